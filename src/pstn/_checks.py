@@ -1,0 +1,86 @@
+"""Argument checks of the whole package: a message names the argument, what was given and what is accepted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "require_choice",
+    "require_finite",
+    "require_floating",
+    "require_positive_int",
+    "require_positive_number",
+    "require_size",
+    "values_readable",
+]
+
+
+def values_readable(*tensors: Tensor) -> bool:
+    """Whether the values of `tensors` may be looked at now.
+
+    They may not while a graph is compiled, exported or captured, nor under `torch.func` transforms: there is no value
+    yet, or reading it would break the capture. Checks of values are skipped then; checks of shapes are not.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    for tensor in tensors:
+        # functorch has no public query for "am I batched?", and reading a batched tensor's value raises.
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or tensor.device.type == "meta":
+            return False
+    on_cuda = any(tensor.is_cuda for tensor in tensors)
+    return not (on_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def require_finite(name: str, tensor: Tensor, hint: str) -> None:
+    """Refuse NaN and infinity in `tensor`, where its values can be read."""
+    if values_readable(tensor) and not bool(torch.isfinite(tensor).all()):
+        bad = int((~torch.isfinite(tensor)).sum())
+        raise ValueError(f"{name} must be finite, got {bad} NaN or infinite value(s) of {tensor.numel()}: {hint}")
+
+
+def require_floating(name: str, tensor: Any) -> None:
+    """Refuse anything but a floating-point tensor."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+    if not tensor.is_floating_point():
+        raise TypeError(
+            f"{name} must be a floating-point tensor, got {tensor.dtype}: convert it first, e.g. {name}.float() / 255"
+        )
+
+
+def require_positive_int(name: str, value: Any) -> int:
+    """Refuse anything but a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
+        raise TypeError(f"{name} must be a whole number of at least 1, got {value!r}")
+    if isinstance(value, int) and value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+    return value  # type: ignore[return-value]  # a SymInt stands for an int while compiling
+
+
+def require_positive_number(name: str, value: Any) -> float:
+    """Refuse anything but a finite number above 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number above 0, got {value!r}")
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be a finite number above 0, got {value}")
+    return float(value)
+
+
+def require_choice(name: str, value: Any, accepted: Sequence[Any]) -> None:
+    """Refuse anything that is not among `accepted`."""
+    if value not in accepted:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, accepted))}, got {value!r}")
+
+
+def require_size(name: str, size: Any, ndim: int) -> tuple[int, ...]:
+    """Return `size` as a tuple of `ndim` whole numbers of at least 1; a bare number will do for one axis."""
+    if isinstance(size, (int, torch.SymInt)) and not isinstance(size, bool):
+        size = (size,)
+    if not isinstance(size, Sequence) or isinstance(size, str) or len(size) != ndim:
+        raise ValueError(f"{name} must hold {ndim} whole number(s), one per spatial axis, got {size!r}")
+    return tuple(require_positive_int(f"{name}[{i}]", extent) for i, extent in enumerate(size))

@@ -1,0 +1,23 @@
+"""Families of transformations: what theta means."""
+
+from pstn.transforms.affine import Affine
+from pstn.transforms.base import MatrixTransform, Transform
+from pstn.transforms.coordinates import base_grid, from_pixels, to_pixels
+from pstn.transforms.crop import Crop
+from pstn.transforms.names import make_transform
+from pstn.transforms.rotation import Rotation, Similarity
+from pstn.transforms.translation import Translation
+
+__all__ = [
+    "Affine",
+    "Crop",
+    "MatrixTransform",
+    "Rotation",
+    "Similarity",
+    "Transform",
+    "Translation",
+    "base_grid",
+    "from_pixels",
+    "make_transform",
+    "to_pixels",
+]

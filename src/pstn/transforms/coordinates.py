@@ -1,0 +1,92 @@
+"""The coordinates that every transformation speaks: [-1, 1] along each axis, x first, pixel centres inside.
+
+Convention:
+    `align_corners=False`: -1 and 1 are the outer edges of the first and last pixel, so pixel i of n has its centre at
+    (2i + 1)/n - 1. The last axis of a point is (x), (x, y) or (x, y, z); sizes are listed as tensors have them,
+    (length), (height, width) or (depth, height, width).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["base_grid", "corner_points", "from_pixels", "to_pixels"]
+
+
+def base_grid(size: Sequence[int], *, dtype: torch.dtype = torch.float32, device: torch.device | None = None) -> Tensor:
+    """The coordinates of every pixel centre of an array of `size`.
+
+    Args:
+        size: spatial size, e.g. (height, width).
+        dtype: dtype of the result.
+        device: device of the result.
+
+    Returns:
+        (*size, ndim), last axis x first.
+
+    Example:
+        >>> base_grid((1, 2))
+        tensor([[[-0.5000,  0.0000],
+                 [ 0.5000,  0.0000]]])
+    """
+    axes = [(2 * torch.arange(n, dtype=dtype, device=device) + 1) / n - 1 for n in size]
+    return torch.stack(torch.meshgrid(*axes, indexing="ij")[::-1], dim=-1)
+
+
+def corner_points(ndim: int, *, dtype: torch.dtype = torch.float32, device: torch.device | None = None) -> Tensor:
+    """The corners of the whole frame, in an order that draws: (2**ndim, ndim).
+
+    One dimension gives the two ends; two give top left, top right, bottom right, bottom left; three give that face at
+    z = -1 and then at z = 1.
+
+    Example:
+        >>> corner_points(2).tolist()
+        [[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]]
+    """
+    corners = [[-1.0], [1.0]]
+    if ndim >= 2:
+        corners = [[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]]
+    if ndim == 3:
+        corners = [[x, y, z] for z in (-1.0, 1.0) for x, y in corners]
+    return torch.tensor(corners, dtype=dtype, device=device)
+
+
+def to_pixels(points: Tensor, size: Sequence[int]) -> Tensor:
+    """Turn coordinates in [-1, 1] into pixels of an array of `size`; whole numbers are pixel centres.
+
+    Args:
+        points: (..., ndim), x first.
+        size: spatial size of the array, e.g. (height, width).
+
+    Returns:
+        (..., ndim), x first, in pixels.
+
+    Example:
+        >>> to_pixels(torch.tensor([[-1.0, 0.0]]), (28, 28))
+        tensor([[-0.5000, 13.5000]])
+    """
+    return ((points + 1) * _extent(points, size) - 1) / 2
+
+
+def from_pixels(pixels: Tensor, size: Sequence[int]) -> Tensor:
+    """Turn pixels of an array of `size` into coordinates in [-1, 1]: the inverse of `to_pixels`.
+
+    Args:
+        pixels: (..., ndim), x first; whole numbers are pixel centres.
+        size: spatial size of the array, e.g. (height, width).
+
+    Returns:
+        (..., ndim), x first, in [-1, 1].
+
+    Example:
+        >>> from_pixels(torch.tensor([[13.5, 13.5]]), (28, 28))
+        tensor([[0., 0.]])
+    """
+    return (2 * pixels + 1) / _extent(pixels, size) - 1
+
+
+def _extent(points: Tensor, size: Sequence[int]) -> Tensor:
+    return torch.tensor(tuple(size)[::-1], dtype=points.dtype, device=points.device)

@@ -1,0 +1,41 @@
+"""Families by plain words, for command lines, configurations and front doors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pstn._checks import require_choice
+from pstn.transforms.affine import Affine
+from pstn.transforms.base import Transform
+from pstn.transforms.crop import Crop
+from pstn.transforms.rotation import Rotation, Similarity
+from pstn.transforms.translation import Translation
+
+__all__ = ["make_transform"]
+
+_FAMILIES: dict[tuple[str, int], Callable[[], Transform]] = {
+    ("rotation", 2): Rotation,
+    ("similarity", 2): Similarity,
+    ("similarity-log", 2): lambda: Similarity(scale="log"),
+    **{("translation", n): lambda n=n: Translation(ndim=n) for n in (1, 2, 3)},  # type: ignore[misc]
+    **{("crop", n): lambda n=n: Crop(ndim=n) for n in (1, 2, 3)},  # type: ignore[misc]
+    **{("crop-log", n): lambda n=n: Crop(scale="log", ndim=n) for n in (1, 2, 3)},  # type: ignore[misc]
+    **{("affine", n): lambda n=n: Affine(ndim=n) for n in (2, 3)},  # type: ignore[misc]
+}
+
+
+def make_transform(name: str | Transform, ndim: int = 2) -> Transform:
+    """The family called `name` in `ndim` dimensions, at its default settings; a Transform is returned as it is.
+
+    Args:
+        name: e.g. "similarity", "crop-log", "cpab", or a Transform.
+        ndim: how many spatial axes the data has.
+
+    Example:
+        >>> make_transform("crop", ndim=1).dim
+        2
+    """
+    if isinstance(name, Transform):
+        return name
+    require_choice(f"transform (for {ndim}-dimensional data)", name, sorted(n for n, d in _FAMILIES if d == ndim))
+    return _FAMILIES[name, ndim]()
