@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Basis", "make_basis"]
+__all__ = ["Array", "Basis", "Index", "make_basis", "triangles"]
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -47,7 +47,7 @@ def make_basis(tess: Sequence[int], zero_boundary: bool, volume_preserving: bool
         zero_boundary: whether the velocity normal to the boundary is zero on it.
         volume_preserving: whether the divergence is zero in every cell.
     """
-    nodes, cells = _interval(tess[0]) if len(tess) == 1 else _triangles(tess[0], tess[1])
+    nodes, cells = _interval(tess[0]) if len(tess) == 1 else triangles(tess[0], tess[1])
     ndim = len(tess)
     free = np.ones(nodes.shape, dtype=bool)
     if zero_boundary:
@@ -71,7 +71,7 @@ def _interval(n: int) -> tuple[Array, Index]:
     return np.linspace(0.0, 1.0, n + 1)[:, None], np.stack([index, index + 1], axis=1)
 
 
-def _triangles(nx: int, ny: int) -> tuple[Array, Index]:
+def triangles(nx: int, ny: int) -> tuple[Array, Index]:
     """Vertices and cells (4 * nx * ny, 3) of the unit square: each rectangle is cut into four by its diagonals."""
     x, y = np.linspace(0.0, 1.0, nx + 1), np.linspace(0.0, 1.0, ny + 1)
     corners = np.stack([np.tile(x, ny + 1), np.repeat(y, nx + 1)], axis=1)
