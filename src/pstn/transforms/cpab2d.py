@@ -5,13 +5,13 @@ In a region the velocity is A p + c, and the flow is a matrix exponential. With 
     p(t) = p + (t - det B(t)) v + b(t) w,    exp(t A) = (1 - det b(t)) I + (t + tr b(t) - det B(t)) A,    B' = b,
 
 where b and B are entire functions of t, tr and det, summed as Taylor series to the last digit. A particle advances to
-the edge of its region or by a step with |A| t <= 1, whichever comes first. Within such a step each edge function turns
-at most once, so the first exit is found for certain; the time of it is polished to rounding.
+the edge of its region or by a step with |A| t <= 1/2, whichever comes first. Within such a step each edge function turns
+at most once, which tells whether the particle was outside in between.
 
-The velocity is continuous, so the times of crossing do not enter the derivatives: the Jacobian is the product of the
-exponentials, and the gradient with respect to the velocities at the nodes is the integral of the adjoint times the edge
-functions, by Gauss-Legendre quadrature of order 8 on each piece. The backward pass follows the particles again and keeps
-nothing per step.
+The velocity is continuous across an edge, so an error in the time of crossing enters the end point as its square, and
+the derivatives of those times not at all: the Jacobian is the product of the exponentials, and the gradient with respect
+to the velocities at the nodes is the integral of the adjoint times the edge functions, by Gauss-Legendre quadrature of
+order 6 on each piece. The backward pass follows the particles again and keeps nothing per step.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from torch import Tensor
 
 from pstn.transforms.cpab_regions import Regions, locate, regions
 
-__all__ = ["MAX_PIECES", "flow", "pull_back", "velocity2d"]
+__all__ = ["HUGE", "MAX_PIECES", "flow", "pull_back", "velocity2d"]
 
 # A particle under a wild theta may circle for ever; after so many pieces it stays where it is.
 MAX_PIECES = 500
+# Derivatives under a wild theta are cut off here, past any use, so that they stay finite in float32.
+HUGE = 1e15
 
 Carried = tuple[Tensor, ...]
 
@@ -61,14 +63,17 @@ class _Field(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A stretch of motion within one region, (m,) each."""
+    """A stretch of motion within one region, (m,) each unless said otherwise."""
 
     row: Tensor  # which theta
     region: Tensor
+    functions: Tensor  # (9, m) the edge functions: three slopes along x, three along y, three constants
+    field: _Field
     x: Tensor
     y: Tensor
-    field: _Field
     time: Tensor
+    low: Tensor  # b(time)
+    high: Tensor  # B(time)
 
 
 def velocity2d(velocities: Tensor, points: Tensor, nx: int, ny: int) -> Tensor:
@@ -123,12 +128,12 @@ def pull_back(adjoint: Tensor, velocities: Tensor, points: Tensor, nx: int, ny: 
     """
     nodes = velocities.shape[1] + 1
     total = velocities.new_zeros(velocities.shape[0] * nodes, 2)
-    geometry = regions(nx, ny, closed, points.dtype, points.device)
+    owners = regions(nx, ny, closed, points.dtype, points.device).nodes.t().contiguous()
 
     def gather(piece: Piece, carried: Carried) -> Carried:
-        shares, carried = _adjoin(piece, carried, geometry)
-        owners = geometry.nodes.index_select(0, piece.region) + (piece.row * nodes)[:, None]
-        total.index_add_(0, owners.t().reshape(-1), shares)
+        shares, carried = _adjoin(piece, carried)
+        index = owners.index_select(1, piece.region) + piece.row * nodes
+        total.index_add_(0, index.view(-1), shares)
         return carried
 
     x, y = points[..., 0].reshape(-1), points[..., 1].reshape(-1)
@@ -151,33 +156,30 @@ def _walk(
     """Take every particle through its pieces; `visit` sees each piece and may change what particles carry."""
     geometry = regions(nx, ny, closed, x.dtype, x.device)
     table, count = _fields(velocities, geometry), len(geometry.nodes)
+    shapes = geometry.functions.permute(2, 1, 0).reshape(9, count)
+    across = geometry.across.t().contiguous()
     out = tuple(part.clone() for part in (x, y, *carried))
     who = torch.arange(x.numel(), device=x.device)
     row = who // size
     region = locate(x, y, nx, ny)
     left = torch.ones_like(x)
     for _ in range(MAX_PIECES):
-        field = _Field(*table.index_select(1, row * count + region).unbind(0))
-        time, edge, x_new, y_new = _advance(geometry, region, field, x, y, torch.minimum(left, field.step))
+        field = _Field(*table.index_select(1, torch.add(region, row, alpha=count)).unbind(0))
+        functions, beyond = shapes.index_select(1, region), across.index_select(1, region)
+        time, crossed, place, series = _advance(functions, beyond, field, x, y, torch.minimum(left, field.step))
         if visit is not None:
-            carried = visit(Piece(row, region, x, y, field, time), carried)
-        left = left - time
-        crossed = geometry.across.view(-1).index_select(0, region * 3 + edge.clamp(min=0))
-        region = torch.where(edge >= 0, crossed, region)
-        x, y = x_new, y_new
-        done = left <= 0
-        finished, going = done.nonzero()[:, 0], (~done).nonzero()[:, 0]
-        if len(finished):
-            slots = who[finished]
+            carried = visit(Piece(row, region, functions, field, x, y, time, *series), carried)
+        left, region, (x, y) = left - time, torch.where(crossed >= 0, crossed, region), place
+        going = (left > 0).nonzero()[:, 0]
+        if len(going) < len(who):
             for target, part in zip(out, (x, y, *carried), strict=True):
-                target[slots] = part[finished]
-            who, row, region, left, x, y, *rest = (p[going] for p in (who, row, region, left, x, y, *carried))
+                target[who] = part  # those that go on are written again
+            who, row, region, left, x, y, *rest = (p.index_select(0, going) for p in (who, row, region, left, x, y, *carried))
             carried = tuple(rest)
         if not len(going):
             break
-    else:
-        for target, part in zip(out, (x, y, *carried), strict=True):
-            target[who] = part
+    for target, part in zip(out, (x, y, *carried), strict=True):
+        target[who] = part
     return out[0], out[1], out[2:]
 
 
@@ -189,27 +191,26 @@ def _fields(velocities: Tensor, geometry: Regions) -> Tensor:
     affine = (corners[..., :, None] * geometry.functions[..., None, :]).sum(-3)  # (S, R, 2, 3)
     (a, b, e), (c, d, f) = (affine[..., axis, :].unbind(-1) for axis in (0, 1))
     norm = torch.maximum(a.abs() + b.abs(), c.abs() + d.abs())
-    columns = (a, b, c, d, e, f, a + d, a * d - b * c, 1 / norm.clamp(min=1e-6))
+    columns = (a, b, c, d, e, f, a + d, a * d - b * c, 0.5 / norm.clamp(min=1e-6))
     return torch.stack([column.reshape(-1) for column in columns])
 
 
 def _series(time: Tensor, trace: Tensor, det: Tensor) -> tuple[Tensor, Tensor]:
-    """b(t) and B(t) of the module's docstring, for |A| t up to 1."""
-    first, second = trace * time, det * time * time
+    """b(t) and B(t) of the module's docstring, for |A| t up to 1/2."""
+    first, square = trace * time, time * time
+    second = det * square
     before, term = torch.ones_like(time), first
     low = torch.add(first / 6, 0.5)
     high = torch.add(first / 24, 1 / 6)
-    for k in range(2, 14 if time.dtype == torch.float64 else 10):
+    for k in range(2, 13 if time.dtype == torch.float64 else 7):
         before, term = term, torch.addcmul(first * term, second, before, value=-1)
         low = torch.add(low, term, alpha=1 / math.factorial(k + 2))
         high = torch.add(high, term, alpha=1 / math.factorial(k + 3))
-    square = time * time
     return square * low, square * time * high
 
 
-def _step(field: _Field, x: Tensor, y: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-    """Where a particle is after a time of at most `field.step` in a region."""
-    low, high = _series(time, field.trace, field.det)
+def _step(field: _Field, x: Tensor, y: Tensor, time: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Where a particle is after a time in its region, given the series at that time."""
     vx, vy = field.at(x, y)
     wx, wy = field.turn(vx, vy)
     drift = torch.addcmul(time, field.det, high, value=-1)
@@ -219,9 +220,8 @@ def _step(field: _Field, x: Tensor, y: Tensor, time: Tensor) -> tuple[Tensor, Te
     )
 
 
-def _exponential(field: _Field, time: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _exponential(field: _Field, time: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The entries of exp(t A), row by row."""
-    low, high = _series(time, field.trace, field.det)
     unit = 1 - field.det * low
     slope = torch.addcmul(torch.addcmul(time, field.trace, low), field.det, high, value=-1)
     return (
@@ -232,91 +232,58 @@ def _exponential(field: _Field, time: Tensor) -> tuple[Tensor, Tensor, Tensor, T
     )
 
 
-def _advance(
-    geometry: Regions, region: Tensor, field: _Field, x: Tensor, y: Tensor, limit: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Advance to the first edge, or by `limit`: the time, the edge or -1, and the new place."""
-    tolerance = 16 * torch.finfo(x.dtype).eps
-    functions = geometry.functions.index_select(0, region).permute(1, 2, 0)  # (3, 3, m)
-    open_ = geometry.across.index_select(0, region).t() >= 0
-    vx, vy = field.at(x, y)
-    x_new, y_new = _step(field, x, y, limit)
-    ux, uy = field.at(x_new, y_new)
-    out = (_value(functions, x_new, y_new) < -tolerance) & open_
-    # Out and back in again within the step: inwards at the end, outwards at the start.
-    turning = (_slope(functions, vx, vy) < 0) & (_slope(functions, ux, uy) > 0) & ~out & open_
-    edge = torch.full_like(region, -1)
-    time = limit
-    some = (out | turning).any(0).nonzero()[:, 0]
-    if len(some):
-        found, which, x_found, y_found = _exit(
-            functions[..., some], out[:, some], turning[:, some], field.take(some), x[some], y[some], limit[some]
-        )
-        time = limit.index_copy(0, some, found)
-        edge = edge.index_copy(0, some, which)
-        x_new, y_new = x_new.index_copy(0, some, x_found), y_new.index_copy(0, some, y_found)
-    return time, edge, x_new, y_new
-
-
 def _value(functions: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    return torch.addcmul(torch.addcmul(functions[:, 2], functions[:, 0], x), functions[:, 1], y)
+    """The edge functions at a place, (3, m)."""
+    return torch.addcmul(torch.addcmul(functions[6:], functions[:3], x), functions[3:6], y)
 
 
 def _slope(functions: Tensor, vx: Tensor, vy: Tensor) -> Tensor:
-    return torch.addcmul(functions[:, 0] * vx, functions[:, 1], vy)
+    """The edge functions' derivatives along a direction, (3, m)."""
+    return torch.addcmul(functions[:3] * vx, functions[3:6], vy)
 
 
-def _exit(
-    functions: Tensor, out: Tensor, turning: Tensor, field: _Field, x: Tensor, y: Tensor, limit: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The first exit of particles of which an edge function is negative, or may have been, by the time `limit`."""
-    tolerance = 16 * torch.finfo(x.dtype).eps
-    vx, vy = field.at(x, y)
-    start, fall = _value(functions, x, y).clamp(min=0), _slope(functions, vx, vy)
-    time, edge = limit, torch.full_like(limit, -1, dtype=torch.int64)
-    x_new, y_new = _step(field, x, y, limit)
+def _advance(
+    functions: Tensor, beyond: Tensor, field: _Field, x: Tensor, y: Tensor, limit: Tensor
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Advance to the first edge, or by `limit`: the time, the next region or -1, the new place, and the series."""
+    low, high = _series(limit, field.trace, field.det)
+    x_new, y_new = _step(field, x, y, limit, low, high)
+    values = _value(functions, x_new, y_new)
+    open_ = beyond >= 0
+    out = (values < -16 * torch.finfo(x.dtype).eps) & open_
+    fall, rise = _slope(functions, *field.at(x, y)), _slope(functions, *field.at(x_new, y_new))
+    # Outwards at the start and inwards at the end: it may have been out, and come back in.
+    turning = (fall < 0) & (rise > 0) & ~out & open_
+    time, crossed = limit, torch.full_like(beyond[0], -1)
+    some = (out | turning).any(0).nonzero()[:, 0]
+    if not len(some):
+        return time, crossed, (x_new, y_new), (low, high)
+    span = limit[some].expand(3, -1)
+    functions, field, values, fall, out = functions[:, some], field.take(some), values[:, some], fall[:, some], out[:, some]
+    x_some, y_some, turning = x[some], y[some], turning[:, some]
     if bool(turning.any()):
-        lowest = _turning_time(functions, turning, field, x, y, limit)
-    # An edge beside the first may be reached sooner than a guess says: look again, up to once per edge.
-    for round_ in range(3):
-        if round_ == 0 and bool(turning.any()):
-            sides = torch.where(turning, lowest, limit)
-        else:
-            sides = time.expand_as(start)
-        values = _values_at(functions, field, x, y, sides)
-        bad = (values < -tolerance) & (out | turning)
-        if not bool(bad.any()):
-            break
-        guess = _quadratic_root(start, fall, values, sides).masked_fill(~bad, math.inf)
-        best, which = guess.min(0)
-        better = bad.any(0)
-        which = torch.where(better, which, edge.clamp(min=0))
-        chosen = functions.gather(0, which.expand(1, 3, -1))[0]
-        solved, x_solved, y_solved = _polish(chosen, field, x, y, torch.where(better, best, time), time)
-        edge = torch.where(better, which, edge)
-        time = torch.where(better, solved, time)
-        x_new, y_new = torch.where(better, x_solved, x_new), torch.where(better, y_solved, y_new)
-        out, turning = out | turning, torch.zeros_like(turning)
-    return time, edge, x_new, y_new
+        lowest = torch.where(turning, span * fall / (fall - rise[:, some]), span)
+        deepest = _value_at(functions, field, x_some, y_some, lowest)
+        span, values = torch.where(turning, lowest, span), torch.where(turning, deepest, values)
+        out = out | (turning & (deepest < -16 * torch.finfo(x.dtype).eps))
+    start = _value(functions, x_some, y_some).clamp(min=0)
+    guess, edge = _quadratic_root(start, fall, values, span).masked_fill(~out, math.inf).min(0)
+    leaves = out.any(0)
+    shape = functions.view(3, 3, -1).gather(1, edge.expand(3, 1, -1))[:, 0]
+    found = torch.where(leaves, _polish(shape, field, x_some, y_some, guess, limit[some]), limit[some])
+    low_some, high_some = _series(found, field.trace, field.det)
+    place = _step(field, x_some, y_some, found, low_some, high_some)
+    next_ = torch.where(leaves, beyond[:, some].gather(0, edge[None])[0], -1)
+    new = (found, next_, *place, low_some, high_some)
+    old = (time, crossed, x_new, y_new, low, high)
+    time, crossed, x_new, y_new, low, high = (o.index_copy(0, some, n) for o, n in zip(old, new, strict=True))
+    return time, crossed, (x_new, y_new), (low, high)
 
 
-def _values_at(functions: Tensor, field: _Field, x: Tensor, y: Tensor, times: Tensor) -> Tensor:
+def _value_at(functions: Tensor, field: _Field, x: Tensor, y: Tensor, times: Tensor) -> Tensor:
     """Each edge function at a time of its own, (3, m)."""
-    px, py = _step(_Field(*(column.expand_as(times) for column in field)), x.expand_as(times), y.expand_as(times), times)
-    return _value(functions, px, py)
-
-
-def _turning_time(functions: Tensor, turning: Tensor, field: _Field, x: Tensor, y: Tensor, limit: Tensor) -> Tensor:
-    """When an edge function that falls at first and rises at the end is lowest, (3, m)."""
-    vx, vy = field.at(x, y)
-    ux, uy = field.at(*_step(field, x, y, limit))
-    fall, rise = _slope(functions, vx, vy), _slope(functions, ux, uy)
-    time = torch.where(turning, limit * fall / (fall - rise), limit)
-    wide = _Field(*(column.expand_as(time) for column in field))
-    vx, vy = wide.at(*_step(wide, x.expand_as(time), y.expand_as(time), time))
-    bend = _slope(functions, *wide.turn(vx, vy))
-    time = time - torch.where(turning, _slope(functions, vx, vy) / bend, 0.0)
-    return torch.minimum(time.clamp(min=0), limit).nan_to_num(nan=0.0)
+    wide = _Field(*(column.expand_as(times) for column in field))
+    return _value(functions, *_step(wide, x, y, times, *_series(times, wide.trace, wide.det)))
 
 
 def _quadratic_root(start: Tensor, fall: Tensor, end: Tensor, span: Tensor) -> Tensor:
@@ -327,50 +294,56 @@ def _quadratic_root(start: Tensor, fall: Tensor, end: Tensor, span: Tensor) -> T
     return torch.minimum(time.nan_to_num(nan=0.0).clamp(min=0), span)
 
 
-def _polish(
-    function: Tensor, field: _Field, x: Tensor, y: Tensor, guess: Tensor, latest: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The time at which an edge function (3, m) is 0, from a good guess, and the place then."""
-    time = guess
-    for _ in range(3):
-        px, py = _step(field, x, y, time)
-        vx, vy = field.at(px, py)
-        value = torch.addcmul(torch.addcmul(function[2], function[0], px), function[1], py)
-        slope = torch.addcmul(function[0] * vx, function[1], vy)
-        move = (value / slope).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-        time = torch.minimum((time - move).clamp(min=0), latest)
-    return time, *_step(field, x, y, time)
+def _polish(shape: Tensor, field: _Field, x: Tensor, y: Tensor, guess: Tensor, latest: Tensor) -> Tensor:
+    """One step of Halley's method towards the time at which an edge function, (3, m), is 0."""
+    guess = torch.minimum(guess, latest)
+    x, y = _step(field, x, y, guess, *_series(guess, field.trace, field.det))
+    vx, vy = field.at(x, y)
+    wx, wy = field.turn(vx, vy)
+    value = torch.addcmul(torch.addcmul(shape[2], shape[0], x), shape[1], y)
+    slope = torch.addcmul(shape[0] * vx, shape[1], vy)
+    bend = torch.addcmul(shape[0] * wx, shape[1], wy)
+    move = 2 * value * slope / (2 * slope * slope - value * bend)
+    return torch.minimum((guess - move.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)).clamp(min=0), latest)
 
 
 def _grow(piece: Piece, carried: Carried) -> Carried:
     """The Jacobian after a piece."""
-    p, q, r, s = _exponential(piece.field, piece.time)
+    p, q, r, s = _exponential(piece.field, piece.time, piece.low, piece.high)
     a, b, c, d = carried
-    return p * a + q * c, p * b + q * d, r * a + s * c, r * b + s * d
+    grown = (
+        torch.addcmul(p * a, q, c),
+        torch.addcmul(p * b, q, d),
+        torch.addcmul(r * a, s, c),
+        torch.addcmul(r * b, s, d),
+    )
+    return tuple(entry.clamp(-HUGE, HUGE) for entry in grown)
 
 
-_GAUSS = ((0.06943184420297371, 0.17392742256872693), (0.33000947820757187, 0.32607257743127307))
-_NODES = tuple((place, weight) for p, weight in _GAUSS for place in (p, 1 - p))
+# Places and weights of Gauss-Legendre quadrature on [0, 1].
+_QUADRATURE = ((0.5 - math.sqrt(0.15), 5 / 18), (0.5, 8 / 18), (0.5 + math.sqrt(0.15), 5 / 18))
 
 
-def _adjoin(piece: Piece, carried: Carried, geometry: Regions) -> tuple[Tensor, Carried]:
+def _adjoin(piece: Piece, carried: Carried) -> tuple[Tensor, Carried]:
     """The gradient of a piece with respect to its three nodes, (3 * m, 2), and the adjoint after it."""
-    field, (first, second) = piece.field, carried
-    functions = geometry.functions.index_select(0, piece.region).permute(1, 2, 0)
-    share_x = torch.zeros_like(functions[:, 0])
+    field = piece.field
+    share_x = torch.zeros_like(piece.functions[:3])
     share_y = torch.zeros_like(share_x)
-    for place, weight in _NODES:
+    for place, weight in _QUADRATURE:
         time = piece.time * place
-        one, two = _unwind(field, time, first, second)
-        shares = _value(functions, *_step(field, piece.x, piece.y, time)) * (piece.time * weight)
-        share_x += shares * one
-        share_y += shares * two
-    stacked = torch.stack([share_x.reshape(-1), share_y.reshape(-1)], dim=-1)
-    return stacked, _unwind(field, piece.time, first, second)
+        series = _series(time, field.trace, field.det)
+        one, two = _unwind(_exponential(field, time, *series), field.trace * time, carried)
+        shares = _value(piece.functions, *_step(field, piece.x, piece.y, time, *series)) * (piece.time * weight)
+        share_x.addcmul_(shares, one)
+        share_y.addcmul_(shares, two)
+    end = _exponential(field, piece.time, piece.low, piece.high)
+    one, two = _unwind(end, field.trace * piece.time, carried)
+    shares = torch.stack([share_x.view(-1), share_y.view(-1)], dim=-1)
+    return shares, (one.clamp(-HUGE, HUGE), two.clamp(-HUGE, HUGE))
 
 
-def _unwind(field: _Field, time: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """The adjoint after a time: exp(-t A) transposed, applied to it."""
-    p, q, r, s = _exponential(field, time)
-    det = torch.exp(-field.trace * time)
-    return (s * first - r * second) * det, (p * second - q * first) * det
+def _unwind(matrix: Carried, log_det: Tensor, adjoint: Carried) -> tuple[Tensor, Tensor]:
+    """The adjoint after a time: the inverse of exp(t A), transposed, applied to it."""
+    (p, q, r, s), (first, second) = matrix, adjoint
+    shrink = torch.exp(-log_det)
+    return (s * first - r * second) * shrink, (p * second - q * first) * shrink
