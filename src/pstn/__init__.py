@@ -1,11 +1,14 @@
 """Probabilistic Spatial Transformer Networks."""
 
 from pstn.transforms import (
+    CPAB,
     Affine,
+    Compose,
     Crop,
     MatrixTransform,
     Rotation,
     Similarity,
+    SmoothPrior,
     Transform,
     Translation,
     from_pixels,
@@ -13,11 +16,14 @@ from pstn.transforms import (
 )
 
 __all__ = [
+    "CPAB",
     "Affine",
+    "Compose",
     "Crop",
     "MatrixTransform",
     "Rotation",
     "Similarity",
+    "SmoothPrior",
     "Transform",
     "Translation",
     "from_pixels",

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["flow1d_forward", "flow1d_backward"]
+__all__ = ["flow1d_backward", "flow1d_forward"]
 
 _NEVER = tl.constexpr(1.25)
 _TINY = tl.constexpr(1e-20)
@@ -108,7 +108,21 @@ def _trip(x, k, left, slope, start, n, CLOSED: tl.constexpr):
 
 
 @triton.jit
-def _forward(theta, nodal, points, out, n, N, D, share, stride, CLOSED: tl.constexpr, K: tl.constexpr, DP: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+def _forward(
+    theta,
+    nodal,
+    points,
+    out,
+    n,
+    N,
+    D,
+    share,
+    stride,
+    CLOSED: tl.constexpr,
+    K: tl.constexpr,
+    DP: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     s = tl.program_id(0)
     k, left, slope, whole, start, left_rows, right_rows = _tables(theta, nodal, s, n, D, share, K, DP)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -133,7 +147,24 @@ def _forward(theta, nodal, points, out, n, N, D, share, stride, CLOSED: tl.const
 
 
 @triton.jit
-def _backward(grad, theta, nodal, points, by_theta, by_point, n, N, D, share, stride, CLOSED: tl.constexpr, POINTS: tl.constexpr, K: tl.constexpr, DP: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+def _backward(
+    grad,
+    theta,
+    nodal,
+    points,
+    by_theta,
+    by_point,
+    n,
+    N,
+    D,
+    share,
+    stride,
+    CLOSED: tl.constexpr,
+    POINTS: tl.constexpr,
+    K: tl.constexpr,
+    DP: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     s = tl.program_id(0)
     k, left, slope, whole, start, left_rows, right_rows = _tables(theta, nodal, s, n, D, share, K, DP)
     by_left = tl.zeros([K], tl.float32)

@@ -112,7 +112,9 @@ def _edge(f0, f1, f2, x, y, vx, vy, px, py, ux, uy, a, b, c, d, e, f, trace, det
 
 
 @triton.jit
-def _advance(across, region, x, y, left, mask, f00, f01, f02, f10, f11, f12, f20, f21, f22, a, b, c, d, e, f, trace, det):  # fmt: skip
+def _advance(
+    across, region, x, y, left, mask, f00, f01, f02, f10, f11, f12, f20, f21, f22, a, b, c, d, e, f, trace, det
+):
     """Advance to the first edge or by the longest step: time, next region, place and series."""
     norm = tl.maximum(tl.abs(a) + tl.abs(b), tl.abs(c) + tl.abs(d))
     limit = tl.minimum(left, 0.5 / tl.maximum(norm, 1e-6))
@@ -154,7 +156,22 @@ def _advance(across, region, x, y, left, mask, f00, f01, f02, f10, f11, f12, f20
 
 
 @triton.jit
-def _forward(velocities, points, regions_, nodes, functions, across, moved, jacobian, N, NODES, stride, CLOSED: tl.constexpr, JACOBIAN: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+def _forward(
+    velocities,
+    points,
+    regions_,
+    nodes,
+    functions,
+    across,
+    moved,
+    jacobian,
+    N,
+    NODES,
+    stride,
+    CLOSED: tl.constexpr,
+    JACOBIAN: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     s = tl.program_id(0)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = i < N
@@ -170,10 +187,14 @@ def _forward(velocities, points, regions_, nodes, functions, across, moved, jaco
     pieces = 0
     while (tl.max(left, axis=0) > 0) & (pieces < _MAX_PIECES):
         going = left > 0
-        f00, f01, f02, f10, f11, f12, f20, f21, f22, n0, n1, n2, a, b, c, d, e, f = _load_region(velocities, nodes, functions, region, s, NODES, going)  # fmt: skip
+        f00, f01, f02, f10, f11, f12, f20, f21, f22, n0, n1, n2, a, b, c, d, e, f = _load_region(
+            velocities, nodes, functions, region, s, NODES, going
+        )
         trace = a + d
         det = a * d - b * c
-        time, region, x, y, low, high = _advance(across, region, x, y, left, going, f00, f01, f02, f10, f11, f12, f20, f21, f22, a, b, c, d, e, f, trace, det)  # fmt: skip
+        time, region, x, y, low, high = _advance(
+            across, region, x, y, left, going, f00, f01, f02, f10, f11, f12, f20, f21, f22, a, b, c, d, e, f, trace, det
+        )
         if JACOBIAN:
             unit = 1.0 - det * low
             slope = time + trace * low - det * high
@@ -221,7 +242,9 @@ def _quadrature(x, y, a, b, c, d, e, f, trace, det, t, first, second):
 
 
 @triton.jit
-def _backward(adjoint, velocities, points, regions_, nodes, functions, across, total, N, NODES, stride, BLOCK: tl.constexpr):  # fmt: skip
+def _backward(
+    adjoint, velocities, points, regions_, nodes, functions, across, total, N, NODES, stride, BLOCK: tl.constexpr
+):
     s = tl.program_id(0)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = i < N
@@ -235,10 +258,14 @@ def _backward(adjoint, velocities, points, regions_, nodes, functions, across, t
     pieces = 0
     while (tl.max(left, axis=0) > 0) & (pieces < _MAX_PIECES):
         going = left > 0
-        f00, f01, f02, f10, f11, f12, f20, f21, f22, n0, n1, n2, a, b, c, d, e, f = _load_region(velocities, nodes, functions, region, s, NODES, going)  # fmt: skip
+        f00, f01, f02, f10, f11, f12, f20, f21, f22, n0, n1, n2, a, b, c, d, e, f = _load_region(
+            velocities, nodes, functions, region, s, NODES, going
+        )
         trace = a + d
         det = a * d - b * c
-        time, following, px, py, low, high = _advance(across, region, x, y, left, going, f00, f01, f02, f10, f11, f12, f20, f21, f22, a, b, c, d, e, f, trace, det)  # fmt: skip
+        time, following, px, py, low, high = _advance(
+            across, region, x, y, left, going, f00, f01, f02, f10, f11, f12, f20, f21, f22, a, b, c, d, e, f, trace, det
+        )
         # Gauss-Legendre quadrature with three places.
         xa, ya, oa, ta = _quadrature(x, y, a, b, c, d, e, f, trace, det, time * 0.1127016653792583, first, second)
         xb, yb, ob, tb = _quadrature(x, y, a, b, c, d, e, f, trace, det, time * 0.5, first, second)

@@ -5,13 +5,13 @@ In a region the velocity is A p + c, and the flow is a matrix exponential. With 
     p(t) = p + (t - det B(t)) v + b(t) w,    exp(t A) = (1 - det b(t)) I + (t + tr b(t) - det B(t)) A,    B' = b,
 
 where b and B are entire functions of t, tr and det, summed as Taylor series to the last digit. A particle advances to
-the edge of its region or by a step with |A| t <= 1/2, whichever comes first. Within such a step each edge function turns
-at most once, which tells whether the particle was outside in between.
+the edge of its region or by a step with |A| t <= 1/2, whichever comes first. Within such a step each edge function
+turns at most once, which tells whether the particle was outside in between.
 
 The velocity is continuous across an edge, so an error in the time of crossing enters the end point as its square, and
-the derivatives of those times not at all: the Jacobian is the product of the exponentials, and the gradient with respect
-to the velocities at the nodes is the integral of the adjoint times the edge functions, by Gauss-Legendre quadrature of
-order 6 on each piece. The backward pass follows the particles again and keeps nothing per step.
+the derivatives of those times not at all: the Jacobian is the product of the exponentials, and the gradient with
+respect to the velocities at the nodes is the integral of the adjoint times the edge functions, by Gauss-Legendre
+quadrature of order 6 on each piece. The backward pass follows the particles again and keeps nothing per step.
 """
 
 from __future__ import annotations
@@ -87,9 +87,7 @@ def velocity2d(velocities: Tensor, points: Tensor, nx: int, ny: int) -> Tensor:
     return (padded.gather(-2, nodes).unflatten(-2, (-1, 3)) * shares[..., None]).sum(-2)
 
 
-def flow(
-    velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool
-) -> tuple[Tensor, Tensor]:
+def flow(velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool) -> tuple[Tensor, Tensor]:
     """Move points for unit time.
 
     Args:
@@ -105,8 +103,9 @@ def flow(
     """
     x, y = points[..., 0].reshape(-1), points[..., 1].reshape(-1)
     one, zero = torch.ones_like(x), torch.zeros_like(x)
-    carried = (one, zero, zero, one) if jacobian else ()
-    end_x, end_y, carried = _walk(velocities, points.shape[1], x, y, nx, ny, closed, _grow if jacobian else None, carried)
+    carried: Carried = (one, zero, zero, one) if jacobian else ()
+    visit = _grow if jacobian else None
+    end_x, end_y, carried = _walk(velocities, points.shape[1], x, y, nx, ny, closed, visit, carried)
     moved = torch.stack([end_x, end_y], dim=-1).view_as(points)
     if closed:  # a wall: rounding is not to move a particle off it or through it
         moved = torch.where(points.abs() >= 1, points, moved.clamp(-1, 1))
@@ -174,7 +173,8 @@ def _walk(
         if len(going) < len(who):
             for target, part in zip(out, (x, y, *carried), strict=True):
                 target[who] = part  # those that go on are written again
-            who, row, region, left, x, y, *rest = (p.index_select(0, going) for p in (who, row, region, left, x, y, *carried))
+            state = (who, row, region, left, x, y, *carried)
+            who, row, region, left, x, y, *rest = (part.index_select(0, going) for part in state)
             carried = tuple(rest)
         if not len(going):
             break
@@ -254,30 +254,46 @@ def _advance(
     fall, rise = _slope(functions, *field.at(x, y)), _slope(functions, *field.at(x_new, y_new))
     # Outwards at the start and inwards at the end: it may have been out, and come back in.
     turning = (fall < 0) & (rise > 0) & ~out & open_
-    time, crossed = limit, torch.full_like(beyond[0], -1)
+    crossed = torch.full_like(beyond[0], -1)
     some = (out | turning).any(0).nonzero()[:, 0]
     if not len(some):
-        return time, crossed, (x_new, y_new), (low, high)
-    span = limit[some].expand(3, -1)
-    functions, field, values, fall, out = functions[:, some], field.take(some), values[:, some], fall[:, some], out[:, some]
-    x_some, y_some, turning = x[some], y[some], turning[:, some]
-    if bool(turning.any()):
-        lowest = torch.where(turning, span * fall / (fall - rise[:, some]), span)
-        deepest = _value_at(functions, field, x_some, y_some, lowest)
-        span, values = torch.where(turning, lowest, span), torch.where(turning, deepest, values)
-        out = out | (turning & (deepest < -16 * torch.finfo(x.dtype).eps))
-    start = _value(functions, x_some, y_some).clamp(min=0)
-    guess, edge = _quadratic_root(start, fall, values, span).masked_fill(~out, math.inf).min(0)
-    leaves = out.any(0)
-    shape = functions.view(3, 3, -1).gather(1, edge.expand(3, 1, -1))[:, 0]
-    found = torch.where(leaves, _polish(shape, field, x_some, y_some, guess, limit[some]), limit[some])
-    low_some, high_some = _series(found, field.trace, field.det)
-    place = _step(field, x_some, y_some, found, low_some, high_some)
-    next_ = torch.where(leaves, beyond[:, some].gather(0, edge[None])[0], -1)
-    new = (found, next_, *place, low_some, high_some)
-    old = (time, crossed, x_new, y_new, low, high)
+        return limit, crossed, (x_new, y_new), (low, high)
+    edges = _Edges(*(part[:, some] for part in (functions, out, turning, fall, rise, values)))
+    field, x, y, latest = field.take(some), x[some], y[some], limit[some]
+    time, edge, leaves = _exit(edges, field, x, y, latest)
+    series = _series(time, field.trace, field.det)
+    following = torch.where(leaves, beyond[:, some].gather(0, edge[None])[0], -1)
+    new = (time, following, *_step(field, x, y, time, *series), *series)
+    old = (limit, crossed, x_new, y_new, low, high)
     time, crossed, x_new, y_new, low, high = (o.index_copy(0, some, n) for o, n in zip(old, new, strict=True))
     return time, crossed, (x_new, y_new), (low, high)
+
+
+class _Edges(NamedTuple):
+    """The edge functions of particles that may leave, (3, m) each but for the functions themselves, (9, m)."""
+
+    functions: Tensor
+    out: Tensor  # below 0 at the end of the step
+    turning: Tensor  # may have been below 0 in between
+    fall: Tensor  # slope at the start
+    rise: Tensor  # slope at the end
+    values: Tensor  # value at the end
+
+
+def _exit(edges: _Edges, field: _Field, x: Tensor, y: Tensor, limit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """When, through which edge, and whether particles leave; the time is `limit` for those that do not."""
+    functions, out, turning, fall, rise, values = edges
+    span = limit.expand(3, -1)
+    if bool(turning.any()):
+        lowest = torch.where(turning, span * fall / (fall - rise), span)
+        deepest = _value_at(functions, field, x, y, lowest)
+        span, values = lowest, torch.where(turning, deepest, values)
+        out = out | (turning & (deepest < -16 * torch.finfo(x.dtype).eps))
+    start = _value(functions, x, y).clamp(min=0)
+    guess, edge = _quadratic_root(start, fall, values, span).masked_fill(~out, math.inf).min(0)
+    shape = functions.view(3, 3, -1).gather(1, edge.expand(3, 1, -1))[:, 0]
+    leaves = out.any(0)
+    return torch.where(leaves, _polish(shape, field, x, y, guess, limit), limit), edge, leaves
 
 
 def _value_at(functions: Tensor, field: _Field, x: Tensor, y: Tensor, times: Tensor) -> Tensor:

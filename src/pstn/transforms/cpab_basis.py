@@ -58,9 +58,9 @@ def make_basis(tess: Sequence[int], zero_boundary: bool, volume_preserving: bool
     entries = _entries(nodes, cells, values)
     # QR alone would leave the columns' signs to the library. Dividing by R keeps entries that are zero in every field
     # exactly zero.
-    upper = np.linalg.qr(entries, mode="r")
+    upper = np.linalg.qr(entries).R
     upper = upper * np.where(np.diag(upper) < 0, -1.0, 1.0)[:, None]
-    inverse = np.linalg.inv(upper) if upper.size else upper
+    inverse = np.linalg.inv(upper)
     centres = nodes[cells].mean(axis=1).reshape(-1, ndim)
     return Basis(entries=entries @ inverse, nodal=values @ inverse, centres=centres)
 

@@ -1,9 +1,9 @@
 """The plane cut into regions on which a two-dimensional CPAB velocity is affine, and which region lies across an edge.
 
 The triangles of the tessellation cover [-1, 1]^2. Outside, the velocity is that of the nearest point of the square,
-which is affine on a half-strip beyond each boundary edge and constant beyond each corner: with these, 4 nx ny + 2 (nx +
-ny) + 4 regions cover the plane. Each has three functions, affine in the place, that are positive inside; the velocity is
-their combination of the velocities at three nodes:
+which is affine on a half-strip beyond each boundary edge and constant beyond each corner: with these,
+4 nx ny + 2 (nx + ny) + 4 regions cover the plane. Each has three functions, affine in the place, that are positive
+inside; the velocity is their combination of the velocities at three nodes:
 
     triangle    the barycentric coordinates, and its corners
     half-strip  the shares of the edge's two ends, and the distance from the edge, whose node has velocity 0
@@ -27,7 +27,9 @@ __all__ = ["Regions", "locate", "regions"]
 class Regions(NamedTuple):
     """Geometry alone: nothing here depends on theta."""
 
-    nodes: Tensor  # (R, 3) which node each function belongs to; the last node, one past the tessellation's, has velocity 0
+    nodes: (
+        Tensor  # (R, 3) which node each function belongs to; the last node, one past the tessellation's, has velocity 0
+    )
     functions: Tensor  # (R, 3, 3): (d/dx, d/dy, constant)
     across: Tensor  # (R, 3) the region where a function falls below 0, or -1 for a wall
 

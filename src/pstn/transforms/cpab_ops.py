@@ -1,0 +1,268 @@
+"""CPAB flows as operators: one entry for the line and one for the plane, which choose between kernel and twin.
+
+On the line the twin is plain differentiable torch, which compiles, exports and batches by itself. The kernels, and the
+twin in the plane, whose number of steps depends on the data, are custom operators: opaque to the compiler, with
+derivatives and batching rules of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.library import custom_op, register_vmap
+
+from pstn._checks import require_choice
+from pstn.kernels import kernels_available
+from pstn.transforms import cpab2d
+from pstn.transforms.cpab1d import flow1d
+
+__all__ = ["BACKENDS", "Backend", "flow_line", "flow_plane", "require_backend"]
+
+Backend = Literal["auto", "torch", "triton"]
+BACKENDS = ("auto", "torch", "triton")
+
+
+def require_backend(backend: Backend) -> Backend:
+    """Refuse anything but the names of `BACKENDS`."""
+    require_choice("backend", backend, BACKENDS)
+    return backend
+
+
+def _use_kernel(backend: Backend, theta: Tensor, points: Tensor) -> bool:
+    fits = points.dtype == torch.float32 and theta.dtype == torch.float32
+    if backend == "triton":
+        if not kernels_available(points.device):
+            raise ValueError(
+                f'backend="triton" needs a CUDA device and the triton package, got tensors on {points.device}: '
+                'use backend="auto"'
+            )
+        return fits  # float64 is for checking: the twin has it
+    # The kernel in the plane adds up gradients in no fixed order.
+    orderly = torch.are_deterministic_algorithms_enabled()
+    return backend == "auto" and fits and points.is_cuda and not orderly and kernels_available(points.device)
+
+
+def flow_line(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool, backend: Backend) -> Tensor:
+    """Move points on the line for unit time.
+
+    Args:
+        theta: (..., D).
+        nodal: (n + 1, D), velocities at the nodes per unit of theta.
+        points: (..., N, 1); leading axes broadcast with theta's.
+        closed: whether the velocity is zero at both ends.
+        backend: "auto", "torch" or "triton".
+
+    Returns:
+        (..., N, 1).
+    """
+    lead = torch.broadcast_shapes(theta.shape[:-1], points.shape[:-2])
+    if not _use_kernel(backend, theta, points):
+        # Products and sums, not a matmul: TF32 and autocast would round velocities to a few bits.
+        velocities = (theta[..., None, :] * nodal).sum(-1)
+        moved = flow1d(velocities.expand(*lead, -1), points[..., 0].expand(*lead, -1), closed=closed)
+        return moved[..., None]
+    flat_theta, flat_points = _flatten(theta, points, lead)
+    moved = _line(flat_theta, nodal[None], flat_points[..., 0].contiguous(), closed)
+    return moved.view(*lead, -1, 1)
+
+
+def flow_plane(
+    theta: Tensor, nodal: Tensor, points: Tensor, tess: tuple[int, int], closed: bool, backend: Backend
+) -> Tensor:
+    """Move points in the plane for unit time.
+
+    Args:
+        theta: (..., D).
+        nodal: (K * 2, D), velocities at the nodes per unit of theta.
+        points: (..., N, 2); leading axes broadcast with theta's.
+        tess: cells along x and y.
+        closed: whether the velocity normal to the boundary is zero.
+        backend: "auto", "torch" or "triton".
+
+    Returns:
+        (..., N, 2).
+    """
+    lead = torch.broadcast_shapes(theta.shape[:-1], points.shape[:-2])
+    kernel = _use_kernel(backend, theta, points)
+    flat_theta, flat_points = _flatten(theta, points, lead)
+    velocities = (flat_theta[:, None, :] * nodal).sum(-1).unflatten(-1, (-1, 2))
+    jacobian = torch.is_grad_enabled()
+    moved, _ = _plane(velocities, flat_points.contiguous(), tess[0], tess[1], closed, jacobian, kernel)
+    return moved.view(*lead, -1, 2)
+
+
+def _flatten(theta: Tensor, points: Tensor, lead: torch.Size) -> tuple[Tensor, Tensor]:
+    """One leading axis for both; points that all thetas share keep an axis of 1."""
+    count = math.prod(lead)
+    flat_theta = theta.expand(*lead, theta.shape[-1]).reshape(count, theta.shape[-1])
+    shared = math.prod(points.shape[:-2]) == 1
+    flat_points = points if shared else points.expand(*lead, *points.shape[-2:])
+    return flat_theta.contiguous(), flat_points.reshape(1 if shared else count, *points.shape[-2:])
+
+
+# ----------------------------------------------------------------------------------------------------------- the line
+
+
+@custom_op("pstn::cpab_line", mutates_args=())
+def _line(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
+    from pstn.kernels.cpab1d import flow1d_forward
+
+    return flow1d_forward(theta, nodal, points, closed)
+
+
+@_line.register_fake
+def _(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
+    return theta.new_empty(theta.shape[0], points.shape[1])
+
+
+@custom_op("pstn::cpab_line_pull", mutates_args=())
+def _line_pull(
+    grad: Tensor, theta: Tensor, nodal: Tensor, points: Tensor, closed: bool, to_points: bool
+) -> tuple[Tensor, Tensor]:
+    from pstn.kernels.cpab1d import flow1d_backward
+
+    return flow1d_backward(grad.contiguous(), theta, nodal, points, closed, to_points)
+
+
+@_line_pull.register_fake
+def _(
+    grad: Tensor, theta: Tensor, nodal: Tensor, points: Tensor, closed: bool, to_points: bool
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(theta), torch.empty_like(grad) if to_points else theta.new_empty(0)
+
+
+def _line_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    theta, nodal, points = ctx.saved_tensors
+    to_points = ctx.needs_input_grad[2]
+    by_theta, by_point = _line_pull(grad, theta, nodal, points, ctx.closed, to_points)
+    if to_points and points.shape[0] == 1:
+        by_point = by_point.sum(0, keepdim=True)
+    return by_theta, None, by_point if to_points else None, None
+
+
+def _line_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.closed = inputs
+    ctx.save_for_backward(*tensors)
+
+
+_line.register_autograd(_line_backward, setup_context=_line_context)
+
+
+@register_vmap(_line)
+def _(info: Any, dims: Any, theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Any:
+    size = info.batch_size
+    theta, nodal, points = _fold_line(size, dims, theta, nodal, points)
+    return _line(theta, nodal, points, closed).unflatten(0, (size, -1)), 0
+
+
+@register_vmap(_line_pull)
+def _(info: Any, dims: Any, grad: Tensor, theta: Tensor, nodal: Tensor, points: Tensor, *flags: bool) -> Any:
+    size = info.batch_size
+    theta, nodal, points = _fold_line(size, dims[1:], theta, nodal, points)
+    by_theta, by_point = _line_pull(_fold(size, dims[0], grad), theta, nodal, points, *flags)
+    by_point = by_point.unflatten(0, (size, -1)) if flags[1] else by_point
+    return (by_theta.unflatten(0, (size, -1)), by_point), (0, 0 if flags[1] else None)
+
+
+def _fold(size: int, dim: int | None, tensor: Tensor) -> Tensor:
+    """Fold the axis that vmap maps over into the first one."""
+    first = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+    return first.reshape(-1, *first.shape[2:])
+
+
+def _fold_line(size: int, dims: Any, theta: Tensor, nodal: Tensor, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    folded = _fold(size, dims[0], theta)
+    nodal = nodal if dims[1] is None else _fold(size, dims[1], nodal)
+    return folded.contiguous(), nodal.contiguous(), _fold_points(size, dims[2], points, folded.shape[0])
+
+
+def _fold_points(size: int, dim: int | None, points: Tensor, count: int) -> Tensor:
+    """Points of every theta, unless all share them."""
+    shared = points.shape[0 if dim is None or dim > 0 else 1] == 1
+    if dim is None and shared:
+        return points
+    first = points.expand(size, *points.shape) if dim is None else points.movedim(dim, 0)
+    if shared:
+        first = first.expand(size, count // size, *first.shape[2:])
+    return first.reshape(-1, *first.shape[2:]).contiguous()
+
+
+# ---------------------------------------------------------------------------------------------------------- the plane
+
+
+@custom_op("pstn::cpab_plane", mutates_args=())
+def _plane(
+    velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool, kernel: bool
+) -> tuple[Tensor, Tensor]:
+    if kernel:
+        from pstn.kernels.cpab2d import flow2d_forward
+
+        return flow2d_forward(velocities.contiguous(), points, nx, ny, closed, jacobian)
+    points = points.expand(velocities.shape[0], -1, -1)
+    return cpab2d.flow(velocities, points, nx, ny, closed, jacobian)
+
+
+@_plane.register_fake
+def _(
+    velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool, kernel: bool
+) -> tuple[Tensor, Tensor]:
+    moved = points.new_empty(velocities.shape[0], points.shape[1], 2)
+    return moved, points.new_empty(*moved.shape[:2], 4) if jacobian else points.new_empty(0)
+
+
+@custom_op("pstn::cpab_plane_pull", mutates_args=())
+def _plane_pull(
+    adjoint: Tensor, velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, kernel: bool
+) -> Tensor:
+    if kernel:
+        from pstn.kernels.cpab2d import flow2d_backward
+
+        return flow2d_backward(adjoint.contiguous(), velocities.contiguous(), points, nx, ny, closed).contiguous()
+    points = points.expand(velocities.shape[0], -1, -1)
+    return cpab2d.pull_back(adjoint, velocities, points, nx, ny, closed).contiguous()
+
+
+@_plane_pull.register_fake
+def _(adjoint: Tensor, velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, kernel: bool) -> Tensor:
+    return velocities.new_empty(velocities.shape)
+
+
+def _plane_backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
+    velocities, points, jacobian = ctx.saved_tensors
+    gx, gy = grad[..., :1], grad[..., 1:]
+    adjoint = torch.addcmul(jacobian[..., :2] * gx, jacobian[..., 2:], gy)
+    nx, ny, closed, kernel = ctx.settings
+    by_velocity = _plane_pull(adjoint, velocities, points, nx, ny, closed, kernel) if ctx.needs_input_grad[0] else None
+    by_point = adjoint.sum(0, keepdim=True) if points.shape[0] == 1 else adjoint
+    return by_velocity, by_point if ctx.needs_input_grad[1] else None, None, None, None, None, None
+
+
+def _plane_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    velocities, points, nx, ny, closed, _, kernel = inputs
+    ctx.settings = (nx, ny, closed, kernel)
+    ctx.save_for_backward(velocities, points, output[1])
+
+
+_plane.register_autograd(_plane_backward, setup_context=_plane_context)
+
+
+@register_vmap(_plane)
+def _(info: Any, dims: Any, velocities: Tensor, points: Tensor, *rest: Any) -> Any:
+    size = info.batch_size
+    velocities = _fold(size, dims[0], velocities)
+    points = _fold_points(size, dims[1], points, velocities.shape[0])
+    moved, jacobian = _plane(velocities, points, *rest)
+    if not rest[3]:
+        return (moved.unflatten(0, (size, -1)), jacobian), (0, None)
+    return (moved.unflatten(0, (size, -1)), jacobian.unflatten(0, (size, -1))), (0, 0)
+
+
+@register_vmap(_plane_pull)
+def _(info: Any, dims: Any, adjoint: Tensor, velocities: Tensor, points: Tensor, *rest: Any) -> Any:
+    size = info.batch_size
+    velocities = _fold(size, dims[1], velocities)
+    points = _fold_points(size, dims[2], points, velocities.shape[0])
+    return _plane_pull(_fold(size, dims[0], adjoint), velocities, points, *rest).unflatten(0, (size, -1)), 0
