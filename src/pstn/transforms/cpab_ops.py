@@ -2,7 +2,7 @@
 
 On the line the twin is plain differentiable torch, which compiles, exports and batches by itself. The kernels, and the
 twin in the plane, whose number of steps depends on the data, are custom operators: opaque to the compiler, with
-derivatives and batching rules of their own.
+batching rules of their own. Their derivatives are functions around them: torch.func does not differentiate operators.
 """
 
 from __future__ import annotations
@@ -62,10 +62,9 @@ def flow_line(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool, backen
     if not _use_kernel(backend, theta, points):
         # Products and sums, not a matmul: TF32 and autocast would round velocities to a few bits.
         velocities = (theta[..., None, :] * nodal).sum(-1)
-        moved = flow1d(velocities.expand(*lead, -1), points[..., 0].expand(*lead, -1), closed=closed)
-        return moved[..., None]
+        return flow1d(velocities.expand(*lead, -1), points[..., 0].expand(*lead, -1), closed=closed)[..., None]
     flat_theta, flat_points = _flatten(theta, points, lead)
-    moved = _line(flat_theta, nodal[None], flat_points[..., 0].contiguous(), closed)
+    moved: Tensor = _Line.apply(flat_theta, nodal[None], flat_points[..., 0].contiguous(), closed)
     return moved.view(*lead, -1, 1)
 
 
@@ -90,7 +89,7 @@ def flow_plane(
     flat_theta, flat_points = _flatten(theta, points, lead)
     velocities = (flat_theta[:, None, :] * nodal).sum(-1).unflatten(-1, (-1, 2))
     jacobian = torch.is_grad_enabled()
-    moved, _ = _plane(velocities, flat_points.contiguous(), tess[0], tess[1], closed, jacobian, kernel)
+    moved: Tensor = _Plane.apply(velocities, flat_points.contiguous(), *tess, closed, jacobian, kernel)[0]
     return moved.view(*lead, -1, 2)
 
 
@@ -134,21 +133,51 @@ def _(
     return torch.empty_like(theta), torch.empty_like(grad) if to_points else theta.new_empty(0)
 
 
-def _line_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    theta, nodal, points = ctx.saved_tensors
-    to_points = ctx.needs_input_grad[2]
-    by_theta, by_point = _line_pull(grad, theta, nodal, points, ctx.closed, to_points)
-    if to_points and points.shape[0] == 1:
-        by_point = by_point.sum(0, keepdim=True)
-    return by_theta, None, by_point if to_points else None, None
+class _Pull(torch.autograd.Function):
+    """A backward operator; torch.func records what a backward pass does, as if to differentiate it again."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(operator: Any, *inputs: Any) -> Any:
+        return operator(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise NotImplementedError("CPAB has first derivatives only")
 
 
-def _line_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.closed = inputs
-    ctx.save_for_backward(*tensors)
+def _pull(operator: Any, *inputs: Any) -> Any:
+    # The compiler does not nest functions of this kind, and does not need to.
+    return operator(*inputs) if torch.compiler.is_compiling() else _Pull.apply(operator, *inputs)
 
 
-_line.register_autograd(_line_backward, setup_context=_line_context)
+class _Line(torch.autograd.Function):
+    """The operator with its derivative; vmap goes through to the operators' own rules."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
+        return _line(theta, nodal, points, closed)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, ctx.closed = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        theta, nodal, points = ctx.saved_tensors
+        to_points = ctx.needs_input_grad[2]
+        by_theta, by_point = _pull(_line_pull, grad, theta, nodal, points, ctx.closed, to_points)
+        if to_points and points.shape[0] == 1:
+            by_point = by_point.sum(0, keepdim=True)
+        return by_theta, None, by_point if to_points else None, None
 
 
 @register_vmap(_line)
@@ -230,23 +259,32 @@ def _(adjoint: Tensor, velocities: Tensor, points: Tensor, nx: int, ny: int, clo
     return velocities.new_empty(velocities.shape)
 
 
-def _plane_backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
-    velocities, points, jacobian = ctx.saved_tensors
-    gx, gy = grad[..., :1], grad[..., 1:]
-    adjoint = torch.addcmul(jacobian[..., :2] * gx, jacobian[..., 2:], gy)
-    nx, ny, closed, kernel = ctx.settings
-    by_velocity = _plane_pull(adjoint, velocities, points, nx, ny, closed, kernel) if ctx.needs_input_grad[0] else None
-    by_point = adjoint.sum(0, keepdim=True) if points.shape[0] == 1 else adjoint
-    return by_velocity, by_point if ctx.needs_input_grad[1] else None, None, None, None, None, None
+class _Plane(torch.autograd.Function):
+    """The operator with its derivative; vmap goes through to the operators' own rules."""
 
+    generate_vmap_rule = True
 
-def _plane_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    velocities, points, nx, ny, closed, _, kernel = inputs
-    ctx.settings = (nx, ny, closed, kernel)
-    ctx.save_for_backward(velocities, points, output[1])
+    @staticmethod
+    def forward(
+        velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool, kernel: bool
+    ) -> tuple[Tensor, Tensor]:
+        return _plane(velocities, points, nx, ny, closed, jacobian, kernel)
 
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        velocities, points, nx, ny, closed, _, kernel = inputs
+        ctx.settings = (nx, ny, closed, kernel)
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(velocities, points, output[1])
 
-_plane.register_autograd(_plane_backward, setup_context=_plane_context)
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
+        velocities, points, jacobian = ctx.saved_tensors
+        adjoint = torch.addcmul(jacobian[..., :2] * grad[..., :1], jacobian[..., 2:], grad[..., 1:])
+        wanted = ctx.needs_input_grad[0]
+        by_velocity = _pull(_plane_pull, adjoint, velocities, points, *ctx.settings) if wanted else None
+        by_point = adjoint.sum(0, keepdim=True) if points.shape[0] == 1 else adjoint
+        return by_velocity, by_point if ctx.needs_input_grad[1] else None, None, None, None, None, None
 
 
 @register_vmap(_plane)
