@@ -95,7 +95,7 @@ def check(tess: Any, size: Any, scale: float) -> dict[str, float]:
     out = moved.grid(fast, size)
     (by_fast,) = torch.autograd.grad(out, fast, grad.cuda())
     return {
-        "value": float((out.cpu().double() - grid).abs().max()),
+        "value": float((out.detach().cpu().double() - grid.detach()).abs().max()),
         "gradient_relative": float((by_fast.cpu().double() - by_exact).norm() / by_exact.norm()),
     }
 

@@ -17,6 +17,7 @@ _NEVER = tl.constexpr(1.25)
 _TINY = tl.constexpr(1e-20)
 _INSTANT = tl.constexpr(1e-14)
 _LOG_MAX = tl.constexpr(60.0)
+_WARPS = 4
 
 
 @triton.jit
@@ -48,7 +49,7 @@ def _integrals(slope, time):
 
 @triton.jit
 def _pick(index, table, k):
-    return tl.sum(tl.where(index[:, None] == k[None, :], table[None, :], 0.0), axis=1)
+    return tl.gather(table, index, axis=0)
 
 
 @triton.jit
@@ -237,7 +238,7 @@ def flow1d_forward(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -
     out = torch.empty(theta.shape[0], size, dtype=theta.dtype, device=theta.device)
     block = min(256, triton.next_power_of_2(size))
     grid = (theta.shape[0], triton.cdiv(size, block))
-    _forward[grid](theta, nodal, points, out, n, size, d, share, stride, closed, k, dp, block)
+    _forward[grid](theta, nodal, points, out, n, size, d, share, stride, closed, k, dp, block, num_warps=_WARPS)
     return out
 
 
@@ -250,6 +251,7 @@ def flow1d_backward(
     by_point = torch.empty_like(grad) if to_points else theta.new_empty(0)
     block = min(256, triton.next_power_of_2(size))
     _backward[(theta.shape[0],)](
-        grad, theta, nodal, points, by_theta, by_point, n, size, d, share, stride, closed, to_points, k, dp, block
+        *(grad, theta, nodal, points, by_theta, by_point, n, size, d, share, stride, closed, to_points, k, dp, block),
+        num_warps=_WARPS,
     )
     return by_theta, by_point

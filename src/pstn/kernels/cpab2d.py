@@ -20,6 +20,7 @@ _FAR = tl.constexpr(1e30)
 _HUGE = tl.constexpr(HUGE)
 _MAX_PIECES = tl.constexpr(MAX_PIECES)
 _BLOCK = 128
+_WARPS = 4
 
 
 @triton.jit
@@ -301,7 +302,19 @@ def flow2d_forward(
     stride = 0 if points.shape[0] == 1 else size
     grid = (thetas, triton.cdiv(size, _BLOCK))
     _forward[grid](
-        velocities, points, start, *geometry, moved, matrix, size, count, stride, closed, jacobian, _BLOCK, num_warps=4
+        velocities,
+        points,
+        start,
+        *geometry,
+        moved,
+        matrix,
+        size,
+        count,
+        stride,
+        closed,
+        jacobian,
+        _BLOCK,
+        num_warps=_WARPS,
     )
     return moved, matrix
 
@@ -314,5 +327,5 @@ def flow2d_backward(adjoint: Tensor, velocities: Tensor, points: Tensor, nx: int
     total = torch.zeros(thetas, count + 1, 2, dtype=points.dtype, device=points.device)
     stride = 0 if points.shape[0] == 1 else size
     grid = (thetas, triton.cdiv(size, _BLOCK))
-    _backward[grid](adjoint, velocities, points, start, *geometry, total, size, count, stride, _BLOCK, num_warps=4)
+    _backward[grid](adjoint, velocities, points, start, *geometry, total, size, count, stride, _BLOCK, num_warps=_WARPS)
     return total[:, :-1]

@@ -9,11 +9,12 @@ Convention:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-__all__ = ["base_grid", "corner_points", "from_pixels", "to_pixels"]
+__all__ = ["base_grid", "corner_points", "from_pixels", "standing_grid", "to_pixels"]
 
 
 def base_grid(size: Sequence[int], *, dtype: torch.dtype = torch.float32, device: torch.device | None = None) -> Tensor:
@@ -34,6 +35,23 @@ def base_grid(size: Sequence[int], *, dtype: torch.dtype = torch.float32, device
     """
     axes = [(2 * torch.arange(n, dtype=dtype, device=device) + 1) / n - 1 for n in size]
     return torch.stack(torch.meshgrid(*axes, indexing="ij")[::-1], dim=-1)
+
+
+def standing_grid(size: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """`base_grid`, kept between calls: not to be changed in place.
+
+    Making it takes eight launches on a GPU, which cost more there than the whole warp of a small batch.
+    """
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    if torch.compiler.is_compiling() or capturing:
+        return base_grid(size, dtype=dtype, device=device)
+    return _kept_grid(size, dtype, device)
+
+
+@lru_cache(maxsize=64)
+def _kept_grid(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # or it could not be used in training later
+        return base_grid(size, dtype=dtype, device=device)
 
 
 def corner_points(ndim: int, *, dtype: torch.dtype = torch.float32, device: torch.device | None = None) -> Tensor:

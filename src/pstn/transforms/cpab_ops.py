@@ -8,6 +8,7 @@ batching rules of their own. Their derivatives are functions around them: torch.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -102,45 +103,29 @@ def _flatten(theta: Tensor, points: Tensor, lead: torch.Size) -> tuple[Tensor, T
     return flat_theta.contiguous(), flat_points.reshape(1 if shared else count, *points.shape[-2:])
 
 
-# ----------------------------------------------------------------------------------------------------------- the line
+def _fold(size: int, dim: int | None, tensor: Tensor) -> Tensor:
+    """Fold the axis that vmap maps over into the first one."""
+    first = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+    return first.reshape(-1, *first.shape[2:]).contiguous()
 
 
-@custom_op("pstn::cpab_line", mutates_args=())
-def _line(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
-    from pstn.kernels.cpab1d import flow1d_forward
-
-    return flow1d_forward(theta, nodal, points, closed)
-
-
-@_line.register_fake
-def _(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
-    return theta.new_empty(theta.shape[0], points.shape[1])
-
-
-@custom_op("pstn::cpab_line_pull", mutates_args=())
-def _line_pull(
-    grad: Tensor, theta: Tensor, nodal: Tensor, points: Tensor, closed: bool, to_points: bool
-) -> tuple[Tensor, Tensor]:
-    from pstn.kernels.cpab1d import flow1d_backward
-
-    return flow1d_backward(grad.contiguous(), theta, nodal, points, closed, to_points)
-
-
-@_line_pull.register_fake
-def _(
-    grad: Tensor, theta: Tensor, nodal: Tensor, points: Tensor, closed: bool, to_points: bool
-) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(theta), torch.empty_like(grad) if to_points else theta.new_empty(0)
+def _fold_points(size: int, dim: int | None, points: Tensor, count: int) -> Tensor:
+    """The points of every theta, unless all share them."""
+    shared = points.shape[0 if dim is None or dim > 0 else 1] == 1
+    if dim is None and shared:
+        return points
+    first = points.expand(size, *points.shape) if dim is None else points.movedim(dim, 0)
+    if shared:
+        first = first.expand(size, count // size, *first.shape[2:])
+    return first.reshape(-1, *first.shape[2:]).contiguous()
 
 
 class _Pull(torch.autograd.Function):
-    """A backward operator; torch.func records what a backward pass does, as if to differentiate it again."""
-
-    generate_vmap_rule = True
+    """A backward pass; torch.func records what a backward pass does, as if to differentiate it again."""
 
     @staticmethod
-    def forward(operator: Any, *inputs: Any) -> Any:
-        return operator(*inputs)
+    def forward(run: Any, operator: Any, rule: Any, *inputs: Any) -> Any:
+        return run(*inputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -150,20 +135,78 @@ class _Pull(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         raise NotImplementedError("CPAB has first derivatives only")
 
+    @staticmethod
+    def vmap(info: Any, dims: Any, run: Any, operator: Any, rule: Any, *inputs: Any) -> Any:
+        return rule(lambda *folded: _Pull.apply(run, operator, rule, *folded), info, dims[3:], *inputs)
 
-def _pull(operator: Any, *inputs: Any) -> Any:
+
+def _pull(run: Any, operator: Any, rule: Any, *inputs: Any) -> Any:
     # The compiler does not nest functions of this kind, and does not need to.
-    return operator(*inputs) if torch.compiler.is_compiling() else _Pull.apply(operator, *inputs)
+    return operator(*inputs) if torch.compiler.is_compiling() else _Pull.apply(run, operator, rule, *inputs)
+
+
+# ----------------------------------------------------------------------------------------------------------- the line
+
+
+def _run_line(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
+    from pstn.kernels.cpab1d import flow1d_forward
+
+    return flow1d_forward(theta, nodal, points, closed)
+
+
+def _run_line_pull(
+    grad: Tensor, theta: Tensor, nodal: Tensor, points: Tensor, closed: bool, to_points: bool
+) -> tuple[Tensor, Tensor]:
+    from pstn.kernels.cpab1d import flow1d_backward
+
+    return flow1d_backward(grad.contiguous(), theta, nodal, points, closed, to_points)
+
+
+def _line_rule(call: Any, info: Any, dims: Any, theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Any:
+    size = info.batch_size
+    theta = _fold(size, dims[0], theta)
+    nodal = nodal if dims[1] is None else _fold(size, dims[1], nodal)
+    points = _fold_points(size, dims[2], points, theta.shape[0])
+    return call(theta, nodal, points, closed).unflatten(0, (size, -1)), 0
+
+
+def _line_pull_rule(
+    call: Any, info: Any, dims: Any, grad: Tensor, theta: Tensor, nodal: Tensor, points: Tensor, *flags: bool
+) -> Any:
+    size = info.batch_size
+    theta = _fold(size, dims[1], theta)
+    nodal = nodal if dims[2] is None else _fold(size, dims[2], nodal)
+    points = _fold_points(size, dims[3], points, theta.shape[0])
+    by_theta, by_point = call(_fold(size, dims[0], grad), theta, nodal, points, *flags)
+    by_point = by_point.unflatten(0, (size, -1)) if flags[1] else by_point
+    return (by_theta.unflatten(0, (size, -1)), by_point), (0, 0 if flags[1] else None)
+
+
+_line = custom_op("pstn::cpab_line", _run_line, mutates_args=())
+_line_pull = custom_op("pstn::cpab_line_pull", _run_line_pull, mutates_args=())
+register_vmap(_line, partial(_line_rule, _line))
+register_vmap(_line_pull, partial(_line_pull_rule, _line_pull))
+
+
+@_line.register_fake
+def _(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
+    return theta.new_empty(theta.shape[0], points.shape[1])
+
+
+@_line_pull.register_fake
+def _(
+    grad: Tensor, theta: Tensor, nodal: Tensor, points: Tensor, closed: bool, to_points: bool
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(theta), torch.empty_like(grad) if to_points else theta.new_empty(0)
 
 
 class _Line(torch.autograd.Function):
-    """The operator with its derivative; vmap goes through to the operators' own rules."""
-
-    generate_vmap_rule = True
+    """The kernel with its derivative: an operator while compiling, called directly otherwise, which is much faster."""
 
     @staticmethod
     def forward(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
-        return _line(theta, nodal, points, closed)
+        run = _line if torch.compiler.is_compiling() else _run_line
+        return run(theta, nodal, points, closed)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -174,56 +217,21 @@ class _Line(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         theta, nodal, points = ctx.saved_tensors
         to_points = ctx.needs_input_grad[2]
-        by_theta, by_point = _pull(_line_pull, grad, theta, nodal, points, ctx.closed, to_points)
+        flags = (ctx.closed, to_points)
+        by_theta, by_point = _pull(_run_line_pull, _line_pull, _line_pull_rule, grad, theta, nodal, points, *flags)
         if to_points and points.shape[0] == 1:
             by_point = by_point.sum(0, keepdim=True)
         return by_theta, None, by_point if to_points else None, None
 
-
-@register_vmap(_line)
-def _(info: Any, dims: Any, theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Any:
-    size = info.batch_size
-    theta, nodal, points = _fold_line(size, dims, theta, nodal, points)
-    return _line(theta, nodal, points, closed).unflatten(0, (size, -1)), 0
-
-
-@register_vmap(_line_pull)
-def _(info: Any, dims: Any, grad: Tensor, theta: Tensor, nodal: Tensor, points: Tensor, *flags: bool) -> Any:
-    size = info.batch_size
-    theta, nodal, points = _fold_line(size, dims[1:], theta, nodal, points)
-    by_theta, by_point = _line_pull(_fold(size, dims[0], grad), theta, nodal, points, *flags)
-    by_point = by_point.unflatten(0, (size, -1)) if flags[1] else by_point
-    return (by_theta.unflatten(0, (size, -1)), by_point), (0, 0 if flags[1] else None)
-
-
-def _fold(size: int, dim: int | None, tensor: Tensor) -> Tensor:
-    """Fold the axis that vmap maps over into the first one."""
-    first = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-    return first.reshape(-1, *first.shape[2:])
-
-
-def _fold_line(size: int, dims: Any, theta: Tensor, nodal: Tensor, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    folded = _fold(size, dims[0], theta)
-    nodal = nodal if dims[1] is None else _fold(size, dims[1], nodal)
-    return folded.contiguous(), nodal.contiguous(), _fold_points(size, dims[2], points, folded.shape[0])
-
-
-def _fold_points(size: int, dim: int | None, points: Tensor, count: int) -> Tensor:
-    """Points of every theta, unless all share them."""
-    shared = points.shape[0 if dim is None or dim > 0 else 1] == 1
-    if dim is None and shared:
-        return points
-    first = points.expand(size, *points.shape) if dim is None else points.movedim(dim, 0)
-    if shared:
-        first = first.expand(size, count // size, *first.shape[2:])
-    return first.reshape(-1, *first.shape[2:]).contiguous()
+    @staticmethod
+    def vmap(info: Any, dims: Any, *inputs: Any) -> Any:
+        return _line_rule(_Line.apply, info, dims, *inputs)
 
 
 # ---------------------------------------------------------------------------------------------------------- the plane
 
 
-@custom_op("pstn::cpab_plane", mutates_args=())
-def _plane(
+def _run_plane(
     velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool, kernel: bool
 ) -> tuple[Tensor, Tensor]:
     if kernel:
@@ -234,16 +242,7 @@ def _plane(
     return cpab2d.flow(velocities, points, nx, ny, closed, jacobian)
 
 
-@_plane.register_fake
-def _(
-    velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool, kernel: bool
-) -> tuple[Tensor, Tensor]:
-    moved = points.new_empty(velocities.shape[0], points.shape[1], 2)
-    return moved, points.new_empty(*moved.shape[:2], 4) if jacobian else points.new_empty(0)
-
-
-@custom_op("pstn::cpab_plane_pull", mutates_args=())
-def _plane_pull(
+def _run_plane_pull(
     adjoint: Tensor, velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, kernel: bool
 ) -> Tensor:
     if kernel:
@@ -254,21 +253,52 @@ def _plane_pull(
     return cpab2d.pull_back(adjoint, velocities, points, nx, ny, closed).contiguous()
 
 
+def _plane_rule(call: Any, info: Any, dims: Any, velocities: Tensor, points: Tensor, *rest: Any) -> Any:
+    size = info.batch_size
+    velocities = _fold(size, dims[0], velocities)
+    moved, jacobian = call(velocities, _fold_points(size, dims[1], points, velocities.shape[0]), *rest)
+    if not rest[3]:
+        return (moved.unflatten(0, (size, -1)), jacobian), (0, None)
+    return (moved.unflatten(0, (size, -1)), jacobian.unflatten(0, (size, -1))), (0, 0)
+
+
+def _plane_pull_rule(
+    call: Any, info: Any, dims: Any, adjoint: Tensor, velocities: Tensor, points: Tensor, *rest: Any
+) -> Any:
+    size = info.batch_size
+    velocities = _fold(size, dims[1], velocities)
+    points = _fold_points(size, dims[2], points, velocities.shape[0])
+    return call(_fold(size, dims[0], adjoint), velocities, points, *rest).unflatten(0, (size, -1)), 0
+
+
+_plane = custom_op("pstn::cpab_plane", _run_plane, mutates_args=())
+_plane_pull = custom_op("pstn::cpab_plane_pull", _run_plane_pull, mutates_args=())
+register_vmap(_plane, partial(_plane_rule, _plane))
+register_vmap(_plane_pull, partial(_plane_pull_rule, _plane_pull))
+
+
+@_plane.register_fake
+def _(
+    velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool, kernel: bool
+) -> tuple[Tensor, Tensor]:
+    moved = points.new_empty(velocities.shape[0], points.shape[1], 2)
+    return moved, points.new_empty(*moved.shape[:2], 4) if jacobian else points.new_empty(0)
+
+
 @_plane_pull.register_fake
 def _(adjoint: Tensor, velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, kernel: bool) -> Tensor:
     return velocities.new_empty(velocities.shape)
 
 
 class _Plane(torch.autograd.Function):
-    """The operator with its derivative; vmap goes through to the operators' own rules."""
-
-    generate_vmap_rule = True
+    """The flow with its derivative: an operator while compiling, called directly otherwise, which is much faster."""
 
     @staticmethod
     def forward(
         velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool, kernel: bool
     ) -> tuple[Tensor, Tensor]:
-        return _plane(velocities, points, nx, ny, closed, jacobian, kernel)
+        run = _plane if torch.compiler.is_compiling() else _run_plane
+        return run(velocities, points, nx, ny, closed, jacobian, kernel)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -281,26 +311,13 @@ class _Plane(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
         velocities, points, jacobian = ctx.saved_tensors
         adjoint = torch.addcmul(jacobian[..., :2] * grad[..., :1], jacobian[..., 2:], grad[..., 1:])
-        wanted = ctx.needs_input_grad[0]
-        by_velocity = _pull(_plane_pull, adjoint, velocities, points, *ctx.settings) if wanted else None
+        by_velocity = None
+        if ctx.needs_input_grad[0]:
+            inputs = (adjoint, velocities, points, *ctx.settings)
+            by_velocity = _pull(_run_plane_pull, _plane_pull, _plane_pull_rule, *inputs)
         by_point = adjoint.sum(0, keepdim=True) if points.shape[0] == 1 else adjoint
         return by_velocity, by_point if ctx.needs_input_grad[1] else None, None, None, None, None, None
 
-
-@register_vmap(_plane)
-def _(info: Any, dims: Any, velocities: Tensor, points: Tensor, *rest: Any) -> Any:
-    size = info.batch_size
-    velocities = _fold(size, dims[0], velocities)
-    points = _fold_points(size, dims[1], points, velocities.shape[0])
-    moved, jacobian = _plane(velocities, points, *rest)
-    if not rest[3]:
-        return (moved.unflatten(0, (size, -1)), jacobian), (0, None)
-    return (moved.unflatten(0, (size, -1)), jacobian.unflatten(0, (size, -1))), (0, 0)
-
-
-@register_vmap(_plane_pull)
-def _(info: Any, dims: Any, adjoint: Tensor, velocities: Tensor, points: Tensor, *rest: Any) -> Any:
-    size = info.batch_size
-    velocities = _fold(size, dims[1], velocities)
-    points = _fold_points(size, dims[2], points, velocities.shape[0])
-    return _plane_pull(_fold(size, dims[0], adjoint), velocities, points, *rest).unflatten(0, (size, -1)), 0
+    @staticmethod
+    def vmap(info: Any, dims: Any, *inputs: Any) -> Any:
+        return _plane_rule(_Plane.apply, info, dims, *inputs)
