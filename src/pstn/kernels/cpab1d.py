@@ -83,7 +83,10 @@ def _tables(theta, nodal, s, n, D, share, K: tl.constexpr, DP: tl.constexpr):
 @triton.jit
 def _trip(x, k, left, slope, start, n, CLOSED: tl.constexpr):
     place = x * (n / 2) + (n / 2 + 1)
-    cell = tl.minimum(tl.maximum(place, 0.0), n + 1.0).to(tl.int32)
+    within = tl.minimum(tl.maximum(place, 0.0), n + 1.0)
+    cell = within.to(tl.int32)
+    if CLOSED:
+        place = within
     place = place - cell
     a = _pick(cell, slope, k)
     u = _pick(cell, left, k) + a * place
@@ -214,12 +217,17 @@ def _backward(
     tl.store(by_theta + s * D + d, total, mask=d < D)
 
 
+def _power(count: int) -> int:
+    """The next power of 2; Triton's own goes through wrappers that cost more than a launch's other bookkeeping."""
+    return 1 << (count - 1).bit_length()
+
+
 def _sizes(theta: Tensor, nodal: Tensor, points: Tensor) -> tuple[int, int, int, int, int, int, int]:
     thetas, size = theta.shape
     groups, nodes, _ = nodal.shape
     stride = 0 if points.shape[0] == 1 else points.shape[1]
-    k = triton.next_power_of_2(nodes + 2)
-    return nodes - 1, points.shape[1], size, thetas // groups, stride, k, triton.next_power_of_2(size)
+    k = _power(nodes + 2)
+    return nodes - 1, points.shape[1], size, thetas // groups, stride, k, _power(size)
 
 
 def flow1d_forward(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
@@ -236,8 +244,8 @@ def flow1d_forward(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -
     """
     n, size, d, share, stride, k, dp = _sizes(theta, nodal, points)
     out = torch.empty(theta.shape[0], size, dtype=theta.dtype, device=theta.device)
-    block = min(256, triton.next_power_of_2(size))
-    grid = (theta.shape[0], triton.cdiv(size, block))
+    block = min(256, _power(size))
+    grid = (theta.shape[0], -(-size // block))
     _forward[grid](theta, nodal, points, out, n, size, d, share, stride, closed, k, dp, block, num_warps=_WARPS)
     return out
 
@@ -249,7 +257,7 @@ def flow1d_backward(
     n, size, d, share, stride, k, dp = _sizes(theta, nodal, points)
     by_theta = torch.empty_like(theta)
     by_point = torch.empty_like(grad) if to_points else theta.new_empty(0)
-    block = min(256, triton.next_power_of_2(size))
+    block = min(256, _power(size))
     _backward[(theta.shape[0],)](
         *(grad, theta, nodal, points, by_theta, by_point, n, size, d, share, stride, closed, to_points, k, dp, block),
         num_warps=_WARPS,

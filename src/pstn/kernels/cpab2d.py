@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pstn.transforms.cpab2d import HUGE, MAX_PIECES
-from pstn.transforms.cpab_regions import locate, regions
+from pstn.transforms.cpab_regions import regions
 
 __all__ = ["flow2d_backward", "flow2d_forward"]
 
@@ -19,8 +19,8 @@ _TOLERANCE = tl.constexpr(1.9e-6)
 _FAR = tl.constexpr(1e30)
 _HUGE = tl.constexpr(HUGE)
 _MAX_PIECES = tl.constexpr(MAX_PIECES)
-_BLOCK = 128
-_WARPS = 4
+_BLOCK = 32  # one warp: particles of a block wait for the slowest of it
+_WARPS = 1
 
 
 @triton.jit
@@ -49,6 +49,27 @@ def _root(start, fall, end, span, out):
     bottom = tl.where(rising, -2 * bend, root - fall)
     time = tl.where(bottom > 0, top / tl.where(bottom > 0, bottom, 1.0), 0.0)
     return tl.where(out, tl.minimum(tl.maximum(time, 0.0), span), _FAR)
+
+
+@triton.jit
+def _locate(x, y, nx, ny):
+    """The region of each point, as `pstn.transforms.cpab_regions.locate`."""
+    px = (x + 1) * (nx / 2)
+    py = (y + 1) * (ny / 2)
+    i = tl.minimum(tl.maximum(px, 0.0), nx - 1.0).to(tl.int32)
+    j = tl.minimum(tl.maximum(py, 0.0), ny - 1.0).to(tl.int32)
+    u = px - i - 0.5
+    v = py - j - 0.5
+    side = tl.where(tl.abs(u) >= tl.abs(v), tl.where(u > 0, 1, 0), tl.where(v > 0, 3, 2))
+    region = 4 * (j * nx + i) + side
+    base = 4 * nx * ny
+    beyond_x = (px < 0) | (px > nx)
+    beyond_y = (py < 0) | (py > ny)
+    right = tl.where(px > nx, 1, 0)
+    low = tl.where(py > ny, 1, 0)
+    region = tl.where(beyond_x, base + right * ny + j, region)
+    region = tl.where(beyond_y, base + 2 * ny + low * nx + i, region)
+    return tl.where(beyond_x & beyond_y, base + 2 * (nx + ny) + 2 * low + right, region)
 
 
 @triton.jit
@@ -160,12 +181,13 @@ def _advance(
 def _forward(
     velocities,
     points,
-    regions_,
     nodes,
     functions,
     across,
     moved,
     jacobian,
+    nx,
+    ny,
     N,
     NODES,
     stride,
@@ -178,8 +200,8 @@ def _forward(
     inside = i < N
     x0 = tl.load(points + s * stride * 2 + i * 2, mask=inside, other=0.0)
     y0 = tl.load(points + s * stride * 2 + i * 2 + 1, mask=inside, other=0.0)
-    region = tl.load(regions_ + s * stride + i, mask=inside, other=0).to(tl.int32)
     x, y = x0, y0
+    region = _locate(x, y, nx, ny)
     left = tl.where(inside, 1.0, 0.0)
     ja = tl.full([BLOCK], 1.0, tl.float32)
     jb = tl.zeros([BLOCK], tl.float32)
@@ -244,14 +266,14 @@ def _quadrature(x, y, a, b, c, d, e, f, trace, det, t, first, second):
 
 @triton.jit
 def _backward(
-    adjoint, velocities, points, regions_, nodes, functions, across, total, N, NODES, stride, BLOCK: tl.constexpr
+    adjoint, velocities, points, nodes, functions, across, total, nx, ny, N, NODES, stride, BLOCK: tl.constexpr
 ):
     s = tl.program_id(0)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = i < N
     x = tl.load(points + s * stride * 2 + i * 2, mask=inside, other=0.0)
     y = tl.load(points + s * stride * 2 + i * 2 + 1, mask=inside, other=0.0)
-    region = tl.load(regions_ + s * stride + i, mask=inside, other=0).to(tl.int32)
+    region = _locate(x, y, nx, ny)
     first = tl.load(adjoint + (s * N + i) * 2, mask=inside, other=0.0)
     second = tl.load(adjoint + (s * N + i) * 2 + 1, mask=inside, other=0.0)
     left = tl.where(inside, 1.0, 0.0)
@@ -296,26 +318,12 @@ def flow2d_forward(
     """As `pstn.transforms.cpab2d.flow`, in float32; points may also be (1, N, 2) for all thetas."""
     thetas, count, size = velocities.shape[0], velocities.shape[1], points.shape[1]
     geometry = regions(nx, ny, closed, points.dtype, points.device)
-    start = locate(points[..., 0], points[..., 1], nx, ny)
     moved = points.new_empty(thetas, size, 2)
     matrix = points.new_empty(thetas, size, 4) if jacobian else points.new_empty(0)
     stride = 0 if points.shape[0] == 1 else size
-    grid = (thetas, triton.cdiv(size, _BLOCK))
-    _forward[grid](
-        velocities,
-        points,
-        start,
-        *geometry,
-        moved,
-        matrix,
-        size,
-        count,
-        stride,
-        closed,
-        jacobian,
-        _BLOCK,
-        num_warps=_WARPS,
-    )
+    grid = (thetas, -(-size // _BLOCK))
+    sizes = (nx, ny, size, count, stride)
+    _forward[grid](*(velocities, points, *geometry, moved, matrix, *sizes, closed, jacobian, _BLOCK), num_warps=_WARPS)
     return moved, matrix
 
 
@@ -323,9 +331,9 @@ def flow2d_backward(adjoint: Tensor, velocities: Tensor, points: Tensor, nx: int
     """As `pstn.transforms.cpab2d.pull_back`, in float32; points may also be (1, N, 2) for all thetas."""
     thetas, count, size = velocities.shape[0], velocities.shape[1], points.shape[1]
     geometry = regions(nx, ny, closed, points.dtype, points.device)
-    start = locate(points[..., 0], points[..., 1], nx, ny)
     total = torch.zeros(thetas, count + 1, 2, dtype=points.dtype, device=points.device)
     stride = 0 if points.shape[0] == 1 else size
-    grid = (thetas, triton.cdiv(size, _BLOCK))
-    _backward[grid](adjoint, velocities, points, start, *geometry, total, size, count, stride, _BLOCK, num_warps=_WARPS)
+    grid = (thetas, -(-size // _BLOCK))
+    sizes = (nx, ny, size, count, stride)
+    _backward[grid](adjoint, velocities, points, *geometry, total, *sizes, _BLOCK, num_warps=_WARPS)
     return total[:, :-1]

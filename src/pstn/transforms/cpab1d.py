@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-__all__ = ["flow1d", "velocity1d"]
+__all__ = ["flow1d", "plain", "velocity1d"]
 
 # Times are compared with the unit of time only: a cell that takes longer than this is never crossed whole, and the sums
 # of times stay small enough for float32.
@@ -48,8 +49,15 @@ def flow1d(velocities: Tensor, points: Tensor, *, closed: bool = True) -> Tensor
     Returns:
         (..., N).
     """
+    if plain():
+        return _PlainFlow1d.apply(velocities, points, closed)  # type: ignore[no-any-return]
     moved: Tensor = _Flow1d.apply(velocities, points, closed)[0]
     return moved
+
+
+def plain() -> bool:
+    """Whether neither the compiler nor torch.func is at work."""
+    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
 
 
 def velocity1d(velocities: Tensor, points: Tensor) -> Tensor:
@@ -79,8 +87,25 @@ class _Trip(NamedTuple):
     time: Tensor  # r, or 1 for those that stay
 
 
+class _PlainFlow1d(torch.autograd.Function):
+    """For everyday use: without `setup_context`, which binds arguments by name at every call, it costs less."""
+
+    @staticmethod
+    def forward(ctx: Any, velocities: Tensor, points: Tensor, closed: bool) -> Tensor:
+        cells = _tabulate(velocities)
+        moved, trip = _follow(cells, points, closed)
+        ctx.save_for_backward(*cells, *trip)
+        return moved
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors
+        return (*_pull_back(grad, _Cells(*saved[:3]), _Trip(*saved[3:])), None)
+
+
 class _Flow1d(torch.autograd.Function):
-    """Returns the points, and for the backward pass the cells and the trips."""
+    """For the compiler and torch.func: returns the points, and for the backward pass the cells and the trips."""
 
     @staticmethod
     def forward(velocities: Tensor, points: Tensor, closed: bool) -> tuple[Tensor, ...]:
@@ -150,8 +175,10 @@ def _tabulate(velocities: Tensor) -> _Cells:
 def _follow(cells: _Cells, points: Tensor, closed: bool) -> tuple[Tensor, _Trip]:
     n = cells.left.shape[-1] - 2
     place = points * (n / 2) + (n / 2 + 1)
-    cell = place.clamp(0, n + 1).long()
-    place = place - cell
+    within = place.clamp(0, n + 1)
+    cell = within.long()
+    # Where the ends do not move nothing outside does: one place will do for all of it.
+    place = (within if closed else place) - cell
     slope = cells.slope.gather(-1, cell)
     u = torch.addcmul(cells.left.gather(-1, cell), slope, place)
     forwards = u > 0

@@ -13,12 +13,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.library import custom_op, register_vmap
 
 from pstn._checks import require_choice
 from pstn.kernels import kernels_available
 from pstn.transforms import cpab2d
-from pstn.transforms.cpab1d import flow1d
+from pstn.transforms.cpab1d import flow1d, plain
 
 __all__ = ["BACKENDS", "Backend", "flow_line", "flow_plane", "require_backend"]
 
@@ -59,13 +60,14 @@ def flow_line(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool, backen
     Returns:
         (..., N, 1).
     """
-    lead = torch.broadcast_shapes(theta.shape[:-1], points.shape[:-2])
+    lead = _lead(theta, points)
     if not _use_kernel(backend, theta, points):
         # Products and sums, not a matmul: TF32 and autocast would round velocities to a few bits.
         velocities = (theta[..., None, :] * nodal).sum(-1)
         return flow1d(velocities.expand(*lead, -1), points[..., 0].expand(*lead, -1), closed=closed)[..., None]
     flat_theta, flat_points = _flatten(theta, points, lead)
-    moved: Tensor = _Line.apply(flat_theta, nodal[None], flat_points[..., 0].contiguous(), closed)
+    function = _PlainLine if plain() else _Line
+    moved: Tensor = function.apply(flat_theta, nodal[None], flat_points[..., 0].contiguous(), closed)
     return moved.view(*lead, -1, 1)
 
 
@@ -85,13 +87,19 @@ def flow_plane(
     Returns:
         (..., N, 2).
     """
-    lead = torch.broadcast_shapes(theta.shape[:-1], points.shape[:-2])
+    lead = _lead(theta, points)
     kernel = _use_kernel(backend, theta, points)
     flat_theta, flat_points = _flatten(theta, points, lead)
     velocities = (flat_theta[:, None, :] * nodal).sum(-1).unflatten(-1, (-1, 2))
     jacobian = torch.is_grad_enabled()
-    moved: Tensor = _Plane.apply(velocities, flat_points.contiguous(), *tess, closed, jacobian, kernel)[0]
+    function = _PlainPlane if plain() else _Plane
+    moved: Tensor = function.apply(velocities, flat_points.contiguous(), *tess, closed, jacobian, kernel)[0]
     return moved.view(*lead, -1, 2)
+
+
+def _lead(theta: Tensor, points: Tensor) -> torch.Size:
+    """The leading axes of both, broadcast."""
+    return theta.shape[:-1] if points.dim() == 2 else torch.broadcast_shapes(theta.shape[:-1], points.shape[:-2])
 
 
 def _flatten(theta: Tensor, points: Tensor, lead: torch.Size) -> tuple[Tensor, Tensor]:
@@ -201,7 +209,7 @@ def _(
 
 
 class _Line(torch.autograd.Function):
-    """The kernel with its derivative: an operator while compiling, called directly otherwise, which is much faster."""
+    """The kernel with its derivative, for the compiler and torch.func."""
 
     @staticmethod
     def forward(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
@@ -226,6 +234,26 @@ class _Line(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, dims: Any, *inputs: Any) -> Any:
         return _line_rule(_Line.apply, info, dims, *inputs)
+
+
+class _PlainLine(torch.autograd.Function):
+    """`_Line` for everyday use: without `setup_context`, which binds arguments by name at every call, it costs half."""
+
+    @staticmethod
+    def forward(ctx: Any, theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
+        ctx.save_for_backward(theta, nodal, points)
+        ctx.closed = closed
+        return _run_line(theta, nodal, points, closed)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        theta, nodal, points = ctx.saved_tensors
+        to_points = ctx.needs_input_grad[2]
+        by_theta, by_point = _run_line_pull(grad, theta, nodal, points, ctx.closed, to_points)
+        if not to_points:
+            return by_theta, None, None, None
+        return by_theta, None, by_point.sum(0, keepdim=True) if points.shape[0] == 1 else by_point, None
 
 
 # ---------------------------------------------------------------------------------------------------------- the plane
@@ -291,7 +319,7 @@ def _(adjoint: Tensor, velocities: Tensor, points: Tensor, nx: int, ny: int, clo
 
 
 class _Plane(torch.autograd.Function):
-    """The flow with its derivative: an operator while compiling, called directly otherwise, which is much faster."""
+    """The flow with its derivative, for the compiler and torch.func."""
 
     @staticmethod
     def forward(
@@ -309,15 +337,37 @@ class _Plane(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
-        velocities, points, jacobian = ctx.saved_tensors
-        adjoint = torch.addcmul(jacobian[..., :2] * grad[..., :1], jacobian[..., 2:], grad[..., 1:])
-        by_velocity = None
-        if ctx.needs_input_grad[0]:
-            inputs = (adjoint, velocities, points, *ctx.settings)
-            by_velocity = _pull(_run_plane_pull, _plane_pull, _plane_pull_rule, *inputs)
-        by_point = adjoint.sum(0, keepdim=True) if points.shape[0] == 1 else adjoint
-        return by_velocity, by_point if ctx.needs_input_grad[1] else None, None, None, None, None, None
+        return _plane_backward(ctx, grad, partial(_pull, _run_plane_pull, _plane_pull, _plane_pull_rule))
 
     @staticmethod
     def vmap(info: Any, dims: Any, *inputs: Any) -> Any:
         return _plane_rule(_Plane.apply, info, dims, *inputs)
+
+
+class _PlainPlane(torch.autograd.Function):
+    """`_Plane` for everyday use, as `_PlainLine`."""
+
+    @staticmethod
+    def forward(ctx: Any, velocities: Tensor, points: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        nx, ny, closed, jacobian, kernel = rest
+        moved, matrix = _run_plane(velocities, points, nx, ny, closed, jacobian, kernel)
+        ctx.settings = (nx, ny, closed, kernel)
+        ctx.mark_non_differentiable(matrix)
+        ctx.save_for_backward(velocities, points, matrix)
+        return moved, matrix
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
+        return _plane_backward(ctx, grad, _run_plane_pull)
+
+
+def _plane_backward(ctx: Any, grad: Tensor, pull: Any) -> tuple[Any, ...]:
+    velocities, points, jacobian = ctx.saved_tensors
+    adjoint = torch.addcmul(jacobian[..., :2] * grad[..., :1], jacobian[..., 2:], grad[..., 1:])
+    by_velocity, by_point = None, None
+    if ctx.needs_input_grad[0]:
+        by_velocity = pull(adjoint, velocities, points, *ctx.settings)
+    if ctx.needs_input_grad[1]:
+        by_point = adjoint.sum(0, keepdim=True) if points.shape[0] == 1 else adjoint
+    return by_velocity, by_point, None, None, None, None, None
