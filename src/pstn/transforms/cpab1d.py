@@ -50,7 +50,7 @@ def flow1d(velocities: Tensor, points: Tensor, *, closed: bool = True) -> Tensor
         (..., N).
     """
     if plain():
-        return _PlainFlow1d.apply(velocities, points, closed)  # type: ignore[no-any-return]
+        return _PlainFlow1d.apply(velocities, points, closed)
     moved: Tensor = _Flow1d.apply(velocities, points, closed)[0]
     return moved
 
