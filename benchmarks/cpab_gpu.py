@@ -48,6 +48,18 @@ def events(work: Callable[[], Any], repeats: int = 100) -> float:
     return statistics.median(times)
 
 
+def streamed(work: Callable[[], Any], repeats: int = 300) -> float:
+    """Mean time in ms of calls that follow one another, as in training: the host does not wait for the device."""
+    for _ in range(10):
+        work()
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        work()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - begin) / repeats * 1e3
+
+
 def graphed(work: Callable[[], Any]) -> float:
     """Median time in ms of a captured graph's replay: the device's own time."""
     stream = torch.cuda.Stream()
@@ -122,6 +134,11 @@ def measure(name: str, tess: Any, size: Any, thetas: int, target: float | None, 
     small = thetas <= 4096
     row: dict[str, Any] = {"case": name, "target_ms": target, "eager_ms": events(work), "graph_ms": graphed(work)}
     row["eager_again_ms"] = events(work)
+    row["eager_streamed_ms"] = streamed(work)
+    # What autograd itself costs on this host: the smallest layer there is.
+    layer, x = torch.nn.Linear(1, 1, device="cuda"), torch.ones(1, 1, device="cuda")
+    one = torch.ones(1, 1, device="cuda")
+    row["linear_layer_eager_ms"] = events(lambda: torch.autograd.grad(layer(x), layer.weight, one))
     row["floor_ms"] = floor_bytes(theta, grad, transform.ndim) / speed * 1e3
     row["graph_over_floor"] = row["graph_ms"] / row["floor_ms"]
     if small:
