@@ -13,7 +13,7 @@ from pstn.transforms.base import Transform
 from pstn.transforms.cpab1d import velocity1d
 from pstn.transforms.cpab2d import velocity2d
 from pstn.transforms.cpab_basis import make_basis
-from pstn.transforms.cpab_ops import Backend, flow_line, flow_plane, require_backend
+from pstn.transforms.cpab_ops import Backend, flow_line, flow_plane, node_velocities, require_backend
 
 __all__ = ["CPAB"]
 
@@ -113,7 +113,7 @@ class CPAB(Transform):
         theta = self._checked_theta(theta)
         points = self._checked_points(points, theta.dtype)
         lead = torch.broadcast_shapes(theta.shape[:-1], points.shape[:-2])
-        nodes = (theta[..., None, :] * self._nodal(theta.dtype)).sum(-1).to(points.dtype)
+        nodes = node_velocities(theta, self._nodal64).to(points.dtype)
         points = points.expand(*lead, *points.shape[-2:])
         if self.ndim == 1:
             return velocity1d(nodes.expand(*lead, -1), points[..., 0])[..., None]
@@ -143,7 +143,7 @@ class CPAB(Transform):
     def nodes(self, theta: Tensor) -> Tensor:
         """The velocities at the vertices of the tessellation, (..., K, ndim), in the coordinates of the interface."""
         theta = self._checked_theta(theta)
-        return (theta[..., None, :] * self._nodal(theta.dtype)).sum(-1).unflatten(-1, (-1, self.ndim))
+        return node_velocities(theta, self._nodal64).unflatten(-1, (-1, self.ndim))
 
     def extra_repr(self) -> str:
         """The settings, for printing."""
@@ -158,16 +158,12 @@ class CPAB(Transform):
     def _cells(self) -> tuple[int, int]:
         return self.tess[0], self.tess[1]
 
-    def _nodal(self, dtype: torch.dtype) -> Tensor:
-        return self._nodal64 if dtype == torch.float64 else self._nodal32
-
     def _map(self, theta: Tensor, points: Tensor, aspect: Sequence[float]) -> Tensor:
         theta = theta.to(torch.promote_types(theta.dtype, points.dtype))
         points = points.to(theta.dtype)
-        nodal = self._nodal(theta.dtype).to(theta.device)
         if self.ndim == 1:
-            return flow_line(theta, nodal, points, self.zero_boundary, self.backend)
-        return flow_plane(theta, nodal, points, self._cells(), self.zero_boundary, self.backend)
+            return flow_line(theta, (self._nodal32, self._nodal64), points, self.zero_boundary, self.backend)
+        return flow_plane(theta, self._nodal64, points, self._cells(), self.zero_boundary, self.backend)
 
     def _unmap(self, theta: Tensor, points: Tensor, aspect: Sequence[float]) -> Tensor:
         return self._map(-theta, points, aspect)

@@ -195,27 +195,41 @@ def _follow(cells: _Cells, points: Tensor, closed: bool) -> tuple[Tensor, _Trip]
     now = torch.addcmul(clock.gather(-1, cell + forwards), sign, 1 - leave)
     # A particle that moves left and stands on a border belongs to the cell on its left.
     before = torch.sub(now, back, alpha=16 * torch.finfo(now.dtype).eps)
-    passed = (before[..., None, :] >= clock[..., 1:-1, None]).sum(-2)
-    goal = torch.where(crosses, passed, cell)
+    goal = torch.where(crosses, _count_below(clock[..., 1:-1], before), cell)
     time = ((now - clock.gather(-1, goal + ~forwards)) * sign).clamp(min=_INSTANT)
     time = torch.where(crosses, time, 1.0)
-    moved = _arrive(cells, goal, torch.where(crosses, back, place), back, time, closed)
+    moved = _arrive(cells, goal, torch.where(crosses, back, place), time, closed)
     return torch.where(u.abs() <= 10 * _TINY, points, moved), _Trip(cell, place, goal, leave, time)
 
 
-def _arrive(cells: _Cells, goal: Tensor, enter: Tensor, back: Tensor, time: Tensor, closed: bool) -> Tensor:
+def _count_below(table: Tensor, values: Tensor) -> Tensor:
+    """How many entries of a sorted table (..., K) are at most each value (..., N)."""
+    if torch.compiler.is_compiling():  # fuses, and exports
+        return (values[..., None, :] >= table[..., None]).sum(-2)
+    # By bisection: `searchsorted` takes longer at the sizes of a batch, on CPUs.
+    bits = table.shape[-1].bit_length()
+    padded = torch.nn.functional.pad(table, (1, 2**bits - 1 - table.shape[-1]), value=math.inf)
+    count = torch.zeros_like(values, dtype=torch.int64)
+    for bit in reversed(range(bits)):
+        more = count + 2**bit
+        count = torch.where(padded.gather(-1, more) <= values, more, count)
+    return count
+
+
+def _arrive(cells: _Cells, goal: Tensor, enter: Tensor, time: Tensor, closed: bool) -> Tensor:
     """Where particles end that enter a cell at place `enter`, or are there, and spend `time` in it.
 
     The end is written about an anchor: the place in the cell where the velocity is 0, if there is one, or else the end
-    of the cell from which particles come, `back`. It is then an increasing function of one quantity, and rounding
-    cannot exchange two particles, however strongly the flow contracts.
+    of the cell from which particles come. It is then an increasing function of one quantity, and rounding cannot
+    exchange two particles, however strongly the flow contracts.
     """
     n = cells.left.shape[-1] - 2
-    slope, left = cells.slope.gather(-1, goal), cells.left.gather(-1, goal)
-    star = -left / slope
+    star = -cells.left / cells.slope
     turns = (star - 0.5).abs() <= 0.5
-    anchor = torch.where(turns, star, back)
-    speed = torch.addcmul(left, slope, back).masked_fill(turns, 0)
+    back = (cells.left < 0).to(star.dtype)
+    anchors = torch.where(turns, star, back)
+    speeds = torch.addcmul(cells.left, cells.slope, back).masked_fill(turns, 0)
+    slope, anchor, speed = (table.gather(-1, goal) for table in (cells.slope, anchors, speeds))
     less_one = torch.expm1((slope * time).clamp(max=_LOG_MAX[slope.dtype]))
     end = torch.addcmul(torch.addcmul(anchor, enter - anchor, less_one + 1), speed, less_one / slope)
     # Rounding is not to carry a particle over a border.
@@ -277,11 +291,12 @@ def _integrals(slope: Tensor, time: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     z = (slope * -time).clamp(-limit, limit)  # never 0
     less_one = torch.expm1(z)
     first = less_one / z
-    series = _SERIES[: 10 if z.dtype == torch.float64 else 5]
+    # Near 0 the quotient loses digits, as many as the series has terms to spare.
+    border, series = (0.1, _SERIES) if z.dtype == torch.float64 else (0.03, _SERIES[:3])
     near = z * series[-1] + series[-2]
     for coefficient in reversed(series[:-2]):
         near = near * z + coefficient
-    second = torch.where(z.abs() < 0.1, near, (first - 1) / z)
+    second = torch.where(z.abs() < border, near, (first - 1) / z)
     return time * first, time * time * second, less_one
 
 

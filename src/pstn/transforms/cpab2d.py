@@ -212,6 +212,13 @@ def _series(time: Tensor, trace: Tensor, det: Tensor) -> tuple[Tensor, Tensor]:
 def _step(field: _Field, x: Tensor, y: Tensor, time: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """Where a particle is after a time in its region, given the series at that time."""
     vx, vy = field.at(x, y)
+    return _move(field, x, y, vx, vy, time, low, high)
+
+
+def _move(
+    field: _Field, x: Tensor, y: Tensor, vx: Tensor, vy: Tensor, time: Tensor, low: Tensor, high: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`_step`, given the velocity as well."""
     wx, wy = field.turn(vx, vy)
     drift = torch.addcmul(time, field.det, high, value=-1)
     return (
@@ -247,11 +254,12 @@ def _advance(
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Advance to the first edge, or by `limit`: the time, the next region or -1, the new place, and the series."""
     low, high = _series(limit, field.trace, field.det)
-    x_new, y_new = _step(field, x, y, limit, low, high)
+    velocity = field.at(x, y)
+    x_new, y_new = _move(field, x, y, *velocity, limit, low, high)
     values = _value(functions, x_new, y_new)
     open_ = beyond >= 0
     out = (values < -16 * torch.finfo(x.dtype).eps) & open_
-    fall, rise = _slope(functions, *field.at(x, y)), _slope(functions, *field.at(x_new, y_new))
+    fall, rise = _slope(functions, *velocity), _slope(functions, *field.at(x_new, y_new))
     # Outwards at the start and inwards at the end: it may have been out, and come back in.
     turning = (fall < 0) & (rise > 0) & ~out & open_
     crossed = torch.full_like(beyond[0], -1)
@@ -341,25 +349,44 @@ _QUADRATURE = ((0.5 - math.sqrt(0.15), 5 / 18), (0.5, 8 / 18), (0.5 + math.sqrt(
 
 
 def _adjoin(piece: Piece, carried: Carried) -> tuple[Tensor, Carried]:
-    """The gradient of a piece with respect to its three nodes, (3 * m, 2), and the adjoint after it."""
-    field = piece.field
-    share_x = torch.zeros_like(piece.functions[:3])
-    share_y = torch.zeros_like(share_x)
+    """The gradient of a piece with respect to its three nodes, (3 * m, 2), and the adjoint after it.
+
+    Both the place and the adjoint are combinations of two fixed vectors with coefficients that depend on time, so that
+    six integrals of scalars are all that is needed.
+    """
+    field, functions, (first, second) = piece.field, piece.functions, carried
+    zero = torch.zeros_like(piece.time)
+    still, still_turned, drifted, drifted_turned, bent, bent_turned = (zero.clone() for _ in range(6))
     for place, weight in _QUADRATURE:
         time = piece.time * place
-        series = _series(time, field.trace, field.det)
-        one, two = _unwind(_exponential(field, time, *series), field.trace * time, carried)
-        shares = _value(piece.functions, *_step(field, piece.x, piece.y, time, *series)) * (piece.time * weight)
-        share_x.addcmul_(shares, one)
-        share_y.addcmul_(shares, two)
-    end = _exponential(field, piece.time, piece.low, piece.high)
-    one, two = _unwind(end, field.trace * piece.time, carried)
-    shares = torch.stack([share_x.view(-1), share_y.view(-1)], dim=-1)
-    return shares, (one.clamp(-HUGE, HUGE), two.clamp(-HUGE, HUGE))
+        low, high = _series(time, field.trace, field.det)
+        drift, unit, turn = _coefficients(field, time, low, high)
+        still.add_(unit, alpha=weight)
+        still_turned.add_(turn, alpha=weight)
+        drifted.addcmul_(unit, drift, value=weight)
+        drifted_turned.addcmul_(turn, drift, value=weight)
+        bent.addcmul_(unit, low, value=weight)
+        bent_turned.addcmul_(turn, low, value=weight)
+    # The adjugate of A, transposed, applied to the adjoint.
+    one, two = field.d * first - field.c * second, field.a * second - field.b * first
+    velocity = field.at(piece.x, piece.y)
+    at_start = _value(functions, piece.x, piece.y) * piece.time
+    along, across = _slope(functions, *velocity) * piece.time, _slope(functions, *field.turn(*velocity)) * piece.time
+    shares = [
+        at_start * torch.addcmul(still * own, still_turned, turned)
+        + along * torch.addcmul(drifted * own, drifted_turned, turned)
+        + across * torch.addcmul(bent * own, bent_turned, turned)
+        for own, turned in ((first, one), (second, two))
+    ]
+    _, unit, turn = _coefficients(field, piece.time, piece.low, piece.high)
+    after = (torch.addcmul(unit * own, turn, turned) for own, turned in ((first, one), (second, two)))
+    stacked = torch.stack([share.view(-1) for share in shares], dim=-1)
+    return stacked, tuple(adjoint.clamp(-HUGE, HUGE) for adjoint in after)
 
 
-def _unwind(matrix: Carried, log_det: Tensor, adjoint: Carried) -> tuple[Tensor, Tensor]:
-    """The adjoint after a time: the inverse of exp(t A), transposed, applied to it."""
-    (p, q, r, s), (first, second) = matrix, adjoint
-    shrink = torch.exp(-log_det)
-    return (s * first - r * second) * shrink, (p * second - q * first) * shrink
+def _coefficients(field: _Field, time: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The coefficients of v in the place, and of the adjoint and its adjugate image in the adjoint, after a time."""
+    drift = torch.addcmul(time, field.det, high, value=-1)
+    shrink = torch.exp(field.trace * -time)
+    unit = torch.addcmul(shrink, shrink * field.det, low, value=-1)
+    return drift, unit, torch.addcmul(drift, field.trace, low) * shrink

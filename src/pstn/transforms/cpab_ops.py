@@ -21,7 +21,7 @@ from pstn.kernels import kernels_available
 from pstn.transforms import cpab2d
 from pstn.transforms.cpab1d import flow1d, plain
 
-__all__ = ["BACKENDS", "Backend", "flow_line", "flow_plane", "require_backend"]
+__all__ = ["BACKENDS", "Backend", "flow_line", "flow_plane", "node_velocities", "require_backend"]
 
 Backend = Literal["auto", "torch", "triton"]
 BACKENDS = ("auto", "torch", "triton")
@@ -47,12 +47,12 @@ def _use_kernel(backend: Backend, theta: Tensor, points: Tensor) -> bool:
     return backend == "auto" and fits and points.is_cuda and not orderly and kernels_available(points.device)
 
 
-def flow_line(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool, backend: Backend) -> Tensor:
+def flow_line(theta: Tensor, nodal: tuple[Tensor, Tensor], points: Tensor, closed: bool, backend: Backend) -> Tensor:
     """Move points on the line for unit time.
 
     Args:
         theta: (..., D).
-        nodal: (n + 1, D), velocities at the nodes per unit of theta.
+        nodal: (n + 1, D), velocities at the nodes per unit of theta, in float32 and in float64.
         points: (..., N, 1); leading axes broadcast with theta's.
         closed: whether the velocity is zero at both ends.
         backend: "auto", "torch" or "triton".
@@ -62,12 +62,11 @@ def flow_line(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool, backen
     """
     lead = _lead(theta, points)
     if not _use_kernel(backend, theta, points):
-        # Products and sums, not a matmul: TF32 and autocast would round velocities to a few bits.
-        velocities = (theta[..., None, :] * nodal).sum(-1)
+        velocities = node_velocities(theta, nodal[1])
         return flow1d(velocities.expand(*lead, -1), points[..., 0].expand(*lead, -1), closed=closed)[..., None]
     flat_theta, flat_points = _flatten(theta, points, lead)
     function = _PlainLine if plain() else _Line
-    moved: Tensor = function.apply(flat_theta, nodal[None], flat_points[..., 0].contiguous(), closed)
+    moved: Tensor = function.apply(flat_theta, nodal[0][None], flat_points[..., 0].contiguous(), closed)
     return moved.view(*lead, -1, 1)
 
 
@@ -90,11 +89,19 @@ def flow_plane(
     lead = _lead(theta, points)
     kernel = _use_kernel(backend, theta, points)
     flat_theta, flat_points = _flatten(theta, points, lead)
-    velocities = (flat_theta[:, None, :] * nodal).sum(-1).unflatten(-1, (-1, 2))
+    velocities = node_velocities(flat_theta, nodal).unflatten(-1, (-1, 2))
     jacobian = torch.is_grad_enabled()
     function = _PlainPlane if plain() else _Plane
     moved: Tensor = function.apply(velocities, flat_points.contiguous(), *tess, closed, jacobian, kernel)[0]
     return moved.view(*lead, -1, 2)
+
+
+def node_velocities(theta: Tensor, nodal: Tensor) -> Tensor:
+    """The velocities at the nodes, (..., D) and (K, D) -> (..., K), with all the digits of theta's dtype."""
+    if theta.device.type == "mps":  # which has no float64
+        return (theta[..., None, :] * nodal).sum(-1)
+    # In float32, TF32 and autocast would round a product of matrices to a few bits; neither touches float64.
+    return (theta.double() @ nodal.double().mT).to(theta.dtype)
 
 
 def _lead(theta: Tensor, points: Tensor) -> torch.Size:
