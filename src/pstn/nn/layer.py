@@ -9,7 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pstn._checks import require_finite, require_floating, require_positive_int, require_positive_number, require_size
+from pstn._checks import (
+    require_choice,
+    require_finite,
+    require_floating,
+    require_positive_int,
+    require_positive_number,
+    require_size,
+)
 from pstn.nn.calls import call_on
 from pstn.nn.heads import Head, feature_width
 from pstn.noise import SamplingMethod
@@ -95,6 +102,7 @@ class SpatialTransformer(nn.Module):
         if not isinstance(localizer, nn.Module):
             raise TypeError(f"localizer must be a torch.nn.Module, got {type(localizer).__name__}")
         require_modes(mode, padding_mode, fill, transform.ndim)
+        require_choice("sampling", sampling, ("iid", "antithetic", "sobol"))
         self.transform, self.localizer = transform, localizer
         self.size = None if size is None else require_size("size", size, transform.ndim)
         self.localizer_size = (
