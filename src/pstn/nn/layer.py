@@ -169,9 +169,11 @@ class SpatialTransformer(nn.Module):
             (S, B, C, *size).
         """
         require_input("source", source, self.transform.ndim)
+        # The samples of one input lie side by side in memory, as the warp reads them: it then copies no coordinates.
+        grid = self.grid(theta.transpose(0, 1), source.shape[2:]).transpose(0, 1)
         return warp(
             source,
-            self.grid(theta, source.shape[2:]),
+            grid,
             fill=self.fill,
             mode=self.mode,
             padding_mode=self.padding_mode,
