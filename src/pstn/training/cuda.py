@@ -29,11 +29,18 @@ class CudaRunner(Runner):
         group: what to move; its tensors are on a CUDA device.
         unroll: steps in one graph.
         compile: fuse the step's small kernels with torch.compile first; costs up to a minute at the start.
+        programs: traced steps by the number of models in a group, shared between the runners of a population.
     """
 
-    def __init__(self, group: Group, unroll: int = 20, compile: bool = False) -> None:
+    def __init__(
+        self,
+        group: Group,
+        unroll: int = 20,
+        compile: bool = False,
+        programs: dict[int, Callable[..., Tensor]] | None = None,
+    ) -> None:
         self.group = group
-        self._compile = compile
+        self._compile, self._programs = compile, {} if programs is None else programs
         self._unroll = max(1, min(unroll, _BLOCK // group.noise_per_step))
         self._stream = torch.cuda.Stream(device=group.state.rows.device)
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, NoiseBlock, Tensor]] = {}
@@ -80,8 +87,13 @@ class CudaRunner(Runner):
         self._stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(self._stream):
             noise = group.draw(0, self._unroll)
-            made = make_step(group.template, group.stack, group.recipe)
-            step = trace(made, group.state, group.constants, noise.step(0), compile=self._compile)
+            models = len(group.members)
+            if models not in self._programs:
+                made = make_step(group.template, group.stack, group.recipe)
+                self._programs[models] = trace(
+                    made, group.state, group.constants, noise.step(0), compile=self._compile
+                )
+            step = self._programs[models]
             self._warm_up(step, noise)
         pool = None
         for count in sorted({self._unroll, 1}, reverse=True):

@@ -125,6 +125,7 @@ class Population:
         work = self.recipe.epochs * self.steps_per_epoch * len(models)
         self._workers = (work >= _WORTH_WORKERS) if workers is None else workers
         self._runners: list[Runner] = []
+        self._programs: dict[int, Callable[..., Tensor]] = {}
         self._best: list[dict[str, Tensor]] = []
 
     def _touch(self, x: Tensor) -> None:
@@ -195,7 +196,7 @@ class Population:
         if self.device.type == "cuda":
             from pstn.training.cuda import CudaRunner
 
-            return CudaRunner(group, compile=self._compile)
+            return CudaRunner(group, compile=self._compile, programs=self._programs)
         return WorkerRunner(group) if self._workers and len(self.groups) > 1 else LocalRunner(group)
 
     def _record(self, start: int, metrics: Tensor) -> None:
