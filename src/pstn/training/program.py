@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pstn.nn.classifier import Prediction
+from pstn.nn.classifier import Prediction, TransformerClassifier
 from pstn.objective import class_log_likelihood
 from pstn.training.folding import fold_constants
 from pstn.training.recipe import Recipe
@@ -115,12 +115,40 @@ def model_losses(template: Template, stack: Stack, recipe: Recipe) -> Callable[.
             assert augment is not None
             x = recipe.augment(x, augment)
         options = {} if theta is None else {"noise": theta}
+        if isinstance(template.module, TransformerClassifier) and _wants_anchor():
+            options["source"] = _Anchored.apply(x, next(iter(params.values())))
         with _autocast(recipe, x.device.type):
             output = functional_call(template.module, {**params, **held}, (x,), options)
         value, parts = loss_parts(output, y, kl_weight)
         return value, (parts, buffers)
 
     return loss
+
+
+def _wants_anchor() -> bool:
+    return tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 13)
+
+
+class _Anchored(torch.autograd.Function):
+    """`x` as it is, as if it depended on `anchor`; no gradient goes back.
+
+    In torch 2.11 (2.13 has mended it) vmap over the backward pass of grid_sample fails where the image needs no
+    gradient. So it is made to need one, which is thrown away.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, anchor: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return None, None
 
 
 def _autocast(recipe: Recipe, device: str) -> AbstractContextManager[Any]:
