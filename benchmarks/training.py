@@ -105,7 +105,7 @@ class Bench:
 
     def __init__(self, folder: Path, device: str, quick: bool, compiled: bool) -> None:
         self.folder, self.device, self.quick, self.compiled = folder, device, quick, compiled
-        self.seconds, self.most = (0.2, 60) if quick else (1.0, 4000)
+        self.seconds, self.most = (0.2, 60) if quick else (0.7, 4000)
 
     def mnist(self, size: int | None = None) -> Data:
         x, y = read_idx(self.folder / "mnist", "train")
@@ -139,30 +139,32 @@ class Bench:
     def subsets(self) -> list[Row]:
         """MNIST100 P-STN, batch 8, S = 1: models stacked, on streams (or in processes), and in between."""
         data, rows = self.mnist(100), []
-        plans = [(1, 1, False), (5, 5, False), (5, 2, False), (5, 1, False)]
+        plans = [(1, 1, "library"), (5, 5, "library"), (5, 2, "library"), (5, 1, "library")]
         if self.device == "cuda":
-            plans += [(15, 15, False), (15, 5, False), (15, 1, False), (30, 30, False), (30, 2, False), (100, 1, False)]
-            plans += [(100, 4, False), (100, 10, False)]
-            compiled = [(1, 1, True), (15, 15, True), (15, 3, True), (100, 1, True), (100, 4, True)]
-            plans = compiled if self.compiled else plans
-        for count, groups, compiled_now in plans[:2] if self.quick else plans:
+            plans = [(1, 1, "library"), (1, 1, "matmul"), (5, 5, "matmul"), (5, 1, "matmul"), (15, 15, "matmul")]
+            plans += [(15, 3, "matmul"), (15, 1, "matmul"), (30, 1, "matmul"), (100, 1, "matmul"), (100, 4, "matmul")]
+        if self.compiled:
+            plans = [(1, 1, "matmul"), (15, 1, "matmul"), (100, 1, "matmul")]
+        for count, groups, conv in plans[:2] if self.quick else plans:
             models = several(mnist_pstn, count)
-            options: Row = {"groups": groups, "compile": compiled_now, "workers": groups > 1}
+            options: Row = {"groups": groups, "compile": self.compiled, "conv": conv, "workers": groups > 1}
             with self.population(models, data, Recipe(epochs=10**6), **options) as p:
-                rows.append({"compile": compiled_now, **rate(p, self.seconds, self.most)})
+                rows.append({"compile": self.compiled, "conv": conv, **rate(p, self.seconds, self.most)})
                 print(rows[-1], flush=True)
         return rows
 
     def variants(self, make: Callable[[], nn.Module], data: Data, values: Row, **recipe: Any) -> list[Row]:
-        """One model in each precision, and with small kernels fused."""
-        plans = [("float32", False)]
+        """One model in each precision, with each kind of convolution."""
+        plans = [("float32", "library")]
         if self.device == "cuda":
-            plans = [("tf32", True), ("bf16", True)] if self.compiled else [("float32", False), ("tf32", False), ("bf16", False)]
+            kinds = ("library", "matmul")
+            plans = [(p, c) for p in (("tf32", "bf16") if self.compiled else ("float32", "tf32", "bf16")) for c in kinds]
         (model,), rows = several(make, 1), []
-        for precision, compiled in plans:
+        for precision, conv in plans:
             used = Recipe(epochs=10**6, precision=precision, **recipe)  # type: ignore[arg-type]
-            with self.population([model], data, used, compile=compiled, values=values) as p:
-                rows.append({"compile": compiled, "precision": precision, **rate(p, self.seconds, self.most)})
+            with self.population([model], data, used, compile=self.compiled, conv=conv, values=values) as p:
+                found = {"compile": self.compiled, "precision": precision, "conv": conv}
+                rows.append({**found, **rate(p, self.seconds, self.most)})
             print(rows[-1], flush=True)
         return rows
 

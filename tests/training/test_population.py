@@ -288,3 +288,45 @@ def test_models_that_draw_their_own_noise_are_refused():
     model = nn.Sequential(nn.Flatten(), nn.AlphaDropout(), nn.Linear(784, 10))
     with pytest.raises(ValueError, match="draws random numbers by itself"):
         Population([model], x, y)
+
+
+@pytest.mark.parametrize(
+    "conv",
+    [
+        nn.Conv2d(2, 3, 5),
+        nn.Conv2d(2, 3, (3, 4), stride=2, padding=1, bias=False),
+        nn.Conv1d(2, 3, 8, padding="same"),
+        nn.Conv1d(2, 3, 3, padding="valid"),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+def test_convolution_as_a_matrix_product_is_the_same(conv):
+    from torch.func import functional_call, grad, vmap
+
+    from pstn.training.convolution import MatmulConv
+
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 2, *[11] * (conv.weight.dim() - 2))
+    stacked = {k: torch.stack([p.detach() + i for i in range(3)]) for k, p in conv.named_parameters()}
+
+    def loss(module):
+        return lambda p, x: functional_call(module, p, (x,)).sin().sum()
+
+    expected = vmap(grad(loss(conv), argnums=(0, 1)))(stacked, x)
+    found = vmap(grad(loss(MatmulConv(conv)), argnums=(0, 1)))(stacked, x)
+    for name in stacked:
+        torch.testing.assert_close(found[0][name], expected[0][name], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found[1], expected[1], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("case", ["pstn", "batch norm"])
+def test_both_kinds_of_convolution_take_the_same_steps(case):
+    make, data, recipe = CASES[case]
+    (x, y), models = data(), [seeded(make, i) for i in range(2)]
+    rows = []
+    for conv in ("library", "matmul"):
+        population = Population(models, x, y, recipe=recipe, groups=1, conv=conv)
+        population.fit(until=4)
+        rows.append(population.models()[1])
+    assert largest_difference(*rows) < TOLERANCE

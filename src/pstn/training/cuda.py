@@ -50,7 +50,7 @@ class CudaRunner(Runner):
         """Enqueue everything; returns before the device is done."""
         device = self.group.state.rows.device
         if not self._graphs:
-            with torch.cuda.device(device), precision_flags(self.group.recipe):
+            with torch.cuda.device(device), precision_flags(self.group.recipe, tune=True):
                 self._capture()
         self._stream.wait_stream(torch.cuda.current_stream(device))
         block = max(self._unroll, _BLOCK // self.group.noise_per_step // self._unroll * self._unroll)

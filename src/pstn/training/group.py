@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from pstn.nn.classifier import Prediction, TransformerClassifier
+from pstn.training.convolution import ConvKind
 from pstn.training.noise import BatchOrder, stream_keys, uniform
 from pstn.training.program import Constants, State, StepNoise
 from pstn.training.recipe import Member, Recipe, learning_rates
@@ -53,6 +54,7 @@ class Group:
         y: (M,), their classes.
         recipe: how to train.
         steps_per_epoch: steps in one epoch.
+        conv: how convolutions are computed: "library" or "matmul".
     """
 
     def __init__(
@@ -63,13 +65,14 @@ class Group:
         y: Tensor,
         recipe: Recipe,
         steps_per_epoch: int,
+        conv: ConvKind = "library",
     ) -> None:
         device, seeds = x.device, [m.seed for m in members]
         self.members, self.recipe, self.steps_per_epoch = list(members), recipe, steps_per_epoch
         example = x[: recipe.batch_size]
         if recipe.augment is not None:
             example = recipe.augment(example, torch.zeros(len(example), recipe.augment.width, device=device))
-        self.template = make_template(models[0], example, recipe.samples)
+        self.template = make_template(models[0], example, recipe.samples, conv)
         self.stack, rows, buffers = make_stack(models, self.template, device)
         self.state = State(
             rows, torch.zeros_like(rows), torch.zeros_like(rows),
@@ -182,12 +185,18 @@ class Group:
 
 
 @contextmanager
-def precision_flags(recipe: Recipe) -> Iterator[None]:
-    """Set torch's TF32 switches as the recipe says, and put them back."""
-    before = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
-    wanted = recipe.precision == "tf32"
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = wanted
+def precision_flags(recipe: Recipe, *, tune: bool = False) -> Iterator[None]:
+    """Set torch's TF32 switches as the recipe says, and put them back.
+
+    Args:
+        recipe: says which precision.
+        tune: let cuDNN try its kernels instead of guessing; at shapes this small its guesses can be far off.
+    """
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = (matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark)
+    matmul.allow_tf32 = cudnn.allow_tf32 = recipe.precision == "tf32"
+    cudnn.benchmark = cudnn.benchmark or tune
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before

@@ -13,6 +13,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from pstn.training.convolution import ConvKind
 from pstn.training.group import Group
 from pstn.training.noise import stream_keys
 from pstn.training.program import METRICS
@@ -81,6 +82,7 @@ class Population:
         groups: into how many stacks the models are split; chosen by device and number when None.
         workers: on the CPU, whether each stack has a process of its own; None decides by the amount of work.
         compile: on CUDA, fuse small kernels with torch.compile; costs up to a minute at the start.
+        conv: how convolutions are computed, "library" or "matmul"; chosen by device and stack when None.
 
     Example:
         >>> x, y = torch.rand(32, 1, 28, 28), torch.arange(32) % 10
@@ -103,6 +105,7 @@ class Population:
         groups: int | None = None,
         workers: bool | None = None,
         compile: bool = False,
+        conv: ConvKind | None = None,
     ) -> None:
         self.recipe = recipe or Recipe()
         self.members = [Member(seed=i) for i in range(len(models))] if members is None else list(members)
@@ -118,8 +121,9 @@ class Population:
             raise ValueError(f"groups must lie between 1 and the number of models, {len(models)}, got {groups}")
         bounds = [len(models) * g // count for g in range(count + 1)]
         self._spans = [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+        kind = conv or _choose_conv(-(-len(models) // count), self.device)
         self.groups = [
-            Group(self._models[s], self.members[s], x, y, self.recipe, self.steps_per_epoch) for s in self._spans
+            Group(self._models[s], self.members[s], x, y, self.recipe, self.steps_per_epoch, kind) for s in self._spans
         ]
         self.progress = Progress(best=[math.inf] * len(models), waited=[0] * len(models))
         work = self.recipe.epochs * self.steps_per_epoch * len(models)
@@ -356,6 +360,10 @@ def _choose_groups(models: int, device: torch.device) -> int:
         # Measured on an H200 (benchmarks/training.py): streams win while there are few models, stacks beyond.
         return models if models <= 16 else max(1, models // 25)
     return min(models, os.cpu_count() or 1)
+
+
+def _choose_conv(stacked: int, device: torch.device) -> ConvKind:
+    return "matmul" if device.type == "cuda" and stacked > 1 else "library"
 
 
 def _check_population(models: Sequence[nn.Module], members: Sequence[Member], x: Tensor, y: Tensor) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pstn.nn.classifier import TransformerClassifier
 from pstn.noise import SamplingMethod
+from pstn.training.convolution import ConvKind, MatmulConv, can_multiply
 
 __all__ = ["PassedDropout", "Stack", "Template", "join_rows", "make_stack", "make_template", "require_one_shape", "view_rows"]
 
@@ -61,13 +62,14 @@ class Template:
                 module.asked = lambda _: next(queue)
 
 
-def make_template(model: nn.Module, x: Tensor, samples: int | None) -> Template:
+def make_template(model: nn.Module, x: Tensor, samples: int | None, conv: ConvKind = "library") -> Template:
     """Prepare a copy of `model` for stacking.
 
     Args:
         model: any classifier; left as it is.
         x: (B, C, *size), one micro-batch, for the shapes alone.
         samples: S in training; the model's own `train_samples` when None.
+        conv: "library" keeps convolutions as they are; "matmul" computes them as matrix products.
     """
     for name, module in model.named_modules():
         if isinstance(module, _DRAWS_ITS_OWN):
@@ -75,7 +77,7 @@ def make_template(model: nn.Module, x: Tensor, samples: int | None) -> Template:
                 f"{name} draws random numbers by itself ({type(module).__name__}): train this model with LitPSTN, "
                 "or replace it by nn.Dropout"
             )
-    module = _swap_dropout(copy.deepcopy(model)).to(x.device).train()
+    module = _swap(copy.deepcopy(model), conv).to(x.device).train()
     theta, method = None, "iid"
     if isinstance(module, TransformerClassifier):
         if module.chunk_size is not None:
@@ -99,14 +101,16 @@ def make_template(model: nn.Module, x: Tensor, samples: int | None) -> Template:
     return template
 
 
-def _swap_dropout(module: nn.Module) -> nn.Module:
+def _swap(module: nn.Module, conv: ConvKind) -> nn.Module:
     for name, child in module.named_children():
         if isinstance(child, (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)):
             passed = PassedDropout(child.p, not isinstance(child, nn.Dropout))
             passed.training = child.training
             setattr(module, name, passed)
+        elif conv == "matmul" and can_multiply(child):
+            setattr(module, name, MatmulConv(child))  # type: ignore[arg-type]
         else:
-            _swap_dropout(child)
+            _swap(child, conv)
     return module
 
 
