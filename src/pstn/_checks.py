@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -16,8 +18,21 @@ __all__ = [
     "require_positive_int",
     "require_positive_number",
     "require_size",
+    "unread",
     "values_readable",
 ]
+
+_unread: ContextVar[bool] = ContextVar("unread", default=False)
+
+
+@contextmanager
+def unread() -> Iterator[None]:
+    """Skip the checks of values inside: for a trainer that watches for NaN itself, without stalling the device."""
+    token = _unread.set(True)
+    try:
+        yield
+    finally:
+        _unread.reset(token)
 
 
 def values_readable(*tensors: Tensor) -> bool:
@@ -26,7 +41,7 @@ def values_readable(*tensors: Tensor) -> bool:
     They may not while a graph is compiled, exported or captured, nor under `torch.func` transforms: there is no value
     yet, or reading it would break the capture. Checks of values are skipped then; checks of shapes are not.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or _unread.get():
         return False
     for tensor in tensors:
         # functorch has no public query for "am I batched?", and reading a batched tensor's value raises.

@@ -89,7 +89,7 @@ class CudaRunner(Runner):
             noise = group.draw(0, self._unroll)
             models = len(group.members)
             if models not in self._programs:
-                made = make_step(group.template, group.stack, group.recipe)
+                made = make_step(group.template, group.stack, group.recipe, len(group.members))
                 self._programs[models] = trace(
                     made, group.state, group.constants, noise.step(0), compile=self._compile
                 )

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from pstn._checks import unread
 from pstn.nn.classifier import Prediction, TransformerClassifier
 from pstn.objective import class_log_likelihood
 from pstn.training.folding import fold_constants
@@ -23,6 +24,9 @@ from pstn.training.recipe import Recipe
 from pstn.training.stacking import Stack, Template, join_rows, view_rows
 
 __all__ = ["METRICS", "Constants", "State", "StepNoise", "loss_parts", "make_step", "model_losses", "trace"]
+
+# Where the shared tensors stand among the arguments of a loss.
+_SHARED = 3
 
 METRICS = ("loss", "nll", "kl", "accuracy", "grad_norm")
 """What each step reports for each model."""
@@ -94,8 +98,11 @@ def loss_parts(output: Any, y: Tensor, kl_weight: Tensor) -> tuple[Tensor, Tenso
     return nll + kl_weight * kl, torch.stack([nll.detach(), kl.detach(), hits])
 
 
-def model_losses(template: Template, stack: Stack, recipe: Recipe) -> Callable[..., Any]:
-    """The loss of one model on one micro-batch, as a function of its parameters and of everything else it needs."""
+def model_losses(template: Template, stack: Stack, recipe: Recipe, *, stacked: bool = False) -> Callable[..., Any]:
+    """The loss of one model on one micro-batch, as a function of its parameters and of everything else it needs.
+
+    With `stacked` it is made for vmap.
+    """
 
     def loss(
         params: dict[str, Tensor],
@@ -115,7 +122,7 @@ def model_losses(template: Template, stack: Stack, recipe: Recipe) -> Callable[.
             assert augment is not None
             x = recipe.augment(x, augment)
         options = {} if theta is None else {"noise": theta}
-        if isinstance(template.module, TransformerClassifier) and _wants_anchor():
+        if stacked and isinstance(template.module, TransformerClassifier) and _wants_anchor():
             options["source"] = _Anchored.apply(x, next(iter(params.values())))
         with _autocast(recipe, x.device.type):
             output = functional_call(template.module, {**params, **held}, (x,), options)
@@ -160,13 +167,45 @@ def _autocast(recipe: Recipe, device: str) -> AbstractContextManager[Any]:
     )
 
 
-def make_step(template: Template, stack: Stack, recipe: Recipe) -> Callable[[State, Constants, StepNoise], Tensor]:
+def _all_by_vmap(losses: Callable[..., Any]) -> Callable[..., Any]:
+    """Gradients (N, ...) by name, losses (N,) and their parts (N, 3) of a stack of models, at once."""
+    per_model = grad_and_value(losses, has_aux=True)
+
+    def differentiate(*arguments: Any) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        in_dims = tuple(None if k == _SHARED or value is None else 0 for k, value in enumerate(arguments))
+        found, (loss, (parts, _)) = vmap(per_model, in_dims=in_dims)(*arguments)
+        return found, loss.detach(), parts
+
+    return differentiate
+
+
+def _one_by_autograd(losses: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for a stack of one, without torch.func: fewer operations, and any operator will do."""
+
+    def first(value: Any) -> Any:
+        return [v[0] for v in value] if isinstance(value, list) else None if value is None else value[0]
+
+    def differentiate(*arguments: Any) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        params = {name: value[0].detach().requires_grad_() for name, value in arguments[0].items()}
+        rest = [value if k == _SHARED else first(value) for k, value in enumerate(arguments) if k]
+        with unread(), torch.enable_grad():
+            loss, (parts, _) = losses(params, *rest)
+        found = torch.autograd.grad(loss, list(params.values()), materialize_grads=True)
+        return {k: g[None] for k, g in zip(params, found, strict=True)}, loss.detach()[None], parts[None]
+
+    return differentiate
+
+
+def make_step(
+    template: Template, stack: Stack, recipe: Recipe, models: int
+) -> Callable[[State, Constants, StepNoise], Tensor]:
     """The function that takes one optimiser step with every model of a stack, in place.
 
     It returns (N, 5), the metrics of each model. A model whose loss or gradient is not finite, or whose loss exceeds
     the limit, is no longer alive: from that step on its parameters and running statistics stay as they are.
     """
-    per_model = grad_and_value(model_losses(template, stack, recipe), has_aux=True)
+    losses = model_losses(template, stack, recipe, stacked=models > 1)
+    differentiate = _one_by_autograd(losses) if models == 1 else _all_by_vmap(losses)
     passes = recipe.accumulate
 
     def step(state: State, constants: Constants, noise: StepNoise) -> Tensor:
@@ -179,12 +218,11 @@ def make_step(template: Template, stack: Stack, recipe: Recipe) -> Callable[[Sta
             theta = None if noise.theta is None else noise.theta[:, part]
             augment = None if noise.augment is None else noise.augment[:, part]
             dropout = [u[:, part] for u in noise.dropout]
-            in_dims = (0, 0, 0, None, 0, 0, 0, None if theta is None else 0, 0, None if augment is None else 0)
-            found, (loss, (parts, _)) = vmap(per_model, in_dims=in_dims)(
+            found, loss, parts = differentiate(
                 params, state.buffers, constants.frozen, constants.shared, constants.x[index], constants.y[index],
                 constants.kl_weight, theta, dropout, augment,
             )  # fmt: skip
-            report = torch.cat([loss.detach()[:, None], parts], dim=1)
+            report = torch.cat([loss[:, None], parts], dim=1)
             metrics = report if metrics is None else metrics + report
             grads = {k: g if part == 0 else grads[k] + g for k, g in found.items()}
         assert metrics is not None

@@ -49,7 +49,7 @@ class LocalRunner(Runner):
 
     def __init__(self, group: Group) -> None:
         self.group = group
-        self._step: Callable[..., Tensor] = make_step(group.template, group.stack, group.recipe)
+        self._step: Callable[..., Tensor] = make_step(group.template, group.stack, group.recipe, len(group.members))
         self._taken, self._done = 0, list[Tensor]()
 
     def launch(self, start: int, count: int) -> None:
