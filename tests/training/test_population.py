@@ -9,8 +9,8 @@ from torch import nn
 import pstn
 from pstn.training import Member, Population, RandomPlacement, RandomRotation, Recipe, make_members
 
-# Sums of float32 are taken in another order when models are stacked. Adam turns any gradient, however small, into a step
-# of full size, even one that is zero but for rounding (a bias in front of batch norm): EPS keeps such steps small.
+# Sums of float32 are taken in another order when models are stacked. Adam turns any gradient, however small, into a
+# step of full size, even one that is zero but for rounding (a bias in front of batch norm): EPS keeps such steps small.
 # A parameter moves by about 4e-3 in the four steps compared.
 TOLERANCE, EPS = 2e-5, 1e-5
 
@@ -85,7 +85,7 @@ def plain_loop(model: nn.Module, x, y, member: Member, recipe: Recipe, steps: in
         optimiser.zero_grad()
         for part in range(recipe.accumulate):
             masks = [u[0, part] for u in drawn.dropout]
-            index = drawn.index[0, part]
+            index = drawn.examples[0, part]
             xb = x[index] if recipe.augment is None else recipe.augment(x[index], drawn.augment[0, part])
             if isinstance(model, (pstn.PSTN, pstn.STN)):
                 options = {} if drawn.theta is None else {"noise": drawn.theta[0, part]}

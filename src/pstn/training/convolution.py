@@ -69,7 +69,9 @@ def _columns(x: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...]) -> Ten
 def _fold(columns: Tensor, shape: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
     """The adjoint of `_columns`: (N, C * taps, B * positions) -> (N, B, C, *in), adding where patches overlap."""
     models, (batch, channels, *size) = columns.shape[0], shape
-    apart = columns.view(models, columns.shape[1], batch, -1).transpose(1, 2).reshape(models * batch, columns.shape[1], -1)
+    apart = (
+        columns.view(models, columns.shape[1], batch, -1).transpose(1, 2).reshape(models * batch, columns.shape[1], -1)
+    )
     # F.fold knows images only: a series is one of height 1.
     flat = len(size) == 1
     two = (1, *size) if flat else tuple(size)

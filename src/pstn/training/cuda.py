@@ -57,7 +57,7 @@ class CudaRunner(Runner):
         with torch.cuda.stream(self._stream):
             for at in range(start, start + count, block):
                 noise = self.group.draw(at, min(block, start + count - at))
-                self._replay(noise, noise.index.shape[0])
+                self._replay(noise, noise.examples.shape[0])
 
     def _replay(self, noise: NoiseBlock, count: int) -> None:
         done = 0
@@ -90,9 +90,7 @@ class CudaRunner(Runner):
             models = len(group.members)
             if models not in self._programs:
                 made = make_step(group.template, group.stack, group.recipe, len(group.members))
-                self._programs[models] = trace(
-                    made, group.state, group.constants, noise.step(0), compile=self._compile
-                )
+                self._programs[models] = trace(made, group.state, group.constants, noise.step(0), compile=self._compile)
             step = self._programs[models]
             self._warm_up(step, noise)
         pool = None
@@ -109,9 +107,11 @@ class CudaRunner(Runner):
     def _warm_up(self, step: Callable[..., Tensor], noise: NoiseBlock) -> None:
         """Run a few steps on a copy: libraries choose their kernels and allocate before the capture."""
         state = self.group.state
-        rest = [b.clone() for b in state.buffers]
-        copy = State(*(t.clone() for t in state[:4]), rest)  # type: ignore[arg-type]
-        for k in range(min(3, noise.index.shape[0])):
+        copy = State(
+            state.rows.clone(), state.mean.clone(), state.square.clone(), state.alive.clone(),
+            [b.clone() for b in state.buffers],
+        )  # fmt: skip
+        for k in range(min(3, noise.examples.shape[0])):
             step(copy, self.group.constants, noise.step(k))
 
 
@@ -121,5 +121,5 @@ def _copy_block(noise: NoiseBlock, count: int) -> NoiseBlock:
 
     dropout = [u[:count].clone() for u in noise.dropout]
     return NoiseBlock(
-        noise.index[:count].clone(), noise.schedule[:count].clone(), part(noise.theta), dropout, part(noise.augment)
+        noise.examples[:count].clone(), noise.schedule[:count].clone(), part(noise.theta), dropout, part(noise.augment)
     )

@@ -18,6 +18,7 @@ from pstn.training.noise import BatchOrder, stream_keys, uniform
 from pstn.training.program import Constants, State, StepNoise
 from pstn.training.recipe import Member, Recipe, learning_rates
 from pstn.training.stacking import make_stack, make_template, view_rows
+from pstn.transforms import Transform
 
 __all__ = ["Group", "NoiseBlock", "precision_flags"]
 
@@ -25,7 +26,7 @@ __all__ = ["Group", "NoiseBlock", "precision_flags"]
 class NoiseBlock(NamedTuple):
     """The noise of several steps; `step` picks one, without copying."""
 
-    index: Tensor
+    examples: Tensor
     schedule: Tensor
     theta: Tensor | None
     dropout: list[Tensor]
@@ -35,12 +36,12 @@ class NoiseBlock(NamedTuple):
         """What step `k` of the block is fed with."""
         theta = None if self.theta is None else self.theta[k]
         augment = None if self.augment is None else self.augment[k]
-        return StepNoise(self.index[k], self.schedule[k], theta, [u[k] for u in self.dropout], augment)
+        return StepNoise(self.examples[k], self.schedule[k], theta, [u[k] for u in self.dropout], augment)
 
     def tensors(self) -> list[Tensor]:
         """All of its tensors, each with the steps in front."""
         optional = [t for t in (self.theta, self.augment) if t is not None]
-        return [self.index, self.schedule, *self.dropout, *optional]
+        return [self.examples, self.schedule, *self.dropout, *optional]
 
 
 @final
@@ -73,6 +74,10 @@ class Group:
         if recipe.augment is not None:
             example = recipe.augment(example, torch.zeros(len(example), recipe.augment.width, device=device))
         self.template = make_template(models[0], example, recipe.samples, conv)
+        if len(models) > 1:
+            for part in self.template.module.modules():
+                if isinstance(part, Transform) and hasattr(part, "backend"):
+                    part.backend = "torch"  # its kernels have no rule for stacks of models; plain torch has
         self.stack, rows, buffers = make_stack(models, self.template, device)
         self.state = State(
             rows, torch.zeros_like(rows), torch.zeros_like(rows),
@@ -146,12 +151,11 @@ class Group:
         named = {"rows": state.rows, "mean": state.mean, "square": state.square, "alive": state.alive}
         return {**named, **{f"buffer.{n}": b for n, b in zip(self.stack.buffers, state.buffers, strict=True)}}
 
-    def module(self, index: int, rows: Tensor | None = None, buffers: Sequence[Tensor] | None = None) -> dict[str, Tensor]:
+    def module(self, index: int, rows: Tensor, buffers: Sequence[Tensor]) -> dict[str, Tensor]:
         """The parameters and running statistics of one model, by the names that its state dict has."""
-        views = view_rows(self.stack, self.state.rows if rows is None else rows)
-        held = self.state.buffers if buffers is None else buffers
+        views = view_rows(self.stack, rows)
         weights = {name: view[index].clone() for name, view in views.items()}
-        return {**weights, **{name: b[index].clone() for name, b in zip(self.stack.buffers, held, strict=True)}}
+        return {**weights, **{name: b[index].clone() for name, b in zip(self.stack.buffers, buffers, strict=True)}}
 
     def log_probs(self, x: Tensor, keys: Tensor, batch: int, samples: int | None, shared: bool) -> Tensor:
         """Predictions in evaluation mode, without gradients.

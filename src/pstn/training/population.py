@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, final
 
 import torch
@@ -16,16 +16,17 @@ from torch import Tensor, nn
 from pstn.training.convolution import ConvKind
 from pstn.training.group import Group
 from pstn.training.noise import stream_keys
+from pstn.training.planning import check_population, choose_conv, choose_groups, count_steps
 from pstn.training.program import METRICS
 from pstn.training.recipe import Member, Recipe
 from pstn.training.runners import LocalRunner, Runner, WorkerRunner
 from pstn.training.stacking import require_one_shape
 from pstn.uncertainty import calibration_error
 
-__all__ = ["Failure", "Population", "Progress"]
+__all__ = ["Failure", "Population", "Progress", "score_models"]
 
-# Steps between looks at the metrics when nothing else asks for one: reading them stalls the device.
-_ROUND = 1000
+# Seconds between looks at the metrics: reading them stalls the device. Where a run is cut changes no bit of it.
+_ROUND = 2.0
 # Starting a process takes seconds: below this many model-steps one process is faster.
 _WORTH_WORKERS = 1000
 
@@ -62,6 +63,8 @@ class Progress:
     """Each model's lowest validation loss."""
     waited: list[int] = field(default_factory=list)
     """Validations since then."""
+    partial: list[list[float]] = field(default_factory=list)
+    """Sums of the metrics over the unfinished epoch, (N, 5)."""
 
 
 @final
@@ -110,18 +113,18 @@ class Population:
         self.recipe = recipe or Recipe()
         self.members = [Member(seed=i) for i in range(len(models))] if members is None else list(members)
         self.device = torch.device(x.device if device is None else device)
-        _check_population(models, self.members, x, y)
-        self.steps_per_epoch = _steps_per_epoch(self.members, len(x), self.recipe)
+        check_population(models, self.members, x, y)
+        self.steps_per_epoch = count_steps(self.members, len(x), self.recipe)
         self._models, self._compile = [copy.deepcopy(m).cpu() for m in models], compile
         x, y = x.to(self.device).contiguous(), y.to(self.device)
         self._touch(x)
         require_one_shape(self._models)
-        count = groups or _choose_groups(len(models), self.device)
+        count = groups or choose_groups(len(models), self.device)
         if not 1 <= count <= len(models):
             raise ValueError(f"groups must lie between 1 and the number of models, {len(models)}, got {groups}")
         bounds = [len(models) * g // count for g in range(count + 1)]
-        self._spans = [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
-        kind = conv or _choose_conv(-(-len(models) // count), self.device)
+        self._spans = [slice(a, b) for a, b in pairwise(bounds)]
+        kind = conv or choose_conv(-(-len(models) // count), self.device)
         self.groups = [
             Group(self._models[s], self.members[s], x, y, self.recipe, self.steps_per_epoch, kind) for s in self._spans
         ]
@@ -157,27 +160,29 @@ class Population:
         on_round: Callable[[Progress], bool | None] | None = None,
         *,
         until: int | None = None,
-        every: int | None = None,
+        seconds: float = _ROUND,
     ) -> Progress:
         """Train to the end of the recipe, from wherever the population stands.
 
         Args:
-            on_round: called after each round of epochs; returning True stops after it.
+            on_round: called every now and then; returning True stops there.
             until: stop after this step instead of the recipe's end.
-            every: epochs in a round; as many as make about a thousand steps when not given.
+            seconds: about how long a round takes. Rounds also end where models are validated.
         """
         end = self.total_steps if until is None else min(until, self.total_steps)
-        epochs = every or max(1, _ROUND // self.steps_per_epoch)
-        if self._validates:
-            epochs = self.recipe.validate_every
+        stride = self.recipe.validate_every * self.steps_per_epoch if self._validates else self.total_steps
+        count = 1
         while self.progress.step < end and any(self.alive):
-            step = self.progress.step
-            boundary = (step // self.steps_per_epoch // epochs + 1) * epochs * self.steps_per_epoch
-            self._advance(min(boundary, end) - step)
-            if self._validates and self.progress.step % (epochs * self.steps_per_epoch) == 0:
+            step, before = self.progress.step, self.progress.seconds
+            taken = min(count, end - step, stride - step % stride)
+            self._advance(taken)
+            if self._validates and self.progress.step % stride == 0:
                 self._validate()
             if on_round is not None and on_round(self.progress):
                 break
+            spent = max(self.progress.seconds - before, 1e-6)
+            # At most ten times the last round: the first one also traces and captures.
+            count = max(1, int(min(taken * seconds / spent, 10 * max(taken, count))))
         return self.progress
 
     @property
@@ -205,12 +210,16 @@ class Population:
 
     def _record(self, start: int, metrics: Tensor) -> None:
         """Add (count, N, 5) metrics to the history, epoch by epoch, and look for models that broke."""
-        for at in range(0, len(metrics), max(1, self.steps_per_epoch)):
-            epoch, offset = divmod(start + at, self.steps_per_epoch)
-            del offset
-            part = metrics[at : at + self.steps_per_epoch].double().mean(0)
-            entry = {name: part[:, i].tolist() for i, name in enumerate(METRICS)}
-            self.progress.history.append({"epoch": epoch + 1, **entry})
+        spe, at = self.steps_per_epoch, 0
+        while at < len(metrics):
+            epoch, offset = divmod(start + at, spe)
+            part = metrics[at : at + spe - offset].double()
+            total = part.sum(0) + (torch.tensor(self.progress.partial).double() if offset else 0)
+            self.progress.partial = total.tolist()
+            if offset + len(part) == spe:
+                entry = {name: (total[:, i] / spe).tolist() for i, name in enumerate(METRICS)}
+                self.progress.history.append({"epoch": epoch + 1, **entry})
+            at += len(part)
         known = {failure.model for failure in self.progress.failures}
         ok = torch.isfinite(metrics[..., 0] + metrics[..., 4]) & (metrics[..., 0] < self.recipe.loss_limit)
         for model in (~ok).any(0).nonzero().flatten().tolist():
@@ -348,56 +357,25 @@ class Population:
         self.close()
 
 
+def score_models(
+    models: Sequence[nn.Module], x: Tensor, y: Tensor, samples: int | None = None, seeds: Sequence[int] | None = None
+) -> dict[str, list[float]]:
+    """Trained models of one shape on the same examples, with the noise that `Population.evaluate` uses.
+
+    Args:
+        models: of one shape.
+        x: (M, C, *size).
+        y: (M,).
+        samples: S; the models' own `test_samples` when None.
+        seeds: of their evaluation noise; 0, 1, 2, ... when not given.
+    """
+    members = [Member(seed=s) for s in (range(len(models)) if seeds is None else seeds)]
+    with Population(models, x[:1], y[:1], members, Recipe(batch_size=1), groups=1) as population:
+        return population.evaluate(x, y, samples)
+
+
 def _score(scores: dict[str, list[float]], log_probs: Tensor, y: Tensor) -> None:
     scores["nll"].append(float(-log_probs.gather(1, y[:, None]).mean()))
     scores["accuracy"].append(float((log_probs.argmax(1) == y).double().mean()))
     finite = bool(torch.isfinite(log_probs).all())
     scores["ece"].append(float(calibration_error(log_probs.exp(), y)) if finite else math.nan)
-
-
-def _choose_groups(models: int, device: torch.device) -> int:
-    if device.type == "cuda":
-        # Measured on an H200 (benchmarks/training.py): streams win while there are few models, stacks beyond.
-        return models if models <= 16 else max(1, models // 25)
-    return min(models, os.cpu_count() or 1)
-
-
-def _choose_conv(stacked: int, device: torch.device) -> ConvKind:
-    return "matmul" if device.type == "cuda" and stacked > 1 else "library"
-
-
-def _check_population(models: Sequence[nn.Module], members: Sequence[Member], x: Tensor, y: Tensor) -> None:
-    if not models:
-        raise ValueError("models must hold at least one model, got none")
-    if len(members) != len(models):
-        raise ValueError(f"members must hold one entry for each of {len(models)} models, got {len(members)}")
-    if not x.is_floating_point():
-        raise TypeError(f"x must be a floating-point tensor, got {x.dtype}: convert it first, e.g. x.float() / 255")
-    if y.dtype != torch.int64 or y.shape != x.shape[:1]:
-        raise ValueError(f"y must be int64 of shape ({len(x)},), got {y.dtype} of {tuple(y.shape)}")
-    if not bool(torch.isfinite(x).all()):
-        raise ValueError("x must be finite: clean or mask missing values before training")
-    for number, member in enumerate(members):
-        for name in ("train", "valid"):
-            subset = getattr(member, name)
-            if subset is not None and not 0 <= int(subset.min()) <= int(subset.max()) < len(x):
-                raise ValueError(f"{name} of member {number} must index {len(x)} examples, got up to {int(subset.max())}")
-
-
-def _steps_per_epoch(members: Sequence[Member], examples: int, recipe: Recipe) -> int:
-    batch = recipe.batch_size * recipe.accumulate
-    possible = [(examples if m.train is None else len(m.train)) // batch for m in members]
-    if min(possible) < 1:
-        raise ValueError(
-            f"batch_size times accumulate must not exceed the smallest training subset, got {batch} for "
-            f"{examples if members[0].train is None else min(len(m.train) for m in members if m.train is not None)}"
-        )
-    if recipe.steps_per_epoch is None:
-        if len(set(possible)) > 1:
-            raise ValueError(
-                f"subsets give different numbers of steps per epoch, {sorted(set(possible))}: pass steps_per_epoch"
-            )
-        return possible[0]
-    if recipe.steps_per_epoch > min(possible):
-        raise ValueError(f"steps_per_epoch must be at most {min(possible)}, got {recipe.steps_per_epoch}")
-    return recipe.steps_per_epoch

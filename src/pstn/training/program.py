@@ -69,8 +69,8 @@ class Constants(NamedTuple):
 class StepNoise(NamedTuple):
     """What one step is fed with; A micro-batches."""
 
-    index: Tensor
-    """(N, A, B), examples."""
+    examples: Tensor
+    """(N, A, B), which examples."""
     schedule: Tensor
     """(2,): the schedule's factor over Adam's first bias correction, and one over the root of its second."""
     theta: Tensor | None
@@ -214,7 +214,7 @@ def make_step(
         grads: dict[str, Tensor] = {}
         metrics: Tensor | None = None
         for part in range(passes):
-            index = noise.index[:, part]
+            index = noise.examples[:, part]
             theta = None if noise.theta is None else noise.theta[:, part]
             augment = None if noise.augment is None else noise.augment[:, part]
             dropout = [u[:, part] for u in noise.dropout]

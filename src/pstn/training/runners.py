@@ -59,7 +59,7 @@ class LocalRunner(Runner):
         with precision_flags(group.recipe):
             for at in range(start, start + count, block):
                 noise = group.draw(at, min(block, start + count - at))
-                for k in range(noise.index.shape[0]):
+                for k in range(noise.examples.shape[0]):
                     if self._taken == _TRACE_AFTER:
                         self._step = trace(self._step, group.state, group.constants, noise.step(k))
                     self._taken += 1
@@ -85,7 +85,10 @@ class WorkerRunner(Runner):
 
     def __init__(self, group: Group) -> None:
         self.group = group
-        for tensor in (*group.tensors().values(), *(t for c in group.constants for t in (c if isinstance(c, list) else [c]))):
+        for tensor in (
+            *group.tensors().values(),
+            *(t for c in group.constants for t in (c if isinstance(c, list) else [c])),
+        ):
             tensor.share_memory_()
         context: Any = mp.get_context("spawn")
         self._pipe, theirs = context.Pipe()

@@ -14,7 +14,16 @@ from pstn.nn.classifier import TransformerClassifier
 from pstn.noise import SamplingMethod
 from pstn.training.convolution import ConvKind, MatmulConv, can_multiply
 
-__all__ = ["PassedDropout", "Stack", "Template", "join_rows", "make_stack", "make_template", "require_one_shape", "view_rows"]
+__all__ = [
+    "PassedDropout",
+    "Stack",
+    "Template",
+    "join_rows",
+    "make_stack",
+    "make_template",
+    "require_one_shape",
+    "view_rows",
+]
 
 # Parameters start at multiples of 16 bytes within a row, which is what fast matrix kernels want.
 _ALIGN = 4
@@ -130,7 +139,9 @@ class Stack:
     """Frozen parameters and constants that are equal in all models, held once."""
 
 
-def make_stack(models: Sequence[nn.Module], template: Template, device: torch.device) -> tuple[Stack, Tensor, list[Tensor]]:
+def make_stack(
+    models: Sequence[nn.Module], template: Template, device: torch.device
+) -> tuple[Stack, Tensor, list[Tensor]]:
     """Stack models of one shape.
 
     Returns:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from pstn.nn.classifier import Prediction, TransformerClassifier
+from pstn.nn.classifier import TransformerClassifier
 from pstn.posterior import Posterior
 from pstn.training.group import Group
 from pstn.training.program import model_losses
@@ -35,10 +35,13 @@ def diagnose(group: Group, row: int, step: int) -> str:
     seen: dict[str, Tensor] = {}
     parts = _named_parts(module)
     hooks = [part.register_forward_hook(_keeper(seen, name)) for name, part in parts.items()]
-    constants, grads = group.constants, torch.func.grad(model_losses(group.template, group.stack, group.recipe), has_aux=True)
+    constants, grads = (
+        group.constants,
+        torch.func.grad(model_losses(group.template, group.stack, group.recipe), has_aux=True),
+    )
     try:
         for part in range(group.recipe.accumulate):
-            index = noise.index[row, part]
+            index = noise.examples[row, part]
             theta = None if noise.theta is None else noise.theta[row, part]
             augment = None if noise.augment is None else noise.augment[row, part]
             seen.clear()

@@ -1,0 +1,115 @@
+"""Data for a run, whatever it is called: a known set's name, a folder or a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import pstn.data
+
+__all__ = ["Source", "choose_subset", "load_source"]
+
+_MEAN, _STD = 0.1307, 0.3081
+
+
+class Source(NamedTuple):
+    """What a run trains on and is tested on."""
+
+    x: Tensor
+    """(M, C, *size), float32: training examples, then validation examples where the set has its own."""
+    y: Tensor
+    """(M,), int64."""
+    valid: Tensor | None
+    """Which of them are for validation."""
+    test: tuple[Tensor, Tensor] | None
+    fill: float
+    """The background's value."""
+
+    @property
+    def train(self) -> Tensor:
+        """Indices of the training examples."""
+        return torch.arange(len(self.x) - (0 if self.valid is None else len(self.valid)))
+
+    @property
+    def classes(self) -> int:
+        """K."""
+        return int(self.y.max()) + 1
+
+
+def load_source(data: str) -> Source:
+    """Load a data set.
+
+    Args:
+        data: a known set's name, a folder, or a file; "digits" ships with the package.
+
+    Example:
+        >>> load_source("digits").x.shape
+        torch.Size([4000, 1, 28, 28])
+    """
+    if data == "digits":
+        train, test = (pstn.data.load_digits(part) for part in ("train", "test"))
+        scaled = ((train.x - _MEAN) / _STD, (test.x - _MEAN) / _STD)
+        return Source(scaled[0], train.y, None, (scaled[1], test.y), -_MEAN / _STD)
+    loader: Any = getattr(pstn.data, "load", None)
+    if loader is not None:
+        return _from_splits(loader(data))
+    if Path(data).suffix == ".npz" and Path(data).is_file():
+        return _from_npz(Path(data))
+    raise ValueError(f"data must be a known set's name, a folder or a file, got {data!r}")
+
+
+def _from_splits(splits: Any) -> Source:
+    train = getattr(splits.train, "base", splits.train)  # a generated set: its examples are changed at each access
+    train, valid, test = (_as_split(part) for part in (train, splits.validation, splits.test))
+    x, y, index = train.x, train.y, None
+    if valid is not None and valid.x.shape[1:] == x.shape[1:]:
+        index = torch.arange(len(x), len(x) + len(valid.x))
+        x, y = torch.cat([x, valid.x]), torch.cat([y, valid.y])
+    fill = train.fill if isinstance(train.fill, float) else float(train.fill[0])
+    return Source(x, y.long(), index, None if test is None else (test.x, test.y.long()), fill)
+
+
+def _as_split(part: Any) -> Any:
+    if part is None:
+        return None
+    split = part.all() if hasattr(part, "maker") else part
+    return split if split.x.is_floating_point() else split.as_float()
+
+
+def _from_npz(path: Path) -> Source:
+    with np.load(path) as arrays:
+        if not {"x", "y"} <= set(arrays):
+            raise ValueError(f"{path} must hold the arrays x (M, C, *size) and y (M,), got {sorted(arrays)}")
+        x, y = torch.from_numpy(arrays["x"]).float(), torch.from_numpy(arrays["y"]).long()
+        test = None
+        if "x_test" in arrays:
+            test = (torch.from_numpy(arrays["x_test"]).float(), torch.from_numpy(arrays["y_test"]).long())
+    return Source(x, y, None, test, 0.0)
+
+
+def choose_subset(y: Tensor, pool: Tensor, size: int, seed: int) -> Tensor:
+    """`size` examples of the pool, as many of each class as can be, drawn by the seed.
+
+    Args:
+        y: (M,), classes of all examples.
+        pool: indices to choose from.
+        size: how many.
+        seed: of the draw.
+
+    Example:
+        >>> choose_subset(torch.arange(20) % 2, torch.arange(20), 4, seed=0).sort().values % 2
+        tensor([0, 1, 0, 1])
+    """
+    if not 1 <= size <= len(pool):
+        raise ValueError(f"train_size must lie between 1 and {len(pool)}, the training examples there are, got {size}")
+    shuffled = pool[torch.randperm(len(pool), generator=torch.Generator().manual_seed(seed))]
+    # An example's rank among its own class: taking the lowest ranks first goes round the classes.
+    rank = torch.zeros(len(shuffled), dtype=torch.int64)
+    for k in y[shuffled].unique():
+        mine = y[shuffled] == k
+        rank[mine] = torch.arange(int(mine.sum()))
+    return shuffled[rank.argsort(stable=True)[:size]]
