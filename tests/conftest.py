@@ -1,7 +1,6 @@
 """Shared fixtures: a fixed seed for every test, and names that docstring examples may use."""
 
 import os
-import socket
 
 import hypothesis
 import pytest
@@ -24,11 +23,3 @@ def _seed():
 @pytest.fixture(autouse=True)
 def _doctest_names(doctest_namespace):
     doctest_namespace.update(torch=torch, nn=torch.nn, pstn=pstn)
-
-
-@pytest.fixture
-def free_port():
-    """A port on this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

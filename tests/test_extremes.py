@@ -1,5 +1,7 @@
 """Wild draws leave the loss and every gradient finite."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -17,7 +19,15 @@ def model_with_scale(family, scale):
     return pstn.PSTN(layer, nn.Sequential(nn.Flatten(), nn.Linear(2 * 9**family.ndim, 3)))
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
+def family_of_the_docs():
+    """The family that docs/adding-a-family.md writes: what readers copy must survive too."""
+    page = (Path(__file__).parents[1] / "docs" / "adding-a-family.md").read_text(encoding="utf-8")
+    names = {"__name__": "__main__"}
+    exec(page.split("```python\n")[1].split("```")[0], names)
+    return names["Box"]()
+
+
+@pytest.mark.parametrize("family", [*FAMILIES.values(), family_of_the_docs()], ids=[*FAMILIES.keys(), "docs"])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3, 1e6])
 @pytest.mark.parametrize("autocast", [False, True], ids=["fp32", "bf16"])
 def test_extreme_draws_stay_finite(family, scale, autocast):

@@ -55,6 +55,13 @@ def test_any_other_task_through_its_log_likelihood():
             "kl_weight must be a finite number of at least 0, got -1",
         ),
         (lambda p, y: pstn.elbo_loss(p, y, float("nan")), ValueError, "kl_weight must be"),
+        (
+            lambda p, y: pstn.elbo_loss(p, y, None),
+            TypeError,
+            "kl_weight must be a finite number of at least 0, got None",
+        ),
+        (lambda p, y: pstn.elbo_loss(p, y, torch.rand(3)), ValueError, r"kl_weight must be one number, .*\(3,\)"),
+        (lambda p, y: pstn.elbo_loss(p, y, torch.tensor(float("nan"))), ValueError, "kl_weight must be"),
         (lambda p, y: pstn.elbo_loss(p, y[:3], 0.1), ValueError, r"y must have shape \(6,\)"),
         (lambda p, y: pstn.elbo_loss(p, y.float(), 0.1), TypeError, "y must be a tensor of class indices"),
         (lambda p, y: pstn.elbo_loss(p, y + 9, 0.1), ValueError, "y must hold class indices from 0 to 3"),

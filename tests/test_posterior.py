@@ -68,6 +68,28 @@ def test_exact_under_a_seed(method):
     assert torch.equal(first, q.rsample(8, method=method))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_noise_is_float32_whatever_the_default(dtype):
+    torch.set_default_dtype(dtype)
+    try:
+        for method in ("iid", "antithetic", "sobol"):
+            noise = pstn.draw_noise(1000, (10,), method=method)
+            assert noise.dtype == torch.float32
+            assert noise.unique().numel() > 5000
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_exporting_leaves_nothing_behind():
+    class Draw(torch.nn.Module):
+        def forward(self, loc, beta, noise):
+            return pstn.Posterior(loc, beta, 2.75).rsample(noise=noise)
+
+    torch.export.export(Draw(), (torch.zeros(2, 3), torch.ones(2, 3), torch.rand(4, 2, 3)))
+    theta = pstn.Posterior(torch.zeros(2, 3), torch.ones(2, 3), 2.75).rsample(4)
+    assert theta.numpy().shape == (4, 2, 3)
+
+
 def test_the_caller_can_pass_the_noise():
     q = pstn.Posterior(torch.randn(4, 3), torch.rand(4, 3) + 0.1)
     noise = pstn.draw_noise(6, (4, 3), generator=generator())
@@ -165,6 +187,8 @@ def test_a_hundred_million_draws_hold_no_infinity():
         (lambda: good().rsample(1, noise=torch.full((1, 3), 2.0)), ValueError, r"noise must lie in \(0, 1\)"),
         (lambda: good().kl(alpha0=0.0), ValueError, "alpha0 must be a finite number above 0"),
         (lambda: good().quantile(1.5), ValueError, "probability must lie between 0 and 1"),
+        (lambda: pstn.PointPosterior(torch.zeros(3)).quantile(1.5), ValueError, "probability must lie"),
+        (lambda: pstn.PointPosterior(torch.zeros(3)).rsample(method="z"), ValueError, "method must be one of"),
         (lambda: good().interval(1.0), ValueError, "level must lie between 0 and 1"),
     ],
 )

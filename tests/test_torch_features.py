@@ -1,6 +1,7 @@
 """Everything that people do to a torch module works on this one: a test each."""
 
 import copy
+import datetime
 import os
 import shutil
 
@@ -26,6 +27,12 @@ def moved(model):
         for parameter in model.parameters():
             parameter += 0.01 * torch.randn_like(parameter)
     return model
+
+
+def wrapped():
+    """A wrapped classifier with every option that could get in an exporter's way."""
+    options = {"alpha": 1.6, "fill": (0.2,), "localizer_size": (16, 16), "var_init": -3.0}
+    return pstn.wrap(pstn.nn.mnist_cnn(), in_channels=1, **options)
 
 
 class Tensors(nn.Module):
@@ -94,7 +101,7 @@ def test_compiles_to_machine_code(make):
     check_compiled(make, "inductor")
 
 
-@pytest.mark.parametrize(("alpha", "sampling"), [(1.0, "iid"), (1.5, "antithetic")])
+@pytest.mark.parametrize(("alpha", "sampling"), [(1.0, "iid"), (0.7, "antithetic")])
 def test_compiles_when_it_draws_its_own_noise(alpha, sampling):
     localizer = pstn.nn.ConvLocalizer(1, (28, 28))
     layer = pstn.SpatialTransformer(pstn.Similarity(), localizer, alpha=alpha, sampling=sampling)
@@ -102,6 +109,8 @@ def test_compiles_when_it_draws_its_own_noise(alpha, sampling):
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
     pstn.elbo_loss(compiled(x), y, kl_weight=1e-3).backward()
     assert compiled(x).theta.isfinite().all()
+    noise = torch.rand(5, 3, 4)
+    torch.testing.assert_close(compiled(x, noise=noise).theta, model(x, noise=noise).theta, rtol=1e-5, atol=1e-5)
 
 
 @every_model
@@ -109,21 +118,23 @@ def test_torch_export(make):
     model = Tensors(moved(make()).eval())
     size = torch.export.Dim("batch", min=2)
     args = (batch(4)[0], torch.rand(6, 4, 4))
-    program = torch.export.export(model, args, dynamic_shapes=({0: size}, {1: size}))
-    other = (batch(7)[0], torch.rand(6, 7, 4))
+    samples = torch.export.Dim("samples", min=2)
+    program = torch.export.export(model, args, dynamic_shapes=({0: size}, {0: samples, 1: size}))
+    other = (batch(7)[0], torch.rand(9, 7, 4))
     torch.testing.assert_close(program.module()(*other), model(*other), rtol=1e-4, atol=1e-5)
 
 
-def test_torch_export_of_the_whole_prediction():
+def test_torch_export_of_the_whole_prediction(tmp_path):
     model = pstn.nn.mnist_pstn().eval()
     args, kwargs = (batch(4)[0],), {"noise": torch.rand(6, 4, 4)}
-    exported = torch.export.export(model, args, kwargs).module()(*args, **kwargs)
+    torch.export.save(torch.export.export(model, args, kwargs), tmp_path / "model.pt2")
+    exported = torch.export.load(tmp_path / "model.pt2").module()(*args, **kwargs)
     torch.testing.assert_close(exported.log_probs, model(*args, **kwargs).log_probs, rtol=1e-4, atol=1e-5)
     assert isinstance(exported.posterior, pstn.Posterior)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore:# The axis name")
-@every_model
+@pytest.mark.parametrize("make", [*MODELS.values(), wrapped], ids=[*MODELS.keys(), "wrapped"])
 def test_onnx_in_onnxruntime(make, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     model = Tensors(moved(make()).eval())
@@ -164,6 +175,36 @@ def test_vmap_over_stacked_models(make):
             torch.testing.assert_close(gradients[name][i], parameter.grad, rtol=1e-3, atol=1e-5)
 
 
+def test_chunks_compile_and_vmap():
+    x, y = batch()
+    noise = torch.rand(5, 3, 4)
+    model = moved(pstn.nn.mnist_pstn())
+    model.classifier.head[2].p = 0.0
+    expected = pstn.elbo_loss(model(x, noise=noise), y, kl_weight=1e-3)
+    model.chunk_size = 2
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
+    loss = pstn.elbo_loss(compiled(x, noise=noise), y, kl_weight=1e-3)
+    loss.backward()
+    torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-5)
+
+    def stacked(parameters):
+        return pstn.elbo_loss(functional_call(model, parameters, (x,), {"noise": noise}), y, kl_weight=1e-3)
+
+    parameters = {name: p.detach()[None] for name, p in model.named_parameters()}
+    gradients = vmap(grad(stacked))(parameters)
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(gradients[name][0], p.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_made_on_the_meta_device_and_filled_later():
+    model = moved(pstn.nn.mnist_pstn())
+    with torch.device("meta"):
+        empty = pstn.nn.mnist_pstn()
+    empty.load_state_dict(model.state_dict(), assign=True)
+    x, noise = batch()[0], torch.rand(2, 3, 4)
+    torch.testing.assert_close(empty.eval()(x, noise=noise).log_probs, model.eval()(x, noise=noise).log_probs)
+
+
 @every_model
 def test_deepcopy_and_state_dict(make, tmp_path):
     model, x = moved(make()).eval(), batch()[0]
@@ -186,10 +227,11 @@ def test_channels_last(make):
     torch.testing.assert_close(p.log_probs, expected, rtol=1e-4, atol=1e-5)
 
 
-def _ddp_worker(rank, port, folder):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
+def _ddp_worker(rank, folder):
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    meeting, patience = f"file://{folder}/meeting", datetime.timedelta(seconds=60)
+    torch.distributed.init_process_group("gloo", meeting, timeout=patience, rank=rank, world_size=2)
     torch.manual_seed(0)
     model = moved(pstn.nn.mnist_pstn()).eval()
     parallel = nn.parallel.DistributedDataParallel(model)
@@ -206,6 +248,6 @@ def _ddp_worker(rank, port, folder):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_two_processes_give_the_gradients_of_one(tmp_path, free_port):
-    torch.multiprocessing.spawn(_ddp_worker, args=(free_port, tmp_path), nprocs=2)
+def test_two_processes_give_the_gradients_of_one(tmp_path):
+    torch.multiprocessing.spawn(_ddp_worker, args=(tmp_path,), nprocs=2)
     assert (tmp_path / "equal").exists()

@@ -79,6 +79,24 @@ def test_entropy_of_certain_and_uniform():
     assert pstn.entropy(torch.full((5,), 0.2).log()).item() == pytest.approx(math.log(5))
 
 
+def test_gradients_stay_finite_where_a_probability_underflows():
+    logits = torch.tensor([[[0.0, -200.0, 1.0]], [[-300.0, 0.0, 0.0]]], requires_grad=True)
+    log_probs = logits.log_softmax(-1)
+    (pstn.entropy(log_probs).sum() + pstn.mutual_information(log_probs).sum()).backward()
+    assert logits.grad.isfinite().all()
+    smooth = torch.randn(3, 2, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: pstn.entropy(x.log_softmax(-1)), smooth)
+    assert torch.autograd.gradcheck(lambda x: pstn.mutual_information(x.log_softmax(-1)), smooth)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
+def test_labels_of_any_whole_dtype(dtype):
+    probs, y = random_case(2)
+    for score in (pstn.calibration_error, pstn.brier_score, pstn.accuracy):
+        assert score(probs, y.to(dtype)) == score(probs, y)
+    assert pstn.negative_log_likelihood(probs.log(), y.to(dtype)) == pstn.negative_log_likelihood(probs.log(), y)
+
+
 def test_mutual_information_is_the_disagreement():
     agreeing = torch.tensor([0.7, 0.3]).log().expand(6, 1, 2)
     assert pstn.mutual_information(agreeing).item() == pytest.approx(0, abs=1e-6)
@@ -95,6 +113,8 @@ def test_mutual_information_is_the_disagreement():
         (lambda p, y: pstn.calibration_error(p[:0], y[:0]), ValueError, "y must not be empty"),
         (lambda p, y: pstn.brier_score(p, y + 1), ValueError, "y must hold class indices from 0 to 3"),
         (lambda p, y: pstn.brier_score(p * float("nan"), y), ValueError, "probs must be finite"),
+        (lambda p, y: pstn.accuracy(p * float("nan"), y), ValueError, "probs must not hold NaN"),
+        (lambda p, y: pstn.negative_log_likelihood(p * float("nan"), y), ValueError, "log_probs must not hold NaN"),
         (lambda p, y: pstn.accuracy(p, y[:-1]), ValueError, r"y must have shape \(200,\)"),
     ],
 )

@@ -72,6 +72,16 @@ def test_fill_is_what_lies_outside(ndim):
     torch.testing.assert_close(pstn.warp(x, grid + 100, fill=2.0), torch.full_like(outside, 2.0))
 
 
+def test_labels_come_back_as_they_were_with_any_fill():
+    labels = torch.arange(64.0).reshape(1, 1, 8, 8)
+    family = pstn.Translation(scale=1.0)
+    grid = family.grid(torch.tensor([[0.0, 0.0], [0.5, 0.0]])[:, None], (8, 8))
+    still, moved = pstn.warp(labels, grid, fill=255.0, mode="nearest")
+    assert torch.equal(still, labels)
+    assert torch.equal(moved[..., :6], labels[..., 2:])
+    assert torch.equal(moved[..., 6:], torch.full((1, 1, 8, 2), 255.0))
+
+
 @pytest.mark.parametrize("ndim", [1, 2, 3])
 @pytest.mark.parametrize("fill", [0.0, 1.5])
 def test_gradients_for_grid_and_input(ndim, fill):
@@ -179,6 +189,8 @@ def test_memory_grows_with_the_output_and_not_with_samples_times_source():
         (lambda x, g: pstn.warp(x[:0], g[:, :0]), ValueError, "must not be empty"),
         (lambda x, g: pstn.warp(x, g[..., :1]), ValueError, "grid must have shape"),
         (lambda x, g: pstn.warp(x, g, mode="cubic"), ValueError, "mode must be one of 'bilinear'"),
+        (lambda x, g: pstn.warp(x, g, fill=float("nan")), ValueError, "fill must be finite"),
+        (lambda x, g: pstn.warp(x, g, fill=None), TypeError, "fill must be one number or one per channel, got None"),
         (lambda x, g: pstn.warp(x, g, padding_mode="wrap"), ValueError, "padding_mode must be one of 'zeros'"),
         (
             lambda x, g: pstn.warp(x, g, fill=1.0, padding_mode="border"),

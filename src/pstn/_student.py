@@ -45,12 +45,12 @@ def student_t_quantile(u: Tensor, df: float) -> Tensor:
         return (2 * u - 1) / torch.sqrt(2 * u * (1 - u))
     if torch.compiler.is_compiling():
         # With dynamic=True a float is a symbol; the length of a range makes the compiler settle on its value.
-        df = len(range(int(df * 2**20))) / 2**20
+        df = len(range(int(df * 2**40))) / 2**40
     knots, slopes = _table_on(df, str(u.device)).to(u.dtype)
     tail = torch.minimum(u, 1 - u)
     step = _REACH / _PIECES
-    depth = (-torch.log(2 * tail)).clamp(0, _REACH) / step
-    index = depth.floor().clamp(max=_PIECES - 1)
+    depth = (-torch.log(2 * tail)).clamp(0.0, _REACH) / step
+    index = depth.floor().clamp(max=_PIECES - 1.0)
     at = index.long()
     f, g = depth - index, 1 - (depth - index)
     height = knots[at] * (1 + 2 * f) * g**2 + knots[at + 1] * (1 + 2 * g) * f**2
@@ -62,14 +62,18 @@ def student_t_quantile(u: Tensor, df: float) -> Tensor:
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _table_on(df: float, device: str) -> Tensor:
     """The table as a tensor (2, pieces + 1), made once for each device: a graph under capture takes no host copies."""
-    return _cached_table(df, device)
+    if (df, device) not in _TABLES:
+        table = torch.from_numpy(np.stack(_table(df))).to(device)
+        if type(table) is not Tensor:
+            return table  # an exporter's stand-in, which must not outlive the export
+        _TABLES[df, device] = table
+    return _TABLES[df, device]
+
+
+_TABLES: dict[tuple[float, str], Tensor] = {}
 
 
 @lru_cache(maxsize=32)
-def _cached_table(df: float, device: str) -> Tensor:
-    return torch.from_numpy(np.stack(_table(df))).to(device)
-
-
 def _table(df: float) -> tuple[_Array, _Array]:
     """Heights asinh(t) and their slopes at evenly spaced depths -log(2 * tail probability).
 

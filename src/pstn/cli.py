@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
 __all__ = ["main"]
+
+_EXTRAS = {
+    "typer": "cli",
+    "rich": "cli",
+    "safetensors": "cli",
+    "matplotlib": "plot",
+    "PIL": "data",
+    "pooch": "data",
+}
 
 
 def main() -> None:
@@ -12,10 +22,19 @@ def main() -> None:
     try:
         from pstn.commands import app
     except ModuleNotFoundError as error:
-        if error.name not in ("typer", "rich"):
-            raise
-        sys.exit(f"The pstn command needs {error.name}: pip install 'pstn[cli]'")
-    app()
+        _explain(error)
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        _explain(error)
+
+
+def _explain(error: ModuleNotFoundError) -> NoReturn:
+    """Say which extra holds the missing module; an unknown one is a mistake of ours and stays a traceback."""
+    extra = _EXTRAS.get((error.name or "").partition(".")[0])
+    if extra is None:
+        raise error
+    sys.exit(f"This command needs {error.name}: pip install 'pstn[{extra}]'")
 
 
 if __name__ == "__main__":

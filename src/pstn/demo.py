@@ -131,6 +131,8 @@ def evaluate(model: nn.Module, data: DemoData, seconds: float = 0.0) -> Score:
 
 def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 0) -> dict[str, Score]:
     """Train and compare the three models, print one table, and save the picture and the weights in `folder`."""
+    # Asked for before training, not after it.
+    import matplotlib.figure  # noqa: F401
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Table

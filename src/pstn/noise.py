@@ -49,6 +49,10 @@ def draw_noise(
     """
     require_positive_int("samples", samples)
     require_choice("method", method, ("iid", "antithetic", "sobol"))
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator must be a torch.Generator, got {generator!r}")
+    if torch.compiler.is_compiling() and (method == "sobol" or generator is not None):
+        raise ValueError("a graph can draw neither Sobol points nor from a generator: draw outside it and pass noise=")
     home = device if generator is None else generator.device
     if method == "sobol":
         u = _sobol(samples, shape, generator, home)
@@ -63,8 +67,8 @@ def draw_noise(
 def _uniform(*shape: int, generator: torch.Generator | None, device: torch.device | None) -> Tensor:
     # Passing generator=None on picks an overload of torch.rand that does not compile with dynamic shapes.
     if generator is None:
-        return torch.rand(*shape, device=device)
-    return torch.rand(*shape, generator=generator, device=device)
+        return torch.rand(*shape, device=device, dtype=torch.float32)
+    return torch.rand(*shape, generator=generator, device=device, dtype=torch.float32)
 
 
 def _sobol(

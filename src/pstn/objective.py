@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -48,8 +48,8 @@ def class_log_likelihood(prediction: HasSampleLogProbs, y: Tensor) -> Tensor:
         (S, B).
     """
     log_probs = prediction.sample_log_probs
-    require_labels(y, log_probs.shape[1:])
-    index = y.long()[None, :, None].expand(log_probs.shape[0], -1, 1)
+    y = require_labels(y, log_probs.shape[1:])
+    index = y[None, :, None].expand(log_probs.shape[0], -1, 1)
     return log_probs.gather(-1, index)[..., 0]
 
 
@@ -89,8 +89,7 @@ def elbo_loss(
         >>> pstn.elbo_loss(out, y, kl_weight=1e-3, log_likelihood=gaussian).shape
         torch.Size([])
     """
-    if not isinstance(kl_weight, Tensor) and not 0 <= kl_weight < float("inf"):
-        raise ValueError(f"kl_weight must be a finite number of at least 0, got {kl_weight}")
+    _check_kl_weight(kl_weight)
     log_p = log_likelihood(prediction, y)
     posterior = prediction.posterior
     batch = posterior.loc.shape[0]
@@ -103,3 +102,15 @@ def elbo_loss(
     if values_readable(loss) and bool(torch.isnan(loss)):
         raise ValueError("the loss is NaN: log_likelihood returned NaN; look for it in the classifier's output")
     return loss
+
+
+def _check_kl_weight(kl_weight: Any) -> None:
+    if isinstance(kl_weight, Tensor):
+        if kl_weight.dim() != 0:
+            raise ValueError(f"kl_weight must be one number, got a tensor of shape {tuple(kl_weight.shape)}")
+        if not values_readable(kl_weight):
+            return
+    elif not isinstance(kl_weight, (int, float)):
+        raise TypeError(f"kl_weight must be a finite number of at least 0, got {kl_weight!r}")
+    if not 0 <= float(kl_weight) < float("inf"):
+        raise ValueError(f"kl_weight must be a finite number of at least 0, got {float(kl_weight)}")

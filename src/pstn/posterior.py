@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pstn._checks import (
+    require_choice,
     require_finite,
     require_floating,
     require_positive_int,
@@ -20,10 +21,19 @@ from pstn._checks import (
 from pstn._student import student_t_quantile
 from pstn.noise import SamplingMethod, draw_noise
 
-__all__ = ["PointPosterior", "Posterior", "ThetaDistribution"]
+__all__ = ["PointPosterior", "Posterior", "ThetaDistribution", "require_alpha"]
 
 # With fewer degrees of freedom than 2 * 0.25 a sample can leave float32's range.
 _MIN_ALPHA = 0.25
+
+_DIVERGED = "the {head} head diverged, or the localizer before it; lower the localizer's learning rate"
+
+
+def require_alpha(alpha: float) -> float:
+    """Refuse a shape of the Gamma distribution with which samples could leave float32's range."""
+    if require_positive_number("alpha", alpha) < _MIN_ALPHA:
+        raise ValueError(f"alpha must be at least {_MIN_ALPHA}, got {alpha}")
+    return float(alpha)
 
 
 class ThetaDistribution(ABC):
@@ -35,8 +45,8 @@ class ThetaDistribution(ABC):
     def rsample(
         self,
         samples: int = 1,
-        *,
         method: SamplingMethod = "iid",
+        *,
         generator: torch.Generator | None = None,
         noise: Tensor | None = None,
     ) -> Tensor:
@@ -95,16 +105,17 @@ class Posterior(ThetaDistribution):
     def __post_init__(self) -> None:
         require_floating("loc", self.loc)
         require_floating("beta", self.beta)
-        if require_positive_number("alpha", self.alpha) < _MIN_ALPHA:
-            raise ValueError(f"alpha must be at least {_MIN_ALPHA}, got {self.alpha}")
+        require_alpha(self.alpha)
         if self.loc.dim() < 1 or self.loc.shape != self.beta.shape:
             raise ValueError(
                 f"loc and beta must have one shape (..., D), got {tuple(self.loc.shape)} and {tuple(self.beta.shape)}"
             )
-        require_finite("loc of the posterior", self.loc, "the mean head diverged; lower the localizer's learning rate")
-        require_finite("beta of the posterior", self.beta, "the variance head diverged; lower its learning rate")
-        if values_readable(self.beta) and not bool((self.beta > 0).all()):
-            raise ValueError(f"beta must be above 0 everywhere, got a minimum of {float(self.beta.min()):g}")
+        # One sum that is finite just when every value is good: on a GPU each look at a value stalls.
+        if values_readable(self.loc, self.beta) and not bool(torch.isfinite(self.loc.sum() + self.beta.log().sum())):
+            require_finite("loc of the posterior", self.loc, _DIVERGED.format(head="mean"))
+            require_finite("beta of the posterior", self.beta, _DIVERGED.format(head="variance"))
+            if not bool((self.beta > 0).all()):
+                raise ValueError(f"beta must be above 0 everywhere, got a minimum of {float(self.beta.min()):g}")
         # Half precision has too few bits for coordinates.
         for name in ("loc", "beta"):
             value = getattr(self, name)
@@ -123,8 +134,8 @@ class Posterior(ThetaDistribution):
     def rsample(
         self,
         samples: int = 1,
-        *,
         method: SamplingMethod = "iid",
+        *,
         generator: torch.Generator | None = None,
         noise: Tensor | None = None,
     ) -> Tensor:
@@ -168,11 +179,10 @@ class Posterior(ThetaDistribution):
         """The value that each parameter stays below with this probability, (..., D).
 
         Args:
-            probability: in (0, 1), a number or a tensor that broadcasts with (..., D).
+            probability: in (0, 1), a number or a tensor that broadcasts with (..., D); read no closer than 2**-24 to
+                either end.
         """
-        u = torch.as_tensor(probability, dtype=torch.float64, device=self.loc.device)
-        if values_readable(u) and not bool(((u > 0) & (u < 1)).all()):
-            raise ValueError(f"probability must lie between 0 and 1, got {probability}")
+        u = _checked_probability(probability, self.loc)
         return self.loc + self.scale * student_t_quantile(u, self.df).to(self.loc.dtype)
 
     def log_prob(self, theta: Tensor) -> Tensor:
@@ -200,19 +210,20 @@ class PointPosterior(ThetaDistribution):
 
     def __post_init__(self) -> None:
         require_floating("loc", self.loc)
-        require_finite("loc of the posterior", self.loc, "the mean head diverged; lower the localizer's learning rate")
+        require_finite("loc of the posterior", self.loc, _DIVERGED.format(head="mean"))
         object.__setattr__(self, "loc", self.loc.to(torch.promote_types(self.loc.dtype, torch.float32)))
 
     def rsample(
         self,
         samples: int = 1,
-        *,
         method: SamplingMethod = "iid",
+        *,
         generator: torch.Generator | None = None,
         noise: Tensor | None = None,
     ) -> Tensor:
         """Return loc as the only sample, (1, ..., D): more copies of one point would change no average."""
         require_positive_int("samples", samples)
+        require_choice("method", method, ("iid", "antithetic", "sobol"))
         return self.loc[None]
 
     def kl(self, alpha0: float = 1.0, beta0: float = 1.0) -> Tensor:
@@ -221,15 +232,24 @@ class PointPosterior(ThetaDistribution):
 
     def quantile(self, probability: float | Tensor) -> Tensor:
         """Return loc, (..., D), whatever the probability."""
+        _checked_probability(probability, self.loc)
         return self.loc
+
+
+def _checked_probability(probability: float | Tensor, loc: Tensor) -> Tensor:
+    u = torch.as_tensor(probability, dtype=torch.float64, device=loc.device)
+    if values_readable(u) and not bool(((u > 0) & (u < 1)).all()):
+        raise ValueError(f"probability must lie between 0 and 1, got {probability}")
+    return u
 
 
 def _check_noise(noise: Any, samples: int, loc: Tensor) -> None:
     require_floating("noise", noise)
     require_positive_int("samples", samples)
-    expected = (noise.shape[0] if samples == 1 else samples, *loc.shape)
-    if noise.dim() != loc.dim() + 1 or tuple(noise.shape) != expected or noise.shape[0] < 1:
+    if noise.dim() != loc.dim() + 1 or noise.shape[1:] != loc.shape or noise.shape[0] < 1:
         raise ValueError(f"noise must have shape (S, {', '.join(map(str, loc.shape))}), got {tuple(noise.shape)}")
+    if samples not in (1, noise.shape[0]):
+        raise ValueError(f"samples must be left out or be the S of noise, {noise.shape[0]}, got {samples}")
     if values_readable(noise) and not bool(((noise >= 0) & (noise <= 1)).all()):
         raise ValueError("noise must lie in (0, 1)")
 

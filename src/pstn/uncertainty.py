@@ -15,6 +15,7 @@ __all__ = [
     "brier_score",
     "calibration_error",
     "entropy",
+    "log_mean_exp",
     "mutual_information",
     "negative_log_likelihood",
     "reliability_curve",
@@ -35,7 +36,9 @@ def entropy(log_probs: Tensor) -> Tensor:
         >>> entropy(torch.tensor([0.5, 0.5]).log())
         tensor(0.6931)
     """
-    return torch.special.entr(log_probs.exp()).sum(-1)
+    probs = log_probs.exp()
+    # Where a probability underflows its logarithm counts for nothing; 0 times minus infinity would be NaN.
+    return -(probs * log_probs.masked_fill(probs == 0, 0.0)).sum(-1)
 
 
 def mutual_information(sample_log_probs: Tensor) -> Tensor:
@@ -54,8 +57,20 @@ def mutual_information(sample_log_probs: Tensor) -> Tensor:
         >>> mutual_information(certain_but_opposed)
         tensor([0.6931])
     """
-    mean = sample_log_probs.exp().mean(0)
-    return (torch.special.entr(mean).sum(-1) - entropy(sample_log_probs).mean(0)).clamp_min(0)
+    mean = log_mean_exp(sample_log_probs)
+    return (entropy(mean) - entropy(sample_log_probs).mean(0)).clamp_min(0)
+
+
+def log_mean_exp(sample_log_probs: Tensor) -> Tensor:
+    """The logarithm of the mean over the first axis of the exponentials, (S, ...) -> (...).
+
+    Example:
+        >>> log_mean_exp(torch.tensor([0.2, 0.6]).log()).exp()
+        tensor(0.4000)
+    """
+    # S as a tensor's value: a Python logarithm of it would fix S when a model is exported.
+    samples = torch.ones((), dtype=sample_log_probs.dtype, device=sample_log_probs.device) * sample_log_probs.shape[0]
+    return torch.logsumexp(sample_log_probs, dim=0) - samples.log()
 
 
 class ReliabilityCurve(NamedTuple):
@@ -82,7 +97,7 @@ def reliability_curve(probs: Tensor, y: Tensor, bins: int = 15) -> ReliabilityCu
         >>> curve.weight[[6, 9]], curve.accuracy[[6, 9]]
         (tensor([0.5000, 0.5000]), tensor([0., 1.]))
     """
-    probs = _checked_probs(probs, y)
+    probs, y = _checked_probs(probs, y)
     require_positive_int("bins", bins)
     confidence, predicted = probs.double().max(-1)
     # A confidence that stands on an edge belongs to the bin above, whatever rounding makes of `confidence * bins`.
@@ -127,7 +142,7 @@ def brier_score(probs: Tensor, y: Tensor) -> Tensor:
         >>> brier_score(torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([0, 1]))
         tensor(0.2500)
     """
-    probs = _checked_probs(probs, y)
+    probs, y = _checked_probs(probs, y)
     target = torch.nn.functional.one_hot(y, probs.shape[-1]).to(probs.dtype)
     return (probs - target).square().sum(-1).mean()
 
@@ -144,7 +159,8 @@ def negative_log_likelihood(log_probs: Tensor, y: Tensor) -> Tensor:
         tensor(0.6931)
     """
     require_floating("log_probs", log_probs)
-    require_labels(y, log_probs.shape)
+    y = require_labels(y, log_probs.shape)
+    _refuse_nan("log_probs", log_probs)
     return torch.nn.functional.nll_loss(log_probs, y)
 
 
@@ -159,12 +175,13 @@ def accuracy(probs: Tensor, y: Tensor) -> Tensor:
         >>> accuracy(torch.tensor([[0.9, 0.1], [0.9, 0.1]]), torch.tensor([0, 1]))
         tensor(0.5000)
     """
-    require_labels(y, probs.shape)
+    y = require_labels(y, probs.shape)
+    _refuse_nan("probs", probs)
     return (probs.argmax(-1) == y).float().mean()
 
 
-def require_labels(y: Any, prediction_shape: torch.Size) -> None:
-    """Refuse labels that are not one class index per prediction of shape (N, K)."""
+def require_labels(y: Any, prediction_shape: torch.Size) -> Tensor:
+    """Refuse labels that are not one class index per prediction of shape (N, K); return them as int64."""
     if len(prediction_shape) != 2:
         raise ValueError(f"predictions must have shape (N, K), got {tuple(prediction_shape)}")
     batch, classes = prediction_shape
@@ -179,14 +196,20 @@ def require_labels(y: Any, prediction_shape: torch.Size) -> None:
         raise ValueError(
             f"y must hold class indices from 0 to {classes - 1}, got values from {int(y.min())} to {int(y.max())}"
         )
+    return y.long()
 
 
-def _checked_probs(probs: Any, y: Tensor) -> Tensor:
+def _refuse_nan(name: str, tensor: Tensor) -> None:
+    if values_readable(tensor) and bool(torch.isnan(tensor).any()):
+        raise ValueError(f"{name} must not hold NaN: look for it in the classifier's output")
+
+
+def _checked_probs(probs: Any, y: Tensor) -> tuple[Tensor, Tensor]:
     require_floating("probs", probs)
-    require_labels(y, probs.shape)
+    y = require_labels(y, probs.shape)
     require_finite("probs", probs, "probabilities must be numbers")
     if values_readable(probs):
         total = probs.sum(-1)
         if bool((probs < 0).any()) or not torch.allclose(total, torch.ones_like(total), atol=1e-2):
             raise ValueError("probs must hold probabilities that add up to 1: pass log_probs.exp() or softmax(logits)")
-    return probs
+    return probs, y

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -65,11 +66,15 @@ def warp(
     dtype = torch.promote_types(torch.promote_types(x.dtype, grid.dtype), torch.float32)
     source, coordinates = x.to(dtype), grid.to(dtype).clamp(-_FAR, _FAR)
     level = _fill_level(fill, source)
-    if level is not None:
-        source = source - level
-    read = _read_samples(source, coordinates, mode, padding_mode)
-    if level is not None:
-        read = read + level
+    if level is None:
+        read = _read_samples(source, coordinates, mode, padding_mode)
+    elif mode == "nearest":
+        # Labels must come back as they were, to the last bit.
+        inside = _read_samples(torch.ones_like(source[:, :1]), coordinates, mode, padding_mode)
+        read = torch.where(inside > 0.5, _read_samples(source, coordinates, mode, padding_mode), level)
+    else:
+        # Zero outside of (x - fill) is `fill` outside of x: as cheap as padding with zeros.
+        read = _read_samples(source - level, coordinates, mode, padding_mode) + level
     return read.to(x.dtype)
 
 
@@ -92,6 +97,11 @@ def require_modes(mode: Any, padding_mode: Any, fill: Any, ndim: int) -> None:
     require_choice("padding_mode", padding_mode, ("zeros", "border", "reflection"))
     if mode == "bicubic" and ndim != 2:
         raise ValueError(f"mode='bicubic' is for images, got {ndim} spatial axis/axes: use 'bilinear' or 'nearest'")
+    if isinstance(fill, (str, bytes)) or not isinstance(fill, (int, float, Sequence, Tensor)):
+        raise TypeError(f"fill must be one number or one per channel, got {fill!r}")
+    values = () if isinstance(fill, Tensor) else fill if isinstance(fill, Sequence) else (fill,)
+    if not all(-math.inf < value < math.inf for value in values):
+        raise ValueError(f"fill must be finite, got {fill}")
     if padding_mode != "zeros" and not (isinstance(fill, (int, float)) and fill == 0):
         raise ValueError(
             f"fill is what padding_mode='zeros' reads outside the input, got padding_mode={padding_mode!r}"

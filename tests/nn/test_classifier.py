@@ -135,6 +135,9 @@ def test_source_of_a_higher_resolution():
     assert model(torch.rand(2, 1, 28, 28), source=torch.rand(2, 3, 100, 80)).log_probs.shape == (2, 5)
     with pytest.raises(ValueError, match=r"x must have shape \(B, 3, 28, 28\)"):
         model(torch.rand(2, 1, 28, 28))
+    foreign = pstn.PSTN(layer, nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten()))
+    with pytest.raises(ValueError, match=r"x \(or source\) must have 3 channels for the classifier"):
+        foreign(torch.rand(2, 1, 28, 28))
 
 
 def test_series_and_volumes():
@@ -142,6 +145,29 @@ def test_series_and_volumes():
         body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(size), 3))
         layer = pstn.SpatialTransformer(pstn.Crop(ndim=ndim), pstn.nn.ConvLocalizer(1, size, (2, 3), kernel=2))
         assert pstn.PSTN(layer, body).eval()(torch.rand(2, 1, *size)).log_probs.shape == (2, 3)
+
+
+def test_hooks_on_the_layer_fire():
+    model, calls = pstn.nn.mnist_pstn(), []
+    model.layer.register_forward_hook(lambda *_: calls.append(1))
+    model(torch.rand(2, 1, 28, 28))
+    assert calls == [1]
+
+
+def test_parameters_shared_by_localizer_and_classifier_are_in_one_group():
+    body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model = pstn.wrap(nn.Sequential(body, nn.Linear(4, 3)), localizer=body, freeze=False)
+    torch.optim.Adam(model.parameter_groups(lr=1e-3))
+    localizer, classifier = model.parameter_groups(lr=1e-3)
+    assert {id(p) for p in body.parameters()} <= {id(p) for p in localizer["params"]}
+    assert len(classifier["params"]) == 2
+
+
+def test_nan_in_the_classifier_is_an_error():
+    model = pstn.nn.mnist_pstn()
+    model.classifier.head[3].bias.data[0] = float("nan")
+    with pytest.raises(ValueError, match=r"logits must be finite.*the classifier returned them"):
+        model(torch.rand(2, 1, 28, 28))
 
 
 class Returns(nn.Module):

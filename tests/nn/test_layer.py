@@ -175,6 +175,14 @@ class Broken(nn.Module):
         (lambda la, x: la(x, samples=0), ValueError, "samples must be at least 1, got 0"),
         (lambda la, x: la(x, samples=True), TypeError, "samples must be a whole number"),
         (lambda la, x: la(x, source=x[0]), ValueError, "source must have shape"),
+        (lambda la, x: la(x, source=x[:1]), ValueError, "source must have the batch size of theta"),
+        (
+            lambda la, x: la(x, 10, noise=torch.rand(5, 2, 4)),
+            ValueError,
+            "samples must be left out or be the S of noise, 5",
+        ),
+        (lambda la, x: la(x, generator=0), TypeError, "generator must be a torch.Generator, got 0"),
+        (lambda la, x: la(x, noise=[0.5]), TypeError, "noise must be a torch.Tensor, got list"),
         (lambda la, x: la(x, source=x * float("inf")), ValueError, "source must be finite"),
     ],
 )
@@ -194,6 +202,12 @@ def test_bad_input_is_named(call, error, message):
         (lambda: pstn.SpatialTransformer(pstn.Crop(), len), TypeError, "localizer must be a torch.nn.Module"),
         (lambda: flat_layer(pstn.Crop(), features=0), ValueError, "features must be at least 1"),
         (lambda: flat_layer(pstn.Crop(), alpha=-1.0), ValueError, "alpha must be a finite number above 0"),
+        (lambda: flat_layer(pstn.Crop(), alpha=0.1), ValueError, "alpha must be at least 0.25"),
+        (lambda: flat_layer(pstn.Crop(), var_init=float("nan")), ValueError, "var_init must be finite"),
+        (lambda: flat_layer(pstn.Crop(), fill="black"), TypeError, "fill must be one number or one per channel"),
+        (lambda: flat_layer(pstn.Crop(), fill=float("inf")), ValueError, "fill must be finite"),
+        (lambda: pstn.nn.ConvLocalizer(1, (28, 28), filters=()), ValueError, "filters must hold at least one"),
+        (lambda: pstn.nn.ConvLocalizer(1, (9, 9, 9, 9)), ValueError, "axes in size must be one of 1, 2, 3, got 4"),
         (lambda: flat_layer(pstn.Crop(), mode="cubic"), ValueError, "mode must be one of"),
         (lambda: flat_layer(pstn.Crop(), sampling="halton"), ValueError, "sampling must be one of"),
         (lambda: pstn.nn.ConvLocalizer(1, (8, 8)), ValueError, "size must be larger"),
@@ -215,8 +229,11 @@ def test_a_localizer_of_the_wrong_width_is_named():
 
 def test_the_channels_of_a_foreign_localizer_are_named():
     layer = pstn.SpatialTransformer(pstn.Crop(), nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten()))
-    with pytest.raises(ValueError, match="x must have 3 channels for the localizer, got 1"):
+    with pytest.raises(ValueError, match=r"x .* must have 3 channels for the localizer, which got \(2, 1, 8, 8\)"):
         layer(torch.rand(2, 1, 8, 8))
+    flat = pstn.SpatialTransformer(pstn.Crop(), nn.Sequential(nn.Flatten(), nn.Linear(64, 2)))
+    with pytest.raises(ValueError, match=r"x .* must have 64 values per input for the localizer"):
+        flat(torch.rand(2, 1, 9, 9))
 
 
 @pytest.mark.parametrize("head", ["mean", "variance"])

@@ -70,6 +70,10 @@ def test_families_by_name_in_every_dimension(transform, ndim):
     assert model.eval()(torch.rand(2, 2, *size)).log_probs.shape == (2, 3)
 
 
+def test_called_by_position():
+    assert isinstance(pstn.wrap(backbone(1), "similarity", 1, False).classifier, nn.Sequential)
+
+
 def test_own_parts_and_sizes():
     localizer = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten())
     model = pstn.wrap(backbone(), pstn.Crop(), localizer=localizer, size=(16, 16), test_samples=3, fill=(0.1, 0.2, 0.3))
@@ -82,5 +86,9 @@ def test_bad_settings_are_named():
         pstn.wrap(len)
     with pytest.raises(ValueError, match=r"transform .* must be one of .*'similarity'"):
         pstn.wrap(backbone(), "similarty")
+    with pytest.raises(ValueError, match=r"localizer_size must hold 2 whole number.*got 0"):
+        pstn.wrap(backbone(), localizer_size=0)
+    with pytest.raises(ValueError, match="ndim must be one of 1, 2, 3, got 4"):
+        pstn.wrap(backbone(), ndim=4)
     with pytest.raises(ValueError, match=r"x must have shape \(B, 3, 32, 32\), got \(2, 1, 32, 32\)"):
         pstn.wrap(backbone(), in_channels=3)(torch.rand(2, 1, 40, 40))

@@ -192,12 +192,20 @@ def test_pixels_and_back():
         (lambda: pstn.Crop().grid(torch.zeros(3), (4,)), "size must hold 2 whole number"),
         (lambda: pstn.Crop().apply(torch.zeros(3), torch.zeros(5, 3)), r"points must have shape \(\.\.\., N, 2\)"),
         (lambda: pstn.Crop().grid(torch.zeros(3), (4, 4), aspect=(1.0, -1.0)), "aspect must hold 2 numbers above 0"),
+        (lambda: pstn.Rotation(ndim=3), "ndim of Rotation must be one of 2, got 3"),
+        (lambda: pstn.to_pixels(torch.zeros(3, 2), (28,)), "size must hold 2 numbers"),
+        (lambda: pstn.Crop().corners(torch.zeros(3), aspect=2.0), "aspect must hold 2 numbers above 0"),
         (lambda: pstn.make_transform("similarity", ndim=1), "transform .* must be one of .*'crop'"),
     ],
 )
 def test_bad_arguments_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_apply_without_points_says_what_it_needs():
+    with pytest.raises(TypeError, match=r"apply needs points of shape \(\.\.\., N, 2\)"):
+        pstn.Similarity().apply(torch.zeros(4))
 
 
 def test_integer_theta_is_refused():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC
 from collections.abc import Iterable
 from typing import Any, NamedTuple, final
@@ -11,11 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pstn._checks import require_positive_int, require_positive_number
+from pstn._checks import (
+    require_finite,
+    require_floating,
+    require_positive_int,
+    require_positive_number,
+    values_readable,
+)
 from pstn.nn.calls import call_on
 from pstn.nn.layer import SpatialTransformer
+from pstn.nn.pytrees import register_namedtuple
 from pstn.posterior import ThetaDistribution
-from pstn.uncertainty import entropy, mutual_information
+from pstn.uncertainty import entropy, log_mean_exp, mutual_information
 
 __all__ = ["PSTN", "STN", "Prediction", "TransformerClassifier"]
 
@@ -77,18 +83,24 @@ class TransformerClassifier(nn.Module, ABC):
         """
         if samples is None:
             samples = self.train_samples if self.training else self.test_samples
-            samples = samples if noise is None else noise.shape[0]
-        posterior = self.layer.localize(x)
-        theta = posterior.rsample(samples, method=self.layer.sampling, noise=noise, generator=generator)
-        sample_log_probs = self._classify(x if source is None else source, theta)
-        log_probs = torch.logsumexp(sample_log_probs, dim=0) - math.log(theta.shape[0])
-        return Prediction(log_probs, sample_log_probs, theta, posterior)
+            if noise is not None:
+                require_floating("noise", noise)
+                samples = noise.shape[0]
+        if self.chunk_size is None or samples <= self.chunk_size:
+            warped, theta, posterior = self.layer(x, samples, source=source, noise=noise, generator=generator)
+            sample_log_probs = self._classify(warped)
+        else:
+            posterior = self.layer.localize(x)
+            theta = posterior.rsample(samples, self.layer.sampling, noise=noise, generator=generator)
+            sample_log_probs = self._classify_in_chunks(x if source is None else source, theta, self.chunk_size)
+        return Prediction(log_mean_exp(sample_log_probs), sample_log_probs, theta, posterior)
 
     def parameter_groups(self, lr: float, *, localizer_factor: float = 0.1, **options: Any) -> list[dict[str, Any]]:
         """Groups for an optimiser, with the localizer's learning rate apart.
 
         Localizers want a far smaller step than classifiers: the first gradients may otherwise throw theta so far out
-        that nothing of the input is left. Frozen parameters are left out.
+        that nothing of the input is left. Frozen parameters are left out; those that localizer and classifier share
+        learn at the localizer's rate.
 
         Args:
             lr: learning rate of the classifier.
@@ -103,31 +115,41 @@ class TransformerClassifier(nn.Module, ABC):
         """
         lr = require_positive_number("lr", lr)
         factor = require_positive_number("localizer_factor", localizer_factor)
+        localizer = _trainable(self.layer)
+        shared = {id(parameter) for parameter in localizer}
+        classifier = [p for p in _trainable(self.classifier) if id(p) not in shared]
         groups = [
-            {"params": _trainable(self.layer), "lr": lr * factor, "name": "localizer", **options},
-            {"params": _trainable(self.classifier), "lr": lr, "name": "classifier", **options},
+            {"params": localizer, "lr": lr * factor, "name": "localizer", **options},
+            {"params": classifier, "lr": lr, "name": "classifier", **options},
         ]
         return [group for group in groups if group["params"]]
 
-    def _classify(self, source: Tensor, theta: Tensor) -> Tensor:
-        """(S, B, K) log-probabilities, a chunk of samples at a time where a chunk size is set."""
-        chunk = self.chunk_size
-        if chunk is None or theta.shape[0] <= chunk:
-            return self._classify_chunk(source, theta)
-        run: Any = self._classify_chunk
-        if torch.is_grad_enabled():
-            # Recomputing a chunk in the backward pass is what keeps memory from growing with S.
-            run = lambda *args: checkpoint(self._classify_chunk, *args, use_reentrant=False)  # noqa: E731
-        return torch.cat([run(source, part) for part in theta.split(chunk)])
+    def _classify_in_chunks(self, source: Tensor, theta: Tensor, chunk: int) -> Tensor:
+        """(S, B, K) log-probabilities, warping and classifying `chunk` samples at a time."""
+        # Recomputing a chunk in the backward pass is what keeps memory from growing with S. torch.func has no such
+        # recomputation, and a compiler plans memory by itself.
+        recompute = torch.is_grad_enabled() and values_readable(theta)
+        parts = []
+        for part in theta.split(chunk):
+            if recompute:
+                parts.append(checkpoint(self._warp_and_classify, source, part, use_reentrant=False))
+            else:
+                parts.append(self._warp_and_classify(source, part))
+        return torch.cat(parts)
 
-    def _classify_chunk(self, source: Tensor, theta: Tensor) -> Tensor:
-        warped = self.layer.warp(source, theta)
+    def _warp_and_classify(self, source: Tensor, theta: Tensor) -> Tensor:
+        return self._classify(self.layer.warp(source, theta))
+
+    def _classify(self, warped: Tensor) -> Tensor:
+        """(S, B, C, *size) -> (S, B, K) log-probabilities."""
+        samples, batch = warped.shape[:2]
         logits = call_on("classifier", self.classifier, warped.flatten(0, 1))
-        if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[0] != theta.shape[0] * theta.shape[1]:
+        if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[0] != samples * batch:
             shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ValueError(f"classifier must return logits of shape (N, K) for a batch of N, got {shape}")
+        require_finite("logits", logits, "the classifier returned them; lower its learning rate")
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return logits.log_softmax(-1).reshape(theta.shape[0], theta.shape[1], -1)
+        return logits.log_softmax(-1).reshape(samples, batch, -1)
 
     def extra_repr(self) -> str:
         """The settings, for printing."""
@@ -194,6 +216,10 @@ class STN(TransformerClassifier):
         self.layer, self.classifier = layer, classifier
         self.train_samples = self.test_samples = 1
         self.chunk_size = None
+
+
+# Lets an exported program that returns a whole prediction be saved.
+register_namedtuple(Prediction, "pstn.Prediction")
 
 
 def _require_parts(layer: Any, classifier: Any) -> None:

@@ -34,7 +34,7 @@ class Head(nn.Module):
             self.first = nn.Linear(features, require_positive_int("hidden", hidden))
             features = hidden
         # skip_init: a fresh nn.Linear would draw random numbers only to have them overwritten.
-        self.last = nn.utils.skip_init(nn.Linear, features, start.shape[0])
+        self.last = nn.utils.skip_init(nn.Linear, features, start.shape[0], device=start.device)
         _start_at(self.last, start)
 
     @property
@@ -62,7 +62,8 @@ class Head(nn.Module):
 class _LazyStart(nn.LazyLinear):
     """A linear layer of yet unknown width that starts with weight 0 and a given bias, drawing no random numbers.
 
-    It turns into a plain `nn.Linear` at the first forward pass. Optimisers may be made before that.
+    It turns into a plain `nn.Linear` at the first forward pass. Optimisers may be made before that; counting
+    parameters, compiling, exporting and DDP have to wait for it.
     """
 
     def __init__(self, start: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 
@@ -14,13 +15,13 @@ from pstn._checks import (
     require_finite,
     require_floating,
     require_positive_int,
-    require_positive_number,
     require_size,
 )
 from pstn.nn.calls import call_on
 from pstn.nn.heads import Head, feature_width
+from pstn.nn.pytrees import register_namedtuple
 from pstn.noise import SamplingMethod
-from pstn.posterior import PointPosterior, Posterior, ThetaDistribution
+from pstn.posterior import PointPosterior, Posterior, ThetaDistribution, require_alpha
 from pstn.transforms import Transform
 from pstn.warp import Fill, InterpolationMode, PaddingMode, require_modes, warp
 
@@ -56,8 +57,10 @@ class SpatialTransformer(nn.Module):
         transform: the family of transformations.
         localizer: a module x (B, C, *in) -> features (B, F).
         size: spatial size of the output; that of the input when None.
-        features: F. When not given it is read off the localizer, or found at the first forward pass, without drawing
-            random numbers.
+        features: F. When not given it is read off the localizer where that can be (an attribute `features`, a
+            Sequential that ends in a Linear), or found at the first forward pass, without drawing random numbers. In
+            that case make an optimiser whenever you like, but run one batch before you count parameters, compile,
+            export or wrap in DDP; or pass F.
         probabilistic: False makes it the classic spatial transformer: a point posterior, S = 1, and a KL of 0.
         alpha: shape of the Gamma over the precision; the samples are Student-t with 2 alpha degrees of freedom.
         var_init: where the variance head starts, before softplus.
@@ -103,12 +106,14 @@ class SpatialTransformer(nn.Module):
             raise TypeError(f"localizer must be a torch.nn.Module, got {type(localizer).__name__}")
         require_modes(mode, padding_mode, fill, transform.ndim)
         require_choice("sampling", sampling, ("iid", "antithetic", "sobol"))
+        if not math.isfinite(var_init):
+            raise ValueError(f"var_init must be finite, got {var_init}")
         self.transform, self.localizer = transform, localizer
         self.size = None if size is None else require_size("size", size, transform.ndim)
         self.localizer_size = (
             None if localizer_size is None else require_size("localizer_size", localizer_size, transform.ndim)
         )
-        self.probabilistic, self.alpha = probabilistic, require_positive_number("alpha", alpha)
+        self.probabilistic, self.alpha = probabilistic, require_alpha(alpha)
         self.sampling, self.mode, self.padding_mode = sampling, mode, padding_mode
         if isinstance(fill, (int, float)):
             self.fill = float(fill)
@@ -169,6 +174,10 @@ class SpatialTransformer(nn.Module):
             (S, B, C, *size).
         """
         require_input("source", source, self.transform.ndim)
+        if theta.dim() != 3 or theta.shape[1] != source.shape[0]:
+            raise ValueError(
+                f"source must have the batch size of theta {tuple(theta.shape)}, (S, B, D), got {tuple(source.shape)}"
+            )
         # The samples of one input lie side by side in memory, as the warp reads them: it then copies no coordinates.
         grid = self.grid(theta.transpose(0, 1), source.shape[2:]).transpose(0, 1)
         return warp(
@@ -200,6 +209,9 @@ class SpatialTransformer(nn.Module):
     def extra_repr(self) -> str:
         """The settings, for printing."""
         return f"size={self.size}, probabilistic={self.probabilistic}, alpha={self.alpha}, sampling={self.sampling!r}"
+
+
+register_namedtuple(TransformerOutput, "pstn.TransformerOutput")
 
 
 def require_input(name: str, x: Any, ndim: int) -> None:

@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from pstn._checks import require_positive_int, require_size
+from pstn._checks import require_choice, require_positive_int, require_size
 
 __all__ = ["ConvClassifier", "ConvLocalizer", "SeriesClassifier", "SeriesLocalizer"]
 
@@ -38,6 +38,9 @@ class ConvLocalizer(nn.Module):
         super().__init__()
         self.in_channels = require_positive_int("in_channels", in_channels)
         ndim = 1 if isinstance(size, int) else len(size)
+        require_choice("the number of axes in size", ndim, (1, 2, 3))
+        if not filters:
+            raise ValueError("filters must hold at least one number of channels, got none")
         self.size = require_size("size", size, ndim)
         conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[ndim - 1]
         pool = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)[ndim - 1]

@@ -7,7 +7,7 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
-from pstn._checks import require_positive_int
+from pstn._checks import require_positive_int, require_size
 from pstn.nn.classifier import PSTN
 from pstn.nn.layer import SpatialTransformer
 from pstn.nn.networks import ConvLocalizer
@@ -52,9 +52,9 @@ class Frozen(nn.Module):
 def wrap(
     classifier: nn.Module,
     transform: str | Transform = "similarity",
-    *,
     in_channels: int = 3,
     freeze: bool = True,
+    *,
     size: int | Sequence[int] | None = None,
     ndim: int = 2,
     localizer: nn.Module | None = None,
@@ -66,14 +66,16 @@ def wrap(
 ) -> PSTN:
     """Put a probabilistic spatial transformer in front of a classifier.
 
-    At the start it looks at the input nearly as it is. Train it with `pstn.elbo_loss` on labelled data that are
+    At the start it looks around the input as it is, with a spread set by `var_init` ("translation" starts at a
+    centred crop). Train it with `pstn.elbo_loss` on labelled data that are
     rotated, shifted or scaled as in use; only the localizer learns when the classifier is frozen.
 
     Args:
         classifier: any module (N, C, *size) -> logits (N, K).
         transform: a family, or its name: "rotation", "translation", "crop", "similarity", "affine", "cpab", …
         in_channels: C, which the default localizer needs to know.
-        freeze: keep the classifier as it is: evaluation mode, no gradients for its parameters (marked in place).
+        freeze: keep the classifier as it is: evaluation mode, no gradients for its parameters (marked in place;
+            `model.requires_grad_(True)` would undo it).
         size: spatial size that the classifier takes; that of the input when None.
         ndim: 1 for series, 2 for images, 3 for volumes, where `transform` is a name.
         localizer: a module of your own (B, C, *in) -> (B, F); a small CNN when not given.
@@ -95,8 +97,8 @@ def wrap(
     family = make_transform(transform, ndim)
     require_positive_int("in_channels", in_channels)
     if localizer is None:
-        reading = localizer_size or _LOCALIZER_SIZE[family.ndim]
-        localizer_size = (reading,) if isinstance(reading, int) else tuple(reading)
+        reading = _LOCALIZER_SIZE[family.ndim] if localizer_size is None else localizer_size
+        localizer_size = require_size("localizer_size", reading, family.ndim)
         localizer = ConvLocalizer(in_channels, localizer_size, filters=(16, 32), kernel=5 if family.ndim < 3 else 3)
     layer = SpatialTransformer(family, localizer, size, localizer_size=localizer_size, **layer_options)
     head = Frozen(classifier) if freeze else classifier

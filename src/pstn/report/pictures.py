@@ -44,21 +44,21 @@ def draw_looks(
     Returns:
         The path.
     """
-    import matplotlib
+    # A Figure of its own, not pyplot's: whatever backend the caller uses stays as it is.
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
+    shown = x if display is None else display
+    was_training = model.training
     with torch.no_grad():
         prediction = model.eval()(x, samples, generator=generator)
-        shown = x if display is None else display
-        seen = model.layer.warp(shown, prediction.theta)
+        seen = model.layer.warp(shown, prediction.theta).cpu()
+    model.train(was_training)
+    shown, (log_probs, sample_log_probs, theta, posterior) = shown.cpu(), prediction
+    prediction = Prediction(log_probs.cpu(), sample_log_probs.cpu(), theta.cpu(), posterior)
     looks = prediction.theta.shape[0]
     rows, columns = len(x), looks + 2
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(1.35 * columns + 1.2, 1.45 * rows + 0.4), squeeze=False,
-        width_ratios=[1.25] + [1.0] * looks + [1.9], layout="constrained",
-    )  # fmt: skip
+    figure = Figure(figsize=(1.35 * columns + 1.2, 1.45 * rows + 0.4), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, width_ratios=[1.25] + [1.0] * looks + [1.9])
     for row in range(rows):
         _draw_input(axes[row, 0], shown[row], _boxes(model, prediction, row, x))
         for look in range(looks):
@@ -73,7 +73,6 @@ def draw_looks(
     target = Path(path)
     with write_atomically(target) as draft:
         figure.savefig(draft, dpi=130, format=target.suffix.lstrip(".") or "png")
-    plt.close(figure)
     return target
 
 

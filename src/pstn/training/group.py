@@ -18,7 +18,6 @@ from pstn.training.noise import BatchOrder, stream_keys, uniform
 from pstn.training.program import Constants, State, StepNoise
 from pstn.training.recipe import Member, Recipe, learning_rates
 from pstn.training.stacking import make_stack, make_template, view_rows
-from pstn.transforms import Transform
 
 __all__ = ["Group", "NoiseBlock", "precision_flags"]
 
@@ -74,10 +73,6 @@ class Group:
         if recipe.augment is not None:
             example = recipe.augment(example, torch.zeros(len(example), recipe.augment.width, device=device))
         self.template = make_template(models[0], example, recipe.samples, conv)
-        if len(models) > 1:
-            for part in self.template.module.modules():
-                if isinstance(part, Transform) and hasattr(part, "backend"):
-                    part.backend = "torch"  # its kernels have no rule for stacks of models; plain torch has
         self.stack, rows, buffers = make_stack(models, self.template, device)
         self.state = State(
             rows, torch.zeros_like(rows), torch.zeros_like(rows),

@@ -89,4 +89,6 @@ def from_pixels(pixels: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def _extent(points: Tensor, size: Sequence[int]) -> Tensor:
+    if len(size) != points.shape[-1]:
+        raise ValueError(f"size must hold {points.shape[-1]} numbers, one per axis of the points, got {tuple(size)}")
     return torch.tensor(tuple(size)[::-1], dtype=points.dtype, device=points.device)
