@@ -76,11 +76,8 @@ class TrainSettings:
         if not 0 <= self.valid_fraction < 1:
             raise SettingsError(f"valid_fraction must be at least 0 and below 1, got {self.valid_fraction}")
         for name in ("kl_weight", "lr"):
-            if len(getattr(self, name)) not in (1, self.models):
-                found = len(getattr(self, name))
-                raise SettingsError(
-                    f"{name} must hold one number, or one for each of {self.models} models, got {found}"
-                )
+            if (found := len(getattr(self, name))) not in (1, self.models):
+                raise SettingsError(f"{name} must hold one number or one for each of {self.models} models, got {found}")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainSettings:

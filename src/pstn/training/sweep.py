@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -75,16 +76,21 @@ def open_study(space: Mapping[str, Any], storage: str | None, name: str) -> Any:
     import optuna
 
     grid = all(isinstance(values, list) for values in space.values())
-    sampler = optuna.samplers.GridSampler(space) if grid else optuna.samplers.TPESampler(seed=0, constant_liar=True)
+    sampler: Any = None if grid else optuna.samplers.TPESampler(seed=0, constant_liar=True)
     backend: Any = storage
     if storage is not None and "://" not in storage:
         Path(storage).parent.mkdir(parents=True, exist_ok=True)
         from optuna.storages.journal import JournalFileBackend
 
         backend = optuna.storages.JournalStorage(JournalFileBackend(storage))
-    return optuna.create_study(
+    made = optuna.create_study(
         storage=backend, study_name=name, sampler=sampler, direction="minimize", load_if_exists=True
     )
+    if grid:
+        # Queued rather than sampled: whoever asks next, on any machine, takes the next combination.
+        for combination in itertools.product(*space.values()):
+            made.enqueue_trial(dict(zip(space, combination, strict=True)), skip_if_exists=True)
+    return made
 
 
 def run_sweep(
@@ -116,16 +122,19 @@ def run_sweep(
     space = dict(space or {"kl_weight": list(AUTHORS_KL_WEIGHTS)})
     for name, values in space.items():  # refuses unknown names and values that do not fit, before anything is trained
         settings.replace(models=1, **{name: values[0]})
-    made = open_study(space, storage, study)
-    sizes = [len(values) if isinstance(values, list) else 0 for values in space.values()]
-    left = trials or math.prod(sizes)
-    if left == 0:
+    grid = all(isinstance(values, list) for values in space.values())
+    if trials is None and not grid:
         raise SettingsError("trials must be given where a range is searched: it has no end of its own")
+    left = math.prod(len(values) for values in space.values()) if trials is None else trials
+    made = open_study(space, storage, study)
     while left > 0:
         asked: list[tuple[Any, dict[str, Any]]] = []
-        while len(asked) < min(together, left):
+        waiting = len(made.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,))) if grid else left
+        while len(asked) < min(together, left, waiting):
             trial = made.ask()
             asked.append((trial, {name: _suggest(trial, name, values) for name, values in space.items()}))
+        if not asked:
+            break  # others have taken what was left
         for trial, value in _train_all(settings, asked):
             made.tell(trial, value, state=None if math.isfinite(value) else optuna.trial.TrialState.FAIL)
             say(f"trial {trial.number}: validation loss {value:.4f} with {json.dumps(trial.params)}")
