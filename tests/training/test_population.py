@@ -181,6 +181,17 @@ def test_tracing_changes_no_bit(case, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(plain.tensors().values(), traced.tensors().values(), strict=True))
 
 
+@pytest.mark.slow
+def test_processes_of_their_own_change_no_bit():
+    x, y = images(16)
+    models, rows = [seeded(small_pstn, i) for i in range(3)], []
+    for workers in (False, True):
+        with Population(models, x, y, recipe=recipe(epochs=30), groups=2, workers=workers) as population:
+            population.fit()
+            rows.append(population.tensors())
+    assert all(torch.equal(a, b) for a, b in zip(rows[0].values(), rows[1].values(), strict=True))
+
+
 def test_frozen_parts_stay_and_shared_ones_are_held_once():
     x, y = images(16)
     classifier = seeded(small_cnn, 0)

@@ -124,7 +124,7 @@ class LitPSTN(pl.LightningModule):
 
     def _draw_samples(self, x: Tensor, theta: Tensor) -> None:
         """Images that the first inputs become under their samples, for TensorBoard: a row per input."""
-        board = getattr(self.logger, "experiment", None)
+        board: Any = getattr(self.logger, "experiment", None)
         model = self.model
         if not hasattr(board, "add_image") or not isinstance(model, TransformerClassifier) or x.dim() != 4:
             return

@@ -88,6 +88,7 @@ class Population:
         conv: how convolutions are computed, "library" or "matmul"; chosen by device and stack when None.
 
     Example:
+        >>> from pstn.training import make_members
         >>> x, y = torch.rand(32, 1, 28, 28), torch.arange(32) % 10
         >>> models = [pstn.nn.mnist_pstn() for _ in range(3)]
         >>> population = Population(models, x, y, make_members(3, kl_weight=[0.0, 1e-4, 1e-3]), Recipe(epochs=1))

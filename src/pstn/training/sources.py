@@ -101,8 +101,9 @@ def choose_subset(y: Tensor, pool: Tensor, size: int, seed: int) -> Tensor:
         seed: of the draw.
 
     Example:
-        >>> choose_subset(torch.arange(20) % 2, torch.arange(20), 4, seed=0).sort().values % 2
-        tensor([0, 1, 0, 1])
+        >>> chosen = choose_subset(torch.arange(20) % 2, torch.arange(20), 4, seed=0)
+        >>> torch.bincount(chosen % 2)
+        tensor([2, 2])
     """
     if not 1 <= size <= len(pool):
         raise ValueError(f"train_size must lie between 1 and {len(pool)}, the training examples there are, got {size}")
