@@ -104,9 +104,9 @@ class Split:
             floats = x.float() if x.is_floating_point() else x.float() / 255
             return (floats - floats.new_tensor(means).view(shape)) / floats.new_tensor(stds).view(shape)
 
+        # The background goes through the same arithmetic as the pixels, so that it stays equal to them to the last bit.
         raw = self.fill if isinstance(self.fill, tuple) else (self.fill,) * len(means)
-        scale = 1.0 if self.x.is_floating_point() else 255.0
-        fills = tuple((f / scale - m) / s for f, m, s in zip(raw, means, stds, strict=True))
+        fills = tuple(convert(torch.tensor(raw).view(1, -1, 1).to(self.x.dtype)).flatten().tolist())
         source = None if self.source is None else convert(self.source)
         fill = fills[0] if len(set(fills)) == 1 else fills
         return dataclasses.replace(self, x=convert(self.x), source=source, fill=fill)
