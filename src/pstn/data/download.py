@@ -125,7 +125,7 @@ def download(
     known = None if remote.sha256 is None else f"sha256:{remote.sha256}"
     reasons: list[str] = []
     folder.mkdir(parents=True, exist_ok=True)
-    with _part_file(folder, remote.name) as part, _quiet(pooch.get_logger()):
+    with _tidy(folder), _part_file(folder, remote.name) as part, _quiet(pooch.get_logger()):
         for turn in range(rounds):
             if turn:
                 time.sleep(pause)
@@ -184,6 +184,17 @@ class _Fetcher:
                     self.progress(self.remote.name, done, total)
         if total is not None and done < total:
             raise _Broken(f"the connection closed after {done:,} of {total:,} bytes")
+
+
+@contextlib.contextmanager
+def _tidy(folder: Path) -> Iterator[None]:
+    """Remove the folder again where a failure leaves it empty."""
+    try:
+        yield
+    except Exception:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        raise
 
 
 @contextlib.contextmanager

@@ -47,8 +47,8 @@ def open_stream(path: Path) -> Iterator[IO[bytes]]:
         if path.stat().st_size == 0:
             raise DataError(path, "is empty")
         with contextlib.ExitStack() as stack:
-            opened = gzip.open(path, "rb") if is_gzip(path) else path.open("rb")
-            yield cast("IO[bytes]", stack.enter_context(opened))
+            opener = gzip.open if is_gzip(path) else open
+            yield cast("IO[bytes]", stack.enter_context(opener(path, "rb")))
     except EOFError as error:
         raise DataError(path, "the gzip stream ends too early: the file is truncated, fetch it again") from error
     except (gzip.BadGzipFile, zlib.error) as error:
@@ -137,7 +137,16 @@ def read_npy(path: Path, *, mmap: bool = False) -> npt.NDArray[Any]:
             reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, _, dtype = reader(file)
             start = file.tell()
-    except (ValueError, EOFError, SyntaxError, TypeError, KeyError, OverflowError, RecursionError, MemoryError) as error:
+    except (
+        ValueError,
+        EOFError,
+        SyntaxError,
+        TypeError,
+        KeyError,
+        OverflowError,
+        RecursionError,
+        MemoryError,
+    ) as error:
         raise DataError(path, f"is not a .npy file ({error})", place="header") from error
     if dtype.hasobject:
         raise DataError(path, "holds Python objects, which only pickle can read: it is refused", place="header")

@@ -100,7 +100,7 @@ class RandomPlacement:
     Args:
         canvas: side of the canvas in pixels.
         size: side of the pasted image in pixels; the original is resized to it, averaging where it shrinks.
-        corners: the upper left corner is uniform on the whole numbers 0..corners-1, in x and y; by default all that fit.
+        corners: the upper left corner is uniform on the whole numbers 0..corners-1, in x and y; None for all that fit.
 
     The defaults are those of the authors' code: 28 pixels on a canvas of 96, with corners on 0..63. The paper's text
     instead shrinks the image to 50%, with a theta of scale 0.5, which is `RandomPlacement.as_in_text()`.
@@ -294,9 +294,7 @@ def load_placed_fashion(
     return _generate_all(base, maker or RandomPlacement(), seed, generator)
 
 
-def _generate_all(
-    base: Splits[Split], maker: Maker, seed: int, generator: torch.Generator | None
-) -> Splits[Generated]:
+def _generate_all(base: Splits[Split], maker: Maker, seed: int, generator: torch.Generator | None) -> Splits[Generated]:
     # Validation and test get draws of their own: one seed for both would turn the n-th image of each alike.
     validation = None if base.validation is None else generate(base.validation, maker, seed=2 * seed + 1)
     test = None if base.test is None else generate(base.test, maker, seed=2 * seed)

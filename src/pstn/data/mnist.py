@@ -181,7 +181,9 @@ def _read_pair(images: Path, labels: Path, verify_as: str | None) -> tuple[Tenso
     if len(pixels) != len(classes):
         raise DataError(labels, f"holds {len(classes):,} labels for the {len(pixels):,} images in {images}")
     if pixels.shape[1:] != (28, 28) or pixels.dtype != "u1":
-        raise DataError(images, f"holds {pixels.dtype} images of {pixels.shape[1:]}, where uint8 of (28, 28) are expected")
+        raise DataError(
+            images, f"holds {pixels.dtype} images of {pixels.shape[1:]}, where uint8 of (28, 28) are expected"
+        )
     if len(classes) and classes.max() > 9:
         at = int((classes > 9).argmax())
         raise DataError(labels, f"unknown label {classes[at]}: classes are 0 to 9", place=f"offset {8 + at}")
@@ -209,5 +211,7 @@ def _hold_out_last(split: Split, count: int) -> tuple[Split, Split | None]:
         return split, None
     cut = len(split) - count
     train = dataclasses.replace(split, x=split.x[:cut], y=split.y[:cut])
-    held_out = dataclasses.replace(split, x=split.x[cut:], y=split.y[cut:], name=split.name.replace("train", "validation"))
+    held_out = dataclasses.replace(
+        split, x=split.x[cut:], y=split.y[cut:], name=split.name.replace("train", "validation")
+    )
     return train, held_out

@@ -69,8 +69,8 @@ def _even_shares(available: list[int], k: int, generator: torch.Generator) -> li
 def stratified_indices(y: Tensor, fraction: float, *, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Divide positions in two, class by class: (the larger part, `fraction` of each class).
 
-    The share of each class is rounded to the nearest whole number, and at least one example of every class stays in
-    the first part.
+    The second part has `fraction` of all examples, rounded; classes share it in proportion, by largest remainders, and
+    at least one example of every class stays in the first part.
 
     Args:
         y: (N,) classes.
@@ -89,14 +89,25 @@ def stratified_indices(y: Tensor, fraction: float, *, seed: int = 0) -> tuple[Te
         raise ValueError(f"fraction must be at least 0 and below 1, got {fraction}")
     y = y.cpu()
     generator = torch.Generator().manual_seed(seed)
-    first, second = [torch.empty(0, dtype=torch.long)], [torch.empty(0, dtype=torch.long)]
-    for c in torch.unique(y):
+    classes, sizes = torch.unique(y, return_counts=True)
+    held_out = _proportional_shares(sizes.tolist(), fraction)
+    first, second = [], []
+    for c, share in zip(classes, held_out, strict=True):
         members = torch.nonzero(y == c).flatten()
         members = members[torch.randperm(len(members), generator=generator)]
-        held_out = min(int(len(members) * fraction + 0.5), len(members) - 1)
-        first.append(members[held_out:])
-        second.append(members[:held_out])
+        first.append(members[share:])
+        second.append(members[:share])
     return torch.cat(first).sort().values, torch.cat(second).sort().values
+
+
+def _proportional_shares(sizes: list[int], fraction: float) -> list[int]:
+    """How many of each class make up `fraction` of all, with none taken whole."""
+    exact = [size * fraction for size in sizes]
+    shares = [min(int(e), size - 1) for e, size in zip(exact, sizes, strict=True)]
+    by_remainder = sorted(range(len(sizes)), key=lambda c: shares[c] - exact[c])
+    for c in by_remainder[: max(0, int(sum(exact) + 0.5) - sum(shares))]:
+        shares[c] = min(shares[c] + 1, sizes[c] - 1)
+    return shares
 
 
 def read_indices(path: str | os.PathLike[str], *, size: int) -> Tensor:
