@@ -128,8 +128,8 @@ def _split_name(body: str) -> tuple[str, str]:
     if body[:1] in ("'", '"'):
         name, _, rest = body[1:].partition(body[0])
         return name, rest.strip()
-    name, *rest = body.split(None, 1) if body else [""]
-    return name, rest[0].strip() if rest else ""
+    words = body.split(None, 1)
+    return words[0] if words else "", words[1].strip() if len(words) > 1 else ""
 
 
 def _unquote(text: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
+import io
+import math
 import os
 import tempfile
 import zlib
@@ -23,6 +25,7 @@ __all__ = [
     "bounded_read",
     "is_gzip",
     "open_stream",
+    "parse_npy",
     "read_npy",
     "read_text",
     "sha256_of",
@@ -131,29 +134,38 @@ def read_npy(path: Path, *, mmap: bool = False) -> npt.NDArray[Any]:
         path: the file.
         mmap: map the file instead of reading it, copy-on-write: for arrays larger than memory.
     """
+    with path.open("rb") as file:
+        shape, _, dtype, start = _npy_header(file, path, None)
+    _check_npy_length(path, None, shape, dtype, path.stat().st_size - start)
+    empty = 0 in shape
+    return cast("npt.NDArray[Any]", np.load(path, allow_pickle=False, mmap_mode="c" if mmap and not empty else None))
+
+
+def parse_npy(content: bytes, path: Path, place: str) -> npt.NDArray[Any]:
+    """An array from the bytes of a .npy file, without pickle; `path` and `place` are for messages."""
+    shape, fortran, dtype, start = _npy_header(io.BytesIO(content), path, place)
+    _check_npy_length(path, place, shape, dtype, len(content) - start)
+    flat = np.frombuffer(content, dtype, offset=start)
+    return flat.reshape(shape, order="F" if fortran else "C").copy()
+
+
+def _npy_header(stream: IO[bytes], path: Path, place: str | None) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     try:
-        with path.open("rb") as file:
-            version = np.lib.format.read_magic(file)
-            reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, dtype = reader(file)
-            start = file.tell()
-    except (
-        ValueError,
-        EOFError,
-        SyntaxError,
-        TypeError,
-        KeyError,
-        OverflowError,
-        RecursionError,
-        MemoryError,
-    ) as error:
-        raise DataError(path, f"is not a .npy file ({error})", place="header") from error
+        version = np.lib.format.read_magic(stream)
+        reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = reader(stream)
+    except MemoryError:
+        raise
+    except Exception as error:  # the header is a Python literal, and its reader raises what evaluating one can raise
+        raise DataError(path, f"is not a .npy file ({error})", place=place or "header") from error
     if dtype.hasobject:
-        raise DataError(path, "holds Python objects, which only pickle can read: it is refused", place="header")
-    promised = dtype.itemsize
-    for extent in shape:
-        promised *= int(extent)
-    held = path.stat().st_size - start
-    if promised != held or min(shape, default=0) < 0:
-        raise DataError(path, f"the header promises {promised:,} bytes ({dtype}, {shape}), the file holds {held:,}")
-    return cast("npt.NDArray[Any]", np.load(path, allow_pickle=False, mmap_mode="c" if mmap and promised else None))
+        problem = "holds Python objects, which only pickle can read: it is refused"
+        raise DataError(path, problem, place=place or "header")
+    return shape, fortran, dtype, stream.tell()
+
+
+def _check_npy_length(path: Path, place: str | None, shape: tuple[int, ...], dtype: np.dtype[Any], held: int) -> None:
+    promised = dtype.itemsize * math.prod(int(extent) for extent in shape)
+    if promised != held or any(extent < 0 for extent in shape):
+        problem = f"the header promises {promised:,} bytes ({dtype}, {shape}), the file holds {held:,}"
+        raise DataError(path, problem, place=place or "header")

@@ -133,10 +133,10 @@ def _check_channels(parts: Sequence[RawSeries]) -> None:
 
 
 def _cut_end(values: Values, part: RawSeries, at: int) -> Values:
-    real = ~np.isnan(values).all(axis=0)
-    if not real.any():
+    real = np.flatnonzero(~np.isnan(values).all(axis=0))
+    if not len(real):
         raise DataError(part.path, "the series holds no value", place=f"line {part.lines[at]}")
-    return values[:, : int(real.nonzero()[0][-1]) + 1]
+    return values[:, : int(real[-1]) + 1]
 
 
 def _refuse_odd(parts: Sequence[RawSeries], cut: Sequence[Sequence[Values]]) -> None:

@@ -112,8 +112,9 @@ class Split:
         return dataclasses.replace(self, x=convert(self.x), source=source, fill=fill)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Split:
-        tensors = {name: getattr(self, name) for name in _TENSORS}
-        return dataclasses.replace(self, **{k: change(v) for k, v in tensors.items() if v is not None})
+        present = {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
+        changed: dict[str, Any] = {name: change(tensor) for name, tensor in present.items()}
+        return dataclasses.replace(self, **changed)
 
 
 class Sized(Protocol):

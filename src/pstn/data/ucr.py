@@ -27,7 +27,15 @@ from pstn.data.split import Split, Splits
 from pstn.data.subsets import stratified_indices
 from pstn.data.ucr_sums import UCR_RECORDS, PartRecord
 
-__all__ = ["compare_with_archive", "fetch_ucr", "find_ucr", "load_italy_power_demand", "load_ucr", "ucr_name"]
+__all__ = [
+    "compare_with_archive",
+    "fetch_ucr",
+    "find_ucr",
+    "load_italy_power_demand",
+    "load_series_file",
+    "load_ucr",
+    "ucr_name",
+]
 
 _SITE = "https://timeseriesclassification.com/aeon-toolkit/"
 _MIRROR = "https://www.timeseriesclassification.com/aeon-toolkit/"
@@ -98,6 +106,34 @@ def _build(name: str, parts: list[RawSeries], policy: Policy, validation: float,
         splits.append(Split(x, encode_labels(series.labels, classes), classes, f"{name} {which}", mask=mask))
     test = splits[1] if len(splits) > 1 else None
     return hold_out(splits[0], validation, seed, test)
+
+
+def load_series_file(
+    path: str | os.PathLike[str],
+    *,
+    policy: Policy = "refuse",
+    validation: float = 0.25,
+    test: float = 0.2,
+    seed: int = 0,
+) -> Splits[Split]:
+    """Series of your own from one file, or from NAME_TRAIN with NAME_TEST beside it.
+
+    Args:
+        path: a .tsv, .ts or .arff file, plain or gzipped.
+        policy: as for `load_ucr`.
+        validation: the share of the training part set aside.
+        test: the share of a single file to test on; a NAME_TRAIN file has its NAME_TEST.
+        seed: of these divisions.
+    """
+    path = Path(path)
+    beside = path.with_name(path.name.replace("_TRAIN.", "_TEST."))
+    name = path.name.split("_TRAIN.")[0].split(".")[0]
+    if beside != path and beside.is_file():
+        return _build(name, [read_series(path), read_series(beside)], policy, validation, seed)
+    whole = _build(name, [read_series(path)], policy, 0.0, seed).train
+    rest, tested = stratified_indices(whole.y, test, seed=seed)
+    held = dataclasses.replace(whole.take(tested), name=f"{name} test") if len(tested) else None
+    return hold_out(whole.take(rest), validation, seed, held)
 
 
 def hold_out(train: Split, fraction: float, seed: int, test: Split | None) -> Splits[Split]:

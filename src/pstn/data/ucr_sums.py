@@ -62,9 +62,7 @@ UCR_RECORDS: dict[str, SetRecord] = {
         PartRecord(1000, "a5d44c056e929ce6f406c9e88c135f1d0996bfe73f3aa4508804914956477a02"),
         PartRecord(
             6164,
-            copies={
-                "ff6c8f19ea34333359af153a5370fa897528bdf43a3b31219476f710ac9b4175": "the first series of 6,164 is missing"
-            },
+            copies={"ff6c8f19ea34333359af153a5370fa897528bdf43a3b31219476f710ac9b4175": "its first series is missing"},
         ),
     ),
     "UWaveGestureLibraryX": SetRecord(
