@@ -8,6 +8,7 @@ import tempfile
 import zipfile
 import zlib
 from pathlib import Path
+from typing import IO, cast
 
 from pstn.data.errors import DataError
 from pstn.data.files import MAX_RATIO, bounded_read
@@ -92,5 +93,9 @@ def _unpack_into(path: Path, work: Path, limit: int) -> None:
             destination.parent.mkdir(parents=True, exist_ok=True)
             with destination.open("wb") as file:
                 shutil.copyfileobj(content, file)  # type: ignore[arg-type]  # a regular member always has content
+        # The checksum of a compressed stream is at its end, behind what tarfile cares to read.
+        rest = cast("IO[bytes]", archive.fileobj)
+        while left > 0 and (portion := rest.read(1 << 20)):
+            left -= len(portion)
     if not seen:
         raise DataError(path, "holds no files")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -158,13 +159,14 @@ class _Fetcher:
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
         try:
             with requests.get(url, headers=headers, stream=True, timeout=self.timeout) as response:
-                if response.status_code == 416:  # the part is longer than the file: it is not of this file
+                if response.status_code == 416 and done:  # the part does not fit the file, or parts are not served
                     self.part.unlink()
-                    raise _Broken("the part fetched before does not fit the file; starting afresh")
+                    return self(url, output_file, pooch)
                 response.raise_for_status()
                 self._store(response, done if response.status_code == 206 else 0)
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise _Broken(_reason(error)) from error
+        # pooch made its temporary file private; a data file should obey the user's umask, as the part does.
         self.part.replace(output_file)
 
     def _store(self, response: Any, start: int) -> None:
@@ -202,11 +204,12 @@ def _part_file(folder: Path, name: str) -> Iterator[Path]:
     """Where an unfinished download lives. It survives a stopped process, so that the next one can continue."""
     shared = folder / f".{name}.part"
     with _lock(folder / f".{name}.lock") as owned:
-        part = shared if owned else folder / f".{name}.{os.getpid()}.part"
+        part = shared if owned else folder / f".{name}.{os.getpid()}-{threading.get_ident()}.part"
         try:
             yield part
-        except Exception:
-            part.unlink(missing_ok=True)
+        except BaseException as error:
+            if not owned or isinstance(error, Exception):
+                part.unlink(missing_ok=True)
             raise
 
 
@@ -222,7 +225,11 @@ def _lock(path: Path) -> Iterator[bool]:
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The file may have been removed by its last holder between our opening and our locking it.
+            held = os.fstat(file.fileno()).st_ino == path.stat().st_ino
         except OSError:
+            held = False
+        if not held:
             yield False
             return
         try:

@@ -54,9 +54,10 @@ def find_mtsd(root: str | os.PathLike[str] | None = None) -> tuple[Path, Path]:
                 return annotated, images[0]
     raise MissingDataError(
         "mtsd_v2_fully_annotated",
-        f"is missing; looked in {', '.join(map(str, places))}. MTSD needs registration with its publisher "
-        "(https://www.mapillary.com/dataset/trafficsign): unpack it there; "
-        "`pstn data get mtsd` says how, `pstn data check FOLDER` checks it",
+        f"is missing; looked in {', '.join(map(str, places))}. MTSD cannot be downloaded without registration: get it "
+        "from https://www.mapillary.com/dataset/trafficsign and unpack its archives so that "
+        f"{places[0] / 'mtsd_v2_fully_annotated' / 'annotations'} and {places[0] / 'images'} are there; "
+        "to check it: pstn data check FOLDER",
     )
 
 
