@@ -202,6 +202,6 @@ def find_traffic_signs(root: str | os.PathLike[str] | None = None) -> Path:
             return archives[0]
     raise MissingDataError(
         "traffic-signs",
-        f"is missing; looked in {', '.join(map(str, places))} for images/ with labels/ and classes.txt, or a .tar.gz of "
+        f"is missing; looked in {', '.join(map(str, places))} for images/, labels/ and classes.txt, or a .tar.gz of "
         "them. It has no public mirror; any YOLO folder will do: put it there, or pass its path to pstn.data.load_yolo",
     )

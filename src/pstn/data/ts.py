@@ -50,8 +50,8 @@ def _read_header(path: Path, lines: Iterator[tuple[int, str]]) -> tuple[tuple[st
             continue
         if line[0] != "@":
             raise DataError(path, "values before the @data line", place=f"line {number}")
-        key, *words = line[1:].split()
-        key = key.lower() if key else ""
+        name, *words = line.split()
+        key = name[1:].lower()
         if key == "data":
             break
         if key in entries and key != "problemname":  # which files of the archive do repeat, and which says nothing
