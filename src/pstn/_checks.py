@@ -68,7 +68,7 @@ def require_positive_number(name: str, value: Any) -> float:
     """Refuse anything but a finite number above 0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number above 0, got {value!r}")
-    if not (math.isfinite(value) and value > 0):
+    if not 0 < value < math.inf:
         raise ValueError(f"{name} must be a finite number above 0, got {value}")
     return float(value)
 

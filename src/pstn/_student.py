@@ -43,7 +43,10 @@ def student_t_quantile(u: Tensor, df: float) -> Tensor:
     u = uniform_bounds(u)
     if df == 2:
         return (2 * u - 1) / torch.sqrt(2 * u * (1 - u))
-    knots, slopes = (torch.as_tensor(part, device=u.device).to(u.dtype) for part in _table(df))
+    if torch.compiler.is_compiling():
+        # With dynamic=True a float is a symbol; the length of a range makes the compiler settle on its value.
+        df = len(range(int(df * 2**20))) / 2**20
+    knots, slopes = _table_on(df, str(u.device)).to(u.dtype)
     tail = torch.minimum(u, 1 - u)
     step = _REACH / _PIECES
     depth = (-torch.log(2 * tail)).clamp(0, _REACH) / step
@@ -55,7 +58,18 @@ def student_t_quantile(u: Tensor, df: float) -> Tensor:
     return torch.where(u < 0.5, -torch.sinh(height), torch.sinh(height))
 
 
+# The compiler must not look into a cache, nor into numpy.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _table_on(df: float, device: str) -> Tensor:
+    """The table as a tensor (2, pieces + 1), made once for each device: a graph under capture takes no host copies."""
+    return _cached_table(df, device)
+
+
 @lru_cache(maxsize=32)
+def _cached_table(df: float, device: str) -> Tensor:
+    return torch.from_numpy(np.stack(_table(df))).to(device)
+
+
 def _table(df: float) -> tuple[_Array, _Array]:
     """Heights asinh(t) and their slopes at evenly spaced depths -log(2 * tail probability).
 

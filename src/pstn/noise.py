@@ -53,11 +53,18 @@ def draw_noise(
     if method == "sobol":
         u = _sobol(samples, shape, generator, home)
     elif method == "antithetic":
-        half = torch.rand((samples + 1) // 2, *shape, generator=generator, device=home)
+        half = _uniform((samples + 1) // 2, *shape, generator=generator, device=home)
         u = torch.cat([half, 1 - half])[:samples]
     else:
-        u = torch.rand(samples, *shape, generator=generator, device=home)
+        u = _uniform(samples, *shape, generator=generator, device=home)
     return uniform_bounds(u).to(device)
+
+
+def _uniform(*shape: int, generator: torch.Generator | None, device: torch.device | None) -> Tensor:
+    # Passing generator=None on picks an overload of torch.rand that does not compile with dynamic shapes.
+    if generator is None:
+        return torch.rand(*shape, device=device)
+    return torch.rand(*shape, generator=generator, device=device)
 
 
 def _sobol(

@@ -156,9 +156,13 @@ class Posterior(ThetaDistribution):
             beta0: rate of the prior.
         """
         alpha0, beta0 = require_positive_number("alpha0", alpha0), require_positive_number("beta0", beta0)
-        constant = math.lgamma(alpha0) - math.lgamma(self.alpha) - self.alpha
-        constant += (self.alpha - alpha0) * float(torch.digamma(torch.tensor(self.alpha, dtype=torch.float64)))
-        return constant + alpha0 * torch.log(self.beta / beta0) + self.alpha * beta0 / self.beta
+        divergence = alpha0 * torch.log(self.beta / beta0) + self.alpha * (beta0 / self.beta - 1)
+        if self.alpha == alpha0:
+            return divergence
+        # Special functions through torch, in float64: Python's math has no digamma and does not compile.
+        a, a0 = (torch.full((), shape, dtype=torch.float64, device=self.beta.device) for shape in (self.alpha, alpha0))
+        constant = torch.lgamma(a0) - torch.lgamma(a) + (a - a0) * torch.digamma(a)
+        return divergence + constant.to(divergence.dtype)
 
     def quantile(self, probability: float | Tensor) -> Tensor:
         """The value that each parameter stays below with this probability, (..., D).

@@ -25,8 +25,8 @@ _FAR = 1e6
 def warp(
     x: Tensor,
     grid: Tensor,
-    *,
     fill: Fill = 0.0,
+    *,
     mode: InterpolationMode = "bilinear",
     padding_mode: PaddingMode = "zeros",
 ) -> Tensor:

@@ -1,6 +1,6 @@
 """Networks: localizers, the spatial transformer layer, classifiers."""
 
-from pstn.nn.classifier import PSTN, STN, Prediction
+from pstn.nn.classifier import PSTN, STN, Prediction, TransformerClassifier
 from pstn.nn.layer import SpatialTransformer, TransformerOutput
 from pstn.nn.networks import ConvClassifier, ConvLocalizer, SeriesClassifier, SeriesLocalizer
 from pstn.nn.paper import mnist_cnn, mnist_pstn, mnist_stn
@@ -16,6 +16,7 @@ __all__ = [
     "SeriesClassifier",
     "SeriesLocalizer",
     "SpatialTransformer",
+    "TransformerClassifier",
     "TransformerOutput",
     "mnist_cnn",
     "mnist_pstn",

@@ -9,7 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pstn._checks import require_finite, require_floating, require_positive_int, require_positive_number, require_size
+from pstn._checks import (
+    require_choice,
+    require_finite,
+    require_floating,
+    require_positive_int,
+    require_positive_number,
+    require_size,
+)
 from pstn.nn.calls import call_on
 from pstn.nn.heads import Head, feature_width
 from pstn.noise import SamplingMethod
@@ -95,6 +102,7 @@ class SpatialTransformer(nn.Module):
         if not isinstance(localizer, nn.Module):
             raise TypeError(f"localizer must be a torch.nn.Module, got {type(localizer).__name__}")
         require_modes(mode, padding_mode, fill, transform.ndim)
+        require_choice("sampling", sampling, ("iid", "antithetic", "sobol"))
         self.transform, self.localizer = transform, localizer
         self.size = None if size is None else require_size("size", size, transform.ndim)
         self.localizer_size = (
@@ -161,9 +169,11 @@ class SpatialTransformer(nn.Module):
             (S, B, C, *size).
         """
         require_input("source", source, self.transform.ndim)
+        # The samples of one input lie side by side in memory, as the warp reads them: it then copies no coordinates.
+        grid = self.grid(theta.transpose(0, 1), source.shape[2:]).transpose(0, 1)
         return warp(
             source,
-            self.grid(theta, source.shape[2:]),
+            grid,
             fill=self.fill,
             mode=self.mode,
             padding_mode=self.padding_mode,

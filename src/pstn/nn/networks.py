@@ -108,7 +108,9 @@ def _series_body(in_channels: int, filters: Sequence[int], kernels: Sequence[int
     """Conv-BatchNorm-ReLU stages that keep a series' length, then its mean over time: (B, C, L) -> (B, F)."""
     stages: list[nn.Module] = []
     for (inputs, outputs), kernel in zip(pairwise((in_channels, *filters)), kernels, strict=True):
-        stages += [nn.Conv1d(inputs, outputs, kernel, padding="same"), nn.BatchNorm1d(outputs), nn.ReLU()]
+        # padding="same" would do, but warns that it copies the input where the kernel is even.
+        pad = nn.ZeroPad1d(((kernel - 1) // 2, kernel // 2))
+        stages += [pad, nn.Conv1d(inputs, outputs, kernel), nn.BatchNorm1d(outputs), nn.ReLU()]
     return nn.Sequential(*stages, nn.AdaptiveAvgPool1d(1), nn.Flatten())
 
 

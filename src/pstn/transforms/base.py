@@ -205,12 +205,13 @@ class MatrixTransform(Transform):
         return self._matrix(self._checked_theta(theta), self._checked_aspect(aspect))
 
     def _map(self, theta: Tensor, points: Tensor, aspect: Sequence[float]) -> Tensor:
-        matrix = self._matrix(theta, aspect)[..., None, :, :]
-        # Products and sums, not a matmul: autocast and TF32 would round coordinates to a few bits.
-        mapped = matrix[..., self.ndim]
+        # Coordinates are made one plane (all x, all y, …) after another, which is several times faster than pairs, and
+        # by products and sums, not a matmul: autocast and TF32 would round them to a few bits.
+        rows = self._matrix(theta, aspect).movedim(-2, 0)[..., None]
+        planes = rows[..., self.ndim, :]
         for axis in range(self.ndim):
-            mapped = torch.addcmul(mapped, matrix[..., axis], points[..., axis, None])
-        return mapped
+            planes = torch.addcmul(planes, rows[..., axis, :], points[..., axis])
+        return planes.movedim(0, -1)
 
     def _unmap(self, theta: Tensor, points: Tensor, aspect: Sequence[float]) -> Tensor:
         matrix = self._matrix(theta, aspect)
