@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_files import reads_or_raises
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_files import reads_or_raises
 from pstn.data import DataError
 from pstn.data.archives import read_zip_member, unpack_tar
-from pstn.data.files import atomic_write, parse_npy, read_npy, read_text, sha256_of_content
+from pstn.data.files import parse_npy, read_npy, read_text, sha256_of_content
 from pstn.data.places import cache_folder, inside, search_folders
 
 
@@ -51,24 +51,6 @@ def test_the_platforms_cache(monkeypatch, platform, part):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("sys.platform", platform)
     assert cache_folder().as_posix().endswith(part)
-
-
-def test_a_write_that_breaks_leaves_the_old_file(tmp_path):
-    target = tmp_path / "file"
-    target.write_bytes(b"old")
-
-    def break_off():
-        with atomic_write(target) as file:
-            file.write(b"half")
-            raise RuntimeError("broken")
-
-    with pytest.raises(RuntimeError):
-        break_off()
-    assert target.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [target]
-    with atomic_write(target) as file:
-        file.write(b"new")
-    assert target.read_bytes() == b"new"
 
 
 def test_text_is_bounded_and_must_be_text(tmp_path):

@@ -74,7 +74,13 @@ def _meets(box: Box, other: Box, margin: float, photo: Photo) -> bool:
 
 
 def isolated_signs(photos: Iterable[Photo], margin: float = 150.0) -> list[Sign]:
-    """All boxes of all photos that stand alone; see `isolated`."""
+    """All boxes of all photos that stand alone; see `isolated`.
+
+    Example:
+        >>> photo = Photo("p", Path("p.jpg"), 1000, 500, (Box(0, 0, 10, 10, "a"), Box(900, 0, 910, 10, "b")))
+        >>> [sign.box.label for sign in isolated_signs([photo])]
+        ['a', 'b']
+    """
     return [
         Sign(photo, box)
         for photo in photos
@@ -86,7 +92,18 @@ def isolated_signs(photos: Iterable[Photo], margin: float = 150.0) -> list[Sign]
 def commonest_classes(
     signs: Iterable[Sign], count: int = 10, *, leave_out: Sequence[str] = ("other-sign",)
 ) -> tuple[str, ...]:
-    """The `count` labels that occur most often, the commonest first; labels that occur equally often go by name."""
+    """The `count` labels that occur most often, the commonest first; labels that occur equally often go by name.
+
+    Args:
+        signs: e.g. from `isolated_signs`.
+        count: how many labels.
+        leave_out: labels that are no class.
+
+    Example:
+        >>> photo = Photo("p", Path("p.jpg"), 1000, 500, ())
+        >>> commonest_classes([Sign(photo, Box(0, 0, 9, 9, label)) for label in "abcb"], 2)
+        ('b', 'a')
+    """
     tally = Counter(sign.box.label for sign in signs if sign.box.label not in leave_out)
     return tuple(label for label, _ in sorted(tally.items(), key=lambda item: (-item[1], item[0]))[:count])
 

@@ -43,7 +43,7 @@ class Finding:
 
 
 def check(path: str | os.PathLike[str]) -> Iterator[Finding]:
-    """Look through a file or a folder and everything below it, one finding at a time.
+    r"""Look through a file or a folder and everything below it, one finding at a time.
 
     Files of kinds that this package does not read are passed over. YOLO and MTSD folders are one finding each, and so
     are the images of one folder.
@@ -52,8 +52,11 @@ def check(path: str | os.PathLike[str]) -> Iterator[Finding]:
         path: the file or folder.
 
     Example:
-        >>> for finding in check("my-data"):  # doctest: +SKIP
-        ...     print(finding.status, finding.path, finding.note)
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "Toy_TRAIN.tsv"
+        >>> _ = path.write_text("1\t0.5\tabc\n")
+        >>> [(finding.status, finding.note) for finding in check(path)]
+        [('damaged', "line 1, column 3: 'abc' is not a number")]
     """
     path = Path(path)
     if path.is_file():

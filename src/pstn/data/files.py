@@ -1,4 +1,4 @@
-"""Reading and writing files of unknown quality: bounded, checked and atomic."""
+"""Reading files of unknown quality: bounded and checked."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import gzip
 import hashlib
 import io
 import math
-import os
-import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +19,6 @@ from pstn.data.errors import DataError
 
 __all__ = [
     "MAX_RATIO",
-    "atomic_write",
     "bounded_read",
     "is_gzip",
     "open_stream",
@@ -102,29 +99,6 @@ def sha256_of_content(path: Path, *, limit: int = 1 << 34) -> str:
             if seen > limit:
                 raise DataError(path, f"unpacks to more than {limit:,} bytes, which is the limit")
     return digest.hexdigest()
-
-
-@contextlib.contextmanager
-def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears under its name whole, or not at all.
-
-    It is written beside its place under a temporary name and moved there at the end; an exception removes it.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp files are private to their owner; a data file should obey the user's umask as any other.
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def read_npy(path: Path, *, mmap: bool = False) -> npt.NDArray[Any]:

@@ -233,6 +233,13 @@ def generate(
         maker: `RandomRotation()`, `RandomPlacement()`, or one of your own.
         seed: fixes the draw. It is made on the CPU, so that every device gets the same test set.
         generator: for fresh draws, without a seed.
+
+    Example:
+        >>> import pstn
+        >>> base = pstn.data.load("digits", normalise=False).test
+        >>> batch = generate(base, RandomRotation(), seed=0).batch(range(64))
+        >>> undo = pstn.Rotation().inverse(batch.theta)
+        >>> upright = pstn.warp(batch.x, pstn.Rotation().grid(undo, (28, 28)), fill=batch.fill)
     """
     if seed is None:
         return Generated(base, maker, None, generator)

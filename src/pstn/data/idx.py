@@ -32,8 +32,11 @@ def read_idx(path: Path, *, ndim: int | None = None, limit: int = 1 << 32) -> np
         DataError: the magic number is not IDX's, or the file holds fewer or more values than its header says.
 
     Example:
-        >>> read_idx(Path("train-labels-idx1-ubyte.gz"), ndim=1).shape  # doctest: +SKIP
-        (60000,)
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "labels-idx1-ubyte"
+        >>> _ = path.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3]) + bytes([7, 2, 1]))
+        >>> read_idx(path, ndim=1).tolist()
+        [7, 2, 1]
     """
     path = Path(path)
     with open_stream(path) as stream:

@@ -158,6 +158,17 @@ def from_npz(path: str | os.PathLike[str], *, kind: Literal["image", "series"] |
     """Arrays from an .npz file: x and y, or x_train and y_train with, if there, x_test, y_test, x_validation, ...
 
     Nothing is unpickled, and no array may be larger than the file says.
+
+    Args:
+        path: the file.
+        kind: "image" or "series", as for `from_arrays`.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "mine.npz"
+        >>> np.savez(path, x=np.zeros((4, 24)), y=["a", "b", "a", "b"])
+        >>> from_npz(path).train.x.shape
+        torch.Size([4, 1, 24])
     """
     path = Path(path)
     arrays = {}
@@ -208,6 +219,17 @@ def from_folder(
 
     Returns:
         Images (N, C, H, W) as uint8; `as_float` makes numbers of them.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> root = Path(tempfile.mkdtemp())
+        >>> for name in ("cat", "dog"):
+        ...     (root / name).mkdir()
+        ...     Image.new("RGB", (32, 24)).save(root / name / "1.png")
+        >>> splits = from_folder(root, test=0.0)
+        >>> splits.train.x.shape, splits.train.classes
+        (torch.Size([2, 3, 24, 32]), ('cat', 'dog'))
     """
     root = Path(root)
     if not root.is_dir():
@@ -224,7 +246,19 @@ def from_folder(
 
 
 def divide(split: Split, *, test: float, validation: float = 0.0, seed: int = 0) -> Splits[Split]:
-    """Divide examples into training, validation and test parts, class by class."""
+    """Divide examples into training, validation and test parts, class by class.
+
+    Args:
+        split: the examples.
+        test: the share of each class to test on.
+        validation: the share of each class to validate on.
+        seed: of the draw.
+
+    Example:
+        >>> split = from_arrays(np.zeros((100, 24)), np.arange(100) % 4)
+        >>> divide(split, test=0.2, validation=0.2).sizes()
+        {'train': 60, 'validation': 20, 'test': 20}
+    """
     if not 0 <= test + validation < 1:
         raise ValueError(f"test + validation must be at least 0 and below 1, got {test} + {validation}")
     rest, tested = stratified_indices(split.y, test, seed=seed)

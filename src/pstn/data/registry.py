@@ -60,6 +60,10 @@ def get(name: str, *, progress: Progress | None = None) -> str:
     Args:
         name: as for `load`.
         progress: told how far a download is.
+
+    Example:
+        >>> get("digits")
+        'the package: it ships with pstn'
     """
     known = find_known(name)
     if known is not None:

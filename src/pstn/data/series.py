@@ -33,6 +33,10 @@ class RawSeries:
         labels: one per series.
         lines: the line each series was read from, for messages.
         declared: the classes the header names, where it names them.
+
+    Example:
+        >>> len(RawSeries(Path("toy.tsv"), (np.zeros((1, 9)),), ("a",), (1,)))
+        1
     """
 
     path: Path
@@ -104,6 +108,13 @@ def stack_series(parts: Sequence[RawSeries], policy: Policy = "refuse") -> list[
 
     Returns:
         For each part (x, mask): x (N, C, L) float32; mask (N, L) bool with "pad", else None.
+
+    Example:
+        >>> values = (np.array([[1.0, 2.0, 3.0]]), np.array([[4.0, 5.0]]))
+        >>> series = RawSeries(Path("toy.tsv"), values, ("a", "b"), (1, 2))
+        >>> [(x, mask)] = stack_series([series], policy="pad")
+        >>> x[1].tolist(), mask[1].tolist()
+        ([[4.0, 5.0, 0.0]], [True, True, False])
     """
     require_choice("policy", policy, ("refuse", "resample", "pad"))
     _check_channels(parts)

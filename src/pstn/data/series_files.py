@@ -34,7 +34,7 @@ def series_format(path: Path) -> str | None:
 
 
 def read_series(path: str | os.PathLike[str], *, limit: int = _LIMIT) -> RawSeries:
-    """Read a file of labelled series, univariate or multivariate.
+    r"""Read a file of labelled series, univariate or multivariate.
 
     Args:
         path: a .tsv (or .txt, .csv: label first), .ts or .arff file, plain or gzipped.
@@ -44,8 +44,12 @@ def read_series(path: str | os.PathLike[str], *, limit: int = _LIMIT) -> RawSeri
         DataError: something in the file cannot be read; the message names the line and the column.
 
     Example:
-        >>> read_series("GunPoint_TRAIN.ts").values[0].shape  # doctest: +SKIP
-        (1, 150)
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "Toy_TRAIN.tsv"
+        >>> _ = path.write_text("up\t1.5\t2\t3\ndown\t4\t5\t6\n")
+        >>> series = read_series(path)
+        >>> series.labels, series.values[0].tolist()
+        (('up', 'down'), [[1.5, 2.0, 3.0]])
     """
     path = Path(path)
     suffix = series_format(path)

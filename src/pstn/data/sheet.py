@@ -14,9 +14,9 @@ from torch import Tensor
 
 from pstn._checks import require_positive_int
 from pstn.data.errors import require_package
-from pstn.data.files import atomic_write
 from pstn.data.split import Sized, Split
 from pstn.data.subsets import balanced_indices
+from pstn.files import write_atomically
 
 __all__ = ["contact_sheet"]
 
@@ -50,8 +50,9 @@ def contact_sheet(
         The path of the file.
 
     Example:
-        >>> contact_sheet(pstn.data.load("digits").train, "digits.png")  # doctest: +SKIP
-        PosixPath('digits.png')
+        >>> import tempfile, pstn
+        >>> contact_sheet(pstn.data.load("digits").train, Path(tempfile.mkdtemp()) / "digits.png").name
+        'digits.png'
     """
     try:
         from PIL import Image, ImageDraw, ImageFont
@@ -84,8 +85,8 @@ def contact_sheet(
             caption = _shorten(draw, text, small, _CELL)
             draw.text((left + _CELL / 2, top + _CELL + 3 + line * _CAPTION), caption, _FAINT, small, anchor="ma")
     target = Path(path)
-    with atomic_write(target) as file:
-        sheet.save(file, format="PNG")
+    with write_atomically(target) as draft:
+        sheet.save(draft, format="PNG")
     return target
 
 

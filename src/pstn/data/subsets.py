@@ -124,8 +124,11 @@ def read_indices(path: str | os.PathLike[str], *, size: int) -> Tensor:
         DataError: the file is not such an array, or a position is out of range or occurs twice.
 
     Example:
-        >>> read_indices("fold0.npy", size=60_000)  # doctest: +SKIP
-        tensor([ 17, 42, 51023])
+        >>> import numpy, tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "fold0.npy"
+        >>> numpy.save(path, [17, 42, 51023])
+        >>> read_indices(path, size=60_000)
+        tensor([   17,    42, 51023])
     """
     path = Path(path)
     array = read_npy(path)

@@ -18,7 +18,7 @@ import torch
 from pstn.data.archives import read_zip_member
 from pstn.data.download import Progress, RemoteFile, download, missing
 from pstn.data.errors import DataError, DataWarning, MissingDataError
-from pstn.data.files import atomic_write, open_stream
+from pstn.data.files import open_stream
 from pstn.data.labels import encode_labels, sort_classes
 from pstn.data.places import cache_folder, offline, search_folders
 from pstn.data.series import Policy, RawSeries, stack_series
@@ -26,6 +26,7 @@ from pstn.data.series_files import read_series
 from pstn.data.split import Split, Splits
 from pstn.data.subsets import stratified_indices
 from pstn.data.ucr_sums import UCR_RECORDS, PartRecord
+from pstn.files import write_atomically
 
 __all__ = [
     "compare_with_archive",
@@ -73,8 +74,8 @@ def load_ucr(
         Series (N, C, L) float32; with policy "pad" a mask (N, L) too.
 
     Example:
-        >>> load_ucr("FaceAll").sizes()  # doctest: +SKIP
-        {'train': 420, 'validation': 140, 'test': 1690}
+        >>> load_ucr("ItalyPowerDemand").train.x.shape  # ships with the package; "FaceAll" is fetched
+        torch.Size([50, 1, 24])
     """
     name = ucr_name(name)
     if name == "ItalyPowerDemand" and root is None and find_ucr(name, "TRAIN") is None:
@@ -116,7 +117,7 @@ def load_series_file(
     test: float = 0.2,
     seed: int = 0,
 ) -> Splits[Split]:
-    """Series of your own from one file, or from NAME_TRAIN with NAME_TEST beside it.
+    r"""Series of your own from one file, or from NAME_TRAIN with NAME_TEST beside it.
 
     Args:
         path: a .tsv, .ts or .arff file, plain or gzipped.
@@ -124,6 +125,13 @@ def load_series_file(
         validation: the share of the training part set aside.
         test: the share of a single file to test on; a NAME_TRAIN file has its NAME_TEST.
         seed: of these divisions.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "mine.csv"
+        >>> _ = path.write_text("up,1,2\ndown,3,4\n" * 10)
+        >>> load_series_file(path).sizes()
+        {'train': 12, 'validation': 4, 'test': 4}
     """
     path = Path(path)
     beside = path.with_name(path.name.replace("_TRAIN.", "_TEST."))
@@ -241,8 +249,8 @@ def fetch_ucr(name: str, *, progress: Progress | None = None) -> list[Path]:
                 )
                 if member is None:
                     raise DataError(path, f"holds neither {name}_{part}.ts nor {name}_{part}.arff")
-                with atomic_write(folder / member) as file:
-                    file.write(read_zip_member(archive, member, path))
+                with write_atomically(folder / member) as draft:
+                    draft.write_bytes(read_zip_member(archive, member, path))
                 written.append(folder / member)
         return written
     except zipfile.BadZipFile as error:

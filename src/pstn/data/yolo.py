@@ -50,7 +50,7 @@ def find_yolo(root: Path) -> dict[str, list[tuple[Path, Path]]]:
 def read_yolo(
     root: str | os.PathLike[str], *, bad_boxes: Literal["refuse", "skip"] = "refuse"
 ) -> tuple[dict[str, list[Photo]], tuple[str, ...]]:
-    """The photos of a YOLO folder with their boxes, by part, and the names of all classes.
+    r"""The photos of a YOLO folder with their boxes, by part, and the names of all classes.
 
     A label file has one line per box: class, centre x, centre y, width, height, in fractions of the image. An image
     without a label file has no boxes.
@@ -62,6 +62,19 @@ def read_yolo(
 
     Raises:
         DataError: a file is not what it should be; the message names the file and the line.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> root = Path(tempfile.mkdtemp())
+        >>> (root / "images").mkdir(), (root / "labels").mkdir()
+        (None, None)
+        >>> Image.new("RGB", (200, 100)).save(root / "images" / "street.png")
+        >>> _ = (root / "labels" / "street.txt").write_text("0 0.5 0.5 0.2 0.4\n")
+        >>> _ = (root / "classes.txt").write_text("stop\n")
+        >>> parts, names = read_yolo(root)
+        >>> parts["all"][0].boxes
+        (Box(xmin=80.0, ymin=30.0, xmax=120.0, ymax=70.0, label='stop'),)
     """
     require_choice("bad_boxes", bad_boxes, ("refuse", "skip"))
     root = Path(root)
