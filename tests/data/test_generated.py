@@ -2,9 +2,9 @@ import math
 
 import pytest
 import torch
-from data_files import needs_real
 
 import pstn
+from data_files import needs_real
 from pstn.data import (
     RandomPlacement,
     RandomRotation,
@@ -193,3 +193,21 @@ def test_every_device_gets_the_same_test_set():
     batch = there.batch(torch.arange(20, device="cuda"))
     assert batch.x.is_cuda
     assert torch.allclose(batch.x.cpu(), here.batch(range(20)).x, atol=1e-4)
+
+
+@pytest.mark.parametrize("maker", [RandomRotation(), RandomPlacement(), RandomPlacement.as_in_text()])
+def test_examples_are_what_the_family_makes_of_theta(maker):
+    """The grid is laid out in a way of its own, for speed; it is the family's."""
+    x, theta = torch.rand(3, 1, 28, 28), maker.draw(3)
+    made = maker.make(x, theta)
+    small = torch.nn.functional.interpolate(x, (14, 14), mode="bilinear", antialias=True) if made.shape[-1] == 28 else x
+    source = small if isinstance(maker, RandomPlacement) and maker.size == 14 else x
+    assert torch.allclose(made, pstn.warp(source, maker.transform.grid(theta, made.shape[-2:])), atol=1e-5)
+
+
+def test_rotation_is_rigid_on_images_that_are_not_square():
+    x = torch.zeros(1, 1, 20, 40)
+    x[..., 10:, :] = 1.0
+    made = RandomRotation().make(x, torch.tensor([[math.pi / 2]]))
+    grid = pstn.Rotation().grid(torch.tensor([[math.pi / 2]]), (20, 40))
+    assert torch.allclose(made, pstn.warp(x, grid), atol=1e-6)

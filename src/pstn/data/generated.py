@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from pstn._checks import require_floating, require_positive_int, require_positiv
 from pstn.data.download import Progress
 from pstn.data.mnist import load_mnist
 from pstn.data.split import Split, Splits
-from pstn.transforms import Rotation, Similarity, Transform
+from pstn.transforms import Rotation, Similarity, Transform, base_grid
 from pstn.warp import warp
 
 __all__ = [
@@ -29,6 +30,9 @@ __all__ = [
     "load_placed_fashion",
     "load_rotated_mnist",
 ]
+
+
+_ROTATION, _SIMILARITY = Rotation(), Similarity()
 
 
 class Maker(Protocol):
@@ -76,15 +80,15 @@ class RandomRotation:
     @property
     def transform(self) -> Transform:
         """`pstn.Rotation`."""
-        return Rotation()
+        return _ROTATION
 
     def draw(self, count: int, *, generator: torch.Generator | None = None, device: Any = None) -> Tensor:
         """Angles, (count, 1), drawn where `generator` lives."""
-        return (2 * _uniform((count, 1), generator, device) - 1) * self.limit
+        return _uniform((count, 1), self.limit, generator, device)
 
     def make(self, x: Tensor, theta: Tensor, *, fill: float | Sequence[float] = 0.0) -> Tensor:
         """Rotated images, of the size of `x` (B, C, H, W); the corners that come into view are `fill`."""
-        return warp(x, self.transform.grid(theta, x.shape[-2:]), fill=fill)
+        return warp(x, _grid(self.transform, theta, x.shape[-2], x.shape[-1]), fill=fill)
 
 
 @final
@@ -133,12 +137,13 @@ class RandomPlacement:
     @property
     def transform(self) -> Transform:
         """`pstn.Similarity`."""
-        return Similarity()
+        return _SIMILARITY
 
     def draw(self, count: int, *, generator: torch.Generator | None = None, device: Any = None) -> Tensor:
         """Placements, (count, 4), drawn where `generator` lives."""
         corners = self.corners or self.canvas - self.size + 1
-        corner = (_uniform((count, 2), generator, device) * corners).floor().clamp(max=corners - 1)
+        centred = _uniform((count, 2), corners / 2, generator, device)
+        corner = (centred + corners / 2).floor().clamp(0, corners - 1)
         shift = (self.canvas - 2 * corner) / self.size - 1
         angle = torch.zeros_like(shift[:, :1])
         return torch.cat([angle, torch.full_like(angle, self.canvas / self.size), shift], dim=1)
@@ -147,7 +152,7 @@ class RandomPlacement:
         """Canvases (B, C, canvas, canvas) with the images `x` (B, C, H, W) on them and `fill` around."""
         if x.shape[-2:] != (self.size, self.size):
             x = F.interpolate(x, (self.size, self.size), mode="bilinear", antialias=True)
-        return warp(x, self.transform.grid(theta, (self.canvas, self.canvas)), fill=fill)
+        return warp(x, _grid(self.transform, theta, self.canvas, self.canvas), fill=fill)
 
 
 @final
@@ -308,6 +313,23 @@ def _generate_all(base: Splits[Split], maker: Maker, seed: int, generator: torch
     return Splits(generate(base.train, maker, generator=generator), validation, test)
 
 
-def _uniform(shape: tuple[int, ...], generator: torch.Generator | None, device: Any) -> Tensor:
-    """Uniform numbers, drawn where the generator lives: a CPU generator gives every device the same."""
-    return torch.rand(shape, generator=generator, device=device if generator is None else generator.device)
+def _uniform(shape: tuple[int, ...], limit: float, generator: torch.Generator | None, device: Any) -> Tensor:
+    """Uniform on (-limit, limit), drawn where the generator lives: a CPU generator gives every device the same."""
+    place = device if generator is None else generator.device
+    return torch.empty(shape, device=place).uniform_(-limit, limit, generator=generator)
+
+
+def _grid(transform: Transform, theta: Tensor, height: int, width: int) -> Tensor:
+    """`transform.grid(theta, (height, width))` from pixel centres that are kept.
+
+    A batch is made before every training step, and on a GPU the dozen small steps that lay out the pixels would take
+    as long as the rest of it.
+    """
+    points = _pixel_centres(height, width, theta.device)
+    return transform.apply(theta, points, aspect=(width, height)).unflatten(-2, (height, width))
+
+
+@functools.lru_cache(maxsize=16)
+def _pixel_centres(height: int, width: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return base_grid((height, width), device=device).flatten(0, 1)
