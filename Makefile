@@ -45,7 +45,7 @@ build: $(VENV)/.dev  ## Build the wheel, install it in an empty environment, and
 	@$(BIN)/python -m build -q --no-isolation
 	@$(PYTHON) -m venv .make/fresh
 	@.make/fresh/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt dist/*.whl
-	@cd .make && fresh/bin/python ../tests/smoke.py
+	@cd .make && fresh/bin/python ../.ci/smoke.py
 	@rm -rf .make
 
 check: lint slow build  ## Everything beyond `make test` that must hold before a change lands.
