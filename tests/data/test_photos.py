@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data_files import mtsd_annotation, mtsd_box, needs_real, reads_or_raises, save_image, write_mtsd
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from data_files import mtsd_annotation, mtsd_box, needs_real, reads_or_raises, save_image, write_mtsd
 from pstn.data import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -260,7 +260,7 @@ def test_bad_json(mtsd, text, message):
     ("keys", "message"),
     [
         (["alone", "alone"], "train.txt: line 2: key 'alone' occurs twice, first at train.txt line 1"),
-        (["../../alone"], r"train.txt: line 1: '../../alone' leads out"),
+        (["../../alone"], r"train.txt: line 1: '../../alone' is not an image key"),
         (["/etc/passwd"], "leads out"),
         (["a\\b"], "leads out"),
         (["nobody"], "nobody.json: is missing"),

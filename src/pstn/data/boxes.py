@@ -19,6 +19,10 @@ class Box:
     """A labelled box in pixels of its photo.
 
     On a panorama a box across the edge has xmax beyond the photo's width: it goes on at the left side.
+
+    Example:
+        >>> Box(10.5, 20.0, 42.0, 60.0, "stop").label
+        'stop'
     """
 
     xmin: float
@@ -30,7 +34,12 @@ class Box:
 
 @dataclass(frozen=True)
 class Photo:
-    """An image file with its boxes. `panorama` means that its left and right edges meet."""
+    """An image file with its boxes. `panorama` means that its left and right edges meet.
+
+    Example:
+        >>> Photo("street", Path("street.jpg"), 3264, 2448, (Box(10.5, 20.0, 42.0, 60.0, "stop"),)).panorama
+        False
+    """
 
     key: str
     path: Path
@@ -42,7 +51,13 @@ class Photo:
 
 @dataclass(frozen=True)
 class Sign:
-    """One box of one photo: an example to be."""
+    """One box of one photo: an example to be.
+
+    Example:
+        >>> box = Box(10.5, 20.0, 42.0, 60.0, "stop")
+        >>> Sign(Photo("street", Path("street.jpg"), 3264, 2448, (box,)), box).box.label
+        'stop'
+    """
 
     photo: Photo
     box: Box

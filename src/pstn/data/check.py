@@ -35,6 +35,10 @@ class Finding:
         status: "verified", its checksum is the published one; "readable", no checksum is on record; "differs", it can
             be read but is not the published file; "damaged", it cannot be used.
         note: what is in it, or what is wrong.
+
+    Example:
+        >>> Finding(Path("fold0.npy"), "readable", "array of shape (30,), int64").status
+        'readable'
     """
 
     path: Path

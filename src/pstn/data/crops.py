@@ -97,7 +97,8 @@ def _fill(arrays: Sequence[npt.NDArray[np.uint8]], signs: Sequence[Sign], margin
             if image.size != (photo.width, photo.height):
                 problem = f"is {image.size[0]}x{image.size[1]} pixels, its boxes are for {photo.width}x{photo.height}"
                 raise DataError(photo.path, problem)
-            whole = image.convert("RGB")
+            whole = image if image.mode == "RGB" else image.convert("RGB")  # a copy of a panorama is 100 MB
+            whole.load()
             for i in group:
                 region = region_around(signs[i], margin)
                 for array in arrays:

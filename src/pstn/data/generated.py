@@ -274,6 +274,11 @@ def load_rotated_mnist(
         root: as in `load_mnist`.
         fetch: as in `load_mnist`.
         progress: as in `load_mnist`.
+
+    Example:
+        >>> batch = load_rotated_mnist().test.batch(range(64))  # doctest: +SKIP
+        >>> batch.x.shape, batch.theta.shape  # doctest: +SKIP
+        (torch.Size([64, 1, 28, 28]), torch.Size([64, 1]))
     """
     base = load_mnist("mnist", normalise=normalise, root=root, fetch=fetch, progress=progress)
     return _generate_all(base, RandomRotation(), seed, generator)
@@ -301,6 +306,11 @@ def load_placed_fashion(
         root: as in `load_mnist`.
         fetch: as in `load_mnist`.
         progress: as in `load_mnist`.
+
+    Example:
+        >>> batch = load_placed_fashion().test.batch(range(64))  # doctest: +SKIP
+        >>> batch.x.shape, batch.theta.shape  # doctest: +SKIP
+        (torch.Size([64, 1, 96, 96]), torch.Size([64, 4]))
     """
     base = load_mnist("fashion-mnist", normalise=normalise, root=root, fetch=fetch, progress=progress)
     return _generate_all(base, maker or RandomPlacement(), seed, generator)

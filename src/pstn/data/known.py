@@ -35,6 +35,10 @@ class Known:
         load: reads it.
         where: where it lies, or None where it is absent.
         get: fetches it, or says how to come by it; returns where it is.
+
+    Example:
+        >>> KNOWN["digits"].kind, KNOWN["digits"].where()
+        ('images', 'ships with pstn')
     """
 
     name: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import warnings
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from pstn._checks import require_choice
 from pstn.data.boxes import Box, Photo
 from pstn.data.errors import DataError, DataWarning, MissingDataError
 from pstn.data.files import read_text
-from pstn.data.places import inside, search_folders
+from pstn.data.places import search_folders
 
 __all__ = ["MTSD_CLASSES", "find_mtsd", "read_mtsd"]
 
@@ -33,6 +34,7 @@ MTSD_CLASSES = (
 
 _FOLDERS = ("mtsd_v2_fully_annotated", "mtsd_fully_annotated", ".")
 _LIMIT = 1 << 26
+_KEY = re.compile(r"[A-Za-z0-9_-]+")
 # Annotators' boxes reach over the edge by a rounding error now and then.
 _SLACK = 2.0
 
@@ -84,7 +86,7 @@ def read_mtsd(
     skipped: list[str] = []
     photos = []
     for key in _read_keys(annotated / "splits", split):
-        path = inside(annotated / "annotations", f"{key}.json", owner=annotated / "splits" / f"{split}.txt")
+        path = annotated / "annotations" / f"{key}.json"
         photos.append(_read_annotation(path, key, _image_path(images, split, key), bad_boxes == "skip", skipped))
     if skipped:
         warnings.warn(DataWarning(f"{len(skipped)} bad box(es) left out, first: {skipped[0]}"), stacklevel=2)
@@ -92,7 +94,7 @@ def read_mtsd(
 
 
 def _image_path(images: Path, split: str, key: str) -> Path:
-    flat, nested = inside(images, f"{key}.jpg"), inside(images, f"{split}/{key}.jpg")
+    flat, nested = images / f"{key}.jpg", images / split / f"{key}.jpg"
     return nested if not flat.is_file() and nested.is_file() else flat
 
 
@@ -110,8 +112,10 @@ def _read_keys(folder: Path, split: str) -> list[str]:
             key = line.strip()
             if not key:
                 continue
-            if "/" in key or "\\" in key or key in (".", ".."):
-                raise DataError(path, f"{key!r} leads out of the folder", place=f"line {number}")
+            if not _KEY.fullmatch(key):  # it becomes part of a path
+                raise DataError(
+                    path, f"{key[:80]!r} is not an image key: it leads out of the folder", place=f"line {number}"
+                )
             if key in seen:
                 raise DataError(path, f"key {key!r} occurs twice, first at {seen[key]}", place=f"line {number}")
             seen[key] = f"{name}.txt line {number}"

@@ -54,6 +54,18 @@ def make_signs(
 
     Returns:
         x (N, 3, size, size) uint8, and source (N, 3, source, source) uint8, mapped from the cache.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> from pstn.data import Box
+        >>> path = Path(tempfile.mkdtemp()) / "street.png"
+        >>> Image.new("RGB", (400, 300)).save(path)
+        >>> box = Box(180.0, 130.0, 220.0, 170.0, "stop")
+        >>> sign = Sign(Photo("street", path, 400, 300, (box,)), box)
+        >>> split = make_signs([sign], ["stop"], size=64, source=256, cache=False)
+        >>> split.x.shape, split.source.shape
+        (torch.Size([1, 3, 64, 64]), torch.Size([1, 3, 256, 256]))
     """
     require_choice("crop", crop, ("wide", "tight"))
     sizes = [require_positive_int("size", size)]
@@ -99,6 +111,9 @@ def load_mtsd(
         bad_boxes: "refuse" or "skip"; see `read_mtsd`.
         workers: decoding threads.
         cache: keep the decoded crops.
+
+    Example:
+        >>> splits = load_mtsd(root="mtsd")  # doctest: +SKIP
     """
     train = isolated_signs(read_mtsd("train", root=root, bad_boxes=bad_boxes), margin)
     test = isolated_signs(read_mtsd("val", root=root, bad_boxes=bad_boxes), margin)
@@ -142,6 +157,9 @@ def load_yolo(
         bad_boxes: "refuse" or "skip".
         workers: decoding threads.
         cache: keep the decoded crops.
+
+    Example:
+        >>> splits = load_yolo("my-signs", margin=50, classes=10)  # doctest: +SKIP
     """
     folder = unpacked(Path(root))
     parts, _ = read_yolo(folder, bad_boxes=bad_boxes)

@@ -9,7 +9,7 @@ import re
 import warnings
 import zipfile
 from importlib.resources import files
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import numpy as np
@@ -243,15 +243,16 @@ def fetch_ucr(name: str, *, progress: Progress | None = None) -> list[Path]:
     try:
         written = []
         with zipfile.ZipFile(path) as archive:
+            # By the last part of the name, which is all that is used of it: archives have a folder in them or not.
+            members = {PurePosixPath(member).name: member for member in archive.namelist()}
             for part in ("TRAIN", "TEST"):
-                member = next(
-                    (f"{name}_{part}{s}" for s in (".ts", ".arff") if f"{name}_{part}{s}" in archive.namelist()), None
-                )
-                if member is None:
-                    raise DataError(path, f"holds neither {name}_{part}.ts nor {name}_{part}.arff")
-                with write_atomically(folder / member) as draft:
-                    draft.write_bytes(read_zip_member(archive, member, path))
-                written.append(folder / member)
+                wanted = [f"{name}_{part}{suffix}" for suffix in (".ts", ".tsv", ".arff")]
+                found = next((file for file in wanted if file in members), None)
+                if found is None:
+                    raise DataError(path, f"holds none of {', '.join(wanted)}")
+                with write_atomically(folder / found) as draft:
+                    draft.write_bytes(read_zip_member(archive, members[found], path))
+                written.append(folder / found)
         return written
     except zipfile.BadZipFile as error:
         raise DataError(path, f"is not a zip archive ({error}): there may be no set of that name") from error
