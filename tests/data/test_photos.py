@@ -201,6 +201,7 @@ def change_box(**updates):
 BAD_ANNOTATIONS = {
     "inverted": (change_box(xmin=230), r"objects\[0\].bbox: box .* is inverted"),
     "empty": (change_box(ymin=170.9), "inverted or empty"),
+    "beyond the edge": (change_box(xmin=400.5, xmax=401.5), "inverted or empty"),
     "outside": (change_box(xmax=500), "outside the image of 400x300"),
     "negative": (change_box(ymin=-50), "outside the image"),
     "text": (change_box(xmin="a"), r"objects\[0\].bbox: xmin must be a number, got 'a'"),
@@ -409,6 +410,7 @@ BAD_LABELS = {
     "no area": ("0 0.5 0.5 0 0.2", "has no area"),
     "negative": ("0 0.5 0.5 -0.1 0.2", "has no area"),
     "nan": ("0 0.5 0.5 nan 0.2", "has no area"),
+    "beyond the edge": ("0 1.0005 0.5 0.0002 0.2", "no area within the image"),
     "outside": ("\n0 0.95 0.5 0.2 0.2", "line 2: the box is outside"),
 }
 
@@ -441,7 +443,7 @@ def test_any_label_file_reads_or_raises_data_error(tmp_path_factory, text):
     (root / "classes.txt").write_text("x\ny\n")
     read = reads_or_raises(lambda path: read_yolo(root), root / "labels" / "a.txt")
     for box in read[0]["all"][0].boxes if read else ():
-        assert 0 <= box.xmin <= box.xmax <= 20
+        assert 0 <= box.xmin < box.xmax <= 20
 
 
 def test_odd_yolo_folders(yolo):

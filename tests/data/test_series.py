@@ -109,6 +109,7 @@ BAD = {
     "non-numeric cell": (".tsv", "1\t0.5\tabc\n", "line 1, column 3: 'abc' is not a number"),
     "underscore": (".tsv", "1\t0.5\t1_0\n", "column 3: '1_0' is not a number"),
     "infinite": (".tsv", "1\t0.5\tinf\n", "line 1, column 3: 'inf' is not a finite"),
+    "too large": (".tsv", "1\t0.5\t1e39\n", "column 3: '1e39' is not a finite number of float32"),
     "no values": (".tsv", "1\t0.5\n2\n", "line 2: a label and at least one value"),
     "no label": (".tsv", "?\t0.5\n", "line 1, column 1: '\\?' is not a label"),
     "empty": (".tsv", "", "is empty"),

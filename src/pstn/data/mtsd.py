@@ -169,10 +169,11 @@ def _read_box(path: Path, entry: dict[str, Any], place: str, width: float, heigh
         raise DataError(path, f"box {shown} is outside the image of {width:g}x{height:g}", place=place)
     if xmin > xmax and panorama:
         xmax += width  # across the edge: it goes on at the left side
-    if not (xmin < xmax and ymin < ymax):
-        raise DataError(path, f"box {shown} is inverted or empty", place=place)
     right = max(width, xmax) if panorama else width
-    return Box(max(xmin, 0.0), max(ymin, 0.0), min(xmax, right), min(ymax, height), label)
+    box = Box(max(xmin, 0.0), max(ymin, 0.0), min(xmax, right), min(ymax, height), label)
+    if not (box.xmin < box.xmax and box.ymin < box.ymax):
+        raise DataError(path, f"box {shown} is inverted or empty", place=place)
+    return box
 
 
 def _number(path: Path, holder: dict[str, Any], name: str, *, place: str) -> float:

@@ -20,6 +20,7 @@ __all__ = ["Policy", "RawSeries", "parse_numbers", "stack_series"]
 Policy = Literal["refuse", "resample", "pad"]
 Values = npt.NDArray[np.float64]
 
+_LARGEST = float(np.finfo(np.float32).max)
 _MISSING = ("?", "", "NaN", "nan", "NAN")
 
 
@@ -66,11 +67,11 @@ def parse_numbers(cells: Sequence[str], path: Path, line: int, *, first: int = 1
         numbers: Values = np.array(cells, dtype="U").astype(np.float64)
     except ValueError:
         numbers = np.array([_parse_cell(c, path, line, first + i) for i, c in enumerate(cells)], dtype=np.float64)
-    infinite = np.isinf(numbers)
+    infinite = np.abs(numbers) > _LARGEST
     if infinite.any():
         at = int(infinite.argmax())
         raise DataError(
-            path, f"{cells[at].strip()!r} is not a finite number", place=f"line {line}, column {first + at}"
+            path, f"{cells[at].strip()!r} is not a finite number of float32", place=f"line {line}, column {first + at}"
         )
     return numbers
 

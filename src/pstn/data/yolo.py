@@ -145,6 +145,8 @@ def _read_box(path: Path, cells: list[str], number: int, width: int, height: int
     if min(edges) < -_SLACK or max(edges) > 1 + _SLACK:
         raise DataError(path, f"the box is outside the image: it spans {edges}", place=place)
     left, top, right, bottom = (min(max(edge, 0.0), 1.0) for edge in edges)
+    if left >= right or top >= bottom:
+        raise DataError(path, "the box has no area within the image", place=place)
     return Box(left * width, top * height, right * width, bottom * height, names[int(cells[0])])
 
 
