@@ -4,11 +4,11 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from data_files import needs_real, reads_or_raises
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pstn.data
+from data_files import needs_real, reads_or_raises
 from pstn.data import (
     DataError,
     DataWarning,
