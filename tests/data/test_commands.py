@@ -6,11 +6,11 @@ import sys
 import numpy as np
 import pytest
 import torch
-from data_files import needs_real, save_image, write_idx
 from PIL import Image
 from typer.testing import CliRunner
 
 import pstn.data
+from data_files import needs_real, save_image, write_idx
 from pstn.data import KNOWN, DataError, MissingDataError, check, contact_sheet, get, load
 from pstn.data.commands import app
 from pstn.data.registry import find_known
@@ -154,6 +154,7 @@ def test_get(absent):
     assert missing.exit_code == 1
     assert "train-images-idx3-ubyte.gz: is missing" in missing.output
     assert "Traceback" not in missing.output
+    assert "PSTN_OFFLINE" in run("get", "ucr:FordA").output
 
 
 def test_check_command(tmp_path):

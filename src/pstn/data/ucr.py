@@ -237,6 +237,8 @@ def fetch_ucr(name: str, *, progress: Progress | None = None) -> list[Path]:
     sizes; `load_ucr` compares the result with what is on record.
     """
     name = ucr_name(name)
+    if offline():
+        raise DataError(f"{name}.zip", "is not fetched: $PSTN_OFFLINE says that the network is not to be used")
     remote = RemoteFile("ucr", f"{name}.zip", (f"{_SITE}{name}.zip", f"{_MIRROR}{name}.zip"), get=name)
     folder = cache_folder() / "ucr" / name
     path = download(remote, folder, progress=progress)
