@@ -5,6 +5,7 @@ from __future__ import annotations
 import hypothesis
 import numpy as np
 import pytest
+
 from data_files import mtsd_annotation, mtsd_box, save_image, write_idx, write_mtsd
 
 # A long look for files that break a parser: pytest tests/data --hypothesis-profile=thorough -k "any or changed"

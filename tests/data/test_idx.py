@@ -3,10 +3,10 @@ import struct
 
 import numpy as np
 import pytest
-from data_files import idx_bytes, reads_or_raises, write_idx
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_files import idx_bytes, reads_or_raises, write_idx
 from pstn.data import DataError, read_idx
 
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 import torch
-from data_files import needs_real, write_idx
 
 import pstn.data
+from data_files import needs_real, write_idx
 from pstn.data import DataError, MissingDataError, load_mnist, mnist_subset
 from pstn.data.files import sha256_of, sha256_of_content
 from pstn.data.mnist import MNIST_FILES

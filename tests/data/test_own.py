@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from data_files import save_image
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from data_files import save_image
 from pstn.data import DataError, Split, Splits, batches, divide, from_arrays, from_dataset, from_folder, from_npz
 
 
