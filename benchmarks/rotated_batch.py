@@ -10,8 +10,6 @@ machine. The images are the digits that ship with the package.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -21,6 +19,7 @@ from typing import Any
 import torch
 
 import pstn
+from provenance import Stopwatch, write
 from pstn.data import Generated, load
 
 BATCH, SAMPLES = 64, 10
@@ -90,9 +89,10 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     device = torch.device(options.device)
+    watch = Stopwatch()
     if device.type == "cpu":
         torch.set_num_threads(1)
     make, step = make_work(device)
@@ -100,20 +100,12 @@ def main() -> None:
     if device.type == "cuda":
         modes["cuda_graph"] = {"batch": captured(make), "step": captured(step)}
     result: dict[str, Any] = {
-        "what": f"rotated batch of {BATCH} against a P-STN training step, S = {SAMPLES}, microseconds, median",
-        "machine": torch.cuda.get_device_name()
-        if device.type == "cuda"
-        else platform.processor() or platform.machine(),
-        "torch": torch.__version__,
+        "what": f"rotated batch of {BATCH} against a P-STN training step, S = {SAMPLES}, microseconds, median"
     }
     for mode, works in modes.items():
         times = measure(works, device, options.rounds, options.repeats)
         result[mode] = {**times, "share": round(times["batch"] / times["step"], 4)}
-    text = json.dumps(result, indent=2)
-    print(text)
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text + "\n", encoding="utf-8")
+    write(options.out, result, seed=0, watch=watch)
 
 
 if __name__ == "__main__":
