@@ -4,6 +4,7 @@ import copy
 import datetime
 import os
 import shutil
+import sys
 
 import pytest
 import torch
@@ -154,7 +155,10 @@ def test_onnx_in_onnxruntime(make, tmp_path):
 
 
 @every_model
-def test_vmap_over_stacked_models(make):
+@pytest.mark.parametrize("older_torch", [False, True])
+def test_vmap_over_stacked_models(make, older_torch, monkeypatch):
+    if older_torch:  # what torch before 2.13 needs must give the same everywhere
+        monkeypatch.setattr(sys.modules["pstn.warp"], "_VMAP_WANTS_INPUT_GRADIENT", True)
     models = [moved(make()).eval() for _ in range(3)]
     parameters, buffers = stack_module_state(models)
     skeleton = copy.deepcopy(models[0]).to("meta")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from pstn.data.commands import app as data_app
+
 __all__ = ["app"]
 
 app = typer.Typer(
@@ -15,6 +17,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Probabilistic spatial transformer networks: models that learn where to look, and know how sure they are.",
 )
+
+
+app.add_typer(data_app, name="data", help="Data sets: what is known, fetch one, verify files, look at them.")
 
 
 def _print_version(wanted: bool) -> None:

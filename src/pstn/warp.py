@@ -22,6 +22,9 @@ Fill = float | Sequence[float] | Tensor
 # turns into infinity minus infinity. Nobody looks a million image widths away.
 _FAR = 1e6
 
+# Before torch 2.13, vmap over grid_sample's backward pass fails where the input needs no gradient.
+_VMAP_WANTS_INPUT_GRADIENT = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 13)
+
 
 def warp(
     x: Tensor,
@@ -65,6 +68,8 @@ def warp(
 
     dtype = torch.promote_types(torch.promote_types(x.dtype, grid.dtype), torch.float32)
     source, coordinates = x.to(dtype), grid.to(dtype).clamp(-_FAR, _FAR)
+    if _VMAP_WANTS_INPUT_GRADIENT and torch._C._functorch.is_functorch_wrapped_tensor(grid):
+        source = source + 0 * coordinates.flatten()[0]
     level = _fill_level(fill, source)
     if level is None:
         read = _read_samples(source, coordinates, mode, padding_mode)
