@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import json
-import platform
-import subprocess
 import time
 import traceback
 import warnings
@@ -25,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import pstn
+from provenance import Stopwatch, write
 from pstn.training import Population, RandomPlacement, RandomRotation, Recipe, make_members
 
 Data = tuple[Tensor, Tensor]
@@ -160,7 +158,7 @@ class Bench:
         (model,), rows = several(make, 1), []
         for variant in self.variations:
             precision, conv = variant.split(":")
-            used = Recipe(epochs=10**6, precision=precision, **recipe)  # type: ignore[arg-type]
+            used = Recipe(epochs=10**6, precision=precision, **recipe)
             with self.population([model], data, used, compile=self.compiled, conv=conv, values=values) as p:
                 found = {"compile": self.compiled, "precision": precision, "conv": conv}
                 rows.append({**found, **rate(p, self.seconds, self.most)})
@@ -194,7 +192,7 @@ class Bench:
         rows = []
         for variant in self.variations:
             precision, conv = variant.split(":")
-            recipe = Recipe(epochs=1 if self.quick else 200, batch_size=16, precision=precision)  # type: ignore[arg-type]
+            recipe = Recipe(epochs=1 if self.quick else 200, batch_size=16, precision=precision)
             values = {"kl_weight": 1e-4, "weight_decay": 0.0}
             options: Row = {"values": values, "groups": 3, "conv": conv, "compile": self.compiled}
             with self.population(several(series_pstn, 3), data, recipe, **options) as p:
@@ -215,31 +213,19 @@ class Bench:
         subsets = [torch.cat([c[10 * f : 10 * f + 10] for c in per_class]) for f in range(5)]
         kinds = {"cnn": (pstn.nn.mnist_cnn, 1e-3), "stn": (mnist_stn, 1e-4), "pstn": (mnist_pstn, 1e-3)}
         found: Row = {"epochs": 2 if self.quick else 600}
+        limit = 200 if self.quick else len(test[1])
         started = time.perf_counter()
         for name, (make, lr) in kinds.items():
             begun, values = time.perf_counter(), {"lr": lr, "train": subsets}
             with self.population(several(make, 5), (x, y), Recipe(epochs=found["epochs"]), values=values) as p:
                 p.fit()
                 trained = time.perf_counter() - begun
-                scores = p.evaluate(*(t[:200] if self.quick else t for t in test))
+                scores = p.evaluate(test[0][:limit], test[1][:limit])
             found[name] = {"train_s": round(trained, 2), "with_test_s": round(time.perf_counter() - begun, 2)}
             found[name] |= {k: [round(v, 4) for v in vs] for k, vs in scores.items()}
             print(name, found[name], flush=True)
         found["total_s"] = round(time.perf_counter() - started, 2)
         return found
-
-
-def describe(device: str) -> Row:
-    """The machine, the versions and the commit."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
-    note = Path(__file__).with_name("COMMIT")  # for copies without a repository
-    cpu = f"CPU, {platform.machine()}, {torch.get_num_threads()} threads"
-    return {
-        "commit": note.read_text().strip() if note.exists() else commit,
-        "machine": torch.cuda.get_device_name() if device == "cuda" else cpu,
-        "python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda,
-        "seeds": "models 0, noise 0, 1, 2, ...",
-    }  # fmt: skip
 
 
 def main() -> None:
@@ -258,7 +244,8 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", message=".*padding='same'.*")
     bench = Bench(arguments)
-    results: Row = describe(arguments.device)
+    results: Row = {}
+    watch = Stopwatch()
     for name in arguments.only:
         started, found = time.perf_counter(), None
         print(f"--- {name}", flush=True)
@@ -268,7 +255,7 @@ def main() -> None:
             found = traceback.format_exc()[-1500:]
             print(found, flush=True)
         results[name] = {"wall_s": round(time.perf_counter() - started, 1), "found": found}
-        arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+        write(arguments.out, results, seed=0, watch=watch)
 
 
 if __name__ == "__main__":

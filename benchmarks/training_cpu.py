@@ -11,10 +11,7 @@ the fastest of its runs counts.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +19,7 @@ from typing import Any
 import torch
 
 import pstn
+from provenance import Stopwatch, write
 from pstn.data import load_digits
 from pstn.training import Population, Recipe, make_members
 
@@ -69,21 +67,17 @@ def main() -> None:
     digits = load_digits("train")
     x, y = (digits.x[:500] - 0.1307) / 0.3081, digits.y[:500]
     cores = os.cpu_count() or 1
-    started = time.perf_counter()
+    watch = Stopwatch()
     plain = {f"before, {t} thread(s)": plain_rate(x, y, arguments.steps, t) for t in (1, cores)}
     together, about = population_rate(x, y, arguments.steps)
     plain |= {f"after, {t} thread(s)": plain_rate(x, y, arguments.steps, t) for t in (1, cores)}
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
-    results = {
-        "commit": commit, "machine": f"{platform.machine()}, {cores} cores", "torch": torch.__version__,
-        "python": platform.python_version(), "seeds": "models 0; noise 0 to 4",
-        "wall_s": round(time.perf_counter() - started, 1), "load_average": os.getloadavg(),
+    figures = {
+        "load_average": os.getloadavg(),
         "plain_steps_per_s": {name: round(rate, 1) for name, rate in plain.items()},
         "together_model_steps_per_s": round(together, 1), **about,
         "times_faster": round(together / max(plain.values()), 2),
     }  # fmt: skip
-    print(json.dumps(results, indent=1))
-    arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+    write(arguments.out, figures, seed=0, watch=watch)
 
 
 if __name__ == "__main__":

@@ -147,17 +147,6 @@ def test_together_equals_alone(case, groups):
         assert largest_difference(trained, alone.models()[0]) < TOLERANCE
 
 
-def test_the_way_around_a_missing_vmap_rule_changes_nothing(monkeypatch):
-    x, y = images(16)
-    model, rows = seeded(small_pstn, 0), []
-    for anchored in (False, True):
-        monkeypatch.setattr("pstn.training.program._wants_anchor", lambda a=anchored: a)
-        population = Population([model, model], x, y, recipe=recipe(), groups=1)
-        population.fit()
-        rows.append(population.tensors()["rows"])
-    assert torch.equal(*rows)
-
-
 def test_cutting_a_run_into_calls_changes_nothing():
     x, y = images()
     models = [seeded(small_pstn, i) for i in range(2)]

@@ -37,8 +37,8 @@ def data(tmp_path_factory) -> str:
 
     generator = np.random.default_rng(0)
     path = tmp_path_factory.mktemp("data") / "small.npz"
-    arrays = {"x": generator.random((32, 1, 16, 16), np.float32), "y": np.arange(32) % 3}
-    np.savez(path, **arrays, x_test=arrays["x"][:6], y_test=arrays["y"][:6])
+    x, y = generator.random((32, 16, 16), np.float32)[..., None], np.arange(32) % 3
+    np.savez(path, x_train=x, y_train=y, x_test=x[:6], y_test=y[:6])
     return str(path)
 
 
@@ -210,7 +210,7 @@ KILLS = 10
 @pytest.mark.slow
 def test_kill_at_random_moments_loses_nothing(data, tmp_path):
     """Ten runs, each killed once or more at a random moment and resumed: all end with the same weights."""
-    options = ["--epochs", "40", "--models", "2", "--batch-size", "8", "--groups", "1", "--save-every", "0.05"]
+    options = ["--epochs", "25", "--models", "2", "--batch-size", "8", "--groups", "1", "--save-every", "0.05"]
     code = "import typer; from pstn.training.commands import register; a = typer.Typer(); register(a); a()"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 

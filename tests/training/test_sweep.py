@@ -15,7 +15,7 @@ def settings(tmp_path) -> TrainSettings:
 
     generator = np.random.default_rng(0)
     path = tmp_path / "small.npz"
-    np.savez(path, x=generator.random((40, 1, 16, 16), np.float32), y=np.arange(40) % 3)
+    np.savez(path, x=generator.random((40, 16, 16, 1), np.float32), y=np.arange(40) % 3)
     return TrainSettings(data=str(path), epochs=1, groups=1)
 
 

@@ -171,7 +171,8 @@ class Population:
             seconds: about how long a round takes. Rounds also end where models are validated.
         """
         end = self.total_steps if until is None else min(until, self.total_steps)
-        stride = self.recipe.validate_every * self.steps_per_epoch if self._validates else self.total_steps
+        every = self.recipe.validate_every or 1
+        stride = every * self.steps_per_epoch if self._validates else self.total_steps
         count = 1
         while self.progress.step < end and any(self.alive):
             step, before = self.progress.step, self.progress.seconds
@@ -188,7 +189,7 @@ class Population:
 
     @property
     def _validates(self) -> bool:
-        return self.recipe.patience is not None or all(m.valid is not None for m in self.members)
+        return self.recipe.patience is not None or self.recipe.validate_every is not None
 
     def _advance(self, count: int) -> None:
         started, step = time.perf_counter(), self.progress.step

@@ -17,7 +17,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pstn._checks import unread
-from pstn.nn.classifier import Prediction, TransformerClassifier
+from pstn.nn.classifier import Prediction
 from pstn.objective import class_log_likelihood
 from pstn.training.folding import fold_constants
 from pstn.training.recipe import Recipe
@@ -98,11 +98,8 @@ def loss_parts(output: Any, y: Tensor, kl_weight: Tensor) -> tuple[Tensor, Tenso
     return nll + kl_weight * kl, torch.stack([nll.detach(), kl.detach(), hits])
 
 
-def model_losses(template: Template, stack: Stack, recipe: Recipe, *, stacked: bool = False) -> Callable[..., Any]:
-    """The loss of one model on one micro-batch, as a function of its parameters and of everything else it needs.
-
-    With `stacked` it is made for vmap.
-    """
+def model_losses(template: Template, stack: Stack, recipe: Recipe) -> Callable[..., Any]:
+    """The loss of one model on one micro-batch, as a function of its parameters and of everything else it needs."""
 
     def loss(
         params: dict[str, Tensor],
@@ -122,40 +119,12 @@ def model_losses(template: Template, stack: Stack, recipe: Recipe, *, stacked: b
             assert augment is not None
             x = recipe.augment(x, augment)
         options = {} if theta is None else {"noise": theta}
-        if stacked and isinstance(template.module, TransformerClassifier) and _wants_anchor():
-            options["source"] = _Anchored.apply(x, next(iter(params.values())))
         with _autocast(recipe, x.device.type):
             output = functional_call(template.module, {**params, **held}, (x,), options)
         value, parts = loss_parts(output, y, kl_weight)
         return value, (parts, buffers)
 
     return loss
-
-
-def _wants_anchor() -> bool:
-    return tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 13)
-
-
-class _Anchored(torch.autograd.Function):
-    """`x` as it is, as if it depended on `anchor`; no gradient goes back.
-
-    In torch 2.11 (2.13 has mended it) vmap over the backward pass of grid_sample fails where the image needs no
-    gradient. So it is made to need one, which is thrown away.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor, anchor: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        return None, None
 
 
 def _autocast(recipe: Recipe, device: str) -> AbstractContextManager[Any]:
@@ -204,7 +173,7 @@ def make_step(
     It returns (N, 5), the metrics of each model. A model whose loss or gradient is not finite, or whose loss exceeds
     the limit, is no longer alive: from that step on its parameters and running statistics stay as they are.
     """
-    losses = model_losses(template, stack, recipe, stacked=models > 1)
+    losses = model_losses(template, stack, recipe)
     differentiate = _one_by_autograd(losses) if models == 1 else _all_by_vmap(losses)
     passes = recipe.accumulate
 

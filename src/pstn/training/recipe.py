@@ -37,7 +37,7 @@ class Recipe:
         precision: "float32"; "tf32", float32 with matrix products rounded to ten bits (CUDA only); or "bf16",
             autocast. Theta and grids are float32 in any case.
         patience: stop a model whose validation loss has not improved for this many validations; None never does.
-        validate_every: epochs between validations.
+        validate_every: epochs between validations; None validates only where `patience` asks for it, every epoch.
         loss_limit: a loss above it counts as exploded, and stops the model.
         augment: a random change of the inputs, drawn afresh at each access.
 
@@ -58,14 +58,14 @@ class Recipe:
     lr_gamma: float = 0.1
     precision: Precision = "float32"
     patience: int | None = None
-    validate_every: int = 1
+    validate_every: int | None = None
     loss_limit: float = 1e4
     augment: Augmentation | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "validate_every"):
+        for name in ("epochs", "batch_size", "accumulate"):
             require_positive_int(name, getattr(self, name))
-        for name in ("steps_per_epoch", "samples", "lr_step", "patience"):
+        for name in ("steps_per_epoch", "samples", "lr_step", "patience", "validate_every"):
             if getattr(self, name) is not None:
                 require_positive_int(name, getattr(self, name))
         for name in ("eps", "lr_gamma", "loss_limit"):

@@ -62,6 +62,7 @@ def train(
     elif (folder / CHECKPOINT).exists() and not overwrite:
         raise SettingsError(f"{folder} holds a run already: --resume goes on with it, --overwrite replaces it")
     source = load_source(settings.data)
+    settings = _as_the_data_wants(settings, source)
     with make_population(settings, source) as population:
         require_room(folder, population)
         if resume:
@@ -74,6 +75,11 @@ def train(
             say(f"Stopped at epoch {population.progress.epoch} and saved. To go on: pstn train --resume --out {folder}")
             return Outcome(folder, False, problems=problems)
         return _finish(settings, folder, population, source, problems)
+
+
+def _as_the_data_wants(settings: TrainSettings, source: Source) -> TrainSettings:
+    """A generated set says how its examples are changed, unless the settings do."""
+    return settings.replace(augment=source.augment) if settings.augment == "none" != source.augment else settings
 
 
 def _fit(

@@ -63,7 +63,7 @@ class TrainSettings:
     augment: Literal["none", "rotation", "placement"] = _setting("none", "Random change of the inputs at each access.")
     valid_fraction: float = _setting(0.0, "Part of the training examples kept for validation, where the data has none.")
     patience: int | None = _setting(None, "Validations without improvement after which a model stops.")
-    validate_every: int = _setting(1, "Epochs between validations.")
+    validate_every: int | None = _setting(None, "Epochs between validations; only with PATIENCE when not given.")
     loss_limit: float = _setting(1e4, "A loss above it stops the model.")
     device: str = _setting("auto", "auto, cpu, cuda, cuda:1, ...")
     groups: int | None = _setting(None, "Into how many stacks the models are split; chosen when not given.")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 import pstn.data
 
 __all__ = ["Source", "choose_subset", "load_source"]
-
-_MEAN, _STD = 0.1307, 0.3081
+_AUGMENT = {"NoneType": "none", "RandomRotation": "rotation", "RandomPlacement": "placement"}
 
 
 class Source(NamedTuple):
@@ -28,6 +25,8 @@ class Source(NamedTuple):
     test: tuple[Tensor, Tensor] | None
     fill: float
     """The background's value."""
+    augment: str = "none"
+    """How a generated set changes its examples at each access, by the names that settings have."""
 
     @property
     def train(self) -> Tensor:
@@ -44,33 +43,30 @@ def load_source(data: str) -> Source:
     """Load a data set.
 
     Args:
-        data: a known set's name, a folder, or a file; "digits" ships with the package.
+        data: whatever `pstn.data.load` takes; "digits" ships with the package.
 
     Example:
-        >>> load_source("digits").x.shape
-        torch.Size([4000, 1, 28, 28])
+        >>> source = load_source("digits")
+        >>> len(source.train), len(source.valid)
+        (3200, 800)
     """
-    if data == "digits":
-        train, test = (pstn.data.load_digits(part) for part in ("train", "test"))
-        scaled = ((train.x - _MEAN) / _STD, (test.x - _MEAN) / _STD)
-        return Source(scaled[0], train.y, None, (scaled[1], test.y), -_MEAN / _STD)
-    loader: Any = getattr(pstn.data, "load", None)
-    if loader is not None:
-        return _from_splits(loader(data))
-    if Path(data).suffix == ".npz" and Path(data).is_file():
-        return _from_npz(Path(data))
-    raise ValueError(f"data must be a known set's name, a folder or a file, got {data!r}")
+    splits: Any = pstn.data.load(data)
+    return _from_splits(splits)
 
 
 def _from_splits(splits: Any) -> Source:
-    train = getattr(splits.train, "base", splits.train)  # a generated set: its examples are changed at each access
+    # A generated set: its originals are changed at each access, which the trainer does on the device.
+    train, augment = (
+        getattr(splits.train, "base", splits.train),
+        _AUGMENT[type(getattr(splits.train, "maker", None)).__name__],
+    )
     train, valid, test = (_as_split(part) for part in (train, splits.validation, splits.test))
     x, y, index = train.x, train.y, None
     if valid is not None and valid.x.shape[1:] == x.shape[1:]:
         index = torch.arange(len(x), len(x) + len(valid.x))
         x, y = torch.cat([x, valid.x]), torch.cat([y, valid.y])
     fill = train.fill if isinstance(train.fill, float) else float(train.fill[0])
-    return Source(x, y.long(), index, None if test is None else (test.x, test.y.long()), fill)
+    return Source(x, y.long(), index, None if test is None else (test.x, test.y.long()), fill, augment)
 
 
 def _as_split(part: Any) -> Any:
@@ -78,17 +74,6 @@ def _as_split(part: Any) -> Any:
         return None
     split = part.all() if hasattr(part, "maker") else part
     return split if split.x.is_floating_point() else split.as_float()
-
-
-def _from_npz(path: Path) -> Source:
-    with np.load(path) as arrays:
-        if not {"x", "y"} <= set(arrays):
-            raise ValueError(f"{path} must hold the arrays x (M, C, *size) and y (M,), got {sorted(arrays)}")
-        x, y = torch.from_numpy(arrays["x"]).float(), torch.from_numpy(arrays["y"]).long()
-        test = None
-        if "x_test" in arrays:
-            test = (torch.from_numpy(arrays["x_test"]).float(), torch.from_numpy(arrays["y_test"]).long())
-    return Source(x, y, None, test, 0.0)
 
 
 def choose_subset(y: Tensor, pool: Tensor, size: int, seed: int) -> Tensor:
