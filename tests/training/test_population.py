@@ -245,6 +245,16 @@ def test_early_stopping_is_per_model_and_keeps_the_best():
     assert nll == pytest.approx(progress.best[stopped[0]], abs=1e-5)
 
 
+def test_precision_switches_are_put_back():
+    from pstn.training.group import precision_flags
+
+    cuda = torch.backends.cuda.matmul
+    before = (cuda.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark)
+    with precision_flags(Recipe(precision="tf32"), tune=True):
+        assert (cuda.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark) == (True, True, True)
+    assert (cuda.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark) == before
+
+
 def test_bf16_trains_close_to_float32():
     x, y = images(16)
     model = seeded(small_pstn, 0)

@@ -204,6 +204,21 @@ def test_a_run_reports_collapses_once(data, tmp_path):
     assert len(said) == len(set(said))
 
 
+def test_progress_shows_on_a_terminal_and_is_quiet_elsewhere(monkeypatch, capsys):
+    import sys as system
+
+    from pstn.training.progress import Display
+
+    x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
+    for terminal in (False, True):
+        population = Population([pstn.nn.mnist_cnn()], x, y, recipe=Recipe(epochs=1))
+        monkeypatch.setattr(system.stderr, "isatty", lambda answer=terminal: answer, raising=False)
+        with Display(population) as display:
+            population.fit(lambda progress, display=display: display.update(progress))
+        shown = capsys.readouterr().err
+        assert ("epoch 1/1" in shown and "accuracy" in shown and "KL" in shown) == terminal
+
+
 KILLS = 10
 
 

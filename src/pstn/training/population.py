@@ -238,7 +238,7 @@ class Population:
         from pstn.training.watchdog import diagnose
 
         group, row = self._locate(model)
-        found = diagnose(group, row, step)
+        found = diagnose(group, row, step, float(metrics[0]))
         self.progress.failures.append(Failure(model, step, float(metrics[0]), float(metrics[4]), found))
 
     def _locate(self, model: int) -> tuple[Group, int]:

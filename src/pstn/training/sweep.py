@@ -139,7 +139,11 @@ def run_sweep(
             made.tell(trial, value, state=None if math.isfinite(value) else optuna.trial.TrialState.FAIL)
             say(f"trial {trial.number}: validation loss {value:.4f} with {json.dumps(trial.params)}")
         left -= len(asked)
-    done = [t for t in made.get_trials(deepcopy=False) if t.value is not None]
+    return _result(made)
+
+
+def _result(study: Any) -> SweepResult:
+    done = [t for t in study.get_trials(deepcopy=False) if t.value is not None]
     if not done:
         raise SettingsError("no trial finished with a finite validation loss")
     table = sorted(((dict(t.params), float(t.value)) for t in done), key=lambda row: row[1])

@@ -16,7 +16,7 @@ from pstn.training.stacking import view_rows
 __all__ = ["collapses", "diagnose"]
 
 
-def diagnose(group: Group, row: int, step: int) -> str:
+def diagnose(group: Group, row: int, step: int, loss: float) -> str:
     """Take the step at which a model broke once more, without its update, and say which part is not finite.
 
     A broken model's weights are those before the step, and its noise is a function of the step: the same numbers come
@@ -26,6 +26,7 @@ def diagnose(group: Group, row: int, step: int) -> str:
         group: the group that the model belongs to.
         row: its place there.
         step: the step at which it broke.
+        loss: the loss that it had there.
     """
     noise = group.draw(step, 1).step(0)
     module, params = group.template.module, {k: v[row] for k, v in view_rows(group.stack, group.state.rows).items()}
@@ -58,7 +59,8 @@ def diagnose(group: Group, row: int, step: int) -> str:
     finally:
         for hook in hooks:
             hook.remove()
-    return _theta_report(seen) + " Everything was finite when the step was repeated: the loss exceeded its limit."
+    reason = "the loss exceeded its limit" if loss >= group.recipe.loss_limit else "its gradient's norm overflowed"
+    return f"{_theta_report(seen)} Every value was finite when the step was repeated: {reason}."
 
 
 def _named_parts(module: nn.Module) -> dict[str, nn.Module]:
