@@ -95,7 +95,7 @@ def _draw_input(axes: Axes, image: Tensor, boxes: Tensor) -> None:
     for corners in boxes:
         outline = torch.cat([corners, corners[:1]]).numpy()
         axes.plot(outline[:, 0], outline[:, 1], color=_BOX, linewidth=1.1, alpha=0.8)
-    margin = 0.22 * max(height, width)
+    margin = 0.35 * max(height, width)
     axes.set_xlim(-margin, width + margin)
     axes.set_ylim(height + margin, -margin)
     axes.set_facecolor("0.88")
