@@ -42,20 +42,20 @@ def plain_rate(x: torch.Tensor, y: torch.Tensor, steps: int, threads: int) -> fl
     return steps / (time.perf_counter() - started)
 
 
-def population_rate(x: torch.Tensor, y: torch.Tensor, steps: int) -> tuple[float, dict[str, Any]]:
+def population_rate(x: torch.Tensor, y: torch.Tensor, steps: int, compile: bool) -> tuple[float, dict[str, Any]]:
     """Model-steps per second of five models together, after the processes have started and traced."""
     subsets = [torch.arange(100 * fold, 100 * fold + 100) for fold in range(5)]
     torch.manual_seed(0)
     models = [pstn.nn.mnist_pstn(fill=FILL) for _ in range(5)]
     members = make_members(5, kl_weight=1e-3, weight_decay=0.01, train=subsets)
     begun = time.perf_counter()
-    with Population(models, x, y, members, Recipe(epochs=10**4)) as population:
+    with Population(models, x, y, members, Recipe(epochs=10**4), compile=compile) as population:
         population.fit(until=40)
         ready = time.perf_counter() - begun
         started = time.perf_counter()
         population.fit(until=40 + steps)
         rate = 5 * steps / (time.perf_counter() - started)
-        return rate, {"groups": len(population.groups), "ready_s": round(ready, 1)}
+        return rate, {"compile": compile, "groups": len(population.groups), "ready_s": round(ready, 1)}
 
 
 def main() -> None:
@@ -63,13 +63,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--compile", action="store_true")
     arguments = parser.parse_args()
     digits = load_digits("train")
     x, y = (digits.x[:500] - 0.1307) / 0.3081, digits.y[:500]
     cores = os.cpu_count() or 1
     watch = Stopwatch()
     plain = {f"before, {t} thread(s)": plain_rate(x, y, arguments.steps, t) for t in (1, cores)}
-    together, about = population_rate(x, y, arguments.steps)
+    together, about = population_rate(x, y, arguments.steps, arguments.compile)
     plain |= {f"after, {t} thread(s)": plain_rate(x, y, arguments.steps, t) for t in (1, cores)}
     figures = {
         "load_average": os.getloadavg(),

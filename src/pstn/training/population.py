@@ -84,7 +84,7 @@ class Population:
         device: where to train; where `x` is when not given.
         groups: into how many stacks the models are split; chosen by device and number when None.
         workers: on the CPU, whether each stack has a process of its own; None decides by the amount of work.
-        compile: on CUDA, fuse small kernels with torch.compile; costs up to a minute at the start.
+        compile: fuse small operations with torch.compile; costs a minute or so at the start.
         conv: how convolutions are computed, "library" or "matmul"; chosen by device and stack when None.
 
     Example:
@@ -208,7 +208,8 @@ class Population:
             from pstn.training.cuda import CudaRunner
 
             return CudaRunner(group, compile=self._compile, programs=self._programs)
-        return WorkerRunner(group) if self._workers and len(self.groups) > 1 else LocalRunner(group)
+        kind = WorkerRunner if self._workers and len(self.groups) > 1 else LocalRunner
+        return kind(group, self._compile)
 
     def _record(self, start: int, metrics: Tensor) -> None:
         """Add (count, N, 5) metrics to the history, epoch by epoch, and look for models that broke."""

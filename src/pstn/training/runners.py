@@ -45,10 +45,13 @@ class LocalRunner(Runner):
 
     Args:
         group: what to move.
+        compile: fuse the step's small operations with torch.compile first.
     """
 
-    def __init__(self, group: Group) -> None:
-        self.group = group
+    def __init__(self, group: Group, compile: bool = False) -> None:
+        self.group, self._compile = group, compile
+        # Compiled sums may be taken in another order: a run must be compiled from its first step to be repeatable.
+        self._trace_after = 0 if compile else _TRACE_AFTER
         self._step: Callable[..., Tensor] = make_step(group.template, group.stack, group.recipe, len(group.members))
         self._taken, self._done = 0, list[Tensor]()
 
@@ -60,8 +63,10 @@ class LocalRunner(Runner):
             for at in range(start, start + count, block):
                 noise = group.draw(at, min(block, start + count - at))
                 for k in range(noise.examples.shape[0]):
-                    if self._taken == _TRACE_AFTER:
-                        self._step = trace(self._step, group.state, group.constants, noise.step(k))
+                    if self._taken == self._trace_after:
+                        self._step = trace(
+                            self._step, group.state, group.constants, noise.step(k), compile=self._compile
+                        )
                     self._taken += 1
                     self._done.append(self._step(group.state, group.constants, noise.step(k)))
 
@@ -81,9 +86,10 @@ class WorkerRunner(Runner):
 
     Args:
         group: what to move; its tensors are moved to shared memory.
+        compile: fuse the step's small operations with torch.compile first.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, compile: bool = False) -> None:
         self.group = group
         for tensor in (
             *group.tensors().values(),
@@ -92,7 +98,7 @@ class WorkerRunner(Runner):
             tensor.share_memory_()
         context: Any = mp.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(group, theirs), daemon=True)
+        self._process = context.Process(target=_serve, args=(group, theirs, compile), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -118,12 +124,12 @@ class WorkerRunner(Runner):
         self._process.join(timeout=10)
 
 
-def _serve(group: Group, pipe: Any) -> None:
+def _serve(group: Group, pipe: Any, compile: bool) -> None:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     torch.set_num_threads(1)
-    runner = LocalRunner(group)
+    runner = LocalRunner(group, compile)
     with suppress(EOFError):  # the parent is gone
         while (asked := pipe.recv()) is not None:
             try:
