@@ -6,11 +6,14 @@ from pstn.noise import draw_noise
 from pstn.objective import elbo_loss
 from pstn.posterior import PointPosterior, Posterior
 from pstn.transforms import (
+    CPAB,
     Affine,
+    Compose,
     Crop,
     MatrixTransform,
     Rotation,
     Similarity,
+    SmoothPrior,
     Transform,
     Translation,
     from_pixels,
@@ -29,9 +32,11 @@ from pstn.uncertainty import (
 from pstn.warp import warp
 
 __all__ = [
+    "CPAB",
     "PSTN",
     "STN",
     "Affine",
+    "Compose",
     "Crop",
     "MatrixTransform",
     "PointPosterior",
@@ -39,6 +44,7 @@ __all__ = [
     "Prediction",
     "Rotation",
     "Similarity",
+    "SmoothPrior",
     "SpatialTransformer",
     "Transform",
     "TransformerOutput",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pstn._checks import require_choice, require_floating, require_size
-from pstn.transforms.coordinates import base_grid, corner_points
+from pstn.transforms.coordinates import corner_points, standing_grid
 
 __all__ = ["MatrixTransform", "Transform", "require_ndim"]
 
@@ -84,7 +84,7 @@ class Transform(nn.Module, ABC):
         """
         size = require_size("size", size, self.ndim)
         theta = self._checked_theta(theta)
-        base = base_grid(size, dtype=theta.dtype, device=theta.device)
+        base = standing_grid(size, dtype=theta.dtype, device=theta.device)
         aspect = size[::-1] if aspect is None else self._checked_aspect(aspect)
         mapped = self._map(theta, base.flatten(0, -2), aspect)
         return mapped.unflatten(-2, size)

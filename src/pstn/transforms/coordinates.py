@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["base_grid", "corner_points", "from_pixels", "to_pixels"]
+__all__ = ["base_grid", "corner_points", "from_pixels", "standing_grid", "to_pixels"]
 
 
 def base_grid(size: Sequence[int], *, dtype: torch.dtype = torch.float32, device: torch.device | None = None) -> Tensor:
@@ -34,6 +34,30 @@ def base_grid(size: Sequence[int], *, dtype: torch.dtype = torch.float32, device
     """
     axes = [(2 * torch.arange(n, dtype=dtype, device=device) + 1) / n - 1 for n in size]
     return torch.stack(torch.meshgrid(*axes, indexing="ij")[::-1], dim=-1)
+
+
+_STANDING: dict[tuple[tuple[int, ...], torch.dtype, torch.device], Tensor] = {}
+_MOST_STANDING = 64
+
+
+def standing_grid(size: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """`base_grid`, kept between calls: not to be changed in place.
+
+    Making it takes eight launches on a GPU, which cost more there than the whole warp of a small batch.
+    """
+    if torch.compiler.is_compiling():
+        return base_grid(size, dtype=dtype, device=device)
+    key = (size, dtype, device)
+    if key not in _STANDING:
+        with torch.inference_mode(False):  # or it could not be used in training later
+            grid = base_grid(size, dtype=dtype, device=device)
+        capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        if capturing or type(grid) is not Tensor:
+            return grid  # it belongs to a graph, or stands in for a tensor: it must not outlive that
+        if len(_STANDING) >= _MOST_STANDING:
+            _STANDING.clear()
+        _STANDING[key] = grid
+    return _STANDING[key]
 
 
 def corner_points(ndim: int, *, dtype: torch.dtype = torch.float32, device: torch.device | None = None) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pstn._checks import require_choice
 from pstn.transforms.affine import Affine
 from pstn.transforms.base import Transform
+from pstn.transforms.cpab import CPAB
 from pstn.transforms.crop import Crop
 from pstn.transforms.rotation import Rotation, Similarity
 from pstn.transforms.translation import Translation
@@ -20,6 +21,8 @@ _FAMILIES: dict[tuple[str, int], Callable[[], Transform]] = {
     **{("translation", n): lambda n=n: Translation(ndim=n) for n in (1, 2, 3)},  # type: ignore[misc]
     **{("crop", n): lambda n=n: Crop(ndim=n) for n in (1, 2, 3)},  # type: ignore[misc]
     **{("crop-log", n): lambda n=n: Crop(scale="log", ndim=n) for n in (1, 2, 3)},  # type: ignore[misc]
+    ("cpab", 1): lambda: CPAB(tess=10),
+    ("cpab", 2): lambda: CPAB(tess=(3, 3)),
     **{("affine", n): lambda n=n: Affine(ndim=n) for n in (2, 3)},  # type: ignore[misc]
 }
 

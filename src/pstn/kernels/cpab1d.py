@@ -1,0 +1,265 @@
+"""CPAB on the line, fused over points and thetas: one launch forward, one launch backward.
+
+The computation is that of `pstn.transforms.cpab1d`, which explains it; the names are the same. Tables of cells live in
+registers: a particle reads its cell by a masked sum over all cells, which for tens of cells is cheaper than memory.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+__all__ = ["flow1d_backward", "flow1d_forward"]
+
+_NEVER = tl.constexpr(1.25)
+_TINY = tl.constexpr(1e-20)
+_INSTANT = tl.constexpr(1e-14)
+_LOG_MAX = tl.constexpr(60.0)
+_WARPS = 4
+
+
+@triton.jit
+def _expm1(z):
+    # Triton's exp is approximate, which near 0 would leave no digits of exp(z) - 1.
+    near = 1.0 + z * (1 / 8) * (1.0 + z * (1 / 9))
+    near = 1.0 + z * (1 / 6) * (1.0 + z * (1 / 7) * near)
+    near = z * (1.0 + z * (1 / 2) * (1.0 + z * (1 / 3) * (1.0 + z * (1 / 4) * (1.0 + z * (1 / 5) * near))))
+    return tl.where(tl.abs(z) < 0.5, near, tl.exp(z) - 1.0)
+
+
+@triton.jit
+def _log1p(z):
+    s = z / (2.0 + z)
+    q = s * s
+    near = 2.0 * s * (1.0 + q * (1 / 3 + q * (1 / 5 + q * (1 / 7 + q * (1 / 9 + q * (1 / 11 + q * (1 / 13)))))))
+    return tl.where(tl.abs(z) < 0.5, near, tl.log(tl.maximum(1.0 + z, 1e-30)))
+
+
+@triton.jit
+def _integrals(slope, time):
+    z = tl.minimum(tl.maximum(-slope * time, -_LOG_MAX), _LOG_MAX)
+    less_one = _expm1(z)
+    first = less_one / z
+    near = 0.5 + z * (1 / 6 + z * (1 / 24 + z * (1 / 120 + z * (1 / 720))))
+    second = tl.where(tl.abs(z) < 0.1, near, (first - 1.0) / z)
+    return time * first, time * time * second, less_one
+
+
+@triton.jit
+def _pick(index, table, k):
+    return tl.gather(table, index, axis=0)
+
+
+@triton.jit
+def _put(index, values, k):
+    return tl.sum(tl.where(index[:, None] == k[None, :], values[:, None], 0.0), axis=0)
+
+
+@triton.jit
+def _tables(theta, nodal, s, n, D, share, K: tl.constexpr, DP: tl.constexpr):
+    """Left velocity, slope, crossing time and start time of every cell, and the rows of the basis at both its ends."""
+    k = tl.arange(0, K)
+    d = tl.arange(0, DP)
+    parameters = tl.load(theta + s * D + d, mask=d < D, other=0.0)
+    base = nodal + (s // share) * (n + 1) * D
+    row_left = tl.minimum(tl.maximum(k - 1, 0), n)
+    row_right = tl.minimum(k, n)
+    mask = (d < D)[None, :] & (k < n + 3)[:, None]
+    left_rows = tl.load(base + row_left[:, None] * D + d[None, :], mask=mask, other=0.0)
+    right_rows = tl.load(base + row_right[:, None] * D + d[None, :], mask=mask, other=0.0)
+    left = tl.sum(left_rows * parameters[None, :], axis=1) * (n / 2)
+    right = tl.sum(right_rows * parameters[None, :], axis=1) * (n / 2)
+    rise = right - left
+    slope = tl.where(tl.abs(rise) < _TINY, tl.where(rise < 0, -_TINY, _TINY), rise)
+    crossed = (k >= 1) & (k <= n) & (left * right > 0)
+    whole = tl.abs(_log1p(tl.where(crossed, slope / tl.where(crossed, left, 1.0), 0.0)) / slope)
+    whole = tl.where(crossed & (whole < _NEVER), whole, _NEVER)
+    start = tl.cumsum(whole, axis=0) - whole
+    return k, left, slope, whole, start, left_rows, right_rows
+
+
+@triton.jit
+def _trip(x, k, left, slope, start, n, CLOSED: tl.constexpr):
+    place = x * (n / 2) + (n / 2 + 1)
+    within = tl.minimum(tl.maximum(place, 0.0), n + 1.0)
+    cell = within.to(tl.int32)
+    if CLOSED:
+        place = within
+    place = place - cell
+    a = _pick(cell, slope, k)
+    u = _pick(cell, left, k) + a * place
+    forwards = u > 0
+    forth = tl.where(forwards, 1.0, 0.0)
+    back = 1.0 - forth
+    safe = tl.where(u == 0, 1.0, u)
+    ratio = (forth - place) * a / safe
+    leave = _log1p(tl.where(ratio > -1.0, ratio, 0.0)) / a
+    crosses = (ratio > -1.0) & (u != 0) & (leave >= 0) & (leave <= 1)
+    if not CLOSED:
+        crosses = crosses & (cell != tl.where(forwards, n + 1, 0))
+    leave = tl.where(crosses, tl.maximum(leave, _INSTANT), 1.0)
+    sign = forth - back
+    now = _pick(cell + forwards.to(tl.int32), start, k) + sign * (1.0 - leave)
+    before = now - back * 1.9e-6
+    inner = (k >= 1) & (k <= n + 1)
+    passed = tl.sum(((before[:, None] >= start[None, :]) & inner[None, :]).to(tl.int32), axis=1)
+    goal = tl.where(crosses, passed, cell)
+    time = (now - _pick(goal + 1 - forwards.to(tl.int32), start, k)) * sign
+    time = tl.where(crosses, tl.maximum(time, _INSTANT), 1.0)
+    return cell, place, u, back, crosses, goal, leave, time
+
+
+@triton.jit
+def _forward(
+    theta,
+    nodal,
+    points,
+    out,
+    n,
+    N,
+    D,
+    share,
+    stride,
+    CLOSED: tl.constexpr,
+    K: tl.constexpr,
+    DP: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    s = tl.program_id(0)
+    k, left, slope, whole, start, left_rows, right_rows = _tables(theta, nodal, s, n, D, share, K, DP)
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(points + s * stride + i, mask=i < N, other=0.0)
+    cell, place, u, back, crosses, goal, leave, time = _trip(x, k, left, slope, start, n, CLOSED)
+    a = _pick(goal, slope, k)
+    v = _pick(goal, left, k)
+    star = -v / a
+    turns = (star >= 0) & (star <= 1)
+    anchor = tl.where(turns, star, back)
+    speed = tl.where(turns, 0.0, v + a * back)
+    less_one = _expm1(tl.minimum(a * time, _LOG_MAX))
+    enter = tl.where(crosses, back, place)
+    end = anchor + (enter - anchor) * (less_one + 1.0) + speed * (less_one / a)
+    end = tl.where(goal > 0, tl.maximum(end, 0.0), end)
+    end = tl.where(goal <= n, tl.minimum(end, 1.0), end)
+    moved = (end + goal) * (2 / n) - (1 + 2 / n)
+    if CLOSED:
+        moved = tl.minimum(tl.maximum(moved, -1.0), 1.0)
+    moved = tl.where(tl.abs(u) <= 10 * _TINY, x, moved)
+    tl.store(out + s * N + i, moved, mask=i < N)
+
+
+@triton.jit
+def _backward(
+    grad,
+    theta,
+    nodal,
+    points,
+    by_theta,
+    by_point,
+    n,
+    N,
+    D,
+    share,
+    stride,
+    CLOSED: tl.constexpr,
+    POINTS: tl.constexpr,
+    K: tl.constexpr,
+    DP: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    s = tl.program_id(0)
+    k, left, slope, whole, start, left_rows, right_rows = _tables(theta, nodal, s, n, D, share, K, DP)
+    by_left = tl.zeros([K], tl.float32)
+    by_right = tl.zeros([K], tl.float32)
+    charges = tl.zeros([K], tl.float32)
+    for begin in range(0, N, BLOCK):
+        i = begin + tl.arange(0, BLOCK)
+        x = tl.load(points + s * stride + i, mask=i < N, other=0.0)
+        g = tl.load(grad + s * N + i, mask=i < N, other=0.0)
+        cell, place, u, back, crosses, goal, leave, time = _trip(x, k, left, slope, start, n, CLOSED)
+        a = _pick(goal, slope, k)
+        enter = tl.where(crosses, back, place)
+        speed = _pick(goal, left, k) + a * enter
+        shrink, lag, less_one = _integrals(a, time)
+        growth = 1.0 / (1.0 + less_one)
+        arrival = speed * growth
+        stretch = tl.where(crosses, arrival / tl.where(crosses, u, 1.0), growth)
+        if POINTS:
+            tl.store(by_point + s * N + i, g * stretch, mask=i < N)
+        base = g * growth * shrink
+        right = g * growth * speed * lag + base * enter
+        by_left += _put(goal, base - right, k)
+        by_right += _put(goal, right, k)
+        shrink, lag, less_one = _integrals(_pick(cell, slope, k), leave)
+        weight = tl.where(crosses, g * stretch, 0.0)
+        base = weight * shrink
+        right = weight * u * lag + base * place
+        by_left += _put(cell, base - right, k)
+        by_right += _put(cell, right, k)
+        first = tl.minimum(cell, goal) + 1
+        last = tl.maximum(cell, goal)
+        charge = tl.where(crosses, g * arrival, 0.0)
+        between = (first[:, None] <= k[None, :]) & (k[None, :] < last[:, None])
+        charges += tl.sum(tl.where(between, charge[:, None], 0.0), axis=0)
+    crossed = whole < _NEVER
+    enter = tl.where(left < 0, 1.0, 0.0)
+    speed = tl.where(crossed, left + slope * enter, 1.0)
+    shrink, lag, less_one = _integrals(slope, whole)
+    weight = tl.where(crossed, charges, 0.0) / speed
+    base = weight * shrink
+    right = weight * speed * lag + base * enter
+    by_left += base - right
+    by_right += right
+    d = tl.arange(0, DP)
+    total = tl.sum(by_left[:, None] * left_rows + by_right[:, None] * right_rows, axis=0)
+    tl.store(by_theta + s * D + d, total, mask=d < D)
+
+
+def _power(count: int) -> int:
+    """The next power of 2; Triton's own goes through wrappers that cost more than a launch's other bookkeeping."""
+    return 1 << (count - 1).bit_length()
+
+
+def _sizes(theta: Tensor, nodal: Tensor, points: Tensor) -> tuple[int, int, int, int, int, int, int]:
+    thetas, size = theta.shape
+    groups, nodes, _ = nodal.shape
+    stride = 0 if points.shape[0] == 1 else points.shape[1]
+    k = _power(nodes + 2)
+    return nodes - 1, points.shape[1], size, thetas // groups, stride, k, _power(size)
+
+
+def flow1d_forward(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
+    """Move points for unit time.
+
+    Args:
+        theta: (S, D), float32.
+        nodal: (G, n + 1, D), velocities at the nodes per unit of theta; S / G thetas share each.
+        points: (S, N), or (1, N) for all thetas.
+        closed: whether the velocity is zero at both ends.
+
+    Returns:
+        (S, N).
+    """
+    n, size, d, share, stride, k, dp = _sizes(theta, nodal, points)
+    out = torch.empty(theta.shape[0], size, dtype=theta.dtype, device=theta.device)
+    block = min(256, _power(size))
+    grid = (theta.shape[0], -(-size // block))
+    _forward[grid](theta, nodal, points, out, n, size, d, share, stride, closed, k, dp, block, num_warps=_WARPS)
+    return out
+
+
+def flow1d_backward(
+    grad: Tensor, theta: Tensor, nodal: Tensor, points: Tensor, closed: bool, to_points: bool
+) -> tuple[Tensor, Tensor]:
+    """The gradient with respect to theta (S, D) and, if asked for, to points (S, N)."""
+    n, size, d, share, stride, k, dp = _sizes(theta, nodal, points)
+    by_theta = torch.empty_like(theta)
+    by_point = torch.empty_like(grad) if to_points else theta.new_empty(0)
+    block = min(256, _power(size))
+    _backward[(theta.shape[0],)](
+        *(grad, theta, nodal, points, by_theta, by_point, n, size, d, share, stride, closed, to_points, k, dp, block),
+        num_warps=_WARPS,
+    )
+    return by_theta, by_point

@@ -1,0 +1,95 @@
+"""Families one after another, as one family."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast, final
+
+import torch
+from torch import Tensor, nn
+
+from pstn.transforms.base import Transform
+
+__all__ = ["Compose"]
+
+
+@final
+class Compose(Transform):
+    """Warps one after another, e.g. similarity then CPAB, with theta concatenated in that order.
+
+    `Compose(a, b)` with theta (theta_a, theta_b) does to an input what warping it by a and then warping the result by b
+    does, but reads the input once: no detail is lost in between.
+
+    Convention:
+        A grid maps output to input coordinates, so points are mapped by the last family first:
+        Compose(a, b) maps p to a(b(p)). Coordinates are in [-1, 1] with `align_corners=False`, x first.
+
+    Args:
+        *transforms: two families or more of the same number of axes.
+
+    Shape:
+        theta (..., D) with D the sum of the families' own.
+
+    Example:
+        >>> from pstn.transforms.cpab import CPAB
+        >>> from pstn.transforms.rotation import Similarity
+        >>> c = Compose(Similarity(), CPAB(tess=(3, 3)))
+        >>> c.dim, c.names[:5]
+        (38, ('0.angle', '0.scale', '0.tx', '0.ty', '1.theta0'))
+    """
+
+    def __init__(self, *transforms: Transform) -> None:
+        super().__init__()
+        for index, transform in enumerate(transforms):
+            if not isinstance(transform, Transform):
+                raise TypeError(f"transforms[{index}] must be a Transform, got {type(transform).__name__}")
+        if len(transforms) < 2:
+            raise ValueError(f"transforms must hold at least 2 families, got {len(transforms)}")
+        axes = [transform.ndim for transform in transforms]
+        if len(set(axes)) > 1:
+            raise ValueError(f"transforms must all have the same ndim, got {axes}")
+        self.transforms = nn.ModuleList(transforms)
+        self.ndim = axes[0]
+        self.dim = sum(transform.dim for transform in transforms)
+        self.names = tuple(f"{i}.{name}" for i, transform in enumerate(transforms) for name in transform.names)
+
+    def initial(self) -> Tensor:
+        """Where every family starts, (D,)."""
+        return torch.cat([part.initial() for part in self._parts()])
+
+    def inverse(self, theta: Tensor, *, aspect: Sequence[float] | None = None) -> Tensor:
+        """Not in the family: the inverse composes the inverses in the opposite order.
+
+        Raises:
+            ValueError: always; `apply_inverse` maps points backwards, and `reversed` gives the family of the inverses.
+        """
+        raise ValueError(
+            f"{type(self).__name__} has no inverse in the same order of families: use apply_inverse on points, "
+            "or reversed() and inverse_theta()"
+        )
+
+    def reversed(self) -> Compose:
+        """The family of the inverses: the same families in the opposite order; see `inverse_theta`."""
+        return Compose(*self._parts()[::-1])
+
+    def inverse_theta(self, theta: Tensor, *, aspect: Sequence[float] | None = None) -> Tensor:
+        """The theta under which `reversed()` is the inverse of this map, (..., D)."""
+        theta = self._checked_theta(theta)
+        pairs = zip(self._parts(), self._split(theta), strict=True)
+        return torch.cat([part.inverse(own, aspect=aspect) for part, own in pairs][::-1], dim=-1)
+
+    def _parts(self) -> list[Transform]:
+        return [cast(Transform, part) for part in self.transforms]
+
+    def _split(self, theta: Tensor) -> tuple[Tensor, ...]:
+        return theta.split([part.dim for part in self._parts()], dim=-1)
+
+    def _map(self, theta: Tensor, points: Tensor, aspect: Sequence[float]) -> Tensor:
+        for part, own in zip(self._parts()[::-1], self._split(theta)[::-1], strict=True):
+            points = part._map(own, points, aspect)
+        return points
+
+    def _unmap(self, theta: Tensor, points: Tensor, aspect: Sequence[float]) -> Tensor:
+        for part, own in zip(self._parts(), self._split(theta), strict=True):
+            points = part._unmap(own, points, aspect)
+        return points

@@ -1,0 +1,92 @@
+"""The Triton kernels against their twins, through Triton's interpreter where there is no GPU."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+triton = pytest.importorskip("triton")
+
+# Triton decides when a kernel is defined whether to interpret it, so the kernels are tested in a process of their own.
+SCRIPT = """
+import torch
+from pstn import CPAB
+from torch.func import functional_call, grad, stack_module_state, vmap
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.manual_seed(0)
+
+def close(a, b, tolerance):
+    assert torch.isfinite(b).all()
+    error = ((a - b).abs() / (1 + b.abs())).max().item()
+    assert error < tolerance, error
+
+def compare(settings, scale, count, seed):
+    fast, twin = CPAB(**settings, backend="triton").to(device), CPAB(**settings, backend="torch").to(device)
+    generator = torch.Generator().manual_seed(seed)
+    theta = (torch.randn(3, fast.dim, generator=generator) * scale).to(device).requires_grad_()
+    reach = 1.0 if fast.zero_boundary else 1.2
+    points = ((2 * torch.rand(3, count, fast.ndim, generator=generator) - 1) * reach).to(device)
+    points[:, 0] = 1 / 3
+    for p in (points, points[0]):  # every theta its own points, and points shared by all
+        p = p.clone().requires_grad_()
+        weight = torch.randn(3, count, fast.ndim, generator=generator).to(device)
+        a, b = fast.apply(theta, p), twin.apply(theta, p)
+        close(a, b, 1e-5)
+        for x, y in zip(torch.autograd.grad(a, (theta, p), weight), torch.autograd.grad(b, (theta, p), weight)):
+            close(x, y, 1e-4)
+
+def batch(settings):
+    fast, twin = CPAB(**settings, backend="triton").to(device), CPAB(**settings, backend="torch").to(device)
+    theta = (torch.randn(2, 3, fast.dim) * 0.5).to(device)
+    points = (torch.rand(2, 5, fast.ndim) * 2 - 1).to(device)
+    close(vmap(fast.apply)(theta, points), vmap(twin.apply)(theta, points), 1e-5)
+    close(vmap(fast.apply, (0, None))(theta, points[0]), twin.apply(theta, points[0]), 1e-5)
+    loss = lambda t, p: fast.apply(t, p).square().sum()
+    other = lambda t, p: twin.apply(t, p).square().sum()
+    for x, y in zip(vmap(grad(loss, (0, 1)))(theta, points), vmap(grad(other, (0, 1)))(theta, points)):
+        close(x, y, 1e-4)
+    models = [CPAB(**settings, backend="triton").to(device) for _ in range(2)]
+    parameters, buffers = stack_module_state(models)
+    call = lambda p, b, t: functional_call(models[0], (p, b), (t, points[0]))
+    models[0].forward = models[0].apply
+    close(vmap(call)(parameters, buffers, theta), twin.apply(theta, points[0]), 1e-5)
+"""
+
+CASES = {
+    "line": "for scale in (0.1, 1.0, 3.0, 30.0): compare(dict(tess=10), scale, 150, 1)",
+    "open line": "for scale in (0.1, 1.0, 3.0): compare(dict(tess=7, zero_boundary=False), scale, 40, 2)",
+    "still line": "compare(dict(tess=5), 0.0, 20, 3)",
+    "plane": "for scale in (0.1, 1.0, 3.0): compare(dict(tess=(3, 3)), scale, 40, 4)",
+    "open plane": "compare(dict(tess=(2, 1), zero_boundary=False), 1.0, 40, 5)",
+    "still plane": "compare(dict(tess=(2, 2)), 0.0, 20, 6)",
+    "batched line": "batch(dict(tess=6))",
+    "batched plane": "batch(dict(tess=(2, 2)))",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernel_computes_what_its_twin_does(name):
+    environment = os.environ | ({} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"})
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT + CASES[name]], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_kernels_are_not_imported_before_they_are_wanted():
+    code = "import sys, torch, pstn; pstn.CPAB(tess=5).grid(torch.zeros(4), 6); sys.exit('triton' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
+def test_forcing_a_kernel_without_a_gpu_says_what_is_missing(monkeypatch):
+    from pstn import CPAB
+
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(
+        ValueError, match='needs a CUDA device and the triton package, got tensors on cpu: use backend="auto"'
+    ):
+        CPAB(tess=5, backend="triton").grid(torch.zeros(4), 6)

@@ -1,0 +1,94 @@
+"""Compose: order, inverse, gradients, and theta's layout."""
+
+import pytest
+import torch
+
+from pstn import CPAB, Affine, Compose, Crop, Rotation, Similarity, Translation
+
+FAMILIES = [
+    Compose(Similarity(), CPAB(tess=(3, 3))),
+    Compose(CPAB(tess=10), Crop(ndim=1)),
+    Compose(Rotation(), Crop(), CPAB(tess=(2, 2))),
+    Compose(Compose(Rotation(), Crop()), Affine()),
+]
+
+
+def draw(transform):
+    generator = torch.Generator().manual_seed(0)
+    return transform.initial().double() + 0.2 * torch.randn(3, transform.dim, generator=generator, dtype=torch.float64)
+
+
+def points(transform):
+    return torch.rand(3, 11, transform.ndim, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 2 - 1
+
+
+@pytest.mark.parametrize("transform", FAMILIES, ids=str)
+def test_points_go_through_the_last_family_first(transform):
+    theta, p = draw(transform), points(transform)
+    expected, end = p, transform.dim
+    for part in reversed(transform.transforms):
+        expected = part.apply(theta[:, end - part.dim : end], expected)
+        end -= part.dim
+    assert end == 0
+    assert torch.allclose(transform.apply(theta, p), expected, atol=1e-12)
+
+
+def test_warping_twice_is_warping_by_the_composition():
+    """Warp by the first family, then the result by the second: up to the blur of reading twice, the same image."""
+    torch.manual_seed(0)
+    first, second = Similarity(), CPAB(tess=(3, 3))
+    axis = torch.linspace(-1, 1, 128)
+    image = torch.exp(-4 * ((axis[:, None] - 0.2) ** 2 + (axis[None] + 0.1) ** 2))[None, None]
+    a, b = torch.tensor([[0.3, 0.9, 0.1, -0.05]]), torch.randn(1, 34) * 0.2
+
+    def warp(x, grid):
+        return torch.nn.functional.grid_sample(x, grid, align_corners=False, padding_mode="border")
+
+    twice = warp(warp(image, first.grid(a, (128, 128))), second.grid(b, (128, 128)))
+    once = warp(image, Compose(first, second).grid(torch.cat([a, b], dim=-1), (128, 128)))
+    assert (twice - once).abs().max() < 0.01
+    assert (twice - image).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("transform", FAMILIES, ids=str)
+def test_inverse(transform):
+    theta, p = draw(transform), points(transform)
+    there = transform.apply(theta, p)
+    assert torch.allclose(transform.apply_inverse(theta, there), p, atol=1e-7)
+    with pytest.raises(ValueError, match="reversed"):
+        transform.inverse(theta)
+
+
+@pytest.mark.parametrize("transform", FAMILIES[:3], ids=str)
+def test_reversed_family_holds_the_inverse(transform):
+    theta, p = draw(transform), points(transform)
+    there = transform.apply(theta, p)
+    assert torch.allclose(transform.reversed().apply(transform.inverse_theta(theta), there), p, atol=1e-7)
+
+
+@pytest.mark.parametrize("transform", FAMILIES, ids=str)
+def test_identity_and_gradients(transform):
+    p = points(transform)
+    assert torch.allclose(transform.apply(transform.identity().double(), p), p, atol=1e-9)
+    theta = draw(transform).requires_grad_()
+    assert torch.autograd.gradcheck(transform.apply, (theta, p.requires_grad_()), fast_mode=True, atol=1e-5)
+
+
+def test_state_travels():
+    transform = Compose(Similarity(), CPAB(tess=(3, 3))).half()
+    assert list(transform.state_dict()) == ["transforms.1.basis"]
+    assert transform.transforms[1].basis.dtype == torch.float64
+
+
+def test_bad_families_are_refused():
+    with pytest.raises(ValueError, match="same ndim"):
+        Compose(CPAB(tess=10), Similarity())
+    with pytest.raises(ValueError, match="at least 2"):
+        Compose(Similarity())
+    with pytest.raises(TypeError, match="must be a Transform"):
+        Compose(Similarity(), torch.nn.Linear(2, 2))
+
+
+def test_a_family_without_identity_says_so():
+    with pytest.raises(ValueError, match="no identity"):
+        Compose(Translation(scale=0.5), CPAB(tess=(2, 2))).identity()

@@ -1,0 +1,157 @@
+"""CPAB where torch transforms programs: vmap, grad, autocast, compile, export, ONNX, training."""
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad, jacrev, stack_module_state, vmap
+
+from pstn import CPAB
+from pstn.transforms import make_transform
+
+CASES = [(CPAB(tess=10), 20), (CPAB(tess=6, zero_boundary=False), 20), (CPAB(tess=(3, 3)), (5, 6))]
+by_name = [str(transform) for transform, _ in CASES]
+
+
+class Grid(nn.Module):
+    def __init__(self, transform, size):
+        super().__init__()
+        self.transform, self.size = transform, size
+
+    def forward(self, theta):
+        return self.transform.grid(theta, self.size)
+
+
+def draw(transform, *lead):
+    return torch.randn(*lead, transform.dim, generator=torch.Generator().manual_seed(0)) * 0.5
+
+
+@pytest.mark.parametrize(("transform", "size"), CASES, ids=by_name)
+def test_vmap(transform, size):
+    theta, points = draw(transform, 4), torch.rand(4, 7, transform.ndim) * 2 - 1
+    assert torch.equal(vmap(lambda t: transform.grid(t, size))(theta), transform.grid(theta, size))
+    assert torch.equal(vmap(transform.apply)(theta, points), transform.apply(theta, points))
+    assert torch.equal(vmap(transform.apply, (0, None))(theta, points[0]), transform.apply(theta, points[0]))
+    assert torch.equal(vmap(transform.apply, (None, 0))(theta[0], points), transform.apply(theta[0], points))
+
+
+@pytest.mark.parametrize(("transform", "size"), CASES, ids=by_name)
+def test_gradients_under_vmap(transform, size):
+    def loss(theta, points):
+        return transform.apply(theta, points).square().sum()
+
+    theta, points = draw(transform, 4).requires_grad_(), (torch.rand(4, 7, transform.ndim) * 2 - 1).requires_grad_()
+    by_theta, by_points = torch.autograd.grad(loss(theta, points), (theta, points))
+    one_by_one = vmap(grad(loss, argnums=(0, 1)))(theta.detach(), points.detach())
+    assert torch.allclose(one_by_one[0], by_theta, atol=1e-6)
+    assert torch.allclose(one_by_one[1], by_points, atol=1e-6)
+    jacobian = jacrev(lambda t: transform.apply(t, points[0].detach()))(theta[0].detach())  # (7, ndim, D)
+    moved = transform.apply(theta[0], points[0]).detach()
+    assert torch.allclose((2 * moved[..., None] * jacobian).sum((0, 1)), by_theta[0], atol=1e-4)
+
+
+@pytest.mark.parametrize(("transform", "size"), CASES, ids=by_name)
+def test_vmap_over_models(transform, size):
+    models = [Grid(transform, size) for _ in range(3)]
+    parameters, buffers = stack_module_state(models)
+    theta = draw(transform, 3, 4)
+    together = vmap(lambda p, b, t: functional_call(models[0], (p, b), (t,)))(parameters, buffers, theta)
+    assert torch.allclose(together, transform.grid(theta, size), atol=1e-6)
+
+
+@pytest.mark.parametrize(("transform", "size"), CASES, ids=by_name)
+def test_autocast_does_not_round_coordinates(transform, size):
+    theta = draw(transform, 4)
+    expected = transform.grid(theta, size)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(transform.grid(theta, size), expected)
+        assert transform.grid(theta.bfloat16(), size).dtype == torch.float32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("transform", "size"), CASES, ids=by_name)
+def test_compile(transform, size):
+    theta = draw(transform, 4).requires_grad_()
+    expected = transform.grid(theta, size)
+    (gradient,) = torch.autograd.grad(expected.square().sum(), theta)
+    compiled = torch.compile(lambda t: transform.grid(t, size), fullgraph=True)(theta)
+    assert torch.allclose(compiled, expected, atol=1e-6)
+    (again,) = torch.autograd.grad(compiled.square().sum(), theta)
+    assert torch.allclose(again, gradient, atol=1e-4)
+    mapped = torch.compile(vmap(lambda t: transform.grid(t, size)), fullgraph=True)(theta.detach())
+    assert torch.allclose(mapped, expected, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("transform", "size"), CASES, ids=by_name)
+def test_export(transform, size):
+    theta = draw(transform, 4)
+    program = torch.export.export(Grid(transform, size), (theta,))
+    assert torch.allclose(program.module()(theta), transform.grid(theta, size), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_onnx(tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    import warnings
+
+    transform = CPAB(tess=10)
+    theta = draw(transform, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own
+        torch.onnx.export(Grid(transform, 20), (theta,), tmp_path / "grid.onnx", dynamo=True, verbose=False)
+    session = runtime.InferenceSession(tmp_path / "grid.onnx", providers=["CPUExecutionProvider"])
+    (grid,) = session.run(None, {session.get_inputs()[0].name: theta.numpy()})
+    assert torch.allclose(torch.from_numpy(grid), transform.grid(theta, 20), atol=1e-5)
+
+
+def learn(forward, steps=60):
+    """A localizer that learns to undo a fixed warp of a series, by gradient descent through the grid."""
+    torch.manual_seed(0)
+    transform, axis = CPAB(tess=10), torch.linspace(-1, 1, 64)
+    truth = torch.randn(9) * 0.4
+    source = torch.sin(4 * axis) + 0.5 * torch.cos(9 * axis)
+
+    def read(grid):
+        flat = torch.stack([grid[..., 0], torch.zeros_like(grid[..., 0])], dim=-1)[None, None]
+        return torch.nn.functional.grid_sample(
+            source[None, None, None], flat, align_corners=False, padding_mode="border"
+        )
+
+    target = read(transform.grid(truth, 64)).detach()
+    theta = torch.zeros(9, requires_grad=True)
+    optimiser = torch.optim.Adam([theta], lr=0.05)
+    losses = []
+    for _ in range(steps):
+        loss = (read(forward(transform, theta)) - target).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    return losses
+
+
+def plain(transform, theta):
+    return transform.grid(theta, 64)
+
+
+def autocast(transform, theta):
+    with torch.autocast("cpu", torch.bfloat16):
+        return transform.grid(theta, 64)
+
+
+def mapped(transform, theta):
+    return vmap(lambda t: transform.grid(t, 64))(theta[None])[0]
+
+
+@pytest.mark.parametrize("forward", [plain, autocast, mapped])
+def test_training_through_the_warp(forward):
+    losses = learn(forward)
+    assert losses[-1] < losses[0] / 20
+
+
+def test_by_name():
+    assert make_transform("cpab", ndim=1).dim == 9
+    assert make_transform("cpab", ndim=2).dim == 34
+    with pytest.raises(ValueError, match="must be one of"):
+        make_transform("cpab", ndim=3)
