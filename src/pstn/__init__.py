@@ -1,5 +1,10 @@
-"""Probabilistic Spatial Transformer Networks."""
+"""Probabilistic Spatial Transformer Networks: networks that learn where to look, and know how sure they are."""
 
+from pstn import nn
+from pstn.nn import PSTN, STN, Prediction, SpatialTransformer, TransformerOutput, wrap
+from pstn.noise import draw_noise
+from pstn.objective import elbo_loss
+from pstn.posterior import PointPosterior, Posterior
 from pstn.transforms import (
     CPAB,
     Affine,
@@ -12,22 +17,53 @@ from pstn.transforms import (
     Transform,
     Translation,
     from_pixels,
+    make_transform,
     to_pixels,
 )
+from pstn.uncertainty import (
+    accuracy,
+    brier_score,
+    calibration_error,
+    entropy,
+    mutual_information,
+    negative_log_likelihood,
+    reliability_curve,
+)
+from pstn.warp import warp
 
 __all__ = [
     "CPAB",
+    "PSTN",
+    "STN",
     "Affine",
     "Compose",
     "Crop",
     "MatrixTransform",
+    "PointPosterior",
+    "Posterior",
+    "Prediction",
     "Rotation",
     "Similarity",
     "SmoothPrior",
+    "SpatialTransformer",
     "Transform",
+    "TransformerOutput",
     "Translation",
+    "accuracy",
+    "brier_score",
+    "calibration_error",
+    "draw_noise",
+    "elbo_loss",
+    "entropy",
     "from_pixels",
+    "make_transform",
+    "mutual_information",
+    "negative_log_likelihood",
+    "nn",
+    "reliability_curve",
     "to_pixels",
+    "warp",
+    "wrap",
 ]
 
 __version__ = "0.1.0"

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 __all__ = [
     "require_choice",
@@ -16,8 +20,21 @@ __all__ = [
     "require_positive_int",
     "require_positive_number",
     "require_size",
+    "unread",
     "values_readable",
 ]
+
+_unread: ContextVar[bool] = ContextVar("unread", default=False)
+
+
+@contextmanager
+def unread() -> Iterator[None]:
+    """Skip the checks of values inside: for a trainer that watches for NaN itself, without stalling the device."""
+    token = _unread.set(True)
+    try:
+        yield
+    finally:
+        _unread.reset(token)
 
 
 def values_readable(*tensors: Tensor) -> bool:
@@ -26,7 +43,7 @@ def values_readable(*tensors: Tensor) -> bool:
     They may not while a graph is compiled, exported or captured, nor under `torch.func` transforms: there is no value
     yet, or reading it would break the capture. Checks of values are skipped then; checks of shapes are not.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or _unread.get() or any(isinstance(tensor, FakeTensor) for tensor in tensors):
         return False
     for tensor in tensors:
         # functorch has no public query for "am I batched?", and reading a batched tensor's value raises.
@@ -38,7 +55,9 @@ def values_readable(*tensors: Tensor) -> bool:
 
 def require_finite(name: str, tensor: Tensor, hint: str) -> None:
     """Refuse NaN and infinity in `tensor`, where its values can be read."""
-    if values_readable(tensor) and not bool(torch.isfinite(tensor).all()):
+    if not values_readable(tensor) or bool(torch.isfinite(tensor.detach().sum())):
+        return  # a finite sum, one cheap reduction, rules out NaN and infinity; an overflowing one proves nothing
+    if not bool(torch.isfinite(tensor).all()):
         bad = int((~torch.isfinite(tensor)).sum())
         raise ValueError(f"{name} must be finite, got {bad} NaN or infinite value(s) of {tensor.numel()}: {hint}")
 
@@ -49,12 +68,15 @@ def require_floating(name: str, tensor: Any) -> None:
         raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
     if not tensor.is_floating_point():
         raise TypeError(
-            f"{name} must be a floating-point tensor, got {tensor.dtype}: convert it first, e.g. {name}.float() / 255"
+            f"{name} must be a floating-point tensor, got {tensor.dtype}: convert it first, "
+            f"e.g. {name}.float(), and divide by 255 if it holds 8-bit pixels"
         )
 
 
 def require_positive_int(name: str, value: Any) -> int:
     """Refuse anything but a whole number of at least 1."""
+    if isinstance(value, np.integer):
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
         raise TypeError(f"{name} must be a whole number of at least 1, got {value!r}")
     if isinstance(value, int) and value < 1:
@@ -64,9 +86,11 @@ def require_positive_int(name: str, value: Any) -> int:
 
 def require_positive_number(name: str, value: Any) -> float:
     """Refuse anything but a finite number above 0."""
+    if isinstance(value, (np.integer, np.floating)):
+        value = float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number above 0, got {value!r}")
-    if not (math.isfinite(value) and value > 0):
+    if not 0 < value < math.inf:
         raise ValueError(f"{name} must be a finite number above 0, got {value}")
     return float(value)
 
@@ -79,8 +103,11 @@ def require_choice(name: str, value: Any, accepted: Sequence[Any]) -> None:
 
 def require_size(name: str, size: Any, ndim: int) -> tuple[int, ...]:
     """Return `size` as a tuple of `ndim` whole numbers of at least 1; a bare number will do for one axis."""
-    if isinstance(size, (int, torch.SymInt)) and not isinstance(size, bool):
-        size = (size,)
-    if not isinstance(size, Sequence) or isinstance(size, str) or len(size) != ndim:
+    extents = size
+    if isinstance(size, (int, torch.SymInt, np.integer)) and not isinstance(size, bool):
+        extents = (size,)
+    elif isinstance(size, np.ndarray):
+        extents = size.tolist()
+    if not isinstance(extents, Sequence) or isinstance(extents, str) or len(extents) != ndim:
         raise ValueError(f"{name} must hold {ndim} whole number(s), one per spatial axis, got {size!r}")
-    return tuple(require_positive_int(f"{name}[{i}]", extent) for i, extent in enumerate(size))
+    return tuple(require_positive_int(f"{name}[{i}]", extent) for i, extent in enumerate(extents))

@@ -40,7 +40,7 @@ class Affine(MatrixTransform):
         return torch.eye(self.ndim, self.ndim + 1).flatten()
 
     def inverse(self, theta: Tensor, *, aspect: Sequence[float] | None = None) -> Tensor:
-        """Theta of the inverse map, (..., D); infinite where the matrix is singular."""
+        """Theta of the inverse map, (..., D); not finite where the matrix is singular."""
         matrix = self._matrix(self._checked_theta(theta), ())
         linear, _ = torch.linalg.inv_ex(matrix[..., : self.ndim])
         shift = -(linear * matrix[..., None, :, self.ndim]).sum(-1, keepdim=True)

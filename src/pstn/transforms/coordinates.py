@@ -9,7 +9,6 @@ Convention:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -37,21 +36,28 @@ def base_grid(size: Sequence[int], *, dtype: torch.dtype = torch.float32, device
     return torch.stack(torch.meshgrid(*axes, indexing="ij")[::-1], dim=-1)
 
 
+_STANDING: dict[tuple[tuple[int, ...], torch.dtype, torch.device], Tensor] = {}
+_MOST_STANDING = 64
+
+
 def standing_grid(size: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
     """`base_grid`, kept between calls: not to be changed in place.
 
     Making it takes eight launches on a GPU, which cost more there than the whole warp of a small batch.
     """
-    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-    if torch.compiler.is_compiling() or capturing:
+    if torch.compiler.is_compiling():
         return base_grid(size, dtype=dtype, device=device)
-    return _kept_grid(size, dtype, device)
-
-
-@lru_cache(maxsize=64)
-def _kept_grid(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # or it could not be used in training later
-        return base_grid(size, dtype=dtype, device=device)
+    key = (size, dtype, device)
+    if key not in _STANDING:
+        with torch.inference_mode(False):  # or it could not be used in training later
+            grid = base_grid(size, dtype=dtype, device=device)
+        capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        if capturing or type(grid) is not Tensor:
+            return grid  # it belongs to a graph, or stands in for a tensor: it must not outlive that
+        if len(_STANDING) >= _MOST_STANDING:
+            _STANDING.clear()
+        _STANDING[key] = grid
+    return _STANDING[key]
 
 
 def corner_points(ndim: int, *, dtype: torch.dtype = torch.float32, device: torch.device | None = None) -> Tensor:
@@ -107,4 +113,6 @@ def from_pixels(pixels: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def _extent(points: Tensor, size: Sequence[int]) -> Tensor:
+    if len(size) != points.shape[-1]:
+        raise ValueError(f"size must hold {points.shape[-1]} numbers, one per axis of the points, got {tuple(size)}")
     return torch.tensor(tuple(size)[::-1], dtype=points.dtype, device=points.device)

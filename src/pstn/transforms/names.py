@@ -40,5 +40,6 @@ def make_transform(name: str | Transform, ndim: int = 2) -> Transform:
     """
     if isinstance(name, Transform):
         return name
+    require_choice("ndim", ndim, (1, 2, 3))
     require_choice(f"transform (for {ndim}-dimensional data)", name, sorted(n for n, d in _FAMILIES if d == ndim))
     return _FAMILIES[name, ndim]()

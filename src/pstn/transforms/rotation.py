@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from pstn.transforms.base import MatrixTransform
+from pstn.transforms.base import MatrixTransform, require_ndim
 from pstn.transforms.scale import ScaleKind, initial_scale, invert_scale, read_scale, require_scale_kind
 
 __all__ = ["Rotation", "Similarity", "rotation_matrix"]
@@ -39,14 +39,17 @@ class Rotation(MatrixTransform):
 
     An image made by warping with angle r is undone by warping with -r.
 
+    Args:
+        ndim: 2; a rotation in space has other parameters.
+
     Example:
         >>> Rotation().identity()
         tensor([0.])
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ndim: int = 2) -> None:
         super().__init__()
-        self.ndim, self.dim, self.names = 2, 1, ("angle",)
+        self.ndim, self.dim, self.names = require_ndim("Rotation", ndim, (2,)), 1, ("angle",)
 
     def initial(self) -> Tensor:
         """The identity, (1,)."""
@@ -70,16 +73,18 @@ class Similarity(MatrixTransform):
 
     Args:
         scale: "linear", as in the paper; or "log", s = exp(parameter), which cannot collapse or flip.
+        ndim: 2.
 
     Example:
         >>> Similarity().identity()
         tensor([0., 1., 0., 0.])
     """
 
-    def __init__(self, scale: ScaleKind = "linear") -> None:
+    def __init__(self, scale: ScaleKind = "linear", ndim: int = 2) -> None:
         super().__init__()
         self.scale = require_scale_kind(scale)
-        self.ndim, self.dim, self.names = 2, 4, ("angle", "scale", "tx", "ty")
+        self.ndim = require_ndim("Similarity", ndim, (2,))
+        self.dim, self.names = 4, ("angle", "scale", "tx", "ty")
 
     def initial(self) -> Tensor:
         """The identity, (4,)."""

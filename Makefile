@@ -1,0 +1,54 @@
+# The newcomer's two commands are `make demo` and `make test`: each sets up all it needs.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint slow build check clean
+
+help:  ## Show this list.
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(VENV)/pyvenv.cfg:
+	@echo "Making a virtual environment in $(VENV) …"
+	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 10), "pstn needs Python 3.10 or newer"'
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+	@echo "Installing pstn and what the demo needs (torch is large: minutes, once) …"
+	@$(PIP) -e '.[cli,plot]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+	@echo "Installing pstn and what its tests need (torch is large: minutes, once) …"
+	@$(PIP) -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.demo  ## Train CNN, STN and P-STN on 100 digits, compare them, draw a picture (about 1 to 2 minutes).
+	@$(BIN)/pstn demo
+
+test: $(VENV)/.dev  ## Run the tests, without the slow ones.
+	@$(BIN)/python -m pytest -q
+
+lint: $(VENV)/.dev  ## Check style, types and which module may import which.
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+slow: $(VENV)/.dev  ## Run the slow tests.
+	@$(BIN)/python -m pytest -q -m slow --durations=10
+
+build: $(VENV)/.dev  ## Build the wheel, install it in an empty environment, and use it there.
+	@rm -rf dist .make
+	@$(BIN)/python -m build -q --no-isolation
+	@$(PYTHON) -m venv .make/fresh
+	@.make/fresh/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt dist/*.whl
+	@cd .make && fresh/bin/python ../.ci/smoke.py
+	@rm -rf .make
+
+check: lint slow build  ## Everything beyond `make test` that must hold before a change lands.
+
+clean:  ## Remove the virtual environment and all that was built.
+	rm -rf $(VENV) .make dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

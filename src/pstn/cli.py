@@ -1,0 +1,41 @@
+"""The door to the command line: says what to install where that is missing."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+__all__ = ["main"]
+
+_EXTRAS = {
+    "typer": "cli",
+    "rich": "cli",
+    "safetensors": "cli",
+    "matplotlib": "plot",
+    "PIL": "data",
+    "pooch": "data",
+}
+
+
+def main() -> None:
+    """Run `pstn` as a command."""
+    try:
+        from pstn.commands import app
+    except ModuleNotFoundError as error:
+        _explain(error)
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        _explain(error)
+
+
+def _explain(error: ModuleNotFoundError) -> NoReturn:
+    """Say which extra holds the missing module; an unknown one is a mistake of ours and stays a traceback."""
+    extra = _EXTRAS.get((error.name or "").partition(".")[0])
+    if extra is None:
+        raise error
+    sys.exit(f"This command needs {error.name}: pip install 'pstn[{extra}]'")
+
+
+if __name__ == "__main__":
+    main()

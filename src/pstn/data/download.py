@@ -1,0 +1,267 @@
+"""Downloads that are checked, resumed and atomic: pooch does the checking and the moving, this the fetching."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from pstn.data.errors import DataError, MissingDataError, require_package
+from pstn.data.places import cache_folder, offline, search_folders
+
+__all__ = ["Progress", "RemoteFile", "download", "find_file", "locate"]
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with (file name, bytes so far, bytes in all where known)."""
+
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file that can be fetched: its name and folder here, its checksum, and the mirrors that serve it.
+
+    Attributes:
+        folder: subfolder of $PSTN_DATA and of the cache, e.g. "mnist".
+        name: file name.
+        urls: the mirrors, tried in order.
+        sha256: of the file as served; None where the publisher does not fix it.
+        size: in bytes, where known: for the progress bar, and to refuse a download that does not end.
+        get: the name by which `pstn data get` fetches it.
+    """
+
+    folder: str
+    name: str
+    urls: tuple[str, ...]
+    sha256: str | None = None
+    size: int | None = None
+    get: str = ""
+
+
+def find_file(remote: RemoteFile, *, root: str | os.PathLike[str] | None = None) -> Path | None:
+    """The file where it already lies, as named or unpacked, or None."""
+    names = [remote.name] + ([remote.name.removesuffix(".gz")] if remote.name.endswith(".gz") else [])
+    for folder in search_folders(remote.folder, root):
+        for name in names:
+            if (folder / name).is_file():
+                return folder / name
+    return None
+
+
+def locate(
+    remote: RemoteFile,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    fetch: bool = True,
+    progress: Progress | None = None,
+) -> Path:
+    """The file where it lies, fetched into the cache first where it lies nowhere.
+
+    Args:
+        remote: the file.
+        root: look here only, and do not fetch.
+        fetch: whether the network may be used; $PSTN_OFFLINE forbids it too.
+        progress: told how far a download is.
+
+    Raises:
+        MissingDataError: the file is nowhere, and it could not be, or was not to be, fetched.
+    """
+    found = find_file(remote, root=root)
+    if found is not None:
+        return found
+    why = ""
+    if root is None and fetch and not offline():
+        try:
+            return download(remote, cache_folder() / remote.folder, progress=progress)
+        except DataError as error:
+            why = f"; downloading it failed: {error.problem}"
+    raise missing(remote, root, why)
+
+
+def missing(remote: RemoteFile, root: str | os.PathLike[str] | None, why: str = "") -> MissingDataError:
+    """The error for a file that is nowhere: which file, where it was looked for, and the command that gets it."""
+    places = ", ".join(str(folder) for folder in search_folders(remote.folder, root))
+    unset = "" if root is not None or os.environ.get("PSTN_DATA", "").strip() else " ($PSTN_DATA is not set)"
+    command = f"pstn data get {remote.get or remote.folder}"
+    return MissingDataError(remote.name, f"is missing; looked in {places}{unset}{why}; to get it: {command}")
+
+
+def download(
+    remote: RemoteFile,
+    folder: Path,
+    *,
+    progress: Progress | None = None,
+    timeout: float = 20.0,
+    rounds: int = 2,
+    pause: float = 1.0,
+) -> Path:
+    """Fetch a file into `folder`, mirror by mirror, and return its path.
+
+    A connection that breaks is taken up again where it broke, on the next mirror too, as long as a checksum guards the
+    result. A download that fails for good leaves nothing behind; one whose process was stopped leaves a hidden
+    ".part" file that the next one continues. The file appears under its name only once its checksum is right.
+
+    Args:
+        remote: what to fetch.
+        folder: where to put it.
+        progress: told how far it is.
+        timeout: seconds without a byte after which a mirror counts as stalled.
+        rounds: how often to go through the mirrors.
+        pause: seconds to wait between rounds.
+
+    Raises:
+        DataError: no mirror served the file; the message says what each one did.
+    """
+    try:
+        import pooch
+    except ImportError as error:
+        raise ImportError(require_package("pooch", "downloading data")) from error
+
+    known = None if remote.sha256 is None else f"sha256:{remote.sha256}"
+    reasons: list[str] = []
+    folder.mkdir(parents=True, exist_ok=True)
+    with _tidy(folder), _part_file(folder, remote.name) as part, _quiet(pooch.get_logger()):
+        for turn in range(rounds):
+            if turn:
+                time.sleep(pause)
+            for url in remote.urls:
+                fetcher = _Fetcher(part, remote, timeout, progress)
+                try:
+                    return Path(pooch.retrieve(url, known, remote.name, folder, downloader=fetcher))
+                except (_Broken, ValueError, OSError) as error:
+                    reasons.append(f"{url}: {' '.join(str(error).split())}")
+        raise DataError(folder / remote.name, "; ".join(dict.fromkeys(reasons)))
+
+
+class _Broken(Exception):
+    """A transfer that did not finish."""
+
+
+class _Fetcher:
+    """What pooch calls to fetch one URL: it continues `part`, and hands it over when complete."""
+
+    def __init__(self, part: Path, remote: RemoteFile, timeout: float, progress: Progress | None) -> None:
+        self.part, self.remote, self.timeout, self.progress = part, remote, timeout, progress
+
+    def __call__(self, url: str, output_file: str, pooch: Any = None, check_only: bool = False) -> None:
+        import requests
+        import urllib3
+
+        done = self.part.stat().st_size if self.part.exists() else 0
+        if self.remote.sha256 is None or (self.remote.size is not None and done > self.remote.size):
+            done = 0
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
+        try:
+            with requests.get(url, headers=headers, stream=True, timeout=self.timeout) as response:
+                if response.status_code == 416 and done:  # the part does not fit the file, or parts are not served
+                    self.part.unlink()
+                    return self(url, output_file, pooch)
+                response.raise_for_status()
+                self._store(response, done if response.status_code == 206 else 0)
+        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+            raise _Broken(_reason(error)) from error
+        # pooch made its temporary file private; a data file should obey the user's umask, as the part does.
+        self.part.replace(output_file)
+
+    def _store(self, response: Any, start: int) -> None:
+        length = response.headers.get("Content-Length", "")
+        total = start + int(length) if length.isdigit() else self.remote.size
+        done = start
+        with self.part.open("r+b" if self.part.exists() else "wb") as file:
+            file.truncate(start)
+            file.seek(start)
+            # As served: a .gz must not be unpacked on the way because a server labels it so.
+            for portion in response.raw.stream(_CHUNK, decode_content=False):
+                file.write(portion)
+                done += len(portion)
+                if self.remote.size is not None and done > self.remote.size:
+                    raise _Broken(f"the server sends more than the {self.remote.size:,} bytes expected")
+                if self.progress is not None:
+                    self.progress(self.remote.name, done, total)
+        if total is not None and done < total:
+            raise _Broken(f"the connection closed after {done:,} of {total:,} bytes")
+
+
+@contextlib.contextmanager
+def _tidy(folder: Path) -> Iterator[None]:
+    """Remove the folder again where a failure leaves it empty."""
+    try:
+        yield
+    except Exception:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        raise
+
+
+@contextlib.contextmanager
+def _part_file(folder: Path, name: str) -> Iterator[Path]:
+    """Where an unfinished download lives. It survives a stopped process, so that the next one can continue."""
+    shared = folder / f".{name}.part"
+    with _lock(folder / f".{name}.lock") as owned:
+        part = shared if owned else folder / f".{name}.{os.getpid()}-{threading.get_ident()}.part"
+        try:
+            yield part
+        except BaseException as error:
+            if not owned or isinstance(error, Exception):
+                part.unlink(missing_ok=True)
+            raise
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[bool]:
+    """Whether this process alone holds `path`. Where files cannot be locked, nobody does, and parts are not shared."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield False
+        return
+    file: IO[bytes] = path.open("wb")
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The file may have been removed by its last holder between our opening and our locking it.
+            held = os.fstat(file.fileno()).st_ino == path.stat().st_ino
+        except OSError:
+            held = False
+        if not held:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            path.unlink(missing_ok=True)
+    finally:
+        file.close()
+
+
+@contextlib.contextmanager
+def _quiet(logger: logging.Logger) -> Iterator[None]:
+    """Pooch reports each step on stderr; our progress bar and messages say it already."""
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _reason(error: Exception) -> str:
+    """The first sentence of a network error: the rest is a chain of object addresses."""
+    text = str(error)
+    for cause, words in (
+        ("timed out", "no answer within the time limit"),
+        ("Name or service not known", "the host name does not resolve: no network?"),
+        ("NameResolutionError", "the host name does not resolve: no network?"),
+        ("Connection refused", "connection refused"),
+        ("IncompleteRead", "the connection closed before the file was complete"),
+        ("Connection reset", "the connection was reset"),
+    ):
+        if cause in text:
+            return words
+    return text[:200] or type(error).__name__

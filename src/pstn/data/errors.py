@@ -1,0 +1,46 @@
+"""What can be wrong with data, said so that the reader knows which file to open and where to look."""
+
+from __future__ import annotations
+
+from os import PathLike
+
+__all__ = ["DataError", "DataWarning", "MissingDataError", "require_package"]
+
+
+class DataError(ValueError):
+    """A file that cannot be used as it is.
+
+    Args:
+        path: the file or folder at fault.
+        problem: what is wrong with it, and what is accepted.
+        place: where in it: a line, an offset, a key.
+
+    Example:
+        >>> print(DataError("FaceAll_TRAIN.tsv", "'abc' is not a number", place="line 3, column 2"))
+        FaceAll_TRAIN.tsv: line 3, column 2: 'abc' is not a number
+    """
+
+    def __init__(self, path: str | PathLike[str], problem: str, *, place: str | None = None) -> None:
+        super().__init__(f"{path}: {problem}" if place is None else f"{path}: {place}: {problem}")
+        self.path, self.problem, self.place = path, problem, place
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # The default would call __init__ with the finished message alone, and fail in a worker process.
+        return (_rebuild, (type(self), self.path, self.problem, self.place))
+
+
+class MissingDataError(DataError):
+    """A file that is needed and is nowhere to be found: the message says where it was looked for and how to get it."""
+
+
+class DataWarning(UserWarning):
+    """Data that is used although something about it differs from what is on record."""
+
+
+def require_package(name: str, purpose: str) -> str:
+    """The message of an ImportError for an optional package: what it is for and how to install it."""
+    return f"{purpose} needs {name}, which is not installed: pip install 'pstn[data]'"
+
+
+def _rebuild(kind: type[DataError], path: str, problem: str, place: str | None) -> DataError:
+    return kind(path, problem, place=place)

@@ -1,0 +1,145 @@
+"""Reading files of unknown quality: bounded and checked."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import io
+import math
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from pstn.data.errors import DataError
+
+__all__ = [
+    "MAX_RATIO",
+    "bounded_read",
+    "is_gzip",
+    "open_stream",
+    "parse_npy",
+    "read_npy",
+    "read_text",
+    "sha256_of",
+    "sha256_of_content",
+]
+
+# Deflate cannot expand a byte to more than 1,032: a header that promises more than that is a lie, known before reading.
+MAX_RATIO = 1032
+_CHUNK = 1 << 20
+
+
+def is_gzip(path: Path) -> bool:
+    """Whether the file is gzipped, by its first two bytes: names lie more often than contents."""
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
+
+
+@contextlib.contextmanager
+def open_stream(path: Path) -> Iterator[IO[bytes]]:
+    """The bytes of `path`, unpacked on the way where it is gzipped; what goes wrong on the way is a DataError."""
+    try:
+        if path.stat().st_size == 0:
+            raise DataError(path, "is empty")
+        with contextlib.ExitStack() as stack:
+            opener = gzip.open if is_gzip(path) else open
+            yield cast("IO[bytes]", stack.enter_context(opener(path, "rb")))
+    except EOFError as error:
+        raise DataError(path, "the gzip stream ends too early: the file is truncated, fetch it again") from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(path, f"the gzip stream is damaged ({error}): fetch the file again") from error
+    except IsADirectoryError as error:
+        raise DataError(path, "is a folder, where a file is expected") from error
+
+
+def bounded_read(stream: IO[bytes], count: int) -> bytearray:
+    """Up to `count` bytes, taken in small portions: memory grows with what is there, not with what was promised."""
+    out = bytearray()
+    while len(out) < count:
+        portion = stream.read(min(_CHUNK, count - len(out)))
+        if not portion:
+            break
+        out += portion
+    return out
+
+
+def read_text(path: Path, *, limit: int) -> str:
+    """A text file, plain or gzipped, of at most `limit` bytes, as UTF-8 with or without a byte-order mark."""
+    with open_stream(path) as stream:
+        content = bounded_read(stream, limit + 1)
+    if len(content) > limit:
+        raise DataError(path, f"holds more than {limit:,} bytes of text, which is the limit")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(path, f"is not UTF-8 text ({error.reason})", place=f"byte {error.start}") from error
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file as it lies on disk."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while portion := file.read(_CHUNK):
+            digest.update(portion)
+    return digest.hexdigest()
+
+
+def sha256_of_content(path: Path, *, limit: int = 1 << 34) -> str:
+    """The SHA-256 of what is in a file, after unpacking: the same for a plain file and for any gzip of it."""
+    digest, seen = hashlib.sha256(), 0
+    with open_stream(path) as stream:
+        while portion := stream.read(_CHUNK):
+            digest.update(portion)
+            seen += len(portion)
+            if seen > limit:
+                raise DataError(path, f"unpacks to more than {limit:,} bytes, which is the limit")
+    return digest.hexdigest()
+
+
+def read_npy(path: Path, *, mmap: bool = False) -> npt.NDArray[Any]:
+    """An array from a .npy file, without pickle, and only if the file is as long as its header says.
+
+    Args:
+        path: the file.
+        mmap: map the file instead of reading it, copy-on-write: for arrays larger than memory.
+    """
+    with path.open("rb") as file:
+        shape, _, dtype, start = _npy_header(file, path, None)
+    _check_npy_length(path, None, shape, dtype, path.stat().st_size - start)
+    empty = 0 in shape
+    return cast("npt.NDArray[Any]", np.load(path, allow_pickle=False, mmap_mode="c" if mmap and not empty else None))
+
+
+def parse_npy(content: bytes, path: Path, place: str) -> npt.NDArray[Any]:
+    """An array from the bytes of a .npy file, without pickle; `path` and `place` are for messages."""
+    shape, fortran, dtype, start = _npy_header(io.BytesIO(content), path, place)
+    _check_npy_length(path, place, shape, dtype, len(content) - start)
+    flat = np.frombuffer(content, dtype, offset=start)
+    return flat.reshape(shape, order="F" if fortran else "C").copy()
+
+
+def _npy_header(stream: IO[bytes], path: Path, place: str | None) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    try:
+        version = np.lib.format.read_magic(stream)
+        reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = reader(stream)
+    except MemoryError:
+        raise
+    except Exception as error:  # the header is a Python literal, and its reader raises what evaluating one can raise
+        raise DataError(path, f"is not a .npy file ({error})", place=place or "header") from error
+    if dtype.hasobject:
+        problem = "holds Python objects, which only pickle can read: it is refused"
+        raise DataError(path, problem, place=place or "header")
+    return shape, fortran, dtype, stream.tell()
+
+
+def _check_npy_length(path: Path, place: str | None, shape: tuple[int, ...], dtype: np.dtype[Any], held: int) -> None:
+    promised = dtype.itemsize * math.prod(int(extent) for extent in shape)
+    if promised != held or any(extent < 0 for extent in shape):
+        problem = f"the header promises {promised:,} bytes ({dtype}, {shape}), the file holds {held:,}"
+        raise DataError(path, problem, place=place or "header")

@@ -1,0 +1,345 @@
+"""Sets made on the device from others, with the transformation of every example known."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pstn._checks import require_floating, require_positive_int, require_positive_number
+from pstn.data.download import Progress
+from pstn.data.mnist import load_mnist
+from pstn.data.split import Split, Splits
+from pstn.transforms import Rotation, Similarity, Transform, base_grid
+from pstn.warp import warp
+
+__all__ = [
+    "Generated",
+    "Maker",
+    "RandomPlacement",
+    "RandomRotation",
+    "generate",
+    "load_placed_fashion",
+    "load_rotated_mnist",
+]
+
+
+_ROTATION, _SIMILARITY = Rotation(), Similarity()
+
+
+class Maker(Protocol):
+    """A way to make examples: it draws theta, and warps by it."""
+
+    @property
+    def transform(self) -> Transform:
+        """The family that theta belongs to."""
+        ...
+
+    def draw(self, count: int, *, generator: torch.Generator | None = None, device: Any = None) -> Tensor:
+        """Draw theta, (count, D)."""
+        ...
+
+    def make(self, x: Tensor, theta: Tensor, *, fill: float | Sequence[float] = 0.0) -> Tensor:
+        """Warp x (B, C, H, W) by theta (B, D)."""
+        ...
+
+
+@final
+@dataclass(frozen=True)
+class RandomRotation:
+    """Images turned about their centre by an angle uniform on (-limit, limit).
+
+    Convention:
+        theta (B, 1) is the angle of `pstn.Rotation` with which the example was warped; a grid maps output to input. So
+        warping the example by `Rotation().inverse(theta)`, the opposite angle, gives the original back: that is what a
+        localizer should find.
+
+    Args:
+        limit: the largest angle, in radians; the paper's is pi.
+
+    Example:
+        >>> maker = RandomRotation()
+        >>> theta = maker.draw(2, generator=torch.Generator().manual_seed(0))
+        >>> maker.make(torch.zeros(2, 1, 28, 28), theta).shape
+        torch.Size([2, 1, 28, 28])
+    """
+
+    limit: float = math.pi
+
+    def __post_init__(self) -> None:
+        require_positive_number("limit", self.limit)
+
+    @property
+    def transform(self) -> Transform:
+        """`pstn.Rotation`."""
+        return _ROTATION
+
+    def draw(self, count: int, *, generator: torch.Generator | None = None, device: Any = None) -> Tensor:
+        """Angles, (count, 1), drawn where `generator` lives."""
+        return _uniform((count, 1), self.limit, generator, device)
+
+    def make(self, x: Tensor, theta: Tensor, *, fill: float | Sequence[float] = 0.0) -> Tensor:
+        """Rotated images, of the size of `x` (B, C, H, W); the corners that come into view are `fill`."""
+        return warp(x, _grid(self.transform, theta, x.shape[-2], x.shape[-1]), fill=fill)
+
+
+@final
+@dataclass(frozen=True)
+class RandomPlacement:
+    """Images pasted somewhere on an empty canvas.
+
+    Convention:
+        theta (B, 4) is the `pstn.Similarity` with which the example was warped, (0, canvas / size, tx, ty): a grid
+        maps the canvas to the image. So warping the canvas by `Similarity().inverse(theta)` at the image's size gives
+        the image back; that inverse, (0, size / canvas, ...), is what a localizer should find.
+
+    Args:
+        canvas: side of the canvas in pixels.
+        size: side of the pasted image in pixels; the original is resized to it, averaging where it shrinks.
+        corners: the upper left corner is uniform on the whole numbers 0..corners-1, in x and y; None for all that fit.
+
+    The defaults are those of the authors' code: 28 pixels on a canvas of 96, with corners on 0..63. The paper's text
+    instead shrinks the image to 50%, with a theta of scale 0.5, which is `RandomPlacement.as_in_text()`.
+
+    Example:
+        >>> maker = RandomPlacement()
+        >>> theta = maker.draw(2)
+        >>> maker.make(torch.zeros(2, 1, 28, 28), theta).shape
+        torch.Size([2, 1, 96, 96])
+    """
+
+    canvas: int = 96
+    size: int = 28
+    corners: int | None = 64
+
+    def __post_init__(self) -> None:
+        require_positive_int("canvas", self.canvas)
+        require_positive_int("size", self.size)
+        most = self.canvas - self.size + 1
+        if most < 1:
+            raise ValueError(f"size must be at most the canvas, {self.canvas}, got {self.size}")
+        if self.corners is not None and not 1 <= require_positive_int("corners", self.corners) <= most:
+            raise ValueError(f"corners must be from 1 to {most} so that the image fits, got {self.corners}")
+
+    @classmethod
+    def as_in_text(cls) -> RandomPlacement:
+        """The paper's text: the 28-pixel image at 50% on a canvas of its own size, so that the undoing scale is 0.5."""
+        return cls(canvas=28, size=14, corners=None)
+
+    @property
+    def transform(self) -> Transform:
+        """`pstn.Similarity`."""
+        return _SIMILARITY
+
+    def draw(self, count: int, *, generator: torch.Generator | None = None, device: Any = None) -> Tensor:
+        """Placements, (count, 4), drawn where `generator` lives."""
+        corners = self.corners or self.canvas - self.size + 1
+        centred = _uniform((count, 2), corners / 2, generator, device)
+        corner = (centred + corners / 2).floor().clamp(0, corners - 1)
+        shift = (self.canvas - 2 * corner) / self.size - 1
+        angle = torch.zeros_like(shift[:, :1])
+        return torch.cat([angle, torch.full_like(angle, self.canvas / self.size), shift], dim=1)
+
+    def make(self, x: Tensor, theta: Tensor, *, fill: float | Sequence[float] = 0.0) -> Tensor:
+        """Canvases (B, C, canvas, canvas) with the images `x` (B, C, H, W) on them and `fill` around."""
+        if x.shape[-2:] != (self.size, self.size):
+            x = F.interpolate(x, (self.size, self.size), mode="bilinear", antialias=True)
+        return warp(x, _grid(self.transform, theta, self.canvas, self.canvas), fill=fill)
+
+
+@final
+@dataclass(frozen=True)
+class Generated:
+    """A set whose examples are made from `base` when they are asked for, a whole batch at once, where `base` is.
+
+    Without `theta` every access draws anew, which is what training wants. With `theta` the draw is fixed, example by
+    example, whatever the batches: that is a test set. `generate` makes either.
+
+    Attributes:
+        base: the originals, float32.
+        maker: how to warp them.
+        theta: (N, D) or None.
+        generator: where fresh draws come from; torch's global seed where it is None. A generator on the device of
+            `base` keeps everything there.
+
+    Example:
+        >>> base = Split(torch.rand(8, 1, 28, 28), torch.arange(8), tuple("01234567"))
+        >>> test = generate(base, RandomRotation(), seed=0)
+        >>> batch = test.batch([2, 5])
+        >>> batch.x.shape, batch.theta.shape
+        (torch.Size([2, 1, 28, 28]), torch.Size([2, 1]))
+    """
+
+    base: Split
+    maker: Maker
+    theta: Tensor | None = None
+    generator: torch.Generator | None = None
+
+    def __post_init__(self) -> None:
+        require_floating("base.x", self.base.x)
+        if self.theta is not None and self.theta.shape[0] != len(self.base):
+            raise ValueError(f"theta must have one row per example, {len(self.base)}, got {self.theta.shape[0]}")
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes."""
+        return self.base.classes
+
+    @property
+    def fill(self) -> float | tuple[float, ...]:
+        """The background's value."""
+        return self.base.fill
+
+    @property
+    def transform(self) -> Transform:
+        """The family that theta belongs to."""
+        return self.maker.transform
+
+    def to(self, device: torch.device | str) -> Generated:
+        """The same set on `device`; a fixed draw stays what it was."""
+        theta = None if self.theta is None else self.theta.to(device)
+        return dataclasses.replace(self, base=self.base.to(device), theta=theta)
+
+    def batch(self, index: Tensor | Sequence[int]) -> Split:
+        """Make the examples at `index` (B,): a `Split` whose theta says how each was made."""
+        at = torch.as_tensor(index, device=self.base.device)
+        originals = self.base.take(at)
+        if self.theta is None:
+            theta = self.maker.draw(len(originals), generator=self.generator, device=self.base.device)
+            theta = theta.to(self.base.device)
+        else:
+            theta = self.theta[at]
+        x = self.maker.make(originals.x, theta, fill=self.fill)
+        return dataclasses.replace(originals, x=x, theta=theta)
+
+    def all(self) -> Split:
+        """Make every example at once."""
+        return self.batch(torch.arange(len(self), device=self.base.device))
+
+
+def generate(
+    base: Split, maker: Maker, *, seed: int | None = None, generator: torch.Generator | None = None
+) -> Generated:
+    """A set of warped examples: drawn afresh on every access, or once and for all from a seed.
+
+    Args:
+        base: the originals, float32; its `fill` is the background of what is made.
+        maker: `RandomRotation()`, `RandomPlacement()`, or one of your own.
+        seed: fixes the draw. It is made on the CPU, so that every device gets the same test set.
+        generator: for fresh draws, without a seed.
+
+    Example:
+        >>> import pstn
+        >>> base = pstn.data.load("digits", normalise=False).test
+        >>> batch = generate(base, RandomRotation(), seed=0).batch(range(64))
+        >>> undo = pstn.Rotation().inverse(batch.theta)
+        >>> upright = pstn.warp(batch.x, pstn.Rotation().grid(undo, (28, 28)), fill=batch.fill)
+    """
+    if seed is None:
+        return Generated(base, maker, None, generator)
+    if generator is not None:
+        raise ValueError("generator is for fresh draws, seed for a fixed one: give one of them")
+    theta = maker.draw(len(base), generator=torch.Generator().manual_seed(seed)).to(base.device)
+    return Generated(base, maker, theta)
+
+
+def load_rotated_mnist(
+    *,
+    normalise: bool = False,
+    seed: int = 0,
+    generator: torch.Generator | None = None,
+    root: str | os.PathLike[str] | None = None,
+    fetch: bool = True,
+    progress: Progress | None = None,
+) -> Splits[Generated]:
+    """MNIST with every image turned by an angle uniform on (-pi, pi): the paper's rotated MNIST.
+
+    Training images are turned afresh on every access; validation and test images once, by `seed`.
+
+    Args:
+        normalise: as in `load_mnist`; the paper's experiment does not.
+        seed: of the fixed draws.
+        generator: of the fresh draws.
+        root: as in `load_mnist`.
+        fetch: as in `load_mnist`.
+        progress: as in `load_mnist`.
+
+    Example:
+        >>> batch = load_rotated_mnist().test.batch(range(64))  # doctest: +SKIP
+        >>> batch.x.shape, batch.theta.shape  # doctest: +SKIP
+        (torch.Size([64, 1, 28, 28]), torch.Size([64, 1]))
+    """
+    base = load_mnist("mnist", normalise=normalise, root=root, fetch=fetch, progress=progress)
+    return _generate_all(base, RandomRotation(), seed, generator)
+
+
+def load_placed_fashion(
+    *,
+    maker: RandomPlacement | None = None,
+    normalise: bool = True,
+    seed: int = 0,
+    generator: torch.Generator | None = None,
+    root: str | os.PathLike[str] | None = None,
+    fetch: bool = True,
+    progress: Progress | None = None,
+) -> Splits[Generated]:
+    """FashionMNIST with every image pasted at random on a canvas of 96 x 96: the paper's random placement.
+
+    Training images are placed afresh on every access; validation and test images once, by `seed`.
+
+    Args:
+        maker: the authors' placement where None; `RandomPlacement.as_in_text()` for the paper's text.
+        normalise: (x - 0.1307) / 0.3081, as the authors do; the canvas is then at `fill`, not at 0.
+        seed: of the fixed draws.
+        generator: of the fresh draws.
+        root: as in `load_mnist`.
+        fetch: as in `load_mnist`.
+        progress: as in `load_mnist`.
+
+    Example:
+        >>> batch = load_placed_fashion().test.batch(range(64))  # doctest: +SKIP
+        >>> batch.x.shape, batch.theta.shape  # doctest: +SKIP
+        (torch.Size([64, 1, 96, 96]), torch.Size([64, 4]))
+    """
+    base = load_mnist("fashion-mnist", normalise=normalise, root=root, fetch=fetch, progress=progress)
+    return _generate_all(base, maker or RandomPlacement(), seed, generator)
+
+
+def _generate_all(base: Splits[Split], maker: Maker, seed: int, generator: torch.Generator | None) -> Splits[Generated]:
+    # Validation and test get draws of their own: one seed for both would turn the n-th image of each alike.
+    validation = None if base.validation is None else generate(base.validation, maker, seed=2 * seed + 1)
+    test = None if base.test is None else generate(base.test, maker, seed=2 * seed)
+    return Splits(generate(base.train, maker, generator=generator), validation, test)
+
+
+def _uniform(shape: tuple[int, ...], limit: float, generator: torch.Generator | None, device: Any) -> Tensor:
+    """Uniform on (-limit, limit), drawn where the generator lives: a CPU generator gives every device the same."""
+    place = device if generator is None else generator.device
+    return torch.empty(shape, device=place).uniform_(-limit, limit, generator=generator)
+
+
+def _grid(transform: Transform, theta: Tensor, height: int, width: int) -> Tensor:
+    """`transform.grid(theta, (height, width))` from pixel centres that are kept.
+
+    A batch is made before every training step, and on a GPU the dozen small steps that lay out the pixels would take
+    as long as the rest of it.
+    """
+    points = _pixel_centres(height, width, theta.device)
+    return transform.apply(theta, points, aspect=(width, height)).unflatten(-2, (height, width))
+
+
+@functools.lru_cache(maxsize=16)
+def _pixel_centres(height: int, width: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return base_grid((height, width), device=device).flatten(0, 1)

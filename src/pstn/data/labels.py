@@ -1,0 +1,51 @@
+"""Labels of any kind to whole numbers and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["as_label", "encode_labels", "sort_classes"]
+
+
+def as_label(text: object) -> str:
+    """A label as text, with numbers that are whole written without a fraction: "1.0" and "1.00e+00" are class "1".
+
+    Text such as "01" is left alone, as it may be a name.
+
+    Example:
+        >>> [as_label(label) for label in ("-1", "1.0000000e+00", 2.0, " up ", "01")]
+        ['-1', '1', '2', 'up', '01']
+    """
+    label = str(text).strip()
+    if any(mark in label for mark in ".eE"):
+        try:
+            number = float(label)
+        except ValueError:
+            return label
+        if math.isfinite(number) and number == int(number):
+            return str(int(number))
+    return label
+
+
+def sort_classes(labels: Iterable[str]) -> tuple[str, ...]:
+    """The different labels in order: by value where all are numbers, else by name.
+
+    Example:
+        >>> sort_classes(["10", "2", "-1", "2"])
+        ('-1', '2', '10')
+    """
+    distinct = sorted(set(labels))
+    try:
+        return tuple(sorted(distinct, key=float))
+    except ValueError:
+        return tuple(distinct)
+
+
+def encode_labels(labels: Sequence[str], classes: Sequence[str]) -> Tensor:
+    """The position of each label among `classes`, (N,) int64. A label that is not among them is a KeyError."""
+    position = {name: i for i, name in enumerate(classes)}
+    return torch.tensor([position[label] for label in labels], dtype=torch.long)

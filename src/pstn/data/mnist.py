@@ -1,0 +1,217 @@
+"""MNIST and FashionMNIST from their original files."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pstn._checks import require_choice
+from pstn.data.download import Progress, RemoteFile, locate
+from pstn.data.errors import DataError
+from pstn.data.idx import read_idx
+from pstn.data.split import Split, Splits
+from pstn.data.subsets import balanced_indices, read_indices
+
+__all__ = ["FASHION_CLASSES", "MNIST_FILES", "MNIST_MEAN", "MNIST_STD", "load_mnist", "mnist_subset"]
+
+MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
+FASHION_CLASSES = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+
+_MIRRORS = {
+    "mnist": (
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        "https://storage.googleapis.com/cvdf-datasets/mnist/",
+    ),
+    "fashion-mnist": (
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    ),
+}
+# name: (bytes as served, SHA-256 as served, SHA-256 of the unpacked content)
+_SUMS = {
+    "mnist": {
+        "train-images-idx3-ubyte.gz": (
+            9912422,
+            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        ),
+        "train-labels-idx1-ubyte.gz": (
+            28881,
+            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        ),
+        "t10k-images-idx3-ubyte.gz": (
+            1648877,
+            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        ),
+        "t10k-labels-idx1-ubyte.gz": (
+            4542,
+            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        ),
+    },
+    "fashion-mnist": {
+        "train-images-idx3-ubyte.gz": (
+            26421880,
+            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        ),
+        "train-labels-idx1-ubyte.gz": (
+            29515,
+            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        ),
+        "t10k-images-idx3-ubyte.gz": (
+            4422102,
+            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        ),
+        "t10k-labels-idx1-ubyte.gz": (
+            5148,
+            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        ),
+    },
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class MnistFile:
+    """One of the four files of MNIST or FashionMNIST: where it comes from, and what must be in it."""
+
+    remote: RemoteFile
+    content_sha256: str
+
+
+MNIST_FILES: dict[str, dict[str, MnistFile]] = {
+    which: {
+        name: MnistFile(
+            RemoteFile(which, name, tuple(mirror + name for mirror in _MIRRORS[which]), served, size, which), content
+        )
+        for name, (size, served, content) in files.items()
+    }
+    for which, files in _SUMS.items()
+}
+
+
+def load_mnist(
+    which: Literal["mnist", "fashion-mnist"] = "mnist",
+    *,
+    normalise: bool = True,
+    validation: int = 10_000,
+    root: str | os.PathLike[str] | None = None,
+    fetch: bool = True,
+    verify: bool = True,
+    progress: Progress | None = None,
+) -> Splits[Split]:
+    """MNIST or FashionMNIST as the paper divides it: 50,000 for training, 10,000 for validation, 10,000 for testing.
+
+    The validation images are the last 10,000 of the training file.
+
+    Args:
+        which: "mnist" or "fashion-mnist".
+        normalise: (x - 0.1307) / 0.3081, the paper's normalisation, for both; else pixels in [0, 1]. `fill` of each
+            part is the value that black has then.
+        validation: how many of the 60,000 to set aside; 0 for none.
+        root: the folder that holds the files; else $PSTN_DATA/<which>, then the cache, then a download.
+        fetch: whether a missing file may be downloaded.
+        verify: refuse a file whose content is not the published one.
+        progress: told how far a download is.
+
+    Returns:
+        Images (N, 1, 28, 28) float32 and classes.
+
+    Example:
+        >>> load_mnist().sizes()  # doctest: +SKIP
+        {'train': 50000, 'validation': 10000, 'test': 10000}
+    """
+    require_choice("which", which, tuple(MNIST_FILES))
+    classes = FASHION_CLASSES if which == "fashion-mnist" else tuple("0123456789")
+    parts = {}
+    for part in ("train", "t10k"):
+        paths = [
+            locate(MNIST_FILES[which][name].remote, root=root, fetch=fetch, progress=progress)
+            for name in (f"{part}-images-idx3-ubyte.gz", f"{part}-labels-idx1-ubyte.gz")
+        ]
+        x, y = _read_pair(paths[0], paths[1], which if verify else None)
+        split = Split(x, y, classes, f"{which} {'train' if part == 'train' else 'test'}")
+        parts[part] = split.as_float(MNIST_MEAN, MNIST_STD) if normalise else split.as_float()
+    train, held_out = _hold_out_last(parts["train"], validation)
+    return Splits(train, held_out, parts["t10k"])
+
+
+def mnist_subset(split: Split, k: int, *, fold: int = 0, seed: int = 0, indices: str | None = None) -> Split:
+    """A k-image subset of a training split, class-balanced from a seed, or by a published index file.
+
+    Args:
+        split: the examples to draw from. A published file counts in all 60,000: load with `validation=0` for it.
+        k: how many images; see `balanced_indices` for the rule when the classes do not divide it. A published file
+            must hold that many.
+        fold: which of the subsets of this size.
+        seed: which family of folds.
+        indices: a .npy file of positions, in place of fold and seed.
+
+    Example:
+        >>> split = Split(torch.zeros(100, 1, 2, 2), torch.arange(100) % 10, tuple("0123456789"))
+        >>> len(mnist_subset(split, 30, fold=2))
+        30
+    """
+    if indices is None:
+        return split.take(balanced_indices(split.y, k, fold=fold, seed=seed))
+    chosen = read_indices(indices, size=len(split))
+    if len(chosen) != k:
+        raise DataError(indices, f"holds {len(chosen)} positions, where k={k} were asked for")
+    return split.take(chosen)
+
+
+def _read_pair(images: Path, labels: Path, verify_as: str | None) -> tuple[Tensor, Tensor]:
+    pixels, classes = read_idx(images, ndim=3), read_idx(labels, ndim=1)
+    if verify_as is not None:
+        for path, array in ((images, pixels), (labels, classes)):
+            _verify(path, array.tobytes(), array.shape, verify_as)
+    if len(pixels) != len(classes):
+        raise DataError(labels, f"holds {len(classes):,} labels for the {len(pixels):,} images in {images}")
+    if pixels.shape[1:] != (28, 28) or pixels.dtype != "u1":
+        raise DataError(
+            images, f"holds {pixels.dtype} images of {pixels.shape[1:]}, where uint8 of (28, 28) are expected"
+        )
+    if len(classes) and classes.max() > 9:
+        at = int((classes > 9).argmax())
+        raise DataError(labels, f"unknown label {classes[at]}: classes are 0 to 9", place=f"offset {8 + at}")
+    return torch.from_numpy(pixels.copy())[:, None], torch.from_numpy(classes.astype("int64"))
+
+
+def _verify(path: Path, values: bytes, shape: tuple[int, ...], which: str) -> None:
+    """Compare with the published content; the header is put back in front, as it has been read already."""
+    header = bytes([0, 0, 8, len(shape)]) + b"".join(extent.to_bytes(4, "big") for extent in shape)
+    name = path.name if path.name.endswith(".gz") else path.name + ".gz"
+    expected = MNIST_FILES[which][name].content_sha256
+    found = hashlib.sha256(header + values).hexdigest()
+    if found != expected:
+        raise DataError(
+            path,
+            f"is not the published file of {which}: SHA-256 of the content is {found}, expected {expected}. "
+            "Fetch it again, or pass verify=False to use it as it is",
+        )
+
+
+def _hold_out_last(split: Split, count: int) -> tuple[Split, Split | None]:
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < len(split):
+        raise ValueError(f"validation must be a whole number from 0 to {len(split) - 1}, got {count!r}")
+    if count == 0:
+        return split, None
+    cut = len(split) - count
+    train = dataclasses.replace(split, x=split.x[:cut], y=split.y[:cut])
+    held_out = dataclasses.replace(
+        split, x=split.x[cut:], y=split.y[cut:], name=split.name.replace("train", "validation")
+    )
+    return train, held_out

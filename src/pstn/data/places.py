@@ -1,0 +1,89 @@
+"""Where data lies on this machine: $PSTN_DATA first, then a cache of our own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from pstn.data.errors import DataError
+
+__all__ = ["cache_folder", "data_folder", "inside", "offline", "search_folders"]
+
+
+def data_folder() -> Path | None:
+    """The folder that $PSTN_DATA names, or None where it is not set. Nothing is ever written there.
+
+    Example:
+        >>> os.environ["PSTN_DATA"], before = "/somewhere", os.environ.get("PSTN_DATA", "")
+        >>> data_folder().name
+        'somewhere'
+        >>> os.environ["PSTN_DATA"] = before
+    """
+    value = os.environ.get("PSTN_DATA", "").strip()
+    return Path(value).expanduser() if value else None
+
+
+def cache_folder() -> Path:
+    """Where downloads and decoded images are kept: $PSTN_CACHE, or the platform's cache folder of this user.
+
+    Example:
+        >>> cache_folder().is_absolute()
+        True
+    """
+    value = os.environ.get("PSTN_CACHE", "").strip()
+    if value:
+        return Path(value).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "pstn"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "pstn" / "Cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pstn"
+
+
+def offline() -> bool:
+    """Whether $PSTN_OFFLINE asks that the network be left alone."""
+    return os.environ.get("PSTN_OFFLINE", "").strip().lower() not in ("", "0", "false", "no")
+
+
+def search_folders(kind: str, root: str | os.PathLike[str] | None = None) -> list[Path]:
+    """The folders in which the files of `kind` (e.g. "mnist") are looked for, in order.
+
+    Args:
+        kind: the name of the subfolder, e.g. "ucr".
+        root: a folder of the caller's choice; then only `root/kind` and `root` itself are looked at.
+
+    Example:
+        >>> [f.as_posix() for f in search_folders("mnist", root="here")]
+        ['here/mnist', 'here']
+    """
+    if root is not None:
+        return [Path(root) / kind, Path(root)]
+    given = data_folder()
+    return ([given / kind] if given is not None else []) + [cache_folder() / kind]
+
+
+def inside(root: Path, name: str, *, owner: str | os.PathLike[str] | None = None) -> Path:
+    """`root / name`, refused where it would lead out of `root`.
+
+    Names in index files and archives come from strangers. Absolute names, drive letters, ".." and links that point
+    elsewhere are refused, on every platform alike.
+
+    Args:
+        root: the folder to stay in.
+        name: a relative name with forward slashes.
+        owner: the file that holds the name, for the message.
+
+    Example:
+        >>> inside(Path("images"), "../secret.jpg")
+        Traceback (most recent call last):
+        pstn.data.errors.DataError: images: '../secret.jpg' leads out of the folder
+    """
+    posix, windows = PurePosixPath(name), PureWindowsPath(name)
+    bad = not name.strip() or "\0" in name or posix.is_absolute() or bool(windows.drive) or bool(windows.root)
+    if bad or ".." in posix.parts or ".." in windows.parts:
+        raise DataError(owner if owner is not None else root, f"{name!r} leads out of the folder")
+    target = root / name
+    if not target.resolve().is_relative_to(root.resolve()):
+        raise DataError(owner if owner is not None else root, f"{name!r} leads out of the folder, through a link")
+    return target

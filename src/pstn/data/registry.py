@@ -1,0 +1,122 @@
+"""One front door: a data set by its name, or from a folder or file of your own."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pstn.data.download import Progress
+from pstn.data.errors import DataError, MissingDataError
+from pstn.data.known import KNOWN, Known, get_ucr
+from pstn.data.mnist import load_mnist
+from pstn.data.own import from_folder, from_npz
+from pstn.data.series_files import series_format
+from pstn.data.signs import load_mtsd, load_yolo
+from pstn.data.split import Splits
+from pstn.data.ucr import load_series_file, load_ucr
+
+__all__ = ["find_known", "get", "load"]
+
+
+def load(data: str | os.PathLike[str], **settings: Any) -> Splits[Any]:
+    """Load a data set by its name, or from a folder or file of your own.
+
+    A name that is known wins over a folder of the same name in the current one; write ./name for that.
+
+    Args:
+        data: a name of `pstn data list`, in any case; "ucr:NAME" for any other set of the UCR and UEA archives; a
+            folder (images per class, a YOLO data set, MTSD, NAME_TRAIN and NAME_TEST files); or a file (.npz, .tsv,
+            .ts, .arff, a tar archive of a YOLO data set).
+        **settings: of the loader, e.g. `normalise=False` for MNIST.
+
+    Returns:
+        `Splits` of `Split` or `Generated`.
+
+    Example:
+        >>> load("ItalyPowerDemand").sizes()
+        {'train': 50, 'validation': 17, 'test': 1029}
+    """
+    text = os.fspath(data)
+    if isinstance(data, str):
+        known = find_known(text)
+        if known is not None:
+            return known.load(**settings)
+        if text.startswith("ucr:"):
+            return load_ucr(text[4:], **settings)
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return _load_folder(path, settings)
+    if path.is_file():
+        return _load_file(path, settings)
+    raise MissingDataError(text, _unknown(text, "is no known data set, folder or file"))
+
+
+def get(name: str, *, progress: Progress | None = None) -> str:
+    """Fetch a known data set, or any "ucr:NAME", unless it is here already, and return where it is.
+
+    Args:
+        name: as for `load`.
+        progress: told how far a download is.
+
+    Example:
+        >>> get("digits")
+        'the package: it ships with pstn'
+    """
+    known = find_known(name)
+    if known is not None:
+        return known.get(progress)
+    if name.startswith("ucr:"):
+        return get_ucr(name[4:], progress)
+    raise ValueError(f"{name!r} {_unknown(name, 'is no known data set')}")
+
+
+def find_known(name: str) -> Known | None:
+    """The declaration of a known set, whatever the case and the dashes of its name; None where there is none.
+
+    Example:
+        >>> find_known("face_all").name
+        'FaceAll'
+    """
+    if name in KNOWN:
+        return KNOWN[name]
+    return next((known for known in KNOWN.values() if _plain(known.name) == _plain(name)), None)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def _unknown(name: str, problem: str) -> str:
+    near = difflib.get_close_matches(name.lower(), {known.lower(): known for known in KNOWN}, n=1, cutoff=0.6)
+    hint = f"; did you mean {next(k for k in KNOWN if k.lower() == near[0])!r}?" if near else "."
+    return f"{problem}{hint} Known are {', '.join(KNOWN)}, and 'ucr:NAME' for any set of the UCR and UEA archives"
+
+
+def _load_folder(path: Path, settings: Mapping[str, Any]) -> Splits[Any]:
+    if any((path / name / "annotations").is_dir() for name in ("mtsd_v2_fully_annotated", "mtsd_fully_annotated", ".")):
+        return load_mtsd(root=path, **settings)
+    if any((path / name).is_dir() for name in ("labels", "train/labels")):
+        return load_yolo(path, **settings)
+    names = sorted({f.name.split("_TRAIN.")[0] for f in path.iterdir() if "_TRAIN." in f.name and series_format(f)})
+    if len(names) == 1:
+        return load_ucr(names[0], root=path, **settings)
+    if names:
+        raise DataError(path, f"holds several sets ({', '.join(names)}): give the NAME_TRAIN file of one of them")
+    if any(path.glob("train-images-idx3-ubyte*")):
+        which = "fashion-mnist" if "fashion" in str(path.resolve()).lower() else "mnist"
+        return load_mnist(which, root=path, **settings)  # type: ignore[arg-type]  # mypy widens the literals to str
+    return from_folder(path, **settings)
+
+
+def _load_file(path: Path, settings: Mapping[str, Any]) -> Splits[Any]:
+    if path.suffix == ".npz":
+        return from_npz(path, **settings)
+    if series_format(path):
+        return load_series_file(path, **settings)
+    if path.name.endswith((".tar", ".tar.gz", ".tgz")):
+        return load_yolo(path, **settings)
+    problem = "is no file of a known kind: .npz; .tsv, .ts or .arff, also with .gz; or a tar archive of a YOLO folder"
+    raise DataError(path, problem)

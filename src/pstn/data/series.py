@@ -1,0 +1,195 @@
+"""Series as files hold them, and the policies that make a tensor of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pstn._checks import require_choice
+from pstn.data.errors import DataError
+
+__all__ = ["Policy", "RawSeries", "parse_numbers", "stack_series"]
+
+Policy = Literal["refuse", "resample", "pad"]
+Values = npt.NDArray[np.float64]
+
+_LARGEST = float(np.finfo(np.float32).max)
+_MISSING = ("?", "", "NaN", "nan", "NAN")
+
+
+@dataclass(frozen=True)
+class RawSeries:
+    """What a file of series holds, before anything is done about gaps and lengths.
+
+    Attributes:
+        path: the file.
+        values: one array (C, length) per series; NaN where a value is missing.
+        labels: one per series.
+        lines: the line each series was read from, for messages.
+        declared: the classes the header names, where it names them.
+
+    Example:
+        >>> len(RawSeries(Path("toy.tsv"), (np.zeros((1, 9)),), ("a",), (1,)))
+        1
+    """
+
+    path: Path
+    values: tuple[Values, ...]
+    labels: tuple[str, ...]
+    lines: tuple[int, ...]
+    declared: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def parse_numbers(cells: Sequence[str], path: Path, line: int, *, first: int = 1) -> Values:
+    """Numbers from text cells; "?", "NaN" and empty cells are missing values. The bad cell is named.
+
+    Args:
+        cells: the text.
+        path: the file, for messages.
+        line: the line, for messages.
+        first: the column number of the first cell, for messages.
+    """
+    try:
+        # numpy parses a whole line of clean numbers at once; only what it refuses is looked at cell by cell. It reads
+        # "1_0" as 10, as Python does in its source; in data that is a slip.
+        if "_" in "".join(cells):
+            raise ValueError
+        numbers: Values = np.array(cells, dtype="U").astype(np.float64)
+    except ValueError:
+        numbers = np.array([_parse_cell(c, path, line, first + i) for i, c in enumerate(cells)], dtype=np.float64)
+    infinite = np.abs(numbers) > _LARGEST
+    if infinite.any():
+        at = int(infinite.argmax())
+        raise DataError(
+            path, f"{cells[at].strip()!r} is not a finite number of float32", place=f"line {line}, column {first + at}"
+        )
+    return numbers
+
+
+def _parse_cell(cell: str, path: Path, line: int, column: int) -> float:
+    text = cell.strip()
+    if text in _MISSING:
+        return float("nan")
+    try:
+        if "_" in text:
+            raise ValueError
+        return float(text)
+    except ValueError as error:
+        shown = text if len(text) <= 40 else text[:37] + "..."
+        raise DataError(path, f"{shown!r} is not a number", place=f"line {line}, column {column}") from error
+
+
+def stack_series(parts: Sequence[RawSeries], policy: Policy = "refuse") -> list[tuple[Tensor, Tensor | None]]:
+    """Tensors of one length from the series of several files, e.g. the training and the test part.
+
+    The policy says what becomes of missing values and unequal lengths:
+
+    - "refuse": they are an error that names the first such series.
+    - "resample": missing values are interpolated linearly between their neighbours (the nearest value at the ends), and
+      every series is resampled linearly to the longest length in the first part.
+    - "pad": every series is followed by zeros up to the longest length of all parts, missing values become zeros, and
+      a mask says which values are real.
+
+    Values missing at the end of all channels of a series are the archive's way to write a shorter series, and are
+    cut off before anything else.
+
+    Args:
+        parts: the files, the training part first.
+        policy: "refuse", "resample" or "pad".
+
+    Returns:
+        For each part (x, mask): x (N, C, L) float32; mask (N, L) bool with "pad", else None.
+
+    Example:
+        >>> values = (np.array([[1.0, 2.0, 3.0]]), np.array([[4.0, 5.0]]))
+        >>> series = RawSeries(Path("toy.tsv"), values, ("a", "b"), (1, 2))
+        >>> [(x, mask)] = stack_series([series], policy="pad")
+        >>> x[1].tolist(), mask[1].tolist()
+        ([[4.0, 5.0, 0.0]], [True, True, False])
+    """
+    require_choice("policy", policy, ("refuse", "resample", "pad"))
+    _check_channels(parts)
+    cut = [[_cut_end(v, part, i) for i, v in enumerate(part.values)] for part in parts]
+    if policy == "refuse":
+        _refuse_odd(parts, cut)
+    longest = [max(v.shape[1] for v in values) for values in cut]
+    length = longest[0] if policy == "resample" else max(longest)
+    stacked: list[tuple[Tensor, Tensor | None]] = []
+    for part, values in zip(parts, cut, strict=True):
+        if policy == "pad":
+            stacked.append(_pad(values, length))
+        else:
+            even = [_resample(_fill_gaps(v, part, i), length) for i, v in enumerate(values)]
+            stacked.append((torch.from_numpy(np.stack(even)).float(), None))
+    return stacked
+
+
+def _check_channels(parts: Sequence[RawSeries]) -> None:
+    channels = parts[0].values[0].shape[0]
+    for part in parts:
+        for values, line in zip(part.values, part.lines, strict=True):
+            if values.shape[0] != channels:
+                raise DataError(
+                    part.path, f"has {values.shape[0]} channels, others have {channels}", place=f"line {line}"
+                )
+
+
+def _cut_end(values: Values, part: RawSeries, at: int) -> Values:
+    real = np.flatnonzero(~np.isnan(values).all(axis=0))
+    if not len(real):
+        raise DataError(part.path, "the series holds no value", place=f"line {part.lines[at]}")
+    return values[:, : int(real[-1]) + 1]
+
+
+def _refuse_odd(parts: Sequence[RawSeries], cut: Sequence[Sequence[Values]]) -> None:
+    length = cut[0][0].shape[1]
+    advice = "pass policy='resample' or policy='pad'"
+    for part, values in zip(parts, cut, strict=True):
+        for series, line in zip(values, part.lines, strict=True):
+            place = f"line {line}"
+            if series.shape[1] != length:
+                raise DataError(part.path, f"has length {series.shape[1]}, others have {length}: {advice}", place=place)
+            if np.isnan(series).any():
+                count = int(np.isnan(series).sum())
+                raise DataError(part.path, f"{count} value(s) are missing: {advice}", place=place)
+
+
+def _fill_gaps(values: Values, part: RawSeries, at: int) -> Values:
+    if not np.isnan(values).any():
+        return values
+    filled = values.copy()
+    time = np.arange(values.shape[1])
+    for channel in filled:
+        real = ~np.isnan(channel)
+        if not real.any():
+            raise DataError(part.path, "a channel of the series holds no value", place=f"line {part.lines[at]}")
+        channel[~real] = np.interp(time[~real], time[real], channel[real])
+    return filled
+
+
+def _resample(values: Values, length: int) -> Values:
+    if values.shape[1] == length:
+        return values
+    # First and last points stay where they are: both ends of a series mean something.
+    old, new = np.linspace(0, 1, values.shape[1]), np.linspace(0, 1, length)
+    return np.stack([np.interp(new, old, channel) for channel in values])
+
+
+def _pad(values: Sequence[Values], length: int) -> tuple[Tensor, Tensor]:
+    x = np.zeros((len(values), values[0].shape[0], length), dtype=np.float32)
+    mask = np.zeros((len(values), length), dtype=bool)
+    for i, series in enumerate(values):
+        missing = np.isnan(series)
+        x[i, :, : series.shape[1]] = np.where(missing, 0.0, series)
+        mask[i, : series.shape[1]] = ~missing.any(axis=0)
+    return torch.from_numpy(x), torch.from_numpy(mask)

@@ -1,0 +1,201 @@
+"""Folders of photos with boxes in the YOLO format: anybody's own."""
+
+from __future__ import annotations
+
+import ast
+import math
+import os
+import re
+import warnings
+from pathlib import Path
+from typing import Literal
+
+from pstn._checks import require_choice
+from pstn.data.boxes import Box, Photo
+from pstn.data.errors import DataError, DataWarning, MissingDataError
+from pstn.data.files import read_text
+from pstn.data.images import IMAGE_SUFFIXES, image_size
+
+__all__ = ["find_yolo", "read_class_names", "read_yolo"]
+
+_LIMIT = 1 << 26
+# Boxes are stored as rounded fractions of the image: they may reach over its edge by that much.
+_SLACK = 1e-3
+_NAMES = ("classes.txt", "obj.names", "data.names", "data.yaml", "data.yml", "dataset.yaml")
+_PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+
+
+def find_yolo(root: Path) -> dict[str, list[tuple[Path, Path]]]:
+    """The image and label folders of a YOLO data set, by part: "train", "val", "test", or "all" where it is undivided.
+
+    Both common layouts are known: images/[part/] beside labels/[part/], and part/images beside part/labels.
+    """
+    found: dict[str, list[tuple[Path, Path]]] = {}
+    for name, part in _PARTS.items():
+        for images in (root / "images" / name, root / name / "images"):
+            if images.is_dir():
+                labels = root / "labels" / name if images.parent.name == "images" else root / name / "labels"
+                found.setdefault(part, []).append((images, labels))
+    if not found and (root / "images").is_dir():
+        found["all"] = [(root / "images", root / "labels")]
+    if not found:
+        raise MissingDataError(root / "images", "is missing: a YOLO folder has images/ and labels/ side by side")
+    for folders in found.values():
+        for _, labels in folders:
+            if not labels.is_dir():
+                raise MissingDataError(labels, "is missing: the boxes of the images are expected there")
+    return found
+
+
+def read_yolo(
+    root: str | os.PathLike[str], *, bad_boxes: Literal["refuse", "skip"] = "refuse"
+) -> tuple[dict[str, list[Photo]], tuple[str, ...]]:
+    r"""The photos of a YOLO folder with their boxes, by part, and the names of all classes.
+
+    A label file has one line per box: class, centre x, centre y, width, height, in fractions of the image. An image
+    without a label file has no boxes.
+
+    Args:
+        root: the folder with images/, labels/ and classes.txt, obj.names or data.yaml.
+        bad_boxes: what becomes of a box that is outside its image or has no area: "refuse" is an error that names it,
+            "skip" leaves it out and warns at the end.
+
+    Raises:
+        DataError: a file is not what it should be; the message names the file and the line.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> root = Path(tempfile.mkdtemp())
+        >>> (root / "images").mkdir(), (root / "labels").mkdir()
+        (None, None)
+        >>> Image.new("RGB", (200, 100)).save(root / "images" / "street.png")
+        >>> _ = (root / "labels" / "street.txt").write_text("0 0.5 0.5 0.2 0.4\n")
+        >>> _ = (root / "classes.txt").write_text("stop\n")
+        >>> parts, names = read_yolo(root)
+        >>> parts["all"][0].boxes
+        (Box(xmin=80.0, ymin=30.0, xmax=120.0, ymax=70.0, label='stop'),)
+    """
+    require_choice("bad_boxes", bad_boxes, ("refuse", "skip"))
+    root = Path(root)
+    names = read_class_names(root)
+    skipped: list[str] = []
+    parts = {
+        part: [photo for images, labels in folders for photo in _read_folder(images, labels, names, bad_boxes, skipped)]
+        for part, folders in find_yolo(root).items()
+    }
+    if skipped:
+        warnings.warn(DataWarning(f"{len(skipped)} bad box(es) left out, first: {skipped[0]}"), stacklevel=2)
+    return parts, names
+
+
+def _read_folder(images: Path, labels: Path, names: tuple[str, ...], bad_boxes: str, skipped: list[str]) -> list[Photo]:
+    photos: list[Photo] = []
+    seen: dict[str, Path] = {}
+    for path in sorted(images.rglob("*")):
+        if path.suffix.lower() not in IMAGE_SUFFIXES or path.name.startswith("."):
+            continue
+        key = path.relative_to(images).with_suffix("").as_posix()
+        if key in seen:
+            raise DataError(path, f"shares its label file with {seen[key].name}: one name, one image")
+        seen[key] = path
+        width, height = image_size(path)
+        label_file = labels / f"{key}.txt"
+        boxes = _read_boxes(label_file, width, height, names, bad_boxes, skipped) if label_file.is_file() else ()
+        photos.append(Photo(key, path, width, height, boxes))
+    if not photos:
+        raise DataError(images, f"holds no images ({', '.join(IMAGE_SUFFIXES)})")
+    return photos
+
+
+def _read_boxes(
+    path: Path, width: int, height: int, names: tuple[str, ...], bad_boxes: str, skipped: list[str]
+) -> tuple[Box, ...]:
+    if path.stat().st_size == 0:  # YOLO's way to say that nothing is on the image
+        return ()
+    boxes = []
+    for number, line in enumerate(read_text(path, limit=_LIMIT).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            boxes.append(_read_box(path, line.split(), number, width, height, names))
+        except DataError as error:
+            if bad_boxes == "refuse" or "box" not in error.problem:
+                raise
+            skipped.append(str(error))
+    return tuple(boxes)
+
+
+def _read_box(path: Path, cells: list[str], number: int, width: int, height: int, names: tuple[str, ...]) -> Box:
+    place = f"line {number}"
+    if len(cells) != 5:
+        raise DataError(path, f"5 columns (class, x, y, width, height) are expected, got {len(cells)}", place=place)
+    if not re.fullmatch(r"[0-9]{1,9}", cells[0]) or int(cells[0]) >= len(names):
+        raise DataError(path, f"unknown label {cells[0]!r}: classes are 0 to {len(names) - 1}", place=place)
+    numbers = []
+    for column, cell in enumerate(cells[1:], start=2):
+        try:
+            numbers.append(float(cell))
+        except ValueError as error:
+            raise DataError(path, f"{cell[:40]!r} is not a number", place=f"{place}, column {column}") from error
+    x, y, w, h = numbers
+    if not all(math.isfinite(v) for v in numbers) or w <= 0 or h <= 0:
+        raise DataError(path, f"the box has no area: width {w}, height {h}", place=place)
+    edges = (x - w / 2, y - h / 2, x + w / 2, y + h / 2)
+    if min(edges) < -_SLACK or max(edges) > 1 + _SLACK:
+        raise DataError(path, f"the box is outside the image: it spans {edges}", place=place)
+    left, top, right, bottom = (min(max(edge, 0.0), 1.0) for edge in edges)
+    if left >= right or top >= bottom:
+        raise DataError(path, "the box has no area within the image", place=place)
+    return Box(left * width, top * height, right * width, bottom * height, names[int(cells[0])])
+
+
+def read_class_names(root: Path) -> tuple[str, ...]:
+    """The names of the classes, from classes.txt, a .names file (one per line) or the `names` of a data.yaml."""
+    path = next((root / name for name in _NAMES if (root / name).is_file()), None)
+    if path is None:
+        raise MissingDataError(
+            root / "classes.txt", f"is missing: the class names are looked for in {', '.join(_NAMES)}"
+        )
+    text = read_text(path, limit=_LIMIT)
+    if path.suffix in (".yaml", ".yml"):
+        names = _yaml_names(path, text)
+    else:
+        names = [line.strip() for line in text.rstrip().split("\n")]
+    for number, name in enumerate(names, start=1):
+        if not name:
+            raise DataError(path, "a class has no name", place=f"line {number}")
+        if name in names[: number - 1]:
+            raise DataError(path, f"class {name!r} occurs twice", place=f"line {number}")
+    return tuple(names)
+
+
+def _yaml_names(path: Path, text: str) -> list[str]:
+    """The `names` entry of a data.yaml, in the three ways it is written: a list in brackets, dashes, or numbers."""
+    match = re.search(r"^names:[ \t]*(\[.*?\]|\{.*?\})?[ \t]*(?:#.*)?$", text, re.MULTILINE | re.DOTALL)
+    if match is None:
+        raise DataError(path, "has no `names:` entry that can be read")
+    if match.group(1):
+        return _inline_names(path, match.group(1))
+    names = []
+    for line in text[match.end() :].split("\n")[1:]:
+        entry = re.fullmatch(r"\s*(?:-|\d+:)\s+(.+?)\s*", line)
+        if entry is None:
+            if line.strip() and not line.strip().startswith("#"):
+                break
+            continue
+        names.append(entry.group(1).strip("'\""))
+    if not names:
+        raise DataError(path, "`names:` is empty")
+    return names
+
+
+def _inline_names(path: Path, text: str) -> list[str]:
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        found = [word.strip().strip("'\"") for word in text[1:-1].split(",") if word.strip()]
+    values = list(found.values()) if isinstance(found, dict) else list(found)
+    if not values or not all(isinstance(v, (str, int, float)) for v in values):
+        raise DataError(path, "`names:` must list the classes")
+    return [str(v) for v in values]

@@ -1,0 +1,185 @@
+"""The main job on one page: train a CNN, an STN and a P-STN on 100 digits, compare them, draw what they look at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pstn.data import load_digits
+from pstn.nn import PSTN, TransformerClassifier, mnist_cnn, mnist_pstn, mnist_stn
+from pstn.objective import elbo_loss
+from pstn.uncertainty import accuracy, calibration_error, negative_log_likelihood
+
+__all__ = ["DEMO_MODELS", "DemoData", "DemoModel", "Score", "demo_data", "evaluate", "train"]
+
+_MEAN, _STD = 0.1307, 0.3081
+
+
+@dataclass(frozen=True)
+class DemoModel:
+    """One column of the comparison: how the model is made, and its learning rate in the paper's MNIST experiment."""
+
+    label: str
+    make: Callable[[], nn.Module]
+    lr: float
+
+
+# Black is 0 before normalisation and this after it: what a warp reads outside the image.
+_BACKGROUND = (0 - _MEAN) / _STD
+
+DEMO_MODELS = {
+    "cnn": DemoModel("CNN", mnist_cnn, 1e-3),
+    "stn": DemoModel("STN", lambda: mnist_stn(fill=_BACKGROUND), 1e-4),
+    "pstn": DemoModel("P-STN", lambda: mnist_pstn(fill=_BACKGROUND), 1e-3),
+}
+
+
+class DemoData(NamedTuple):
+    """Normalised digits for training and test, and the test digits as a person sees them."""
+
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    test_images: Tensor
+
+
+class Score(NamedTuple):
+    """What the demo reports of a trained model."""
+
+    accuracy: float
+    nll: float
+    calibration_error: float
+    seconds: float
+
+
+def demo_data(images: int = 100, seed: int = 0) -> DemoData:
+    """Draw a balanced training subset of the shipped digits; the test set is always the same 1,000.
+
+    Args:
+        images: how many training images, a multiple of 10.
+        seed: which subset.
+    """
+    if images < 10 or images % 10 or images > 4000:
+        raise ValueError(f"images must be a multiple of 10 from 10 to 4000, got {images}")
+    pool, test = load_digits("train"), load_digits("test")
+    by_class = torch.randperm(400, generator=torch.Generator().manual_seed(seed))[: images // 10]
+    chosen = (by_class[:, None] * 10 + torch.arange(10)).flatten()
+    return DemoData(_normalised(pool.x[chosen]), pool.y[chosen], _normalised(test.x), test.y, test.x)
+
+
+def _normalised(x: Tensor) -> Tensor:
+    return (x - _MEAN) / _STD
+
+
+def train(
+    entry: DemoModel,
+    data: DemoData,
+    *,
+    epochs: int,
+    kl_weight: float = 3e-4,
+    seed: int = 0,
+    progress: Callable[[float], None] = lambda loss: None,
+) -> nn.Module:
+    """Train one model as the paper trains on MNIST subsets: batches of 8, Adam, weight decay 0.01.
+
+    Args:
+        entry: which model.
+        data: the digits.
+        epochs: how often each image is seen; the paper has 600.
+        kl_weight: w; the paper's choice for 100 images.
+        seed: of initial weights, batches and samples.
+        progress: called after every epoch with its mean loss.
+    """
+    torch.manual_seed(seed)
+    model = entry.make().train()
+    transformer = isinstance(model, TransformerClassifier)
+    groups = model.parameter_groups(entry.lr) if isinstance(model, TransformerClassifier) else model.parameters()
+    optimiser = torch.optim.Adam(groups, lr=entry.lr, weight_decay=0.01, fused=True)
+    for _ in range(epochs):
+        total = 0.0
+        for index in torch.randperm(len(data.y)).split(8):
+            x, y = data.x[index], data.y[index]
+            loss = elbo_loss(model(x), y, kl_weight) if transformer else F.cross_entropy(model(x), y)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            total += loss.item() * len(y)
+        progress(total / len(data.y))
+    return model.eval()
+
+
+def evaluate(model: nn.Module, data: DemoData, seconds: float = 0.0) -> Score:
+    """Score a trained model on the test digits, with 10 samples, always the same, where it samples."""
+    model.eval()
+    with torch.no_grad():
+        if isinstance(model, TransformerClassifier):
+            log_probs = model(data.test_x, generator=torch.Generator().manual_seed(0)).log_probs
+        else:
+            log_probs = model(data.test_x).log_softmax(-1)
+    return Score(
+        accuracy(log_probs, data.test_y).item(),
+        negative_log_likelihood(log_probs, data.test_y).item(),
+        calibration_error(log_probs.exp(), data.test_y).item(),
+        seconds,
+    )
+
+
+def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 0) -> dict[str, Score]:
+    """Train and compare the three models, print one table, and save the picture and the weights in `folder`."""
+    # Asked for before training, not after it.
+    import matplotlib.figure  # noqa: F401
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Table
+    from safetensors.torch import save_file
+
+    from pstn.files import write_atomically
+
+    console = Console()
+    data = demo_data(images, seed)
+    console.print(f"{images} real digits to learn from, 1,000 others to be tested on; {epochs} passes over them.")
+    scores: dict[str, Score] = {}
+    trained: dict[str, nn.Module] = {}
+    columns = (TextColumn("{task.description:<6}"), BarColumn(), TextColumn("loss {task.fields[loss]:.3f}"))
+    with Progress(*columns, TimeRemainingColumn(), console=console) as bars:
+        tasks = {
+            name: bars.add_task(entry.label, total=epochs, loss=float("nan")) for name, entry in DEMO_MODELS.items()
+        }
+        for name, entry in DEMO_MODELS.items():
+            start = time.perf_counter()
+            trained[name] = train(
+                entry, data, epochs=epochs, seed=seed,
+                progress=lambda loss, task=tasks[name]: bars.update(task, advance=1, loss=loss),  # type: ignore[misc]
+            )  # fmt: skip
+            scores[name] = evaluate(trained[name], data, time.perf_counter() - start)
+            with write_atomically(folder / f"{name}.safetensors") as draft:
+                save_file(trained[name].state_dict(), draft)
+    table = Table("", "accuracy", "NLL", "calibration error", "seconds")
+    for name, score in scores.items():
+        row = (f"{score.accuracy:.1%}", f"{score.nll:.3f}", f"{score.calibration_error:.3f}", f"{score.seconds:.0f}")
+        table.add_row(DEMO_MODELS[name].label, *row)
+    console.print(table)
+    picture = _draw(folder / "looks.png", trained["pstn"], data)
+    console.print(f"What the P-STN looked at: {picture}\nThe three models' weights: {folder}/*.safetensors")
+    return scores
+
+
+def _draw(path: Path, model: nn.Module, data: DemoData) -> Path:
+    """The picture: three digits that the P-STN is sure of and the three that it is least sure of."""
+    from pstn.report.pictures import draw_looks
+
+    assert isinstance(model, PSTN)
+    source = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        by_entropy = model(data.test_x, generator=source).entropy.argsort()
+    chosen = torch.cat([by_entropy[[0, 100, 200]], by_entropy[-3:]])
+    x, y, images = data.test_x[chosen], data.test_y[chosen], data.test_images[chosen]
+    return draw_looks(path, model, x, y, display=images, generator=source)

@@ -1,0 +1,51 @@
+"""Writing files so that a reader finds the whole of one, or the old one, and never a part."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["write_atomically"]
+
+
+@contextmanager
+def write_atomically(path: str | Path) -> Iterator[Path]:
+    """Give a draft beside `path` to write to; it takes the place of `path` when the block ends well.
+
+    Args:
+        path: where the file goes; its folder is made if need be.
+
+    Yields:
+        The draft's path. It is removed if the block raises.
+
+    Example:
+        >>> import tempfile
+        >>> target = Path(tempfile.mkdtemp()) / "folder" / "note.txt"
+        >>> with write_atomically(target) as draft:
+        ...     _ = draft.write_text("whole")
+        >>> target.read_text(), [p.name for p in target.parent.iterdir()]
+        ('whole', ['note.txt'])
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".draft")
+    os.close(handle)
+    draft = Path(name)
+    try:
+        yield draft
+        with draft.open("rb+") as stream:
+            os.fsync(stream.fileno())
+        # mkstemp makes private files; a result is as readable as anything else its owner writes.
+        draft.chmod(0o666 & ~_umask())
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

@@ -1,0 +1,234 @@
+"""Classifiers that look several times: a spatial transformer layer with a head that reads every sample."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Iterable
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from pstn._checks import (
+    require_finite,
+    require_floating,
+    require_positive_int,
+    require_positive_number,
+    values_readable,
+)
+from pstn.nn.calls import call_on
+from pstn.nn.layer import SpatialTransformer
+from pstn.nn.pytrees import register_namedtuple
+from pstn.posterior import ThetaDistribution
+from pstn.uncertainty import entropy, log_mean_exp, mutual_information
+
+__all__ = ["PSTN", "STN", "Prediction", "TransformerClassifier"]
+
+
+class Prediction(NamedTuple):
+    """A classifier's answer, with what it is made of."""
+
+    log_probs: Tensor
+    """(B, K), log of the mean of the samples' probabilities."""
+    sample_log_probs: Tensor
+    """(S, B, K), log-probabilities under each sample."""
+    theta: Tensor
+    """(S, B, D), where each sample looked."""
+    posterior: ThetaDistribution
+    """The distribution over theta, one per input."""
+
+    @property
+    def probs(self) -> Tensor:
+        """Class probabilities, (B, K)."""
+        return self.log_probs.exp()
+
+    @property
+    def entropy(self) -> Tensor:
+        """How unsure the answer is, all told, in nats: (B,)."""
+        return entropy(self.log_probs)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """How much of that comes from not knowing where to look, in nats: (B,)."""
+        return mutual_information(self.sample_log_probs)
+
+
+class TransformerClassifier(nn.Module, ABC):
+    """What PSTN and STN share."""
+
+    layer: SpatialTransformer
+    classifier: nn.Module
+    train_samples: int
+    test_samples: int
+    chunk_size: int | None
+
+    def forward(
+        self,
+        x: Tensor,
+        samples: int | None = None,
+        *,
+        source: Tensor | None = None,
+        noise: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Prediction:
+        """Classify `x` under samples of the transformation predicted from it.
+
+        Args:
+            x: (B, C, *in), what the localizer looks at.
+            samples: S; `train_samples` or `test_samples` by the module's mode when not given.
+            source: (B, C', *source), what is warped and classified instead of `x`, e.g. at a higher resolution.
+            noise: (S, B, D) uniform noise in (0, 1) to use instead of drawing any.
+            generator: where the randomness comes from.
+        """
+        if samples is None:
+            samples = self.train_samples if self.training else self.test_samples
+            if noise is not None:
+                require_floating("noise", noise)
+                samples = noise.shape[0]
+        if self.chunk_size is None or samples <= self.chunk_size:
+            warped, theta, posterior = self.layer(x, samples, source=source, noise=noise, generator=generator)
+            sample_log_probs = self._classify(warped)
+        else:
+            posterior = self.layer.localize(x)
+            theta = posterior.rsample(samples, self.layer.sampling, noise=noise, generator=generator)
+            sample_log_probs = self._classify_in_chunks(x if source is None else source, theta, self.chunk_size)
+        return Prediction(log_mean_exp(sample_log_probs), sample_log_probs, theta, posterior)
+
+    def parameter_groups(self, lr: float, *, localizer_factor: float = 0.1, **options: Any) -> list[dict[str, Any]]:
+        """Groups for an optimiser, with the localizer's learning rate apart.
+
+        Localizers want a far smaller step than classifiers: the first gradients may otherwise throw theta so far out
+        that nothing of the input is left. Frozen parameters are left out; those that localizer and classifier share
+        learn at the localizer's rate.
+
+        Args:
+            lr: learning rate of the classifier.
+            localizer_factor: what it is multiplied with for the localizer and its heads.
+            **options: anything else for both groups, e.g. weight_decay.
+
+        Example:
+            >>> model = pstn.nn.mnist_pstn()
+            >>> optimiser = torch.optim.Adam(model.parameter_groups(lr=1e-3, weight_decay=0.01))
+            >>> [(group["name"], group["lr"]) for group in optimiser.param_groups]
+            [('localizer', 0.0001), ('classifier', 0.001)]
+        """
+        lr = require_positive_number("lr", lr)
+        factor = require_positive_number("localizer_factor", localizer_factor)
+        localizer = _trainable(self.layer)
+        shared = {id(parameter) for parameter in localizer}
+        classifier = [p for p in _trainable(self.classifier) if id(p) not in shared]
+        groups = [
+            {"params": localizer, "lr": lr * factor, "name": "localizer", **options},
+            {"params": classifier, "lr": lr, "name": "classifier", **options},
+        ]
+        return [group for group in groups if group["params"]]
+
+    def _classify_in_chunks(self, source: Tensor, theta: Tensor, chunk: int) -> Tensor:
+        """(S, B, K) log-probabilities, warping and classifying `chunk` samples at a time."""
+        # Recomputing a chunk in the backward pass is what keeps memory from growing with S. torch.func has no such
+        # recomputation, and a compiler plans memory by itself.
+        recompute = torch.is_grad_enabled() and values_readable(theta)
+        parts = []
+        for part in theta.split(chunk):
+            if recompute:
+                parts.append(checkpoint(self._warp_and_classify, source, part, use_reentrant=False))
+            else:
+                parts.append(self._warp_and_classify(source, part))
+        return torch.cat(parts)
+
+    def _warp_and_classify(self, source: Tensor, theta: Tensor) -> Tensor:
+        return self._classify(self.layer.warp(source, theta))
+
+    def _classify(self, warped: Tensor) -> Tensor:
+        """(S, B, C, *size) -> (S, B, K) log-probabilities."""
+        samples, batch = warped.shape[:2]
+        logits = call_on("classifier", self.classifier, warped.flatten(0, 1))
+        if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[0] != samples * batch:
+            shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise ValueError(f"classifier must return logits of shape (N, K) for a batch of N, got {shape}")
+        require_finite("logits", logits, "the classifier returned them; lower its learning rate")
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return logits.log_softmax(-1).reshape(samples, batch, -1)
+
+    def extra_repr(self) -> str:
+        """The settings, for printing."""
+        return f"train_samples={self.train_samples}, test_samples={self.test_samples}, chunk_size={self.chunk_size}"
+
+
+@final
+class PSTN(TransformerClassifier):
+    """The probabilistic spatial transformer network: classify under several sampled transformations, and average.
+
+    Args:
+        layer: the spatial transformer.
+        classifier: a module that turns warped inputs (N, C, *size) into logits (N, K).
+        train_samples: S in training mode.
+        test_samples: S in evaluation mode.
+        chunk_size: how many samples to warp and classify at a time; None does all at once. In training, chunks are
+            recomputed in the backward pass, so that memory does not grow with S; batch norm then sees each chunk by
+            itself, twice.
+
+    Example:
+        >>> model = pstn.nn.mnist_pstn()
+        >>> p = model.eval()(torch.rand(2, 1, 28, 28))
+        >>> p.log_probs.shape, p.sample_log_probs.shape, p.entropy.shape
+        (torch.Size([2, 10]), torch.Size([10, 2, 10]), torch.Size([2]))
+    """
+
+    def __init__(
+        self,
+        layer: SpatialTransformer,
+        classifier: nn.Module,
+        train_samples: int = 1,
+        test_samples: int = 10,
+        *,
+        chunk_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        _require_parts(layer, classifier)
+        self.layer, self.classifier = layer, classifier
+        self.train_samples = require_positive_int("train_samples", train_samples)
+        self.test_samples = require_positive_int("test_samples", test_samples)
+        self.chunk_size = None if chunk_size is None else require_positive_int("chunk_size", chunk_size)
+
+
+@final
+class STN(TransformerClassifier):
+    """The classic spatial transformer network (Jaderberg et al. 2015): one transformation per input.
+
+    Args:
+        layer: a spatial transformer made with `probabilistic=False`.
+        classifier: a module that turns warped inputs (N, C, *size) into logits (N, K).
+
+    Example:
+        >>> pstn.nn.mnist_stn()(torch.rand(2, 1, 28, 28)).sample_log_probs.shape
+        torch.Size([1, 2, 10])
+    """
+
+    def __init__(self, layer: SpatialTransformer, classifier: nn.Module) -> None:
+        super().__init__()
+        _require_parts(layer, classifier)
+        if layer.probabilistic:
+            raise ValueError(
+                "layer of an STN must be SpatialTransformer(..., probabilistic=False); PSTN takes this one"
+            )
+        self.layer, self.classifier = layer, classifier
+        self.train_samples = self.test_samples = 1
+        self.chunk_size = None
+
+
+# Lets an exported program that returns a whole prediction be saved.
+register_namedtuple(Prediction, "pstn.Prediction")
+
+
+def _require_parts(layer: Any, classifier: Any) -> None:
+    if not isinstance(layer, SpatialTransformer):
+        raise TypeError(f"layer must be a pstn.SpatialTransformer, got {type(layer).__name__}")
+    if not isinstance(classifier, nn.Module):
+        raise TypeError(f"classifier must be a torch.nn.Module, got {type(classifier).__name__}")
+
+
+def _trainable(module: nn.Module) -> list[nn.Parameter]:
+    parameters: Iterable[nn.Parameter] = module.parameters()
+    return [p for p in parameters if p.requires_grad]

@@ -1,0 +1,230 @@
+"""The spatial transformer layer: localize, sample, warp."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pstn._checks import (
+    require_choice,
+    require_finite,
+    require_floating,
+    require_positive_int,
+    require_size,
+)
+from pstn.nn.calls import call_on
+from pstn.nn.heads import Head, feature_width
+from pstn.nn.pytrees import register_namedtuple
+from pstn.noise import SamplingMethod
+from pstn.posterior import PointPosterior, Posterior, ThetaDistribution, require_alpha
+from pstn.transforms import Transform
+from pstn.warp import Fill, InterpolationMode, PaddingMode, require_modes, warp
+
+__all__ = ["SpatialTransformer", "TransformerOutput"]
+
+# Keeps beta, and so the KL and its gradient, finite however far down the variance head goes.
+_MIN_BETA = 1e-8
+
+
+class TransformerOutput(NamedTuple):
+    """What a spatial transformer layer returns."""
+
+    warped: Tensor
+    """(S, B, C, *size), the input under each sampled transformation."""
+    theta: Tensor
+    """(S, B, D), the samples."""
+    posterior: ThetaDistribution
+    """The distribution they were drawn from, one per input."""
+
+
+@final
+class SpatialTransformer(nn.Module):
+    """A layer that looks at its input, predicts a distribution over transformations, and warps under samples of it.
+
+    It goes anywhere in a network: on images, series and volumes, on feature maps deep inside, and several in a row
+    (`out.warped.flatten(0, 1)` makes the samples a batch for the next module).
+
+    Convention:
+        Grids map output to input coordinates, in [-1, 1] with `align_corners=False`, x first. Samples lead:
+        (S, B, ...).
+
+    Args:
+        transform: the family of transformations.
+        localizer: a module x (B, C, *in) -> features (B, F).
+        size: spatial size of the output; that of the input when None.
+        features: F. When not given it is read off the localizer where that can be (an attribute `features`, a
+            Sequential that ends in a Linear), or found at the first forward pass, without drawing random numbers. In
+            that case make an optimiser whenever you like, but run one batch before you count parameters, compile,
+            export or wrap in DDP; or pass F.
+        probabilistic: False makes it the classic spatial transformer: a point posterior, S = 1, and a KL of 0.
+        alpha: shape of the Gamma over the precision; the samples are Student-t with 2 alpha degrees of freedom.
+        var_init: where the variance head starts, before softplus.
+        hidden: width of a hidden layer in each head; None for one linear layer.
+        localizer_size: spatial size at which the localizer reads the input (averaged down), e.g. to look at an image
+            of 1024² through 64²; None reads the input as it is.
+        sampling: "iid", "antithetic" or "sobol".
+        fill: what lies outside the input, one number or one per channel. After normalisation black is not 0.
+        mode: "bilinear", "nearest" or "bicubic".
+        padding_mode: "zeros" (reads `fill`), "border" or "reflection".
+
+    Example:
+        >>> localizer = nn.Sequential(nn.Conv2d(1, 8, 5, stride=4), nn.ReLU(), nn.Flatten())
+        >>> layer = SpatialTransformer(pstn.Similarity(), localizer, size=(28, 28))
+        >>> out = layer(torch.rand(2, 1, 28, 28), samples=10)
+        >>> out.warped.shape, out.theta.shape
+        (torch.Size([10, 2, 1, 28, 28]), torch.Size([10, 2, 4]))
+    """
+
+    fill: Tensor | float
+
+    def __init__(
+        self,
+        transform: Transform,
+        localizer: nn.Module,
+        size: int | Sequence[int] | None = None,
+        *,
+        features: int | None = None,
+        probabilistic: bool = True,
+        alpha: float = 1.0,
+        var_init: float = -5.0,
+        hidden: int | None = None,
+        localizer_size: int | Sequence[int] | None = None,
+        sampling: SamplingMethod = "iid",
+        fill: Fill = 0.0,
+        mode: InterpolationMode = "bilinear",
+        padding_mode: PaddingMode = "zeros",
+    ) -> None:
+        super().__init__()
+        if not isinstance(transform, Transform):
+            raise TypeError(f"transform must be a pstn.Transform such as pstn.Similarity(), got {transform!r}")
+        if not isinstance(localizer, nn.Module):
+            raise TypeError(f"localizer must be a torch.nn.Module, got {type(localizer).__name__}")
+        require_modes(mode, padding_mode, fill, transform.ndim)
+        require_choice("sampling", sampling, ("iid", "antithetic", "sobol"))
+        if not math.isfinite(var_init):
+            raise ValueError(f"var_init must be finite, got {var_init}")
+        self.transform, self.localizer = transform, localizer
+        self.size = None if size is None else require_size("size", size, transform.ndim)
+        self.localizer_size = (
+            None if localizer_size is None else require_size("localizer_size", localizer_size, transform.ndim)
+        )
+        self.probabilistic, self.alpha = probabilistic, require_alpha(alpha)
+        self.sampling, self.mode, self.padding_mode = sampling, mode, padding_mode
+        if isinstance(fill, (int, float)):
+            self.fill = float(fill)
+        else:
+            self.register_buffer("fill", torch.as_tensor(fill, dtype=torch.float32), persistent=False)
+        width = require_positive_int("features", features) if features is not None else feature_width(localizer)
+        self.mean_head = Head(width, transform.initial(), hidden)
+        self.variance_head = (
+            Head(width, torch.full((transform.dim,), float(var_init)), hidden) if probabilistic else None
+        )
+
+    def forward(
+        self,
+        x: Tensor,
+        samples: int = 1,
+        *,
+        source: Tensor | None = None,
+        noise: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> TransformerOutput:
+        """Warp `x`, or `source` if given, under samples of the transformation predicted from `x`.
+
+        Args:
+            x: (B, C, *in), what the localizer looks at.
+            samples: S.
+            source: (B, C', *source), what is warped instead of `x`: the same scene at a higher resolution, or a mask.
+            noise: (S, B, D) uniform noise in (0, 1) to use instead of drawing any.
+            generator: where the randomness comes from.
+        """
+        posterior = self.localize(x)
+        theta = posterior.rsample(samples, method=self.sampling, noise=noise, generator=generator)
+        return TransformerOutput(self.warp(x if source is None else source, theta), theta, posterior)
+
+    def localize(self, x: Tensor) -> ThetaDistribution:
+        """The distribution over theta for each input.
+
+        Args:
+            x: (B, C, *in).
+        """
+        require_input("x", x, self.transform.ndim)
+        reading = x if self.localizer_size is None else _average_to(x, self.localizer_size)
+        features = call_on("localizer", self.localizer, reading)
+        self._check_features(features, x)
+        loc = self.mean_head(features)
+        if self.variance_head is None:
+            return PointPosterior(loc)
+        beta = F.softplus(self.variance_head(features)) + _MIN_BETA
+        return Posterior(loc, beta, self.alpha)
+
+    def warp(self, source: Tensor, theta: Tensor) -> Tensor:
+        """Warp `source` under the samples `theta`, with this layer's output size, fill and interpolation.
+
+        Args:
+            source: (B, C, *source).
+            theta: (S, B, D).
+
+        Returns:
+            (S, B, C, *size).
+        """
+        require_input("source", source, self.transform.ndim)
+        if theta.dim() != 3 or theta.shape[1] != source.shape[0]:
+            raise ValueError(
+                f"source must have the batch size of theta {tuple(theta.shape)}, (S, B, D), got {tuple(source.shape)}"
+            )
+        # The samples of one input lie side by side in memory, as the warp reads them: it then copies no coordinates.
+        grid = self.grid(theta.transpose(0, 1), source.shape[2:]).transpose(0, 1)
+        return warp(
+            source,
+            grid,
+            fill=self.fill,
+            mode=self.mode,
+            padding_mode=self.padding_mode,
+        )
+
+    def grid(self, theta: Tensor, source_size: Sequence[int]) -> Tensor:
+        """The sampling grid for `theta` (..., D) on a source of this spatial size: (..., *size, ndim)."""
+        return self.transform.grid(theta, self.size or tuple(source_size), aspect=tuple(source_size)[::-1])
+
+    def _check_features(self, features: Any, x: Tensor) -> None:
+        if not isinstance(features, Tensor) or features.dim() != 2 or features.shape[0] != x.shape[0]:
+            shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+            raise ValueError(
+                f"localizer must return features of shape (B, F) with B = {x.shape[0]}, got {shape}: "
+                "end it with nn.Flatten() or a global average"
+            )
+        width = self.mean_head.width
+        if width is not None and features.shape[1] != width:
+            raise ValueError(
+                f"localizer must return {width} features for the heads of this layer, got {features.shape[1]}: its "
+                "input has another size than it was built for, or features= is wrong"
+            )
+
+    def extra_repr(self) -> str:
+        """The settings, for printing."""
+        return f"size={self.size}, probabilistic={self.probabilistic}, alpha={self.alpha}, sampling={self.sampling!r}"
+
+
+register_namedtuple(TransformerOutput, "pstn.TransformerOutput")
+
+
+def require_input(name: str, x: Any, ndim: int) -> None:
+    """Refuse anything but a finite, non-empty batch (B, C, *size)."""
+    require_floating(name, x)
+    if x.dim() != ndim + 2:
+        layout = ("length", "height, width", "depth, height, width")[ndim - 1]
+        raise ValueError(f"{name} must have shape (batch, channels, {layout}), got {tuple(x.shape)}")
+    if 0 in x.shape:
+        raise ValueError(f"{name} must not be empty, got {tuple(x.shape)}")
+    require_finite(name, x, "clean or mask missing values before the model sees them")
+
+
+def _average_to(x: Tensor, size: tuple[int, ...]) -> Tensor:
+    pool = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[len(size) - 1]
+    return pool(x, size)  # type: ignore[arg-type]

@@ -1,0 +1,190 @@
+"""Small convolutional networks: localizers and classifiers of the paper's kind, for series, images and volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from pstn._checks import require_choice, require_positive_int, require_size
+
+__all__ = ["ConvClassifier", "ConvLocalizer", "SeriesClassifier", "SeriesLocalizer"]
+
+
+@final
+class ConvLocalizer(nn.Module):
+    """Conv-MaxPool-ReLU for each entry of `filters`, flattened: (B, C, *size) -> (B, F).
+
+    Args:
+        in_channels: C.
+        size: spatial size of the input.
+        filters: channels of each convolution.
+        kernel: width of each convolution.
+
+    Attributes:
+        features: F.
+
+    Example:
+        >>> ConvLocalizer(1, (28, 28), filters=(8, 14)).features
+        224
+    """
+
+    def __init__(
+        self, in_channels: int, size: int | Sequence[int], filters: Sequence[int] = (8, 14), kernel: int = 5
+    ) -> None:
+        super().__init__()
+        self.in_channels = require_positive_int("in_channels", in_channels)
+        ndim = 1 if isinstance(size, int) else len(size)
+        require_choice("the number of axes in size", ndim, (1, 2, 3))
+        if not filters:
+            raise ValueError("filters must hold at least one number of channels, got none")
+        self.size = require_size("size", size, ndim)
+        conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[ndim - 1]
+        pool = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)[ndim - 1]
+        stages: list[nn.Module] = []
+        left = list(self.size)
+        for inputs, outputs in pairwise((in_channels, *filters)):
+            stages += [conv(inputs, outputs, kernel), pool(2), nn.ReLU()]
+            left = [(extent - kernel + 1) // 2 for extent in left]
+        if min(left) < 1:
+            raise ValueError(
+                f"size must be larger for {len(filters)} convolutions of width {kernel}: nothing is left of {self.size}"
+            )
+        self.body = nn.Sequential(*stages, nn.Flatten())
+        self.features = filters[-1]
+        for extent in left:
+            self.features *= extent
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, *size) -> (B, F)."""
+        if tuple(x.shape[1:]) != (self.in_channels, *self.size):
+            raise ValueError(f"x must have shape (B, {self.in_channels}, {_listed(self.size)}), got {tuple(x.shape)}")
+        return self.body(x)
+
+
+@final
+class ConvClassifier(nn.Module):
+    """The paper's classifier: a `ConvLocalizer`'s body, a hidden layer, dropout and a linear layer.
+
+    Args:
+        in_channels: C.
+        size: spatial size of the input.
+        classes: K.
+        filters: channels of each convolution.
+        hidden: width of the hidden layer.
+        kernel: width of each convolution.
+        dropout: probability of dropping a hidden unit in training.
+
+    Example:
+        >>> ConvClassifier(1, (28, 28), classes=10)(torch.rand(2, 1, 28, 28)).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        size: int | Sequence[int],
+        classes: int,
+        filters: Sequence[int] = (12, 24),
+        hidden: int = 52,
+        kernel: int = 5,
+        dropout: float = 0.5,
+    ) -> None:
+        super().__init__()
+        self.body = ConvLocalizer(in_channels, size, filters, kernel)
+        self.head = nn.Sequential(
+            nn.Linear(self.body.features, hidden),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(hidden, require_positive_int("classes", classes)),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, *size) -> (B, K) logits."""
+        return self.head(self.body(x))
+
+
+def _series_body(in_channels: int, filters: Sequence[int], kernels: Sequence[int]) -> nn.Sequential:
+    """Conv-BatchNorm-ReLU stages that keep a series' length, then its mean over time: (B, C, L) -> (B, F)."""
+    stages: list[nn.Module] = []
+    for (inputs, outputs), kernel in zip(pairwise((in_channels, *filters)), kernels, strict=True):
+        # padding="same" would do, but warns that it copies the input where the kernel is even.
+        pad = nn.ZeroPad1d(((kernel - 1) // 2, kernel // 2))
+        stages += [pad, nn.Conv1d(inputs, outputs, kernel), nn.BatchNorm1d(outputs), nn.ReLU()]
+    return nn.Sequential(*stages, nn.AdaptiveAvgPool1d(1), nn.Flatten())
+
+
+@final
+class SeriesLocalizer(nn.Module):
+    """The paper's localizer of time series: three Conv-BN-ReLU, global average, dropout. (B, C, L) -> (B, F).
+
+    Args:
+        in_channels: C.
+        filters: channels of each convolution.
+        kernels: width of each convolution.
+        dropout: probability of dropping a feature in training.
+
+    Attributes:
+        features: F.
+
+    Example:
+        >>> SeriesLocalizer(1)(torch.rand(2, 1, 100)).shape
+        torch.Size([2, 64])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        filters: Sequence[int] = (64, 164, 64),
+        kernels: Sequence[int] = (8, 5, 3),
+        dropout: float = 0.5,
+    ) -> None:
+        super().__init__()
+        self.in_channels = require_positive_int("in_channels", in_channels)
+        self.body = _series_body(in_channels, filters, kernels)
+        self.dropout = nn.Dropout(dropout)
+        self.features = filters[-1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, L) -> (B, F)."""
+        return self.dropout(self.body(x))
+
+
+@final
+class SeriesClassifier(nn.Module):
+    """The paper's classifier of time series: five Conv-BN-ReLU, global average, dropout, linear.
+
+    Args:
+        in_channels: C.
+        classes: K.
+        filters: channels of each convolution.
+        kernels: width of each convolution.
+        dropout: probability of dropping a feature in training.
+
+    Example:
+        >>> SeriesClassifier(1, classes=14)(torch.rand(2, 1, 100)).shape
+        torch.Size([2, 14])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        classes: int,
+        filters: Sequence[int] = (164, 256, 256, 256, 256),
+        kernels: Sequence[int] = (8, 8, 5, 5, 3),
+        dropout: float = 0.25,
+    ) -> None:
+        super().__init__()
+        self.body = _series_body(require_positive_int("in_channels", in_channels), filters, kernels)
+        self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(filters[-1], require_positive_int("classes", classes)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, L) -> (B, K) logits."""
+        return self.head(self.body(x))
+
+
+def _listed(size: Sequence[int] | torch.Size) -> str:
+    return ", ".join(map(str, size))

@@ -1,0 +1,83 @@
+"""Uniform noise in (0, 1): the one place where randomness enters."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+from pstn._checks import require_choice, require_positive_int
+from pstn._student import uniform_bounds
+
+__all__ = ["SamplingMethod", "draw_noise"]
+
+SamplingMethod = Literal["iid", "antithetic", "sobol"]
+
+_SOBOL_BITS = 30
+
+
+def draw_noise(
+    samples: int,
+    shape: tuple[int, ...],
+    *,
+    method: SamplingMethod = "iid",
+    generator: torch.Generator | None = None,
+    device: torch.device | None = None,
+) -> Tensor:
+    """Uniform noise strictly inside (0, 1), float32.
+
+    Every method gives each value the uniform distribution; they differ in how the S values of one input relate.
+    "iid": not at all. "antithetic": the second half mirrors the first, u and 1 - u. "sobol": the S points of an input
+    fill the unit cube evenly, scrambled and then shifted (digitally) by a fresh random amount for each input.
+
+    Args:
+        samples: S, at least 1.
+        shape: (..., D) of one sample; Sobol points live in D dimensions.
+        method: "iid", "antithetic" or "sobol".
+        generator: where the randomness comes from; torch's global generator when not given. A generator of another
+            device is drawn from there and the noise then moved.
+        device: where the noise is wanted.
+
+    Returns:
+        (S, *shape).
+
+    Example:
+        >>> draw_noise(10, (8, 4), generator=torch.Generator().manual_seed(0)).shape
+        torch.Size([10, 8, 4])
+    """
+    require_positive_int("samples", samples)
+    require_choice("method", method, ("iid", "antithetic", "sobol"))
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator must be a torch.Generator, got {generator!r}")
+    if torch.compiler.is_compiling() and (method == "sobol" or generator is not None):
+        raise ValueError("a graph can draw neither Sobol points nor from a generator: draw outside it and pass noise=")
+    home = device if generator is None else generator.device
+    if method == "sobol":
+        u = _sobol(samples, shape, generator, home)
+    elif method == "antithetic":
+        half = _uniform((samples + 1) // 2, *shape, generator=generator, device=home)
+        u = torch.cat([half, 1 - half])[:samples]
+    else:
+        u = _uniform(samples, *shape, generator=generator, device=home)
+    return uniform_bounds(u).to(device)
+
+
+def _uniform(*shape: int, generator: torch.Generator | None, device: torch.device | None) -> Tensor:
+    # Passing generator=None on picks an overload of torch.rand that does not compile with dynamic shapes.
+    if generator is None:
+        return torch.rand(*shape, device=device, dtype=torch.float32)
+    return torch.rand(*shape, generator=generator, device=device, dtype=torch.float32)
+
+
+def _sobol(
+    samples: int, shape: tuple[int, ...], generator: torch.Generator | None, device: torch.device | None
+) -> Tensor:
+    """One scrambled Sobol sequence for all inputs, moved for each by a random digital shift (exclusive or)."""
+    seed = int(torch.randint(2**62, (), generator=generator, device=device))
+    engine = SobolEngine(shape[-1], scramble=True, seed=seed)
+    points = engine.draw(samples, dtype=torch.float64)
+    digits = (points * 2**_SOBOL_BITS).long().to(device).reshape(samples, *[1] * (len(shape) - 1), shape[-1])
+    shift = torch.randint(2**_SOBOL_BITS, shape, generator=generator, device=device)
+    return ((digits ^ shift).double() + 0.5).div(2**_SOBOL_BITS).float()

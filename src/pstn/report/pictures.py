@@ -1,0 +1,127 @@
+"""Pictures of what a model looked at. Needs matplotlib: `pip install 'pstn[plot]'`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from pstn.files import write_atomically
+from pstn.nn import PSTN, STN, Prediction
+from pstn.transforms import to_pixels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["draw_looks"]
+
+_BOX = "#e8590c"
+
+
+def draw_looks(
+    path: str | Path,
+    model: PSTN | STN,
+    x: Tensor,
+    y: Tensor | None = None,
+    *,
+    samples: int = 6,
+    display: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Path:
+    """Draw, for each image, the boxes that were sampled, what the classifier saw through them, and what it made of it.
+
+    Args:
+        path: where the picture goes; its ending says which format.
+        model: the classifier, of images with one or three channels.
+        x: (B, C, H, W), the images as the model takes them.
+        y: (B,), the true classes, if known.
+        samples: S, how many looks to draw.
+        display: (B, C, H, W), the images as a person should see them, from 0 to 1; `x` when not given.
+        generator: where the randomness comes from.
+
+    Returns:
+        The path.
+    """
+    # A Figure of its own, not pyplot's: whatever backend the caller uses stays as it is.
+    from matplotlib.figure import Figure
+
+    shown = x if display is None else display
+    was_training = model.training
+    with torch.no_grad():
+        prediction = model.eval()(x, samples, generator=generator)
+        seen = model.layer.warp(shown, prediction.theta).cpu()
+    model.train(was_training)
+    shown, (log_probs, sample_log_probs, theta, posterior) = shown.cpu(), prediction
+    prediction = Prediction(log_probs.cpu(), sample_log_probs.cpu(), theta.cpu(), posterior)
+    looks = prediction.theta.shape[0]
+    rows, columns = len(x), looks + 2
+    figure = Figure(figsize=(1.35 * columns + 1.2, 1.45 * rows + 0.4), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, width_ratios=[1.25] + [1.0] * looks + [1.9])
+    for row in range(rows):
+        _draw_input(axes[row, 0], shown[row], _boxes(model, prediction, row, x))
+        for look in range(looks):
+            _draw_image(axes[row, look + 1], seen[look, row])
+        _draw_answer(axes[row, -1], prediction, row, None if y is None else int(y[row]), last=row == rows - 1)
+    for column, title in [
+        (0, "input, with where it looked"),
+        (1 + looks // 2, "what the classifier saw"),
+        (-1, "answer"),
+    ]:
+        axes[0, column].set_title(title, fontsize=10, loc="left" if column == 0 else "center")
+    target = Path(path)
+    with write_atomically(target) as draft:
+        figure.savefig(draft, dpi=130, format=target.suffix.lstrip(".") or "png")
+    return target
+
+
+def _boxes(model: PSTN | STN, prediction: Prediction, row: int, x: Tensor) -> Tensor:
+    """(S, 4, 2), the corners in pixels of what each sample looked at."""
+    size = tuple(x.shape[2:])
+    return to_pixels(model.layer.transform.corners(prediction.theta[:, row], aspect=size[::-1]), size)
+
+
+def _draw_image(axes: Axes, image: Tensor) -> None:
+    pixels = image.clamp(0, 1).movedim(0, -1).expand(-1, -1, 3)
+    axes.imshow(pixels.numpy(), interpolation="nearest")
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+def _draw_input(axes: Axes, image: Tensor, boxes: Tensor) -> None:
+    _draw_image(axes, image)
+    height, width = image.shape[-2:]
+    for corners in boxes:
+        outline = torch.cat([corners, corners[:1]]).numpy()
+        axes.plot(outline[:, 0], outline[:, 1], color=_BOX, linewidth=1.1, alpha=0.8)
+    margin = 0.35 * max(height, width)
+    axes.set_xlim(-margin, width + margin)
+    axes.set_ylim(height + margin, -margin)
+    axes.set_facecolor("0.88")
+
+
+def _draw_answer(axes: Axes, prediction: Prediction, row: int, truth: int | None, *, last: bool) -> None:
+    probs = prediction.probs[row]
+    classes = range(len(probs))
+    colours: list[Any] = [_BOX if k == truth else "0.55" for k in classes]
+    axes.bar(classes, probs.numpy(), color=colours)
+    axes.set_ylim(0, 1)
+    axes.set_yticks([])
+    axes.set_xticks(classes if len(probs) <= 10 else [], minor=False)
+    axes.tick_params(labelsize=8, length=0)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    note = f"entropy {prediction.entropy[row]:.2f}\nfrom looking {prediction.mutual_information[row]:.2f}"
+    left = int(probs.argmax()) >= len(probs) / 2
+    axes.text(
+        0.02 if left else 0.98,
+        0.97,
+        note,
+        transform=axes.transAxes,
+        fontsize=8,
+        va="top",
+        ha="left" if left else "right",
+    )
+    if last and truth is not None:
+        axes.set_xlabel("class (orange: the true one)", fontsize=8)

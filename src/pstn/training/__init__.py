@@ -1,0 +1,37 @@
+"""Training: many small models at once, or one large one with Lightning; runs that survive."""
+
+from typing import TYPE_CHECKING, Any
+
+from pstn.training.augment import Augmentation, RandomPlacement, RandomRotation
+from pstn.training.population import Failure, Population, Progress
+from pstn.training.recipe import Member, Recipe, make_members
+from pstn.training.settings import TrainSettings
+from pstn.training.watchdog import collapses
+
+if TYPE_CHECKING:
+    from pstn.training.lightning import LitData, LitPSTN
+
+__all__ = [
+    "Augmentation",
+    "Failure",
+    "LitData",
+    "LitPSTN",
+    "Member",
+    "Population",
+    "Progress",
+    "RandomPlacement",
+    "RandomRotation",
+    "Recipe",
+    "TrainSettings",
+    "collapses",
+    "make_members",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the Lightning module when it is asked for: Lightning takes seconds to import, and not everybody has it."""
+    if name in ("LitData", "LitPSTN"):
+        from pstn.training import lightning
+
+        return getattr(lightning, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

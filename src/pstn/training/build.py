@@ -1,0 +1,97 @@
+"""From settings to models and a population."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from pstn.nn import PSTN, STN, ConvClassifier, ConvLocalizer, SeriesClassifier, SeriesLocalizer, SpatialTransformer
+from pstn.training.population import Population
+from pstn.training.recipe import Member
+from pstn.training.settings import TrainSettings
+from pstn.training.sources import Source, choose_subset
+from pstn.transforms import make_transform
+
+__all__ = ["make_device", "make_model", "make_population"]
+
+# Filters of classifier and localizer, so that the three kinds have about as many parameters each: the paper's choice.
+_FILTERS = {"cnn": ((12, 24), 52, ()), "stn": ((10, 20), 50, (12, 18)), "pstn": ((10, 20), 50, (8, 14))}
+
+
+def make_model(settings: TrainSettings, source: Source, seed: int) -> nn.Module:
+    """One untrained model for the data.
+
+    Args:
+        settings: which kind, and its options.
+        source: the data, for its shape.
+        seed: of the weights; torch's own random state stays as it is.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _make(settings, source)
+
+
+def _make(settings: TrainSettings, source: Source) -> nn.Module:
+    channels, *size = source.x.shape[1:]
+    recipe = settings.recipe(source.fill)
+    if recipe.augment is not None:
+        u = torch.zeros(1, recipe.augment.width)
+        size = list(recipe.augment(source.x[:1], u).shape[2:])
+    filters, hidden, localizer_filters = _FILTERS[settings.model]
+    classifier: nn.Module
+    if len(size) == 1:
+        classifier = SeriesClassifier(channels, source.classes)
+    else:
+        classifier = ConvClassifier(channels, size, source.classes, filters, hidden)
+    if settings.model == "cnn":
+        return classifier
+    localizer: nn.Module
+    localizer = SeriesLocalizer(channels) if len(size) == 1 else ConvLocalizer(channels, size, localizer_filters)
+    layer = SpatialTransformer(
+        make_transform(settings.transform, len(size)), localizer, size,
+        probabilistic=settings.model == "pstn", var_init=settings.var_init, fill=source.fill,
+    )  # fmt: skip
+    if settings.model == "stn":
+        return STN(layer, classifier)
+    return PSTN(layer, classifier, train_samples=settings.samples, test_samples=settings.test_samples)
+
+
+def make_device(name: str) -> torch.device:
+    """The device called `name`; "auto" takes a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device must be one that is here, got {name!r}: torch finds no GPU")
+    return device
+
+
+def make_population(settings: TrainSettings, source: Source, seeds: Sequence[int] | None = None) -> Population:
+    """The population that the settings describe, untrained.
+
+    Args:
+        settings: what to make.
+        source: the data.
+        seeds: one per model; counted up from the settings' seed when not given.
+    """
+    seeds = [settings.seed + i for i in range(settings.models)] if seeds is None else list(seeds)
+    models = [make_model(settings, source, seed) for seed in seeds]
+    members = []
+    for i, seed in enumerate(seeds):
+        train, valid = source.train, source.valid
+        if valid is None and settings.valid_fraction > 0:
+            kept = max(1, round(settings.valid_fraction * len(train)))
+            valid = choose_subset(source.y, train, kept, seed)
+            train = train[~torch.isin(train, valid)]
+        if settings.train_size is not None:
+            train = choose_subset(source.y, train, settings.train_size, seed)
+        kl_weight, lr = settings.kl_weight[i % len(settings.kl_weight)], settings.lr[i % len(settings.lr)]
+        members.append(Member(seed, lr, settings.localizer_lr, kl_weight, settings.weight_decay, train, valid))
+    if settings.patience is not None and any(m.valid is None for m in members):
+        raise ValueError("patience needs validation data: set valid_fraction")
+    return Population(
+        models, source.x, source.y, members, settings.recipe(source.fill),
+        device=make_device(settings.device), groups=settings.groups, compile=settings.compile,
+    )  # fmt: skip

@@ -1,0 +1,143 @@
+"""Checkpoints: one file that holds everything a run needs to go on, replaced as a whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from pstn.files import write_atomically
+from pstn.training.population import Failure, Population, Progress
+
+__all__ = ["CheckpointError", "load_checkpoint", "read_checkpoint", "require_room", "save_checkpoint", "save_weights"]
+
+_FORMAT = "pstn population 1"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be read, or that belongs to another run."""
+
+
+def save_checkpoint(path: str | Path, population: Population, settings: dict[str, Any] | None = None) -> None:
+    """Write a population's whole state: weights, optimiser, running statistics, best weights, progress, seeds.
+
+    Noise is counted, not drawn from a generator: seeds and the step are all the generator state there is.
+
+    Args:
+        path: a .safetensors file; the old one stays until the new one is whole and on the disk.
+        population: what to save.
+        settings: anything that JSON can hold, kept beside it.
+    """
+    from safetensors.torch import save_file
+
+    about = {
+        "format": _FORMAT,
+        "progress": json.dumps(asdict(population.progress)),
+        "members": json.dumps(_members(population)),
+        "settings": json.dumps(settings or {}),
+    }
+    tensors = {name: tensor.contiguous() for name, tensor in population.tensors().items()}
+    with write_atomically(path) as draft:
+        save_file(tensors, draft, metadata=about)
+    _sync_folder(Path(path).parent)
+
+
+def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a checkpoint, and what stands beside them: progress, members, settings."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="pt") as stream:
+            about = stream.metadata() or {}
+            tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+    except (SafetensorError, FileNotFoundError) as error:
+        raise CheckpointError(f"{path} is not a readable checkpoint: {error}") from error
+    if about.get("format") != _FORMAT:
+        raise CheckpointError(f"{path} is no checkpoint of a population: its format is {about.get('format')!r}")
+    return tensors, {name: json.loads(about[name]) for name in ("progress", "members", "settings")}
+
+
+def load_checkpoint(path: str | Path, population: Population) -> None:
+    """Put a population where a checkpoint left it; training then goes on as if nothing had happened.
+
+    Args:
+        path: what `save_checkpoint` wrote.
+        population: made from the same models' shape, members and recipe.
+    """
+    tensors, about = read_checkpoint(path)
+    if about["members"] != _members(population):
+        raise CheckpointError(f"{path} belongs to other models: its seeds, weights or learning rates differ")
+    expected = {name: tuple(tensor.shape) for name, tensor in population.tensors().items()}
+    odd = [name for name, shape in expected.items() if name not in tensors or tuple(tensors[name].shape) != shape]
+    if odd:
+        raise CheckpointError(f"{path} belongs to models of another shape: {odd[0]} differs")
+    population.load_tensors(tensors)
+    progress = Progress(**about["progress"])
+    progress.failures = [Failure(**failure) for failure in about["progress"]["failures"]]
+    population.progress = progress
+
+
+def save_weights(path: str | Path, weights: dict[str, Tensor], about: dict[str, str] | None = None) -> None:
+    """Write one model's weights as safetensors, atomically."""
+    from safetensors.torch import save_file
+
+    with write_atomically(path) as draft:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, draft, metadata=about)
+
+
+def require_room(folder: str | Path, population: Population) -> None:
+    """Refuse a folder that cannot be written or that has no room for checkpoints: before training, not after.
+
+    Raises:
+        OSError: with what is wrong and what to do.
+    """
+    folder = Path(folder)
+    # Two checkpoints lie side by side while one is replaced; the models' weights come on top at the end.
+    needed = 3 * sum(t.numel() * t.element_size() for t in population.tensors().values()) + (1 << 20)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".probe"
+        probe.write_bytes(b"\0")
+        probe.unlink()
+    except OSError as error:
+        reason = os.strerror(error.errno or errno.EIO)
+        raise OSError(
+            error.errno, f"cannot write to the run's folder ({reason}); choose another with --out", str(folder)
+        ) from error
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise OSError(
+            errno.ENOSPC, f"checkpoints need {needed >> 20} MiB, {free >> 20} MiB are free: not trained", str(folder)
+        )  # fmt: skip
+
+
+def _members(population: Population) -> list[dict[str, Any]]:
+    def summary(subset: Tensor | None) -> list[int] | None:
+        # Enough to tell subsets apart without writing them down.
+        return None if subset is None else [len(subset), int(subset.sum()), int(subset[0]), int(subset[-1])]
+
+    return [
+        {
+            "seed": m.seed, "lr": m.lr, "localizer_lr": m.localizer_lr, "kl_weight": m.kl_weight,
+            "weight_decay": m.weight_decay, "train": summary(m.train), "valid": summary(m.valid),
+        }
+        for m in population.members
+    ]  # fmt: skip
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename outlive a power cut; not every system lets a folder be opened."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,162 @@
+"""The commands `pstn train`, `pstn evaluate` and `pstn sweep`; every setting is an option of the first."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import types
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from pstn.training.settings import TrainSettings, read_settings
+
+__all__ = ["evaluate", "register", "sweep", "train"]
+
+# Given by name on the command line and handled by the commands themselves.
+_ARGUMENTS = ("data",)
+
+
+def _option_type(hint: Any) -> Any:
+    """What typer reads for a setting: lists and choices as text, which `TrainSettings` then checks."""
+    if typing.get_origin(hint) is types.UnionType:
+        hint = next(option for option in typing.get_args(hint) if option is not type(None))
+    return str if typing.get_origin(hint) in (list, Literal) else hint
+
+
+def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one option for each setting; those that were not given stay None."""
+    hints = typing.get_type_hints(TrainSettings)
+    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind != p.VAR_KEYWORD]
+    added = []
+    for item in dataclasses.fields(TrainSettings):
+        if item.name in _ARGUMENTS:
+            continue
+        option = typer.Option(None, "--" + item.name.replace("_", "-"), help=_help(item), show_default=False)
+        if hints[item.name] is bool:
+            option = typer.Option(None, help=_help(item), show_default=False)
+        annotation = _option_type(hints[item.name]) | None
+        added.append(
+            inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
+        )
+    command.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in (*own, *added)}
+    return command
+
+
+def _help(item: Any) -> str:
+    default = item.default_factory() if item.default is dataclasses.MISSING else item.default
+    shown = (
+        ""
+        if default in (None, "")
+        else f" [default: {', '.join(map(str, default)) if isinstance(default, list) else default}]"
+    )
+    return f"{item.metadata['help']}{shown}"
+
+
+def _settings(data: str | None, config: Path | None, given: dict[str, Any]) -> TrainSettings:
+    """The file's settings, then the command line's over them."""
+    values = {} if config is None else read_settings(config)
+    hints = typing.get_type_hints(TrainSettings)
+    for name, value in given.items():
+        if value is not None:
+            values[name] = value.split(",") if typing.get_origin(hints[name]) is list else value
+    if data is not None:
+        values["data"] = data
+    return TrainSettings.from_dict(values)
+
+
+def _refuse(command: str, error: Exception) -> typing.NoReturn:
+    typer.echo(f"pstn {command}: {error}", err=True)
+    raise typer.Exit(2) from None
+
+
+@_with_settings
+def train(
+    data: Annotated[str | None, typer.Argument(help="A known set's name, a folder or a file.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file of settings; options override it.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is there already.")] = False,
+    **given: Any,
+) -> None:
+    """Train one model or many together, into a folder; stop with Ctrl-C, go on with --resume."""
+    from pstn.training.run import train as run
+
+    try:
+        outcome = run(
+            _settings(data, config, given), resume=resume, overwrite=overwrite, say=lambda t: typer.echo(t, err=True)
+        )
+    except (ValueError, OSError) as error:
+        _refuse("train", error)
+    if not outcome.finished:
+        raise typer.Exit(130)
+    _print_scores(outcome.scores)
+    typer.echo(f"Weights, settings, scores and the whole history are in {outcome.folder}")
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    data: Annotated[str | None, typer.Option(help="Another data set, instead of the run's own.")] = None,
+    samples: Annotated[int | None, typer.Option(help="S; the run's own when not given.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Score the trained models of a run on the test part of its data, or of other data."""
+    from pstn.training.run import evaluate_run
+
+    try:
+        scores = evaluate_run(run, data, samples)
+    except (ValueError, OSError) as error:
+        _refuse("evaluate", error)
+    if as_json:
+        typer.echo(json.dumps(scores))
+    else:
+        _print_scores(scores)
+
+
+@_with_settings
+def sweep(
+    data: Annotated[str | None, typer.Argument(help="A known set's name, a folder or a file.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file of settings; options override it.")] = None,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=V1,V2,... for a grid or NAME=LOW:HIGH (logarithmic). The authors' KL weights when not given."
+        ),
+    ] = None,
+    trials: Annotated[int | None, typer.Option(help="How many; the whole grid when not given.")] = None,
+    storage: Annotated[str | None, typer.Option(help="A file, or a database URL, that several machines share.")] = None,
+    study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "pstn",
+    together: Annotated[int, typer.Option(help="Trials trained as one population.")] = 12,
+    **given: Any,
+) -> None:
+    """Choose the KL weight, or anything else, on validation data."""
+    from pstn.training.sweep import parse_space, run_sweep
+
+    try:
+        result = run_sweep(
+            _settings(data, config, given), parse_space(over or []), trials=trials, storage=storage, study=study,
+            together=together, say=lambda text: typer.echo(text, err=True),
+        )  # fmt: skip
+    except (ValueError, OSError) as error:
+        _refuse("sweep", error)
+    for parameters, value in result.table:
+        typer.echo(f"{value:10.4f}  {json.dumps(parameters)}")
+    typer.echo(f"Best validation loss {result.value:.4f} with {json.dumps(result.best)}")
+
+
+def _print_scores(scores: dict[str, list[float]]) -> None:
+    if not scores:
+        return
+    typer.echo("model  accuracy     NLL     ECE")
+    for number, (accuracy, nll, ece) in enumerate(zip(scores["accuracy"], scores["nll"], scores["ece"], strict=True)):
+        typer.echo(f"{number:5d}  {accuracy:8.2%}  {nll:6.3f}  {ece:6.3f}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to an application."""
+    for command in (train, evaluate, sweep):
+        app.command()(command)

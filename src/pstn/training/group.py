@@ -1,0 +1,201 @@
+"""A group: models that step as one stack, with their data, noise and state."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from pstn.nn.classifier import Prediction, TransformerClassifier
+from pstn.training.convolution import ConvKind
+from pstn.training.noise import BatchOrder, stream_keys, uniform
+from pstn.training.program import Constants, State, StepNoise
+from pstn.training.recipe import Member, Recipe, learning_rates
+from pstn.training.stacking import make_stack, make_template, view_rows
+
+__all__ = ["Group", "NoiseBlock", "precision_flags"]
+
+
+class NoiseBlock(NamedTuple):
+    """The noise of several steps; `step` picks one, without copying."""
+
+    examples: Tensor
+    schedule: Tensor
+    theta: Tensor | None
+    dropout: list[Tensor]
+    augment: Tensor | None
+
+    def step(self, k: int) -> StepNoise:
+        """What step `k` of the block is fed with."""
+        theta = None if self.theta is None else self.theta[k]
+        augment = None if self.augment is None else self.augment[k]
+        return StepNoise(self.examples[k], self.schedule[k], theta, [u[k] for u in self.dropout], augment)
+
+    def tensors(self) -> list[Tensor]:
+        """All of its tensors, each with the steps in front."""
+        optional = [t for t in (self.theta, self.augment) if t is not None]
+        return [self.examples, self.schedule, *self.dropout, *optional]
+
+
+@final
+class Group:
+    """N models of one shape that step as one.
+
+    Args:
+        models: their starting points; left as they are.
+        members: what sets each apart.
+        x: (M, C, *size), all examples, on the device to train on.
+        y: (M,), their classes.
+        recipe: how to train.
+        steps_per_epoch: steps in one epoch.
+        conv: how convolutions are computed: "library" or "matmul".
+    """
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        members: Sequence[Member],
+        x: Tensor,
+        y: Tensor,
+        recipe: Recipe,
+        steps_per_epoch: int,
+        conv: ConvKind = "library",
+    ) -> None:
+        device, seeds = x.device, [m.seed for m in members]
+        self.members, self.recipe, self.steps_per_epoch = list(members), recipe, steps_per_epoch
+        example = x[: recipe.batch_size]
+        if recipe.augment is not None:
+            example = recipe.augment(example, torch.zeros(len(example), recipe.augment.width, device=device))
+        self.template = make_template(models[0], example, recipe.samples, conv)
+        self.stack, rows, buffers = make_stack(models, self.template, device)
+        self.state = State(
+            rows, torch.zeros_like(rows), torch.zeros_like(rows),
+            torch.ones(len(models), dtype=torch.bool, device=device), buffers,
+        )  # fmt: skip
+        self.constants = self._constants(x, y)
+        batch = recipe.batch_size * recipe.accumulate
+        subsets = [torch.arange(len(x)) if m.train is None else m.train for m in members]
+        self._order = BatchOrder(seeds, subsets, batch, steps_per_epoch, device)
+        self._keys = {name: stream_keys(seeds, name, device=device) for name in ("theta", "dropout", "augment")}
+
+    def _constants(self, x: Tensor, y: Tensor) -> Constants:
+        rows = self.state.rows
+        rates = torch.zeros_like(rows)
+        for row, member in enumerate(self.members):
+            views = view_rows(self.stack, rates)
+            for name, rate in learning_rates(self.template.module, self.stack.names, member).items():
+                views[name][row] = rate
+
+        def column(values: list[float]) -> Tensor:
+            return torch.tensor(values, dtype=torch.float32, device=rows.device)
+
+        return Constants(
+            x, y, rates,
+            column([m.weight_decay for m in self.members])[:, None],
+            column([m.kl_weight for m in self.members]),
+            list(self.stack.frozen.values()), list(self.stack.shared.values()),
+        )  # fmt: skip
+
+    @property
+    def noise_per_step(self) -> int:
+        """How many random numbers one step of the whole group takes."""
+        shapes = [*self.template.dropout, *([self.template.theta] if self.template.theta else [])]
+        augment = 0 if self.recipe.augment is None else self.recipe.augment.width * self.recipe.batch_size
+        per_pass = sum(math.prod(shape) for shape in shapes) + augment + self.recipe.batch_size
+        return per_pass * self.recipe.accumulate * len(self.members)
+
+    def draw(self, start: int, count: int) -> NoiseBlock:
+        """The noise of `count` steps from step `start`."""
+        recipe, passes = self.recipe, self.recipe.accumulate
+        index = self._order.draw(start, count).unflatten(2, (passes, recipe.batch_size))
+        theta = None
+        if self.template.theta is not None:
+            shape = (passes, *self.template.theta)
+            theta = uniform(self._keys["theta"], start, count, shape, self.template.method)
+        dropout = [
+            # Each dropout has its own part of the stream: 2**56 numbers are enough for anybody.
+            uniform(self._keys["dropout"] + (call << 56), start, count, (passes, *shape))
+            for call, shape in enumerate(self.template.dropout)
+        ]
+        augment = None
+        if recipe.augment is not None:
+            shape = (passes, recipe.batch_size, recipe.augment.width)
+            augment = uniform(self._keys["augment"], start, count, shape)
+        return NoiseBlock(index, self._schedule(start, count), theta, dropout, augment)
+
+    def _schedule(self, start: int, count: int) -> Tensor:
+        beta1, beta2 = self.recipe.betas
+        rows = [
+            (
+                self.recipe.lr_factor(step // self.steps_per_epoch) / (1 - beta1 ** (step + 1)),
+                1 / math.sqrt(1 - beta2 ** (step + 1)),
+            )
+            for step in range(start, start + count)
+        ]
+        return torch.tensor(rows, dtype=torch.float32).to(self.state.rows.device)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state by name, for checkpoints: N models in front of each."""
+        state = self.state
+        named = {"rows": state.rows, "mean": state.mean, "square": state.square, "alive": state.alive}
+        return {**named, **{f"buffer.{n}": b for n, b in zip(self.stack.buffers, state.buffers, strict=True)}}
+
+    def module(self, index: int, rows: Tensor, buffers: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The parameters and running statistics of one model, by the names that its state dict has."""
+        views = view_rows(self.stack, rows)
+        weights = {name: view[index].clone() for name, view in views.items()}
+        return {**weights, **{name: b[index].clone() for name, b in zip(self.stack.buffers, buffers, strict=True)}}
+
+    def log_probs(self, x: Tensor, keys: Tensor, batch: int, samples: int | None, shared: bool) -> Tensor:
+        """Predictions in evaluation mode, without gradients.
+
+        Args:
+            x: (C, *size) of one batch, (b, ...) if shared by all models, else (N, b, ...).
+            keys: (N,), the stream to draw theta from.
+            batch: number of the batch, so that each has its own noise.
+            samples: S; the model's own `test_samples` when None.
+            shared: whether all models see the same examples.
+
+        Returns:
+            (N, b, K).
+        """
+        module = copy.deepcopy(self.template.module).eval()
+        held = {**dict(zip(self.stack.buffers, self.state.buffers, strict=True)), **self.stack.frozen}
+        noise = None
+        if self.template.theta is not None and isinstance(module, TransformerClassifier):
+            count = module.test_samples if samples is None else samples
+            size = x.shape[0 if shared else 1]
+            noise = uniform(keys, batch, 1, (count, size, self.template.theta[2]), self.template.method)[0]
+
+        def one(params: dict[str, Tensor], held: dict[str, Tensor], x: Tensor, noise: Tensor | None) -> Tensor:
+            options = {} if noise is None else {"noise": noise}
+            output = functional_call(module, {**params, **held, **self.stack.shared}, (x,), options)
+            return output.log_probs if isinstance(output, Prediction) else output.float().log_softmax(-1)
+
+        dims = (0, 0, None if shared else 0, None if noise is None else 0)
+        with torch.no_grad(), precision_flags(self.recipe):
+            return vmap(one, in_dims=dims)(view_rows(self.stack, self.state.rows), held, x, noise)
+
+
+@contextmanager
+def precision_flags(recipe: Recipe, *, tune: bool = False) -> Iterator[None]:
+    """Set torch's TF32 switches as the recipe says, and put them back.
+
+    Args:
+        recipe: says which precision.
+        tune: let cuDNN try its kernels instead of guessing; at shapes this small its guesses can be far off.
+    """
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = (matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark)
+    matmul.allow_tf32 = cudnn.allow_tf32 = recipe.precision == "tf32"
+    cudnn.benchmark = cudnn.benchmark or tune
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before

@@ -1,0 +1,195 @@
+"""One model on many devices, with Lightning: any flag of its Trainer works; the model stays a plain `nn.Module`."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+try:
+    import lightning.pytorch as pl
+except ModuleNotFoundError as error:
+    if error.name != "lightning":
+        raise
+    try:
+        import pytorch_lightning as pl  # type: ignore[no-redef]  # the same under its older name
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("LitPSTN needs Lightning: pip install 'pstn[lightning]'", name="lightning") from error
+
+from pstn.nn.classifier import Prediction, TransformerClassifier
+from pstn.training.noise import stream_keys, uniform
+from pstn.training.program import loss_parts
+
+__all__ = ["LitData", "LitPSTN"]
+
+
+@final
+class LitPSTN(pl.LightningModule):
+    """A classifier of this package, or any other, for Lightning's Trainer.
+
+    Posterior samples come from counted noise: the sample of an example in a step depends on the seed, the step and its
+    place in the global batch, not on the process that computes it. So several processes take the steps that one would
+    take, as long as the model has no dropout and no batch norm, which draw and count per process.
+
+    Args:
+        model: a PSTN, an STN, or any module that returns logits.
+        lr: learning rate of the classifier.
+        localizer_lr: what it is multiplied with for the localizer and its heads.
+        kl_weight: w, the weight of the KL term.
+        weight_decay: Adam's L2 term.
+        lr_step: epochs after which learning rates are multiplied with `lr_gamma`; None for never.
+        lr_gamma: that factor.
+        seed: of the posterior samples.
+
+    Example:
+        >>> module = LitPSTN(pstn.nn.mnist_pstn(), kl_weight=1e-3)
+        >>> trainer = pl.Trainer(max_epochs=1, accelerator="cpu", devices=1)  # doctest: +SKIP
+        >>> trainer.fit(module, LitData(x, y, batch_size=8))  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        lr: float = 1e-3,
+        localizer_lr: float = 0.1,
+        kl_weight: float = 0.0,
+        weight_decay: float = 0.0,
+        lr_step: int | None = None,
+        lr_gamma: float = 0.1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters(ignore=["model"])
+        self.model = model
+
+    def forward(self, x: Tensor) -> Any:
+        """What the model returns, by its own noise."""
+        return self.model(x)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The negative ELBO of a batch (x, y)."""
+        x, y = batch
+        weight = torch.as_tensor(self.hparams["kl_weight"], device=x.device)
+        loss, parts = loss_parts(self._predict(x, "theta", self._micro_step(batch_idx)), y, weight)
+        figures = {"train_loss": loss.detach(), "train_kl": parts[1], "train_accuracy": parts[2]}
+        self.log_dict(figures, prog_bar=True, batch_size=len(x))
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Log the loss and the accuracy under S samples; draw the first batch's samples."""
+        x, y = batch
+        output = self._predict(x, "evaluate", batch_idx)
+        log_probs = output.log_probs if isinstance(output, Prediction) else output.float().log_softmax(-1)
+        figures = {
+            "val_nll": nn.functional.nll_loss(log_probs, y),
+            "val_accuracy": (log_probs.argmax(1) == y).float().mean(),
+        }
+        self.log_dict(figures, prog_bar=True, batch_size=len(x), sync_dist=True)
+        if batch_idx == 0 and isinstance(output, Prediction):
+            self._draw_samples(x, output.theta)
+
+    test_step = validation_step
+
+    def configure_optimizers(self) -> Any:
+        """Adam, with the localizer's learning rate apart, and the step schedule."""
+        values = self.hparams
+        if isinstance(self.model, TransformerClassifier):
+            groups: Any = self.model.parameter_groups(values["lr"], localizer_factor=values["localizer_lr"])
+        else:
+            groups = [p for p in self.model.parameters() if p.requires_grad]
+        optimiser = torch.optim.Adam(groups, lr=values["lr"], weight_decay=values["weight_decay"])
+        if values["lr_step"] is None:
+            return optimiser
+        schedule = torch.optim.lr_scheduler.StepLR(optimiser, values["lr_step"], values["lr_gamma"])
+        return {"optimizer": optimiser, "lr_scheduler": schedule}
+
+    def _micro_step(self, batch_idx: int) -> int:
+        # With accumulated gradients several batches share a global step: epochs and batches never repeat.
+        return (self.current_epoch << 32) + batch_idx
+
+    def _predict(self, x: Tensor, stream: str, step: int) -> Any:
+        model = self.model
+        if not isinstance(model, TransformerClassifier) or not model.layer.probabilistic:
+            return model(x)
+        samples = model.train_samples if model.training else model.test_samples
+        keys = stream_keys([self.hparams["seed"]], stream, device=x.device)
+        world, rank = self.trainer.world_size, self.trainer.global_rank
+        shape = (samples, len(x) * world, model.layer.transform.dim)
+        # A distributed sampler deals examples out in turn: this process has every world-th of the global batch.
+        noise = uniform(keys, step, 1, shape, model.layer.sampling)[0, 0]
+        return model(x, noise=noise[:, rank::world])
+
+    def _draw_samples(self, x: Tensor, theta: Tensor) -> None:
+        """Images that the first inputs become under their samples, for TensorBoard: a row per input."""
+        board: Any = getattr(self.logger, "experiment", None)
+        model = self.model
+        if not hasattr(board, "add_image") or not isinstance(model, TransformerClassifier) or x.dim() != 4:
+            return
+        count = min(8, len(x))
+        warped = model.layer.warp(x[:count], theta[:8, :count]).float()  # (S, b, C, h, w)
+        low, high = warped.amin(), warped.amax()
+        shown = ((warped - low) / (high - low).clamp_min(1e-8))[:, :, :3]
+        rows = shown.permute(2, 1, 3, 0, 4).flatten(3, 4).flatten(1, 2)  # (C, b h, S w)
+        board.add_image("posterior samples", rows[:1] if rows.shape[0] == 2 else rows, self.global_step)
+
+
+@final
+class LitData(pl.LightningDataModule):
+    """Tensors as a data module.
+
+    Args:
+        x: (M, C, *size), training examples.
+        y: (M,), their classes.
+        valid: (x, y) for validation.
+        test: (x, y) for testing.
+        batch_size: examples per process and step.
+        workers: processes that load data.
+        shuffle: whether training examples come in a new order each epoch.
+
+    Example:
+        >>> data = LitData(torch.rand(32, 1, 28, 28), torch.zeros(32, dtype=torch.int64), batch_size=8)
+        >>> len(data.train_dataloader())
+        4
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        *,
+        valid: tuple[Tensor, Tensor] | None = None,
+        test: tuple[Tensor, Tensor] | None = None,
+        batch_size: int = 8,
+        workers: int = 0,
+        shuffle: bool = True,
+    ) -> None:
+        super().__init__()
+        self.parts = {"train": (x, y), "valid": valid, "test": test}
+        self.batch_size, self.workers, self.shuffle = batch_size, workers, shuffle
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """In an order that does not depend on the number of processes, without the last incomplete batch."""
+        world, rank = (self.trainer.world_size, self.trainer.global_rank) if self.trainer else (1, 0)
+        dataset = self._dataset("train")
+        # Lightning would deal training examples out in an order of its own, but leaves a distributed sampler alone.
+        dealt: DistributedSampler[Any] = DistributedSampler(dataset, world, rank, shuffle=self.shuffle, drop_last=True)
+        return DataLoader(dataset, self.batch_size, sampler=dealt, num_workers=self.workers, drop_last=True)
+
+    def val_dataloader(self) -> Any:
+        """In order."""
+        return self._loader("valid") if self.parts["valid"] is not None else []
+
+    def test_dataloader(self) -> Any:
+        """In order."""
+        return self._loader("test") if self.parts["test"] is not None else []
+
+    def _dataset(self, part: str) -> TensorDataset:
+        tensors = self.parts[part]
+        assert tensors is not None
+        return TensorDataset(*tensors)
+
+    def _loader(self, part: str) -> DataLoader[Any]:
+        return DataLoader(self._dataset(part), self.batch_size, num_workers=self.workers)

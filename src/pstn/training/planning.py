@@ -1,0 +1,67 @@
+"""Choices that a population makes before it trains, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pstn.training.convolution import ConvKind
+from pstn.training.recipe import Member, Recipe
+
+__all__ = ["check_population", "choose_conv", "choose_groups", "count_steps"]
+
+
+def choose_groups(models: int, device: torch.device) -> int:
+    """Into how many stacks to split a population."""
+    if device.type == "cuda":
+        return 1  # measured on an H200 (benchmarks/training.py): one stack is faster than streams from two models on
+    return min(models, os.cpu_count() or 1)
+
+
+def choose_conv(stacked: int, device: torch.device) -> ConvKind:
+    """How a stack of this many models computes its convolutions."""
+    return "matmul" if device.type == "cuda" and stacked > 1 else "library"
+
+
+def check_population(models: Sequence[nn.Module], members: Sequence[Member], x: Tensor, y: Tensor) -> None:
+    """Refuse what cannot be trained together."""
+    if not models:
+        raise ValueError("models must hold at least one model, got none")
+    if len(members) != len(models):
+        raise ValueError(f"members must hold one entry for each of {len(models)} models, got {len(members)}")
+    if not x.is_floating_point():
+        raise TypeError(f"x must be a floating-point tensor, got {x.dtype}: convert it first, e.g. x.float() / 255")
+    if y.dtype != torch.int64 or y.shape != x.shape[:1]:
+        raise ValueError(f"y must be int64 of shape ({len(x)},), got {y.dtype} of {tuple(y.shape)}")
+    if not bool(torch.isfinite(x).all()):
+        raise ValueError("x must be finite: clean or mask missing values before training")
+    for number, member in enumerate(members):
+        for name in ("train", "valid"):
+            subset = getattr(member, name)
+            if subset is not None and not 0 <= int(subset.min()) <= int(subset.max()) < len(x):
+                raise ValueError(
+                    f"{name} of member {number} must index {len(x)} examples, got up to {int(subset.max())}"
+                )
+
+
+def count_steps(members: Sequence[Member], examples: int, recipe: Recipe) -> int:
+    """Steps in one epoch: what every subset allows."""
+    batch = recipe.batch_size * recipe.accumulate
+    possible = [(examples if m.train is None else len(m.train)) // batch for m in members]
+    if min(possible) < 1:
+        raise ValueError(
+            f"batch_size times accumulate must not exceed the smallest training subset, got {batch} for "
+            f"{examples if members[0].train is None else min(len(m.train) for m in members if m.train is not None)}"
+        )
+    if recipe.steps_per_epoch is None:
+        if len(set(possible)) > 1:
+            raise ValueError(
+                f"subsets give different numbers of steps per epoch, {sorted(set(possible))}: pass steps_per_epoch"
+            )
+        return possible[0]
+    if recipe.steps_per_epoch > min(possible):
+        raise ValueError(f"steps_per_epoch must be at most {min(possible)}, got {recipe.steps_per_epoch}")
+    return recipe.steps_per_epoch

@@ -1,0 +1,384 @@
+"""The population trainer: many models of one shape, trained together."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from pstn.training.convolution import ConvKind
+from pstn.training.group import Group
+from pstn.training.noise import stream_keys
+from pstn.training.planning import check_population, choose_conv, choose_groups, count_steps
+from pstn.training.program import METRICS
+from pstn.training.recipe import Member, Recipe
+from pstn.training.runners import LocalRunner, Runner, WorkerRunner
+from pstn.training.stacking import require_one_shape
+from pstn.uncertainty import calibration_error
+
+__all__ = ["Failure", "Population", "Progress", "score_models"]
+
+# Seconds between looks at the metrics: reading them stalls the device. Where a run is cut changes no bit of it.
+_ROUND = 2.0
+# Starting a process takes seconds: below this many model-steps one process is faster.
+_WORTH_WORKERS = 1000
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a model was stopped."""
+
+    model: int
+    step: int
+    loss: float
+    grad_norm: float
+    found: str = ""
+    """Which part went wrong and where theta was."""
+
+    def __str__(self) -> str:
+        return (
+            f"model {self.model} stopped at step {self.step}: loss {self.loss:g}, gradient norm {self.grad_norm:g}. "
+            f"{self.found} Its weights are those before that step; the other models go on."
+        )
+
+
+@dataclass
+class Progress:
+    """Where a population stands."""
+
+    step: int = 0
+    epoch: int = 0
+    seconds: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """One entry per epoch: means over its steps, one number per model, by the names of `METRICS`."""
+    failures: list[Failure] = field(default_factory=list)
+    best: list[float] = field(default_factory=list)
+    """Each model's lowest validation loss."""
+    waited: list[int] = field(default_factory=list)
+    """Validations since then."""
+    partial: list[list[float]] = field(default_factory=list)
+    """Sums of the metrics over the unfinished epoch, (N, 5)."""
+
+
+@final
+class Population:
+    """N models of one shape (other folds, seeds, KL weights, learning rates, subsets), trained together.
+
+    On a CUDA device a step is a CUDA graph; models are stacked, or stepped on streams side by side. On the CPU models
+    are stacked, one stack per core. Each model has its own noise, counted from its own seed: it takes the same steps
+    whether it trains alone or beside others, up to the rounding of float32 sums taken in another order.
+
+    Args:
+        models: their starting points, one shape; left as they are.
+        x: (M, C, *size), all examples.
+        y: (M,), their classes, int64.
+        members: what sets each model apart; seeds 0, 1, 2, ... when not given.
+        recipe: how to train.
+        device: where to train; where `x` is when not given.
+        groups: into how many stacks the models are split; chosen by device and number when None.
+        workers: on the CPU, whether each stack has a process of its own; None decides by the amount of work.
+        compile: fuse small operations with torch.compile; costs a minute or so at the start.
+        conv: how convolutions are computed, "library" or "matmul"; chosen by device and stack when None.
+
+    Example:
+        >>> from pstn.training import make_members
+        >>> x, y = torch.rand(32, 1, 28, 28), torch.arange(32) % 10
+        >>> models = [pstn.nn.mnist_pstn() for _ in range(3)]
+        >>> population = Population(models, x, y, make_members(3, kl_weight=[0.0, 1e-4, 1e-3]), Recipe(epochs=1))
+        >>> progress = population.fit()
+        >>> progress.step, len(population.models())
+        (4, 3)
+    """
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        x: Tensor,
+        y: Tensor,
+        members: Sequence[Member] | None = None,
+        recipe: Recipe | None = None,
+        *,
+        device: torch.device | str | None = None,
+        groups: int | None = None,
+        workers: bool | None = None,
+        compile: bool = False,
+        conv: ConvKind | None = None,
+    ) -> None:
+        self.recipe = recipe or Recipe()
+        self.members = [Member(seed=i) for i in range(len(models))] if members is None else list(members)
+        self.device = torch.device(x.device if device is None else device)
+        check_population(models, self.members, x, y)
+        self.steps_per_epoch = count_steps(self.members, len(x), self.recipe)
+        self._models, self._compile = [copy.deepcopy(m).cpu() for m in models], compile
+        x, y = x.to(self.device).contiguous(), y.to(self.device)
+        self._touch(x)
+        require_one_shape(self._models)
+        count = groups or choose_groups(len(models), self.device)
+        if not 1 <= count <= len(models):
+            raise ValueError(f"groups must lie between 1 and the number of models, {len(models)}, got {groups}")
+        bounds = [len(models) * g // count for g in range(count + 1)]
+        self._spans = [slice(a, b) for a, b in pairwise(bounds)]
+        kind = conv or choose_conv(-(-len(models) // count), self.device)
+        self.groups = [
+            Group(self._models[s], self.members[s], x, y, self.recipe, self.steps_per_epoch, kind) for s in self._spans
+        ]
+        self.progress = Progress(best=[math.inf] * len(models), waited=[0] * len(models))
+        work = self.recipe.epochs * self.steps_per_epoch * len(models)
+        self._workers = (work >= _WORTH_WORKERS) if workers is None else workers
+        self._runners: list[Runner] = []
+        self._programs: dict[int, Callable[..., Tensor]] = {}
+        self._best: list[dict[str, Tensor]] = []
+
+    def _touch(self, x: Tensor) -> None:
+        """Let layers of unknown width find it: all models need their parameters now."""
+        for model in self._models:
+            lazy = [p for p in model.parameters() if isinstance(p, nn.parameter.UninitializedParameter)]
+            if lazy:
+                sample = x[:1] if self.recipe.augment is None else self.recipe.augment(
+                    x[:1], torch.zeros(1, self.recipe.augment.width, device=x.device))  # fmt: skip
+                with torch.no_grad():
+                    model.eval()(sample.cpu())
+
+    @property
+    def alive(self) -> list[bool]:
+        """Which models still train."""
+        return [bool(a) for group in self.groups for a in group.state.alive.tolist()]
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole run."""
+        return self.recipe.epochs * self.steps_per_epoch
+
+    def fit(
+        self,
+        on_round: Callable[[Progress], bool | None] | None = None,
+        *,
+        until: int | None = None,
+        seconds: float = _ROUND,
+    ) -> Progress:
+        """Train to the end of the recipe, from wherever the population stands.
+
+        Args:
+            on_round: called every now and then; returning True stops there.
+            until: stop after this step instead of the recipe's end.
+            seconds: about how long a round takes. Rounds also end where models are validated.
+        """
+        end = self.total_steps if until is None else min(until, self.total_steps)
+        every = self.recipe.validate_every or 1
+        stride = every * self.steps_per_epoch if self._validates else self.total_steps
+        count = 1
+        while self.progress.step < end and any(self.alive):
+            step, before = self.progress.step, self.progress.seconds
+            taken = min(count, end - step, stride - step % stride)
+            self._advance(taken)
+            if self._validates and self.progress.step % stride == 0:
+                self._validate()
+            if on_round is not None and on_round(self.progress):
+                break
+            spent = max(self.progress.seconds - before, 1e-6)
+            # At most ten times the last round: the first one also traces and captures.
+            count = max(1, int(min(taken * seconds / spent, 10 * max(taken, count))))
+        return self.progress
+
+    @property
+    def _validates(self) -> bool:
+        return self.recipe.patience is not None or self.recipe.validate_every is not None
+
+    def _advance(self, count: int) -> None:
+        started, step = time.perf_counter(), self.progress.step
+        if not self._runners:
+            self._runners = [self._make_runner(group) for group in self.groups]
+        for runner in self._runners:
+            runner.launch(step, count)
+        metrics = torch.cat([runner.collect() for runner in self._runners], dim=1)
+        self.progress.step += count
+        self.progress.epoch = self.progress.step // self.steps_per_epoch
+        self.progress.seconds += time.perf_counter() - started
+        self._record(step, metrics)
+
+    def _make_runner(self, group: Group) -> Runner:
+        if self.device.type == "cuda":
+            from pstn.training.cuda import CudaRunner
+
+            return CudaRunner(group, compile=self._compile, programs=self._programs)
+        kind = WorkerRunner if self._workers and len(self.groups) > 1 else LocalRunner
+        return kind(group, self._compile)
+
+    def _record(self, start: int, metrics: Tensor) -> None:
+        """Add (count, N, 5) metrics to the history, epoch by epoch, and look for models that broke."""
+        spe, at = self.steps_per_epoch, 0
+        while at < len(metrics):
+            epoch, offset = divmod(start + at, spe)
+            part = metrics[at : at + spe - offset].double()
+            total = part.sum(0) + (torch.tensor(self.progress.partial).double() if offset else 0)
+            self.progress.partial = total.tolist()
+            if offset + len(part) == spe:
+                entry = {name: (total[:, i] / spe).tolist() for i, name in enumerate(METRICS)}
+                self.progress.history.append({"epoch": epoch + 1, **entry})
+            at += len(part)
+        known = {failure.model for failure in self.progress.failures}
+        ok = torch.isfinite(metrics[..., 0] + metrics[..., 4]) & (metrics[..., 0] < self.recipe.loss_limit)
+        for model in (~ok).any(0).nonzero().flatten().tolist():
+            if model not in known and model not in self._stopped:
+                first = int((~ok[:, model]).nonzero()[0])
+                self._fail(model, start + first, metrics[first, model])
+
+    @property
+    def _stopped(self) -> set[int]:
+        patience = self.recipe.patience
+        return {i for i, w in enumerate(self.progress.waited) if patience is not None and w >= patience}
+
+    def _fail(self, model: int, step: int, metrics: Tensor) -> None:
+        from pstn.training.watchdog import diagnose
+
+        group, row = self._locate(model)
+        found = diagnose(group, row, step, float(metrics[0]))
+        self.progress.failures.append(Failure(model, step, float(metrics[0]), float(metrics[4]), found))
+
+    def _locate(self, model: int) -> tuple[Group, int]:
+        for group, span in zip(self.groups, self._spans, strict=True):
+            if span.start <= model < span.stop:
+                return group, model - span.start
+        raise IndexError(f"model must lie between 0 and {len(self.members) - 1}, got {model}")
+
+    def _validate(self) -> None:
+        """Score every model on its validation examples; keep the best weights, stop models that wait too long."""
+        scores = self.evaluate_members()
+        self.progress.history[-1].update({f"valid_{k}": v for k, v in scores.items()})
+        if self.recipe.patience is None:
+            return
+        if not self._best:
+            self._best = [{k: t.clone() for k, t in group.tensors().items()} for group in self.groups]
+        for model, (loss, alive) in enumerate(zip(scores["nll"], self.alive, strict=True)):
+            if not alive:
+                continue
+            group, row = self._locate(model)
+            if loss < self.progress.best[model]:
+                self.progress.best[model], self.progress.waited[model] = loss, 0
+                for name, tensor in group.tensors().items():
+                    self._best[self.groups.index(group)][name][row] = tensor[row]
+            else:
+                self.progress.waited[model] += 1
+                if self.progress.waited[model] >= self.recipe.patience:
+                    group.state.alive[row] = False
+
+    def evaluate_members(self, samples: int | None = None, batch: int = 500) -> dict[str, list[float]]:
+        """Each model on its own validation examples: {"nll": [...], "accuracy": [...], "ece": [...]}."""
+        scores: dict[str, list[float]] = {"nll": [], "accuracy": [], "ece": []}
+        for group in self.groups:
+            if any(m.valid is None for m in group.members):
+                raise ValueError("valid must be given for every member to validate")
+            subsets = [m.valid for m in group.members if m.valid is not None]
+            longest = max(len(s) for s in subsets)
+            index = torch.stack([torch.cat([s, s[:1].expand(longest - len(s))]) for s in subsets]).to(self.device)
+            constants = group.constants
+            parts = [
+                group.log_probs(constants.x[part], self._eval_keys(group), at, samples, shared=False)
+                for at, part in enumerate(index.split(batch, dim=1))
+            ]
+            log_probs = torch.cat(parts, dim=1)
+            for row, subset in enumerate(subsets):
+                _score(scores, log_probs[row, : len(subset)], constants.y[subset.to(self.device)])
+        return scores
+
+    def evaluate(self, x: Tensor, y: Tensor, samples: int | None = None, batch: int = 500) -> dict[str, list[float]]:
+        """Every model on the same examples.
+
+        Args:
+            x: (M, C, *size).
+            y: (M,).
+            samples: S; the models' own `test_samples` when None.
+            batch: examples at a time.
+
+        Returns:
+            {"nll": [...], "accuracy": [...], "ece": [...]}, one number per model.
+        """
+        scores: dict[str, list[float]] = {"nll": [], "accuracy": [], "ece": []}
+        x, y = x.to(self.device), y.to(self.device)
+        for group in self.groups:
+            keys = self._eval_keys(group)
+            parts = [group.log_probs(part, keys, at, samples, shared=True) for at, part in enumerate(x.split(batch))]
+            for log_probs in torch.cat(parts, dim=1):
+                _score(scores, log_probs, y)
+        return scores
+
+    def _eval_keys(self, group: Group) -> Tensor:
+        return stream_keys([m.seed for m in group.members], "evaluate", device=self.device)
+
+    def models(self, *, best: bool = True) -> list[nn.Module]:
+        """Copies of the models as they stand, on the CPU in evaluation mode.
+
+        Args:
+            best: with early stopping, at their lowest validation loss rather than at the last step.
+        """
+        made = []
+        for model, start in enumerate(self._models):
+            group, row = self._locate(model)
+            held = self._best[self.groups.index(group)] if best and self._best else group.tensors()
+            buffers = [held[f"buffer.{name}"] for name in group.stack.buffers]
+            trained = copy.deepcopy(start)
+            trained.load_state_dict({**trained.state_dict(), **group.module(row, held["rows"], buffers)})
+            made.append(trained.eval())
+        return made
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All state by name, N models in front of each tensor, on the CPU: what a checkpoint holds."""
+        sources = {"": [g.tensors() for g in self.groups], "best.": self._best}
+        return {
+            prefix + name: torch.cat([part[name].cpu() for part in parts])
+            for prefix, parts in sources.items()
+            if parts
+            for name in parts[0]
+        }
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Put back what `tensors` returned."""
+        if "best.rows" in tensors:
+            self._best = [{k: t.clone() for k, t in group.tensors().items()} for group in self.groups]
+        for prefix, parts in (("", [g.tensors() for g in self.groups]), ("best.", self._best)):
+            for span, part in zip(self._spans, parts, strict=False):
+                for name, held in part.items():
+                    held.copy_(tensors[prefix + name][span])
+
+    def close(self) -> None:
+        """Let go of processes and graphs; training can go on afterwards."""
+        for runner in self._runners:
+            runner.close()
+        self._runners = []
+
+    def __enter__(self) -> Population:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def score_models(
+    models: Sequence[nn.Module], x: Tensor, y: Tensor, samples: int | None = None, seeds: Sequence[int] | None = None
+) -> dict[str, list[float]]:
+    """Trained models of one shape on the same examples, with the noise that `Population.evaluate` uses.
+
+    Args:
+        models: of one shape.
+        x: (M, C, *size).
+        y: (M,).
+        samples: S; the models' own `test_samples` when None.
+        seeds: of their evaluation noise; 0, 1, 2, ... when not given.
+    """
+    members = [Member(seed=s) for s in (range(len(models)) if seeds is None else seeds)]
+    with Population(models, x[:1], y[:1], members, Recipe(batch_size=1), groups=1) as population:
+        return population.evaluate(x, y, samples)
+
+
+def _score(scores: dict[str, list[float]], log_probs: Tensor, y: Tensor) -> None:
+    scores["nll"].append(float(-log_probs.gather(1, y[:, None]).mean()))
+    scores["accuracy"].append(float((log_probs.argmax(1) == y).double().mean()))
+    finite = bool(torch.isfinite(log_probs).all())
+    scores["ece"].append(float(calibration_error(log_probs.exp(), y)) if finite else math.nan)

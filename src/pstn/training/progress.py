@@ -1,0 +1,75 @@
+"""What a run shows while it trains: on a terminal, with rich; anywhere else nothing."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, final
+
+from pstn.training.population import Population, Progress
+
+__all__ = ["Display", "summary"]
+
+
+def summary(progress: Progress, models: int) -> dict[str, str]:
+    """The latest figures in words: means over the models.
+
+    Example:
+        >>> summary(Progress(), models=1)
+        {}
+    """
+    if not progress.history:
+        return {}
+    last = progress.history[-1]
+    means = {name: sum(last[name]) / models for name in ("loss", "kl", "accuracy")}
+    speed = progress.step * models / max(progress.seconds, 1e-9)
+    return {
+        "loss": f"{means['loss']:.3f}", "KL": f"{means['kl']:.2f}", "accuracy": f"{means['accuracy']:.1%}",
+        "speed": f"{speed:,.0f} steps/s",
+    }  # fmt: skip
+
+
+@final
+class Display:
+    """A progress bar on a terminal where rich is installed; quiet elsewhere.
+
+    Args:
+        population: what is being trained.
+    """
+
+    def __init__(self, population: Population) -> None:
+        self._population = population
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Display:
+        if not sys.stderr.isatty():
+            return self
+        try:
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+        except ImportError:
+            return self
+        columns = ("{task.description}", BarColumn(), TextColumn("{task.fields[figures]}"), TimeRemainingColumn())
+        self._bar = Bar(*columns, console=Console(stderr=True)).__enter__()
+        population = self._population
+        self._task = self._bar.add_task(
+            "training", total=population.total_steps, completed=population.progress.step, figures=""
+        )
+        return self
+
+    def update(self, progress: Progress) -> None:
+        """Show where training stands."""
+        if self._bar is None:
+            return
+        figures = summary(progress, len(self._population.members))
+        self._bar.update(
+            self._task,
+            completed=progress.step,
+            description=f"epoch {progress.epoch}/{self._population.recipe.epochs}",
+            figures="  ".join(f"{name} {value}" for name, value in figures.items()),
+        )
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(None, None, None)

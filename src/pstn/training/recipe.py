@@ -1,0 +1,142 @@
+"""What training takes: a recipe that all models of a population share, and what sets each of them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from pstn._checks import require_choice, require_positive_int, require_positive_number
+from pstn.nn.classifier import TransformerClassifier
+from pstn.training.augment import Augmentation
+
+__all__ = ["Member", "Precision", "Recipe", "learning_rates", "make_members"]
+
+Precision = Literal["float32", "tf32", "bf16"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a population is trained: the same for all of its models.
+
+    Args:
+        epochs: passes over each model's data.
+        batch_size: examples in one micro-batch.
+        accumulate: micro-batches whose gradients are averaged before a step of the optimiser.
+        steps_per_epoch: steps in one epoch; what the smallest subset allows when None. The last incomplete batch of
+            an epoch is left out.
+        samples: S in training; the model's own `train_samples` when None.
+        betas: Adam's decay rates.
+        eps: Adam's epsilon.
+        clip_norm: largest norm of a model's gradient; None does not clip.
+        lr_step: epochs after which learning rates are multiplied with `lr_gamma`, again and again; None for never.
+        lr_gamma: that factor.
+        precision: "float32"; "tf32", float32 with matrix products rounded to ten bits (CUDA only); or "bf16",
+            autocast. Theta and grids are float32 in any case.
+        patience: stop a model whose validation loss has not improved for this many validations; None never does.
+        validate_every: epochs between validations; None validates only where `patience` asks for it, every epoch.
+        loss_limit: a loss above it counts as exploded, and stops the model.
+        augment: a random change of the inputs, drawn afresh at each access.
+
+    Example:
+        >>> Recipe(epochs=100, batch_size=64, lr_step=10).lr_factor(25)
+        0.010000000000000002
+    """
+
+    epochs: int = 600
+    batch_size: int = 8
+    accumulate: int = 1
+    steps_per_epoch: int | None = None
+    samples: int | None = None
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    clip_norm: float | None = None
+    lr_step: int | None = None
+    lr_gamma: float = 0.1
+    precision: Precision = "float32"
+    patience: int | None = None
+    validate_every: int | None = None
+    loss_limit: float = 1e4
+    augment: Augmentation | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "accumulate"):
+            require_positive_int(name, getattr(self, name))
+        for name in ("steps_per_epoch", "samples", "lr_step", "patience", "validate_every"):
+            if getattr(self, name) is not None:
+                require_positive_int(name, getattr(self, name))
+        for name in ("eps", "lr_gamma", "loss_limit"):
+            require_positive_number(name, getattr(self, name))
+        if self.clip_norm is not None:
+            require_positive_number("clip_norm", self.clip_norm)
+        require_choice("precision", self.precision, ("float32", "tf32", "bf16"))
+
+    def lr_factor(self, epoch: int) -> float:
+        """What the schedule multiplies learning rates with in `epoch`, counted from 0."""
+        return 1.0 if self.lr_step is None else self.lr_gamma ** (epoch // self.lr_step)
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """What sets one model of a population apart.
+
+    Args:
+        seed: of all its noise: batch order, posterior samples, dropout, augmentation.
+        lr: learning rate of the classifier.
+        localizer_lr: what `lr` is multiplied with for the localizer and its heads.
+        kl_weight: w, the weight of the KL term.
+        weight_decay: Adam's L2 term, not AdamW's.
+        train: indices of the examples it trains on; all when None.
+        valid: indices of the examples it is validated on.
+
+    Example:
+        >>> Member(seed=3, kl_weight=1e-3).seed
+        3
+    """
+
+    seed: int = 0
+    lr: float = 1e-3
+    localizer_lr: float = 0.1
+    kl_weight: float = 0.0
+    weight_decay: float = 0.0
+    train: Tensor | None = None
+    valid: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "localizer_lr"):
+            require_positive_number(name, getattr(self, name))
+        for name in ("kl_weight", "weight_decay"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be a finite number of at least 0, got {getattr(self, name)}")
+        for name in ("train", "valid"):
+            subset = getattr(self, name)
+            if subset is not None and (subset.dim() != 1 or subset.dtype != torch.int64 or len(subset) == 0):
+                raise ValueError(f"{name} must hold int64 indices of shape (n,), got {subset.dtype}, {subset.shape}")
+
+
+def make_members(count: int, **values: Any) -> list[Member]:
+    """`count` members; a list gives each its own value, anything else is shared.
+
+    Seeds are 0, 1, 2, ... unless given.
+
+    Example:
+        >>> [m.kl_weight for m in make_members(2, kl_weight=[1e-3, 3e-4], lr=1e-4)]
+        [0.001, 0.0003]
+    """
+    known = [f.name for f in fields(Member)]
+    for name, value in values.items():
+        require_choice("the name of a member's value", name, known)
+        if isinstance(value, list) and len(value) != count:
+            raise ValueError(f"{name} must hold one value for each of {count} models, got {len(value)}")
+    seeds = values.pop("seed", list(range(count)))
+    values["seed"] = seeds
+    return [Member(**{k: v[i] if isinstance(v, list) else v for k, v in values.items()}) for i in range(count)]
+
+
+def learning_rates(model: nn.Module, names: Sequence[str], member: Member) -> dict[str, float]:
+    """The learning rate of each parameter in `names`: the localizer and its heads have one of their own."""
+    apart = "layer." if isinstance(model, TransformerClassifier) else None
+    return {n: member.lr * (member.localizer_lr if apart and n.startswith(apart) else 1.0) for n in names}

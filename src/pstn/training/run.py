@@ -1,0 +1,207 @@
+"""A run: a folder with settings, checkpoints, and in the end weights and scores. It survives being killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+import types
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pstn.files import write_atomically
+from pstn.training.build import make_model, make_population
+from pstn.training.checkpoint import load_checkpoint, require_room, save_checkpoint, save_weights
+from pstn.training.population import Population, Progress
+from pstn.training.progress import Display
+from pstn.training.settings import SettingsError, TrainSettings, read_settings, write_settings
+from pstn.training.sources import Source, load_source
+from pstn.training.watchdog import collapses
+
+__all__ = ["Outcome", "evaluate_run", "train"]
+
+CHECKPOINT, SETTINGS, RESULTS = "checkpoint.safetensors", "settings.yaml", "results.json"
+
+
+@dataclass
+class Outcome:
+    """What a run came to."""
+
+    folder: Path
+    finished: bool
+    scores: dict[str, list[float]] = field(default_factory=dict)
+    """On the test set, one number per model."""
+    problems: list[str] = field(default_factory=list)
+    """Models that broke, and collapses, each with what to try."""
+
+
+def train(
+    settings: TrainSettings, *, resume: bool = False, overwrite: bool = False, say: Callable[[str], None] = print
+) -> Outcome:
+    """Train what the settings describe, into its folder.
+
+    Ctrl-C saves and stops; `resume=True` goes on from there, as after any other end, to the same final weights.
+
+    Args:
+        settings: what to do.
+        resume: go on with the run in the folder; its own saved settings count.
+        overwrite: replace a run that is there already.
+        say: where messages go.
+
+    Raises:
+        SettingsError: if there is a run already, or none to resume.
+        OSError: if the folder cannot be written or the disk is full, before training.
+    """
+    folder = settings.folder
+    if resume:
+        if not (folder / CHECKPOINT).exists():
+            raise SettingsError(f"{folder} holds no run to resume: it has no {CHECKPOINT}")
+        settings = TrainSettings.from_dict({**read_settings(folder / SETTINGS), "out": str(folder)})
+    elif (folder / CHECKPOINT).exists() and not overwrite:
+        raise SettingsError(f"{folder} holds a run already: --resume goes on with it, --overwrite replaces it")
+    source = load_source(settings.data)
+    settings = _as_the_data_wants(settings, source)
+    with make_population(settings, source) as population:
+        require_room(folder, population)
+        if resume:
+            load_checkpoint(folder / CHECKPOINT, population)
+        else:
+            write_settings(folder / SETTINGS, settings)
+            save_checkpoint(folder / CHECKPOINT, population, settings.to_dict())
+        problems, stopped = _fit(settings, folder, population, source, say)
+        if stopped:
+            say(f"Stopped at epoch {population.progress.epoch} and saved. To go on: pstn train --resume --out {folder}")
+            return Outcome(folder, False, problems=problems)
+        return _finish(settings, folder, population, source, problems)
+
+
+def _as_the_data_wants(settings: TrainSettings, source: Source) -> TrainSettings:
+    """A generated set says how its examples are changed, unless the settings do."""
+    return settings.replace(augment=source.augment) if settings.augment == "none" != source.augment else settings
+
+
+def _fit(
+    settings: TrainSettings, folder: Path, population: Population, source: Source, say: Callable[[str], None]
+) -> tuple[list[str], bool]:
+    """Train, save every so often, tell of problems once; return them, and whether Ctrl-C was pressed."""
+    told: list[str] = []
+    last = time.monotonic()
+    with _Interrupt() as interrupt, Display(population) as display:
+
+        def save() -> None:
+            save_checkpoint(folder / CHECKPOINT, population, settings.to_dict())
+            for problem in _problems(population, source):
+                if problem not in told:
+                    told.append(problem)
+                    say(f"Warning: {problem}")
+
+        def on_round(progress: Progress) -> bool:
+            nonlocal last
+            display.update(progress)
+            if interrupt.asked or time.monotonic() - last >= settings.save_every:
+                save()
+                last = time.monotonic()
+            return interrupt.asked
+
+        population.fit(on_round, seconds=max(0.05, min(2.0, settings.save_every)))
+        stopped = interrupt.asked and population.progress.step < population.total_steps
+        save()
+    return told, stopped
+
+
+def _problems(population: Population, source: Source) -> list[str]:
+    """Failures by step, and collapses by kind: a collapse is named once, however its figures move."""
+    found = [str(failure) for failure in population.progress.failures]
+    epoch = population.progress.epoch
+    if epoch >= 1:
+        for number, model in enumerate(population.models()):
+            member = population.members[number]
+            pool = source.train if member.train is None else member.train
+            for text in collapses(model, _seen(population, source.x[pool[:64]])):
+                found.append(f"model {number}: {text}")
+    return found
+
+
+def _seen(population: Population, x: Any) -> Any:
+    from pstn.training.noise import stream_keys, uniform
+
+    augment = population.recipe.augment
+    return (
+        x if augment is None else augment(x, uniform(stream_keys([0], "evaluate"), 0, 1, (len(x), augment.width))[0, 0])
+    )
+
+
+def _finish(
+    settings: TrainSettings, folder: Path, population: Population, source: Source, problems: list[str]
+) -> Outcome:
+    for number, model in enumerate(population.models()):
+        save_weights(folder / f"model-{number}.safetensors", model.state_dict(), {"model": settings.model})
+    scores = {} if source.test is None else population.evaluate(*source.test)
+    results = {
+        "settings": settings.to_dict(), "scores": scores, "problems": problems,
+        "seconds": population.progress.seconds, "history": population.progress.history,
+        "failures": [asdict(failure) for failure in population.progress.failures],
+    }  # fmt: skip
+    with write_atomically(folder / RESULTS) as draft:
+        draft.write_text(json.dumps(results, indent=1))
+    return Outcome(folder, True, scores, problems)
+
+
+def evaluate_run(folder: str | Path, data: str | None = None, samples: int | None = None) -> dict[str, list[float]]:
+    """Score the trained models of a run.
+
+    Args:
+        folder: of the run.
+        data: another data set's test part; the run's own when not given.
+        samples: S; the run's own `test_samples` when not given.
+
+    Returns:
+        {"nll": [...], "accuracy": [...], "ece": [...]}, one number per model.
+    """
+    from safetensors.torch import load_file
+
+    from pstn.training.population import score_models
+
+    folder = Path(folder)
+    if not (folder / SETTINGS).exists():
+        raise SettingsError(f"{folder} holds no run: it has no {SETTINGS}")
+    settings = TrainSettings.from_dict(read_settings(folder / SETTINGS))
+    source = load_source(settings.data)
+    models = []
+    for number in range(settings.models):
+        weights = folder / f"model-{number}.safetensors"
+        if not weights.exists():
+            raise SettingsError(
+                f"{folder} has no {weights.name}: the run is not finished; pstn train --resume --out {folder}"
+            )
+        model = make_model(settings, source, settings.seed + number)
+        model.load_state_dict(load_file(weights))
+        models.append(model.eval())
+    test = source.test if data is None else load_source(data).test
+    if test is None:
+        raise SettingsError(f"{data or settings.data} has no test part")
+    return score_models(models, *test, samples=samples, seeds=[settings.seed + i for i in range(settings.models)])
+
+
+class _Interrupt:
+    """Turns the first Ctrl-C into a question, asked between rounds; a second one is the usual KeyboardInterrupt."""
+
+    asked = False
+
+    def __enter__(self) -> _Interrupt:
+        try:
+            self._before = signal.signal(signal.SIGINT, self._ask)
+        except ValueError:  # not in the main thread: Ctrl-C is somebody else's
+            self._before = None
+        return self
+
+    def _ask(self, number: int, frame: types.FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)

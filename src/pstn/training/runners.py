@@ -1,0 +1,140 @@
+"""How a group steps: in this process, in a process of its own, or as CUDA graphs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch import multiprocessing as mp
+
+from pstn.training.group import Group, precision_flags
+from pstn.training.program import METRICS, make_step, trace
+
+__all__ = ["LocalRunner", "Runner", "WorkerRunner"]
+
+# Noise is drawn for many steps at once, up to this many numbers.
+_BLOCK = 1 << 20
+# Tracing takes about as long as this many steps without it. The bits are the same.
+_TRACE_AFTER = 30
+
+
+class Runner(ABC):
+    """Moves a group's state forward in place, bit for bit the same however the steps are cut into calls."""
+
+    group: Group
+
+    @abstractmethod
+    def launch(self, start: int, count: int) -> None:
+        """Begin `count` steps from step `start`."""
+
+    @abstractmethod
+    def collect(self) -> Tensor:
+        """Wait for what was launched: (count, N, 5) metrics, on the CPU."""
+
+    def close(self) -> None:  # noqa: B027  # most have nothing to let go of
+        """Let go of processes and device memory."""
+
+
+@final
+class LocalRunner(Runner):
+    """Steps in this process, one traced program for the whole group.
+
+    Args:
+        group: what to move.
+        compile: fuse the step's small operations with torch.compile first.
+    """
+
+    def __init__(self, group: Group, compile: bool = False) -> None:
+        self.group, self._compile = group, compile
+        # Compiled sums may be taken in another order: a run must be compiled from its first step to be repeatable.
+        self._trace_after = 0 if compile else _TRACE_AFTER
+        self._step: Callable[..., Tensor] = make_step(group.template, group.stack, group.recipe, len(group.members))
+        self._taken, self._done = 0, list[Tensor]()
+
+    def launch(self, start: int, count: int) -> None:
+        """Run; the metrics are kept for `collect`."""
+        group = self.group
+        block = max(1, _BLOCK // group.noise_per_step)
+        with precision_flags(group.recipe):
+            for at in range(start, start + count, block):
+                noise = group.draw(at, min(block, start + count - at))
+                for k in range(noise.examples.shape[0]):
+                    if self._taken == self._trace_after:
+                        self._step = trace(
+                            self._step, group.state, group.constants, noise.step(k), compile=self._compile
+                        )
+                    self._taken += 1
+                    self._done.append(self._step(group.state, group.constants, noise.step(k)))
+
+    def collect(self) -> Tensor:
+        """(count, N, 5)."""
+        done, self._done = self._done, []
+        if not done:
+            return torch.zeros(0, len(self.group.members), len(METRICS))
+        return torch.stack(done).cpu()
+
+
+@final
+class WorkerRunner(Runner):
+    """Steps in a process of its own with one thread, on memory that both processes see.
+
+    Small models leave a core's threads waiting for each other; one process per core keeps every core at work.
+
+    Args:
+        group: what to move; its tensors are moved to shared memory.
+        compile: fuse the step's small operations with torch.compile first.
+    """
+
+    def __init__(self, group: Group, compile: bool = False) -> None:
+        self.group = group
+        for tensor in (
+            *group.tensors().values(),
+            *(t for c in group.constants for t in (c if isinstance(c, list) else [c])),
+        ):
+            tensor.share_memory_()
+        context: Any = mp.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(group, theirs, compile), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def launch(self, start: int, count: int) -> None:
+        """Ask the process to go on."""
+        self._pipe.send((start, count))
+
+    def collect(self) -> Tensor:
+        """(count, N, 5)."""
+        try:
+            reply = self._pipe.recv()
+        except EOFError:
+            raise RuntimeError("a training process ended unexpectedly; its last words are above") from None
+        if isinstance(reply, Exception):
+            raise reply
+        return torch.as_tensor(reply)
+
+    def close(self) -> None:
+        """End the process."""
+        with suppress(OSError):
+            self._pipe.send(None)
+        self._pipe.close()
+        self._process.join(timeout=10)
+
+
+def _serve(group: Group, pipe: Any, compile: bool) -> None:
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    torch.set_num_threads(1)
+    runner = LocalRunner(group, compile)
+    with suppress(EOFError):  # the parent is gone
+        while (asked := pipe.recv()) is not None:
+            try:
+                runner.launch(*asked)
+                # As an array: a tensor would travel through shared memory, and small ones are not worth a descriptor.
+                pipe.send(runner.collect().numpy())
+            except Exception as error:
+                pipe.send(error)

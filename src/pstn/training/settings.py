@@ -1,0 +1,187 @@
+"""One settings object, the same in Python, in a YAML file and on the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pstn.files import write_atomically
+from pstn.training.augment import Augmentation, RandomPlacement, RandomRotation
+from pstn.training.recipe import Precision, Recipe
+
+__all__ = ["SettingsError", "TrainSettings", "describe_field", "read_settings", "write_settings"]
+
+
+class SettingsError(ValueError):
+    """A setting that does not exist or does not fit."""
+
+
+def _setting(default: Any, text: str) -> Any:
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata={"help": text})
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """Everything that `pstn train` can be told.
+
+    Example:
+        >>> settings = TrainSettings(data="digits", epochs=10)
+        >>> TrainSettings.from_dict(settings.to_dict()) == settings
+        True
+    """
+
+    data: str = _setting("digits", "A known set's name, a folder or a file.")
+    out: str = _setting("", "Folder of the run; runs/DATA-MODEL when not given.")
+    model: Literal["cnn", "stn", "pstn"] = _setting("pstn", "What to train.")
+    transform: str = _setting("similarity", "Family of transformations: similarity, rotation, crop, affine, cpab, ...")
+    models: int = _setting(1, "How many models to train together, with seeds SEED, SEED + 1, ...")
+    seed: int = _setting(0, "Of the first model: weights, subset, batches, samples, dropout.")
+    train_size: int | None = _setting(None, "Training examples of each model, drawn for each; all when not given.")
+    kl_weight: list[float] = _setting([1e-3], "Weight of the KL term; one for all models or one each.")  # noqa: RUF009
+    lr: list[float] = _setting([1e-3], "Learning rate; one for all models or one each.")  # noqa: RUF009
+    localizer_lr: float = _setting(0.1, "What the localizer's learning rate is multiplied with.")
+    weight_decay: float = _setting(0.0, "Adam's L2 term.")
+    epochs: int = _setting(100, "Passes over the data.")
+    batch_size: int = _setting(8, "Examples in a micro-batch.")
+    accumulate: int = _setting(1, "Micro-batches per optimiser step.")
+    samples: int = _setting(1, "S in training.")
+    test_samples: int = _setting(10, "S in evaluation.")
+    var_init: float = _setting(-5.0, "Where the variance head starts, before softplus.")
+    lr_step: int | None = _setting(None, "Epochs after which learning rates are multiplied with LR_GAMMA, repeatedly.")
+    lr_gamma: float = _setting(0.1, "That factor.")
+    clip_norm: float | None = _setting(None, "Largest norm of a model's gradient.")
+    precision: Precision = _setting("float32", "float32, tf32 or bf16.")  # noqa: RUF009
+    augment: Literal["none", "rotation", "placement"] = _setting("none", "Random change of the inputs at each access.")
+    valid_fraction: float = _setting(0.0, "Part of the training examples kept for validation, where the data has none.")
+    patience: int | None = _setting(None, "Validations without improvement after which a model stops.")
+    validate_every: int | None = _setting(None, "Epochs between validations; only with PATIENCE when not given.")
+    loss_limit: float = _setting(1e4, "A loss above it stops the model.")
+    device: str = _setting("auto", "auto, cpu, cuda, cuda:1, ...")
+    groups: int | None = _setting(None, "Into how many stacks the models are split; chosen when not given.")
+    compile: bool = _setting(False, "Fuse small operations with torch.compile; costs a minute or so at the start.")
+    save_every: float = _setting(30.0, "Seconds between checkpoints.")
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            _check_type(item.name, getattr(self, item.name), typing.get_type_hints(type(self))[item.name])
+        if not 0 <= self.valid_fraction < 1:
+            raise SettingsError(f"valid_fraction must be at least 0 and below 1, got {self.valid_fraction}")
+        for name in ("kl_weight", "lr"):
+            if (found := len(getattr(self, name))) not in (1, self.models):
+                raise SettingsError(f"{name} must hold one number or one for each of {self.models} models, got {found}")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainSettings:
+        """Settings from names and values; an unknown name is an error that suggests the right one."""
+        hints = typing.get_type_hints(cls)
+        known = [item.name for item in dataclasses.fields(cls)]
+        for name in values:
+            if name not in known:
+                close = difflib.get_close_matches(str(name).replace("-", "_"), known, n=1, cutoff=0.5)
+                meant = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
+                raise SettingsError(f"{name!r} is not a setting{meant}")
+        return cls(**{name: _fit(value, hints[name]) for name, value in values.items()})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Names and values, as YAML and JSON can hold them."""
+        return dataclasses.asdict(self)
+
+    def replace(self, **values: Any) -> TrainSettings:
+        """The same settings with some changed."""
+        return TrainSettings.from_dict({**self.to_dict(), **values})
+
+    @property
+    def folder(self) -> Path:
+        """Where the run goes."""
+        return Path(self.out or f"runs/{Path(self.data).stem}-{self.model}")
+
+    def recipe(self, fill: float = 0.0) -> Recipe:
+        """The part that says how to train.
+
+        Args:
+            fill: the background's value, for augmentations.
+        """
+        augment: dict[str, Augmentation | None] = {
+            "none": None, "rotation": RandomRotation(fill=fill), "placement": RandomPlacement(fill=fill),
+        }  # fmt: skip
+        names = (
+            "epochs", "batch_size", "accumulate", "lr_step", "lr_gamma", "clip_norm", "precision", "patience",
+            "validate_every", "loss_limit",
+        )  # fmt: skip
+        chosen = {name: getattr(self, name) for name in names}
+        return Recipe(samples=self.samples, augment=augment[self.augment], **chosen)
+
+
+def _fit(value: Any, hint: Any) -> Any:
+    """Numbers where a list of numbers is wanted, and whole numbers where a number is."""
+    if typing.get_origin(hint) is list:
+        values = value if isinstance(value, (list, tuple)) else [value]
+        return [_fit(v, typing.get_args(hint)[0]) for v in values]
+    wants_float = hint is float or (isinstance(hint, types.UnionType) and float in typing.get_args(hint))
+    if wants_float and isinstance(value, (int, str)) and not isinstance(value, bool):
+        with suppress(ValueError):  # YAML reads 1e-3 as text: its numbers want a point
+            return float(value)
+    return value
+
+
+def _check_type(name: str, value: Any, hint: Any) -> None:
+    if not _is_of(value, hint):
+        raise SettingsError(f"{name} must be {describe_field(hint)}, got {value!r}")
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return value in arguments
+    if origin is list:
+        return isinstance(value, list) and len(value) > 0 and all(_is_of(v, arguments[0]) for v in value)
+    if origin is types.UnionType:
+        return any(_is_of(value, option) for option in arguments)
+    if hint in (int, float) and isinstance(value, bool):
+        return False
+    return isinstance(value, (int, float) if hint is float else hint)
+
+
+def describe_field(hint: Any) -> str:
+    """A type in plain words."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, arguments))
+    if origin is list:
+        return f"a list of {describe_field(arguments[0]).removeprefix('a ')}s"
+    if origin is types.UnionType:
+        return " or ".join(describe_field(option) for option in arguments)
+    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "nothing"}
+    return words[hint]
+
+
+def read_settings(path: str | Path) -> dict[str, Any]:
+    """The names and values in a YAML file; `TrainSettings.from_dict` checks them."""
+    import yaml
+
+    try:
+        values = yaml.safe_load(Path(path).read_text())
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{path} is not YAML: {error}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise SettingsError(f"{path} must hold names and values, got {type(values).__name__}")
+    return values
+
+
+def write_settings(path: str | Path, settings: TrainSettings) -> None:
+    """Write settings as YAML, atomically; `read_settings` reads them back."""
+    import yaml
+
+    with write_atomically(path) as draft:
+        draft.write_text(yaml.safe_dump(settings.to_dict(), sort_keys=False))

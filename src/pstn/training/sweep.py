@@ -1,0 +1,192 @@
+"""Choosing w, or anything else, on validation data: optuna asks, populations answer."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pstn.training.build import make_population
+from pstn.training.settings import SettingsError, TrainSettings
+from pstn.training.sources import load_source
+
+__all__ = ["AUTHORS_KL_WEIGHTS", "SweepResult", "open_study", "parse_space", "run_sweep"]
+
+AUTHORS_KL_WEIGHTS = (0.0, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0)
+"""The grid that the paper's authors searched."""
+
+# What models of one population may differ in; any other setting makes a population of its own.
+_PER_MODEL = ("kl_weight", "lr", "seed")
+
+Space = Mapping[str, "Sequence[Any] | tuple[float, float]"]
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What a sweep found."""
+
+    best: dict[str, Any]
+    value: float
+    """The lowest validation loss: mean negative log-likelihood."""
+    table: list[tuple[dict[str, Any], float]]
+    """All finished trials of the study, best first, whichever machine ran them."""
+
+
+def parse_space(texts: Sequence[str]) -> dict[str, Any]:
+    """What to search, from NAME=V1,V2,... (a list to choose from) or NAME=LOW:HIGH (a logarithmic range).
+
+    Example:
+        >>> parse_space(["kl_weight=0,1e-3", "lr=1e-4:1e-2"])
+        {'kl_weight': [0.0, 0.001], 'lr': (0.0001, 0.01)}
+    """
+    space: dict[str, Any] = {}
+    for text in texts:
+        name, separator, values = text.partition("=")
+        if not separator or not values:
+            raise SettingsError(f"over must be NAME=V1,V2,... or NAME=LOW:HIGH, got {text!r}")
+        if ":" in values:
+            low, high = (float(v) for v in values.split(":", 1))
+            space[name] = (low, high)
+        else:
+            space[name] = [_read(v) for v in values.split(",")]
+    return space
+
+
+def _read(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def open_study(space: Mapping[str, Any], storage: str | None, name: str) -> Any:
+    """The study called `name`, made if need be.
+
+    Args:
+        space: what to search; a grid where every entry is a list.
+        storage: None for memory; a URL such as sqlite:///sweep.db or postgresql://...; or a plain file, written as a
+            journal that several processes and machines on one file system may share.
+        name: of the study.
+    """
+    import optuna
+
+    grid = all(isinstance(values, list) for values in space.values())
+    sampler: Any = None if grid else optuna.samplers.TPESampler(seed=0, constant_liar=True)
+    backend: Any = storage
+    if storage is not None and "://" not in storage:
+        Path(storage).parent.mkdir(parents=True, exist_ok=True)
+        from optuna.storages.journal import JournalFileBackend
+
+        backend = optuna.storages.JournalStorage(JournalFileBackend(storage))
+    made = optuna.create_study(
+        storage=backend, study_name=name, sampler=sampler, direction="minimize", load_if_exists=True
+    )
+    if grid:
+        # Queued rather than sampled: whoever asks next, on any machine, takes the next combination.
+        for combination in itertools.product(*space.values()):
+            made.enqueue_trial(dict(zip(space, combination, strict=True)), skip_if_exists=True)
+    return made
+
+
+def run_sweep(
+    settings: TrainSettings,
+    space: Mapping[str, Any] | None = None,
+    *,
+    trials: int | None = None,
+    storage: str | None = None,
+    study: str = "pstn",
+    together: int = 12,
+    say: Callable[[str], None] = print,
+) -> SweepResult:
+    """Search for the settings with the lowest validation loss.
+
+    Trials that differ only in what models of one population may differ in are trained together.
+
+    Args:
+        settings: of every trial, but for what is searched.
+        space: by name, a list to choose from or a (low, high) range; the authors' KL weights when empty.
+        trials: how many; the whole grid when None.
+        storage: see `open_study`.
+        study: its name.
+        together: how many trials are asked for at a time.
+        say: where messages go.
+    """
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    space = dict(space or {"kl_weight": list(AUTHORS_KL_WEIGHTS)})
+    for name, values in space.items():  # refuses unknown names and values that do not fit, before anything is trained
+        settings.replace(models=1, **{name: values[0]})
+    grid = all(isinstance(values, list) for values in space.values())
+    if trials is None and not grid:
+        raise SettingsError("trials must be given where a range is searched: it has no end of its own")
+    left = math.prod(len(values) for values in space.values()) if trials is None else trials
+    made = open_study(space, storage, study)
+    while left > 0:
+        asked: list[tuple[Any, dict[str, Any]]] = []
+        waiting = len(made.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,))) if grid else left
+        while len(asked) < min(together, left, waiting):
+            trial = made.ask()
+            asked.append((trial, {name: _suggest(trial, name, values) for name, values in space.items()}))
+        if not asked:
+            break  # others have taken what was left
+        for trial, value in _train_all(settings, asked):
+            made.tell(trial, value, state=None if math.isfinite(value) else optuna.trial.TrialState.FAIL)
+            say(f"trial {trial.number}: validation loss {value:.4f} with {json.dumps(trial.params)}")
+        left -= len(asked)
+    return _result(made)
+
+
+def _result(study: Any) -> SweepResult:
+    done = [t for t in study.get_trials(deepcopy=False) if t.value is not None]
+    if not done:
+        raise SettingsError("no trial finished with a finite validation loss")
+    table = sorted(((dict(t.params), float(t.value)) for t in done), key=lambda row: row[1])
+    return SweepResult(table[0][0], table[0][1], table)
+
+
+def _suggest(trial: Any, name: str, values: Any) -> Any:
+    if isinstance(values, list):
+        return trial.suggest_categorical(name, values)
+    return trial.suggest_float(name, values[0], values[1], log=True)
+
+
+def _train_all(settings: TrainSettings, asked: Sequence[tuple[Any, dict[str, Any]]]) -> list[tuple[Any, float]]:
+    """The validation loss of each trial; those that may are trained as one population."""
+    shapes: dict[str, list[tuple[Any, dict[str, Any]]]] = {}
+    for trial, values in asked:
+        rest = {name: value for name, value in values.items() if name not in _PER_MODEL}
+        shapes.setdefault(json.dumps(rest, sort_keys=True), []).append((trial, values))
+    found: list[tuple[Any, float]] = []
+    for rest_text, trials in shapes.items():
+        common = settings.replace(
+            models=1, kl_weight=settings.kl_weight[:1], lr=settings.lr[:1], **json.loads(rest_text)
+        )
+        found += zip([t for t, _ in trials], _losses(common, [v for _, v in trials]), strict=True)
+    return found
+
+
+def _losses(settings: TrainSettings, values: Sequence[dict[str, Any]]) -> list[float]:
+    source = load_source(settings.data)
+    if source.valid is None and settings.valid_fraction == 0:
+        settings = settings.replace(valid_fraction=0.2)
+    columns = {
+        "kl_weight": [v.get("kl_weight", settings.kl_weight[0]) for v in values],
+        "lr": [v.get("lr", settings.lr[0]) for v in values],
+    }
+    # Every trial has the same seed unless seeds are searched: the same subset, start and noise, so that only what is
+    # searched differs.
+    seeds = [int(v.get("seed", settings.seed)) for v in values]
+    many = settings.replace(models=len(values), **columns)
+    with make_population(many, source, seeds) as population:
+        population.fit()
+        best = population.progress.best
+        scores = population.evaluate_members(samples=settings.test_samples)["nll"]
+        alive_or_stopped = [a or w > 0 for a, w in zip(population.alive, population.progress.waited, strict=True)]
+    chosen = best if settings.patience is not None else scores
+    return [v if ok else math.inf for v, ok in zip(chosen, alive_or_stopped, strict=True)]

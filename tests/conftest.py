@@ -1,0 +1,25 @@
+"""Shared fixtures: a fixed seed for every test, and names that docstring examples may use."""
+
+import os
+
+import hypothesis
+import pytest
+import torch
+
+import pstn
+
+hypothesis.settings.register_profile("pstn", deadline=None, max_examples=40, derandomize=True)
+hypothesis.settings.load_profile("pstn")
+
+# Two-core machines run many small tensors faster without a thread pool's hand-overs; tests must not depend on it.
+torch.set_num_threads(int(os.environ.get("PSTN_TEST_THREADS", "1")))
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _doctest_names(doctest_namespace):
+    doctest_namespace.update(torch=torch, nn=torch.nn, pstn=pstn)

@@ -1,0 +1,179 @@
+import gzip
+import io
+import os
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_files import reads_or_raises
+from pstn.data import DataError
+from pstn.data.archives import read_zip_member, unpack_tar
+from pstn.data.files import parse_npy, read_npy, read_text, sha256_of_content
+from pstn.data.places import cache_folder, inside, search_folders
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "a/../../x", "/etc/passwd", "..", "a\\..\\..\\x", "C:\\x", "C:x", "", "a\0b", "\\\\h\\x"]
+)
+def test_names_that_lead_out_are_refused(tmp_path, name):
+    with pytest.raises(DataError, match="leads out of the folder"):
+        inside(tmp_path, name, owner="index.txt")
+
+
+def test_links_that_lead_out_are_refused(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "link").symlink_to(tmp_path)
+    with pytest.raises(DataError, match="through a link"):
+        inside(tmp_path / "in", "link/secret")
+
+
+def test_plain_names_stay(tmp_path):
+    assert inside(tmp_path, "a/b.jpg") == tmp_path / "a" / "b.jpg"
+
+
+def test_the_data_folder_comes_before_the_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("PSTN_DATA", str(tmp_path / "d"))
+    assert search_folders("ucr") == [tmp_path / "d" / "ucr", tmp_path / "cache" / "ucr"]
+    monkeypatch.setenv("PSTN_DATA", "  ")
+    assert search_folders("ucr") == [tmp_path / "cache" / "ucr"]
+
+
+@pytest.mark.parametrize(
+    ("platform", "part"), [("linux", ".cache/pstn"), ("darwin", "Library/Caches/pstn"), ("win32", "pstn/Cache")]
+)
+def test_the_platforms_cache(monkeypatch, platform, part):
+    for name in ("PSTN_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sys.platform", platform)
+    assert cache_folder().as_posix().endswith(part)
+
+
+def test_text_is_bounded_and_must_be_text(tmp_path):
+    path = tmp_path / "t.txt.gz"
+    path.write_bytes(gzip.compress(b"x" * 2_000_000))
+    with pytest.raises(DataError, match="more than 1,000 bytes"):
+        read_text(path, limit=1000)
+    path.write_bytes(b"abc\xff")
+    with pytest.raises(DataError, match="byte 3: is not UTF-8"):
+        read_text(path, limit=1000)
+    path.write_bytes("\ufeffhé".encode())
+    assert read_text(path, limit=1000) == "hé"
+
+
+def test_a_folder_in_place_of_a_file(tmp_path):
+    with pytest.raises(DataError, match="is a folder"):
+        read_text(tmp_path, limit=10)
+
+
+def test_content_sums_do_not_depend_on_packing(tmp_path):
+    (tmp_path / "a").write_bytes(b"content")
+    (tmp_path / "b").write_bytes(gzip.compress(b"content", 1))
+    assert sha256_of_content(tmp_path / "a") == sha256_of_content(tmp_path / "b")
+
+
+def npy(array) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "array", [np.arange(6).reshape(2, 3), np.asfortranarray(np.ones((3, 2), "f4")), np.zeros((0, 4))]
+)
+def test_arrays_come_back(tmp_path, array):
+    (tmp_path / "a.npy").write_bytes(npy(array))
+    assert np.array_equal(read_npy(tmp_path / "a.npy"), array)
+    assert np.array_equal(read_npy(tmp_path / "a.npy", mmap=True), array)
+    assert np.array_equal(parse_npy(npy(array), Path("x.npz"), "x"), array)
+
+
+def test_a_header_that_promises_more(tmp_path):
+    content = npy(np.zeros(10, "u1")).replace(b"(10,)", b"(10000000000000,)".ljust(5))
+    (tmp_path / "a.npy").write_bytes(content)
+    with pytest.raises(DataError, match=r"promises|is not a \.npy"):
+        read_npy(tmp_path / "a.npy")
+    (tmp_path / "b.npy").write_bytes(npy(np.zeros(10, "u1"))[:-1])
+    with pytest.raises(DataError, match=r"header promises 10 bytes.*holds 9"):
+        read_npy(tmp_path / "b.npy")
+
+
+@given(st.binary(max_size=200), st.integers(0, 140))
+def test_any_bytes_are_an_array_or_a_data_error(tmp_path_factory, noise, keep):
+    path = tmp_path_factory.mktemp("fuzz") / "a.npy"
+    path.write_bytes(npy(np.arange(3))[:keep] + noise)
+    array = reads_or_raises(read_npy, path)
+    assert array is None or array.nbytes <= path.stat().st_size
+
+
+def tar_of(path, members) -> None:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content, kind in members:
+            info = tarfile.TarInfo(name)
+            info.type = kind
+            info.size = len(content) if kind == tarfile.REGTYPE else 0
+            info.linkname = "/etc/passwd" if kind in (tarfile.SYMTYPE, tarfile.LNKTYPE) else ""
+            archive.addfile(info, io.BytesIO(content))
+
+
+def test_a_tar_is_unpacked_once(tmp_path):
+    tar_of(tmp_path / "a.tar.gz", [("images/x.jpg", b"jpg", tarfile.REGTYPE), ("labels", b"", tarfile.DIRTYPE)])
+    target = unpack_tar(tmp_path / "a.tar.gz", tmp_path / "out")
+    assert (target / "images" / "x.jpg").read_bytes() == b"jpg"
+    (tmp_path / "a.tar.gz").unlink()
+    assert unpack_tar(tmp_path / "a.tar.gz", tmp_path / "out") == target
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ([("../evil", b"x", tarfile.REGTYPE)], "'../evil' leads out"),
+        ([("ok", b"x", tarfile.REGTYPE), ("/abs", b"x", tarfile.REGTYPE)], "'/abs' leads out"),
+        ([("link", b"", tarfile.SYMTYPE)], "link: is neither a file nor a folder"),
+        ([("hard", b"", tarfile.LNKTYPE)], "hard: is neither"),
+        ([("fifo", b"", tarfile.FIFOTYPE)], "fifo: is neither"),
+        ([("a", b"x", tarfile.REGTYPE), ("a", b"y", tarfile.REGTYPE)], "a: occurs twice"),
+        ([("a", b"x" * 2000, tarfile.REGTYPE)], "more than the limit"),
+        ([], "holds no files"),
+    ],
+)
+def test_bad_tars_leave_nothing(tmp_path, members, message):
+    tar_of(tmp_path / "a.tar.gz", members)
+    with pytest.raises(DataError, match=message) as caught:
+        unpack_tar(tmp_path / "a.tar.gz", tmp_path / "new" / "out", limit=1000)
+    assert "a.tar.gz" in str(caught.value)
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+@pytest.mark.parametrize("keep", [0, 5, 40, -20])
+def test_truncated_tars(tmp_path, keep):
+    tar_of(tmp_path / "a.tar.gz", [("x", os.urandom(5000), tarfile.REGTYPE)])
+    content = (tmp_path / "a.tar.gz").read_bytes()
+    (tmp_path / "a.tar.gz").write_bytes(content[:keep])
+    with pytest.raises(DataError, match="not a whole tar archive"):
+        unpack_tar(tmp_path / "a.tar.gz", tmp_path / "out")
+    assert [p.name for p in tmp_path.iterdir()] == ["a.tar.gz"]
+
+
+def test_zip_members_are_bounded(tmp_path):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("big", bytes(100_000))
+        archive.writestr("small", b"content")
+    with zipfile.ZipFile(path) as archive:
+        assert read_zip_member(archive, "small", path) == b"content"
+        with pytest.raises(DataError, match="big: promises 100,000 bytes"):
+            read_zip_member(archive, "big", path, limit=1000)
+
+
+def test_a_damaged_zip_member(tmp_path):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("small", b"content")
+    path.write_bytes(path.read_bytes().replace(b"content", b"c0ntent", 1))
+    with zipfile.ZipFile(path) as archive, pytest.raises(DataError, match="small: cannot be unpacked"):
+        read_zip_member(archive, "small", path)

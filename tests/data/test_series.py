@@ -1,0 +1,240 @@
+"""Files of series, and the policies that make tensors of them."""
+
+import gzip
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from data_files import reads_or_raises
+from pstn.data import (
+    DataError,
+    RawSeries,
+    read_series,
+    stack_series,
+)
+from pstn.data.labels import as_label
+
+TSV = "1\t0.5\t-1.5\n2\t1e-3\t2\n"
+TS = """# a comment
+@problemName Toy
+@timeStamps false
+@missing false
+@univariate true
+@equalLength true
+@seriesLength 2
+@classLabel true 1 2
+@data
+0.5,-1.5:1
+1e-3,2:2
+"""
+ARFF = """% a comment
+@relation toy
+@attribute att0 numeric
+@attribute att1 numeric
+@attribute target {1,2}
+@data
+0.5,-1.5,1
+1e-3,2,2
+"""
+MULTI_TS = """@problemName Toy
+@univariate false
+@dimensions 2
+@equalLength true
+@seriesLength 3
+@classLabel true up down
+@data
+1,2,3:4,5,6:up
+7,8,9:10,11,12:down
+"""
+MULTI_ARFF = """@relation toy
+@attribute channels relational
+@attribute t0 numeric
+@attribute t1 numeric
+@attribute t2 numeric
+@end channels
+@attribute 'the class' {up, down}
+@data
+'1,2,3\\n4,5,6',up
+'7,8,9\\n10,11,12',down
+"""
+
+
+def write(path, text):
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+@pytest.mark.parametrize(
+    ("suffix", "text"), [(".tsv", TSV), (".ts", TS), (".arff", ARFF), (".csv", TSV.replace("\t", ","))]
+)
+def test_the_formats_agree(tmp_path, suffix, text, packed):
+    series = read_series(write(tmp_path / f"Toy_TRAIN{suffix}{packed}", text))
+    assert [v.tolist() for v in series.values] == [[[0.5, -1.5]], [[0.001, 2.0]]]
+    assert series.labels == ("1", "2")
+
+
+@pytest.mark.parametrize(("suffix", "text"), [(".ts", MULTI_TS), (".arff", MULTI_ARFF)])
+def test_channels(tmp_path, suffix, text):
+    series = read_series(write(tmp_path / f"Toy{suffix}", text))
+    assert series.values[1].tolist() == [[7, 8, 9], [10, 11, 12]]
+    assert series.labels == ("up", "down")
+    assert series.declared == ("up", "down")
+
+
+def test_windows_line_ends(tmp_path):
+    assert read_series(write(tmp_path / "Toy.tsv", TSV.replace("\n", "\r\n"))).labels == ("1", "2")
+    assert read_series(write(tmp_path / "Toy.ts", TS.replace("\n", "\r\n"))).labels == ("1", "2")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("1.0000000e+00", "1"), ("-1", "-1"), ("2.5", "2.5"), ("01", "01"), ("walk", "walk"), (3.0, "3")],
+)
+def test_labels_are_kept(given, kept):
+    assert as_label(given) == kept
+
+
+BAD = {
+    "non-numeric cell": (".tsv", "1\t0.5\tabc\n", "line 1, column 3: 'abc' is not a number"),
+    "underscore": (".tsv", "1\t0.5\t1_0\n", "column 3: '1_0' is not a number"),
+    "infinite": (".tsv", "1\t0.5\tinf\n", "line 1, column 3: 'inf' is not a finite"),
+    "too large": (".tsv", "1\t0.5\t1e39\n", "column 3: '1e39' is not a finite number of float32"),
+    "no values": (".tsv", "1\t0.5\n2\n", "line 2: a label and at least one value"),
+    "no label": (".tsv", "?\t0.5\n", "line 1, column 1: '\\?' is not a label"),
+    "empty": (".tsv", "", "is empty"),
+    "blank": (".tsv", "\n \n", "holds no series"),
+    "binary": (".tsv", "1\t0.5\0\n", "zero byte"),
+    "unknown label": (".ts", TS.replace(":2", ":3"), "line 11: unknown label '3': the header declares 1, 2"),
+    "no data": (".ts", TS.split("@data")[0], "has no @data"),
+    "values first": (".ts", "0.5:1\n" + TS, "line 1: values before"),
+    "length promised": (".ts", TS.replace("0.5,-1.5", "0.5"), "line 10: has length 1, the header promises 2"),
+    "channels promised": (".ts", MULTI_TS.replace(":4,5,6", ""), "line 8: has 1 channel\\(s\\), the header promises 2"),
+    "key twice": (
+        ".ts",
+        TS.replace("@missing false", "@univariate false"),
+        "@univariate occurs twice, first on line 4",
+    ),
+    "class twice": (".ts", TS.replace("true 1 2", "true 1 1.0"), "class '1' is declared twice"),
+    "no classes": (".ts", TS.replace("@classLabel true 1 2", ""), "has no @classLabel"),
+    "targets": (".ts", TS.replace("@classLabel true 1 2", "@targetLabel true"), "regression"),
+    "time stamps": (".ts", TS.replace("timeStamps false", "timeStamps true"), "line 3: series with time stamps"),
+    "bad flag": (".ts", TS.replace("univariate true", "univariate perhaps"), "@univariate must be true or false"),
+    "bad number": (".ts", TS.replace("seriesLength 2", "seriesLength two"), "@serieslength must be a whole number"),
+    "ts cell": (".ts", TS.replace("-1.5", "x"), "line 10, column 2: 'x' is not a number"),
+    "row too short": (".arff", ARFF.replace("0.5,-1.5,1", "0.5,1"), "line 7: has 1 values, the header promises 2"),
+    "arff label": (".arff", ARFF.replace("2,2", "2,9"), "line 8: unknown label '9'"),
+    "arff twice": (".arff", ARFF.replace("att1", "att0"), "line 4: attribute 'att0' occurs twice"),
+    "arff type": (".arff", ARFF.replace("att1 numeric", "att1 string"), "type 'string'"),
+    "arff open list": (".arff", ARFF.replace("{1,2}", "{1,2"), "not closed"),
+    "arff sparse": (".arff", ARFF.replace("0.5,-1.5,1", "{0 0.5}"), "line 7: sparse"),
+    "arff no class": (".arff", ARFF.replace("@attribute target {1,2}\n", ""), "no nominal attribute"),
+    "arff quotes": (".arff", MULTI_ARFF.replace("'1,2", "1,2"), "line 9: channels in quotes"),
+    "arff channel": (".arff", MULTI_ARFF.replace("4,5,6", "4,5"), "line 9: channel 2 has 2 values"),
+    "arff word": (".arff", "hello\n" + ARFF, "line 1: 'hello' is not expected"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_are_named_with_the_line(tmp_path, name):
+    suffix, text, message = BAD[name]
+    path = write(tmp_path / f"Toy_TRAIN{suffix}", text)
+    with pytest.raises(DataError, match=message) as caught:
+        read_series(path)
+    assert str(path) in str(caught.value)
+
+
+def test_truncated_gzip(tmp_path):
+    path = write(tmp_path / "Toy_TRAIN.tsv.gz", TSV * 200)
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(DataError, match="truncated"):
+        read_series(path)
+
+
+def test_a_bomb_is_bounded(tmp_path):
+    path = write(tmp_path / "Toy_TRAIN.tsv.gz", "1\t" + "0" * 3_000_000)
+    with pytest.raises(DataError, match="which is the limit"):
+        read_series(path, limit=1_000_000)
+
+
+def test_other_suffixes_are_refused(tmp_path):
+    with pytest.raises(DataError, match="the name must end in"):
+        read_series(write(tmp_path / "Toy.doc", TSV))
+
+
+mutations = st.lists(
+    st.tuples(
+        st.integers(0, 400), st.sampled_from([*"@,:\t\n'{}?% 0e.-_", "\0", "é", "true", "@data", "NaN", "1e999"])
+    ),
+    max_size=6,
+)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text"), [(".tsv", TSV), (".ts", TS), (".arff", ARFF), (".ts", MULTI_TS), (".arff", MULTI_ARFF)]
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(mutations=mutations, cut=st.integers(0, 400))
+def test_changed_files_read_or_raise_data_error(tmp_path_factory, suffix, text, mutations, cut):
+    for at, new in mutations:
+        at %= len(text)
+        text = text[:at] + new + text[at + 1 :]
+    path = write(tmp_path_factory.mktemp("fuzz") / f"Toy{suffix}", text[: max(0, len(text) - cut % 50)])
+    series = reads_or_raises(read_series, path)
+    if series is not None:
+        assert len(series.values) == len(series.labels) == len(series.lines) > 0
+        assert all(v.ndim == 2 and not np.isinf(v).any() for v in series.values)
+        for policy in ("refuse", "resample", "pad"):
+            reads_or_raises(lambda p, s=series, policy=policy: stack_series([s], policy), path)
+
+
+def raw(*values, path="toy.tsv"):
+    arrays = tuple(np.atleast_2d(np.array(v, dtype=float)) for v in values)
+    return RawSeries(path, arrays, ("a",) * len(arrays), tuple(range(1, len(arrays) + 1)))
+
+
+nan = float("nan")
+
+
+def test_refuse_names_the_series():
+    with pytest.raises(DataError, match=r"toy.tsv: line 2: has length 2, others have 3.*resample"):
+        stack_series([raw([1, 2, 3], [1, 2])])
+    with pytest.raises(DataError, match=r"line 2: 1 value\(s\) are missing"):
+        stack_series([raw([1, 2, 3], [1, nan, 3])])
+
+
+def test_nan_at_the_end_is_a_shorter_series():
+    with pytest.raises(DataError, match="line 2: has length 2"):
+        stack_series([raw([1, 2, 3], [1, 2, nan])])
+    (x, mask), *_ = stack_series([raw([1, 2, nan], [3, 4, nan])])
+    assert x.tolist() == [[[1, 2]], [[3, 4]]]
+    assert mask is None
+
+
+def test_resample():
+    train, test = stack_series([raw([0, 1, 2, 3, 4], [0, nan, 4]), raw([1, 2, 3, 4, 5, 6, 7, 8, 9])], "resample")
+    assert train[0][0, 0].tolist() == [0, 1, 2, 3, 4]
+    assert train[0][1, 0].tolist() == [0, 1, 2, 3, 4]
+    assert test[0][0, 0].tolist() == [1, 3, 5, 7, 9]  # to the length of the training part
+    (x, _), *_ = stack_series([raw([nan, 2, 3])], "resample")
+    assert x[0, 0].tolist() == [2, 2, 3]
+
+
+def test_pad():
+    train, test = stack_series([raw([1, 2], [3, nan, 5]), raw([1, 2, 3, 4])], "pad")
+    assert train[0].tolist() == [[[1, 2, 0, 0]], [[3, 0, 5, 0]]]
+    assert train[1].tolist() == [[True, True, False, False], [True, False, True, False]]
+    assert test[1].all()
+
+
+def test_no_value_at_all():
+    for policy in ("refuse", "resample", "pad"):
+        with pytest.raises(DataError, match="line 2: the series holds no value"):
+            stack_series([raw([1, 2], [nan, nan])], policy)
+
+
+def test_channels_must_agree():
+    with pytest.raises(DataError, match="line 2: has 2 channels, others have 1"):
+        stack_series([raw([1, 2], [[1, 2], [3, 4]])])

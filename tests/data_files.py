@@ -1,0 +1,64 @@
+"""Small files of every kind, for the tests of the data."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pstn.data import DataError
+
+REAL = os.environ.get("PSTN_DATA", "").strip()
+needs_real = pytest.mark.skipif(not REAL, reason="PSTN_DATA is not set")
+
+
+def idx_bytes(array: np.ndarray) -> bytes:
+    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+def write_idx(path: Path, array: np.ndarray) -> Path:
+    content = idx_bytes(array)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+def save_image(path: Path, width: int, height: int, seed: int = 0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+def mtsd_box(label, xmin, ymin, xmax, ymax, key="k"):
+    return {"key": key, "label": label, "bbox": {"xmin": xmin, "ymin": ymin, "xmax": xmax, "ymax": ymax}}
+
+
+def mtsd_annotation(objects, width=400, height=300, ispano=False):
+    return {"width": width, "height": height, "ispano": ispano, "objects": objects}
+
+
+def write_mtsd(root: Path, annotations: dict, splits: dict) -> None:
+    base = root / "mtsd_v2_fully_annotated"
+    (base / "annotations").mkdir(parents=True, exist_ok=True)
+    (base / "splits").mkdir(exist_ok=True)
+    for key, content in annotations.items():
+        (base / "annotations" / f"{key}.json").write_text(json.dumps(content))
+    for name, keys in splits.items():
+        (base / "splits" / f"{name}.txt").write_text("\n".join(keys) + "\n")
+
+
+def reads_or_raises(read, path):
+    """What `read` makes of a file, or None where it raises a DataError; anything else it raises is a failure."""
+    try:
+        return read(path)
+    except DataError as error:
+        named = str(error)
+    assert Path(path).name in named
+    return None

@@ -1,0 +1,28 @@
+"""Every family of transformations, with thetas that make sense for it: the list that invariants are tested on."""
+
+import torch
+
+import pstn
+
+FAMILIES = {
+    "rotation": pstn.Rotation(),
+    "translation": pstn.Translation(),
+    "translation-1d": pstn.Translation(ndim=1),
+    "translation-3d": pstn.Translation(ndim=3),
+    "shift": pstn.Translation(scale=1.0),
+    "crop": pstn.Crop(),
+    "crop-log": pstn.Crop(scale="log"),
+    "crop-1d": pstn.Crop(ndim=1),
+    "crop-3d": pstn.Crop(ndim=3),
+    "similarity": pstn.Similarity(),
+    "similarity-log": pstn.Similarity(scale="log"),
+    "affine": pstn.Affine(),
+    "affine-3d": pstn.Affine(ndim=3),
+}
+SIZES = {1: (9,), 2: (5, 7), 3: (3, 4, 5)}
+
+
+def near_identity(family, *shape, spread=0.3, dtype=torch.float64, generator=None):
+    """Thetas (*shape, D) within `spread` of where the family starts, far from collapse."""
+    noise = torch.rand(*shape, family.dim, dtype=dtype, generator=generator) * 2 - 1
+    return family.initial().to(dtype) + spread * noise

@@ -1,0 +1,210 @@
+"""Classifiers: parameter counts, averaging, chunks, parameter groups."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import pstn
+
+
+def count(model):
+    return sum(p.numel() for p in model.parameters())
+
+
+def test_parameter_counts_of_the_paper():
+    assert count(pstn.nn.mnist_cnn()) == 28_086
+    assert count(pstn.nn.mnist_stn()) == 28_726
+    assert count(pstn.nn.mnist_pstn()) == 26_662
+
+
+def test_series_networks_have_about_1_2_million_parameters():
+    alone = pstn.nn.SeriesClassifier(1, classes=14)
+    localizer = pstn.nn.SeriesLocalizer(1)
+    head = pstn.nn.SeriesClassifier(1, classes=14, filters=(196, 256, 256, 256, 64))
+    assert count(alone) == pytest.approx(1.2e6, rel=0.01)
+    assert count(localizer) + count(head) == pytest.approx(1.2e6, rel=0.01)
+    for kernel_even in (pstn.nn.SeriesLocalizer(2), pstn.nn.SeriesClassifier(2, classes=3)):
+        assert kernel_even(torch.randn(4, 2, 31)).shape[0] == 4
+
+
+def test_prediction_is_the_mean_of_the_samples_probabilities():
+    model = pstn.nn.mnist_pstn(var_init=0.0).eval()
+    p = model(torch.rand(3, 1, 28, 28))
+    assert p.sample_log_probs.shape == (10, 3, 10)
+    assert p.theta.shape == (10, 3, 4)
+    torch.testing.assert_close(p.probs, p.sample_log_probs.exp().mean(0))
+    torch.testing.assert_close(p.probs.sum(-1), torch.ones(3))
+    torch.testing.assert_close(p.entropy, torch.distributions.Categorical(p.probs).entropy())
+    expected = p.entropy - torch.distributions.Categorical(p.sample_log_probs.exp()).entropy().mean(0)
+    torch.testing.assert_close(p.mutual_information, expected, rtol=1e-3, atol=1e-6)
+    assert (p.mutual_information > 0).all()
+
+
+def test_samples_by_mode():
+    model = pstn.nn.mnist_pstn()
+    x = torch.rand(2, 1, 28, 28)
+    assert model.train()(x).theta.shape[0] == 1
+    assert model.eval()(x).theta.shape[0] == 10
+    assert model(x, samples=3).theta.shape[0] == 3
+    assert model(x, noise=torch.rand(7, 2, 4)).theta.shape[0] == 7
+    assert pstn.nn.mnist_stn()(x, samples=3).theta.shape[0] == 1
+    with pytest.raises(ValueError, match="samples must be at least 1, got 0"):
+        model(x, samples=0)
+
+
+def test_exact_under_a_generator():
+    model = pstn.nn.mnist_pstn().eval()
+    x = torch.rand(2, 1, 28, 28)
+    first, second = (model(x, generator=torch.Generator().manual_seed(1)).log_probs for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_chunks_change_nothing_but_memory(training):
+    x, y, noise = torch.rand(3, 1, 28, 28), torch.arange(3), torch.rand(7, 3, 4)
+    whole = pstn.nn.mnist_pstn(var_init=0.0).train(training)
+    whole.classifier.head[2].p = 0.0
+    results = []
+    for chunk_size in (None, 1, 3, 7, 20):
+        whole.chunk_size = chunk_size
+        whole.zero_grad()
+        p = whole(x, noise=noise)
+        pstn.elbo_loss(p, y, kl_weight=1e-3).backward()
+        results.append((p.sample_log_probs.detach(), [q.grad.clone() for q in whole.parameters()]))
+    for log_probs, gradients in results[1:]:
+        torch.testing.assert_close(log_probs, results[0][0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(gradients, results[0][1], rtol=1e-3, atol=1e-5)
+
+
+def test_chunks_bound_the_memory_kept_for_the_backward_pass():
+    def kept(samples, chunk_size):
+        storages = {}
+
+        def note(tensor):
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        model = pstn.nn.mnist_pstn()
+        model.chunk_size = chunk_size
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+            prediction = model(torch.rand(4, 1, 28, 28), samples=samples)
+        del prediction
+        return sum(storages.values())
+
+    assert kept(64, None) > 20 * kept(64, 2)
+    assert kept(64, 2) < 1.5 * kept(4, 2)
+
+
+def test_dropout_is_the_same_when_a_chunk_is_recomputed():
+    model = pstn.nn.mnist_pstn(var_init=0.0).double().train()
+    model.chunk_size = 2
+    x, y, noise = torch.rand(3, 1, 28, 28).double(), torch.arange(3), torch.rand(4, 3, 4).double()
+
+    def loss():
+        torch.manual_seed(11)
+        return pstn.elbo_loss(model(x, noise=noise), y, kl_weight=1e-3)
+
+    loss().backward()
+    weight = model.classifier.head[3].bias
+    step = torch.zeros_like(weight)
+    step[4] = 1e-5
+    with torch.no_grad():
+        weight += step
+        up = loss()
+        weight -= 2 * step
+        down = loss()
+    assert weight.grad[4].item() == pytest.approx((up - down).item() / 2e-5, rel=1e-4)
+
+
+def test_parameter_groups():
+    model = pstn.nn.mnist_pstn()
+    localizer, classifier = model.parameter_groups(lr=1e-2, localizer_factor=0.1, weight_decay=0.01)
+    assert localizer["lr"] == pytest.approx(1e-3)
+    assert classifier["lr"] == 1e-2
+    assert sum(p.numel() for g in (localizer, classifier) for p in g["params"]) == 26_662
+    assert localizer["weight_decay"] == 0.01
+    with pytest.raises(ValueError, match="localizer_factor must be a finite number above 0"):
+        model.parameter_groups(lr=1e-2, localizer_factor=0.0)
+
+
+def test_source_of_a_higher_resolution():
+    layer = pstn.SpatialTransformer(pstn.Similarity(), pstn.nn.ConvLocalizer(1, (28, 28)), size=(28, 28))
+    model = pstn.PSTN(layer, pstn.nn.ConvClassifier(3, (28, 28), classes=5)).eval()
+    assert model(torch.rand(2, 1, 28, 28), source=torch.rand(2, 3, 100, 80)).log_probs.shape == (2, 5)
+    with pytest.raises(ValueError, match=r"x must have shape \(B, 3, 28, 28\)"):
+        model(torch.rand(2, 1, 28, 28))
+    foreign = pstn.PSTN(layer, nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten()))
+    with pytest.raises(ValueError, match=r"x \(or source\) must have 3 channels for the classifier"):
+        foreign(torch.rand(2, 1, 28, 28))
+
+
+def test_series_and_volumes():
+    for ndim, size in [(1, (40,)), (3, (10, 10, 10))]:
+        body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(size), 3))
+        layer = pstn.SpatialTransformer(pstn.Crop(ndim=ndim), pstn.nn.ConvLocalizer(1, size, (2, 3), kernel=2))
+        assert pstn.PSTN(layer, body).eval()(torch.rand(2, 1, *size)).log_probs.shape == (2, 3)
+
+
+def test_hooks_on_the_layer_fire():
+    model, calls = pstn.nn.mnist_pstn(), []
+    model.layer.register_forward_hook(lambda *_: calls.append(1))
+    model(torch.rand(2, 1, 28, 28))
+    assert calls == [1]
+
+
+def test_parameters_shared_by_localizer_and_classifier_are_in_one_group():
+    body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model = pstn.wrap(nn.Sequential(body, nn.Linear(4, 3)), localizer=body, freeze=False)
+    torch.optim.Adam(model.parameter_groups(lr=1e-3))
+    localizer, classifier = model.parameter_groups(lr=1e-3)
+    assert {id(p) for p in body.parameters()} <= {id(p) for p in localizer["params"]}
+    assert len(classifier["params"]) == 2
+
+
+def test_nan_in_the_classifier_is_an_error():
+    model = pstn.nn.mnist_pstn()
+    model.classifier.head[3].bias.data[0] = float("nan")
+    with pytest.raises(ValueError, match=r"logits must be finite.*the classifier returned them"):
+        model(torch.rand(2, 1, 28, 28))
+
+
+class Returns(nn.Module):
+    def __init__(self, output):
+        super().__init__()
+        self.output = output
+
+    def forward(self, x):
+        return self.output
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: pstn.PSTN(nn.Flatten(), nn.Flatten()), TypeError, "layer must be a pstn.SpatialTransformer"),
+        (lambda: pstn.PSTN(pstn.nn.mnist_pstn().layer, len), TypeError, "classifier must be a torch.nn.Module"),
+        (
+            lambda: pstn.PSTN(pstn.nn.mnist_pstn().layer, nn.Flatten(), 0),
+            ValueError,
+            "train_samples must be at least 1",
+        ),
+        (
+            lambda: pstn.PSTN(pstn.nn.mnist_pstn().layer, nn.Flatten(), 1, 0),
+            ValueError,
+            "test_samples must be at least",
+        ),
+        (lambda: pstn.PSTN(pstn.nn.mnist_pstn().layer, nn.Flatten(), chunk_size=0), ValueError, "chunk_size must be"),
+        (lambda: pstn.STN(pstn.nn.mnist_pstn().layer, nn.Flatten()), ValueError, "probabilistic=False"),
+    ],
+)
+def test_bad_settings_are_named(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+@pytest.mark.parametrize("output", [torch.rand(2, 3, 4), torch.rand(3, 4), {"logits": 1}])
+def test_a_classifier_that_returns_no_logits_is_named(output):
+    model = pstn.PSTN(pstn.nn.mnist_pstn().layer, Returns(output))
+    with pytest.raises(ValueError, match=r"classifier must return logits of shape \(N, K\)"):
+        model(torch.rand(2, 1, 28, 28))

@@ -1,0 +1,94 @@
+"""Wrapping a classifier that somebody already has."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import pstn
+
+
+def backbone(channels=3):
+    return nn.Sequential(
+        nn.Conv2d(channels, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4, 5),
+    )
+
+
+def train_step(model, x, y):
+    model.train()
+    optimiser = torch.optim.SGD(model.parameter_groups(lr=1.0, localizer_factor=1.0))
+    pstn.elbo_loss(model(x), y, kl_weight=0.1).backward()
+    optimiser.step()
+
+
+def test_a_frozen_classifier_stays_as_it_is():
+    classifier = backbone()
+    before = {name: tensor.clone() for name, tensor in classifier.state_dict().items()}
+    model = pstn.wrap(classifier, transform="similarity", in_channels=3, freeze=True)
+    start = model.layer.variance_head.last.bias.clone()
+    train_step(model, torch.rand(6, 3, 40, 30), torch.arange(6) % 5)
+    assert model.training
+    assert not any(module.training for module in classifier.modules())
+    assert all(p.grad is None for p in classifier.parameters())
+    for name, tensor in classifier.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    assert not torch.equal(start, model.layer.variance_head.last.bias)
+    assert [group["name"] for group in model.parameter_groups(lr=1.0)] == ["localizer"]
+
+
+def test_an_unfrozen_classifier_learns():
+    classifier = backbone()
+    before = classifier[6].weight.clone()
+    model = pstn.wrap(classifier, in_channels=3, freeze=False)
+    train_step(model, torch.rand(6, 3, 40, 30), torch.arange(6) % 5)
+    assert classifier.training
+    assert not torch.equal(before, classifier[6].weight)
+
+
+def test_nearly_the_classifier_itself_at_the_start():
+    classifier = backbone().eval()
+    x = torch.rand(3, 3, 40, 30)
+    model = pstn.wrap(classifier, in_channels=3, var_init=-30.0).eval()
+    torch.testing.assert_close(model(x).log_probs, classifier(x).log_softmax(-1), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("transform", "ndim"),
+    [("rotation", 2), ("translation", 2), ("crop", 2), ("crop-log", 2), ("affine", 2), ("crop", 1), ("affine", 3)],
+)
+def test_families_by_name_in_every_dimension(transform, ndim):
+    size = (70, 40, 20)[:ndim]
+    classifier = nn.Sequential(nn.Flatten(), nn.Linear(2 * math.prod(size), 3))
+    model = pstn.wrap(classifier, transform, in_channels=2, ndim=ndim)
+    assert model.eval()(torch.rand(2, 2, *size)).log_probs.shape == (2, 3)
+
+
+def test_called_by_position():
+    assert isinstance(pstn.wrap(backbone(1), "similarity", 1, False).classifier, nn.Sequential)
+
+
+def test_own_parts_and_sizes():
+    localizer = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten())
+    model = pstn.wrap(backbone(), pstn.Crop(), localizer=localizer, size=(16, 16), test_samples=3, fill=(0.1, 0.2, 0.3))
+    p = model.eval()(torch.rand(2, 3, 50, 50))
+    assert p.theta.shape == (3, 2, 3)
+
+
+def test_bad_settings_are_named():
+    with pytest.raises(TypeError, match=r"classifier must be a torch\.nn\.Module"):
+        pstn.wrap(len)
+    with pytest.raises(ValueError, match=r"transform .* must be one of .*'similarity'"):
+        pstn.wrap(backbone(), "similarty")
+    with pytest.raises(ValueError, match=r"localizer_size must hold 2 whole number.*got 0"):
+        pstn.wrap(backbone(), localizer_size=0)
+    with pytest.raises(ValueError, match="ndim must be one of 1, 2, 3, got 4"):
+        pstn.wrap(backbone(), ndim=4)
+    with pytest.raises(ValueError, match=r"x must have shape \(B, 3, 32, 32\), got \(2, 1, 32, 32\)"):
+        pstn.wrap(backbone(), in_channels=3)(torch.rand(2, 1, 40, 40))

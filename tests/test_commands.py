@@ -1,0 +1,66 @@
+"""The command line as a person uses it."""
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import pstn
+from pstn.commands import app
+from pstn.files import write_atomically
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, arguments)
+
+
+def test_help_and_version():
+    assert "demo" in run("--help").output
+    assert run("--version").output.strip() == pstn.__version__
+
+
+def test_demo_prints_a_table_and_saves_a_picture_and_weights(tmp_path):
+    result = run("demo", "--out", str(tmp_path), "--epochs", "1", "--images", "20")
+    assert result.exit_code == 0, result.output
+    for word in ("CNN", "STN", "P-STN", "accuracy", "NLL", "calibration error", "seconds"):
+        assert word in result.output
+    assert (tmp_path / "looks.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "cnn.safetensors",
+        "looks.png",
+        "pstn.safetensors",
+        "stn.safetensors",
+    ]
+
+
+def test_a_mistake_is_one_line_and_a_non_zero_exit(tmp_path):
+    result = run("demo", "--out", str(tmp_path), "--images", "7")
+    assert result.exit_code == 2
+    assert "images must be a multiple of 10" in result.output
+    (tmp_path / "file").touch()
+    result = run("demo", "--out", str(tmp_path / "file"), "--epochs", "1", "--images", "10")
+    assert result.exit_code == 2
+    assert "file" in result.output
+
+
+def test_without_typer_it_says_what_to_install():
+    code = "import sys; sys.modules['typer'] = None; from pstn.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "pip install 'pstn[cli]'" in done.stderr
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path):
+    target = tmp_path / "note.txt"
+    target.write_text("old")
+
+    def fail():
+        with write_atomically(target) as draft:
+            draft.write_text("half")
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        fail()
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]

@@ -1,0 +1,27 @@
+"""The trainer on a GPU: the same steps as on the CPU, stacked and alone."""
+
+import pytest
+import torch
+
+import pstn
+from pstn.training import Population, Recipe, make_members
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def train(models, device: str, steps: int = 5, **options) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.rand(40, 1, 28, 28, generator=generator), torch.arange(40) % 10
+    members = make_members(len(models), kl_weight=1e-3, weight_decay=0.01)
+    with Population(models, x, y, members, Recipe(epochs=10), device=device, workers=False, **options) as population:
+        population.fit(until=steps)
+        return population.tensors()["rows"]
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("conv", ["library", "matmul"])
+def test_graphs_take_the_steps_of_the_cpu(groups, conv):
+    models = [pstn.nn.mnist_pstn() for _ in range(3)]
+    expected = train(models, "cpu", groups=1)
+    found = train(models, "cuda", groups=groups, conv=conv)
+    assert float((found - expected).abs().max()) < 2e-5

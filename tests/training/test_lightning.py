@@ -1,0 +1,121 @@
+"""The Lightning module: trains, logs, and takes the same steps in two processes as in one."""
+
+import logging
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import pstn
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    pl = pytest.importorskip("lightning.pytorch")
+    from pstn.training.lightning import LitData, LitPSTN
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own advice, and what it warns of in others
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
+
+def make_model() -> pstn.PSTN:
+    torch.manual_seed(0)
+    localizer = pstn.nn.ConvLocalizer(1, (12, 12), filters=(2, 3), kernel=3)
+    classifier = pstn.nn.ConvClassifier(1, (12, 12), classes=4, filters=(3, 4), hidden=6, kernel=3, dropout=0.0)
+    return pstn.PSTN(pstn.SpatialTransformer(pstn.Similarity(), localizer), classifier, train_samples=2)
+
+
+def make_data(**options) -> LitData:
+    generator = torch.Generator().manual_seed(1)
+    x, y = torch.rand(16, 1, 12, 12, generator=generator), torch.arange(16) % 4
+    return LitData(x, y, valid=(x, y), test=(x, y), **options)
+
+
+class KeepGradients(pl.Callback):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_before_optimizer_step(self, trainer, module, optimizer) -> None:
+        if trainer.global_rank == 0:
+            torch.save([p.grad.clone() for p in module.parameters()], self.path / f"{trainer.global_step}.pt")
+
+
+def make_trainer(folder: Path, **options) -> pl.Trainer:
+    settings = {"accelerator": "cpu", "devices": 1, "logger": False, "enable_progress_bar": False, **options}
+    return pl.Trainer(
+        default_root_dir=folder, enable_model_summary=False, enable_checkpointing=False, log_every_n_steps=1, **settings
+    )
+
+
+def test_trains_with_clipping_accumulation_and_a_schedule(tmp_path):
+    model = make_model()
+    before = [p.detach().clone() for p in model.parameters()]
+    module = LitPSTN(model, kl_weight=1e-3, lr_step=1, weight_decay=0.01)
+    trainer = make_trainer(tmp_path, max_epochs=2, gradient_clip_val=1.0, accumulate_grad_batches=2)
+    trainer.fit(module, make_data(batch_size=4))
+    assert trainer.global_step == 4
+    assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-3 * 0.1 * 0.01)
+    assert {"train_loss", "train_kl", "val_nll", "val_accuracy"} <= set(trainer.callback_metrics)
+
+
+def test_one_step_is_the_elbo_of_the_batch(tmp_path):
+    model = make_model()
+    module = LitPSTN(model, kl_weight=1e-2, seed=3)
+    make_trainer(tmp_path, max_steps=1, limit_val_batches=0, callbacks=[KeepGradients(tmp_path)]).fit(
+        module, make_data(batch_size=16, shuffle=False)
+    )
+    from pstn.training.noise import stream_keys, uniform
+
+    data, fresh = make_data(), make_model()
+    x, y = data.parts["train"]
+    noise = uniform(stream_keys([3], "theta"), 0, 1, (2, 16, 4))[0, 0]
+    pstn.elbo_loss(fresh.train()(x, noise=noise), y, 1e-2).backward()
+    found = torch.load(tmp_path / "0.pt")
+    for parameter, grad in zip(fresh.parameters(), found, strict=True):
+        torch.testing.assert_close(parameter.grad, grad)
+
+
+def test_tensorboard_gets_the_posterior_samples(tmp_path):
+    pytest.importorskip("tensorboard")
+    from lightning.pytorch.loggers import TensorBoardLogger
+
+    logger = TensorBoardLogger(tmp_path)
+    seen = []
+    logger.experiment.add_image = lambda name, image, step: seen.append((name, image.shape))
+    make_trainer(tmp_path, max_epochs=1, logger=logger, num_sanity_val_steps=0).fit(
+        LitPSTN(make_model()), make_data(batch_size=8)
+    )
+    assert seen == [("posterior samples", (1, 8 * 12, 8 * 12))]
+
+
+def test_other_classifiers_train_too(tmp_path):
+    module = LitPSTN(nn.Sequential(nn.Flatten(), nn.Linear(144, 4)))
+    trainer = make_trainer(tmp_path, fast_dev_run=True)
+    trainer.fit(module, make_data(batch_size=8))
+    trainer.test(module, make_data(batch_size=8))
+    assert 0 <= trainer.callback_metrics["val_accuracy"] <= 1
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_gradients_of_one(tmp_path):
+    from lightning.pytorch.strategies import DDPStrategy
+
+    folders = {devices: tmp_path / str(devices) for devices in (1, 2)}
+    for devices, folder in folders.items():
+        folder.mkdir()
+        strategy = DDPStrategy(process_group_backend="gloo", start_method="spawn") if devices > 1 else "auto"
+        make_trainer(
+            folder,
+            max_steps=2,
+            devices=devices,
+            strategy=strategy,
+            limit_val_batches=0,
+            callbacks=[KeepGradients(folder)],
+        ).fit(LitPSTN(make_model(), kl_weight=1e-3), make_data(batch_size=8 // devices))
+    for step in range(2):
+        alone, shared = (torch.load(folders[devices] / f"{step}.pt") for devices in (1, 2))
+        assert max(float(g.abs().max()) for g in alone) > 1e-3
+        for a, b in zip(alone, shared, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)

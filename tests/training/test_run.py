@@ -1,0 +1,252 @@
+"""Runs that survive: settings, checkpoints, resuming, commands."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+import pstn
+from pstn.training import Population, Recipe, make_members
+from pstn.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from pstn.training.commands import register
+from pstn.training.run import evaluate_run, train
+from pstn.training.settings import SettingsError, TrainSettings, read_settings, write_settings
+
+app = typer.Typer(pretty_exceptions_enable=False)
+register(app)
+
+
+def run_command(*arguments: object):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> str:
+    """Small images that an .npz file holds."""
+    import numpy as np
+
+    generator = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("data") / "small.npz"
+    x, y = generator.random((32, 16, 16), np.float32)[..., None], np.arange(32) % 3
+    np.savez(path, x_train=x, y_train=y, x_test=x[:6], y_test=y[:6])
+    return str(path)
+
+
+def small(data: str, out: Path, **values) -> TrainSettings:
+    return TrainSettings(data=data, out=str(out), **{"epochs": 3, "models": 2, "batch_size": 8, "groups": 1, **values})
+
+
+def final_weights(folder: Path) -> list[dict[str, torch.Tensor]]:
+    return [load_file(folder / f"model-{i}.safetensors") for i in range(2)]
+
+
+def same(a: list[dict[str, torch.Tensor]], b: list[dict[str, torch.Tensor]]) -> bool:
+    return all(x.keys() == y.keys() and all(torch.equal(x[k], y[k]) for k in x) for x, y in zip(a, b, strict=True))
+
+
+def test_settings_go_to_yaml_and_back(tmp_path):
+    settings = TrainSettings(models=2, kl_weight=[1e-3, 3e-4], lr_step=10, compile=True)
+    write_settings(tmp_path / "s.yaml", settings)
+    assert TrainSettings.from_dict(read_settings(tmp_path / "s.yaml")) == settings
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"epoch": 3}, "'epoch' is not a setting; did you mean 'epochs'?"),
+        ({"batch-size": 3}, "did you mean 'batch_size'?"),
+        ({"qqq": 3}, "known are data, out"),
+        ({"epochs": "many"}, "epochs must be a whole number, got 'many'"),
+        ({"epochs": True}, "epochs must be a whole number"),
+        ({"model": "vit"}, "model must be one of cnn, stn, pstn"),
+        ({"kl_weight": [1, 2, 3]}, "one number or one for each of 1 models, got 3"),
+        ({"valid_fraction": 1.5}, "below 1"),
+    ],
+)
+def test_settings_refuse_with_a_suggestion(values, message):
+    with pytest.raises(SettingsError, match=message.replace("?", r"\?")):
+        TrainSettings.from_dict(values)
+
+
+def test_yaml_numbers_without_a_point_are_numbers(tmp_path):
+    (tmp_path / "s.yaml").write_text("kl_weight: 1e-3\nlr: [1e-3]\nepochs: 5\n")
+    settings = TrainSettings.from_dict(read_settings(tmp_path / "s.yaml"))
+    assert (settings.kl_weight, settings.lr, settings.epochs) == ([1e-3], [1e-3], 5)
+
+
+def test_a_checkpoint_continues_to_the_same_bits(tmp_path):
+    x, y = torch.rand(24, 1, 28, 28, generator=torch.Generator().manual_seed(0)), torch.arange(24) % 10
+    torch.manual_seed(0)
+    models = [pstn.nn.mnist_pstn() for _ in range(2)]
+    members = make_members(2, kl_weight=1e-3, train=torch.arange(16), valid=torch.arange(16, 24))
+
+    def fresh() -> Population:
+        return Population(models, x, y, members, Recipe(epochs=3, patience=5), groups=1)
+
+    whole = fresh()
+    whole.fit()
+    first = fresh()
+    first.fit(until=3)  # in the middle of an epoch
+    save_checkpoint(tmp_path / "c.safetensors", first, {"note": 1})
+    second = fresh()
+    load_checkpoint(tmp_path / "c.safetensors", second)
+    second.fit()
+    assert all(torch.equal(a, b) for a, b in zip(whole.tensors().values(), second.tensors().values(), strict=True))
+    assert second.progress.best == whole.progress.best
+    assert [e["loss"] for e in second.progress.history] == [pytest.approx(e["loss"]) for e in whole.progress.history]
+
+
+def test_a_foreign_checkpoint_is_refused(tmp_path):
+    x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
+    save_checkpoint(tmp_path / "c.safetensors", Population([pstn.nn.mnist_cnn()], x, y, recipe=Recipe(epochs=1)))
+    other = Population([pstn.nn.mnist_cnn()], x, y, make_members(1, seed=[4]), Recipe(epochs=1))
+    with pytest.raises(CheckpointError, match="belongs to other models"):
+        load_checkpoint(tmp_path / "c.safetensors", other)
+    (tmp_path / "half.safetensors").write_bytes((tmp_path / "c.safetensors").read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match="not a readable checkpoint"):
+        load_checkpoint(tmp_path / "half.safetensors", other)
+
+
+def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
+    population = Population([pstn.nn.mnist_cnn()], x, y, recipe=Recipe(epochs=1))
+    save_checkpoint(tmp_path / "c.safetensors", population)
+    before = (tmp_path / "c.safetensors").read_bytes()
+    population.fit()
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        save_checkpoint(tmp_path / "c.safetensors", population)
+    assert (tmp_path / "c.safetensors").read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["c.safetensors"]
+
+
+def test_train_writes_a_whole_run_and_evaluate_agrees(data, tmp_path):
+    outcome = train(small(data, tmp_path / "run"), say=lambda _: None)
+    assert outcome.finished
+    names = {p.name for p in (tmp_path / "run").iterdir()}
+    assert {"settings.yaml", "checkpoint.safetensors", "results.json", "model-0.safetensors"} <= names
+    assert TrainSettings.from_dict(read_settings(tmp_path / "run" / "settings.yaml")) == small(data, tmp_path / "run")
+    assert evaluate_run(tmp_path / "run") == outcome.scores
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["history"][-1]["epoch"] == 3
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(data, tmp_path, monkeypatch):
+    train(small(data, tmp_path / "whole"), say=lambda _: None)
+    said: list[str] = []
+    from pstn.training import run as room
+
+    real = room.Display.update
+
+    def press(self, progress) -> None:
+        real(self, progress)
+        if progress.step == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(room.Display, "update", press)
+    outcome = train(small(data, tmp_path / "cut"), say=said.append)
+    assert not outcome.finished
+    assert said[-1].endswith(f"pstn train --resume --out {tmp_path / 'cut'}")
+    monkeypatch.setattr(room.Display, "update", real)
+    assert train(TrainSettings(out=str(tmp_path / "cut")), resume=True).finished
+    assert same(final_weights(tmp_path / "whole"), final_weights(tmp_path / "cut"))
+
+
+def test_refusals_come_before_training(data, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    found = run_command("train", data, "--out", tmp_path / "file" / "run", "--epochs", 1)
+    assert found.exit_code == 2
+    assert "cannot write to the run's folder" in found.output
+    found = run_command("train", data, "--out", tmp_path / "none", "--resume")
+    assert "holds no run to resume" in found.output
+    usage = type("Usage", (), {"free": 1000})
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr(Population, "fit", lambda *_, **__: pytest.fail("trained"))
+    found = run_command("train", data, "--out", tmp_path / "full", "--epochs", 1)
+    assert found.exit_code == 2
+    assert "0 MiB are free" in found.output
+
+
+def test_commands_read_config_options_and_name_mistakes(data, tmp_path):
+    config = tmp_path / "c.yaml"
+    config.write_text(f"data: {data}\nepochs: 9\nmodels: 2\nkl_weight: [1e-3, 1e-4]\n")
+    out = tmp_path / "run"
+    found = run_command("train", "--config", config, "--epochs", 1, "--out", out)
+    assert found.exit_code == 0, found.output
+    settings = TrainSettings.from_dict(read_settings(out / "settings.yaml"))
+    assert (settings.epochs, settings.models, settings.kl_weight) == (1, 2, [1e-3, 1e-4])
+    again = run_command("train", "--config", config, "--out", out)
+    assert again.exit_code == 2
+    assert "holds a run already" in again.output
+    scores = json.loads(run_command("evaluate", out, "--json").output)
+    assert len(scores["nll"]) == 2
+    config.write_text("epoch: 3\n")
+    assert "did you mean 'epochs'?" in run_command("train", "--config", config).output
+
+
+def test_a_run_reports_collapses_once(data, tmp_path):
+    said: list[str] = []
+    outcome = train(small(data, tmp_path / "run", model="stn", lr=[1e-9], save_every=0.0), say=said.append)
+    assert [text for text in outcome.problems if "identity for every input" in text and "model 0" in text]
+    assert len(said) == len(set(said))
+
+
+def test_progress_shows_on_a_terminal_and_is_quiet_elsewhere(monkeypatch, capsys):
+    import sys as system
+
+    from pstn.training.progress import Display
+
+    x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
+    for terminal in (False, True):
+        population = Population([pstn.nn.mnist_cnn()], x, y, recipe=Recipe(epochs=1))
+        monkeypatch.setattr(system.stderr, "isatty", lambda answer=terminal: answer, raising=False)
+        with Display(population) as display:
+            population.fit(lambda progress, display=display: display.update(progress))
+        shown = capsys.readouterr().err
+        assert ("epoch 1/1" in shown and "accuracy" in shown and "KL" in shown) == terminal
+
+
+KILLS = 10
+
+
+@pytest.mark.slow
+def test_kill_at_random_moments_loses_nothing(data, tmp_path):
+    """Ten runs, each killed once or more at a random moment and resumed: all end with the same weights."""
+    options = ["--epochs", "25", "--models", "2", "--batch-size", "8", "--groups", "1", "--save-every", "0.05"]
+    code = "import typer; from pstn.training.commands import register; a = typer.Typer(); register(a); a()"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", code, "train", *arguments]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    begun = time.monotonic()
+    assert start(data, "--out", str(tmp_path / "whole"), *options).wait() == 0
+    length = time.monotonic() - begun
+    moments, killed = random.Random(0), 0
+    for attempt in range(KILLS):
+        out = tmp_path / str(attempt)
+        process = start(data, "--out", str(out), *options)
+        time.sleep(moments.uniform(0.3, 1.0) * length)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        killed += not (out / "results.json").exists()
+        if (out / "checkpoint.safetensors").exists():
+            assert start("--out", str(out), "--resume").wait() == 0
+        else:
+            assert start(data, "--out", str(out), *options).wait() == 0
+        assert same(final_weights(tmp_path / "whole"), final_weights(out))
+    assert killed >= KILLS // 2
