@@ -18,6 +18,8 @@ FAMILIES = {
     "similarity-log": pstn.Similarity(scale="log"),
     "affine": pstn.Affine(),
     "affine-3d": pstn.Affine(ndim=3),
+    "cpab-1d": pstn.CPAB(tess=6),
+    "cpab": pstn.CPAB(tess=(2, 2)),
 }
 SIZES = {1: (9,), 2: (5, 7), 3: (3, 4, 5)}
 

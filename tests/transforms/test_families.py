@@ -13,6 +13,7 @@ from families import FAMILIES, SIZES, near_identity
 from pstn.transforms import base_grid
 
 WITH_INVERSE = {name: f for name, f in FAMILIES.items() if f.has_identity}
+MATRICES = {name: f for name, f in FAMILIES.items() if isinstance(f, pstn.MatrixTransform)}
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
 every_invertible_family = pytest.mark.parametrize("family", WITH_INVERSE.values(), ids=WITH_INVERSE.keys())
 
@@ -44,12 +45,20 @@ def test_grid_is_apply_on_pixel_centres(family):
     torch.testing.assert_close(grid, family.apply(theta, points), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("family", [f for f in FAMILIES.values() if f.ndim > 1], ids=str)
+@pytest.mark.parametrize("family", [f for f in MATRICES.values() if f.ndim > 1], ids=str)
 def test_grid_equals_affine_grid(family):
     size = SIZES[family.ndim]
     theta = near_identity(family, 4, dtype=torch.float32)
     expected = F.affine_grid(family.matrix(theta, aspect=size[::-1]), (4, 1, *size), align_corners=False)
     torch.testing.assert_close(family.grid(theta, size), expected, rtol=0, atol=1e-6)
+
+
+@every_family
+def test_points_may_have_more_axes_than_theta(family):
+    theta = near_identity(family, 1)[0]
+    points = torch.rand(3, 2, 7, family.ndim, dtype=torch.float64) * 2 - 1
+    expected = torch.stack([torch.stack([family.apply(theta, p) for p in row]) for row in points])
+    torch.testing.assert_close(family.apply(theta, points), expected, rtol=0, atol=1e-12)
 
 
 def test_one_dimension_is_a_line():
@@ -89,7 +98,7 @@ def test_inverse_is_in_the_family(family, seed):
     torch.testing.assert_close(family.inverse(family.inverse(theta, aspect=aspect), aspect=aspect), theta)
 
 
-@every_family
+@pytest.mark.parametrize("family", MATRICES.values(), ids=MATRICES.keys())
 @given(seed=st.integers(0, 10**6))
 def test_composition_is_the_product_of_matrices(family, seed):
     generator = torch.Generator().manual_seed(seed)
