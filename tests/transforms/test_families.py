@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pstn
-from families import FAMILIES, SIZES, near_identity
+from families import FAMILIES, SIZES, SMOOTH_FAMILIES, near_identity
 from pstn.transforms import base_grid
 
 WITH_INVERSE = {name: f for name, f in FAMILIES.items() if f.has_identity}
+EVERY = {**FAMILIES, **SMOOTH_FAMILIES}
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
 every_invertible_family = pytest.mark.parametrize("family", WITH_INVERSE.values(), ids=WITH_INVERSE.keys())
 
@@ -33,6 +34,25 @@ def test_shapes_and_dtypes(family):
     points = torch.rand(3, 2, 11, family.ndim, dtype=torch.float64)
     assert family.apply(theta.double(), points).shape == points.shape
     assert family.corners(theta).shape == (3, 2, 2**family.ndim, family.ndim)
+
+
+@pytest.mark.parametrize("family", EVERY.values(), ids=EVERY.keys())
+def test_leading_axes_broadcast_either_way(family):
+    theta, points = near_identity(family, 3), torch.rand(4, 3, 6, family.ndim, dtype=torch.float64) * 2 - 1
+    for t, p in [(theta, points), (theta[0], points), (theta, points[0, 0]), (theta[:, None], points[:1, 0])]:
+        lead = torch.broadcast_shapes(t.shape[:-1], p.shape[:-2])
+        one_by_one = [
+            family.apply(a, b)
+            for a, b in zip(
+                t.expand(*lead, -1).reshape(-1, family.dim),
+                p.expand(*lead, -1, -1).reshape(-1, 6, family.ndim),
+                strict=True,
+            )
+        ]
+        expected = torch.stack(one_by_one).reshape(*lead, 6, family.ndim)
+        torch.testing.assert_close(family.apply(t, p), expected, rtol=0, atol=1e-9)
+        back = family.apply_inverse(t, family.apply(t, p))
+        torch.testing.assert_close(back, p.expand(*lead, -1, -1), rtol=0, atol=1e-6)
 
 
 @every_family

@@ -214,7 +214,9 @@ class MatrixTransform(Transform):
     def _map(self, theta: Tensor, points: Tensor, aspect: Sequence[float]) -> Tensor:
         # Coordinates are made one plane (all x, all y, …) after another, which is several times faster than pairs, and
         # by products and sums, not a matmul: autocast and TF32 would round them to a few bits.
-        rows = self._matrix(theta, aspect).movedim(-2, 0)[..., None]
+        matrix = self._matrix(theta, aspect)
+        missing = max(0, points.dim() - matrix.dim())  # leading axes that points have and theta has not
+        rows = matrix[(None,) * missing].movedim(-2, 0)[..., None]
         planes = rows[..., self.ndim, :]
         for axis in range(self.ndim):
             planes = torch.addcmul(planes, rows[..., axis, :], points[..., axis])
