@@ -256,6 +256,16 @@ def test_without_pooch_the_message_says_what_to_install(get, monkeypatch):
         get("good")
 
 
+def test_without_pooch_the_file_and_its_places_are_named_too(server, monkeypatch, tmp_path):
+    monkeypatch.setitem(__import__("sys").modules, "pooch", None)
+    monkeypatch.delenv("PSTN_OFFLINE")
+    remote = RemoteFile("set", "file.bin", (server.url("good"),), SHA, get="a-set")
+    with pytest.raises(
+        MissingDataError, match=r"file.bin: is missing; looked in .*cache/set.*pip install 'pstn\[data\]'"
+    ):
+        locate(remote)
+
+
 @pytest.mark.skipif(os.name == "nt", reason="permissions")
 def test_the_file_obeys_the_umask(get):
     umask = os.umask(0o022)

@@ -86,8 +86,8 @@ def locate(
     if root is None and fetch and not offline():
         try:
             return download(remote, cache_folder() / remote.folder, progress=progress)
-        except DataError as error:
-            why = f"; downloading it failed: {error.problem}"
+        except (DataError, ImportError) as error:
+            why = f"; downloading it failed: {getattr(error, 'problem', error)}"
     raise missing(remote, root, why)
 
 
@@ -111,8 +111,9 @@ def download(
     """Fetch a file into `folder`, mirror by mirror, and return its path.
 
     A connection that breaks is taken up again where it broke, on the next mirror too, as long as a checksum guards the
-    result; where the pieces turn out not to fit together, the mirror is asked for the whole file. A download that fails for good leaves nothing behind; one whose process was stopped leaves a hidden
-    ".part" file that the next one continues. The file appears under its name only once its checksum is right.
+    result; where the pieces turn out not to fit together, the mirror is asked for the whole file. A download that
+    fails for good leaves nothing behind; one whose process was stopped leaves a hidden ".part" file that the next one
+    continues. The file appears under its name only once its checksum is right.
 
     Args:
         remote: what to fetch.

@@ -100,9 +100,10 @@ def _load_folder(path: Path, settings: Mapping[str, Any]) -> Splits[Any]:
         return load_mtsd(root=path, **settings)
     if any((path / name).is_dir() for name in ("labels", "train/labels")):
         return load_yolo(path, **settings)
-    names = sorted({f.name.split("_TRAIN.")[0] for f in path.iterdir() if "_TRAIN." in f.name and series_format(f)})
+    files = sorted(f for f in path.iterdir() if "_TRAIN." in f.name and series_format(f))
+    names = sorted({f.name.split("_TRAIN.")[0] for f in files})
     if len(names) == 1:
-        return load_ucr(names[0], root=path, **settings)
+        return load_series_file(files[0], **settings)
     if names:
         raise DataError(path, f"holds several sets ({', '.join(names)}): give the NAME_TRAIN file of one of them")
     if any(path.glob("train-images-idx3-ubyte*")):
