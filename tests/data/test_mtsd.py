@@ -146,6 +146,7 @@ BAD_ANNOTATIONS = {
     "text": (change_box(xmin="a"), r"objects\[0\].bbox: xmin must be a number, got 'a'"),
     "infinite": (change_box(xmin=float("inf")), "xmin must be a number"),
     "missing": (change_box(xmin=None), "xmin must be a number"),
+    "huge": (change_box(xmin=10**400), "xmin must be a number"),
     "no box": (lambda a: a["objects"][0].pop("bbox"), "bbox must be an object"),
     "no label": (lambda a: a["objects"][0].pop("label"), "label must be text"),
     "key twice": (lambda a: a["objects"].append(a["objects"][0]), r"objects\[1\]: key 'k' occurs twice"),
@@ -175,6 +176,10 @@ def test_bad_boxes_can_be_left_out(mtsd):
     with pytest.warns(DataWarning, match=r"1 bad box\(es\) left out.*alone.json"):
         photos = read_mtsd("train", root=root, bad_boxes="skip")
     assert photos[0].boxes == ()
+    change_box(xmax="box")(annotations["alone"])
+    write_mtsd(root, annotations, splits)
+    with pytest.raises(DataError, match="xmax must be a number, got 'box'"):
+        read_mtsd("train", root=root, bad_boxes="skip")
 
 
 @pytest.mark.parametrize(
