@@ -1,6 +1,7 @@
 """The Mapillary Traffic Sign Dataset, and the crops that are cut from its photos."""
 
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -99,6 +100,14 @@ def test_crops_are_cached_and_the_cache_knows_its_photos(mtsd, tmp_path, monkeyp
     with pytest.raises(AssertionError, match="decoded again"):
         load_mtsd(root=root, source=None, size=16)
     assert not [p for p in (tmp_path / "cache" / "crops").iterdir() if p.name.startswith(".")]
+
+
+def test_a_full_disk_is_told_before_it_kills(mtsd, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage._replace(free=1000))
+    with pytest.raises(DataError, match=r"no room for the crops: they need 1,536 bytes, 1,000 are free.*PSTN_CACHE"):
+        load_mtsd(root=mtsd[0], source=None, size=16)
+    assert not list((tmp_path / "cache" / "crops").iterdir())
 
 
 def test_without_cache_nothing_is_written(mtsd, tmp_path):

@@ -17,7 +17,7 @@ from pstn._checks import require_choice, require_positive_int
 from pstn.data.archives import read_zip_member
 from pstn.data.errors import DataError
 from pstn.data.files import parse_npy
-from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, open_image, to_array
+from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, is_grey, open_image, to_array, with_bytes
 from pstn.data.labels import as_label, encode_labels, sort_classes
 from pstn.data.split import Split, Splits
 from pstn.data.subsets import stratified_indices
@@ -309,7 +309,7 @@ def _decode(paths: list[Path], size: tuple[int, int] | None, channels: int | Non
             modes[i], extents[i] = image.mode, (image.height, image.width)
 
     each_in_parallel(look, range(len(paths)), workers)
-    channels = channels or (1 if all(mode in ("L", "1", "I", "I;16", "F", "LA") for mode in modes) else 3)
+    channels = channels or (1 if all(map(is_grey, modes)) else 3)
     if size is None:
         size = extents[0]
         odd = next((i for i, extent in enumerate(extents) if extent != size), None)
@@ -320,7 +320,7 @@ def _decode(paths: list[Path], size: tuple[int, int] | None, channels: int | Non
 
     def read(i: int) -> None:
         with open_image(paths[i]) as image:
-            converted = image.convert("L" if channels == 1 else "RGB")
+            converted = with_bytes(image, "L" if channels == 1 else "RGB", paths[i])
             out[i] = to_array(
                 converted if (converted.height, converted.width) == size else converted.resize(size[::-1])
             )
