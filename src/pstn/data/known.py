@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pstn.data.digits import load_digits
 from pstn.data.download import Progress, find_file, locate
 from pstn.data.errors import MissingDataError
-from pstn.data.generated import RandomRotation, generate, load_placed_fashion, load_rotated_mnist
+from pstn.data.generated import RandomRotation, generate_all, load_placed_fashion, load_rotated_mnist
 from pstn.data.mnist import MNIST_FILES, MNIST_MEAN, MNIST_STD, load_mnist
 from pstn.data.mtsd import find_mtsd
 from pstn.data.own import divide
@@ -120,11 +120,7 @@ def _load_digits(*, normalise: bool = True, validation: float = 0.2, seed: int =
 
 
 def _load_rotated_digits(*, normalise: bool = False, seed: int = 0, generator: Any = None) -> Splits[Any]:
-    base, maker = _load_digits(normalise=normalise), RandomRotation()
-    fixed = [
-        None if p is None else generate(p, maker, seed=2 * seed + i) for i, p in ((1, base.validation), (0, base.test))
-    ]
-    return Splits(generate(base.train, maker, generator=generator), *fixed)
+    return generate_all(_load_digits(normalise=normalise), RandomRotation(), seed=seed, generator=generator)
 
 
 def _load_traffic_signs(**settings: Any) -> Splits[Split]:
