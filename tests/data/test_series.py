@@ -174,7 +174,7 @@ def test_one_long_cell_does_not_widen_all_others(tmp_path):
     path = write(tmp_path / "Toy.tsv", "a" + "\t1" * 2000 + "\t" + "0" * 30_000 + "\n")
     tracemalloc.start()
     try:
-        with pytest.raises(DataError, match="column 2002: '0000.*is not a number"):
+        with pytest.raises(DataError, match=r"column 2002: '0000.*is not a number"):
             read_series(path)
         assert tracemalloc.get_traced_memory()[1] < 10_000_000
     finally:
@@ -182,13 +182,11 @@ def test_one_long_cell_does_not_widen_all_others(tmp_path):
 
 
 def test_lines_are_read_one_by_one(tmp_path):
-    path = write(tmp_path / "Toy.tsv.gz", "\n" * 1_000_000 + "a\t1\n")
-    tracemalloc.start()
-    try:
-        assert read_series(path).lines == (1_000_001,)
-        assert tracemalloc.get_traced_memory()[1] < 3_000_000
-    finally:
-        tracemalloc.stop()
+    """What is wrong on the first line is told before the rest is read, which would fail here."""
+    path = write(tmp_path / "Toy.tsv.gz", "a\tx\n" + "".join(f"a\t{i / 7}\n" for i in range(20_000)))
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(DataError, match="line 1, column 2: 'x' is not a number"):
+        read_series(path)
 
 
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
