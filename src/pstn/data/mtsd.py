@@ -15,7 +15,7 @@ from pstn.data.errors import DataError, DataWarning, MissingDataError
 from pstn.data.files import read_text
 from pstn.data.places import search_folders
 
-__all__ = ["MTSD_CLASSES", "find_mtsd", "read_mtsd"]
+__all__ = ["MTSD_CLASSES", "find_mtsd", "is_mtsd", "read_mtsd"]
 
 MTSD_CLASSES = (
     "information--pedestrians-crossing--g1",
@@ -64,6 +64,11 @@ def find_mtsd(root: str | os.PathLike[str] | None = None) -> tuple[Path, Path]:
         f"{places[0] / 'mtsd_v2_fully_annotated' / 'annotations'} and {places[0] / 'images'} are there; "
         "to check it: pstn data check FOLDER",
     )
+
+
+def is_mtsd(root: Path) -> bool:
+    """Whether a folder has the annotations and the splits of MTSD, as `find_mtsd` looks for them."""
+    return any((root / name / "annotations").is_dir() and (root / name / "splits").is_dir() for name in _FOLDERS)
 
 
 def read_mtsd(
