@@ -251,7 +251,7 @@ def test_the_archives_site(site, tmp_path):
     ("bad", "message"),
     [
         ("<html>not found</html>", "is not a zip archive"),
-        ({"Toy_TRAIN.ts": TS, "Toy_TEST.ts": "junk"}, "values before the @data line"),
+        ({"Toy_TRAIN.ts": TS, "Toy_TEST.ts": "junk"}, "Toy_TEST.ts in it cannot be read: values before the @data line"),
         ({"Toy_TRAIN.ts": "junk", "Toy_TEST.ts": TS}, "values before the @data line"),
         ({"Toy_TRAIN.ts": TS}, "holds none of Toy_TEST.ts"),
     ],

@@ -72,7 +72,7 @@ def list_sets() -> None:
         if Console().is_terminal:
             table = Table(box=None, padding=(0, 2, 0, 0))
             for heading in ("name", "kind", "what", "here"):
-                table.add_column(heading, overflow="fold")
+                table.add_column(heading, overflow="fold", no_wrap=heading in ("name", "kind"))
             for row in rows:
                 table.add_row(*map(Text, row))
             Console().print(table)

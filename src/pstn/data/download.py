@@ -95,6 +95,8 @@ def missing(remote: RemoteFile, root: str | os.PathLike[str] | None, why: str = 
     """The error for a file that is nowhere: which file, where it was looked for, and the command that gets it."""
     places = ", ".join(str(folder) for folder in search_folders(remote.folder, root))
     unset = "" if root is not None or os.environ.get("PSTN_DATA", "").strip() else " ($PSTN_DATA is not set)"
+    if root is None and offline():
+        why += "; nothing is fetched, as $PSTN_OFFLINE asks"
     command = f"pstn data get {remote.get or remote.folder}"
     return MissingDataError(remote.name, f"is missing; looked in {places}{unset}{why}; to get it: {command}")
 

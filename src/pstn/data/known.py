@@ -16,7 +16,7 @@ from pstn.data.mtsd import find_mtsd
 from pstn.data.own import divide
 from pstn.data.signs import find_traffic_signs, load_mtsd, load_yolo
 from pstn.data.split import Split, Splits
-from pstn.data.ucr import fetch_ucr, find_ucr, load_ucr, ucr_name
+from pstn.data.ucr import find_ucr, load_ucr, locate_ucr, ucr_name
 from pstn.data.ucr_sums import UCR_RECORDS
 
 __all__ = ["KNOWN", "Known", "get_ucr"]
@@ -81,10 +81,8 @@ def _from_ucr(name: str) -> Known:
 def get_ucr(name: str, progress: Progress | None = None) -> str:
     """Fetch a set of the UCR or UEA archive unless both of its parts are here, and return the folder."""
     name = ucr_name(name)
-    found = find_ucr(name, "TRAIN")
-    if found is None or find_ucr(name, "TEST") is None:
-        found = fetch_ucr(name, progress=progress)[0]
-    return str(found.parent)
+    paths = [locate_ucr(name, part, progress=progress) for part in ("TRAIN", "TEST")]
+    return str(paths[0].parent)
 
 
 def _shipped(name: str, kind: Literal["images", "series"], what: str, load: Load) -> Known:

@@ -33,6 +33,7 @@ __all__ = [
     "load_italy_power_demand",
     "load_series_file",
     "load_ucr",
+    "locate_ucr",
     "ucr_name",
     "values_sha256",
 ]
@@ -85,7 +86,7 @@ def load_ucr(
     paths = []
     for part in ("TRAIN", "TEST"):
         try:
-            paths.append(_locate(name, part, root, fetch, progress))
+            paths.append(locate_ucr(name, part, root=root, fetch=fetch, progress=progress))
         except MissingDataError:
             if part == "TRAIN" or need_test:
                 raise
@@ -165,7 +166,7 @@ def _both(path: Path, need_test: bool) -> list[Path]:
         return [path]
     wanted = path.parent / f"{name}_{_OTHER[given]}.tsv"
     advice = "; pass need_test=False to go without a test part" if trains else ""
-    raise MissingDataError(wanted, f"(or .ts, .arff, with or without .gz) is missing beside {path.name}{advice}")
+    raise MissingDataError(wanted, f"is missing beside {path.name}, and so are .ts, .arff and .gz of it{advice}")
 
 
 def _on_record(name: str) -> str:
@@ -241,7 +242,15 @@ def _in_folder(folder: Path, name: str, part: str) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def _locate(name: str, part: str, root: str | os.PathLike[str] | None, fetch: bool, progress: Progress | None) -> Path:
+def locate_ucr(
+    name: str,
+    part: str,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    fetch: bool = True,
+    progress: Progress | None = None,
+) -> Path:
+    """The file of one part of a set where it lies, fetched into the cache first where it lies nowhere."""
     found = find_ucr(name, part, root=root)
     if found is not None:
         return found
@@ -275,7 +284,10 @@ def fetch_ucr(name: str, *, progress: Progress | None = None) -> list[Path]:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetched-") as work:
         drafts = _unpack(download(remote, Path(work), progress=progress), name)
         for draft in drafts:
-            read_series(draft)
+            try:
+                read_series(draft)
+            except DataError as error:
+                raise DataError(remote.name, f"{draft.name} in it cannot be read: {error.problem}") from error
         folder.mkdir(exist_ok=True)
         # The training part last: it is what is looked for first.
         return [draft.replace(folder / draft.name) for draft in reversed(drafts)][::-1]
