@@ -27,6 +27,7 @@ __all__ = [
     "RandomPlacement",
     "RandomRotation",
     "generate",
+    "generate_all",
     "load_placed_fashion",
     "load_rotated_mnist",
 ]
@@ -192,6 +193,26 @@ class Generated:
         return len(self.base)
 
     @property
+    def y(self) -> Tensor:
+        """(N,) int64, positions in `classes`."""
+        return self.base.y
+
+    @property
+    def name(self) -> str:
+        """What this is."""
+        return self.base.name
+
+    @property
+    def device(self) -> torch.device:
+        """Where the originals are, and where examples are made."""
+        return self.base.device
+
+    @property
+    def ndim(self) -> int:
+        """How many spatial axes an example has."""
+        return self.base.ndim
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes."""
         return self.base.classes
@@ -205,6 +226,16 @@ class Generated:
     def transform(self) -> Transform:
         """The family that theta belongs to."""
         return self.maker.transform
+
+    def counts(self) -> Tensor:
+        """How many examples each class has, (K,)."""
+        return self.base.counts()
+
+    def take(self, index: Tensor | Sequence[int]) -> Generated:
+        """The set made from the originals at `index` (B,): afresh on every access, or by the draw that is fixed."""
+        at = torch.as_tensor(index, device=self.device)
+        theta = None if self.theta is None else self.theta[at]
+        return dataclasses.replace(self, base=self.base.take(at), theta=theta)
 
     def to(self, device: torch.device | str) -> Generated:
         """The same set on `device`; a fixed draw stays what it was."""
@@ -281,7 +312,7 @@ def load_rotated_mnist(
         (torch.Size([64, 1, 28, 28]), torch.Size([64, 1]))
     """
     base = load_mnist("mnist", normalise=normalise, root=root, fetch=fetch, progress=progress)
-    return _generate_all(base, RandomRotation(), seed, generator)
+    return generate_all(base, RandomRotation(), seed=seed, generator=generator)
 
 
 def load_placed_fashion(
@@ -313,10 +344,13 @@ def load_placed_fashion(
         (torch.Size([64, 1, 96, 96]), torch.Size([64, 4]))
     """
     base = load_mnist("fashion-mnist", normalise=normalise, root=root, fetch=fetch, progress=progress)
-    return _generate_all(base, maker or RandomPlacement(), seed, generator)
+    return generate_all(base, maker or RandomPlacement(), seed=seed, generator=generator)
 
 
-def _generate_all(base: Splits[Split], maker: Maker, seed: int, generator: torch.Generator | None) -> Splits[Generated]:
+def generate_all(
+    base: Splits[Split], maker: Maker, *, seed: int = 0, generator: torch.Generator | None = None
+) -> Splits[Generated]:
+    """All parts of a data set: training examples drawn afresh on every access, the others once, by `seed`."""
     # Validation and test get draws of their own: one seed for both would turn the n-th image of each alike.
     validation = None if base.validation is None else generate(base.validation, maker, seed=2 * seed + 1)
     test = None if base.test is None else generate(base.test, maker, seed=2 * seed)
