@@ -43,7 +43,7 @@ def test_velocity_follows_the_definition(transform):
 def test_line_against_dop853(transform, scale):
     # Both precisions get the very same numbers, so that only the arithmetic differs.
     theta = draw(transform, scale, int(scale * 10)).float().double()
-    points = torch.cat([scatter(transform, 5, 2), torch.linspace(-1, 1, 4, dtype=torch.float64)[:, None]])
+    points = torch.cat([scatter(transform, 4, 2), torch.linspace(-1, 1, 3, dtype=torch.float64)[:, None]])
     points = points.float().double()
     expected = flow(transform, theta.numpy(), points.numpy(), max_step=0.004)
     assert np.abs(transform.apply(theta, points).numpy() - expected).max() < 1e-6
@@ -53,7 +53,7 @@ def test_line_against_dop853(transform, scale):
 @pytest.mark.parametrize("transform", PLANE, ids=named)
 @pytest.mark.parametrize(("scale", "tolerance"), [(0.1, 1e-5), (1.0, 1e-5), (3.0, 1e-4)])
 def test_plane_against_dop853(transform, scale, tolerance):
-    theta, points = draw(transform, scale, int(scale * 10)), scatter(transform, 8, 3)
+    theta, points = draw(transform, scale, int(scale * 10)), scatter(transform, 5, 3)
     points[0], points[1] = torch.tensor([0.0, 0.0]), torch.tensor([1 / 3, -1 / 3])
     expected = flow(transform, theta.numpy(), points.numpy())
     assert np.abs(transform.apply(theta, points).numpy() - expected).max() < tolerance / 10
@@ -138,7 +138,7 @@ def test_any_time(transform):
 scales = st.sampled_from([0.03, 0.3, 1.0, 3.0])
 seeds = st.integers(0, 2**31 - 1)
 line, plane = st.sampled_from(LINE), st.sampled_from(PLANE)
-fast = settings(max_examples=30, deadline=None)
+fast = settings(max_examples=20, deadline=None)
 
 
 @fast
@@ -230,8 +230,8 @@ def test_wild_theta_on_the_line_is_harmless(scale):
 
 def test_wild_theta_in_the_plane_is_harmless():
     transform = CPAB(tess=(3, 3))
-    theta = draw(transform, 100.0, 0, count=2, dtype=torch.float32).requires_grad_()
-    moved = transform.grid(theta, (5, 5))
+    theta = draw(transform, 100.0, 0, dtype=torch.float32).requires_grad_()
+    moved = transform.grid(theta, (4, 4))
     assert torch.isfinite(moved).all()
     assert moved.abs().max() <= 1
     moved.square().sum().backward()
