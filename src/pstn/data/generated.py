@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import os
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from pstn._checks import require_floating, require_positive_int, require_positiv
 from pstn.data.download import Progress
 from pstn.data.mnist import load_mnist
 from pstn.data.split import Split, Splits
-from pstn.transforms import Rotation, Similarity, Transform, base_grid
+from pstn.transforms import Rotation, Similarity, Transform
 from pstn.warp import warp
 
 __all__ = [
@@ -89,7 +88,7 @@ class RandomRotation:
 
     def make(self, x: Tensor, theta: Tensor, *, fill: float | Sequence[float] = 0.0) -> Tensor:
         """Rotated images, of the size of `x` (B, C, H, W); the corners that come into view are `fill`."""
-        return warp(x, _grid(self.transform, theta, x.shape[-2], x.shape[-1]), fill=fill)
+        return warp(x, self.transform.grid(theta, (x.shape[-2], x.shape[-1])), fill=fill)
 
 
 @final
@@ -153,7 +152,7 @@ class RandomPlacement:
         """Canvases (B, C, canvas, canvas) with the images `x` (B, C, H, W) on them and `fill` around."""
         if x.shape[-2:] != (self.size, self.size):
             x = F.interpolate(x, (self.size, self.size), mode="bilinear", antialias=True)
-        return warp(x, _grid(self.transform, theta, self.canvas, self.canvas), fill=fill)
+        return warp(x, self.transform.grid(theta, (self.canvas, self.canvas)), fill=fill)
 
 
 @final
@@ -361,19 +360,3 @@ def _uniform(shape: tuple[int, ...], limit: float, generator: torch.Generator | 
     """Uniform on (-limit, limit), drawn where the generator lives: a CPU generator gives every device the same."""
     place = device if generator is None else generator.device
     return torch.empty(shape, device=place).uniform_(-limit, limit, generator=generator)
-
-
-def _grid(transform: Transform, theta: Tensor, height: int, width: int) -> Tensor:
-    """`transform.grid(theta, (height, width))` from pixel centres that are kept.
-
-    A batch is made before every training step, and on a GPU the dozen small steps that lay out the pixels would take
-    as long as the rest of it.
-    """
-    points = _pixel_centres(height, width, theta.device)
-    return transform.apply(theta, points, aspect=(width, height)).unflatten(-2, (height, width))
-
-
-@functools.lru_cache(maxsize=16)
-def _pixel_centres(height: int, width: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        return base_grid((height, width), device=device).flatten(0, 1)
