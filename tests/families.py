@@ -18,8 +18,12 @@ FAMILIES = {
     "similarity-log": pstn.Similarity(scale="log"),
     "affine": pstn.Affine(),
     "affine-3d": pstn.Affine(ndim=3),
-    "cpab-1d": pstn.CPAB(tess=6),
-    "cpab": pstn.CPAB(tess=(2, 2)),
+}
+# Families whose maps are not affine: the same invariants but those of matrices.
+SMOOTH_FAMILIES = {
+    "cpab-1d": pstn.CPAB(tess=5),
+    "cpab-2d": pstn.CPAB(tess=(2, 2)),
+    "similarity-then-cpab": pstn.Compose([pstn.Similarity(), pstn.CPAB(tess=(2, 2))]),
 }
 SIZES = {1: (9,), 2: (5, 7), 3: (3, 4, 5)}
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 __all__ = [
     "require_choice",
@@ -43,7 +42,7 @@ def values_readable(*tensors: Tensor) -> bool:
     They may not while a graph is compiled, exported or captured, nor under `torch.func` transforms: there is no value
     yet, or reading it would break the capture. Checks of values are skipped then; checks of shapes are not.
     """
-    if torch.compiler.is_compiling() or _unread.get() or any(isinstance(tensor, FakeTensor) for tensor in tensors):
+    if torch.compiler.is_compiling() or _unread.get() or any(hasattr(tensor, "fake_mode") for tensor in tensors):
         return False
     for tensor in tensors:
         # functorch has no public query for "am I batched?", and reading a batched tensor's value raises.

@@ -58,8 +58,6 @@ def student_t_quantile(u: Tensor, df: float) -> Tensor:
     return torch.where(u < 0.5, -torch.sinh(height), torch.sinh(height))
 
 
-# The compiler must not look into a cache, nor into numpy.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _table_on(df: float, device: str) -> Tensor:
     """The table as a tensor (2, pieces + 1), made once for each device: a graph under capture takes no host copies."""
     if (df, device) not in _TABLES:
@@ -71,6 +69,9 @@ def _table_on(df: float, device: str) -> Tensor:
 
 
 _TABLES: dict[tuple[float, str], Tensor] = {}
+# The compiler must not look into a cache, nor into numpy. This is what torch.compiler.assume_constant_result sets; the
+# decorator itself would import the compiler, seconds at every start.
+_table_on._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @lru_cache(maxsize=32)

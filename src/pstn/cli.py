@@ -14,6 +14,9 @@ _EXTRAS = {
     "matplotlib": "plot",
     "PIL": "data",
     "pooch": "data",
+    "yaml": "train",
+    "optuna": "sweep",
+    "lightning": "lightning",
 }
 
 

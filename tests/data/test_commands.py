@@ -154,7 +154,9 @@ def test_get(absent):
     assert missing.exit_code == 1
     assert "train-images-idx3-ubyte.gz: is missing" in missing.output
     assert "Traceback" not in missing.output
-    assert "PSTN_OFFLINE" in run("get", "ucr:FordA").output
+    offline = run("get", "ucr:FordA").output
+    for piece in ("FordA_TRAIN", "cache", "PSTN_OFFLINE", "pstn data get ucr:FordA"):
+        assert piece in offline
 
 
 def test_check_command(tmp_path):
@@ -190,7 +192,7 @@ def test_reading_needs_torch_and_numpy_alone():
     """No optional package is imported until it is used."""
     code = (
         "import sys, pstn.data; pstn.data.load('ItalyPowerDemand'); pstn.data.load('digits');"
-        "optional = 'typer rich matplotlib PIL pooch requests scipy torchvision'.split();"
+        "optional = 'typer rich matplotlib PIL pooch yaml requests scipy torchvision'.split();"
         "print([m for m in optional if m in sys.modules])"
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

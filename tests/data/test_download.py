@@ -54,6 +54,8 @@ class Server:
             self.send(handler, CONTENT, stop_at=1000, stall=True)
         elif way == "truncates" or (way == "truncates-once" and first):
             self.send(handler, CONTENT, stop_at=50_000)
+        elif way == "lies-and-truncates":
+            self.send(handler, b"?" * len(CONTENT), stop_at=50_000)
         elif way == "endless":
             self.send(handler, CONTENT * 2)
         elif wanted and way != "ignores-ranges":
@@ -166,7 +168,20 @@ def test_a_wrong_part_costs_one_try(get, tmp_path):
     folder = tmp_path / "cache" / "set"
     folder.mkdir(parents=True)
     (folder / ".file.bin.part").write_bytes(b"?" * 70_000)
-    assert get("good", rounds=2).read_bytes() == CONTENT
+    assert get("good").read_bytes() == CONTENT
+
+
+def test_a_bad_mirror_does_not_spoil_a_good_one(get, server):
+    """Bytes of the bad one do not fit those of the good one, which is then asked for the whole."""
+    assert get("lies-and-truncates", "good").read_bytes() == CONTENT
+    assert server.requests == [("lies-and-truncates", None), ("good", "bytes=50000-"), ("good", None)]
+
+
+def test_a_download_of_unknown_size_is_bounded(server, tmp_path):
+    remote = RemoteFile("set", "file.bin", (server.url("good"),), limit=1000)
+    with pytest.raises(DataError, match="more than the 1,000 bytes"):
+        download(remote, tmp_path / "set", rounds=1)
+    assert everything_under(tmp_path) == []
 
 
 def test_nothing_is_resumed_without_a_checksum(get, server):
@@ -239,6 +254,16 @@ def test_without_pooch_the_message_says_what_to_install(get, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pooch", None)
     with pytest.raises(ImportError, match=r"pip install 'pstn\[data\]'"):
         get("good")
+
+
+def test_without_pooch_the_file_and_its_places_are_named_too(server, monkeypatch, tmp_path):
+    monkeypatch.setitem(__import__("sys").modules, "pooch", None)
+    monkeypatch.delenv("PSTN_OFFLINE")
+    remote = RemoteFile("set", "file.bin", (server.url("good"),), SHA, get="a-set")
+    with pytest.raises(
+        MissingDataError, match=r"file.bin: is missing; looked in .*cache/set.*pip install 'pstn\[data\]'"
+    ):
+        locate(remote)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="permissions")

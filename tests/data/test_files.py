@@ -14,6 +14,7 @@ from data_files import reads_or_raises
 from pstn.data import DataError
 from pstn.data.archives import read_zip_member, unpack_tar
 from pstn.data.files import parse_npy, read_npy, read_text, sha256_of_content
+from pstn.data.folders import whole_folder
 from pstn.data.places import cache_folder, inside, search_folders
 
 
@@ -177,3 +178,79 @@ def test_a_damaged_zip_member(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"content", b"c0ntent", 1))
     with zipfile.ZipFile(path) as archive, pytest.raises(DataError, match="small: cannot be unpacked"):
         read_zip_member(archive, "small", path)
+
+
+def plain_tar(path, names):
+    with tarfile.open(path, "w") as archive:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size = 512
+            archive.addfile(info, io.BytesIO(b"x" * 512))
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("packing", [lambda content: content, gzip.compress])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda content: content[: 2 * 1024],  # the last of three members is not there, nor the end
+        lambda content: content[: 2 * 1024] + b"?" * 512 + content[2 * 1024 + 512 :],
+        lambda content: content[: 2 * 1024 + 100],
+        lambda content: content[: 2 * 1024 + 600],
+    ],
+)
+def test_a_tar_that_ends_between_members_is_not_whole(tmp_path, spoil, packing):
+    content = plain_tar(tmp_path / "a.tar", "abc")
+    (tmp_path / "a.tar").write_bytes(packing(spoil(content)))
+    with pytest.raises(DataError, match="not a whole tar archive"):
+        unpack_tar(tmp_path / "a.tar", tmp_path / "out")
+    (tmp_path / "a.tar").write_bytes(packing(content))
+    assert len(list(unpack_tar(tmp_path / "a.tar", tmp_path / "out").iterdir())) == 3
+
+
+@pytest.mark.parametrize("names", [("a", "a/b"), ("a/b", "a")])
+def test_a_tar_whose_file_is_a_folder_too(tmp_path, names):
+    plain_tar(tmp_path / "a.tar", names)
+    with pytest.raises(DataError, match="is a file and a folder at once"):
+        unpack_tar(tmp_path / "a.tar", tmp_path / "out")
+
+
+def test_a_damaged_xz_is_a_data_error(tmp_path):
+    with tarfile.open(tmp_path / "a.tar.xz", "w:xz") as archive:
+        info = tarfile.TarInfo("a")
+        info.size = 50_000
+        archive.addfile(info, io.BytesIO(os.urandom(50_000)))
+    content = bytearray((tmp_path / "a.tar.xz").read_bytes())
+    content[30_000:30_100] = bytes(100)
+    (tmp_path / "a.tar.xz").write_bytes(content)
+    with pytest.raises(DataError, match="not a whole tar archive"):
+        unpack_tar(tmp_path / "a.tar.xz", tmp_path / "out")
+
+
+def test_a_tar_that_grows_beyond_reason(tmp_path):
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
+        info = tarfile.TarInfo("a")
+        info.size = 1 << 29
+        archive.fileobj.write(info.tobuf())
+    with pytest.raises(DataError, match="unpacks to more than"):
+        unpack_tar(tmp_path / "a.tar.gz", tmp_path / "out")
+
+
+def test_the_slower_of_two_takes_what_the_faster_made(tmp_path):
+    with whole_folder(tmp_path / "new" / "out") as work:
+        (work / "a").write_text("mine")
+        (tmp_path / "new" / "out").mkdir()
+        (tmp_path / "new" / "out" / "a").write_text("theirs")
+    assert (tmp_path / "new" / "out" / "a").read_text() == "theirs"
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["out"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions")
+def test_a_folder_obeys_the_umask(tmp_path):
+    umask = os.umask(0o022)
+    try:
+        with whole_folder(tmp_path / "out"):
+            pass
+    finally:
+        os.umask(umask)
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o755

@@ -211,3 +211,14 @@ def test_rotation_is_rigid_on_images_that_are_not_square():
     made = RandomRotation().make(x, torch.tensor([[math.pi / 2]]))
     grid = pstn.Rotation().grid(torch.tensor([[math.pi / 2]]), (20, 40))
     assert torch.allclose(made, pstn.warp(x, grid), atol=1e-6)
+
+
+def test_a_subset_is_made_like_the_whole():
+    splits = pstn.data.load("rotated-digits")
+    few = pstn.data.mnist_subset(splits.train, 30)
+    assert isinstance(few, pstn.data.Generated)
+    assert (len(few), few.counts().tolist(), few.device) == (30, [3] * 10, splits.train.base.device)
+    assert not torch.equal(few.all().x, few.all().x)
+    part = splits.test.take([5, 2])
+    assert torch.equal(part.all().x, splits.test.batch([5, 2]).x)
+    assert torch.equal(part.y, splits.test.y[[5, 2]])

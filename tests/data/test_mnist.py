@@ -126,3 +126,10 @@ def test_subset_by_a_published_file(fake_mnist, tmp_path):
 def test_validation_must_leave_something(fake_mnist, validation):
     with pytest.raises(ValueError, match="validation must be"):
         load_mnist(root=fake_mnist, verify=False, validation=validation)
+
+
+def test_negative_labels_are_unknown_labels(fake_mnist):
+    content = bytes([0, 0, 9, 1, 0, 0, 0, 60]) + bytes([255] * 60)  # signed bytes: -1
+    (fake_mnist / "train-labels-idx1-ubyte.gz").write_bytes(content)
+    with pytest.raises(DataError, match=r"unknown label -1: classes are 0 to 9"):
+        load_mnist(root=fake_mnist, verify=False, validation=0)

@@ -1,6 +1,7 @@
 """The Mapillary Traffic Sign Dataset, and the crops that are cut from its photos."""
 
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -101,6 +102,14 @@ def test_crops_are_cached_and_the_cache_knows_its_photos(mtsd, tmp_path, monkeyp
     assert not [p for p in (tmp_path / "cache" / "crops").iterdir() if p.name.startswith(".")]
 
 
+def test_a_full_disk_is_told_before_it_kills(mtsd, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage._replace(free=1000))
+    with pytest.raises(DataError, match=r"no room for the crops: they need 1,536 bytes, 1,000 are free.*PSTN_CACHE"):
+        load_mtsd(root=mtsd[0], source=None, size=16)
+    assert not list((tmp_path / "cache" / "crops").iterdir())
+
+
 def test_without_cache_nothing_is_written(mtsd, tmp_path):
     first = load_mtsd(root=mtsd[0], source=None, size=16, cache=False)
     assert not (tmp_path / "cache").exists()
@@ -146,6 +155,7 @@ BAD_ANNOTATIONS = {
     "text": (change_box(xmin="a"), r"objects\[0\].bbox: xmin must be a number, got 'a'"),
     "infinite": (change_box(xmin=float("inf")), "xmin must be a number"),
     "missing": (change_box(xmin=None), "xmin must be a number"),
+    "huge": (change_box(xmin=10**400), "xmin must be a number"),
     "no box": (lambda a: a["objects"][0].pop("bbox"), "bbox must be an object"),
     "no label": (lambda a: a["objects"][0].pop("label"), "label must be text"),
     "key twice": (lambda a: a["objects"].append(a["objects"][0]), r"objects\[1\]: key 'k' occurs twice"),
@@ -175,6 +185,10 @@ def test_bad_boxes_can_be_left_out(mtsd):
     with pytest.warns(DataWarning, match=r"1 bad box\(es\) left out.*alone.json"):
         photos = read_mtsd("train", root=root, bad_boxes="skip")
     assert photos[0].boxes == ()
+    change_box(xmax="box")(annotations["alone"])
+    write_mtsd(root, annotations, splits)
+    with pytest.raises(DataError, match="xmax must be a number, got 'box'"):
+        read_mtsd("train", root=root, bad_boxes="skip")
 
 
 @pytest.mark.parametrize(

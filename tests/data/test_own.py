@@ -1,3 +1,6 @@
+import warnings
+import zipfile
+
 import numpy as np
 import pytest
 import torch
@@ -252,3 +255,26 @@ def test_divide():
     assert parts.test.name == "mine test"
     with pytest.raises(ValueError, match="test \\+ validation"):
         divide(split, test=0.6, validation=0.5)
+
+
+def test_a_member_that_occurs_twice_is_refused(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.zeros((4, 24)), y=[0, 1, 0, 1])
+    with zipfile.ZipFile(path, "a") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        archive.writestr("x.npy", archive.read("x.npy"))
+    with pytest.raises(DataError, match=r"a.npz: x.npy: occurs twice"):
+        from_npz(path)
+
+
+def test_a_class_called_train_beside_others_is_a_class(tmp_path):
+    for name in ("car", "bus", "train"):
+        save_image(tmp_path / name / "1.png", 8, 8)
+    assert from_folder(tmp_path, test=0.0).train.classes == ("bus", "car", "train")
+
+
+def test_pictures_without_classes_are_not_classes(tmp_path):
+    for name in ("train", "test"):
+        save_image(tmp_path / name / "1.png", 8, 8)
+    with pytest.raises(DataError, match="one per class is expected"):
+        from_folder(tmp_path)

@@ -1,6 +1,7 @@
 """Files of series, and the policies that make tensors of them."""
 
 import gzip
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -91,7 +92,16 @@ def test_windows_line_ends(tmp_path):
 
 @pytest.mark.parametrize(
     ("given", "kept"),
-    [("1.0000000e+00", "1"), ("-1", "-1"), ("2.5", "2.5"), ("01", "01"), ("walk", "walk"), (3.0, "3")],
+    [
+        ("1e2", "1e2"),
+        (b"cat", "cat"),
+        ("1.0000000e+00", "1"),
+        ("-1", "-1"),
+        ("2.5", "2.5"),
+        ("01", "01"),
+        ("walk", "walk"),
+        (3.0, "3"),
+    ],
 )
 def test_labels_are_kept(given, kept):
     assert as_label(given) == kept
@@ -159,6 +169,38 @@ def test_a_bomb_is_bounded(tmp_path):
         read_series(path, limit=1_000_000)
 
 
+def test_one_long_cell_does_not_widen_all_others(tmp_path):
+    """A table of text as wide as its widest cell would take 240 MB here."""
+    path = write(tmp_path / "Toy.tsv", "a" + "\t1" * 2000 + "\t" + "0" * 30_000 + "\n")
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"column 2002: '0000.*is not a number"):
+            read_series(path)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_lines_are_read_one_by_one(tmp_path):
+    """What is wrong on the first line is told before the rest is read, which would fail here."""
+    path = write(tmp_path / "Toy.tsv.gz", "a\tx\n" + "".join(f"a\t{i / 7}\n" for i in range(20_000)))
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(DataError, match="line 1, column 2: 'x' is not a number"):
+        read_series(path)
+
+
+def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("pstn.data.files.LONGEST_LINE", 1000)
+    with pytest.raises(DataError, match="line 2: is longer than 1,000 bytes"):
+        read_series(write(tmp_path / "Toy.tsv", "a\t1\n" + "b\t" + "1" * 2000))
+
+
+def test_text_that_is_not_utf8_is_named_by_its_line(tmp_path):
+    (tmp_path / "Toy.tsv").write_bytes(b"\xef\xbb\xbfa\t1\nb\xff\t1\n")
+    with pytest.raises(DataError, match="line 2: is not UTF-8"):
+        read_series(tmp_path / "Toy.tsv")
+
+
 def test_other_suffixes_are_refused(tmp_path):
     with pytest.raises(DataError, match="the name must end in"):
         read_series(write(tmp_path / "Toy.doc", TSV))
@@ -208,9 +250,14 @@ def test_refuse_names_the_series():
 def test_nan_at_the_end_is_a_shorter_series():
     with pytest.raises(DataError, match="line 2: has length 2"):
         stack_series([raw([1, 2, 3], [1, 2, nan])])
-    (x, mask), *_ = stack_series([raw([1, 2, nan], [3, 4, nan])])
+    (x, mask), *_ = stack_series([raw([1, 2, nan], [3, 4, nan])], "resample")
     assert x.tolist() == [[[1, 2]], [[3, 4]]]
     assert mask is None
+
+
+def test_refuse_does_not_cut_off_what_is_missing_in_all():
+    with pytest.raises(DataError, match=r"line 1: 1 value\(s\) are missing"):
+        stack_series([raw([1, 2, nan], [3, 4, nan])])
 
 
 def test_resample():

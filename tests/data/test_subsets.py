@@ -103,3 +103,8 @@ def test_nothing_is_unpickled(tmp_path):
     np.save(tmp_path / "i.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(DataError, match="pickle"):
         read_indices(tmp_path / "i.npy", size=4)
+
+
+def test_an_index_file_that_is_not_there(tmp_path):
+    with pytest.raises(DataError, match=r"fold9.npy: there is no such file"):
+        read_indices(tmp_path / "fold9.npy", size=10)

@@ -2,6 +2,7 @@
 
 import gzip
 import warnings
+import zipfile
 
 import pytest
 import torch
@@ -48,6 +49,9 @@ def test_the_shipped_set(absent):
     assert torch.allclose(splits.test.x.mean(-1), torch.zeros(()), atol=1e-4)
     assert torch.allclose(splits.test.x.std(-1), torch.ones(()), atol=1e-4)
     assert torch.equal(load_ucr("italy_power_demand").test.x, splits.test.x)
+    assert load_ucr("ItalyPowerDemand", policy="pad").test.mask.all()
+    with pytest.raises(ValueError, match="policy must be one of"):
+        load_ucr("ItalyPowerDemand", policy="nonsense")
 
 
 REAL = {
@@ -98,7 +102,7 @@ def test_a_missing_test_part():
 def test_absent_offline(absent, tmp_path):
     with pytest.raises(MissingDataError) as caught:
         load_ucr("FordA")
-    for part in ("FordA_TRAIN", str(tmp_path / "cache" / "ucr"), "pstn data get FordA"):
+    for part in ("FordA_TRAIN", str(tmp_path / "cache" / "ucr"), "pstn data get ucr:FordA"):
         assert part in str(caught.value)
 
 
@@ -126,6 +130,30 @@ def test_a_single_file_is_divided(toy):
         "validation": 3,
         "test": 2,
     }
+
+
+def test_a_training_file_has_its_test_file_whatever_its_format(toy):
+    write(toy / "Toy_TEST.ts.gz", TS.replace("1 2", "0 1").replace(":1", ":0").replace(":2", ":1"))
+    (toy / "Toy_TEST.tsv").unlink()
+    for name in ("Toy_TRAIN.tsv", "Toy_TEST.ts.gz"):
+        assert load_series_file(toy / name).sizes() == {"train": 6, "validation": 2, "test": 2}
+    assert pstn.data.load(toy).sizes() == {"train": 6, "validation": 2, "test": 2}
+
+
+def test_no_test_part_is_carved_out_of_a_training_file(toy):
+    (toy / "Toy_TEST.tsv").unlink()
+    with pytest.raises(MissingDataError, match=r"Toy_TEST.tsv.*is missing.*need_test=False"):
+        load_series_file(toy / "Toy_TRAIN.tsv")
+    assert load_series_file(toy / "Toy_TRAIN.tsv", need_test=False).sizes() == {"train": 6, "validation": 2, "test": 0}
+    (toy / "Toy_TRAIN.tsv").rename(toy / "Toy_TEST.tsv")
+    with pytest.raises(MissingDataError, match="Toy_TRAIN"):
+        load_series_file(toy / "Toy_TEST.tsv", need_test=False)
+
+
+@needs_real
+def test_a_file_of_the_archive_is_compared_when_given_by_its_path():
+    with pytest.warns(DataWarning, match="first series is missing"):
+        load_series_file(pstn.data.data_folder() / "ucr" / "Wafer_TRAIN.tsv.gz")
 
 
 def test_a_label_that_training_never_saw(toy):
@@ -165,45 +193,72 @@ def test_line_ends_do_not_change_the_checksum(toy, monkeypatch):
     assert compare_with_archive("Toy", "TRAIN", read_series(toy / "Toy_TRAIN.tsv")) == []
 
 
+@needs_real
+@pytest.mark.parametrize("name", ["FaceAll", "PhalangesOutlinesCorrect"])
+def test_the_values_are_compared_whatever_the_format(tmp_path, name):
+    series = read_series(pstn.data.data_folder() / "ucr" / f"{name}_TRAIN.tsv.gz")
+    rows = zip(series.values, series.labels, strict=True)
+    lines = [",".join(map(repr, values[0].tolist())) + f":{label}" for values, label in rows]
+    head = f"@univariate true\n@classLabel true {' '.join(sorted(set(series.labels)))}\n@data\n"
+    path = write(tmp_path / f"{name}_TRAIN.ts", head + "\n".join(lines))
+    assert compare_with_archive(name, "TRAIN", read_series(path)) == []
+    write(path, head + "\n".join(lines).replace("1", "2", 1))
+    (difference,) = compare_with_archive(name, "TRAIN", read_series(path))
+    assert "differs from the archive's checksum" in difference
+
+
 @pytest.mark.parametrize("name", ["../Toy", "a/b", "", "C:x", "..", "-x"])
 def test_names_cannot_lead_elsewhere(name):
     with pytest.raises(ValueError, match="name must be"):
         load_ucr(name)
 
 
-def test_the_archives_site(toy, tmp_path, monkeypatch):
-    """The zip of the site is unpacked member by member; what else is in it stays there."""
-    import zipfile
-
-    import pstn.data.ucr as ucr
+@pytest.fixture
+def site(monkeypatch):
+    """A site that serves one zip after the other, each a dict of members; text is served as it is."""
+    answers = []
 
     def serve(remote, folder, progress=None):
         folder.mkdir(parents=True, exist_ok=True)
+        answer = answers.pop(0)
+        if isinstance(answer, str):
+            (folder / remote.name).write_text(answer)
+            return folder / remote.name
         with zipfile.ZipFile(folder / remote.name, "w") as archive:
-            archive.writestr("Toy_TRAIN.ts", TS)
-            archive.writestr("Toy_TEST.ts", TS)
-            archive.writestr("../../evil", "x")
+            for name, text in answer.items():
+                archive.writestr(name, text)
         return folder / remote.name
 
-    monkeypatch.setattr(ucr, "download", serve)
+    monkeypatch.setattr("pstn.data.ucr.download", serve)
     monkeypatch.delenv("PSTN_OFFLINE")
     monkeypatch.delenv("PSTN_DATA", raising=False)
+    return answers
+
+
+GOOD = {"Toy_TRAIN.ts": TS, "Toy_TEST.ts": TS}
+
+
+def test_the_archives_site(site, tmp_path):
+    """The zip of the site is unpacked member by member; what else is in it stays there."""
+    site.append({**GOOD, "../../evil": "x"})
     splits = pstn.data.load("ucr:Toy", validation=0)
     assert splits.sizes() == {"train": 2, "validation": 0, "test": 2}
-    assert sorted(p.name for p in (tmp_path / "cache").rglob("*") if p.is_file()) == ["Toy_TEST.ts", "Toy_TRAIN.ts"]
+    assert sorted(p.name for p in (tmp_path / "cache" / "ucr").rglob("*")) == ["Toy", "Toy_TEST.ts", "Toy_TRAIN.ts"]
     assert not list(tmp_path.rglob("evil"))
 
 
-def test_the_site_answers_with_a_page(tmp_path, monkeypatch):
-    import pstn.data.ucr as ucr
-
-    def serve(remote, folder, progress=None):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / remote.name).write_text("<html>not found</html>")
-        return folder / remote.name
-
-    monkeypatch.setattr(ucr, "download", serve)
-    monkeypatch.delenv("PSTN_OFFLINE")
-    with pytest.raises(MissingDataError, match="is not a zip archive"):
-        load_ucr("NoSuchSet")
-    assert not list((tmp_path / "cache").rglob("*.zip"))
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ("<html>not found</html>", "is not a zip archive"),
+        ({"Toy_TRAIN.ts": TS, "Toy_TEST.ts": "junk"}, "Toy_TEST.ts in it cannot be read: values before the @data line"),
+        ({"Toy_TRAIN.ts": "junk", "Toy_TEST.ts": TS}, "values before the @data line"),
+        ({"Toy_TRAIN.ts": TS}, "holds none of Toy_TEST.ts"),
+    ],
+)
+def test_a_bad_answer_of_the_site_leaves_nothing_and_the_next_succeeds(site, tmp_path, bad, message):
+    site += [bad, GOOD]
+    with pytest.raises(MissingDataError, match=message):
+        load_ucr("Toy")
+    assert not list((tmp_path / "cache").rglob("*Toy*"))
+    assert load_ucr("Toy", validation=0).sizes()["test"] == 2

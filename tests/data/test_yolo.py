@@ -20,6 +20,7 @@ from pstn.data import (
 )
 from pstn.data.archives import unpack_tar
 from pstn.data.signs import find_traffic_signs
+from pstn.data.yolo import read_class_names
 
 
 def test_yolo(yolo):
@@ -65,12 +66,53 @@ def test_yolo_with_parts(yolo, nested):
         "nc: 2\nnames:\n- stop\n- yield\n",
         "names:\n  0: stop\n  1: yield\nnc: 2\n",
         "names: {0: 'stop', 1: 'yield'}",
+        "names: {1: yield, 0: stop}",
+        "names: {1: 'yield', 0: 'stop'}",
+        "names:\n  1: yield\n  0: stop\n",
+        "names: # mine\n  - stop  # red\n  - yield\n",
+        "path: x\nnames: [stop,  # red\n  yield]\n",
     ],
 )
 def test_names_in_yaml(yolo, text):
     (yolo / "classes.txt").unlink()
     (yolo / "data.yaml").write_text(text)
     assert read_yolo(yolo)[1] == ("stop", "yield")
+
+
+def test_names_in_yaml_are_text_whatever_they_look_like(yolo):
+    (yolo / "classes.txt").unlink()
+    (yolo / "data.yaml").write_text("names: [no, 30]\n")
+    assert read_yolo(yolo)[1] == ("no", "30")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("names:\n  0: stop\n  2: yield\n", "must be numbered from 0 to 1, each once"),
+        ("names:\n  0: stop\n  0: yield\n", "must be numbered from 0 to 1, each once"),
+        ("names: {a: stop, b: yield}", "must be numbered from 0 to 1, each once"),
+        ("names: []", "must list the classes"),
+        ("names: stop", "must list the classes"),
+        ("names: [[stop]]", "line 1: .*must list the classes"),
+        ("nc: 2\nnames: [stop\n", "is not YAML"),
+        ("nc: 2\n", "has no `names:`"),
+        ("- names\n", "has no `names:`"),
+        ("[" * 5000, "is not YAML"),
+    ],
+)
+def test_bad_yaml(yolo, text, message):
+    (yolo / "classes.txt").unlink()
+    (yolo / "data.yaml").write_text(text)
+    with pytest.raises(DataError, match=message) as caught:
+        read_yolo(yolo)
+    assert "data.yaml" in str(caught.value)
+
+
+@given(text=st.text(alphabet="names: 01[]{},-#'\"\n&*!ab", max_size=40))
+def test_any_yaml_reads_or_raises_data_error(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("fuzz") / "data.yaml"
+    path.write_text("names: " + text)
+    reads_or_raises(lambda path: read_class_names(path.parent), path)
 
 
 BAD_LABELS = {
@@ -102,6 +144,9 @@ def test_bad_yolo_boxes_can_be_left_out_but_not_bad_lines(yolo):
     assert len(parts["all"][0].boxes) == 1
     (yolo / "labels" / "a.txt").write_text("zero 0.5 0.5 0.2 0.2\n")
     with pytest.raises(DataError, match="unknown label"):
+        read_yolo(yolo, bad_boxes="skip")
+    (yolo / "labels" / "a.txt").write_text("0 box 0.5 0.2 0.2\n")
+    with pytest.raises(DataError, match="'box' is not a number"):
         read_yolo(yolo, bad_boxes="skip")
 
 

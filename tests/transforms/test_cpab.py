@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from cpab_reference import flow, velocity
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
+from cpab_reference import flow, velocity
 from pstn import CPAB
 
 LINE = [CPAB(tess=10), CPAB(tess=3), CPAB(tess=10, zero_boundary=False)]

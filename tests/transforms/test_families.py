@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pstn
-from families import FAMILIES, SIZES, near_identity
+from families import FAMILIES, SIZES, SMOOTH_FAMILIES, near_identity
 from pstn.transforms import base_grid
 
 WITH_INVERSE = {name: f for name, f in FAMILIES.items() if f.has_identity}
-MATRICES = {name: f for name, f in FAMILIES.items() if isinstance(f, pstn.MatrixTransform)}
+EVERY = {**FAMILIES, **SMOOTH_FAMILIES}
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
 every_invertible_family = pytest.mark.parametrize("family", WITH_INVERSE.values(), ids=WITH_INVERSE.keys())
 
@@ -36,6 +36,25 @@ def test_shapes_and_dtypes(family):
     assert family.corners(theta).shape == (3, 2, 2**family.ndim, family.ndim)
 
 
+@pytest.mark.parametrize("family", EVERY.values(), ids=EVERY.keys())
+def test_leading_axes_broadcast_either_way(family):
+    theta, points = near_identity(family, 3), torch.rand(4, 3, 6, family.ndim, dtype=torch.float64) * 2 - 1
+    for t, p in [(theta, points), (theta[0], points), (theta, points[0, 0]), (theta[:, None], points[:1, 0])]:
+        lead = torch.broadcast_shapes(t.shape[:-1], p.shape[:-2])
+        one_by_one = [
+            family.apply(a, b)
+            for a, b in zip(
+                t.expand(*lead, -1).reshape(-1, family.dim),
+                p.expand(*lead, -1, -1).reshape(-1, 6, family.ndim),
+                strict=True,
+            )
+        ]
+        expected = torch.stack(one_by_one).reshape(*lead, 6, family.ndim)
+        torch.testing.assert_close(family.apply(t, p), expected, rtol=0, atol=1e-9)
+        back = family.apply_inverse(t, family.apply(t, p))
+        torch.testing.assert_close(back, p.expand(*lead, -1, -1), rtol=0, atol=1e-6)
+
+
 @every_family
 def test_grid_is_apply_on_pixel_centres(family):
     size = SIZES[family.ndim]
@@ -45,20 +64,12 @@ def test_grid_is_apply_on_pixel_centres(family):
     torch.testing.assert_close(grid, family.apply(theta, points), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("family", [f for f in MATRICES.values() if f.ndim > 1], ids=str)
+@pytest.mark.parametrize("family", [f for f in FAMILIES.values() if f.ndim > 1], ids=str)
 def test_grid_equals_affine_grid(family):
     size = SIZES[family.ndim]
     theta = near_identity(family, 4, dtype=torch.float32)
     expected = F.affine_grid(family.matrix(theta, aspect=size[::-1]), (4, 1, *size), align_corners=False)
     torch.testing.assert_close(family.grid(theta, size), expected, rtol=0, atol=1e-6)
-
-
-@every_family
-def test_points_may_have_more_axes_than_theta(family):
-    theta = near_identity(family, 1)[0]
-    points = torch.rand(3, 2, 7, family.ndim, dtype=torch.float64) * 2 - 1
-    expected = torch.stack([torch.stack([family.apply(theta, p) for p in row]) for row in points])
-    torch.testing.assert_close(family.apply(theta, points), expected, rtol=0, atol=1e-12)
 
 
 def test_one_dimension_is_a_line():
@@ -98,7 +109,7 @@ def test_inverse_is_in_the_family(family, seed):
     torch.testing.assert_close(family.inverse(family.inverse(theta, aspect=aspect), aspect=aspect), theta)
 
 
-@pytest.mark.parametrize("family", MATRICES.values(), ids=MATRICES.keys())
+@every_family
 @given(seed=st.integers(0, 10**6))
 def test_composition_is_the_product_of_matrices(family, seed):
     generator = torch.Generator().manual_seed(seed)

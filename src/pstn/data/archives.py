@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from pathlib import Path
@@ -12,9 +11,18 @@ from typing import IO, cast
 
 from pstn.data.errors import DataError
 from pstn.data.files import MAX_RATIO, bounded_read
+from pstn.data.folders import whole_folder
 from pstn.data.places import inside
 
+try:
+    from lzma import LZMAError
+except ImportError:  # Python can be built without it, and does not read .xz then
+    LZMAError = EOFError  # type: ignore[misc,assignment]
+
 __all__ = ["read_zip_member", "unpack_tar"]
+
+# Photos hardly shrink, and their labels not by this much: what grows more is there to fill a disk.
+_RATIO, _FREELY = 100, 1 << 28
 
 
 def read_zip_member(archive: zipfile.ZipFile, member: str, path: Path, *, limit: int = 1 << 30) -> bytes:
@@ -41,43 +49,52 @@ def read_zip_member(archive: zipfile.ZipFile, member: str, path: Path, *, limit:
     return bytes(content)
 
 
-def unpack_tar(path: Path, target: Path, *, limit: int = 1 << 36) -> Path:
+def unpack_tar(path: Path, target: Path, *, limit: int | None = None) -> Path:
     """Unpack a tar archive, plain or compressed, into the folder `target`, whole or not at all.
 
     Args:
         path: the archive.
         target: the folder to make. Where it exists the archive counts as unpacked.
-        limit: the most bytes that may come out.
+        limit: the most bytes that may come out; a hundred times the archive's size, and at least 256 MiB, where None.
 
     Raises:
         DataError: a member leads out of the folder, is a link or a device, occurs twice, or the archive is damaged.
     """
     if target.is_dir():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    if limit is None:
+        limit = max(_FREELY, _RATIO * path.stat().st_size)
     try:
-        _unpack_into(path, work, limit)
-        if target.is_dir():  # another process was faster
-            return target
-        work.replace(target)
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        with whole_folder(target) as work:
+            _unpack_into(path, work, limit)
+    except (tarfile.TarError, EOFError, zlib.error, LZMAError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk's fault, not the archive's
         raise DataError(path, f"is not a whole tar archive ({error})") from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return target
+
+
+class _StrictHeader(tarfile.TarInfo):
+    """Takes a damaged or missing header for what it is, where tarfile takes it for the end of the archive."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> _StrictHeader:
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # the block of zeros that ends an archive
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(str(error)) from error
 
 
 def _unpack_into(path: Path, work: Path, limit: int) -> None:
     seen: set[str] = set()
     left = limit
-    with tarfile.open(path) as archive:
+    with tarfile.open(path, tarinfo=_StrictHeader) as archive:
         for member in archive:
             destination = inside(work, member.name, owner=path)
             if member.isdir():
-                destination.mkdir(parents=True, exist_ok=True)
+                _make(destination, path, member.name)
                 continue
             if not member.isreg():
                 raise DataError(
@@ -90,7 +107,9 @@ def _unpack_into(path: Path, work: Path, limit: int) -> None:
             if left < 0:
                 raise DataError(path, f"unpacks to more than the limit of {limit:,} bytes", place=member.name)
             content = archive.extractfile(member)
-            destination.parent.mkdir(parents=True, exist_ok=True)
+            _make(destination.parent, path, member.name)
+            if destination.is_dir():
+                raise DataError(path, "is a file and a folder at once", place=member.name)
             with destination.open("wb") as file:
                 shutil.copyfileobj(content, file)  # type: ignore[arg-type]  # a regular member always has content
         # The checksum of a compressed stream is at its end, behind what tarfile cares to read.
@@ -99,3 +118,10 @@ def _unpack_into(path: Path, work: Path, limit: int) -> None:
             left -= len(portion)
     if not seen:
         raise DataError(path, "holds no files")
+
+
+def _make(folder: Path, path: Path, member: str) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise DataError(path, "is a file and a folder at once", place=member) from error

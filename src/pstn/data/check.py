@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pstn.data.archives import unpack_tar
+from pstn.data.detect import detect
 from pstn.data.errors import DataError
 from pstn.data.files import read_npy, sha256_of_content
 from pstn.data.idx import read_idx
@@ -16,10 +19,9 @@ from pstn.data.mnist import MNIST_FILES
 from pstn.data.mtsd import find_mtsd, read_mtsd
 from pstn.data.own import from_npz
 from pstn.data.series_files import read_series, series_format
-from pstn.data.signs import unpacked
 from pstn.data.ucr import compare_with_archive, ucr_name
 from pstn.data.ucr_sums import UCR_RECORDS
-from pstn.data.yolo import find_yolo, read_yolo
+from pstn.data.yolo import read_yolo
 
 __all__ = ["Finding", "check"]
 
@@ -49,8 +51,9 @@ class Finding:
 def check(path: str | os.PathLike[str]) -> Iterator[Finding]:
     r"""Look through a file or a folder and everything below it, one finding at a time.
 
-    Files of kinds that this package does not read are passed over. YOLO and MTSD folders are one finding each, and so
-    are the images of one folder.
+    Files of kinds that this package does not read are passed over, and so are links to folders, which may lead round in
+    circles. YOLO and MTSD folders are one finding each, and so are the images of one folder. Nothing is written but
+    what an archive holds, in a temporary folder.
 
     Args:
         path: the file or folder.
@@ -63,36 +66,54 @@ def check(path: str | os.PathLike[str]) -> Iterator[Finding]:
         [('damaged', "line 1, column 3: 'abc' is not a number")]
     """
     path = Path(path)
-    if path.is_file():
+    if path.is_dir():
+        yield from _check_folder(path)
+    elif path.is_file():
         yield from _check_file(path)
-    elif not path.is_dir():
+    else:
         yield Finding(path, "damaged", "there is no such file or folder")
-    elif _is_mtsd(path):
+
+
+def _check_folder(path: Path) -> Iterator[Finding]:
+    try:
+        entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
+        kind = detect(path)
+    except OSError as error:
+        yield Finding(path, "damaged", error.strerror or str(error))
+        return
+    if kind == "mtsd":
         yield _attempt(path, lambda: _describe_mtsd(path))
-    elif _is_yolo(path):
+    elif kind == "yolo":
         yield _attempt(path, lambda: _describe_yolo(path))
     else:
-        entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
-        images = [entry for entry in entries if entry.suffix.lower() in IMAGE_SUFFIXES and entry.is_file()]
-        if images:
-            yield from _check_images(path, images)
+        yield from _check_images(path, [entry for entry in entries if _is_image(entry)])
         for entry in entries:
-            if entry not in images:
-                yield from check(entry)
+            if entry.is_dir() and not entry.is_symlink():
+                yield from _check_folder(entry)
+            elif entry.is_file() and not _is_image(entry) and not _is_note(entry):
+                yield from _check_file(entry)
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()
+
+
+def _is_note(path: Path) -> bool:
+    """Text that is not called a part of a data set: it may be anything, unless somebody asks for this very file."""
+    named = any(part in path.name.lower() for part in ("_train.", "_test."))
+    return series_format(path) in (".txt", ".csv") and not named
 
 
 def _check_file(path: Path) -> Iterator[Finding]:
-    name = path.name.lower()
-    if "ubyte" in name:
-        yield _attempt(path, lambda: _describe_idx(path))
-    elif name.endswith((".tar", ".tar.gz", ".tgz")):
-        yield _attempt(path, lambda: _describe_yolo(unpacked(path)))
-    elif "_train." in name or "_test." in name or (series_format(path) or ".txt") not in (".txt", ".csv"):
-        yield _attempt(path, lambda: _describe_series(path))
-    elif name.endswith(".npy"):
-        yield _attempt(path, lambda: ("readable", "array of shape {}, {}".format(*_array_facts(path))))
-    elif name.endswith(".npz"):
-        yield _attempt(path, lambda: ("readable", f"examples: {from_npz(path).sizes()}"))
+    describe = {
+        "idx": _describe_idx,
+        "archive": _describe_archive,
+        "series": _describe_series,
+        "npy": _describe_npy,
+        "npz": _describe_npz,
+    }.get(detect(path) or "")
+    if describe is not None:
+        yield _attempt(path, lambda: describe(path))
 
 
 def _attempt(path: Path, describe: Callable[[], tuple[Status, str]]) -> Finding:
@@ -101,12 +122,41 @@ def _attempt(path: Path, describe: Callable[[], tuple[Status, str]]) -> Finding:
     except DataError as error:
         where = "" if Path(error.path) == path else f"{error.path}: "
         return Finding(path, "damaged", f"{where}{f'{error.place}: ' if error.place else ''}{error.problem}")
+    except ImportError:
+        raise  # what is missing is a package, for all files alike
+    except OSError as error:
+        return Finding(path, "damaged", error.strerror or str(error))
+    except Exception as error:  # whatever is wrong with one file, the others are to be looked at
+        return Finding(path, "damaged", f"{type(error).__name__}: {error}")
     return Finding(path, status, note)
 
 
-def _array_facts(path: Path) -> tuple[tuple[int, ...], str]:
+def _describe_npy(path: Path) -> tuple[Status, str]:
     array = read_npy(path, mmap=True)
-    return array.shape, str(array.dtype)
+    return "readable", f"array of shape {array.shape}, {array.dtype}"
+
+
+def _describe_npz(path: Path) -> tuple[Status, str]:
+    try:
+        return "readable", f"examples: {from_npz(path).sizes()}"
+    except DataError as first:
+        try:
+            sizes = from_npz(path, kind="image").sizes()
+        except DataError:
+            raise first from None
+        return "readable", f"examples: {sizes}; to be loaded with kind='image' or kind='series'"
+
+
+def _describe_archive(path: Path) -> tuple[Status, str]:
+    with tempfile.TemporaryDirectory() as work:
+        folder = unpack_tar(path, Path(work) / "unpacked")
+        try:
+            return _describe_yolo(folder)
+        except DataError as error:
+            inner = Path(error.path)
+            name = inner.relative_to(folder).as_posix() if inner.is_relative_to(folder) else str(inner)
+            place = name if error.place is None else f"{name}: {error.place}"
+            raise DataError(path, error.problem, place=place) from error
 
 
 def _describe_idx(path: Path) -> tuple[Status, str]:
@@ -136,13 +186,8 @@ def _describe_series(path: Path) -> tuple[Status, str]:
     if differences:
         return "differs", f"{note}; {differences[0]}"
     record = UCR_RECORDS[known].train if part == "TRAIN" else UCR_RECORDS[known].test
-    exact = record.sha256 is not None and ".tsv" in path.name
+    exact = record.values is not None or (record.sha256 is not None and ".tsv" in path.name)
     return ("verified", note) if exact else ("readable", f"{note}; no checksum on record")
-
-
-def _is_mtsd(path: Path) -> bool:
-    names = ("mtsd_v2_fully_annotated", "mtsd_fully_annotated", ".")
-    return any((path / name / "annotations").is_dir() and (path / name / "splits").is_dir() for name in names)
 
 
 def _describe_mtsd(path: Path) -> tuple[Status, str]:
@@ -157,18 +202,11 @@ def _describe_mtsd(path: Path) -> tuple[Status, str]:
     return "readable", f"MTSD: {counts} photos with {boxes:,} boxes; every image is there"
 
 
-def _is_yolo(path: Path) -> bool:
-    try:
-        find_yolo(path)
-    except DataError:
-        return False
-    return True
-
-
 def _describe_yolo(path: Path) -> tuple[Status, str]:
     parts, names = read_yolo(path)
     photos = [photo for part in parts.values() for photo in part]
-    _decode_all([photo.path for photo in photos])
+    for error in _damaged([photo.path for photo in photos]):
+        raise error
     used = len({box.label for photo in photos for box in photo.boxes})
     boxes = sum(len(photo.boxes) for photo in photos)
     return (
@@ -178,20 +216,23 @@ def _describe_yolo(path: Path) -> tuple[Status, str]:
 
 
 def _check_images(folder: Path, images: list[Path]) -> Iterator[Finding]:
-    bad = False
-    for image in images:
-        try:
-            _decode_all([image])
-        except DataError as error:
-            bad = True
-            yield Finding(image, "damaged", error.problem)
-    if not bad:
-        yield Finding(folder, "readable", f"{len(images):,} images; all decode")
+    damaged = _damaged(images)
+    for error in damaged:
+        yield Finding(Path(error.path), "damaged", error.problem)
+    if len(images) > len(damaged):
+        yield Finding(folder, "readable", f"{len(images) - len(damaged):,} images decode")
 
 
-def _decode_all(paths: list[Path]) -> None:
+def _damaged(paths: list[Path]) -> list[DataError]:
+    """What is wrong with those images that do not decode."""
+    errors: list[DataError] = []
+
     def decode(path: Path) -> None:
-        with open_image(path) as image:
-            image.load()
+        try:
+            with open_image(path) as image:
+                image.load()
+        except DataError as error:
+            errors.append(error)
 
     each_in_parallel(decode, paths)
+    return sorted(errors, key=lambda error: str(error.path))

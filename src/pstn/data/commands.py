@@ -10,23 +10,30 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from pstn.data.check import check as check_path
+from pstn.data.detect import detect
 from pstn.data.download import Progress as Report
 from pstn.data.errors import DataWarning
 from pstn.data.known import KNOWN
-from pstn.data.places import cache_folder, data_folder
+from pstn.data.places import cache_folder, data_folder, expand, offline
+from pstn.data.registry import find_known, load
 from pstn.data.registry import get as get_set
-from pstn.data.registry import load
 from pstn.data.sheet import contact_sheet
+from pstn.data.split import Splits
 
 __all__ = ["app"]
 
 app = typer.Typer(help="The data sets: what is known, fetch one, check a folder, look at one.", no_args_is_help=True)
 _COLOURS = {"verified": "green", "readable": "default", "differs": "yellow", "damaged": "red"}
+
+
+def _say(*pieces: str | tuple[str, str], stderr: bool = False) -> None:
+    """Print text, some of it in colour; brackets in it are brackets, and lines are not broken."""
+    Console(stderr=stderr).print(Text.assemble(*pieces), soft_wrap=True)
 
 
 @contextmanager
@@ -37,9 +44,9 @@ def _plain_errors() -> Iterator[None]:
             warnings.simplefilter("always", DataWarning)
             yield
         for warning in caught:
-            Console(stderr=True).print(f"[yellow]note:[/yellow] {escape(str(warning.message))}", soft_wrap=True)
+            _say(("note:", "yellow"), f" {warning.message}", stderr=True)
     except (ValueError, TypeError, ImportError, OSError) as error:
-        Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
+        _say(("error:", "red"), f" {error}", stderr=True)
         raise typer.Exit(1) from error
 
 
@@ -60,16 +67,19 @@ def _progress() -> Iterator[Report]:
 @app.command("list")
 def list_sets() -> None:
     """List the data sets that are known by name, and where each one lies."""
-    console = Console()
-    table = Table("name", "kind", "what", "here", box=None, padding=(0, 2, 0, 0))
-    for known in KNOWN.values():
-        where = known.where()
-        here = escape(where) if where else f"[dim]no; pstn data get {known.name}[/dim]"
-        table.add_row(known.name, known.kind, known.what, here)
-    console.print(table)
-    folder = data_folder()
-    console.print(f"\nlooked in $PSTN_DATA ({folder if folder else 'not set'}), then {cache_folder()}", soft_wrap=True)
-    console.print("any other set of the UCR and UEA archives: pstn data get ucr:NAME")
+    with _plain_errors():
+        rows = [(k.name, k.kind, k.what, k.where() or f"no; pstn data get {k.name}") for k in KNOWN.values()]
+        if Console().is_terminal:
+            table = Table(box=None, padding=(0, 2, 0, 0))
+            for heading in ("name", "kind", "what", "here"):
+                table.add_column(heading, overflow="fold", no_wrap=heading in ("name", "kind"))
+            for row in rows:
+                table.add_row(*map(Text, row))
+            Console().print(table)
+        else:
+            typer.echo("\n".join("\t".join(row) for row in rows))
+        _say(f"\nlooked in $PSTN_DATA ({data_folder() or 'not set'}), then {cache_folder()}")
+        _say("any other set of the UCR and UEA archives: pstn data get ucr:NAME")
 
 
 @app.command("get")
@@ -78,7 +88,7 @@ def get(name: Annotated[str, typer.Argument(help="A name of `pstn data list`, or
     with _plain_errors():
         with _progress() as report:
             where = get_set(name, progress=report)
-        Console().print(f"{name} is in {where}", soft_wrap=True, highlight=False)
+        _say(f"{name} is in {where}")
 
 
 @app.command("check")
@@ -87,17 +97,14 @@ def check(path: Annotated[Path, typer.Argument(help="A file or folder.")]) -> No
 
     The exit code is 1 where something is damaged.
     """
-    console = Console()
     tally: dict[str, int] = {}
     with _plain_errors():
         for finding in check_path(path):
             tally[finding.status] = tally.get(finding.status, 0) + 1
-            colour = _COLOURS[finding.status]
-            line = f"[{colour}]{finding.status:<9}[/{colour}] {escape(str(finding.path))}: {escape(finding.note)}"
-            console.print(line, soft_wrap=True, highlight=False)
+            _say((f"{finding.status:<9}", _COLOURS[finding.status]), f" {finding.path}: {finding.note}")
         if not tally:
             raise ValueError(f"{path} holds no file of a kind that pstn reads")
-    console.print(", ".join(f"{count} {status}" for status, count in tally.items()), highlight=False)
+    _say(", ".join(f"{count} {status}" for status, count in tally.items()))
     if "damaged" in tally:
         raise typer.Exit(1)
 
@@ -110,16 +117,32 @@ def show(
     count: Annotated[int, typer.Option(min=1, help="How many examples.")] = 40,
     columns: Annotated[int, typer.Option(min=1, help="How many in a row.")] = 10,
     seed: Annotated[int, typer.Option(help="Of the choice.")] = 0,
+    kind: Annotated[str | None, typer.Option(help="Of an .npz file with three axes: image or series.")] = None,
 ) -> None:
     """Draw a contact sheet of a data set as a PNG file."""
     with _plain_errors():
         if part not in ("train", "validation", "test"):
             raise ValueError(f"part must be one of 'train', 'validation', 'test', got {part!r}")
-        splits = load(name)
+        splits = _load(name, kind)
         data = getattr(splits, part)
         if data is None:
             raise ValueError(f"{name} has no {part} part: {splits.sizes()}")
         target = out or Path(f"{Path(name).name.replace(':', '-').split('.')[0]}.png")
         title = f"{Path(name).name}, {part}"
         written = contact_sheet(data, target, title=title, count=count, columns=columns, seed=seed)
-        Console().print(f"wrote {written}", soft_wrap=True, highlight=False)
+        _say(f"wrote {written}")
+
+
+def _load(name: str, kind: str | None) -> Splits[Any]:
+    """The data set to look at: fetched with a progress bar, and without large sources, which no sheet shows."""
+    known = find_known(name)
+    named = known is not None or name.startswith("ucr:")
+    found = None if named else detect(expand(name))
+    if kind is not None and found != "npz":
+        raise ValueError(f"--kind is only for .npz files, got {name}")
+    if named and not offline():
+        with _progress() as report:
+            get_set(name, progress=report)
+    if found == "mtsd" or (known is not None and known.kind == "photos"):
+        return load(name, source=None)
+    return load(name) if kind is None else load(name, kind=kind)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tempfile
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -19,7 +18,8 @@ from torch import Tensor
 from pstn.data.boxes import Photo, Region, Sign, region_around
 from pstn.data.errors import DataError
 from pstn.data.files import read_npy
-from pstn.data.images import each_in_parallel, open_image, to_array
+from pstn.data.folders import whole_folder
+from pstn.data.images import each_in_parallel, open_image, to_array, with_bytes
 from pstn.data.places import cache_folder
 
 __all__ = ["decode_crops"]
@@ -70,9 +70,8 @@ def decode_crops(
 
 def _decode_into(folder: Path, signs: Sequence[Sign], margin: float, sizes: Sequence[int], workers: int | None) -> None:
     """Fill a folder of arrays that appears whole or not at all."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    try:
+    with whole_folder(folder) as work:
+        _require_space(work, sum(len(signs) * 3 * size * size for size in sizes))
         arrays = [
             np.lib.format.open_memmap(work / f"{size}.npy", "w+", np.uint8, (len(signs), 3, size, size))
             for size in sizes
@@ -81,10 +80,17 @@ def _decode_into(folder: Path, signs: Sequence[Sign], margin: float, sizes: Sequ
         for array in arrays:
             array.flush()
         del arrays
-        if not folder.is_dir():  # else another process was faster
-            work.replace(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+
+
+def _require_space(folder: Path, needed: int) -> None:
+    """Writing to a mapped file on a full disk kills the process without a word: so ask before."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise DataError(
+            cache_folder(),
+            f"has no room for the crops: they need {needed:,} bytes, {free:,} are free. Make room, set $PSTN_CACHE to "
+            "a folder on a larger disk, or ask for a smaller source= or size=",
+        )
 
 
 def _fill(arrays: Sequence[npt.NDArray[np.uint8]], signs: Sequence[Sign], margin: float, workers: int | None) -> None:
@@ -97,7 +103,7 @@ def _fill(arrays: Sequence[npt.NDArray[np.uint8]], signs: Sequence[Sign], margin
             if image.size != (photo.width, photo.height):
                 problem = f"is {image.size[0]}x{image.size[1]} pixels, its boxes are for {photo.width}x{photo.height}"
                 raise DataError(photo.path, problem)
-            whole = image if image.mode == "RGB" else image.convert("RGB")  # a copy of a panorama is 100 MB
+            whole = with_bytes(image, "RGB", photo.path)  # a copy of a panorama is 100 MB
             whole.load()
             for i in group:
                 region = region_around(signs[i], margin)

@@ -33,6 +33,7 @@ class RemoteFile:
         urls: the mirrors, tried in order.
         sha256: of the file as served; None where the publisher does not fix it.
         size: in bytes, where known: for the progress bar, and to refuse a download that does not end.
+        limit: the most bytes to accept where the size is not known.
         get: the name by which `pstn data get` fetches it.
     """
 
@@ -42,6 +43,12 @@ class RemoteFile:
     sha256: str | None = None
     size: int | None = None
     get: str = ""
+    limit: int = 1 << 31
+
+    @property
+    def most(self) -> int:
+        """The most bytes that may arrive."""
+        return self.limit if self.size is None else self.size
 
 
 def find_file(remote: RemoteFile, *, root: str | os.PathLike[str] | None = None) -> Path | None:
@@ -79,8 +86,8 @@ def locate(
     if root is None and fetch and not offline():
         try:
             return download(remote, cache_folder() / remote.folder, progress=progress)
-        except DataError as error:
-            why = f"; downloading it failed: {error.problem}"
+        except (DataError, ImportError) as error:
+            why = f"; downloading it failed: {getattr(error, 'problem', error)}"
     raise missing(remote, root, why)
 
 
@@ -88,6 +95,8 @@ def missing(remote: RemoteFile, root: str | os.PathLike[str] | None, why: str = 
     """The error for a file that is nowhere: which file, where it was looked for, and the command that gets it."""
     places = ", ".join(str(folder) for folder in search_folders(remote.folder, root))
     unset = "" if root is not None or os.environ.get("PSTN_DATA", "").strip() else " ($PSTN_DATA is not set)"
+    if root is None and offline():
+        why += "; nothing is fetched, as $PSTN_OFFLINE asks"
     command = f"pstn data get {remote.get or remote.folder}"
     return MissingDataError(remote.name, f"is missing; looked in {places}{unset}{why}; to get it: {command}")
 
@@ -104,8 +113,9 @@ def download(
     """Fetch a file into `folder`, mirror by mirror, and return its path.
 
     A connection that breaks is taken up again where it broke, on the next mirror too, as long as a checksum guards the
-    result. A download that fails for good leaves nothing behind; one whose process was stopped leaves a hidden
-    ".part" file that the next one continues. The file appears under its name only once its checksum is right.
+    result; where the pieces turn out not to fit together, the mirror is asked for the whole file. A download that
+    fails for good leaves nothing behind; one whose process was stopped leaves a hidden ".part" file that the next one
+    continues. The file appears under its name only once its checksum is right.
 
     Args:
         remote: what to fetch.
@@ -132,10 +142,15 @@ def download(
                 time.sleep(pause)
             for url in remote.urls:
                 fetcher = _Fetcher(part, remote, timeout, progress)
-                try:
-                    return Path(pooch.retrieve(url, known, remote.name, folder, downloader=fetcher))
-                except (_Broken, ValueError, OSError) as error:
-                    reasons.append(f"{url}: {' '.join(str(error).split())}")
+                for _ in range(2):
+                    try:
+                        return Path(pooch.retrieve(url, known, remote.name, folder, downloader=fetcher))
+                    except (_Broken, ValueError, OSError) as error:
+                        reasons.append(f"{url}: {' '.join(str(error).split())}")
+                        # A wrong checksum may be the fault of the piece that was there before: this mirror has not
+                        # been heard yet. The piece is gone, so that the second try is for the whole.
+                        if not (isinstance(error, ValueError) and fetcher.continued):
+                            break
         raise DataError(folder / remote.name, "; ".join(dict.fromkeys(reasons)))
 
 
@@ -148,13 +163,14 @@ class _Fetcher:
 
     def __init__(self, part: Path, remote: RemoteFile, timeout: float, progress: Progress | None) -> None:
         self.part, self.remote, self.timeout, self.progress = part, remote, timeout, progress
+        self.continued = False  # whether the last call added to what another one had fetched
 
     def __call__(self, url: str, output_file: str, pooch: Any = None, check_only: bool = False) -> None:
         import requests
         import urllib3
 
         done = self.part.stat().st_size if self.part.exists() else 0
-        if self.remote.sha256 is None or (self.remote.size is not None and done > self.remote.size):
+        if self.remote.sha256 is None or done > self.remote.most:
             done = 0
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
         try:
@@ -163,7 +179,8 @@ class _Fetcher:
                     self.part.unlink()
                     return self(url, output_file, pooch)
                 response.raise_for_status()
-                self._store(response, done if response.status_code == 206 else 0)
+                self.continued = done > 0 and response.status_code == 206
+                self._store(response, done if self.continued else 0)
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise _Broken(_reason(error)) from error
         # pooch made its temporary file private; a data file should obey the user's umask, as the part does.
@@ -180,8 +197,8 @@ class _Fetcher:
             for portion in response.raw.stream(_CHUNK, decode_content=False):
                 file.write(portion)
                 done += len(portion)
-                if self.remote.size is not None and done > self.remote.size:
-                    raise _Broken(f"the server sends more than the {self.remote.size:,} bytes expected")
+                if done > self.remote.most:
+                    raise _Broken(f"the server sends more than the {self.remote.most:,} bytes expected")
                 if self.progress is not None:
                     self.progress(self.remote.name, done, total)
         if total is not None and done < total:

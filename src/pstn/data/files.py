@@ -23,6 +23,7 @@ __all__ = [
     "is_gzip",
     "open_stream",
     "parse_npy",
+    "read_lines",
     "read_npy",
     "read_text",
     "sha256_of",
@@ -32,6 +33,7 @@ __all__ = [
 # Deflate cannot expand a byte to more than 1,032: a header that promises more than that is a lie, known before reading.
 MAX_RATIO = 1032
 _CHUNK = 1 << 20
+LONGEST_LINE = 1 << 26
 
 
 def is_gzip(path: Path) -> bool:
@@ -80,6 +82,29 @@ def read_text(path: Path, *, limit: int) -> str:
         raise DataError(path, f"is not UTF-8 text ({error.reason})", place=f"byte {error.start}") from error
 
 
+def read_lines(path: Path, *, limit: int) -> Iterator[tuple[int, str]]:
+    r"""The numbered lines of a text file as for `read_text`, one at a time.
+
+    Only "\n" ends a line, whatever else Unicode has for it: editors count lines so.
+    """
+    left, number = limit, 0
+    with open_stream(path) as stream:
+        while line := stream.readline(min(left, LONGEST_LINE) + 1):
+            number += 1
+            place = f"line {number}"
+            left -= len(line)
+            if left < 0:
+                raise DataError(path, f"holds more than {limit:,} bytes of text, which is the limit", place=place)
+            if len(line) > LONGEST_LINE:
+                raise DataError(path, f"is longer than {LONGEST_LINE:,} bytes, which is the limit", place=place)
+            if b"\0" in line:
+                raise DataError(path, "is not a text file: it holds a zero byte", place=place)
+            try:
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise DataError(path, f"is not UTF-8 text ({error.reason})", place=place) from error
+
+
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file as it lies on disk."""
     digest = hashlib.sha256()
@@ -108,6 +133,8 @@ def read_npy(path: Path, *, mmap: bool = False) -> npt.NDArray[Any]:
         path: the file.
         mmap: map the file instead of reading it, copy-on-write: for arrays larger than memory.
     """
+    if not path.is_file():
+        raise DataError(path, "there is no such file")
     with path.open("rb") as file:
         shape, _, dtype, start = _npy_header(file, path, None)
     _check_npy_length(path, None, shape, dtype, path.stat().st_size - start)

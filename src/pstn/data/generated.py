@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import os
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from pstn._checks import require_floating, require_positive_int, require_positiv
 from pstn.data.download import Progress
 from pstn.data.mnist import load_mnist
 from pstn.data.split import Split, Splits
-from pstn.transforms import Rotation, Similarity, Transform, base_grid
+from pstn.transforms import Rotation, Similarity, Transform
 from pstn.warp import warp
 
 __all__ = [
@@ -27,6 +26,7 @@ __all__ = [
     "RandomPlacement",
     "RandomRotation",
     "generate",
+    "generate_all",
     "load_placed_fashion",
     "load_rotated_mnist",
 ]
@@ -88,7 +88,7 @@ class RandomRotation:
 
     def make(self, x: Tensor, theta: Tensor, *, fill: float | Sequence[float] = 0.0) -> Tensor:
         """Rotated images, of the size of `x` (B, C, H, W); the corners that come into view are `fill`."""
-        return warp(x, _grid(self.transform, theta, x.shape[-2], x.shape[-1]), fill=fill)
+        return warp(x, self.transform.grid(theta, (x.shape[-2], x.shape[-1])), fill=fill)
 
 
 @final
@@ -152,7 +152,7 @@ class RandomPlacement:
         """Canvases (B, C, canvas, canvas) with the images `x` (B, C, H, W) on them and `fill` around."""
         if x.shape[-2:] != (self.size, self.size):
             x = F.interpolate(x, (self.size, self.size), mode="bilinear", antialias=True)
-        return warp(x, _grid(self.transform, theta, self.canvas, self.canvas), fill=fill)
+        return warp(x, self.transform.grid(theta, (self.canvas, self.canvas)), fill=fill)
 
 
 @final
@@ -192,6 +192,26 @@ class Generated:
         return len(self.base)
 
     @property
+    def y(self) -> Tensor:
+        """(N,) int64, positions in `classes`."""
+        return self.base.y
+
+    @property
+    def name(self) -> str:
+        """What this is."""
+        return self.base.name
+
+    @property
+    def device(self) -> torch.device:
+        """Where the originals are, and where examples are made."""
+        return self.base.device
+
+    @property
+    def ndim(self) -> int:
+        """How many spatial axes an example has."""
+        return self.base.ndim
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes."""
         return self.base.classes
@@ -205,6 +225,16 @@ class Generated:
     def transform(self) -> Transform:
         """The family that theta belongs to."""
         return self.maker.transform
+
+    def counts(self) -> Tensor:
+        """How many examples each class has, (K,)."""
+        return self.base.counts()
+
+    def take(self, index: Tensor | Sequence[int]) -> Generated:
+        """The set made from the originals at `index` (B,): afresh on every access, or by the draw that is fixed."""
+        at = torch.as_tensor(index, device=self.device)
+        theta = None if self.theta is None else self.theta[at]
+        return dataclasses.replace(self, base=self.base.take(at), theta=theta)
 
     def to(self, device: torch.device | str) -> Generated:
         """The same set on `device`; a fixed draw stays what it was."""
@@ -281,7 +311,7 @@ def load_rotated_mnist(
         (torch.Size([64, 1, 28, 28]), torch.Size([64, 1]))
     """
     base = load_mnist("mnist", normalise=normalise, root=root, fetch=fetch, progress=progress)
-    return _generate_all(base, RandomRotation(), seed, generator)
+    return generate_all(base, RandomRotation(), seed=seed, generator=generator)
 
 
 def load_placed_fashion(
@@ -313,10 +343,13 @@ def load_placed_fashion(
         (torch.Size([64, 1, 96, 96]), torch.Size([64, 4]))
     """
     base = load_mnist("fashion-mnist", normalise=normalise, root=root, fetch=fetch, progress=progress)
-    return _generate_all(base, maker or RandomPlacement(), seed, generator)
+    return generate_all(base, maker or RandomPlacement(), seed=seed, generator=generator)
 
 
-def _generate_all(base: Splits[Split], maker: Maker, seed: int, generator: torch.Generator | None) -> Splits[Generated]:
+def generate_all(
+    base: Splits[Split], maker: Maker, *, seed: int = 0, generator: torch.Generator | None = None
+) -> Splits[Generated]:
+    """All parts of a data set: training examples drawn afresh on every access, the others once, by `seed`."""
     # Validation and test get draws of their own: one seed for both would turn the n-th image of each alike.
     validation = None if base.validation is None else generate(base.validation, maker, seed=2 * seed + 1)
     test = None if base.test is None else generate(base.test, maker, seed=2 * seed)
@@ -327,19 +360,3 @@ def _uniform(shape: tuple[int, ...], limit: float, generator: torch.Generator | 
     """Uniform on (-limit, limit), drawn where the generator lives: a CPU generator gives every device the same."""
     place = device if generator is None else generator.device
     return torch.empty(shape, device=place).uniform_(-limit, limit, generator=generator)
-
-
-def _grid(transform: Transform, theta: Tensor, height: int, width: int) -> Tensor:
-    """`transform.grid(theta, (height, width))` from pixel centres that are kept.
-
-    A batch is made before every training step, and on a GPU the dozen small steps that lay out the pixels would take
-    as long as the rest of it.
-    """
-    points = _pixel_centres(height, width, theta.device)
-    return transform.apply(theta, points, aspect=(width, height)).unflatten(-2, (height, width))
-
-
-@functools.lru_cache(maxsize=16)
-def _pixel_centres(height: int, width: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        return base_grid((height, width), device=device).flatten(0, 1)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pstn.data.errors import DataError, require_package
 
-__all__ = ["IMAGE_SUFFIXES", "each_in_parallel", "image_size", "open_image", "to_array"]
+__all__ = ["IMAGE_SUFFIXES", "each_in_parallel", "image_size", "is_grey", "open_image", "to_array", "with_bytes"]
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 T = TypeVar("T")
@@ -45,6 +45,30 @@ def image_size(path: Path) -> tuple[int, int]:
     return int(width), int(height)
 
 
+def is_grey(mode: str) -> bool:
+    """Whether Pillow's mode of an image has no colours."""
+    return mode in ("L", "1", "LA", "I", "F") or mode.startswith("I;16")
+
+
+def with_bytes(image: Any, mode: str, path: Path) -> Any:
+    """The image in Pillow's mode "L" or "RGB", 8 bits a channel.
+
+    Pillow's own conversion cuts off what is above 255, which makes a picture of 16 bits white.
+    """
+    from PIL import Image
+
+    # These formats know no whole numbers beyond 16 bits, which older versions of Pillow keep in 32.
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
+        levels = np.asarray(image).astype(np.uint32)
+        image = Image.fromarray(((levels + 128) // 257).astype(np.uint8))
+    elif image.mode in ("I", "F"):
+        problem = (
+            "has 32 bits a pixel, of which none says what is white: save it with 8 or 16 bits, or pass from_arrays"
+        )
+        raise DataError(path, f"{problem} its numbers")
+    return image if image.mode == mode else image.convert(mode)
+
+
 def to_array(image: Any) -> npt.NDArray[np.uint8]:
     """A decoded image as (C, H, W) uint8."""
     pixels = np.asarray(image, dtype=np.uint8)
@@ -60,11 +84,13 @@ def each_in_parallel(work: Callable[[T], None], items: Iterable[T], workers: int
         workers: how many threads; one per processor, at most 8, where None. Each holds one decoded image.
     """
     workers = workers or min(8, os.cpu_count() or 1)
-    with ThreadPoolExecutor(max_workers=workers) as pool:
+    pool = ThreadPoolExecutor(max_workers=workers)
+    try:
         futures = [pool.submit(work, item) for item in items]
-        _, waiting = wait(futures, return_when=FIRST_EXCEPTION)
-        for future in waiting:
-            future.cancel()
+        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
         for future in futures:
-            if not future.cancelled():
+            if future in done:
                 future.result()
+    finally:
+        # Also when the user interrupts: what is queued is not worth waiting for.
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -10,13 +10,13 @@ from typing import Any, Literal
 from pstn.data.digits import load_digits
 from pstn.data.download import Progress, find_file, locate
 from pstn.data.errors import MissingDataError
-from pstn.data.generated import RandomRotation, generate, load_placed_fashion, load_rotated_mnist
+from pstn.data.generated import RandomRotation, generate_all, load_placed_fashion, load_rotated_mnist
 from pstn.data.mnist import MNIST_FILES, MNIST_MEAN, MNIST_STD, load_mnist
 from pstn.data.mtsd import find_mtsd
 from pstn.data.own import divide
 from pstn.data.signs import find_traffic_signs, load_mtsd, load_yolo
 from pstn.data.split import Split, Splits
-from pstn.data.ucr import fetch_ucr, find_ucr, load_ucr, ucr_name
+from pstn.data.ucr import find_ucr, load_ucr, locate_ucr, ucr_name
 from pstn.data.ucr_sums import UCR_RECORDS
 
 __all__ = ["KNOWN", "Known", "get_ucr"]
@@ -81,10 +81,8 @@ def _from_ucr(name: str) -> Known:
 def get_ucr(name: str, progress: Progress | None = None) -> str:
     """Fetch a set of the UCR or UEA archive unless both of its parts are here, and return the folder."""
     name = ucr_name(name)
-    found = find_ucr(name, "TRAIN")
-    if found is None or find_ucr(name, "TEST") is None:
-        found = fetch_ucr(name, progress=progress)[0]
-    return str(found.parent)
+    paths = [locate_ucr(name, part, progress=progress) for part in ("TRAIN", "TEST")]
+    return str(paths[0].parent)
 
 
 def _shipped(name: str, kind: Literal["images", "series"], what: str, load: Load) -> Known:
@@ -120,11 +118,7 @@ def _load_digits(*, normalise: bool = True, validation: float = 0.2, seed: int =
 
 
 def _load_rotated_digits(*, normalise: bool = False, seed: int = 0, generator: Any = None) -> Splits[Any]:
-    base, maker = _load_digits(normalise=normalise), RandomRotation()
-    fixed = [
-        None if p is None else generate(p, maker, seed=2 * seed + i) for i, p in ((1, base.validation), (0, base.test))
-    ]
-    return Splits(generate(base.train, maker, generator=generator), *fixed)
+    return generate_all(_load_digits(normalise=normalise), RandomRotation(), seed=seed, generator=generator)
 
 
 def _load_traffic_signs(**settings: Any) -> Splits[Split]:

@@ -14,14 +14,14 @@ __all__ = ["as_label", "encode_labels", "sort_classes"]
 def as_label(text: object) -> str:
     """A label as text, with numbers that are whole written without a fraction: "1.0" and "1.00e+00" are class "1".
 
-    Text such as "01" is left alone, as it may be a name.
+    Text such as "01" or "1e2" is left alone, as it may be a name.
 
     Example:
-        >>> [as_label(label) for label in ("-1", "1.0000000e+00", 2.0, " up ", "01")]
-        ['-1', '1', '2', 'up', '01']
+        >>> [as_label(label) for label in ("-1", "1.0000000e+00", 2.0, " up ", "01", "1e2", b"cat")]
+        ['-1', '1', '2', 'up', '01', '1e2', 'cat']
     """
-    label = str(text).strip()
-    if any(mark in label for mark in ".eE"):
+    label = (text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)).strip()
+    if "." in label:
         try:
             number = float(label)
         except ValueError:

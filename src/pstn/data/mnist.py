@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -15,11 +15,12 @@ from pstn._checks import require_choice
 from pstn.data.download import Progress, RemoteFile, locate
 from pstn.data.errors import DataError
 from pstn.data.idx import read_idx
-from pstn.data.split import Split, Splits
+from pstn.data.split import Sized, Split, Splits
 from pstn.data.subsets import balanced_indices, read_indices
 
 __all__ = ["FASHION_CLASSES", "MNIST_FILES", "MNIST_MEAN", "MNIST_STD", "load_mnist", "mnist_subset"]
 
+T = TypeVar("T", bound=Sized)
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 FASHION_CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
@@ -149,11 +150,12 @@ def load_mnist(
     return Splits(train, held_out, parts["t10k"])
 
 
-def mnist_subset(split: Split, k: int, *, fold: int = 0, seed: int = 0, indices: str | None = None) -> Split:
+def mnist_subset(split: T, k: int, *, fold: int = 0, seed: int = 0, indices: str | os.PathLike[str] | None = None) -> T:
     """A k-image subset of a training split, class-balanced from a seed, or by a published index file.
 
     Args:
-        split: the examples to draw from. A published file counts in all 60,000: load with `validation=0` for it.
+        split: the examples to draw from, a `Split` or `Generated`. A published file counts in all 60,000: load with
+            `validation=0` for it.
         k: how many images; see `balanced_indices` for the rule when the classes do not divide it. A published file
             must hold that many.
         fold: which of the subsets of this size.
@@ -166,11 +168,11 @@ def mnist_subset(split: Split, k: int, *, fold: int = 0, seed: int = 0, indices:
         30
     """
     if indices is None:
-        return split.take(balanced_indices(split.y, k, fold=fold, seed=seed))
+        return cast("T", split.take(balanced_indices(split.y, k, fold=fold, seed=seed)))
     chosen = read_indices(indices, size=len(split))
     if len(chosen) != k:
         raise DataError(indices, f"holds {len(chosen)} positions, where k={k} were asked for")
-    return split.take(chosen)
+    return cast("T", split.take(chosen))
 
 
 def _read_pair(images: Path, labels: Path, verify_as: str | None) -> tuple[Tensor, Tensor]:
@@ -184,8 +186,9 @@ def _read_pair(images: Path, labels: Path, verify_as: str | None) -> tuple[Tenso
         raise DataError(
             images, f"holds {pixels.dtype} images of {pixels.shape[1:]}, where uint8 of (28, 28) are expected"
         )
-    if len(classes) and classes.max() > 9:
-        at = int((classes > 9).argmax())
+    unknown = (classes < 0) | (classes > 9)
+    if unknown.any():
+        at = int(unknown.argmax())
         raise DataError(labels, f"unknown label {classes[at]}: classes are 0 to 9", place=f"offset {8 + at}")
     return torch.from_numpy(pixels.copy())[:, None], torch.from_numpy(classes.astype("int64"))
 

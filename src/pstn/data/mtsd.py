@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import warnings
@@ -16,7 +15,7 @@ from pstn.data.errors import DataError, DataWarning, MissingDataError
 from pstn.data.files import read_text
 from pstn.data.places import search_folders
 
-__all__ = ["MTSD_CLASSES", "find_mtsd", "read_mtsd"]
+__all__ = ["MTSD_CLASSES", "find_mtsd", "is_mtsd", "read_mtsd"]
 
 MTSD_CLASSES = (
     "information--pedestrians-crossing--g1",
@@ -37,6 +36,10 @@ _LIMIT = 1 << 26
 _KEY = re.compile(r"[A-Za-z0-9_-]+")
 # Annotators' boxes reach over the edge by a rounding error now and then.
 _SLACK = 2.0
+
+
+class _BadBox(DataError):
+    """A box that is written as it should be, but is no part of its photo."""
 
 
 def find_mtsd(root: str | os.PathLike[str] | None = None) -> tuple[Path, Path]:
@@ -61,6 +64,11 @@ def find_mtsd(root: str | os.PathLike[str] | None = None) -> tuple[Path, Path]:
         f"{places[0] / 'mtsd_v2_fully_annotated' / 'annotations'} and {places[0] / 'images'} are there; "
         "to check it: pstn data check FOLDER",
     )
+
+
+def is_mtsd(root: Path) -> bool:
+    """Whether a folder has the annotations and the splits of MTSD, as `find_mtsd` looks for them."""
+    return any((root / name / "annotations").is_dir() and (root / name / "splits").is_dir() for name in _FOLDERS)
 
 
 def read_mtsd(
@@ -148,7 +156,7 @@ def _read_annotation(path: Path, key: str, image: Path, skip: bool, skipped: lis
         keys.add(name)
         try:
             boxes.append(_read_box(path, entry, place, width, height, panorama))
-        except DataError as error:
+        except _BadBox as error:
             if not skip:
                 raise
             skipped.append(str(error))
@@ -166,19 +174,19 @@ def _read_box(path: Path, entry: dict[str, Any], place: str, width: float, heigh
     shown = f"({xmin}, {ymin}, {xmax}, {ymax})"
     outside = min(xmin, ymin, xmax) < -_SLACK or max(xmin, xmax) > width + _SLACK or ymax > height + _SLACK
     if outside:
-        raise DataError(path, f"box {shown} is outside the image of {width:g}x{height:g}", place=place)
+        raise _BadBox(path, f"box {shown} is outside the image of {width:g}x{height:g}", place=place)
     if xmin > xmax and panorama:
         xmax += width  # across the edge: it goes on at the left side
     right = max(width, xmax) if panorama else width
     box = Box(max(xmin, 0.0), max(ymin, 0.0), min(xmax, right), min(ymax, height), label)
     if not (box.xmin < box.xmax and box.ymin < box.ymax):
-        raise DataError(path, f"box {shown} is inverted or empty", place=place)
+        raise _BadBox(path, f"box {shown} is inverted or empty", place=place)
     return box
 
 
 def _number(path: Path, holder: dict[str, Any], name: str, *, place: str) -> float:
     value = holder.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or abs(value) > 1e9:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= 1e9:  # NaN is not, either
         raise DataError(path, f"{name} must be a number, got {value!r}"[:200], place=place)
     return float(value)
 

@@ -17,7 +17,7 @@ from pstn._checks import require_choice, require_positive_int
 from pstn.data.archives import read_zip_member
 from pstn.data.errors import DataError
 from pstn.data.files import parse_npy
-from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, open_image, to_array
+from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, is_grey, open_image, to_array, with_bytes
 from pstn.data.labels import as_label, encode_labels, sort_classes
 from pstn.data.split import Split, Splits
 from pstn.data.subsets import stratified_indices
@@ -175,6 +175,8 @@ def from_npz(path: str | os.PathLike[str], *, kind: Literal["image", "series"] |
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.namelist():
+                if member[:-4] in arrays:
+                    raise DataError(path, "occurs twice", place=member)
                 if member.endswith(".npy"):
                     arrays[member[:-4]] = parse_npy(read_zip_member(archive, member, path, limit=1 << 34), path, member)
     except (zipfile.BadZipFile, OSError) as error:
@@ -236,13 +238,20 @@ def from_folder(
         raise DataError(root, "there is no such folder")
     target = (require_positive_int("size", size),) * 2 if isinstance(size, int) else size
     folders = {p: next((root / n for n in names if (root / n).is_dir()), None) for p, names in _PARTS.items()}
-    if folders["train"] is None:
+    if folders["train"] is None or _is_class(folders["train"]):
         everything = _read_folder(root, None, target, channels, workers)
         return divide(everything, test=test, validation=validation, seed=seed)
     train = _read_folder(folders["train"], None, target, channels, workers)
     settings = (train.classes, target or tuple(train.x.shape[-2:]), channels or train.x.shape[1], workers)
     rest = {p: None if f is None else _read_folder(f, *settings) for p, f in folders.items() if p != "train"}  # type: ignore[arg-type]
     return Splits(train, rest["validation"], rest["test"])
+
+
+def _is_class(train: Path) -> bool:
+    """Whether a folder called "train" is a class, of vehicles say: it has other classes beside it and images in it."""
+    parts = {name for names in _PARTS.values() for name in names}
+    beside = any(f.is_dir() and f.name not in parts and not f.name.startswith(".") for f in train.parent.iterdir())
+    return beside and any(f.suffix.lower() in IMAGE_SUFFIXES for f in train.iterdir())
 
 
 def divide(split: Split, *, test: float, validation: float = 0.0, seed: int = 0) -> Splits[Split]:
@@ -309,7 +318,7 @@ def _decode(paths: list[Path], size: tuple[int, int] | None, channels: int | Non
             modes[i], extents[i] = image.mode, (image.height, image.width)
 
     each_in_parallel(look, range(len(paths)), workers)
-    channels = channels or (1 if all(mode in ("L", "1", "I", "I;16", "F", "LA") for mode in modes) else 3)
+    channels = channels or (1 if all(map(is_grey, modes)) else 3)
     if size is None:
         size = extents[0]
         odd = next((i for i, extent in enumerate(extents) if extent != size), None)
@@ -320,7 +329,7 @@ def _decode(paths: list[Path], size: tuple[int, int] | None, channels: int | Non
 
     def read(i: int) -> None:
         with open_image(paths[i]) as image:
-            converted = image.convert("L" if channels == 1 else "RGB")
+            converted = with_bytes(image, "L" if channels == 1 else "RGB", paths[i])
             out[i] = to_array(
                 converted if (converted.height, converted.width) == size else converted.resize(size[::-1])
             )

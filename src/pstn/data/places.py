@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from pstn.data.errors import DataError
 
-__all__ = ["cache_folder", "data_folder", "inside", "offline", "search_folders"]
+__all__ = ["cache_folder", "data_folder", "expand", "inside", "offline", "search_folders"]
 
 
 def data_folder() -> Path | None:
@@ -21,7 +21,7 @@ def data_folder() -> Path | None:
         >>> os.environ["PSTN_DATA"] = before
     """
     value = os.environ.get("PSTN_DATA", "").strip()
-    return Path(value).expanduser() if value else None
+    return expand(value) if value else None
 
 
 def cache_folder() -> Path:
@@ -33,12 +33,20 @@ def cache_folder() -> Path:
     """
     value = os.environ.get("PSTN_CACHE", "").strip()
     if value:
-        return Path(value).expanduser()
+        return expand(value)
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "pstn"
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "pstn" / "Cache"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pstn"
+
+
+def expand(path: str) -> Path:
+    """The path with "~" or "~name" at its start replaced by that user's home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise DataError(path, f"is in a home folder that is not known ({error})") from error
 
 
 def offline() -> bool:

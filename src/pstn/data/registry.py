@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pstn.data.detect import detect, training_files
 from pstn.data.download import Progress
 from pstn.data.errors import DataError, MissingDataError
 from pstn.data.known import KNOWN, Known, get_ucr
 from pstn.data.mnist import load_mnist
 from pstn.data.own import from_folder, from_npz
-from pstn.data.series_files import series_format
+from pstn.data.places import expand
 from pstn.data.signs import load_mtsd, load_yolo
 from pstn.data.split import Splits
 from pstn.data.ucr import load_series_file, load_ucr
@@ -46,11 +47,9 @@ def load(data: str | os.PathLike[str], **settings: Any) -> Splits[Any]:
             return known.load(**settings)
         if text.startswith("ucr:"):
             return load_ucr(text[4:], **settings)
-    path = Path(text).expanduser()
-    if path.is_dir():
-        return _load_folder(path, settings)
-    if path.is_file():
-        return _load_file(path, settings)
+    path = expand(text)
+    if path.exists():
+        return _load_path(path, settings)
     raise MissingDataError(text, _unknown(text, "is no known data set, folder or file"))
 
 
@@ -95,28 +94,27 @@ def _unknown(name: str, problem: str) -> str:
     return f"{problem}{hint} Known are {', '.join(KNOWN)}, and 'ucr:NAME' for any set of the UCR and UEA archives"
 
 
-def _load_folder(path: Path, settings: Mapping[str, Any]) -> Splits[Any]:
-    if any((path / name / "annotations").is_dir() for name in ("mtsd_v2_fully_annotated", "mtsd_fully_annotated", ".")):
+def _load_path(path: Path, settings: Mapping[str, Any]) -> Splits[Any]:
+    kind = detect(path)
+    if kind == "mtsd":
         return load_mtsd(root=path, **settings)
-    if any((path / name).is_dir() for name in ("labels", "train/labels")):
+    if kind in ("yolo", "archive"):
         return load_yolo(path, **settings)
-    names = sorted({f.name.split("_TRAIN.")[0] for f in path.iterdir() if "_TRAIN." in f.name and series_format(f)})
-    if len(names) == 1:
-        return load_ucr(names[0], root=path, **settings)
-    if names:
-        raise DataError(path, f"holds several sets ({', '.join(names)}): give the NAME_TRAIN file of one of them")
-    if any(path.glob("train-images-idx3-ubyte*")):
-        which = "fashion-mnist" if "fashion" in str(path.resolve()).lower() else "mnist"
-        return load_mnist(which, root=path, **settings)  # type: ignore[arg-type]  # mypy widens the literals to str
-    return from_folder(path, **settings)
-
-
-def _load_file(path: Path, settings: Mapping[str, Any]) -> Splits[Any]:
-    if path.suffix == ".npz":
+    if kind == "series":
+        return load_series_file(_training_file(path) if path.is_dir() else path, **settings)
+    if kind == "mnist" or kind == "fashion-mnist":
+        return load_mnist(kind, root=path, **settings)
+    if kind == "npz":
         return from_npz(path, **settings)
-    if series_format(path):
-        return load_series_file(path, **settings)
-    if path.name.endswith((".tar", ".tar.gz", ".tgz")):
-        return load_yolo(path, **settings)
+    if kind == "classes":
+        return from_folder(path, **settings)
     problem = "is no file of a known kind: .npz; .tsv, .ts or .arff, also with .gz; or a tar archive of a YOLO folder"
     raise DataError(path, problem)
+
+
+def _training_file(folder: Path) -> Path:
+    files = training_files(folder)
+    names = sorted({f.name.split("_TRAIN.")[0] for f in files})
+    if len(names) > 1:
+        raise DataError(folder, f"holds several sets ({', '.join(names)}): give the NAME_TRAIN file of one of them")
+    return files[0]

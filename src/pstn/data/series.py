@@ -21,6 +21,7 @@ Policy = Literal["refuse", "resample", "pad"]
 Values = npt.NDArray[np.float64]
 
 _LARGEST = float(np.finfo(np.float32).max)
+_LONGEST = 400  # characters of a number; the longest float64 that is written out in full has about 330
 _MISSING = ("?", "", "NaN", "nan", "NAN")
 
 
@@ -60,11 +61,11 @@ def parse_numbers(cells: Sequence[str], path: Path, line: int, *, first: int = 1
         first: the column number of the first cell, for messages.
     """
     try:
-        # numpy parses a whole line of clean numbers at once; only what it refuses is looked at cell by cell. It reads
-        # "1_0" as 10, as Python does in its source; in data that is a slip.
-        if "_" in "".join(cells):
+        # A line of clean numbers is parsed at once; only what is refused is looked at cell by cell. Python reads "1_0"
+        # as 10, as in its source; in data that is a slip.
+        if any("_" in cell or len(cell) > _LONGEST for cell in cells):
             raise ValueError
-        numbers: Values = np.array(cells, dtype="U").astype(np.float64)
+        numbers: Values = np.fromiter(map(float, cells), np.float64, len(cells))
     except ValueError:
         numbers = np.array([_parse_cell(c, path, line, first + i) for i, c in enumerate(cells)], dtype=np.float64)
     infinite = np.abs(numbers) > _LARGEST
@@ -81,7 +82,7 @@ def _parse_cell(cell: str, path: Path, line: int, column: int) -> float:
     if text in _MISSING:
         return float("nan")
     try:
-        if "_" in text:
+        if "_" in text or len(text) > _LONGEST:
             raise ValueError
         return float(text)
     except ValueError as error:
@@ -94,14 +95,14 @@ def stack_series(parts: Sequence[RawSeries], policy: Policy = "refuse") -> list[
 
     The policy says what becomes of missing values and unequal lengths:
 
-    - "refuse": they are an error that names the first such series.
+    - "refuse": they are an error that names the first such series, wherever in it they are.
     - "resample": missing values are interpolated linearly between their neighbours (the nearest value at the ends), and
       every series is resampled linearly to the longest length in the first part.
     - "pad": every series is followed by zeros up to the longest length of all parts, missing values become zeros, and
       a mask says which values are real.
 
-    Values missing at the end of all channels of a series are the archive's way to write a shorter series, and are
-    cut off before anything else.
+    Values missing at the end of all channels of a series are the archive's way to write a shorter series: "resample"
+    and "pad" cut them off before anything else.
 
     Args:
         parts: the files, the training part first.
@@ -155,12 +156,12 @@ def _refuse_odd(parts: Sequence[RawSeries], cut: Sequence[Sequence[Values]]) -> 
     length = cut[0][0].shape[1]
     advice = "pass policy='resample' or policy='pad'"
     for part, values in zip(parts, cut, strict=True):
-        for series, line in zip(values, part.lines, strict=True):
+        for series, whole, line in zip(values, part.values, part.lines, strict=True):
             place = f"line {line}"
             if series.shape[1] != length:
                 raise DataError(part.path, f"has length {series.shape[1]}, others have {length}: {advice}", place=place)
-            if np.isnan(series).any():
-                count = int(np.isnan(series).sum())
+            if np.isnan(whole).any():
+                count = int(np.isnan(whole).sum())
                 raise DataError(part.path, f"{count} value(s) are missing: {advice}", place=place)
 
 

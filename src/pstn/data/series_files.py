@@ -11,7 +11,7 @@ import numpy as np
 
 from pstn.data.arff import parse_arff
 from pstn.data.errors import DataError
-from pstn.data.files import read_text
+from pstn.data.files import read_lines
 from pstn.data.labels import as_label
 from pstn.data.series import RawSeries, Values, parse_numbers
 from pstn.data.ts import parse_ts
@@ -55,12 +55,8 @@ def read_series(path: str | os.PathLike[str], *, limit: int = _LIMIT) -> RawSeri
     suffix = series_format(path)
     if suffix is None:
         raise DataError(path, f"is not a file of series: the name must end in {', '.join(SERIES_SUFFIXES)} or with .gz")
-    text = read_text(path, limit=limit)
-    if "\0" in text:
-        raise DataError(path, "is not a text file: it holds a zero byte", place=f"character {text.index(chr(0))}")
     parse = {".ts": parse_ts, ".arff": parse_arff}.get(suffix, parse_tsv)
-    # Only "\n" ends a line, whatever else Unicode has for it: editors count lines so.
-    series = parse(path, enumerate(text.split("\n"), start=1))
+    series = parse(path, read_lines(path, limit=limit))
     if not len(series):
         raise DataError(path, "holds no series")
     return series

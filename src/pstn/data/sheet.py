@@ -92,9 +92,8 @@ def contact_sheet(
 
 def _choose(data: Sized, count: int, seed: int) -> Split:
     """Examples of every class, class after class, chosen by labels alone so that nothing else is made or decoded."""
-    y = data.y if isinstance(data, Split) else data.base.y  # type: ignore[attr-defined]  # Generated
-    index = balanced_indices(y, count, seed=seed)
-    order = torch.argsort(y.cpu()[index], stable=True)
+    index = balanced_indices(data.y, count, seed=seed)
+    order = torch.argsort(data.y.cpu()[index], stable=True)
     batch = data.batch(index[order]).to("cpu")
     return batch if batch.x.is_floating_point() else batch.as_float()
 

@@ -118,14 +118,23 @@ class Split:
 
 
 class Sized(Protocol):
-    """What training needs of data: a length, batches by index, and a way to the device."""
+    """What training needs of data: a length, classes, batches and subsets by index, and a way to the device."""
 
     def __len__(self) -> int:
         """How many examples there are."""
         ...
 
+    @property
+    def y(self) -> Tensor:
+        """(N,) int64, positions among the classes."""
+        ...
+
     def batch(self, index: Tensor | Sequence[int]) -> Split:
         """The examples at `index`."""
+        ...
+
+    def take(self, index: Tensor | Sequence[int]) -> Any:
+        """The examples at `index` as a data set of the same kind."""
         ...
 
     def to(self, device: torch.device | str) -> Any:

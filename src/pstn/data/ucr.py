@@ -6,14 +6,13 @@ import dataclasses
 import hashlib
 import os
 import re
+import tempfile
 import warnings
 import zipfile
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
 import numpy as np
-import torch
 
 from pstn.data.archives import read_zip_member
 from pstn.data.download import Progress, RemoteFile, download, missing
@@ -26,7 +25,6 @@ from pstn.data.series_files import read_series
 from pstn.data.split import Split, Splits
 from pstn.data.subsets import stratified_indices
 from pstn.data.ucr_sums import UCR_RECORDS, PartRecord
-from pstn.files import write_atomically
 
 __all__ = [
     "compare_with_archive",
@@ -35,12 +33,17 @@ __all__ = [
     "load_italy_power_demand",
     "load_series_file",
     "load_ucr",
+    "locate_ucr",
     "ucr_name",
+    "values_sha256",
 ]
 
 _SITE = "https://timeseriesclassification.com/aeon-toolkit/"
 _MIRROR = "https://www.timeseriesclassification.com/aeon-toolkit/"
-_SUFFIXES = (".tsv", ".tsv.gz", ".ts", ".ts.gz", ".arff", ".arff.gz", ".txt", ".txt.gz")
+_SUFFIXES = tuple(suffix + packed for suffix in (".tsv", ".ts", ".arff", ".txt", ".csv") for packed in ("", ".gz"))
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]*"
+_PART = re.compile(r"(.+)_(TRAIN|TEST|train|test)\..+")
+_OTHER = {"TRAIN": "TEST", "TEST": "TRAIN", "train": "test", "test": "train"}
 
 
 def load_ucr(
@@ -79,20 +82,24 @@ def load_ucr(
     """
     name = ucr_name(name)
     if name == "ItalyPowerDemand" and root is None and find_ucr(name, "TRAIN") is None:
-        return load_italy_power_demand(validation=validation, seed=seed)
-    parts = []
+        return load_italy_power_demand(policy=policy, validation=validation, seed=seed)
+    paths = []
     for part in ("TRAIN", "TEST"):
         try:
-            path = _locate(name, part, root, fetch, progress)
+            paths.append(locate_ucr(name, part, root=root, fetch=fetch, progress=progress))
         except MissingDataError:
-            if part == "TEST" and not need_test:
-                break
-            raise
-        series = read_series(path)
+            if part == "TRAIN" or need_test:
+                raise
+    return _build(name, _read_parts(name, paths), policy, validation, seed)
+
+
+def _read_parts(name: str, paths: list[Path]) -> list[RawSeries]:
+    """The training and the test part, each compared with what is on record."""
+    parts = [read_series(path) for path in paths]
+    for series, part in zip(parts, ("TRAIN", "TEST"), strict=False):
         for difference in compare_with_archive(name, part, series):
-            warnings.warn(DataWarning(f"{path}: {difference}; it is used as it is"), stacklevel=2)
-        parts.append(series)
-    return _build(name, parts, policy, validation, seed)
+            warnings.warn(DataWarning(f"{series.path}: {difference}; it is used as it is"), stacklevel=3)
+    return parts
 
 
 def _build(name: str, parts: list[RawSeries], policy: Policy, validation: float, seed: int) -> Splits[Split]:
@@ -116,15 +123,17 @@ def load_series_file(
     validation: float = 0.25,
     test: float = 0.2,
     seed: int = 0,
+    need_test: bool = True,
 ) -> Splits[Split]:
-    r"""Series of your own from one file, or from NAME_TRAIN with NAME_TEST beside it.
+    r"""Series of your own from one file, or from NAME_TRAIN with NAME_TEST beside it, in whatever format each is.
 
     Args:
         path: a .tsv, .ts or .arff file, plain or gzipped.
         policy: as for `load_ucr`.
         validation: the share of the training part set aside.
-        test: the share of a single file to test on; a NAME_TRAIN file has its NAME_TEST.
+        test: the share of a single file to test on. No part of a NAME_TRAIN file is ever used to test on.
         seed: of these divisions.
+        need_test: whether a missing NAME_TEST is an error; else the test split is None.
 
     Example:
         >>> import tempfile
@@ -134,14 +143,35 @@ def load_series_file(
         {'train': 12, 'validation': 4, 'test': 4}
     """
     path = Path(path)
-    beside = path.with_name(path.name.replace("_TRAIN.", "_TEST."))
-    name = path.name.split("_TRAIN.")[0].split(".")[0]
-    if beside != path and beside.is_file():
-        return _build(name, [read_series(path), read_series(beside)], policy, validation, seed)
+    match = _PART.fullmatch(path.name)
+    if match is not None and path.is_file():
+        return _build(match[1], _read_parts(_on_record(match[1]), _both(path, need_test)), policy, validation, seed)
+    name = path.name.split(".")[0]
     whole = _build(name, [read_series(path)], policy, 0.0, seed).train
     rest, tested = stratified_indices(whole.y, test, seed=seed)
     held = dataclasses.replace(whole.take(tested), name=f"{name} test") if len(tested) else None
     return hold_out(whole.take(rest), validation, seed, held)
+
+
+def _both(path: Path, need_test: bool) -> list[Path]:
+    """NAME_TRAIN and NAME_TEST, of which `path` is one and the other lies beside it."""
+    match = _PART.fullmatch(path.name)
+    assert match is not None
+    name, given = match[1], match[2]
+    trains = given.upper() == "TRAIN"
+    other = _in_folder(path.parent, name, _OTHER[given])
+    if other is not None:
+        return [path, other] if trains else [other, path]
+    if trains and not need_test:
+        return [path]
+    wanted = path.parent / f"{name}_{_OTHER[given]}.tsv"
+    advice = "; pass need_test=False to go without a test part" if trains else ""
+    raise MissingDataError(wanted, f"is missing beside {path.name}, and so are .ts, .arff and .gz of it{advice}")
+
+
+def _on_record(name: str) -> str:
+    """The archive's spelling of the name of a file, which may hold anything."""
+    return ucr_name(name) if re.fullmatch(_NAME, name) else name
 
 
 def hold_out(train: Split, fraction: float, seed: int, test: Split | None) -> Splits[Split]:
@@ -155,12 +185,13 @@ def hold_out(train: Split, fraction: float, seed: int, test: Split | None) -> Sp
     return Splits(train.take(first), named, test)
 
 
-def load_italy_power_demand(*, validation: float = 0.25, seed: int = 0) -> Splits[Split]:
+def load_italy_power_demand(*, policy: Policy = "refuse", validation: float = 0.25, seed: int = 0) -> Splits[Split]:
     """ItalyPowerDemand, which ships with the package: 67 training and 1,029 test series of length 24 in 2 classes.
 
     A day's electricity demand in Italy; the classes are October to March and April to September.
 
     Args:
+        policy: as for `load_ucr`; no value is missing and all lengths agree, so that only "pad" adds anything: a mask.
         validation: the share of the training part set aside, class by class.
         seed: of the validation split.
 
@@ -169,17 +200,13 @@ def load_italy_power_demand(*, validation: float = 0.25, seed: int = 0) -> Split
         {'train': 50, 'validation': 17, 'test': 1029}
     """
     place = files("pstn.data") / "offline" / "italy_power_demand.npz"
+    parts = []
     with place.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-        train, test = (
-            Split(
-                torch.from_numpy(arrays[f"{part}_x"])[:, None],
-                torch.from_numpy(arrays[f"{part}_y"]).long(),
-                ("1", "2"),
-                f"ItalyPowerDemand {part}",
-            )
-            for part in ("train", "test")
-        )
-    return hold_out(train, validation, seed, test)
+        for part in ("train", "test"):
+            values = tuple(arrays[f"{part}_x"].astype(np.float64)[:, None])
+            labels = tuple(("1", "2")[y] for y in arrays[f"{part}_y"])
+            parts.append(RawSeries(Path(place.name), values, labels, tuple(range(1, len(labels) + 1))))
+    return _build("ItalyPowerDemand", parts, policy, validation, seed)
 
 
 def ucr_name(name: str) -> str:
@@ -189,7 +216,7 @@ def ucr_name(name: str) -> str:
         >>> ucr_name("uWaveGestureLibrary_X"), ucr_name("wafer")
         ('UWaveGestureLibraryX', 'Wafer')
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
+    if not re.fullmatch(_NAME, name):
         raise ValueError(f"name must be a data set's, of letters, digits, '_' and '-', got {name!r}")
     for known, record in UCR_RECORDS.items():
         if _plain(name) in {_plain(known), *map(_plain, record.aliases)}:
@@ -201,19 +228,29 @@ def _plain(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "")
 
 
-def find_ucr(
-    name: str, part: Literal["TRAIN", "TEST"] | str, *, root: str | os.PathLike[str] | None = None
-) -> Path | None:
-    """The file of one part of a set where it already lies, or None."""
+def find_ucr(name: str, part: str, *, root: str | os.PathLike[str] | None = None) -> Path | None:
+    """The file of one part, "TRAIN" or "TEST", of a set where it already lies, or None."""
     for folder in search_folders("ucr", root):
-        for place in (folder, folder / name):
-            for suffix in _SUFFIXES:
-                if (place / f"{name}_{part}{suffix}").is_file():
-                    return place / f"{name}_{part}{suffix}"
+        found = _in_folder(folder, name, part) or _in_folder(folder / name, name, part)
+        if found is not None:
+            return found
     return None
 
 
-def _locate(name: str, part: str, root: str | os.PathLike[str] | None, fetch: bool, progress: Progress | None) -> Path:
+def _in_folder(folder: Path, name: str, part: str) -> Path | None:
+    paths = (folder / f"{name}_{part}{suffix}" for suffix in _SUFFIXES)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def locate_ucr(
+    name: str,
+    part: str,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    fetch: bool = True,
+    progress: Progress | None = None,
+) -> Path:
+    """The file of one part of a set where it lies, fetched into the cache first where it lies nowhere."""
     found = find_ucr(name, part, root=root)
     if found is not None:
         return found
@@ -221,29 +258,45 @@ def _locate(name: str, part: str, root: str | os.PathLike[str] | None, fetch: bo
     if root is None and fetch and not offline():
         try:
             fetch_ucr(name, progress=progress)
-        except DataError as error:
-            why = f"; downloading it failed: {error.problem}"
+        except (DataError, ImportError) as error:
+            why = f"; downloading it failed: {getattr(error, 'problem', error)}"
         found = find_ucr(name, part)
         if found is not None:
             return found
-    wanted = RemoteFile("ucr", f"{name}_{part}.tsv (or .ts, .arff, with or without .gz)", (), get=name)
+    get = name if name in UCR_RECORDS else f"ucr:{name}"
+    wanted = RemoteFile("ucr", f"{name}_{part}.tsv (or .ts, .arff, with or without .gz)", (), get=get)
     raise missing(wanted, root, why)
 
 
 def fetch_ucr(name: str, *, progress: Progress | None = None) -> list[Path]:
-    """Fetch a set from the archive's site into the cache, and return the files that were unpacked.
+    """Fetch a set from the archive's site into the cache, and return its training and its test file.
 
     The site fixes no checksums. The archive is unpacked member by member, only what this package reads, with bounded
-    sizes; `load_ucr` compares the result with what is on record.
+    sizes, in a folder of its own; both files are read before they are moved to their place. `load_ucr` compares them
+    with what is on record.
     """
     name = ucr_name(name)
     if offline():
         raise DataError(f"{name}.zip", "is not fetched: $PSTN_OFFLINE says that the network is not to be used")
     remote = RemoteFile("ucr", f"{name}.zip", (f"{_SITE}{name}.zip", f"{_MIRROR}{name}.zip"), get=name)
     folder = cache_folder() / "ucr" / name
-    path = download(remote, folder, progress=progress)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetched-") as work:
+        drafts = _unpack(download(remote, Path(work), progress=progress), name)
+        for draft in drafts:
+            try:
+                read_series(draft)
+            except DataError as error:
+                raise DataError(remote.name, f"{draft.name} in it cannot be read: {error.problem}") from error
+        folder.mkdir(exist_ok=True)
+        # The training part last: it is what is looked for first.
+        return [draft.replace(folder / draft.name) for draft in reversed(drafts)][::-1]
+
+
+def _unpack(path: Path, name: str) -> list[Path]:
+    """The training and the test file of a set, out of the site's zip and beside it."""
+    drafts = []
     try:
-        written = []
         with zipfile.ZipFile(path) as archive:
             # By the last part of the name, which is all that is used of it: archives have a folder in them or not.
             members = {PurePosixPath(member).name: member for member in archive.namelist()}
@@ -251,15 +304,12 @@ def fetch_ucr(name: str, *, progress: Progress | None = None) -> list[Path]:
                 wanted = [f"{name}_{part}{suffix}" for suffix in (".ts", ".tsv", ".arff")]
                 found = next((file for file in wanted if file in members), None)
                 if found is None:
-                    raise DataError(path, f"holds none of {', '.join(wanted)}")
-                with write_atomically(folder / found) as draft:
-                    draft.write_bytes(read_zip_member(archive, members[found], path))
-                written.append(folder / found)
-        return written
+                    raise DataError(path.name, f"holds none of {', '.join(wanted)}")
+                drafts.append(path.with_name(found))
+                drafts[-1].write_bytes(read_zip_member(archive, members[found], path))
     except zipfile.BadZipFile as error:
-        raise DataError(path, f"is not a zip archive ({error}): there may be no set of that name") from error
-    finally:
-        path.unlink(missing_ok=True)
+        raise DataError(path.name, f"is not a zip archive ({error}): there may be no set of that name") from error
+    return drafts
 
 
 def compare_with_archive(name: str, part: str, series: RawSeries) -> list[str]:
@@ -268,20 +318,37 @@ def compare_with_archive(name: str, part: str, series: RawSeries) -> list[str]:
         return []
     known = UCR_RECORDS[name]
     record: PartRecord = known.train if part == "TRAIN" else known.test
-    if ".tsv" in series.path.name.lower():
-        found = _content_sha256(series.path)
-        if found == record.sha256:
-            return []
-        if found in record.copies:
-            return [f"differs from the archive's file: {record.copies[found]}"]
-        if record.sha256 is not None:
-            return [f"differs from the archive's checksum: SHA-256 is {found}, the archive's {record.sha256}"]
+    text = _text_sha256(series.path) if ".tsv" in series.path.name.lower() else None
+    if text is not None and text == record.sha256:
+        return []
+    if text in record.copies:
+        return [f"differs from the archive's file: {record.copies[text]}"]
+    found, expected = values_sha256(series), record.values
+    if expected is None and text is not None:
+        found, expected = text, record.sha256
+    if expected is not None and found != expected:
+        return [f"differs from the archive's checksum: SHA-256 is {found}, the archive's {expected}"]
     if len(series) != record.count:
         return [f"holds {len(series):,} series, the archive's file {record.count:,}"]
     return []
 
 
-def _content_sha256(path: Path) -> str:
+def _text_sha256(path: Path) -> str:
     """Of the unpacked text with plain line ends: copies made on Windows are no different."""
     with open_stream(path) as stream:
         return hashlib.sha256(stream.read().replace(b"\r\n", b"\n")).hexdigest()
+
+
+def values_sha256(series: RawSeries) -> str:
+    """Of labels and float32 values, which is what is used of a file: the same whatever its format.
+
+    Example:
+        >>> one = RawSeries(Path("a.tsv"), (np.array([[1.0, 2.0]]),), ("up",), (1,))
+        >>> values_sha256(one) == values_sha256(dataclasses.replace(one, path=Path("a.ts"), lines=(9,)))
+        True
+    """
+    digest = hashlib.sha256()
+    for values, label in zip(series.values, series.labels, strict=True):
+        digest.update(f"{label}\0{values.shape}\0".encode())
+        digest.update((values + 0.0).astype("<f4").tobytes())  # -0 and 0 are the same number
+    return digest.hexdigest()

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import ast
 import math
 import os
 import re
 import warnings
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pstn._checks import require_choice
 from pstn.data.boxes import Box, Photo
-from pstn.data.errors import DataError, DataWarning, MissingDataError
+from pstn.data.errors import DataError, DataWarning, MissingDataError, require_package
 from pstn.data.files import read_text
 from pstn.data.images import IMAGE_SUFFIXES, image_size
 
 __all__ = ["find_yolo", "read_class_names", "read_yolo"]
 
 _LIMIT = 1 << 26
+_NAMES_LIMIT = 1 << 20
 # Boxes are stored as rounded fractions of the image: they may reach over its edge by that much.
 _SLACK = 1e-3
 _NAMES = ("classes.txt", "obj.names", "data.names", "data.yaml", "data.yml", "dataset.yaml")
 _PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+
+
+class _BadBox(DataError):
+    """A box that is written as it should be, but is no part of its photo."""
 
 
 def find_yolo(root: Path) -> dict[str, list[tuple[Path, Path]]]:
@@ -119,8 +123,8 @@ def _read_boxes(
             continue
         try:
             boxes.append(_read_box(path, line.split(), number, width, height, names))
-        except DataError as error:
-            if bad_boxes == "refuse" or "box" not in error.problem:
+        except _BadBox as error:
+            if bad_boxes == "refuse":
                 raise
             skipped.append(str(error))
     return tuple(boxes)
@@ -140,13 +144,13 @@ def _read_box(path: Path, cells: list[str], number: int, width: int, height: int
             raise DataError(path, f"{cell[:40]!r} is not a number", place=f"{place}, column {column}") from error
     x, y, w, h = numbers
     if not all(math.isfinite(v) for v in numbers) or w <= 0 or h <= 0:
-        raise DataError(path, f"the box has no area: width {w}, height {h}", place=place)
+        raise _BadBox(path, f"the box has no area: width {w}, height {h}", place=place)
     edges = (x - w / 2, y - h / 2, x + w / 2, y + h / 2)
     if min(edges) < -_SLACK or max(edges) > 1 + _SLACK:
-        raise DataError(path, f"the box is outside the image: it spans {edges}", place=place)
+        raise _BadBox(path, f"the box is outside the image: it spans {edges}", place=place)
     left, top, right, bottom = (min(max(edge, 0.0), 1.0) for edge in edges)
     if left >= right or top >= bottom:
-        raise DataError(path, "the box has no area within the image", place=place)
+        raise _BadBox(path, "the box has no area within the image", place=place)
     return Box(left * width, top * height, right * width, bottom * height, names[int(cells[0])])
 
 
@@ -157,7 +161,7 @@ def read_class_names(root: Path) -> tuple[str, ...]:
         raise MissingDataError(
             root / "classes.txt", f"is missing: the class names are looked for in {', '.join(_NAMES)}"
         )
-    text = read_text(path, limit=_LIMIT)
+    text = read_text(path, limit=_NAMES_LIMIT)
     if path.suffix in (".yaml", ".yml"):
         names = _yaml_names(path, text)
     else:
@@ -171,31 +175,39 @@ def read_class_names(root: Path) -> tuple[str, ...]:
 
 
 def _yaml_names(path: Path, text: str) -> list[str]:
-    """The `names` entry of a data.yaml, in the three ways it is written: a list in brackets, dashes, or numbers."""
-    match = re.search(r"^names:[ \t]*(\[.*?\]|\{.*?\})?[ \t]*(?:#.*)?$", text, re.MULTILINE | re.DOTALL)
-    if match is None:
-        raise DataError(path, "has no `names:` entry that can be read")
-    if match.group(1):
-        return _inline_names(path, match.group(1))
-    names = []
-    for line in text[match.end() :].split("\n")[1:]:
-        entry = re.fullmatch(r"\s*(?:-|\d+:)\s+(.+?)\s*", line)
-        if entry is None:
-            if line.strip() and not line.strip().startswith("#"):
-                break
-            continue
-        names.append(entry.group(1).strip("'\""))
-    if not names:
-        raise DataError(path, "`names:` is empty")
-    return names
-
-
-def _inline_names(path: Path, text: str) -> list[str]:
+    """The `names` entry of a data.yaml: a list, or a mapping from 0..K-1; whatever it looks like, a name is text."""
     try:
-        found = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        found = [word.strip().strip("'\"") for word in text[1:-1].split(",") if word.strip()]
-    values = list(found.values()) if isinstance(found, dict) else list(found)
-    if not values or not all(isinstance(v, (str, int, float)) for v in values):
-        raise DataError(path, "`names:` must list the classes")
-    return [str(v) for v in values]
+        import yaml
+    except ImportError as error:
+        raise ImportError(require_package("PyYAML", f"reading {path.name}")) from error
+    try:
+        # The tree of what is written, with its lines: loading it would drop keys that occur twice.
+        top = yaml.compose(text, Loader=yaml.BaseLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        problem = " ".join(str(error).split())[:200]
+        raise DataError(path, f"is not YAML that can be read ({problem})") from error
+    pairs = top.value if isinstance(top, yaml.MappingNode) else []
+    entries = [value for key, value in pairs if key.value == "names"]
+    if len(entries) != 1:
+        raise DataError(path, "has no `names:` entry" if not entries else "`names:` occurs twice")
+    (names,) = entries
+    if isinstance(names, yaml.MappingNode):
+        return [_yaml_name(path, value) for value in _in_order(path, names.value)]
+    if not isinstance(names, yaml.SequenceNode) or not names.value:
+        raise DataError(path, "`names:` must list the classes", place=f"line {names.start_mark.line + 1}")
+    return [_yaml_name(path, value) for value in names.value]
+
+
+def _in_order(path: Path, pairs: list[tuple[Any, Any]]) -> list[Any]:
+    """The values of a mapping whose keys are 0..K-1, by key."""
+    numbered = {key.value: value for key, value in pairs if isinstance(key.value, str)}
+    wanted = [str(i) for i in range(len(pairs))]
+    if not pairs or set(numbered) != set(wanted):
+        raise DataError(path, f"the classes of `names:` must be numbered from 0 to {len(pairs) - 1}, each once")
+    return [numbered[key] for key in wanted]
+
+
+def _yaml_name(path: Path, node: Any) -> str:
+    if not isinstance(node.value, str):
+        raise DataError(path, "`names:` must list the classes, each a word", place=f"line {node.start_mark.line + 1}")
+    return node.value.strip()

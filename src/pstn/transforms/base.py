@@ -215,8 +215,8 @@ class MatrixTransform(Transform):
         # Coordinates are made one plane (all x, all y, …) after another, which is several times faster than pairs, and
         # by products and sums, not a matmul: autocast and TF32 would round them to a few bits.
         matrix = self._matrix(theta, aspect)
-        # Points may have leading axes that theta has not; the axis put in front must not meet them.
-        rows = matrix[(None,) * (points.dim() - matrix.dim())].movedim(-2, 0)[..., None]
+        missing = max(0, points.dim() - matrix.dim())  # leading axes that points have and theta has not
+        rows = matrix[(None,) * missing].movedim(-2, 0)[..., None]
         planes = rows[..., self.ndim, :]
         for axis in range(self.ndim):
             planes = torch.addcmul(planes, rows[..., axis, :], points[..., axis])

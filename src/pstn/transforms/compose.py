@@ -25,7 +25,7 @@ class Compose(Transform):
         Compose(a, b) maps p to a(b(p)). Coordinates are in [-1, 1] with `align_corners=False`, x first.
 
     Args:
-        *transforms: two families or more of the same number of axes.
+        *transforms: two families or more of the same number of axes, one by one or as a list.
 
     Shape:
         theta (..., D) with D the sum of the families' own.
@@ -38,20 +38,23 @@ class Compose(Transform):
         (38, ('0.angle', '0.scale', '0.tx', '0.ty', '1.theta0'))
     """
 
-    def __init__(self, *transforms: Transform) -> None:
+    def __init__(self, *transforms: Transform | Sequence[Transform]) -> None:
         super().__init__()
-        for index, transform in enumerate(transforms):
+        listed = transforms[0] if len(transforms) == 1 and isinstance(transforms[0], (list, tuple)) else transforms
+        families: list[Transform] = []
+        for index, transform in enumerate(listed):
             if not isinstance(transform, Transform):
                 raise TypeError(f"transforms[{index}] must be a Transform, got {type(transform).__name__}")
-        if len(transforms) < 2:
-            raise ValueError(f"transforms must hold at least 2 families, got {len(transforms)}")
-        axes = [transform.ndim for transform in transforms]
+            families.append(transform)
+        if len(families) < 2:
+            raise ValueError(f"transforms must hold at least 2 families, got {len(families)}")
+        axes = [family.ndim for family in families]
         if len(set(axes)) > 1:
             raise ValueError(f"transforms must all have the same ndim, got {axes}")
-        self.transforms = nn.ModuleList(transforms)
+        self.transforms = nn.ModuleList(families)
         self.ndim = axes[0]
-        self.dim = sum(transform.dim for transform in transforms)
-        self.names = tuple(f"{i}.{name}" for i, transform in enumerate(transforms) for name in transform.names)
+        self.dim = sum(family.dim for family in families)
+        self.names = tuple(f"{i}.{name}" for i, family in enumerate(families) for name in family.names)
 
     def initial(self) -> Tensor:
         """Where every family starts, (D,)."""

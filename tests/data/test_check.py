@@ -1,0 +1,170 @@
+"""The check of folders that were not made to be checked, and what a folder is taken for."""
+
+import io
+import sys
+import tarfile
+import time
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from data_files import needs_real, save_image, write_mtsd
+from pstn.data import DataError, check, data_folder, load
+from pstn.data.commands import app
+from pstn.data.detect import detect
+
+
+def run(*arguments, **env):
+    return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "80", "TERM": "dumb", **env})
+
+
+def found(path):
+    return {finding.path.name: (finding.status, finding.note) for finding in check(path)}
+
+
+def test_links_to_folders_are_passed_over(tmp_path):
+    (tmp_path / "Toy_TRAIN.tsv").write_text("1\t2\t3\n")
+    for name in ("me", "you"):
+        (tmp_path / name).symlink_to(".")
+    assert list(found(tmp_path)) == ["Toy_TRAIN.tsv"]
+    assert list(found(tmp_path / "me")) == ["Toy_TRAIN.tsv"]
+
+
+def test_what_cannot_be_opened_is_a_finding(tmp_path, monkeypatch):
+    (tmp_path / "Toy_TRAIN.tsv").write_text("1\t2\t3\n")
+    (tmp_path / "a.npy").write_bytes(b"x")
+    (tmp_path / "locked").mkdir()
+
+    def locked(path):
+        if path.name == "locked":
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    def broken(*args, **kwargs):
+        raise RuntimeError("out of order")
+
+    listed = type(tmp_path).iterdir
+    monkeypatch.setattr(type(tmp_path), "iterdir", locked)
+    monkeypatch.setattr(sys.modules["pstn.data.check"], "read_npy", broken)
+    notes = found(tmp_path)
+    assert notes["locked"] == ("damaged", "Permission denied")
+    assert notes["a.npy"] == ("damaged", "RuntimeError: out of order")
+    assert notes["Toy_TRAIN.tsv"][0] == "readable"
+
+
+def tar_yolo(yolo, path):
+    with tarfile.open(path, "w:gz") as archive:
+        for name in ("images", "labels", "classes.txt"):
+            archive.add(yolo / name, name)
+    return path
+
+
+def test_archives_are_checked_without_filling_the_cache(yolo, tmp_path):
+    path = tar_yolo(yolo, tmp_path / "signs.tar.gz")
+    assert found(path)["signs.tar.gz"][1].startswith("YOLO: 3 photos")
+    (yolo / "labels" / "a.txt").write_text("0 0.5\n")
+    tar_yolo(yolo, path)
+    assert found(path) == {
+        "signs.tar.gz": ("damaged", "labels/a.txt: line 1: 5 columns (class, x, y, width, height) are expected, got 2")
+    }
+    assert not (tmp_path / "cache").exists()
+
+
+def test_damaged_archives(tmp_path):
+    (tmp_path / "x.tar").write_bytes(b"\xfd7zXZ\x00" + bytes(range(200)))
+    with tarfile.open(tmp_path / "y.tar", "w") as archive:
+        for name in ("a", "a/b"):
+            archive.addfile(tarfile.TarInfo(name), io.BytesIO())
+    assert {status for status, _ in found(tmp_path).values()} == {"damaged"}
+    assert run("check", tmp_path).exit_code == 1
+
+
+def test_many_images_take_time_in_proportion(tmp_path):
+    picture = save_image(tmp_path / "a" / "0.png", 4, 4).read_bytes()
+    for i in range(300):
+        (tmp_path / "a" / f"{i}.png").write_bytes(picture)
+    (tmp_path / "a" / "7.png").write_bytes(b"x")
+    start = time.monotonic()
+    notes = found(tmp_path)
+    assert time.monotonic() - start < 5
+    assert notes["7.png"][0] == "damaged"
+    assert notes["a"] == ("readable", "299 images decode")
+
+
+def test_an_npz_of_three_axes_is_readable(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((4, 9, 9)), y=[0, 1, 0, 1])
+    status, note = found(tmp_path)["a.npz"]
+    assert status == "readable"
+    assert "kind=" in note
+    assert run("show", tmp_path / "a.npz", "--out", tmp_path / "s.png").exit_code == 1
+    assert run("show", tmp_path / "a.npz", "--kind", "image", "--out", tmp_path / "s.png").exit_code == 0
+    assert "only for .npz" in run("show", "digits", "--kind", "image").output
+
+
+def test_a_yolo_folder_with_annotations_is_not_mtsd(yolo, mtsd):
+    (yolo / "annotations").mkdir()
+    assert detect(yolo) == "yolo"
+    assert load(yolo, margin=20, size=16, test=0.0).sizes()["train"] == 3
+    assert found(yolo)["signs"][1].startswith("YOLO")
+    assert detect(mtsd[0]) == detect(mtsd[0] / "mtsd_v2_fully_annotated") == "mtsd"
+
+
+def test_other_folders(tmp_path, fake_mnist):
+    assert detect(fake_mnist) == "mnist"
+    save_image(tmp_path / "pets" / "cat" / "1.png", 8, 8)
+    assert detect(tmp_path / "pets") == "classes"
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "Toy_TRAIN.tsv").write_text("1\t2\n")
+    assert detect(tmp_path / "s") == detect(tmp_path / "s" / "Toy_TRAIN.tsv") == "series"
+    (tmp_path / "x.doc").write_text("x")
+    assert detect(tmp_path / "x.doc") is None
+    with pytest.raises(DataError, match="is no file of a known kind"):
+        load(tmp_path / "x.doc")
+
+
+@needs_real
+def test_clothes_are_known_by_what_is_in_the_files(tmp_path):
+    for name, kind in (("mnist", "fashion-mnist"), ("fashion", "mnist")):
+        (tmp_path / name).mkdir()
+        for path in (data_folder() / kind).iterdir():
+            (tmp_path / name / path.name).symlink_to(path)
+        assert detect(tmp_path / name) == kind
+
+
+def test_show_makes_no_large_sources(mtsd, tmp_path, monkeypatch):
+    assert run("show", mtsd[0], "--out", tmp_path / "s.png").exit_code == 0
+    sizes = {path.name for path in (tmp_path / "cache" / "crops").rglob("*.npy")}
+    assert sizes == {"224.npy"}
+
+
+def test_a_home_that_is_not_there():
+    for command in (("list",), ("get", "mnist"), ("show", "~nosuchuser/x")):
+        result = run(*command, PSTN_DATA="~nosuchuser/x")
+        assert result.exit_code == 1
+        assert "nosuchuser" in result.output
+        assert isinstance(result.exception, SystemExit)
+
+
+def test_brackets_in_names_are_no_markup(tmp_path):
+    folder = tmp_path / "d[/x]"
+    save_image(folder / "cat" / "1.png", 8, 8)
+    target = tmp_path / "a[/b].png"
+    result = run("show", folder, "--out", target)
+    assert result.exit_code == 0
+    assert str(target) in result.output.replace("\n", "")
+    assert "d[/x]" in run("check", folder).output
+    assert run("list", PSTN_DATA=str(folder)).exit_code == 0
+
+
+def test_a_list_in_a_pipe_is_a_table_of_tabs(absent, tmp_path):
+    lines = [line.split("\t") for line in run("list").output.split("\n") if "\t" in line]
+    assert {len(line) for line in lines} == {4}
+    assert "placed-fashion-mnist" in [line[0] for line in lines]
+
+
+def test_a_huge_number_is_a_finding(mtsd):
+    root, annotations, splits = mtsd
+    annotations["alone"]["width"] = 10**400
+    write_mtsd(root, annotations, splits)
+    assert found(root)["mtsd"][0] == "damaged"

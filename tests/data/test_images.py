@@ -1,0 +1,59 @@
+"""Decoding pictures: their depth, their number, and a user who has waited long enough."""
+
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pstn.data import Box, DataError, Photo, Sign, from_folder
+from pstn.data.crops import decode_crops
+from pstn.data.images import each_in_parallel
+
+
+@pytest.fixture
+def ramp():
+    """Every level of 16 bits that is the same level of 8 bits, and those just beside it."""
+    levels = np.arange(256, dtype=np.uint16) * 257
+    return np.stack([levels, np.minimum(levels, 65535 - 100) + 100, np.maximum(levels, 100) - 100])
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_pictures_of_16_bits_keep_their_levels(tmp_path, ramp, suffix):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        Image.fromarray(ramp).save(tmp_path / name / f"1.{suffix}")
+    x = from_folder(tmp_path, test=0.0).train.x
+    assert x.shape == (2, 1, 3, 256)
+    assert (x[0, 0].int().numpy() == np.arange(256)).all()
+    assert (from_folder(tmp_path, test=0.0, channels=3).train.x[0, 2].int().numpy() == np.arange(256)).all()
+
+
+def test_crops_of_16_bits_keep_their_levels(tmp_path, ramp):
+    Image.fromarray(np.repeat(ramp[:1], 256, 0)).save(tmp_path / "a.png")
+    box = Box(0, 0, 256, 256, "a")
+    (crop,) = decode_crops([Sign(Photo("a", tmp_path / "a.png", 256, 256, (box,)), box)], margin=0, sizes=[256])
+    assert (crop[0, :, 0].int().numpy() == np.arange(256)).all()
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_pictures_without_a_white_are_refused(tmp_path, dtype):
+    (tmp_path / "a").mkdir()
+    Image.fromarray(np.full((4, 4), 70_000, dtype)).save(tmp_path / "a" / "1.tif")
+    with pytest.raises(DataError, match=r"1\.tif: .*32 bits.*from_arrays"):
+        from_folder(tmp_path, test=0.0)
+
+
+def test_an_interrupt_does_not_wait_for_what_is_queued(monkeypatch):
+    done = []
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pstn.data.images.wait", interrupted)
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        each_in_parallel(lambda i: done.append(time.sleep(0.05)), range(100), 2)
+    assert time.monotonic() - start < 1
+    time.sleep(0.2)
+    assert len(done) <= 2
