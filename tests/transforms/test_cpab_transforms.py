@@ -67,18 +67,25 @@ def test_autocast_does_not_round_coordinates(transform, size):
         assert transform.grid(theta.bfloat16(), size).dtype == torch.float32
 
 
-@pytest.mark.slow
+# Tracing is where a graph breaks or warns; inductor, which generates code from it, takes longer and warns of itself.
+@pytest.mark.parametrize(
+    "backend",
+    ["aot_eager", pytest.param("inductor", marks=[pytest.mark.slow, pytest.mark.filterwarnings("ignore")])],
+)
 @pytest.mark.parametrize(("transform", "size"), CASES, ids=by_name)
-def test_compile(transform, size):
+def test_compile(transform, size, backend):
+    torch._dynamo.reset()
     theta = draw(transform, 4).requires_grad_()
-    expected = transform.grid(theta, size)
-    (gradient,) = torch.autograd.grad(expected.square().sum(), theta)
-    compiled = torch.compile(lambda t: transform.grid(t, size), fullgraph=True)(theta)
-    assert torch.allclose(compiled, expected, atol=1e-6)
-    (again,) = torch.autograd.grad(compiled.square().sum(), theta)
-    assert torch.allclose(again, gradient, atol=1e-4)
-    mapped = torch.compile(vmap(lambda t: transform.grid(t, size)), fullgraph=True)(theta.detach())
-    assert torch.allclose(mapped, expected, atol=1e-6)
+    points = (torch.rand(4, 7, transform.ndim) * 2 - 1).requires_grad_()
+    for call, inputs in ((lambda t: transform.grid(t, size), (theta,)), (transform.apply, (theta, points))):
+        expected = call(*inputs)
+        gradients = torch.autograd.grad(expected.square().sum(), inputs)
+        compiled = torch.compile(call, fullgraph=True, backend=backend)(*inputs)
+        assert torch.allclose(compiled, expected, atol=1e-6)
+        for again, gradient in zip(torch.autograd.grad(compiled.square().sum(), inputs), gradients, strict=True):
+            assert torch.allclose(again, gradient, atol=1e-4)
+    mapped = torch.compile(vmap(lambda t: transform.grid(t, size)), fullgraph=True, backend=backend)(theta)
+    assert torch.allclose(mapped, transform.grid(theta, size), atol=1e-6)
 
 
 @pytest.mark.slow

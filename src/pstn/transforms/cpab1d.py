@@ -49,6 +49,8 @@ def flow1d(velocities: Tensor, points: Tensor, *, closed: bool = True) -> Tensor
     Returns:
         (..., N).
     """
+    if torch.compiler.is_compiling():
+        return _traced_flow(velocities, points, closed)
     if plain():
         return _PlainFlow1d.apply(velocities, points, closed)
     moved: Tensor = _Flow1d.apply(velocities, points, closed)[0]
@@ -105,7 +107,7 @@ class _PlainFlow1d(torch.autograd.Function):
 
 
 class _Flow1d(torch.autograd.Function):
-    """For the compiler and torch.func: returns the points, and for the backward pass the cells and the trips."""
+    """For torch.func: returns the points, and for the backward pass the cells and the trips."""
 
     @staticmethod
     def forward(velocities: Tensor, points: Tensor, closed: bool) -> tuple[Tensor, ...]:
@@ -123,9 +125,7 @@ class _Flow1d(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         if grad is None:
             return None, None, None
-        # The compiler differentiates nothing here and needs no rule for vmap; it does not nest functions of this kind.
-        pull = _PullBack1d.forward if torch.compiler.is_compiling() else _PullBack1d.apply
-        return (*pull(grad, *ctx.saved_tensors), None)
+        return (*_PullBack1d.apply(grad, *ctx.saved_tensors), None)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, velocities: Tensor, points: Tensor, closed: bool) -> Any:
@@ -165,7 +165,7 @@ def _tabulate(velocities: Tensor) -> _Cells:
     nodes = torch.cat([inner[..., :1], inner, inner[..., -1:]], dim=-1)
     left, right = nodes[..., :-1], nodes[..., 1:]
     rise = right - left
-    slope = rise.abs().clamp(min=_TINY).copysign(rise)
+    slope = torch.where(rise.abs() < _TINY, _TINY, rise)
     # Moving left, a cell is met from its right end: the same time, of the other sign. Where the velocity changes sign
     # in the cell, or is 0 at an end, this is NaN or infinite.
     whole = (torch.log1p(slope / left) / slope).abs()[..., 1:-1].nan_to_num(nan=_NEVER).clamp(max=_NEVER)
@@ -230,7 +230,7 @@ def _arrive(cells: _Cells, goal: Tensor, enter: Tensor, time: Tensor, closed: bo
     anchors = torch.where(turns, star, back)
     speeds = torch.addcmul(cells.left, cells.slope, back).masked_fill(turns, 0)
     slope, anchor, speed = (table.gather(-1, goal) for table in (cells.slope, anchors, speeds))
-    less_one = torch.expm1((slope * time).clamp(max=_LOG_MAX[slope.dtype]))
+    less_one = _expm1((slope * time).clamp(max=_LOG_MAX[slope.dtype]))
     end = torch.addcmul(torch.addcmul(anchor, enter - anchor, less_one + 1), speed, less_one / slope)
     # Rounding is not to carry a particle over a border.
     if closed:
@@ -239,12 +239,23 @@ def _arrive(cells: _Cells, goal: Tensor, enter: Tensor, time: Tensor, closed: bo
     return (torch.where(goal <= n, end.clamp(max=1), end) + goal) * (2 / n) - (1 + 2 / n)
 
 
-def _pull_back(grad: Tensor, cells: _Cells, trip: _Trip) -> tuple[Tensor, Tensor]:
-    """Gradients with respect to the nodes' velocities and to the points."""
+class _Slopes(NamedTuple):
+    """What a change of each input brings, times the gradient of what comes out."""
+
+    both: Tensor  # (..., 2 N) the first cell of each particle, then the last
+    left: Tensor  # (..., 2 N) by the velocity at the left end of that cell
+    right: Tensor  # (..., 2 N) and at its right end
+    point: Tensor  # (..., N) by the place of the particle
+    charge: Tensor  # (..., N) by the time spent in cells that are crossed whole
+    ends: Tensor  # (..., 2 N) the first of these cells, then the one after the last
+    cell_left: Tensor  # (..., n + 2) that time, by the velocity at the left end of the cell, for every cell
+    cell_right: Tensor  # (..., n + 2) and at its right end
+
+
+def _differentiate(grad: Tensor, cells: _Cells, trip: _Trip) -> _Slopes:
     cell, place, goal = trip.cell, trip.place, trip.goal
     size = place.shape[-1]
     stays = goal == cell
-    # The first cell and the last, side by side: (..., 2 N).
     both = torch.cat([cell, goal], dim=-1)
     slope, left = cells.slope.gather(-1, both), cells.left.gather(-1, both)
     enter = torch.cat([place, torch.where(stays, place, (goal < cell).to(place.dtype))], dim=-1)
@@ -252,30 +263,55 @@ def _pull_back(grad: Tensor, cells: _Cells, trip: _Trip) -> tuple[Tensor, Tensor
     shrink, lag, less_one = _integrals(slope, torch.cat([trip.leave, trip.time], dim=-1))
     growth = 1 / (1 + less_one[..., size:])
     arrival = speed[..., size:] * growth
-    stretch = torch.where(stays, growth, arrival / speed[..., :size])  # d phi / d point
-    by_point = grad * stretch
+    point = grad * torch.where(stays, growth, arrival / speed[..., :size])
     crosses = (~stays).to(place.dtype)
-    weight = torch.cat([by_point * crosses, grad * growth], dim=-1)
+    weight = torch.cat([point * crosses, grad * growth], dim=-1)
     by_left, by_right = _share(weight, enter, speed, shrink, lag)
-    zeros = torch.zeros_like(cells.left)
-    by_left, by_right = zeros.scatter_add(-1, both, by_left), zeros.scatter_add(-1, both, by_right)
 
-    # A particle charges every cell that it crosses whole: + at the first, - after the last, and a running sum.
-    charge = grad * arrival * crosses
-    ends = torch.cat([torch.minimum(cell, goal) + 1, torch.maximum(cell, goal)], dim=-1)
-    charges = torch.nn.functional.pad(zeros, (0, 1)).scatter_add(-1, ends, torch.cat([charge, -charge], dim=-1))
     never = cells.whole >= _NEVER
     enter = (cells.left < 0).to(place.dtype)
     speed = torch.addcmul(cells.left, cells.slope, enter).masked_fill(never, 1)
     shrink, lag, _ = _integrals(cells.slope, cells.whole)
-    weight = charges.cumsum(-1)[..., :-1].masked_fill(never, 0) / speed
-    more_left, more_right = _share(weight, enter, speed, shrink, lag)
-    by_left, by_right = by_left + more_left, by_right + more_right
+    cell_left, cell_right = _share((1 / speed).masked_fill(never, 0), enter, speed, shrink, lag)
+    ends = torch.cat([torch.minimum(cell, goal) + 1, torch.maximum(cell, goal)], dim=-1)
+    return _Slopes(both, by_left, by_right, point, grad * arrival * crosses, ends, cell_left, cell_right)
 
+
+def _pull_back(grad: Tensor, cells: _Cells, trip: _Trip) -> tuple[Tensor, Tensor]:
+    """Gradients with respect to the nodes' velocities and to the points."""
+    slopes = _differentiate(grad, cells, trip)
+    zeros = torch.zeros_like(cells.left)
+    # A particle charges every cell that it crosses whole: + at the first, - after the last, and a running sum.
+    charges = torch.cat([slopes.charge, -slopes.charge], dim=-1)
+    charges = torch.nn.functional.pad(zeros, (0, 1)).scatter_add(-1, slopes.ends, charges).cumsum(-1)[..., :-1]
+    by_left = torch.addcmul(zeros.scatter_add(-1, slopes.both, slopes.left), charges, slopes.cell_left)
+    by_right = torch.addcmul(zeros.scatter_add(-1, slopes.both, slopes.right), charges, slopes.cell_right)
     # Node k is the left end of cell k + 1 and the right end of cell k; the outside is one node.
     nodes = by_left[..., 1:] + by_right[..., :-1]
     nodes = torch.cat([nodes[..., :1] + by_left[..., :1], nodes[..., 1:-1], nodes[..., -1:] + by_right[..., -1:]], -1)
-    return nodes, by_point
+    return nodes, slopes.point
+
+
+def _traced_flow(velocities: Tensor, points: Tensor, closed: bool) -> Tensor:
+    """The flow as plain operations whose derivative autograd finds: the value, plus zero times each slope.
+
+    The compiler fuses this; through a function of autograd it would warn, and could neither nest it nor export it.
+    """
+    with torch.no_grad():
+        cells = _tabulate(velocities)
+        moved, trip = _follow(cells, points, closed)
+    if not (torch.is_grad_enabled() and (velocities.requires_grad or points.requires_grad)):
+        return moved
+    with torch.no_grad():
+        slopes = _differentiate(torch.ones_like(moved), cells, trip)
+    change = velocities - velocities.detach()
+    nodes = torch.cat([change[..., :1], change, change[..., -1:]], dim=-1)
+    left, right = nodes[..., :-1], nodes[..., 1:]
+    pieces = slopes.left * left.gather(-1, slopes.both) + slopes.right * right.gather(-1, slopes.both)
+    clock = torch.nn.functional.pad((slopes.cell_left * left + slopes.cell_right * right).cumsum(-1), (1, 0))
+    start, stop = clock.gather(-1, slopes.ends).chunk(2, dim=-1)
+    first, last = pieces.chunk(2, dim=-1)
+    return moved + first + last + slopes.charge * (stop - start) + slopes.point * (points - points.detach())
 
 
 def _share(weight: Tensor, enter: Tensor, speed: Tensor, shrink: Tensor, lag: Tensor) -> tuple[Tensor, Tensor]:
@@ -289,7 +325,7 @@ def _integrals(slope: Tensor, time: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The integrals over time of exp(-a s) and of (1 - exp(-a s)) / a, and exp(-a time) - 1."""
     limit = _LOG_MAX[slope.dtype]
     z = (slope * -time).clamp(-limit, limit)  # never 0
-    less_one = torch.expm1(z)
+    less_one = _expm1(z)
     first = less_one / z
     # Near 0 the quotient loses digits, as many as the series has terms to spare.
     border, series = (0.1, _SERIES) if z.dtype == torch.float64 else (0.03, _SERIES[:3])
@@ -298,6 +334,17 @@ def _integrals(slope: Tensor, time: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         near = near * z + coefficient
     second = torch.where(z.abs() < border, near, (first - 1) / z)
     return time * first, time * time * second, less_one
+
+
+def _expm1(z: Tensor) -> Tensor:
+    """exp(z) - 1. What inductor generates for torch.expm1 is that very difference, which near 0 has no digits left."""
+    if not torch.compiler.is_compiling():
+        return torch.expm1(z)
+    small = z.clamp(-0.4, 0.4)
+    near = torch.zeros_like(z)
+    for k in reversed(range(1, 15 if z.dtype == torch.float64 else 9)):
+        near = small / k * (1 + near)
+    return torch.where(z.abs() < 0.4, near, torch.exp(z) - 1)
 
 
 # (exp(z) - 1 - z) / z^2 about 0.

@@ -1,8 +1,9 @@
 """CPAB flows as operators: one entry for the line and one for the plane, which choose between kernel and twin.
 
 On the line the twin is plain differentiable torch, which compiles, exports and batches by itself. The kernels, and the
-twin in the plane, whose number of steps depends on the data, are custom operators: opaque to the compiler, with
-batching rules of their own. Their derivatives are functions around them: torch.func does not differentiate operators.
+twin in the plane, whose number of steps depends on the data, are three things: custom operators for the compiler, which
+does not look into them; functions of autograd for torch.func, which does not differentiate operators; and plainer
+functions for everyday use, which cost the least on the host.
 """
 
 from __future__ import annotations
@@ -65,8 +66,9 @@ def flow_line(theta: Tensor, nodal: tuple[Tensor, Tensor], points: Tensor, close
         velocities = node_velocities(theta, nodal[1])
         return flow1d(velocities.expand(*lead, -1), points[..., 0].expand(*lead, -1), closed=closed)[..., None]
     flat_theta, flat_points = _flatten(theta, points, lead)
-    function = _PlainLine if plain() else _Line
-    moved: Tensor = function.apply(flat_theta, nodal[0][None], flat_points[..., 0].contiguous(), closed)
+    moved: Tensor = _pick(_line, _PlainLine, _Line)(
+        flat_theta, nodal[0][None], flat_points[..., 0].contiguous(), closed
+    )
     return moved.view(*lead, -1, 1)
 
 
@@ -91,8 +93,9 @@ def flow_plane(
     flat_theta, flat_points = _flatten(theta, points, lead)
     velocities = node_velocities(flat_theta, nodal).unflatten(-1, (-1, 2))
     jacobian = torch.is_grad_enabled()
-    function = _PlainPlane if plain() else _Plane
-    moved: Tensor = function.apply(velocities, flat_points.contiguous(), *tess, closed, jacobian, kernel)[0]
+    moved: Tensor = _pick(_plane, _PlainPlane, _Plane)(
+        velocities, flat_points.contiguous(), *tess, closed, jacobian, kernel
+    )[0]
     return moved.view(*lead, -1, 2)
 
 
@@ -102,6 +105,12 @@ def node_velocities(theta: Tensor, nodal: Tensor) -> Tensor:
         return (theta[..., None, :] * nodal).sum(-1)
     # In float32, TF32 and autocast would round a product of matrices to a few bits; neither touches float64.
     return (theta.double() @ nodal.double().mT).to(theta.dtype)
+
+
+def _pick(operator: Any, everyday: Any, functional: Any) -> Any:
+    if torch.compiler.is_compiling():
+        return operator
+    return everyday.apply if plain() else functional.apply
 
 
 def _lead(theta: Tensor, points: Tensor) -> torch.Size:
@@ -141,7 +150,7 @@ class _Pull(torch.autograd.Function):
     """A backward pass; torch.func records what a backward pass does, as if to differentiate it again."""
 
     @staticmethod
-    def forward(run: Any, operator: Any, rule: Any, *inputs: Any) -> Any:
+    def forward(run: Any, rule: Any, *inputs: Any) -> Any:
         return run(*inputs)
 
     @staticmethod
@@ -153,13 +162,8 @@ class _Pull(torch.autograd.Function):
         raise NotImplementedError("CPAB has first derivatives only")
 
     @staticmethod
-    def vmap(info: Any, dims: Any, run: Any, operator: Any, rule: Any, *inputs: Any) -> Any:
-        return rule(lambda *folded: _Pull.apply(run, operator, rule, *folded), info, dims[3:], *inputs)
-
-
-def _pull(run: Any, operator: Any, rule: Any, *inputs: Any) -> Any:
-    # The compiler does not nest functions of this kind, and does not need to.
-    return operator(*inputs) if torch.compiler.is_compiling() else _Pull.apply(run, operator, rule, *inputs)
+    def vmap(info: Any, dims: Any, run: Any, rule: Any, *inputs: Any) -> Any:
+        return rule(lambda *folded: _Pull.apply(run, rule, *folded), info, dims[2:], *inputs)
 
 
 # ----------------------------------------------------------------------------------------------------------- the line
@@ -217,28 +221,37 @@ def _(
     return torch.empty_like(theta), torch.empty_like(grad) if to_points else theta.new_empty(0)
 
 
+def _line_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.closed = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _line_backward(ctx: Any, grad: Tensor, pull: Any = _line_pull) -> tuple[Any, ...]:
+    theta, nodal, points = ctx.saved_tensors
+    to_points = ctx.needs_input_grad[2]
+    by_theta, by_point = pull(grad, theta, nodal, points, ctx.closed, to_points)
+    if not to_points:
+        return by_theta, None, None, None
+    return by_theta, None, by_point.sum(0, keepdim=True) if points.shape[0] == 1 else by_point, None
+
+
+_line.register_autograd(_line_backward, setup_context=_line_context)
+
+
 class _Line(torch.autograd.Function):
-    """The kernel with its derivative, for the compiler and torch.func."""
+    """The kernel with its derivative, for torch.func."""
 
     @staticmethod
     def forward(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
-        run = _line if torch.compiler.is_compiling() else _run_line
-        return run(theta, nodal, points, closed)
+        return _run_line(theta, nodal, points, closed)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        *tensors, ctx.closed = inputs
-        ctx.save_for_backward(*tensors)
+        _line_context(ctx, inputs, output)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        theta, nodal, points = ctx.saved_tensors
-        to_points = ctx.needs_input_grad[2]
-        flags = (ctx.closed, to_points)
-        by_theta, by_point = _pull(_run_line_pull, _line_pull, _line_pull_rule, grad, theta, nodal, points, *flags)
-        if to_points and points.shape[0] == 1:
-            by_point = by_point.sum(0, keepdim=True)
-        return by_theta, None, by_point if to_points else None, None
+        return _line_backward(ctx, grad, partial(_Pull.apply, _run_line_pull, _line_pull_rule))
 
     @staticmethod
     def vmap(info: Any, dims: Any, *inputs: Any) -> Any:
@@ -249,20 +262,15 @@ class _PlainLine(torch.autograd.Function):
     """`_Line` for everyday use: without `setup_context`, which binds arguments by name at every call, it costs half."""
 
     @staticmethod
-    def forward(ctx: Any, theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
-        ctx.save_for_backward(theta, nodal, points)
-        ctx.closed = closed
-        return _run_line(theta, nodal, points, closed)
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        output = _run_line(*inputs)
+        _line_context(ctx, inputs, output)
+        return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        theta, nodal, points = ctx.saved_tensors
-        to_points = ctx.needs_input_grad[2]
-        by_theta, by_point = _run_line_pull(grad, theta, nodal, points, ctx.closed, to_points)
-        if not to_points:
-            return by_theta, None, None, None
-        return by_theta, None, by_point.sum(0, keepdim=True) if points.shape[0] == 1 else by_point, None
+        return _line_backward(ctx, grad, _run_line_pull)
 
 
 # ---------------------------------------------------------------------------------------------------------- the plane
@@ -327,26 +335,43 @@ def _(adjoint: Tensor, velocities: Tensor, points: Tensor, nx: int, ny: int, clo
     return velocities.new_empty(velocities.shape)
 
 
+def _plane_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    velocities, points, nx, ny, closed, _, kernel = inputs
+    ctx.settings = (nx, ny, closed, kernel)
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(velocities, points, output[1])
+
+
+def _plane_backward(ctx: Any, grad: Tensor, _: Any, pull: Any = _plane_pull) -> tuple[Any, ...]:
+    velocities, points, jacobian = ctx.saved_tensors
+    adjoint = torch.addcmul(jacobian[..., :2] * grad[..., :1], jacobian[..., 2:], grad[..., 1:])
+    by_velocity, by_point = None, None
+    if ctx.needs_input_grad[0]:
+        by_velocity = pull(adjoint, velocities, points, *ctx.settings)
+    if ctx.needs_input_grad[1]:
+        by_point = adjoint.sum(0, keepdim=True) if points.shape[0] == 1 else adjoint
+    return by_velocity, by_point, None, None, None, None, None
+
+
+_plane.register_autograd(_plane_backward, setup_context=_plane_context)
+
+
 class _Plane(torch.autograd.Function):
-    """The flow with its derivative, for the compiler and torch.func."""
+    """The flow with its derivative, for torch.func."""
 
     @staticmethod
     def forward(
         velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool, kernel: bool
     ) -> tuple[Tensor, Tensor]:
-        run = _plane if torch.compiler.is_compiling() else _run_plane
-        return run(velocities, points, nx, ny, closed, jacobian, kernel)
+        return _run_plane(velocities, points, nx, ny, closed, jacobian, kernel)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        velocities, points, nx, ny, closed, _, kernel = inputs
-        ctx.settings = (nx, ny, closed, kernel)
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(velocities, points, output[1])
+        _plane_context(ctx, inputs, output)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
-        return _plane_backward(ctx, grad, partial(_pull, _run_plane_pull, _plane_pull, _plane_pull_rule))
+        return _plane_backward(ctx, grad, _, partial(_Pull.apply, _run_plane_pull, _plane_pull_rule))
 
     @staticmethod
     def vmap(info: Any, dims: Any, *inputs: Any) -> Any:
@@ -357,26 +382,12 @@ class _PlainPlane(torch.autograd.Function):
     """`_Plane` for everyday use, as `_PlainLine`."""
 
     @staticmethod
-    def forward(ctx: Any, velocities: Tensor, points: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-        nx, ny, closed, jacobian, kernel = rest
-        moved, matrix = _run_plane(velocities, points, nx, ny, closed, jacobian, kernel)
-        ctx.settings = (nx, ny, closed, kernel)
-        ctx.mark_non_differentiable(matrix)
-        ctx.save_for_backward(velocities, points, matrix)
-        return moved, matrix
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        output = _run_plane(*inputs)
+        _plane_context(ctx, inputs, output)
+        return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
-        return _plane_backward(ctx, grad, _run_plane_pull)
-
-
-def _plane_backward(ctx: Any, grad: Tensor, pull: Any) -> tuple[Any, ...]:
-    velocities, points, jacobian = ctx.saved_tensors
-    adjoint = torch.addcmul(jacobian[..., :2] * grad[..., :1], jacobian[..., 2:], grad[..., 1:])
-    by_velocity, by_point = None, None
-    if ctx.needs_input_grad[0]:
-        by_velocity = pull(adjoint, velocities, points, *ctx.settings)
-    if ctx.needs_input_grad[1]:
-        by_point = adjoint.sum(0, keepdim=True) if points.shape[0] == 1 else adjoint
-    return by_velocity, by_point, None, None, None, None, None
+        return _plane_backward(ctx, grad, _, _run_plane_pull)
