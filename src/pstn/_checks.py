@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "is_transformed",
     "require_choice",
     "require_finite",
     "require_floating",
@@ -45,11 +46,15 @@ def values_readable(*tensors: Tensor) -> bool:
     if torch.compiler.is_compiling() or _unread.get() or any(hasattr(tensor, "fake_mode") for tensor in tensors):
         return False
     for tensor in tensors:
-        # functorch has no public query for "am I batched?", and reading a batched tensor's value raises.
-        if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or tensor.device.type == "meta":
+        if is_transformed(tensor) or tensor.device.type == "meta":
             return False
     on_cuda = any(tensor.is_cuda for tensor in tensors)
     return not (on_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """Whether `tensor` stands for something inside a `torch.func` transform, where reading its value raises."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)  # torch has no public way to ask
 
 
 def require_finite(name: str, tensor: Tensor, hint: str) -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pstn._checks import require_choice, require_floating
+from pstn._checks import is_transformed, require_choice, require_floating
 
 __all__ = ["Fill", "InterpolationMode", "PaddingMode", "require_modes", "warp"]
 
@@ -68,7 +68,7 @@ def warp(
 
     dtype = torch.promote_types(torch.promote_types(x.dtype, grid.dtype), torch.float32)
     source, coordinates = x.to(dtype), grid.to(dtype).clamp(-_FAR, _FAR)
-    if _VMAP_WANTS_INPUT_GRADIENT and torch._C._functorch.is_functorch_wrapped_tensor(grid):
+    if _VMAP_WANTS_INPUT_GRADIENT and not torch.compiler.is_compiling() and is_transformed(grid):
         source = source + 0 * coordinates.flatten()[0]
     level = _fill_level(fill, source)
     if level is None:
