@@ -70,6 +70,9 @@ def wrap(
     centred crop). Train it with `pstn.elbo_loss` on labelled data that are
     rotated, shifted or scaled as in use; only the localizer learns when the classifier is frozen.
 
+    Exports to ONNX with a dynamic batch; not with a dynamic image size, nor for volumes, as averaging down to
+    `localizer_size` has no such operator there.
+
     Args:
         classifier: any module (N, C, *size) -> logits (N, K).
         transform: a family, or its name: "rotation", "translation", "crop", "similarity", "affine", "cpab", …
