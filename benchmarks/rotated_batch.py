@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import pstn
-from provenance import Stopwatch, write
+from recording import Stopwatch, write
 from pstn.data import Generated, load
 
 BATCH, SAMPLES = 64, 10

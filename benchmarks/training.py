@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import pstn
-from provenance import Stopwatch, write
+from recording import Stopwatch, write
 from pstn.training import Population, RandomPlacement, RandomRotation, Recipe, make_members
 
 Data = tuple[Tensor, Tensor]

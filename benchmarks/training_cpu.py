@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import pstn
-from provenance import Stopwatch, write
+from recording import Stopwatch, write
 from pstn.data import load_digits
 from pstn.training import Population, Recipe, make_members
 

@@ -1,0 +1,57 @@
+"""What every result file says of itself: which commit measured it, on which machine, with which versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["provenance"]
+
+
+def provenance(packages: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The commit, the machine and the versions of this run, for a result file.
+
+    Args:
+        packages: besides torch and numpy, those whose version matters.
+
+    Example:
+        >>> sorted(provenance())
+        ['commit', 'machine', 'versions']
+    """
+    versions = {name: _version(name) for name in ("pstn", "torch", "numpy", *packages)}
+    return {
+        "commit": _commit(),
+        "machine": _machine(),
+        "versions": versions | {"python": platform.python_version()},
+    }
+
+
+def _commit() -> str:
+    """The commit measured; $PSTN_COMMIT says it where only a copy of the files is at hand."""
+    if told := os.environ.get("PSTN_COMMIT"):
+        return told
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        done = subprocess.run(describe, capture_output=True, text=True, cwd=Path(__file__).parent, check=False)
+    except OSError:  # no git on this machine
+        return "unknown"
+    return done.stdout.strip() or "unknown"
+
+
+def _machine() -> str:
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} thread(s)"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "absent"

@@ -1,0 +1,101 @@
+"""A result: what one cell of an experiment gave, in one JSON file that says where it came from.
+
+A cell is one model on one data set with one seed. Its file is the whole record: a stopped run goes on from the files
+that are there, several machines fill one folder, and the report reads nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from pstn.files import write_atomically
+
+__all__ = ["Result", "read_results"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One cell of an experiment.
+
+    Args:
+        experiment: its name, such as "mnist-subsets".
+        model: "CNN", "STN", "P-STN".
+        data: what it was trained and tested on, such as "MNIST100".
+        seed: of everything random in it, or the number of its fold.
+        variant: what else tells it from its neighbours, such as "w=0.0001"; empty where nothing does.
+        settings: how it was trained, whole.
+        metrics: numbers by name; accuracies and their like are fractions.
+        figure: what the figures draw: small lists by name.
+        departures: where this run leaves the paper's settings, in sentences.
+        quick: whether this was the minute-long version, which shows nothing but that it runs.
+        commit: what was run.
+        machine: where.
+        versions: of the packages.
+        seconds: wall time of this cell; an equal share where models trained together.
+
+    Example:
+        >>> Result("calibration", "P-STN", "MNIST100", 0, "w=0.0001").name
+        'mnist100-p-stn-w=0.0001-0'
+    """
+
+    experiment: str
+    model: str
+    data: str
+    seed: int
+    variant: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    figure: dict[str, Any] = field(default_factory=dict)
+    departures: list[str] = field(default_factory=list)
+    quick: bool = False
+    commit: str = "unknown"
+    machine: str = "unknown"
+    versions: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """What tells the cell from the others of its experiment; the file is called after it."""
+        parts = (self.data, self.model, self.variant, str(self.seed))
+        return "-".join(re.sub(r"[^a-z0-9.=+]+", "-", part.lower()).strip("-") for part in parts if part)
+
+    def path(self, folder: str | Path) -> Path:
+        """Where its file lies under `folder`."""
+        return Path(folder) / self.experiment / f"{self.name}.json"
+
+    def write(self, folder: str | Path) -> Path:
+        """Write its file under `folder`, whole or not at all."""
+        path = self.path(folder)
+        with write_atomically(path) as draft:
+            draft.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        return path
+
+    @classmethod
+    def read(cls, path: str | Path) -> Result:
+        """Read one file.
+
+        Raises:
+            ValueError: when it is not a result file, naming it.
+        """
+        try:
+            held = json.loads(Path(path).read_text(encoding="utf-8"))
+            known = {f.name for f in fields(cls)}
+            if not isinstance(held, dict) or not {"experiment", "model", "data", "seed"} <= held.keys() <= known:
+                raise ValueError("its keys are not those of a result")
+        except ValueError as error:
+            raise ValueError(f"{path} is not a result file: {error}. Remove it, and its cell is run again") from None
+        return cls(**held)
+
+
+def read_results(folder: str | Path, experiment: str | None = None) -> list[Result]:
+    """All results under `folder`, of one experiment or of all, in the order of their files' names.
+
+    Args:
+        folder: that holds a folder for each experiment.
+        experiment: read that one's alone.
+    """
+    return [Result.read(path) for path in sorted(Path(folder).glob(f"{experiment or '*'}/*.json"))]
