@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 import pstn
-from recording import Stopwatch, write
 from pstn.data import Generated, load
+from recording import Stopwatch, write
 
 BATCH, SAMPLES = 64, 10
 

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 import pstn
-from recording import Stopwatch, write
 from pstn.training import Population, RandomPlacement, RandomRotation, Recipe, make_members
+from recording import Stopwatch, write
 
 Data = tuple[Tensor, Tensor]
 Row = dict[str, Any]

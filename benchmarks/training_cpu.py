@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 import pstn
-from recording import Stopwatch, write
 from pstn.data import load_digits
 from pstn.training import Population, Recipe, make_members
+from recording import Stopwatch, write
 
 FILL = -0.1307 / 0.3081
 

@@ -28,5 +28,5 @@ def test_a_foreign_file_is_named(tmp_path, text):
     path = tmp_path / "mnist-subsets" / "broken.json"
     path.parent.mkdir()
     path.write_text(text)
-    with pytest.raises(ValueError, match="broken.json is not a result file"):
+    with pytest.raises(ValueError, match=r"broken\.json is not a result file"):
         read_results(tmp_path)
