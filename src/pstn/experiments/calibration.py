@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from pstn.experiments.declare import Experiment, Tested, Training
+from pstn.experiments.declare import Experiment, Probe, Training
 from pstn.experiments.mnist_subsets import MNIST_SUBSETS
 from pstn.experiments.scores import Found, reliability
 
@@ -14,8 +14,8 @@ __all__ = ["CALIBRATION"]
 WEIGHTS = (3e-4, 1e-4)
 
 
-def _reliability(tested: Tested) -> Found:
-    return {}, {"reliability": reliability(tested.answers)}
+def _reliability(probe: Probe) -> Found:
+    return {}, {"reliability": reliability(probe.answers)}
 
 
 def _of_mnist100(model: str) -> Training:

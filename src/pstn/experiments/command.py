@@ -54,11 +54,7 @@ def run_command(
     except (Stopped, KeyboardInterrupt):
         _say("Stopped. The same command goes on from here.")
         return 130
-    _say(
-        f"{written} results written under {lab.folder}"
-        if written
-        else f"Nothing to do: all results are in {lab.folder}"
-    )
+    _say(f"{written} results written; all that was asked for is in {lab.folder}")
     if quick:
         _say("This was not the paper's setting: the numbers show only that it runs.")
     return 0

@@ -14,7 +14,7 @@ from pstn.experiments.scores import Answers, Found
 from pstn.report.results import Result
 from pstn.training import Recipe
 
-__all__ = ["Evaluation", "Experiment", "Group", "Measure", "Task", "Tested", "Training", "same"]
+__all__ = ["Evaluation", "Experiment", "Group", "Measure", "Probe", "Task", "Training", "same"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Task:
         name: where the examples come from.
         train: the examples that a seed trains on; all where it returns None.
         batch: test examples at a time.
+        classes: K.
+        notes: what is odd about the data, for the results.
     """
 
     x: Tensor
@@ -36,9 +38,11 @@ class Task:
     name: str
     train: Callable[[int], Tensor | None] = lambda seed: None
     batch: int = 1000
+    classes: int = 10
+    notes: tuple[str, ...] = ()
 
 
-class Tested(NamedTuple):
+class Probe(NamedTuple):
     """A trained model with its answers, for the measures."""
 
     lab: Lab
@@ -48,7 +52,7 @@ class Tested(NamedTuple):
     cell: Result
 
 
-Measure = Callable[[Tested], Found]
+Measure = Callable[[Probe], Found]
 
 
 def same(make: Callable[[], nn.Module]) -> Callable[[Lab, int], nn.Module]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pstn.experiments.declare import Evaluation, Group, Task, Tested, Training
+from pstn.experiments.declare import Evaluation, Group, Probe, Task, Training
 from pstn.experiments.lab import QUICK_TEST, Lab
 from pstn.experiments.scores import classify, predict
 from pstn.nn import TransformerClassifier
@@ -217,16 +217,16 @@ def _test(lab: Lab, group: Training, run: _Run, variant: str, seed: int, wanted:
         test = task.test.take(range(QUICK_TEST)) if lab.quick else task.test
         with precision_flags(Recipe()):
             answers = predict(model, test, seed=seed, batch=task.batch)
-            tested = Tested(lab, dataclasses.replace(task, test=test), model, answers, cells[0])
+            probe = Probe(lab, dataclasses.replace(task, test=test), model, answers, cells[0])
             metrics: dict[str, float] = dict(classify(answers))
             figure: dict[str, Any] = {}
             for measure in group.measures:
-                more, drawn = measure(tested)
+                more, drawn = measure(probe)
                 metrics |= more
                 figure |= drawn
         seconds = run.seconds + time.perf_counter() - started
         settings = _settings(group, run, task, model, variant, seed, len(test))
-        departures = [*group.departures, *lab.departures(group.recipe, run.recipe), *run.notes]
+        departures = [*group.departures, *task.notes, *lab.departures(group.recipe, run.recipe), *run.notes]
         for cell in cells:
             _write(lab, cell, metrics, figure, settings, departures, seconds)
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 from torch import nn
 
 from pstn.data import MNIST_MEAN, MNIST_STD, balanced_indices
-from pstn.experiments.declare import Experiment, Task, Tested, Training, same
+from pstn.experiments.declare import Experiment, Probe, Task, Training, same
 from pstn.experiments.lab import Lab
 from pstn.experiments.scores import Found, classify
 from pstn.nn import mnist_cnn, mnist_pstn, mnist_stn
 from pstn.training import Recipe
 
-__all__ = ["BLACK", "MNIST_SUBSETS", "RECIPE", "SEARCH", "STN_LR", "WEIGHTS", "WEIGHT_DECAY", "make_pstn", "subset"]
+__all__ = ["BLACK", "GRID", "MNIST_SUBSETS", "RECIPE", "SEARCH", "WEIGHTS", "as_validation", "make_pstn", "subset"]
 
 # The images are colour-normalised; what comes into view from outside is black, as their own background.
 BLACK = (0 - MNIST_MEAN) / MNIST_STD
@@ -74,8 +74,9 @@ MNIST_SUBSETS = Experiment(
 )
 
 
-def _as_validation(tested: Tested) -> Found:
-    scores = classify(tested.answers)
+def as_validation(probe: Probe) -> Found:
+    """The scores under the names of a search: what was tested on is validation data there."""
+    scores = classify(probe.answers)
     return {"valid_nll": scores["nll"], "valid_accuracy": scores["accuracy"]}, {}
 
 
@@ -87,7 +88,7 @@ SEARCH = Experiment(
         Training(
             "mnist-subsets-search", "P-STN", f"MNIST{size}", subset(size, validation=True), same(make_pstn), RECIPE,
             variants={f"w={w:g}": w for w in GRID}, lr=LR, localizer_lr=LOCALIZER_LR, weight_decay=WEIGHT_DECAY,
-            measures=(_as_validation,), departures=_DEPARTURES,
+            measures=(as_validation,), departures=_DEPARTURES,
         )
         for size in WEIGHTS
     ),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pstn.data import RandomRotation as MakeRotated
 from pstn.data import generate
-from pstn.experiments.declare import Experiment, Task, Tested, Training, same
+from pstn.experiments.declare import Experiment, Probe, Task, Training, same
 from pstn.experiments.execute import trained
 from pstn.experiments.lab import Lab
 from pstn.experiments.scores import Found, as_pixels, rounded
@@ -23,6 +23,7 @@ __all__ = [
     "CLASSIFIER",
     "PSTN_GROUP",
     "ROTATED_MNIST",
+    "localisation",
     "make_layer",
     "make_pstn",
     "rotated",
@@ -103,17 +104,17 @@ def undo_errors(mean: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
     return torch.remainder(off.abs(), math.pi), wrapped.abs()
 
 
-def _localisation(tested: Tested) -> Found:
+def localisation(probe: Probe) -> Found:
     """Errors of the angle; for a P-STN how much larger the variance is where it localises badly."""
-    mean, truth, beta = tested.answers.loc, tested.answers.truth, tested.answers.beta
+    mean, truth, beta = probe.answers.loc, probe.answers.truth, probe.answers.beta
     assert mean is not None
     assert truth is not None
     mod_pi, wrapped = undo_errors(mean[:, 0], truth[:, 0])
     metrics = {"error_mod_pi": float(mod_pi.mean()), "error_wrapped": float(wrapped.mean())}
     figure: dict[str, Any] = {}
-    if tested.cell.seed == 0:
+    if probe.cell.seed == 0:
         figure = {"angle_true": rounded(truth[:1000, 0]), "angle_mean": rounded(mean[:1000, 0])}
-        figure |= _samples(tested)
+        figure |= _samples(probe)
     if beta is not None:
         worse = mod_pi > mod_pi.median()
         metrics["larger_variance"] = float(beta[worse].mean() / beta[~worse].mean() - 1)
@@ -122,10 +123,10 @@ def _localisation(tested: Tested) -> Found:
     return metrics, figure
 
 
-def _samples(tested: Tested) -> dict[str, Any]:
+def _samples(probe: Probe) -> dict[str, Any]:
     """Eight inputs, and each under five samples of the transformation."""
-    x = tested.task.test.batch(range(8)).x.cpu()
-    layer = tested.model.get_submodule("layer")
+    x = probe.task.test.batch(range(8)).x.cpu()
+    layer = probe.model.get_submodule("layer")
     with torch.no_grad():
         warped = layer(x, samples=5, generator=torch.Generator().manual_seed(0)).warped  # (S, 8, 1, 28, 28)
     return {"inputs": as_pixels(x[:, 0]), "warped": as_pixels(warped[:, :, 0].transpose(0, 1))}
@@ -133,7 +134,7 @@ def _samples(tested: Tested) -> dict[str, Any]:
 
 STN_GROUP = Training(
     "rotated-mnist", "STN", "rotated", rotated, make_stn, ROTATING,
-    lr=1e-3, localizer_lr=1.0, weight_decay=1e-5, measures=(_localisation,), departures=_DEPARTURES,
+    lr=1e-3, localizer_lr=1.0, weight_decay=1e-5, measures=(localisation,), departures=_DEPARTURES,
 )  # fmt: skip
 PSTN_GROUP = replace(STN_GROUP, model="P-STN", make=make_pstn, variants={"": KL_WEIGHT}, keep=True)
 
