@@ -167,6 +167,7 @@ def test_shortened_epochs_take_their_schedule_along(tmp_path):
     assert lab.departures(declared, taken) == [
         "Shortened: 60 epochs instead of 600, the learning rate's steps every 20 epochs."
     ]
+    assert lab.shorten(declared, 1000, whole=True) == declared
     with pytest.raises(ValueError, match="epochs_scale"):
         Lab(tmp_path, epochs_scale=0)
 

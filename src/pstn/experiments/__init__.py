@@ -14,14 +14,15 @@ from pstn.experiments.reproduce import Shard, choose, plan, reproduce
 from pstn.experiments.rotated_mnist import ROTATED_MNIST
 from pstn.experiments.time_series import SEARCH as SERIES_SEARCH
 from pstn.experiments.time_series import TIME_SERIES
+from pstn.experiments.traffic_signs import TRAFFIC_SIGNS
 
 __all__ = ["EXPERIMENTS", "Experiment", "Lab", "Shard", "Stopped", "choose", "plan", "reproduce"]
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
-        ROTATED_MNIST, PLACED_FASHION, MNIST_SUBSETS, TIME_SERIES, CALIBRATION, FAILURE_MODE, LOSS_LANDSCAPE, ABLATIONS,
-        MNIST_SEARCH, SERIES_SEARCH,
+        ROTATED_MNIST, PLACED_FASHION, TRAFFIC_SIGNS, MNIST_SUBSETS, TIME_SERIES, CALIBRATION, FAILURE_MODE,
+        LOSS_LANDSCAPE, ABLATIONS, MNIST_SEARCH, SERIES_SEARCH,
     )
 }  # fmt: skip
 """All experiments by name, in the paper's order; the searches for w last."""

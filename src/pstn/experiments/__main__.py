@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from pstn.experiments.command import run_command
+from pstn.experiments.invoke import run_command
 
 __all__ = ["main"]
 
@@ -19,7 +19,9 @@ def main() -> int:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...")
     parser.add_argument("--quick", action="store_true", help="a minute on the shipped data: not the paper's setting")
     parser.add_argument("--shard", default="1/1", metavar="I/N", help="run the I-th of N parts")
-    parser.add_argument("--cells", action="append", default=[], metavar="PATTERN", help="only cells that match")
+    parser.add_argument(
+        "--cells", "--only", action="append", default=[], metavar="PATTERN", help="only cells that match"
+    )
     parser.add_argument("--list", action="store_true", dest="show", help="show the cells, and which are done")
     parser.add_argument("--search", action="store_true", help="search the KL weights on validation data too")
     parser.add_argument("--epochs-scale", type=float, default=1.0, help="shorten schedules by this factor")

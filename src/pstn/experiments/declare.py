@@ -72,7 +72,7 @@ class Training:
         make: an untrained network for a seed; called with torch's random state set to that seed.
         recipe: how to train.
         variants: KL weight by variant; one variant without a name, and a weight of 0, when not given.
-        lr: learning rate of the classifier.
+        lr: learning rate of the classifier; a function where it depends on how the lab is equipped.
         localizer_lr: what it is multiplied with for the localizer.
         weight_decay: Adam's L2 term.
         measures: what is measured besides classification.
@@ -90,7 +90,7 @@ class Training:
     make: Callable[[Lab, int], nn.Module]
     recipe: Recipe
     variants: Mapping[str, float] = field(default_factory=lambda: {"": 0.0})
-    lr: float = 1e-3
+    lr: float | Callable[[Lab], float] = 1e-3
     localizer_lr: float = 0.1
     weight_decay: float = 0.0
     measures: tuple[Measure, ...] = ()

@@ -95,7 +95,7 @@ def _load_or_train(lab: Lab, group: Training) -> _Run:
     pairs = [(variant, seed) for variant in group.variants for seed in lab.seeds]
     folder = lab.work / group.experiment
     paths = [folder / f"{group.of_model(*pair)[0].name}.weights.safetensors" for pair in pairs]
-    recipe = lab.shorten(group.recipe, _examples(group.task(lab)))
+    recipe = _recipe(lab, group)
     if not all(_is_of(path, recipe) for path in paths):
         run = _train(lab, group, pairs)
         for pair, path in zip(pairs, paths, strict=True):
@@ -129,27 +129,29 @@ def _make(lab: Lab, group: Training, seed: int) -> nn.Module:
         return group.make(lab, seed)
 
 
-def _examples(task: Task) -> int:
+def _recipe(lab: Lab, group: Training) -> Recipe:
+    task = group.task(lab)
     subset = task.train(0)
-    return len(task.x) if subset is None else len(subset)
+    return lab.shorten(group.recipe, len(task.x) if subset is None else len(subset), whole=group.keep)
 
 
-def _members(group: Training, task: Task, pairs: Sequence[tuple[str, int]]) -> list[Member]:
+def _members(lab: Lab, group: Training, task: Task, pairs: Sequence[tuple[str, int]]) -> list[Member]:
+    lr = group.lr(lab) if callable(group.lr) else group.lr
     return [
-        Member(seed, group.lr, group.localizer_lr, group.variants[variant], group.weight_decay, task.train(seed))
+        Member(seed, lr, group.localizer_lr, group.variants[variant], group.weight_decay, task.train(seed))
         for variant, seed in pairs
     ]
 
 
 def _train(lab: Lab, group: Training, pairs: list[tuple[str, int]]) -> _Run:
     task = group.task(lab)
-    recipe = lab.shorten(group.recipe, _examples(task))
+    recipe = _recipe(lab, group)
     held = _held(lab, group, recipe, pairs)
     if held is not None:
         pairs = held
     models = [_make(lab, group, seed) for _, seed in pairs]
     population = Population(
-        models, task.x, task.y, _members(group, task, pairs), recipe, device=lab.device, compile=lab.compile,
+        models, task.x, task.y, _members(lab, group, task, pairs), recipe, device=lab.device, compile=lab.compile,
         groups=None if group.stacked else len(models),
     )  # fmt: skip
     with population:
@@ -225,7 +227,7 @@ def _test(lab: Lab, group: Training, run: _Run, variant: str, seed: int, wanted:
                 metrics |= more
                 figure |= drawn
         seconds = run.seconds + time.perf_counter() - started
-        settings = _settings(group, run, task, model, variant, seed, len(test))
+        settings = _settings(lab, group, run, task, model, variant, seed, len(test))
         departures = [*group.departures, *task.notes, *lab.departures(group.recipe, run.recipe), *run.notes]
         for cell in cells:
             _write(lab, cell, metrics, figure, settings, departures, seconds)
@@ -245,9 +247,9 @@ def _write(
 
 
 def _settings(
-    group: Training, run: _Run, task: Task, model: nn.Module, variant: str, seed: int, tests: int
+    lab: Lab, group: Training, run: _Run, task: Task, model: nn.Module, variant: str, seed: int, tests: int
 ) -> dict[str, Any]:
-    member = _members(group, task, [(variant, seed)])[0]
+    member = _members(lab, group, task, [(variant, seed)])[0]
     subset = member.train
     recipe = {f.name: getattr(run.recipe, f.name) for f in dataclasses.fields(run.recipe)}
     recipe["augment"] = None if run.recipe.augment is None else repr(run.recipe.augment)

@@ -34,7 +34,8 @@ class Lab:
         results: folder of the result files.
         device: where to train and test.
         quick: a minute of everything on the data that ship with the package, which shows only that it runs.
-        epochs_scale: what epochs, and the steps of learning-rate schedules, are multiplied with.
+        epochs_scale: what epochs, and the steps of learning-rate schedules, are multiplied with; trainings that
+            others build on stay whole.
         compile: fuse small GPU kernels before training: slower to start, faster to step.
         backbone: a file of ImageNet weights for the traffic signs' ResNet-18 (.pth or .safetensors).
         save_every: seconds between checkpoints.
@@ -110,8 +111,14 @@ class Lab:
                 "`pstn data get NAME` where it can be had, or add --quick, which needs no data",
             )
 
-    def shorten(self, recipe: Recipe, examples: int) -> Recipe:
-        """The recipe as this run takes it."""
+    def shorten(self, recipe: Recipe, examples: int, *, whole: bool = False) -> Recipe:
+        """The recipe as this run takes it.
+
+        Args:
+            recipe: as declared.
+            examples: how many there are to train on.
+            whole: leave its epochs as they are, whatever `epochs_scale`.
+        """
         if recipe.precision == "tf32" and self.device.type != "cuda":
             recipe = dataclasses.replace(recipe, precision="float32")
         if self.quick:
@@ -119,7 +126,7 @@ class Lab:
             return dataclasses.replace(
                 recipe, epochs=1, steps_per_epoch=steps, batch_size=min(recipe.batch_size, examples)
             )
-        if self.epochs_scale == 1:
+        if self.epochs_scale == 1 or whole:
             return recipe
         step = None if recipe.lr_step is None else max(1, round(recipe.lr_step * self.epochs_scale))
         return dataclasses.replace(recipe, epochs=max(1, round(recipe.epochs * self.epochs_scale)), lr_step=step)
