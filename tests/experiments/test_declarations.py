@@ -32,7 +32,7 @@ def test_mnist_subsets(size, model, tmp_path):
     assert (cell.lr, cell.localizer_lr, cell.weight_decay) == (1e-4 if model == "STN" else 1e-3, 0.1, 0.01)
     weights = {30: 1e-3, 100: 3e-4, 1000: 1e-4, 3000: 3e-5, 10_000: 1e-5}
     assert list(cell.variants.values()) == [weights[size] if model == "P-STN" else 0.0]
-    assert len(cell.cells(Lab(tmp_path).seeds)) == 5
+    assert len(cell.cells(Lab(tmp_path))) == 5
 
 
 def test_the_search_has_the_authors_grid():
@@ -43,8 +43,8 @@ def test_the_search_has_the_authors_grid():
             assert list(each.variants)[1] == "w=1e-05"
 
 
-def test_calibration_has_two_weights_of_one_training():
-    names = [cell.variant for cell in group("calibration", "mnist100-p-stn-w=0.0003").cells(range(5))]
+def test_calibration_has_two_weights_of_one_training(tmp_path):
+    names = [cell.variant for cell in group("calibration", "mnist100-p-stn-w=0.0003").cells(Lab(tmp_path))]
     assert names == ["w=0.0003"] * 5 + ["w=0.0001"] * 5
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -191,3 +192,15 @@ def test_the_module_runs_without_the_command_lines_packages(tmp_path):
     assert "not the paper's setting" in done.stdout
     (path,) = tmp_path.glob("quick/mnist-subsets/*.json")
     assert json.loads(path.read_text())["quick"] is True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_has_a_quick_run(name, tmp_path):
+    lab = quiet(tmp_path)
+    assert reproduce(choose([name], EXPERIMENTS), lab) > 0
+    for result in read_results(lab.folder, name):
+        assert result.quick
+        assert all(math.isfinite(value) for value in result.metrics.values()), result.name
+        assert json.loads(json.dumps(result.figure, allow_nan=False)) == result.figure
+    assert reproduce(choose([name], EXPERIMENTS), lab) == 0

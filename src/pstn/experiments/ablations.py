@@ -12,7 +12,7 @@ from torch import nn
 
 from pstn.experiments.declare import Evaluation, Experiment, Probe, Training, same
 from pstn.experiments.execute import trained
-from pstn.experiments.lab import QUICK_TEST, Lab
+from pstn.experiments.lab import Lab
 from pstn.experiments.mnist_subsets import BLACK, RECIPE, WEIGHTS, make_pstn, subset
 from pstn.experiments.rotated_mnist import KL_WEIGHT, PSTN_GROUP, localisation, rotated
 from pstn.experiments.rotated_mnist import make_pstn as make_rotated_pstn
@@ -105,8 +105,7 @@ def _by_test_samples(method: SamplingMethod) -> Evaluation:
         layer = model.get_submodule("layer")
         assert isinstance(layer, SpatialTransformer)
         layer.sampling = method
-        test = BASE.task(lab).test
-        test = test.take(range(QUICK_TEST)) if lab.quick else test
+        test = lab.few(BASE.task(lab).test)
         rows = {
             s: classify(predict(model, test, seed=cell.seed, samples=s, batch=max(100, 10_000 // s)))
             for s in TEST_SAMPLES
@@ -122,7 +121,7 @@ def _by_test_samples(method: SamplingMethod) -> Evaluation:
 def _with_dropout(lab: Lab, cell: Result) -> tuple[dict[str, float], dict[str, Any], dict[str, Any]]:
     """Rotated MNIST's P-STN as it is: its frozen classifier dropped units while the localizer trained."""
     model, task = trained(lab, PSTN_GROUP, cell.seed), rotated(lab)
-    test = task.test.take(range(QUICK_TEST)) if lab.quick else task.test
+    test = lab.few(task.test)
     answers = predict(model, test, seed=cell.seed)
     errors, _ = localisation(Probe(lab, replace(task, test=test), model, answers, replace(cell, seed=-1)))
     return {**classify(answers), **errors}, {}, {"trained_as": "rotated-mnist, P-STN", "kl_weight": KL_WEIGHT}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from pstn.data.split import Sized
-from pstn.experiments.lab import Lab
+from pstn.experiments.lab import QUICK_SEEDS, Lab
 from pstn.experiments.scores import Answers, Found
 from pstn.report.results import Result
 from pstn.training import Recipe
@@ -113,9 +113,14 @@ class Training:
         names = [variant, *self.aliases]
         return [self._cell(name, seed, data) for data in (self.data, *self.also) for name in names]
 
-    def cells(self, seeds: Sequence[int]) -> list[Result]:
+    def pairs(self, lab: Lab) -> list[tuple[str, int]]:
+        """Variant and seed of every model."""
+        variants = list(self.variants)[: QUICK_SEEDS if lab.quick else None]
+        return [(variant, seed) for variant in variants for seed in lab.seeds]
+
+    def cells(self, lab: Lab) -> list[Result]:
         """All results of the group, still empty."""
-        return [cell for variant in self.variants for seed in seeds for cell in self.of_model(variant, seed)]
+        return [cell for pair in self.pairs(lab) for cell in self.of_model(*pair)]
 
 
 @dataclass(frozen=True)
@@ -143,9 +148,9 @@ class Evaluation:
         """What tells the group from the others of its experiment."""
         return Result(self.experiment, self.model, self.data, 0, self.variant).name.removesuffix("-0")
 
-    def cells(self, seeds: Sequence[int]) -> list[Result]:
+    def cells(self, lab: Lab) -> list[Result]:
         """All results of the group, still empty."""
-        return [Result(self.experiment, self.model, self.data, seed, self.variant) for seed in seeds]
+        return [Result(self.experiment, self.model, self.data, seed, self.variant) for seed in lab.seeds]
 
 
 Group = Training | Evaluation

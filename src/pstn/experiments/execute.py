@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from pstn.experiments.declare import Evaluation, Group, Probe, Task, Training
-from pstn.experiments.lab import QUICK_TEST, Lab
+from pstn.experiments.lab import Lab
 from pstn.experiments.scores import classify, predict
 from pstn.nn import TransformerClassifier
 from pstn.provenance import provenance
@@ -58,12 +58,7 @@ def carry_out(lab: Lab, group: Group, wanted: Sequence[Result]) -> None:
         _evaluate(lab, group, wanted)
     else:
         names = {cell.name for cell in wanted}
-        pairs = [
-            (variant, seed)
-            for variant in group.variants
-            for seed in lab.seeds
-            if any(cell.name in names for cell in group.of_model(variant, seed))
-        ]
+        pairs = [p for p in group.pairs(lab) if any(cell.name in names for cell in group.of_model(*p))]
         run = _kept(lab, group) if group.keep else _train(lab, group, pairs)
         for variant, seed in pairs:
             _test(lab, group, run, variant, seed, names)
@@ -92,7 +87,7 @@ def _kept(lab: Lab, group: Training) -> _Run:
 def _load_or_train(lab: Lab, group: Training) -> _Run:
     from safetensors import safe_open
 
-    pairs = [(variant, seed) for variant in group.variants for seed in lab.seeds]
+    pairs = group.pairs(lab)
     folder = lab.work / group.experiment
     paths = [folder / f"{group.of_model(*pair)[0].name}.weights.safetensors" for pair in pairs]
     recipe = _recipe(lab, group)
@@ -216,7 +211,7 @@ def _test(lab: Lab, group: Training, run: _Run, variant: str, seed: int, wanted:
         if not cells:
             continue
         started, task = time.perf_counter(), load(lab)
-        test = task.test.take(range(QUICK_TEST)) if lab.quick else task.test
+        test = lab.few(task.test)
         with precision_flags(Recipe()):
             answers = predict(model, test, seed=seed, batch=task.batch)
             probe = Probe(lab, dataclasses.replace(task, test=test), model, answers, cells[0])

@@ -11,15 +11,17 @@ from typing import Any, TypeVar
 import torch
 
 from pstn.data import KNOWN, MissingDataError, Splits, load
+from pstn.data.split import Sized
 from pstn.training import Recipe
 
-__all__ = ["SEEDS", "Lab"]
+__all__ = ["QUICK_SEEDS", "SEEDS", "Lab"]
 
 SEEDS = 5
 """Folds or repetitions of every experiment in the paper."""
 
-# A quick run takes this many steps of each training, looks at this many test examples, and has this many seeds.
-_QUICK_STEPS, QUICK_TEST, _QUICK_SEEDS = 8, 100, 2
+# A quick run takes this many steps of each training, in batches no larger than this, looks at this many test examples,
+# and has this many seeds and variants.
+_QUICK_STEPS, _QUICK_BATCH, _QUICK_TEST, QUICK_SEEDS = 5, 16, 50, 2
 # What stands in for data that do not ship with the package.
 _SHIPPED = {"images": "digits", "series": "ItalyPowerDemand"}
 
@@ -73,7 +75,7 @@ class Lab:
     @property
     def seeds(self) -> range:
         """The seeds, or folds, of this run."""
-        return range(_QUICK_SEEDS if self.quick else SEEDS)
+        return range(QUICK_SEEDS if self.quick else SEEDS)
 
     def keep(self, key: Any, make: Callable[[], T]) -> T:
         """What `make` returns, made once."""
@@ -101,6 +103,10 @@ class Lab:
         train, validation, test = self.keep((name, *sorted(settings.items())), read)
         return train, validation, test
 
+    def few(self, test: Sized) -> Any:
+        """The test examples that this run looks at: all, or in a quick run the first few."""
+        return test.take(range(min(_QUICK_TEST, len(test)))) if self.quick else test
+
     def require_data(self, names: Sequence[str]) -> None:
         """Refuse to start without the data, before anything is trained."""
         missing = [] if self.quick else [name for name in names if KNOWN[name].where() is None]
@@ -122,10 +128,9 @@ class Lab:
         if recipe.precision == "tf32" and self.device.type != "cuda":
             recipe = dataclasses.replace(recipe, precision="float32")
         if self.quick:
-            steps = max(1, min(_QUICK_STEPS, examples // recipe.batch_size))
-            return dataclasses.replace(
-                recipe, epochs=1, steps_per_epoch=steps, batch_size=min(recipe.batch_size, examples)
-            )
+            batch = min(recipe.batch_size, _QUICK_BATCH, examples)
+            steps = min(_QUICK_STEPS, examples // batch)
+            return dataclasses.replace(recipe, epochs=1, steps_per_epoch=steps, batch_size=batch)
         if self.epochs_scale == 1 or whole:
             return recipe
         step = None if recipe.lr_step is None else max(1, round(recipe.lr_step * self.epochs_scale))

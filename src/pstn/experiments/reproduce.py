@@ -82,7 +82,7 @@ def plan(
     """
     dealt = list(_groups(experiments, lab))
     shard = shard or Shard()
-    pieces = [Piece(g, _matching(g.cells(lab.seeds), cells)) for g in dealt[shard.index - 1 :: shard.count]]
+    pieces = [Piece(g, _matching(g.cells(lab), cells)) for g in dealt[shard.index - 1 :: shard.count]]
     return [piece for piece in pieces if piece.cells]
 
 
