@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -96,35 +97,31 @@ def test_a_broken_result_file_is_named_before_anything_runs(tmp_path):
         reproduce([experiment(SMALL)], quiet(tmp_path))
 
 
-def test_a_stopped_training_goes_on_to_the_same_weights(tmp_path, monkeypatch):
-    from pstn.experiments import execute
+@pytest.mark.parametrize("together", [1, 2])
+def test_a_training_stopped_by_ctrl_c_goes_on_to_the_same_results(tmp_path, together):
+    other = replace(SMALL, data="MNIST100", task=subset(100), recipe=Recipe(epochs=1, batch_size=8))
+    groups = [experiment(SMALL, other)]
+    reproduce(groups, quiet(tmp_path / "whole"))
+    said = []
 
-    keeping = replace(SMALL, keep=True)
-    whole = trained(quiet(tmp_path / "whole"), keeping, 1).state_dict()
-    fit = execute.Population.fit
+    def press_once(text):
+        said.append(text)
+        if "mnist30-cnn: 2 models" in text:
+            signal.raise_signal(signal.SIGINT)
 
-    def interrupted(population, on_round):
-        fit(population, until=1)
-        execute.save_checkpoint(path, population, about)
-        raise Stopped
-
-    lab = quiet(tmp_path / "cut")
-    path = execute._checkpoint(lab, keeping)
-    recipe = lab.shorten(keeping.recipe, 30)
-    about = {"pairs": [["", 0], ["", 1]], "recipe": repr(recipe)}
-    monkeypatch.setattr(execute.Population, "fit", interrupted)
+    lab = quiet(tmp_path / "cut", together=together)
+    lab.say = press_once
     with pytest.raises(Stopped):
-        trained(lab, keeping, 1)
-    assert path.exists()
-
-    def resumed(population, on_round):
-        assert population.progress.step == 1
-        return fit(population, on_round)
-
-    monkeypatch.setattr(execute.Population, "fit", resumed)
-    after = trained(lab, keeping, 1).state_dict()
-    assert not path.exists()
-    assert all(torch.equal(after[name], tensor) for name, tensor in whole.items())
+        reproduce(groups, lab)
+    assert read_results(lab.folder) == []
+    assert (lab.work / "small" / "mnist30-cnn.safetensors").exists()
+    lab.say = said.append
+    assert reproduce(groups, lab) == 4
+    before, after = [int(t.split(", ")[1].split()[0]) for t in said if "mnist30-cnn: 2 models" in t]
+    assert after < before
+    assert not list(lab.work.rglob("*.safetensors"))
+    for one, two in zip(read_results(tmp_path / "whole" / "quick"), read_results(lab.folder), strict=True):
+        assert one.metrics == two.metrics
 
 
 def test_a_checkpoint_of_other_settings_is_not_gone_on_with(tmp_path, monkeypatch):

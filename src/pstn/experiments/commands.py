@@ -28,12 +28,24 @@ def reproduce(
     backbone: Annotated[
         Path | None, typer.Option(help="File of ImageNet weights for the traffic signs' ResNet-18.")
     ] = None,
+    together: Annotated[int, typer.Option(help="Groups that train side by side on the device.")] = 1,
 ) -> None:
     """Run experiments of the paper, one result file per cell; stop with Ctrl-C, go on with the same command."""
     from pstn.experiments.invoke import run_command
 
     status = run_command(
-        names or [], results, device, quick, shard, cells or [], show, search, epochs_scale, compile, backbone
+        names or [],
+        results,
+        device,
+        quick,
+        shard,
+        cells or [],
+        show,
+        search,
+        epochs_scale,
+        compile,
+        backbone,
+        together,
     )
     raise typer.Exit(status)
 

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +14,17 @@ import torch
 from torch import nn
 
 from pstn.experiments.declare import Evaluation, Group, Probe, Task, Training
+from pstn.experiments.fitting import Job, fit
 from pstn.experiments.lab import Lab
 from pstn.experiments.scores import classify, predict
 from pstn.nn import TransformerClassifier
 from pstn.provenance import provenance
 from pstn.report.results import Result
-from pstn.training import Member, Population, Progress, Recipe
-from pstn.training.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint, save_weights
+from pstn.training import Member, Population, Recipe
+from pstn.training.checkpoint import load_checkpoint, read_checkpoint, save_weights
 from pstn.training.group import precision_flags
-from pstn.training.interrupt import Interrupt
 
-__all__ = ["Stopped", "carry_out", "trained"]
-
-# Seconds between lines that say how far a training is.
-_TELL_EVERY = 20.0
-
-
-class Stopped(Exception):
-    """Ctrl-C was pressed: everything is saved, and the same command goes on."""
+__all__ = ["carry_out", "trained"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,26 +40,35 @@ class _Run:
     epochs: int
 
 
-def carry_out(lab: Lab, group: Group, wanted: Sequence[Result]) -> None:
-    """Train and measure what is wanted of a group, and write a result file for each.
+def carry_out(lab: Lab, pieces: Sequence[tuple[Group, Sequence[Result]]]) -> None:
+    """Train groups side by side, measure what is wanted of each, and write a result file for each cell.
 
     Args:
         lab: where.
-        group: what.
-        wanted: the cells whose results are missing, each one of the group's.
+        pieces: groups, with those of their cells whose results are missing.
     """
-    if isinstance(group, Evaluation):
-        _evaluate(lab, group, wanted)
-    else:
-        names = {cell.name for cell in wanted}
-        pairs = [p for p in group.pairs(lab) if any(cell.name in names for cell in group.of_model(*p))]
-        run = _kept(lab, group) if group.keep else _train(lab, group, pairs)
-        for variant, seed in pairs:
-            _test(lab, group, run, variant, seed, names)
-        if not group.keep:
-            _checkpoint(lab, group).unlink(missing_ok=True)
+    trainings = [
+        (group, _pairs_of(lab, group, wanted))
+        for group, wanted in pieces
+        if isinstance(group, Training) and not group.keep
+    ]
+    runs = dict(zip((g.name for g, _ in trainings), _train(lab, trainings), strict=True)) if trainings else {}
+    for group, wanted in pieces:
+        if isinstance(group, Evaluation):
+            _evaluate(lab, group, wanted)
+            continue
+        run = _kept(lab, group) if group.keep else runs[group.name]
+        for variant, seed in _pairs_of(lab, group, wanted):
+            _test(lab, group, run, variant, seed, {cell.name for cell in wanted})
+        _checkpoint(lab, group).unlink(missing_ok=True)
     if lab.device.type == "cuda":
         torch.cuda.empty_cache()
+
+
+def _pairs_of(lab: Lab, group: Training, wanted: Sequence[Result]) -> list[tuple[str, int]]:
+    """Variant and seed of the models that give the wanted cells."""
+    names = {cell.name for cell in wanted}
+    return [pair for pair in group.pairs(lab) if any(cell.name in names for cell in group.of_model(*pair))]
 
 
 def trained(lab: Lab, group: Training, seed: int) -> nn.Module:
@@ -92,7 +95,7 @@ def _load_or_train(lab: Lab, group: Training) -> _Run:
     paths = [folder / f"{group.of_model(*pair)[0].name}.weights.safetensors" for pair in pairs]
     recipe = _recipe(lab, group)
     if not all(_is_of(path, recipe) for path in paths):
-        run = _train(lab, group, pairs)
+        (run,) = _train(lab, [(group, pairs)])
         for pair, path in zip(pairs, paths, strict=True):
             about = {"recipe": repr(run.recipe), "seconds": str(run.seconds)}
             save_weights(path, run.models[pair].state_dict(), about)
@@ -138,25 +141,38 @@ def _members(lab: Lab, group: Training, task: Task, pairs: Sequence[tuple[str, i
     ]
 
 
-def _train(lab: Lab, group: Training, pairs: list[tuple[str, int]]) -> _Run:
-    task = group.task(lab)
-    recipe = _recipe(lab, group)
+def _train(lab: Lab, trainings: Sequence[tuple[Training, list[tuple[str, int]]]]) -> list[_Run]:
+    """Train the models of each group that are asked for, or those that a stopped run has begun."""
+    started = [_start(lab, group, pairs) for group, pairs in trainings]
+    with ExitStack() as stack:
+        for job, _ in started:
+            stack.enter_context(job.population)
+        fit(lab, [job for job, _ in started])
+        runs = []
+        for job, pairs in started:
+            progress = job.population.progress
+            made = dict(zip(pairs, job.population.models(), strict=True))
+            seconds = progress.seconds / len(pairs) / len(started)
+            notes = [str(failure) for failure in progress.failures]
+            runs.append(_Run(made, job.population.recipe, seconds, notes, progress.epoch))
+    return runs
+
+
+def _start(lab: Lab, group: Training, pairs: list[tuple[str, int]]) -> tuple[Job, list[tuple[str, int]]]:
+    """A population at its beginning, or where its checkpoint left it, and what its models are."""
+    task, recipe = group.task(lab), _recipe(lab, group)
     held = _held(lab, group, recipe, pairs)
-    if held is not None:
-        pairs = held
+    pairs = pairs if held is None else held
     models = [_make(lab, group, seed) for _, seed in pairs]
     population = Population(
         models, task.x, task.y, _members(lab, group, task, pairs), recipe, device=lab.device, compile=lab.compile,
         groups=None if group.stacked else len(models),
     )  # fmt: skip
-    with population:
-        if held is not None:
-            load_checkpoint(_checkpoint(lab, group), population)
-        _fit(lab, group, population, {"pairs": [list(pair) for pair in pairs], "recipe": repr(recipe)})
-        progress = population.progress
-        made = dict(zip(pairs, population.models(), strict=True))
-    notes = [str(failure) for failure in progress.failures]
-    return _Run(made, recipe, progress.seconds / len(pairs), notes, progress.epoch)
+    path = _checkpoint(lab, group)
+    if held is not None:
+        load_checkpoint(path, population)
+    about = {"pairs": [list(pair) for pair in pairs], "recipe": repr(recipe)}
+    return Job(lab, group.name, population, path, about), pairs
 
 
 def _checkpoint(lab: Lab, group: Training) -> Path:
@@ -175,32 +191,6 @@ def _held(lab: Lab, group: Training, recipe: Recipe, pairs: list[tuple[str, int]
         path.unlink()
         return None
     return there
-
-
-def _fit(lab: Lab, group: Training, population: Population, about: dict[str, Any]) -> None:
-    path, total = _checkpoint(lab, group), population.total_steps
-    start, saved = population.progress.step, time.monotonic()
-    told = saved
-    with Interrupt() as interrupt:
-
-        def on_round(progress: Progress) -> bool:
-            nonlocal saved, told
-            now = time.monotonic()
-            if interrupt.asked or now - saved >= lab.save_every:
-                save_checkpoint(path, population, about)
-                saved = now
-            if now - told >= _TELL_EVERY:
-                speed = progress.step / max(progress.seconds, 1e-9)
-                left = (total - progress.step) / speed
-                lab.say(f"  {progress.step / total:4.0%}, {speed:,.0f} steps/s, {left:,.0f} s to go")
-                told = now
-            return interrupt.asked
-
-        lab.say(f"  {len(population.members)} models, {total - start:,} steps")
-        population.fit(on_round)
-        save_checkpoint(path, population, about)
-    if interrupt.asked and population.progress.step < total:
-        raise Stopped
 
 
 def _test(lab: Lab, group: Training, run: _Run, variant: str, seed: int, wanted: set[str]) -> None:

@@ -30,6 +30,7 @@ def run_command(
     epochs_scale: float,
     compile: bool,
     backbone: Path | None,
+    together: int,
 ) -> int:
     """Run experiments, or list their cells; returns the exit status. See `pstn reproduce --help` for the options."""
     if not names and not show:
@@ -38,7 +39,7 @@ def run_command(
     try:
         chosen = choose(names or ["all"], EXPERIMENTS, search=search)
         part = Shard.parse(shard)
-        lab = Lab(results, make_device(device), quick, epochs_scale, compile, backbone, say=_say)
+        lab = Lab(results, make_device(device), quick, epochs_scale, compile, backbone, together, say=_say)
         if show:
             _list(lab, part, chosen, cells)
             return 0

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from pstn._checks import require_positive_int
 from pstn.data import KNOWN, MissingDataError, Splits, load
 from pstn.data.split import Sized
 from pstn.training import Recipe
@@ -40,6 +41,7 @@ class Lab:
             others build on stay whole.
         compile: fuse small GPU kernels before training: slower to start, faster to step.
         backbone: a file of ImageNet weights for the traffic signs' ResNet-18 (.pth or .safetensors).
+        together: how many groups train side by side: small networks leave most of a GPU idle.
         save_every: seconds between checkpoints.
         say: where messages go.
 
@@ -54,6 +56,7 @@ class Lab:
     epochs_scale: float = 1.0
     compile: bool = False
     backbone: Path | None = None
+    together: int = 1
     save_every: float = 30.0
     say: Callable[[str], None] = print
     _kept: dict[Any, Any] = field(default_factory=dict, repr=False)
@@ -61,6 +64,7 @@ class Lab:
     def __post_init__(self) -> None:
         if not 0 < self.epochs_scale <= 1:
             raise ValueError(f"epochs_scale must lie above 0 and be at most 1, got {self.epochs_scale}")
+        require_positive_int("together", self.together)
 
     @property
     def folder(self) -> Path:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 
-from pstn.experiments.declare import Experiment, Group
+from pstn.experiments.declare import Evaluation, Experiment, Group
 from pstn.experiments.execute import carry_out
 from pstn.experiments.lab import Lab
 from pstn.report.results import Result, read_results
@@ -125,17 +125,34 @@ def reproduce(
     asked = {piece.group.experiment for piece in pieces}
     lab.require_data([need for e in experiments if e.name in asked for need in e.needs])
     done = {result.path(lab.folder) for name in sorted(asked) for result in read_results(lab.folder, name)}
-    written, before = 0, ""
-    for number, piece in enumerate(pieces, start=1):
-        missing = [cell for cell in piece.cells if cell.path(lab.folder) not in done]
-        if not missing:
-            continue
-        if piece.group.experiment != before:
+    pending = [
+        Piece(piece.group, missing)
+        for piece in pieces
+        if (missing := [cell for cell in piece.cells if cell.path(lab.folder) not in done])
+    ]
+    before = ""
+    for batch in _batches(pending, lab.together):
+        if batch[0].group.experiment != before:
             lab.forget()
-            before = piece.group.experiment
-        lab.say(f"[{number}/{len(pieces)}] {piece.group.experiment}: {piece.group.name}")
+            before = batch[0].group.experiment
+        lab.say(f"{before}: {', '.join(piece.group.name for piece in batch)}")
         started = time.perf_counter()
-        carry_out(lab, piece.group, missing)
-        lab.say(f"  {len(missing)} results in {time.perf_counter() - started:.1f} s")
-        written += len(missing)
-    return written
+        carry_out(lab, [(piece.group, piece.cells) for piece in batch])
+        lab.say(f"  {sum(len(piece.cells) for piece in batch)} results in {time.perf_counter() - started:.1f} s")
+    return sum(len(piece.cells) for piece in pending)
+
+
+def _batches(pieces: Sequence[Piece], together: int) -> Iterator[list[Piece]]:
+    """Pieces that run side by side: trainings of one experiment, and no others build on them."""
+    batch: list[Piece] = []
+    for piece in pieces:
+        alone = isinstance(piece.group, Evaluation) or piece.group.keep
+        if batch and (alone or len(batch) == together or batch[0].group.experiment != piece.group.experiment):
+            yield batch
+            batch = []
+        if alone:
+            yield [piece]
+        else:
+            batch.append(piece)
+    if batch:
+        yield batch
