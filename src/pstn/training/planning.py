@@ -58,8 +58,10 @@ def choose_compile(steps: int, device: torch.device) -> bool:
 
 def inputs_per_step(model: nn.Module, recipe: Recipe) -> int:
     """How many inputs a model's classifier reads in one pass: batch size times samples."""
-    drawn = model.train_samples if isinstance(model, TransformerClassifier) else 1
-    return recipe.batch_size * (recipe.samples or drawn)
+    samples = 1
+    if isinstance(model, TransformerClassifier) and model.layer.probabilistic:
+        samples = recipe.samples or model.train_samples
+    return recipe.batch_size * samples
 
 
 def check_population(models: Sequence[nn.Module], members: Sequence[Member], x: Tensor, y: Tensor) -> None:
