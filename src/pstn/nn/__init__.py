@@ -2,7 +2,7 @@
 
 from pstn.nn.classifier import PSTN, STN, Prediction, TransformerClassifier
 from pstn.nn.layer import SpatialTransformer, TransformerOutput
-from pstn.nn.networks import ConvClassifier, ConvLocalizer, SeriesClassifier, SeriesLocalizer
+from pstn.nn.networks import ConvClassifier, ConvLocalizer, GlobalLocalizer, SeriesClassifier, SeriesLocalizer
 from pstn.nn.paper import mnist_cnn, mnist_pstn, mnist_stn
 from pstn.nn.wrap import Frozen, wrap
 
@@ -12,6 +12,7 @@ __all__ = [
     "ConvClassifier",
     "ConvLocalizer",
     "Frozen",
+    "GlobalLocalizer",
     "Prediction",
     "SeriesClassifier",
     "SeriesLocalizer",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pstn._checks import require_choice, require_positive_int, require_size
 
-__all__ = ["ConvClassifier", "ConvLocalizer", "SeriesClassifier", "SeriesLocalizer"]
+__all__ = ["ConvClassifier", "ConvLocalizer", "GlobalLocalizer", "SeriesClassifier", "SeriesLocalizer"]
 
 
 @final
@@ -63,6 +63,26 @@ class ConvLocalizer(nn.Module):
         if tuple(x.shape[1:]) != (self.in_channels, *self.size):
             raise ValueError(f"x must have shape (B, {self.in_channels}, {_listed(self.size)}), got {tuple(x.shape)}")
         return self.body(x)
+
+
+@final
+class GlobalLocalizer(nn.Module):
+    """A localizer that does not look: with it the posterior is one and the same for all inputs, learned augmentation.
+
+    It returns zeros, so that the heads have nothing but their biases to learn.
+
+    Example:
+        >>> layer = pstn.SpatialTransformer(pstn.Similarity(), GlobalLocalizer())
+        >>> layer.localize(torch.rand(2, 1, 28, 28)).loc
+        tensor([[0., 1., 0., 0.],
+                [0., 1., 0., 0.]], grad_fn=<AddmmBackward0>)
+    """
+
+    features = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, *size) -> (B, 1)."""
+        return x.new_zeros(x.shape[0], 1)
 
 
 @final

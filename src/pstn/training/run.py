@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
 import time
-import types
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 from pstn.files import write_atomically
 from pstn.training.build import make_model, make_population
 from pstn.training.checkpoint import load_checkpoint, require_room, save_checkpoint, save_weights
+from pstn.training.interrupt import Interrupt
 from pstn.training.population import Population, Progress
 from pstn.training.progress import Display
 from pstn.training.settings import SettingsError, TrainSettings, read_settings, write_settings
@@ -88,7 +87,7 @@ def _fit(
     """Train, save every so often, tell of problems once; return them, and whether Ctrl-C was pressed."""
     told: list[str] = []
     last = time.monotonic()
-    with _Interrupt() as interrupt, Display(population) as display:
+    with Interrupt() as interrupt, Display(population) as display:
 
         def save() -> None:
             save_checkpoint(folder / CHECKPOINT, population, settings.to_dict())
@@ -183,25 +182,3 @@ def evaluate_run(folder: str | Path, data: str | None = None, samples: int | Non
     if test is None:
         raise SettingsError(f"{data or settings.data} has no test part")
     return score_models(models, *test, samples=samples, seeds=[settings.seed + i for i in range(settings.models)])
-
-
-class _Interrupt:
-    """Turns the first Ctrl-C into a question, asked between rounds; a second one is the usual KeyboardInterrupt."""
-
-    asked = False
-
-    def __enter__(self) -> _Interrupt:
-        try:
-            self._before = signal.signal(signal.SIGINT, self._ask)
-        except ValueError:  # not in the main thread: Ctrl-C is somebody else's
-            self._before = None
-        return self
-
-    def _ask(self, number: int, frame: types.FrameType | None) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-
-    def __exit__(self, *error: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
