@@ -27,7 +27,8 @@ __all__ = [
 # On CUDA, inputs that one model's classifier reads in a step, from which on the model fills the device by itself.
 # Measured on an H200 (benchmarks/training.py): a stack of 5 is the faster at 8 inputs, 5 streams at 160 and at 640.
 _FILLS_DEVICE = 100
-# Compiling takes about 15 s and saves a third of each step, which is near 1 ms or below.
+# Compiling takes about 15 s, once for all stacks of one size, and saves a third of each step of a stack, which is near
+# 1 ms or below.
 _WORTH_COMPILING = 40_000
 
 
@@ -50,7 +51,7 @@ def choose_conv(stacked: int, device: torch.device) -> ConvKind:
 
 
 def choose_compile(steps: int, device: torch.device) -> bool:
-    """Whether to compile the step of a run this long."""
+    """Whether to compile the step of a run this long: so many steps, of all stacks together."""
     if device.type != "cuda" or steps < _WORTH_COMPILING:
         return False
     return importlib.util.find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))

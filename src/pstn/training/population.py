@@ -125,13 +125,13 @@ class Population:
         check_population(models, self.members, x, y)
         self.steps_per_epoch = count_steps(self.members, len(x), self.recipe)
         self._models = [copy.deepcopy(m).cpu() for m in models]
-        self._compile = choose_compile(self.total_steps, self.device) if compile is None else compile
         x, y = x.to(self.device).contiguous(), y.to(self.device)
         self._touch(x)
         require_one_shape(self._models)
         count = groups or choose_groups(len(models), self.device, inputs_per_step(models[0], self.recipe))
         if not 1 <= count <= len(models):
             raise ValueError(f"groups must lie between 1 and the number of models, {len(models)}, got {groups}")
+        self._compile = choose_compile(self.total_steps * count, self.device) if compile is None else compile
         bounds = [len(models) * g // count for g in range(count + 1)]
         self._spans = [slice(a, b) for a, b in pairwise(bounds)]
         kind = conv or choose_conv(-(-len(models) // count), self.device)
