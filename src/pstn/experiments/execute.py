@@ -149,7 +149,7 @@ def _train(lab: Lab, group: Training, pairs: list[tuple[str, int]]) -> _Run:
         pairs = held
     models = [_make(lab, group, seed) for _, seed in pairs]
     population = Population(
-        models, task.x, task.y, _members(group, task, pairs), recipe, device=lab.device, compile=lab.compile,
+        models, task.x, task.y, _members(group, task, pairs), recipe, device=lab.device, compile=lab.compile or None,
         groups=None if group.stacked else len(models),
     )  # fmt: skip
     with population:
