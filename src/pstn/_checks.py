@@ -107,7 +107,9 @@ def require_choice(name: str, value: Any, accepted: Sequence[Any]) -> None:
 
 def require_size(name: str, size: Any, ndim: int) -> tuple[int, ...]:
     """Return `size` as a tuple of `ndim` whole numbers of at least 1; a bare number will do for one axis."""
-    extents = size
+    extents = (size,) if type(size) is int else size
+    if type(extents) is tuple and len(extents) == ndim and all(type(n) is int and n > 0 for n in extents):
+        return extents  # the usual case, without the cost of looking closer
     if isinstance(size, (int, torch.SymInt, np.integer)) and not isinstance(size, bool):
         extents = (size,)
     elif isinstance(size, np.ndarray):

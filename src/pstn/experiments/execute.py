@@ -165,7 +165,8 @@ def _start(lab: Lab, group: Training, pairs: list[tuple[str, int]]) -> tuple[Job
     pairs = pairs if held is None else held
     models = [_make(lab, group, seed) for _, seed in pairs]
     population = Population(
-        models, task.x, task.y, _members(lab, group, task, pairs), recipe, device=lab.device, compile=lab.compile,
+        models, task.x, task.y, _members(lab, group, task, pairs), recipe, device=lab.device,
+        compile=lab.compile or None,
         groups=None if group.stacked else len(models),
     )  # fmt: skip
     path = _checkpoint(lab, group)

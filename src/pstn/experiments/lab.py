@@ -39,7 +39,7 @@ class Lab:
         quick: a minute of everything on the data that ship with the package, which shows only that it runs.
         epochs_scale: what epochs, and the steps of learning-rate schedules, are multiplied with; trainings that
             others build on stay whole.
-        compile: fuse small GPU kernels before training: slower to start, faster to step.
+        compile: fuse small GPU kernels before training, also where the trainer would not by itself.
         backbone: a file of ImageNet weights for the traffic signs' ResNet-18 (.pth or .safetensors).
         together: how many groups train side by side: small networks leave most of a GPU idle.
         save_every: seconds between checkpoints.
