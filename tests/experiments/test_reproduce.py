@@ -201,3 +201,18 @@ def test_every_experiment_has_a_quick_run(name, tmp_path):
         assert all(math.isfinite(value) for value in result.metrics.values()), result.name
         assert json.loads(json.dumps(result.figure, allow_nan=False)) == result.figure
     assert reproduce(choose([name], EXPERIMENTS), lab) == 0
+
+
+def test_the_command_lists_cells_and_names_a_mistake(tmp_path):
+    from typer.testing import CliRunner
+
+    from pstn.commands import app
+
+    listed = CliRunner().invoke(
+        app, ["reproduce", "calibration", "--list", "--shard", "1/3", "--results", str(tmp_path)]
+    )
+    assert listed.exit_code == 0
+    assert listed.stdout.splitlines() == [f"to do  calibration/mnist100-cnn-{seed}" for seed in range(5)]
+    wrong = CliRunner().invoke(app, ["reproduce", "calibration", "--shard", "4/3", "--results", str(tmp_path)])
+    assert wrong.exit_code == 2
+    assert "shard must be i/n" in wrong.stderr
