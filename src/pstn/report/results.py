@@ -68,10 +68,11 @@ class Result:
         return Path(folder) / self.experiment / f"{self.name}.json"
 
     def write(self, folder: str | Path) -> Path:
-        """Write its file under `folder`, whole or not at all."""
+        """Write its file under `folder`, a line for each part, whole or not at all."""
         path = self.path(folder)
+        lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in asdict(self).items()]
         with write_atomically(path) as draft:
-            draft.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+            draft.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
         return path
 
     @classmethod
