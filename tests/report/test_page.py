@@ -147,7 +147,7 @@ def test_part_of_the_runs_is_reported_as_such(tmp_path):
     text = (tmp_path / "out" / "report.md").read_text()
     assert "(3 of 5 runs)" in text
     assert "| MNIST100 | missing" in text
-    assert "No results yet. `pstn reproduce calibration` makes them." in text
+    assert "No results yet: all 20 runs are missing. `pstn reproduce calibration` makes them." in text
     assert [path.name for path in report.files if path.suffix == ".png"] == ["mnist-subsets.png"]
 
 
@@ -209,7 +209,7 @@ def test_the_command_says_how_it_went(tmp_path):
     done = CliRunner().invoke(app, ["report", str(results), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     assert "failure-mode     100 of 100 runs, 0 of 5 claimed orders hold" in done.output
-    assert "does not hold: P-STN ahead of STN, 3" in done.output
+    assert "does not hold: P-STN ahead of STN, 3 layers" in done.output
     assert f"Written: {tmp_path / 'out' / 'report.html'}" in done.output
 
 

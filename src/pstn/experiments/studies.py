@@ -286,7 +286,9 @@ _DEPTHS = range(1, 6)
 def _by_depth(metric: Metric, columns: dict[str, tuple[str, str]]) -> dict[tuple[str, int], Line]:
     """A line for each depth and column; a column is a model on data."""
     return {
-        (column, depth): Line(model, data, metric, f"depth={depth}", row=str(depth), column=column)
+        (column, depth): Line(
+            model, data, metric, f"depth={depth}", row=f"{depth} layer{'s' * (depth > 1)}", column=column
+        )
         for depth in _DEPTHS
         for column, (model, data) in columns.items()
     }
@@ -299,7 +301,7 @@ _ANGLES_BY_DEPTH = _by_depth(
     Metric("angle_variance", "variance of the recovered angle", higher_is_better=True), _LOCALIZED
 )
 _DEPTH_TABLES = tuple(
-    Table("Failure mode", tuple(lines.values()), "layers", robust=True, bold=False)
+    Table("Failure mode", tuple(lines.values()), "classifier", robust=True, bold=False)
     for lines in (_ACCURACY_BY_DEPTH, _ANGLES_BY_DEPTH)
 )
 

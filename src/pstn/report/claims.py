@@ -66,10 +66,12 @@ def view_orders(orders: Sequence[Order], results: Sequence[Result]) -> TableView
             if order.better.paper and order.worse.paper else Cell("–", tone="quiet"),
             Cell(p_value(finding.p)), Cell(finding.words, tone=tone),
         ])  # fmt: skip
-    notes = [] if all(order.comparable for order in orders) else [
-        "These are not the paper’s data: that its order holds here, or does not, says little about it."
-    ]  # fmt: skip
-    header = ["data", "claim", "measure", "difference, ours", "the paper’s", "p", "holds in ours?"]
+    notes = []
+    if not all(order.comparable for order in orders):
+        notes.append("These are not the paper’s data: that its order holds here, or does not, says little about it.")
+    if any(order.robust for order in orders):
+        notes.append("The order is that of the medians; p is Welch’s, which compares means.")
+    header = ["where", "claim", "measure", "difference, ours", "the paper’s", "p", "holds in ours?"]
     return TableView("The order that the paper claims", header, rows, notes)
 
 
@@ -98,4 +100,6 @@ def view_search(search: Search, results: Sequence[Result]) -> TableView:
             Cell(str(len({r.seed for r in own}))),
         ])  # fmt: skip
     header = ["data", *(f"best {m.label}" for m in search.metrics), "the paper’s", "tried", "runs of each"]
-    return TableView(f"{search.name}, chosen on validation data", header, rows)
+    missing = any(cell.text == MISSING for row in rows for cell in row)
+    notes = [f"`pstn reproduce {search.experiment}` runs what is missing."] if missing else []
+    return TableView(f"{search.name}, chosen on validation data", header, rows, notes)

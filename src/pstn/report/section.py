@@ -82,16 +82,15 @@ def make_section(study: Study, results: Sequence[Result]) -> Section:
     full = [r for r in own if not r.quick]
     quick = bool(own) and not full
     used = own if quick else full
-    tables = [
-        view for table in tables_of(study, used) for view in view_table(table, used, study, beside_paper=not quick)
-    ]
-    if study.search and not quick:
+    shown = tables_of(study, used) if used else []
+    tables = [view for table in shown for view in view_table(table, used, study, beside_paper=not quick)]
+    if study.search and (full or searched):
         tables.append(view_search(study.search, searched))
     return Section(
         study=study,
         quick=quick,
         tables=tables,
-        orders=None if quick else view_orders(study.orders, used),
+        orders=view_orders(study.orders, full) if full else None,
         figures=_draw(study, used),
         origin=_origin([*used, *searched]),
         departures=_departures(used),
@@ -108,12 +107,7 @@ def _cells(study: Study, results: Sequence[Result]) -> list[tuple[str, str, str]
 
 def _in_order(study: Study, results: Sequence[Result]) -> list[Result]:
     """The results in the order of the study's tables, so that figures have it too."""
-    cells = [
-        (line.model, line.data, line.variant)
-        for table in study.tables
-        for line in table.lines
-        if isinstance(line, Line)
-    ]
+    cells = _cells(study, results)
     place = {cell: at for at, cell in reversed(list(enumerate(cells)))}
     return sorted(results, key=lambda r: place.get((r.model, r.data, r.variant), len(cells)))
 
@@ -161,7 +155,8 @@ def _significantly_worse(study: Study, results: Sequence[Result]) -> list[str]:
 def _notes(study: Study, own: Sequence[Result], used: Sequence[Result]) -> list[str]:
     notes = []
     if not used:
-        notes.append(f"No results yet. `{study.command}` makes them.")
+        wanted = study.runs * len(set(_cells(study, [])))
+        notes.append(f"No results yet: all {wanted} runs are missing. `{study.command}` makes them.")
     if set_apart := len(own) - len(used):
         notes.append(f"{set_apart} quick runs are in the folder; they are not the paper’s setting and not shown.")
     shown = set(_cells(study, used))
