@@ -128,7 +128,8 @@ def _outcome(study: Study, results: Sequence[Result], searched: Sequence[Result]
         worse=tuple(_significantly_worse(study, results)),
         held=sum(finding.holds is True for _, finding in findings),
         reversed=tuple(
-            f"{order.better.heading[1]} ahead of {order.worse.heading[1]}, {order.better.heading[0]}"
+            f"{order.better.heading[1]} ahead of {order.worse.heading[1]}, {order.better.heading[0]}, "
+            f"{order.better.metric.label}"
             for order, finding in findings
             if finding.holds is False
         ),

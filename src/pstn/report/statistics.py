@@ -81,7 +81,7 @@ def one_more_run(ours: Summary, value: float) -> float | None:
 
 
 def best(candidates: Sequence[Summary | None], *, higher_is_better: bool) -> set[int]:
-    """Which candidates to set in bold: the best, and all that do not differ from it significantly.
+    """Which candidates to set in bold: the best, and those behind it down to the first that is significantly worse.
 
     As in the paper, bold says "significantly better than the runner-up"; where several share the first place, all of
     them are bold, and where nobody is significantly behind, nobody is. Without a spread no claim is made.
@@ -98,10 +98,10 @@ def best(candidates: Sequence[Summary | None], *, higher_is_better: bool) -> set
         >>> best([cnn, stn, pstn], higher_is_better=True)
         {0, 2}
     """
-    present = {at: candidate for at, candidate in enumerate(candidates) if candidate is not None}
-    if len(present) < 2:
-        return set()
-    top = (max if higher_is_better else min)(present.values(), key=lambda summary: summary.mean)
-    p_values = {at: 1.0 if summary is top else welch(top, summary) for at, summary in present.items()}
-    first = {at for at, p in p_values.items() if p is None or p >= LEVEL}
-    return set() if len(first) == len(present) else first
+    present = [(at, candidate) for at, candidate in enumerate(candidates) if candidate is not None]
+    present.sort(key=lambda pair: pair[1].mean, reverse=higher_is_better)
+    for place, (_, behind) in enumerate(present[1:], start=1):
+        p = welch(present[0][1], behind)
+        if p is not None and p < LEVEL:
+            return {at for at, _ in present[:place]}
+    return set()

@@ -87,8 +87,8 @@ def view_table(table: Table, results: Sequence[Result], study: Study, *, beside_
         views.append(_list(table, shown, results, strong, runs, published))
         if len(views) > 1:
             views[-1] = dataclasses.replace(views[-1], title=f"{_title(table, shown)}: line by line beside the paper’s")
-    views[-1].notes.extend(_missing_note(shown, results, study) if beside_paper else [])
-    views[-1].notes.extend(table.notes)
+    if beside_paper:
+        views[-1].notes.extend([*_missing_note(shown, results, study), *table.notes])
     return views
 
 

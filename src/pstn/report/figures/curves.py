@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -30,6 +31,8 @@ def draw_by_size(results: Sequence[Result], *, table: Table) -> Figure | None:
     from matplotlib.figure import Figure
 
     lines = [line for line in table.lines if isinstance(line, Line)]
+    if any(result.quick for result in results):  # never beside the published
+        lines = [dataclasses.replace(line, paper=None) for line in lines if line.find(results)]
     models = list(dict.fromkeys(line.model for line in lines if line.find(results)))
     if not models:
         return None
