@@ -23,7 +23,7 @@ def test_measured_parts_are_those_of_the_committed_results():
 
 
 def test_every_experiment_has_a_page_with_the_command_that_runs_it():
-    assert {page.stem for page in PAGES.glob("*.md")} == {study.experiment for study in STUDIES} | {"index"}
+    assert {page.stem for page in PAGES.glob("*.md")} == {study.experiment for study in STUDIES} | {"overview"}
     for study in STUDIES:
         text = (PAGES / f"{study.experiment}.md").read_text()
         assert study.command in text

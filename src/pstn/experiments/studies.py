@@ -169,11 +169,7 @@ MNIST_SUBSETS = Study(
     "CNN, STN and P-STN of about 28 thousand parameters learn from 30 to 10,000 digits, five folds each. The paper "
     "claims that the P-STN is the most accurate on small sets and that the differences vanish on large ones, that the "
     "STN stays behind the CNN, and that the optimal w falls as the data grow.",
-    tables=(
-        _TABLE_1,
-        Table("MNIST subsets", _unpublished(NLL, _SIZES)),
-        Table("MNIST subsets", _unpublished(ECE, _SIZES)),
-    ),
+    tables=(_TABLE_1, *(Table("MNIST subsets", _unpublished(metric, _SIZES)) for metric in (NLL, ECE))),
     orders=(
         *(Order(_SUBSETS["P-STN", name], _SUBSETS[other, name]) for name in _SIZES[:3] for other in ("CNN", "STN")),
         *(Order(_SUBSETS["CNN", name], _SUBSETS["STN", name]) for name in _SIZES),
@@ -222,8 +218,7 @@ TIME_SERIES = Study(
                 "the training part. The last row leaves it out.",
             ),
         ),
-        Table("UCR series", _unpublished(NLL, _SETS)),
-        Table("UCR series", _unpublished(ECE, _SETS)),
+        *(Table("UCR series", _unpublished(metric, _SETS)) for metric in (NLL, ECE)),
     ),
     orders=tuple(
         Order(mean[better], mean[worse])

@@ -98,12 +98,12 @@ def update_pages(results: str | Path, studies: Sequence[Study], pages: str | Pat
     Args:
         results: folder of result files; it may be empty, and the pages then say so.
         studies: an experiment each.
-        pages: folder with a page for each study, called after its experiment, and an `index.md`.
+        pages: folder with a page for each study, called after its experiment, and an `overview.md`.
     """
     target = Path(pages)
     sections, texts = measured(results, studies)
     files = _save_figures(sections, target / "images", ("png",))
-    titles = {study.experiment: study.title for study in studies} | {"index": "Experiments"}
+    titles = {study.experiment: study.title for study in studies} | {"overview": "All experiments"}
     files += [_write_block(target / f"{name}.md", titles[name], text) for name, text in texts.items()]
     return Report(sections, files)
 
@@ -119,7 +119,7 @@ def measured(results: str | Path, studies: Sequence[Study]) -> tuple[list[Sectio
         )
         for section in sections
     }
-    texts["index"] = _tidy(_templates().get_template("summary.md").render(summary=summary_table(sections)))
+    texts["overview"] = _tidy(_templates().get_template("summary.md").render(summary=summary_table(sections)))
     return sections, texts
 
 
