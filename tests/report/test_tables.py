@@ -173,7 +173,7 @@ def test_where_numbers_come_from_is_told_once_with_what_sets_cells_apart():
     section = make_section(STUDY, results)
     assert section.departures == ["Fewer epochs.", "One precision. (P-STN)"]
     assert dict(section.origin) == {
-        "cells": "4", "seeds": "0, 1", "wall time": "6 min", "machines": "H200",
+        "cells": "4", "seeds": "0, 1", "time, all cells": "6 min", "machines": "H200",
         "commits": "abc (2 cells), def (2 cells)", "versions": "torch 2.11",
     }  # fmt: skip
 

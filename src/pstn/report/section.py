@@ -53,7 +53,7 @@ class Section:
         tables: all of its tables.
         orders: the claimed orders, if any are claimed and the runs may be compared.
         figures: its figures and what they show.
-        origin: seeds, wall time, machines, commits, versions.
+        origin: seeds, time, machines, commits, versions.
         departures: where the runs leave the paper's settings.
         notes: what else the reader must know.
         outcome: the study in one line.
@@ -179,7 +179,7 @@ def _origin(results: Sequence[Result]) -> list[tuple[str, str]]:
     return [
         ("cells", str(len(results))),
         ("seeds", ", ".join(str(seed) for seed in sorted({r.seed for r in results}))),
-        ("wall time", duration(sum(r.seconds for r in results))),
+        ("time, all cells", duration(sum(r.seconds for r in results))),
         ("machines", _counted([r.machine for r in results])),
         ("commits", _counted([r.commit for r in results])),
         ("versions", ", ".join(sorted(set(versions)))),
@@ -242,7 +242,13 @@ def summary_table(sections: Sequence[Section]) -> TableView:
                 Cell(orders, tone="bad" if outcome.reversed else ""),
             ]  # fmt: skip
         rows.append([Cell(study.title), *state, Cell(duration(outcome.seconds) if outcome.seconds else "–")])
-    header = ["experiment", "runs", "P-STN significantly worse than the paper", "claimed orders that hold", "wall time"]
+    header = [
+        "experiment",
+        "runs",
+        "P-STN significantly worse than the paper",
+        "claimed orders that hold",
+        "time, all cells",
+    ]
     return TableView("All experiments", header, rows)
 
 
