@@ -63,3 +63,34 @@ def demo(
     except (ValueError, OSError) as error:
         typer.echo(f"pstn demo: {error}", err=True)
         raise typer.Exit(2) from None
+
+
+@app.command()
+def report(
+    results: Annotated[Path, typer.Argument(help="Folder of result files, as `pstn reproduce` writes them.")] = Path(
+        "results"
+    ),
+    out: Annotated[Path, typer.Option(help="Folder for the two pages and the figures.")] = Path("report"),
+    docs: Annotated[
+        Path | None, typer.Option(help="Write the measured part of the pages in this folder instead of a report.")
+    ] = None,
+) -> None:
+    """Turn result files into one page of tables beside the paper's and figures, as HTML and as Markdown."""
+    from pstn.experiments.studies import INTRODUCTION, STUDIES, TITLE
+    from pstn.report.command import outcome_in_words
+    from pstn.report.page import update_pages, write_report
+
+    try:
+        if docs is None:
+            done = write_report(results, STUDIES, out, title=TITLE, introduction=INTRODUCTION)
+        else:
+            done = update_pages(results, STUDIES, docs)
+    except (ValueError, OSError) as error:
+        typer.echo(f"pstn report: {error}", err=True)
+        raise typer.Exit(2) from None
+    except ModuleNotFoundError as error:
+        typer.echo(f"pstn report needs {error.name}: pip install 'pstn[report]'", err=True)
+        raise typer.Exit(1) from None
+    for line in outcome_in_words(done):
+        typer.echo(line)
+    typer.echo(f"Written: {', '.join(str(path) for path in done.files if path.suffix in ('.html', '.md'))}")

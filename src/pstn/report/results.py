@@ -95,8 +95,11 @@ class Result:
 def read_results(folder: str | Path, experiment: str | None = None) -> list[Result]:
     """All results under `folder`, of one experiment or of all, in the order of their files' names.
 
+    Folders whose names start with a dot are not read: runs keep their work there.
+
     Args:
         folder: that holds a folder for each experiment.
         experiment: read that one's alone.
     """
-    return [Result.read(path) for path in sorted(Path(folder).glob(f"{experiment or '*'}/*.json"))]
+    paths = sorted(Path(folder).glob(f"{experiment or '[!.]*'}/*.json"))
+    return [Result.read(path) for path in paths]
