@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from pstn.training.settings import TrainSettings, read_settings
+from pstn.training.settings import SettingsError, TrainSettings, read_settings
 
 __all__ = ["evaluate", "register", "sweep", "train"]
 
@@ -36,10 +36,10 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
     for item in dataclasses.fields(TrainSettings):
         if item.name in _ARGUMENTS:
             continue
-        option = typer.Option(None, "--" + item.name.replace("_", "-"), help=_help(item), show_default=False)
-        if hints[item.name] is bool:
-            option = typer.Option(None, help=_help(item), show_default=False)
-        annotation = _option_type(hints[item.name]) | None
+        kind, flag = _option_type(hints[item.name]), "--" + item.name.replace("_", "-")
+        names = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
+        option = typer.Option(None, names, help=_help(item), show_default=False)
+        annotation = kind | None
         added.append(
             inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
         )
@@ -58,8 +58,8 @@ def _help(item: Any) -> str:
     return f"{item.metadata['help']}{shown}"
 
 
-def _settings(data: str | None, config: Path | None, given: dict[str, Any]) -> TrainSettings:
-    """The file's settings, then the command line's over them."""
+def _values(data: str | None, config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
+    """The file's settings, then the command line's over them; those that neither gives are left out."""
     values = {} if config is None else read_settings(config)
     hints = typing.get_type_hints(TrainSettings)
     for name, value in given.items():
@@ -67,7 +67,20 @@ def _settings(data: str | None, config: Path | None, given: dict[str, Any]) -> T
             values[name] = value.split(",") if typing.get_origin(hints[name]) is list else value
     if data is not None:
         values["data"] = data
-    return TrainSettings.from_dict(values)
+    return values
+
+
+def _require_same(values: dict[str, Any], settings: TrainSettings) -> None:
+    """Refuse settings that a resumed run would not follow: it goes on with its own."""
+    from pstn.training.run import saved_settings
+
+    saved = saved_settings(settings.folder)
+    for name in values:
+        if name != "out" and (wanted := getattr(settings, name)) != (own := getattr(saved, name)):
+            raise SettingsError(
+                f"{name} of the run in {settings.folder} is {own}, got {wanted}: a resumed run goes on with its own "
+                "settings; leave it out, or give --out another folder to start anew"
+            )
 
 
 def _refuse(command: str, error: Exception) -> typing.NoReturn:
@@ -87,9 +100,11 @@ def train(
     from pstn.training.run import train as run
 
     try:
-        outcome = run(
-            _settings(data, config, given), resume=resume, overwrite=overwrite, say=lambda t: typer.echo(t, err=True)
-        )
+        values = _values(data, config, given)
+        settings = TrainSettings.from_dict(values)
+        if resume:
+            _require_same(values, settings)
+        outcome = run(settings, resume=resume, overwrite=overwrite, say=lambda t: typer.echo(t, err=True))
     except (ValueError, OSError) as error:
         _refuse("train", error)
     if not outcome.finished:
@@ -131,15 +146,19 @@ def sweep(
     storage: Annotated[str | None, typer.Option(help="A file, or a database URL, that several machines share.")] = None,
     study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "pstn",
     together: Annotated[int, typer.Option(help="Trials trained as one population.")] = 12,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Train again what killed processes had taken; with no other running.")
+    ] = False,
     **given: Any,
 ) -> None:
     """Choose the KL weight, or anything else, on validation data."""
     from pstn.training.sweep import parse_space, run_sweep
 
     try:
+        settings = TrainSettings.from_dict(_values(data, config, given))
         result = run_sweep(
-            _settings(data, config, given), parse_space(over or []), trials=trials, storage=storage, study=study,
-            together=together, say=lambda text: typer.echo(text, err=True),
+            settings, parse_space(over or []), trials=trials, storage=storage, study=study,
+            together=together, take_over=take_over, say=lambda text: typer.echo(text, err=True),
         )  # fmt: skip
     except (ValueError, OSError) as error:
         _refuse("sweep", error)

@@ -16,9 +16,11 @@ from pstn.training.recipe import Member, Recipe
 
 __all__ = [
     "check_population",
+    "check_validation",
     "choose_compile",
     "choose_conv",
     "choose_groups",
+    "count_cores",
     "count_steps",
     "inputs_per_step",
 ]
@@ -42,12 +44,19 @@ def choose_groups(models: int, device: torch.device, inputs: int) -> int:
     """
     if device.type == "cuda":
         return models if inputs >= _FILLS_DEVICE else 1
-    return min(models, os.cpu_count() or 1)
+    return min(models, count_cores())
+
+
+def count_cores() -> int:
+    """Cores that this process may use: on a cluster, not all that the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def choose_conv(stacked: int, device: torch.device) -> ConvKind:
     """How a stack of this many models computes its convolutions."""
-    return "matmul" if device.type == "cuda" and stacked > 1 else "library"
+    if stacked == 1:
+        return "library"
+    return "matmul" if device.type == "cuda" else "rows"
 
 
 def choose_compile(steps: int, device: torch.device) -> bool:
@@ -86,14 +95,22 @@ def check_population(models: Sequence[nn.Module], members: Sequence[Member], x: 
                 )
 
 
+def check_validation(members: Sequence[Member], recipe: Recipe) -> None:
+    """Refuse to validate without examples for it, before training rather than after the first epoch."""
+    missing = [number for number, member in enumerate(members) if member.valid is None]
+    if recipe.validates and missing:
+        asked = "patience" if recipe.patience is not None else "validate_every"
+        raise ValueError(f"{asked} needs examples to validate on: give valid, which member {missing[0]} has not")
+
+
 def count_steps(members: Sequence[Member], examples: int, recipe: Recipe) -> int:
     """Steps in one epoch: what every subset allows."""
     batch = recipe.batch_size * recipe.accumulate
-    possible = [(examples if m.train is None else len(m.train)) // batch for m in members]
+    sizes = [examples if m.train is None else len(m.train) for m in members]
+    possible = [size // batch for size in sizes]
     if min(possible) < 1:
         raise ValueError(
-            f"batch_size times accumulate must not exceed the smallest training subset, got {batch} for "
-            f"{examples if members[0].train is None else min(len(m.train) for m in members if m.train is not None)}"
+            f"batch_size times accumulate must not exceed the smallest training subset, got {batch} for {min(sizes)}"
         )
     if recipe.steps_per_epoch is None:
         if len(set(possible)) > 1:

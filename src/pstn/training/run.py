@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -11,7 +13,7 @@ from typing import Any
 
 from pstn.files import write_atomically
 from pstn.training.build import make_model, make_population
-from pstn.training.checkpoint import load_checkpoint, require_room, save_checkpoint, save_weights
+from pstn.training.checkpoint import load_checkpoint, read_checkpoint, require_room, save_checkpoint, save_weights
 from pstn.training.interrupt import Interrupt
 from pstn.training.population import Population, Progress
 from pstn.training.progress import Display
@@ -19,7 +21,7 @@ from pstn.training.settings import SettingsError, TrainSettings, read_settings, 
 from pstn.training.sources import Source, load_source
 from pstn.training.watchdog import collapses
 
-__all__ = ["Outcome", "evaluate_run", "train"]
+__all__ = ["Outcome", "evaluate_run", "saved_settings", "train"]
 
 CHECKPOINT, SETTINGS, RESULTS = "checkpoint.safetensors", "settings.yaml", "results.json"
 
@@ -55,18 +57,21 @@ def train(
     """
     folder = settings.folder
     if resume:
-        if not (folder / CHECKPOINT).exists():
-            raise SettingsError(f"{folder} holds no run to resume: it has no {CHECKPOINT}")
-        settings = TrainSettings.from_dict({**read_settings(folder / SETTINGS), "out": str(folder)})
+        settings = saved_settings(folder)
     elif (folder / CHECKPOINT).exists() and not overwrite:
         raise SettingsError(f"{folder} holds a run already: --resume goes on with it, --overwrite replaces it")
     source = load_source(settings.data)
     settings = _as_the_data_wants(settings, source)
     with make_population(settings, source) as population:
         require_room(folder, population)
+        for draft in folder.glob(".*.draft"):  # of a process that was killed while it wrote
+            draft.unlink(missing_ok=True)
+        # The stacks too: elsewhere, with other cores, the same choice would round differently.
+        settings = settings.replace(groups=len(population.groups), compile=population.compiles)
         if resume:
             load_checkpoint(folder / CHECKPOINT, population)
         else:
+            _clear(folder)
             write_settings(folder / SETTINGS, settings)
             save_checkpoint(folder / CHECKPOINT, population, settings.to_dict())
         problems, stopped = _fit(settings, folder, population, source, say)
@@ -74,6 +79,20 @@ def train(
             say(f"Stopped at epoch {population.progress.epoch} and saved. To go on: pstn train --resume --out {folder}")
             return Outcome(folder, False, problems=problems)
         return _finish(settings, folder, population, source, problems)
+
+
+def saved_settings(folder: Path) -> TrainSettings:
+    """The settings of the run in a folder, from its checkpoint: what it holds, it holds as a whole."""
+    if not (folder / CHECKPOINT).exists():
+        raise SettingsError(f"{folder} holds no run to resume: it has no {CHECKPOINT}")
+    saved = read_checkpoint(folder / CHECKPOINT)[1]["settings"]
+    return TrainSettings.from_dict({**saved, "out": str(folder)})
+
+
+def _clear(folder: Path) -> None:
+    """Remove what another run left, its checkpoint first: nothing of it may pass for the new run's."""
+    for path in (folder / CHECKPOINT, folder / RESULTS, *folder.glob("model-*.safetensors")):
+        path.unlink(missing_ok=True)
 
 
 def _as_the_data_wants(settings: TrainSettings, source: Source) -> TrainSettings:
@@ -85,15 +104,15 @@ def _fit(
     settings: TrainSettings, folder: Path, population: Population, source: Source, say: Callable[[str], None]
 ) -> tuple[list[str], bool]:
     """Train, save every so often, tell of problems once; return them, and whether Ctrl-C was pressed."""
-    told: list[str] = []
+    told: dict[str, str] = {}
     last = time.monotonic()
     with Interrupt() as interrupt, Display(population) as display:
 
         def save() -> None:
             save_checkpoint(folder / CHECKPOINT, population, settings.to_dict())
-            for problem in _problems(population, source):
-                if problem not in told:
-                    told.append(problem)
+            for kind, problem in _problems(population, source).items():
+                if kind not in told:
+                    told[kind] = problem
                     say(f"Warning: {problem}")
 
         def on_round(progress: Progress) -> bool:
@@ -107,19 +126,20 @@ def _fit(
         population.fit(on_round, seconds=max(0.05, min(2.0, settings.save_every)))
         stopped = interrupt.asked and population.progress.step < population.total_steps
         save()
-    return told, stopped
+    return list(told.values()), stopped
 
 
-def _problems(population: Population, source: Source) -> list[str]:
-    """Failures by step, and collapses by kind: a collapse is named once, however its figures move."""
-    found = [str(failure) for failure in population.progress.failures]
+def _problems(population: Population, source: Source) -> dict[str, str]:
+    """Failures and collapses by kind: a collapse of a model is named once, however its figures move."""
+    found = {f"failure of model {failure.model}": str(failure) for failure in population.progress.failures}
     epoch = population.progress.epoch
     if epoch >= 1:
         for number, model in enumerate(population.models()):
             member = population.members[number]
             pool = source.train if member.train is None else member.train
             for text in collapses(model, _seen(population, source.x[pool[:64]])):
-                found.append(f"model {number}: {text}")
+                kind = re.split("[:(]", text)[0]  # figures come after it
+                found[f"model {number}: {kind}"] = f"model {number}: {text}"
     return found
 
 
@@ -144,8 +164,17 @@ def _finish(
         "failures": [asdict(failure) for failure in population.progress.failures],
     }  # fmt: skip
     with write_atomically(folder / RESULTS) as draft:
-        draft.write_text(json.dumps(results, indent=1))
+        draft.write_text(json.dumps(_finite(results), indent=1, allow_nan=False))
     return Outcome(folder, True, scores, problems)
+
+
+def _finite(value: Any) -> Any:
+    """Null for every NaN and infinity, of which a model that broke leaves some: JSON has neither."""
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def evaluate_run(folder: str | Path, data: str | None = None, samples: int | None = None) -> dict[str, list[float]]:

@@ -55,12 +55,10 @@ def load_source(data: str) -> Source:
 
 
 def _from_splits(splits: Any) -> Source:
-    # A generated set: its originals are changed at each access, which the trainer does on the device.
-    train, augment = (
-        getattr(splits.train, "base", splits.train),
-        _AUGMENT[type(getattr(splits.train, "maker", None)).__name__],
-    )
-    train, valid, test = (_as_split(part) for part in (train, splits.validation, splits.test))
+    # A generated set: the trainer changes its originals, those for validation too, on the device.
+    augment = _AUGMENT[type(getattr(splits.train, "maker", None)).__name__]
+    originals = [getattr(part, "base", part) for part in (splits.train, splits.validation)]
+    train, valid, test = (_as_split(part) for part in (*originals, splits.test))
     x, y, index = train.x, train.y, None
     if valid is not None and valid.x.shape[1:] == x.shape[1:]:
         index = torch.arange(len(x), len(x) + len(valid.x))

@@ -129,8 +129,13 @@ def collapses(model: nn.Module, x: Tensor, *, tolerance: float = 1e-3) -> list[s
     """
     if not isinstance(model, TransformerClassifier):
         return []
-    with torch.no_grad():
-        posterior = model.eval().layer.localize(x)
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        with torch.no_grad():
+            posterior = model.eval().layer.localize(x)
+    finally:
+        for module, training in modes:
+            module.training = training
     layer, loc = model.layer, posterior.loc
     found = []
     start = layer.transform.initial().to(loc)
