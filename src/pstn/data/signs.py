@@ -23,7 +23,10 @@ from pstn.data.yolo import read_yolo
 
 __all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "find_traffic_signs", "load_mtsd", "load_yolo", "make_signs", "unpacked"]
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+"""Means of ImageNet's red, green and blue, from 0 to 1."""
+IMAGENET_STD = (0.229, 0.224, 0.225)
+"""Their standard deviations."""
 CropKind = Literal["wide", "tight"]
 
 
