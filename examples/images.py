@@ -78,12 +78,14 @@ def main(arguments: list[str] | None = None) -> dict[str, pstn.Scores]:
     parser.add_argument("--data", default="digits", help="a folder of images per class, or a known set's name")
     parser.add_argument("--images", type=int, default=300, help="how many images to learn from")
     parser.add_argument("--size", type=int, default=32, help="side to which the images of a folder are resized")
-    parser.add_argument("--quick", action="store_true", help="one epoch, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="one epoch on a few images, to see that it runs")
     parser.add_argument("--out", type=Path, default=Path("runs/examples"), help="folder for the picture")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
 
     train, test = open_data(options.data, options.images, options.size, options.seed)
+    if options.quick:
+        train, test = train.take(range(min(50, len(train)))), test.take(range(min(50, len(test))))
     print(f"{len(train)} images in {len(train.classes)} classes to learn from, {len(test)} to be tested on")
     scores = {}
     for name, make in {"CNN": make_cnn, "P-STN": make_pstn}.items():

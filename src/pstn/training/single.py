@@ -62,7 +62,7 @@ def fit(
     *,
     epochs: int = 10,
     lr: float = 1e-3,
-    localizer_lr: float | None = None,
+    localizer_lr: float = 0.1,
     kl_weight: float = 1e-4,
     weight_decay: float = 0.0,
     clip_norm: float | None = None,
@@ -81,8 +81,8 @@ def fit(
             `pstn.data`, which is shuffled and cut into batches of `batch_size`.
         epochs: how often the data are walked through.
         lr: learning rate.
-        localizer_lr: what it is multiplied with for the localizer and its heads; when None, 0.1 beside a classifier
-            that learns, and 1 before a frozen one, as in the paper.
+        localizer_lr: what it is multiplied with for the localizer and its heads, before a frozen classifier too: a
+            localizer that learns too fast looks away before it has learned where to look.
         kl_weight: w, the weight of the KL term: the fewer the data, the larger.
         weight_decay: Adam's L2 term.
         clip_norm: largest norm of the gradient; None does not clip.
@@ -180,14 +180,12 @@ def _check(model: Any, data: Any, epochs: int, kl_weight: float) -> None:
         )
 
 
-def _optimiser(model: nn.Module, lr: float, localizer_lr: float | None, weight_decay: float) -> torch.optim.Optimizer:
+def _optimiser(model: nn.Module, lr: float, localizer_lr: float, weight_decay: float) -> torch.optim.Optimizer:
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError("model has nothing to learn: all of its parameters are frozen")
     groups: list[Any]
     if isinstance(model, TransformerClassifier):
-        frozen = not any(p.requires_grad for p in model.classifier.parameters())
-        factor = (1.0 if frozen else 0.1) if localizer_lr is None else localizer_lr
-        groups = model.parameter_groups(lr, localizer_factor=factor)
+        groups = model.parameter_groups(lr, localizer_factor=localizer_lr)
     else:
         groups = [p for p in model.parameters() if p.requires_grad]
     return torch.optim.Adam(groups, lr=require_positive_number("lr", lr), weight_decay=weight_decay)
