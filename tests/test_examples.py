@@ -29,7 +29,7 @@ def pictures(folder):
         ("images", {"CNN", "P-STN"}, ["images.png"]),
         ("series", {"CNN", "P-STN"}, ["series.png"]),
         ("wrap_digits", {"rotated", "shifted"}, ["wrap-rotated.png", "wrap-shifted.png"]),
-        ("wrap_pretrained", {"upright", "before", "after"}, ["wrap-pretrained.png"]),
+        ("wrap_pretrained", {"large", "before", "after"}, ["wrap-pretrained.png"]),
     ],
 )
 def test_an_example_runs_and_leaves_its_picture(name, labels, files, tmp_path, capsys):
