@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> dict[str, pstn.Scores]:
     for name, make in KINDS.items():
         torch.manual_seed(options.seed)
         start = time.perf_counter()
-        model = pstn.fit(make(), train, epochs=2 if options.quick else 200, kl_weight=1e-3, batch_size=16)
+        model = pstn.fit(make(), train, epochs=2 if options.quick else 150, kl_weight=1e-4, batch_size=16)
         scores[name] = pstn.evaluate(model, test, generator=torch.Generator().manual_seed(0))
         print(f"{name:6} {scores[name]}  ({time.perf_counter() - start:.0f} s)")
     path = options.out / "series.png"

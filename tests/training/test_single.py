@@ -155,9 +155,11 @@ def test_wrong_data_and_settings_are_named():
 def test_scores_are_those_of_the_metrics_and_the_mode_stays(probabilistic):
     x, y = bars()
     model = wrapped(classifier()).train() if probabilistic else classifier().train()
+    (model.layer if probabilistic else model[1]).eval()  # a part that its owner keeps so
+    modes = [module.training for module in model.modules()]
     options = {"generator": torch.Generator().manual_seed(1)} if probabilistic else {}
     scores = pstn.evaluate(model, [(x, y)], **options)
-    assert model.training
+    assert [module.training for module in model.modules()] == modes
     with torch.no_grad():
         if probabilistic:
             log_probs = model.eval()(x, generator=torch.Generator().manual_seed(1)).log_probs

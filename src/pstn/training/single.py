@@ -151,7 +151,7 @@ def evaluate(
         >>> 0 < scores.accuracy < 0.5
         True
     """
-    was_training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     log_probs, labels = [], []
     model.eval()
     with torch.no_grad():
@@ -160,7 +160,8 @@ def evaluate(
             output = model(x, samples, generator=generator) if transformer else model(x)
             log_probs.append(output.log_probs if isinstance(output, Prediction) else output.float().log_softmax(-1))
             labels.append(y)
-    model.train(was_training)
+    for module, training in modes:
+        module.training = training
     if not labels:
         raise ValueError("data holds no batches")
     p, y = torch.cat(log_probs), torch.cat(labels)
