@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint slow build check clean
+.PHONY: help demo test lint docs slow build check clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -25,8 +25,16 @@ $(VENV)/.dev: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
 	@$(PIP) -e '.[dev]'
 	@touch $@
 
+$(VENV)/.examples: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+	@echo "Installing pstn and what its examples need (torch is large: minutes, once) …"
+	@$(PIP) -e '.[examples]'
+	@touch $@
+
 demo: $(VENV)/.demo  ## Train CNN, STN and P-STN on 100 digits, compare them, draw a picture (about 1 to 2 minutes).
 	@$(BIN)/pstn demo
+
+example-%: $(VENV)/.examples
+	@$(BIN)/python examples/$*.py $(ARGS)
 
 test: $(VENV)/.dev  ## Run the tests, without the slow ones.
 	@$(BIN)/python -m pytest -q
@@ -36,6 +44,10 @@ lint: $(VENV)/.dev  ## Check style, types and which module may import which.
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+docs: $(VENV)/.dev  ## Build the site into site/, warnings as errors, without a network.
+	@$(BIN)/sphinx-build -q -W --keep-going -d .make/doctrees docs site
+	@echo "The documentation: site/index.html"
 
 slow: $(VENV)/.dev  ## Run the slow tests.
 	@$(BIN)/python -m pytest -q -m slow --durations=10
@@ -48,7 +60,7 @@ build: $(VENV)/.dev  ## Build the wheel, install it in an empty environment, and
 	@cd .make && fresh/bin/python ../.ci/smoke.py
 	@rm -rf .make
 
-check: lint slow build  ## Everything beyond `make test` that must hold before a change lands.
+check: lint docs slow build  ## Everything beyond `make test` that must hold before a change lands.
 
 clean:  ## Remove the virtual environment and all that was built.
-	rm -rf $(VENV) .make dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .make dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis

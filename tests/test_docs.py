@@ -1,4 +1,9 @@
-"""Every Python block in the README and the docs runs, in order, as a reader would run it."""
+"""Every Python block in the README and the docs runs, in order, as a reader would run it.
+
+A block that cannot run here has a comment on the line above it, which says why and which no reader sees:
+
+    <!-- not run: needs eight GPUs -->
+"""
 
 import re
 from pathlib import Path
@@ -10,14 +15,17 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SLOW = {"README.md"}  # it trains a model
 
 
+BLOCK = re.compile(r"^(<!-- not run: [^\n]+ -->\n)?```python\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
+
+
 def blocks(page):
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return [code for excused, code in BLOCK.findall(page.read_text(encoding="utf-8")) if not excused]
 
 
 @pytest.mark.parametrize(
     "page",
     [pytest.param(p, marks=[pytest.mark.slow] if p.name in SLOW else []) for p in PAGES if blocks(p)],
-    ids=lambda page: page.name,
+    ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_code_on_the_page_runs(page):
     names = {"__name__": "__main__"}
@@ -25,7 +33,7 @@ def test_code_on_the_page_runs(page):
         exec(compile(block, str(page), "exec"), names)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_within_the_project_lead_somewhere(page):
     for target in re.findall(r"\]\((?!https?://|#|mailto:)([^)#]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
@@ -41,3 +49,24 @@ def test_the_family_in_the_docs_keeps_the_invariants_of_all_families():
     assert box.has_identity
     assert torch.autograd.gradcheck(lambda t: box.grid(t, (3, 4)), theta)
     assert torch.autograd.gradcheck(box.inverse, theta)
+
+
+def test_a_block_is_left_out_only_with_a_reason(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- not run: no GPU -->\n```python\na\n```\n<!-- not run: -->\n```python\nb\n```\n")
+    assert blocks(page) == ["b\n"]
+
+
+def test_every_public_name_is_in_the_api_pages():
+    import pstn.data
+    import pstn.training
+
+    text = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.rst"))
+    documented = re.findall(r"^\.\. auto\w+:: (\S+)$", text, flags=re.MULTILINE)
+    assert len(documented) == len(set(documented))
+    modules = {"pstn": pstn, "pstn.nn": pstn.nn, "pstn.data": pstn.data, "pstn.training": pstn.training}
+    for module, members in modules.items():
+        for name in members.__all__:
+            # A name at the top is documented there, whatever other module has it too.
+            place = f"pstn.{name}" if name in pstn.__all__ and module in ("pstn", "pstn.nn") else f"{module}.{name}"
+            assert place in documented or place in modules, f"{place} is missing: add it to a page of docs/api"

@@ -5,6 +5,7 @@ from pstn.nn import PSTN, STN, Prediction, SpatialTransformer, TransformerOutput
 from pstn.noise import draw_noise
 from pstn.objective import elbo_loss
 from pstn.posterior import PointPosterior, Posterior
+from pstn.training.single import Epoch, Scores, evaluate, fit
 from pstn.transforms import (
     CPAB,
     Affine,
@@ -38,11 +39,13 @@ __all__ = [
     "Affine",
     "Compose",
     "Crop",
+    "Epoch",
     "MatrixTransform",
     "PointPosterior",
     "Posterior",
     "Prediction",
     "Rotation",
+    "Scores",
     "Similarity",
     "SmoothPrior",
     "SpatialTransformer",
@@ -55,6 +58,8 @@ __all__ = [
     "draw_noise",
     "elbo_loss",
     "entropy",
+    "evaluate",
+    "fit",
     "from_pixels",
     "make_transform",
     "mutual_information",

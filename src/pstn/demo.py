@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pstn.data import load_digits
 from pstn.nn import PSTN, TransformerClassifier, mnist_cnn, mnist_pstn, mnist_stn
 from pstn.objective import elbo_loss
-from pstn.uncertainty import accuracy, calibration_error, negative_log_likelihood
+from pstn.training import single as training
 
 __all__ = ["DEMO_MODELS", "DemoData", "DemoModel", "Score", "demo_data", "evaluate", "train"]
 
@@ -118,18 +118,8 @@ def train(
 
 def evaluate(model: nn.Module, data: DemoData, seconds: float = 0.0) -> Score:
     """Score a trained model on the test digits, with 10 samples, always the same, where it samples."""
-    model.eval()
-    with torch.no_grad():
-        if isinstance(model, TransformerClassifier):
-            log_probs = model(data.test_x, generator=torch.Generator().manual_seed(0)).log_probs
-        else:
-            log_probs = model(data.test_x).log_softmax(-1)
-    return Score(
-        accuracy(log_probs, data.test_y).item(),
-        negative_log_likelihood(log_probs, data.test_y).item(),
-        calibration_error(log_probs.exp(), data.test_y).item(),
-        seconds,
-    )
+    fixed = torch.Generator().manual_seed(0)
+    return Score(*training.evaluate(model, [(data.test_x, data.test_y)], generator=fixed), seconds)
 
 
 def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 0) -> dict[str, Score]:

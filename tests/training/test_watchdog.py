@@ -30,6 +30,7 @@ def test_a_healthy_model_has_none():
         ([0.0, 30.0, 0.0, 0.0], -3.0, "looks far outside"),
         ([0.2, 1.0, 0.0, 0.0], -20.0, "variance has gone to nothing"),
         ([0.2, 1.0, 0.0, 0.0], 0.5413, "posterior is the prior"),
+        ([0.2, 1.0, 0.0, 0.0], 5.0, "wider than the prior"),
     ],
 )
 def test_collapses_are_named_with_what_to_try(loc, var, words):

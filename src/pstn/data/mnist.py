@@ -21,7 +21,10 @@ from pstn.data.subsets import balanced_indices, read_indices
 __all__ = ["FASHION_CLASSES", "MNIST_FILES", "MNIST_MEAN", "MNIST_STD", "load_mnist", "mnist_subset"]
 
 T = TypeVar("T", bound=Sized)
-MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
+MNIST_MEAN = 0.1307
+"""Mean of MNIST's pixels, from 0 to 1."""
+MNIST_STD = 0.3081
+"""Their standard deviation."""
 FASHION_CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip

@@ -30,6 +30,7 @@ MTSD_CLASSES = (
     "regulatory--no-overtaking--g5",
 )
 """The ten classes of the paper's subset."""
+"""The ten classes of the paper's subset."""
 
 _FOLDERS = ("mtsd_v2_fully_annotated", "mtsd_fully_annotated", ".")
 _LIMIT = 1 << 26

@@ -32,7 +32,10 @@ __all__ = [
     "unpacked",
 ]
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+"""Means of ImageNet's red, green and blue, from 0 to 1."""
+IMAGENET_STD = (0.229, 0.224, 0.225)
+"""Their standard deviations."""
 CropKind = Literal["wide", "tight"]
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from typing import Any, final
 
 from pstn.training.population import Population, Progress
 
-__all__ = ["Display", "summary"]
+__all__ = ["Bar", "Display", "summary"]
 
 
 def summary(progress: Progress, models: int) -> dict[str, str]:
@@ -31,8 +32,49 @@ def summary(progress: Progress, models: int) -> dict[str, str]:
 
 
 @final
-class Display:
+class Bar:
     """A progress bar on a terminal where rich is installed; quiet elsewhere.
+
+    Args:
+        total: how much there is to do.
+        completed: how much of it is done already.
+    """
+
+    def __init__(self, total: float, completed: float = 0) -> None:
+        self._total, self._completed = total, completed
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Bar:
+        if not sys.stderr.isatty():
+            return self
+        try:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        except ImportError:
+            return self
+        columns = ("{task.description}", BarColumn(), TextColumn("{task.fields[figures]}"), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=Console(stderr=True)).__enter__()
+        self._task = self._bar.add_task("training", total=self._total, completed=self._completed, figures="")
+        return self
+
+    def update(self, completed: float, description: str, figures: Mapping[str, str]) -> None:
+        """Show how much is done; without figures, the last ones stay."""
+        if self._bar is None:
+            return
+        words = "  ".join(f"{name} {value}" for name, value in figures.items())
+        self._bar.update(
+            self._task, completed=completed, description=description, **({"figures": words} if words else {})
+        )
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(None, None, None)
+
+
+@final
+class Display:
+    """The progress of a population, on a terminal.
 
     Args:
         population: what is being trained.
@@ -40,38 +82,16 @@ class Display:
 
     def __init__(self, population: Population) -> None:
         self._population = population
-        self._bar: Any = None
-        self._task: Any = None
+        self._bar = Bar(population.total_steps, population.progress.step)
 
     def __enter__(self) -> Display:
-        if not sys.stderr.isatty():
-            return self
-        try:
-            from rich.console import Console
-            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bar
-        except ImportError:
-            return self
-        columns = ("{task.description}", BarColumn(), TextColumn("{task.fields[figures]}"), TimeRemainingColumn())
-        self._bar = Bar(*columns, console=Console(stderr=True)).__enter__()
-        population = self._population
-        self._task = self._bar.add_task(
-            "training", total=population.total_steps, completed=population.progress.step, figures=""
-        )
+        self._bar.__enter__()
         return self
 
     def update(self, progress: Progress) -> None:
         """Show where training stands."""
-        if self._bar is None:
-            return
         figures = summary(progress, len(self._population.members))
-        self._bar.update(
-            self._task,
-            completed=progress.step,
-            description=f"epoch {progress.epoch}/{self._population.recipe.epochs}",
-            figures="  ".join(f"{name} {value}" for name, value in figures.items()),
-        )
+        self._bar.update(progress.step, f"epoch {progress.epoch}/{self._population.recipe.epochs}", figures)
 
     def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.__exit__(None, None, None)
+        self._bar.__exit__(*error)

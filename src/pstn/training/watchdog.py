@@ -173,4 +173,9 @@ def _posterior_collapses(posterior: Posterior) -> list[str]:
             f"The posterior is the prior (median beta {beta:.3g}): samples are as wild as before seeing any data. "
             "Try a smaller kl_weight."
         ]
+    if scale > 1.5:
+        return [
+            f"The posterior is wider than the prior (median scale {scale:.3g}): most samples miss the input, and the "
+            "classifier reads background. Try a smaller localizer_lr, a smaller var_init, or a smaller family."
+        ]
     return []

