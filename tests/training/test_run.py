@@ -19,7 +19,8 @@ import pstn
 from pstn.training import Population, Recipe, make_members
 from pstn.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from pstn.training.commands import register
-from pstn.training.run import evaluate_run, train
+from pstn.training.evaluation import evaluate_models
+from pstn.training.run import train
 from pstn.training.settings import SettingsError, TrainSettings, read_settings, write_settings
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -47,7 +48,7 @@ def small(data: str, out: Path, **values) -> TrainSettings:
 
 
 def final_weights(folder: Path) -> list[dict[str, torch.Tensor]]:
-    return [load_file(folder / f"model-{i}.safetensors") for i in range(2)]
+    return [load_file(folder / f"model-{i}" / "model.safetensors") for i in range(2)]
 
 
 def same(a: list[dict[str, torch.Tensor]], b: list[dict[str, torch.Tensor]]) -> bool:
@@ -138,9 +139,9 @@ def test_train_writes_a_whole_run_and_evaluate_agrees(data, tmp_path):
     outcome = train(small(data, tmp_path / "run"), say=lambda _: None)
     assert outcome.finished
     names = {p.name for p in (tmp_path / "run").iterdir()}
-    assert {"settings.yaml", "checkpoint.safetensors", "results.json", "model-0.safetensors"} <= names
+    assert {"settings.yaml", "checkpoint.safetensors", "results.json", "model-0", "model-1"} <= names
     assert TrainSettings.from_dict(read_settings(tmp_path / "run" / "settings.yaml")) == small(data, tmp_path / "run")
-    assert evaluate_run(tmp_path / "run") == outcome.scores
+    assert evaluate_models(tmp_path / "run") == outcome.scores
     assert json.loads((tmp_path / "run" / "results.json").read_text())["history"][-1]["epoch"] == 3
 
 

@@ -19,6 +19,7 @@ from pstn._checks import (
 )
 from pstn.nn.calls import call_on
 from pstn.nn.layer import SpatialTransformer
+from pstn.nn.pretrained import Shareable
 from pstn.nn.pytrees import register_namedtuple
 from pstn.posterior import ThetaDistribution
 from pstn.uncertainty import entropy, log_mean_exp, mutual_information
@@ -54,7 +55,7 @@ class Prediction(NamedTuple):
         return mutual_information(self.sample_log_probs)
 
 
-class TransformerClassifier(nn.Module, ABC):
+class TransformerClassifier(Shareable, ABC):
     """What PSTN and STN share."""
 
     layer: SpatialTransformer

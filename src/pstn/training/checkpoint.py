@@ -15,7 +15,7 @@ from torch import Tensor
 from pstn.files import write_atomically
 from pstn.training.population import Failure, Population, Progress
 
-__all__ = ["CheckpointError", "load_checkpoint", "read_checkpoint", "require_room", "save_checkpoint", "save_weights"]
+__all__ = ["CheckpointError", "load_checkpoint", "read_checkpoint", "require_room", "save_checkpoint"]
 
 _FORMAT = "pstn population 1"
 
@@ -81,14 +81,6 @@ def load_checkpoint(path: str | Path, population: Population) -> None:
     progress = Progress(**about["progress"])
     progress.failures = [Failure(**failure) for failure in about["progress"]["failures"]]
     population.progress = progress
-
-
-def save_weights(path: str | Path, weights: dict[str, Tensor], about: dict[str, str] | None = None) -> None:
-    """Write one model's weights as safetensors, atomically."""
-    from safetensors.torch import save_file
-
-    with write_atomically(path) as draft:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, draft, metadata=about)
 
 
 def require_room(folder: str | Path, population: Population) -> None:

@@ -99,16 +99,19 @@ def train(
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    data: Annotated[str | None, typer.Option(help="Another data set, instead of the run's own.")] = None,
-    samples: Annotated[int | None, typer.Option(help="S; the run's own when not given.")] = None,
+    model: Annotated[str, typer.Argument(help="Folder of a run or of a model, or OWNER/NAME of the Hub.")],
+    data: Annotated[
+        str | None, typer.Argument(help="A known set's name, a folder or a file; what it was trained on if not given.")
+    ] = None,
+    samples: Annotated[int | None, typer.Option(help="S; the model's own when not given.", min=1)] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the samples; that of its training when not given.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Score the trained models of a run on the test part of its data, or of other data."""
-    from pstn.training.run import evaluate_run
+    """Score a trained model, or all models of a run, on the test part of a data set."""
+    from pstn.training.evaluation import evaluate_models
 
     try:
-        scores = evaluate_run(run, data, samples)
+        scores = evaluate_models(model, data, samples, seed=seed)
     except (ValueError, OSError) as error:
         _refuse("evaluate", error)
     if as_json:
