@@ -358,7 +358,5 @@ def test_push_and_pull_by_the_hubs_client(monkeypatch, tmp_path):
     model.push_to_hub("me/digits")
     x = torch.rand(2, 1, 28, 28)
     assert torch.equal(answers(pstn.from_pretrained("me/digits"), x), answers(model, x))
-    with pytest.raises(
-        ModelFileError, match=r"no folder me/other, nor .* on the Hugging Face Hub: no such repo.*$"
-    ):
+    with pytest.raises(ModelFileError, match=r"no folder me/other, nor .* on the Hugging Face Hub: no such repo.*$"):
         pstn.from_pretrained("me/other")
