@@ -9,6 +9,7 @@ import typer
 
 from pstn.command_errors import plain_errors
 from pstn.data.commands import app as data_app
+from pstn.model_commands import register as register_models
 from pstn.training.commands import register as register_training
 
 __all__ = ["app"]
@@ -24,6 +25,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data", help="Data sets: what is known, fetch one, verify files, look at them.")
 
 register_training(app)
+register_models(app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -133,13 +133,13 @@ def evaluate(model: nn.Module, data: DemoData, seconds: float = 0.0) -> Score:
     )
 
 
-def _about(score: Score, images: int, seed: int) -> About:
+def _about(score: Score, seed: int) -> About:
     """What belongs to a model of the demo beside its weights."""
     metrics = {"accuracy": score.accuracy, "nll": score.nll, "ece": score.calibration_error}
-    data = f"digits, {images} of them"
     return About(
-        tuple("0123456789"), 1, (28, 28), (_MEAN,), (_STD,), kl_weight=_KL_WEIGHT, seed=seed, data=data, metrics=metrics
-    )
+        tuple("0123456789"), 1, (28, 28), (_MEAN,), (_STD,), kl_weight=_KL_WEIGHT, seed=seed, data="digits",
+        metrics=metrics,
+    )  # fmt: skip
 
 
 def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 0) -> dict[str, Score]:
@@ -168,7 +168,7 @@ def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 
                 progress=lambda loss, task=tasks[name]: bars.update(task, advance=1, loss=loss),  # type: ignore[misc]
             )  # fmt: skip
             scores[name] = evaluate(trained[name], data, time.perf_counter() - start)
-            trained[name].save_pretrained(folder / name, about=_about(scores[name], images, seed))
+            trained[name].save_pretrained(folder / name, about=_about(scores[name], seed))
     table = Table("", "accuracy", "NLL", "calibration error", "seconds")
     for name, score in scores.items():
         row = (f"{score.accuracy:.1%}", f"{score.nll:.3f}", f"{score.calibration_error:.3f}", f"{score.seconds:.0f}")

@@ -47,8 +47,14 @@ def card_text(description: Mapping[str, Any], about: About, parameters: int) -> 
 def _input(about: About) -> str:
     channels = f"{about.channels} channel{'s' if about.channels > 1 else ''}"
     size = "any size" if about.size is None else " × ".join(map(str, about.size))
-    normal = "" if set(about.mean) == {0.0} and set(about.std) == {1.0} else f", (x − {about.mean}) / {about.std}"
+    plain = set(about.mean) == {0.0} and set(about.std) == {1.0}
+    normal = "" if plain else f", normalised: (x − {_listed(about.mean)}) / {_listed(about.std)}"
     return f"{channels}, {size}{normal}"
+
+
+def _listed(values: tuple[float, ...]) -> str:
+    texts = [f"{value:g}" for value in values]
+    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
 
 
 def _scores(about: About) -> list[str]:
