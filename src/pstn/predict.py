@@ -54,8 +54,8 @@ class Answer(NamedTuple):
     mutual_information: float
     """How much of that comes from not knowing where to look, in nats."""
     box: tuple[tuple[float, ...], ...] | None
-    """Where the model looked, by its mean transformation: corners (x, y) in pixels of the input as it is in its file;
-    for a series its two ends; None where the model does not look."""
+    """Where the model looked, by its mean transformation: corners (x, y) in pixels of the image as it is in its file,
+    which spans (0, 0) to (width, height); for a series its two ends; None where the model does not look."""
 
 
 def require_about(model: Shareable) -> About:
@@ -117,7 +117,7 @@ def ask(model: Shareable, items: Sequence[Item], *, samples: int | None = None, 
     return [
         Answer(
             item.name, about.classes[best[i]], tuple(row), unsure[i], disagreement[i],
-            None if boxes is None else tuple(map(tuple, to_pixels(boxes[i], item.size).tolist())),
+            None if boxes is None else _corners(boxes[i], item.size),
         )
         for i, (item, row) in enumerate(zip(items, log_probs.exp().tolist(), strict=True))
     ]  # fmt: skip
@@ -137,6 +137,11 @@ def _boxes(model: Shareable, said: Prediction, x: Tensor) -> Tensor:
     """(B, corners, ndim) in [-1, 1]: where the mean transformation of each input looks."""
     assert isinstance(model, TransformerClassifier)
     return model.layer.transform.corners(said.posterior.loc, aspect=tuple(x.shape[2:])[::-1])
+
+
+def _corners(box: Tensor, size: tuple[int, ...]) -> tuple[tuple[float, ...], ...]:
+    # Whole numbers are the centres of pixels for `to_pixels`, and their edges for those who cut images.
+    return tuple(map(tuple, (to_pixels(box, size) + 0.5).tolist()))
 
 
 def read_items(
@@ -188,7 +193,7 @@ def _images(paths: Sequence[Path], about: About, refuse: Callable[[DataError], N
     def work(i: int) -> None:
         try:
             pixels, had = read_image(paths[i], about.channels, size)
-            read[i] = Item(_printable(paths[i]), torch.from_numpy(pixels), had)
+            read[i] = Item(_printable(paths[i]), torch.tensor(pixels), had)
         except DataError as error:
             read[i] = error
 
@@ -227,7 +232,10 @@ def _rows(path: Path, length: int) -> Iterator[tuple[int, Any]]:
         if not line.strip():
             continue
         cells = split_cells(line)
-        first = 1 if len(cells) == length + 1 else 0
+        if len(cells) not in (length, length + 1):
+            problem = f"{length} values are expected, with or without a label before them, got {len(cells)} cells"
+            raise DataError(path, problem, place=f"line {number}")
+        first = len(cells) - length
         yield number, np.atleast_2d(parse_numbers(cells[first:], path, number, first=first + 1))
 
 

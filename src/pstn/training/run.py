@@ -68,7 +68,7 @@ def train(
         settings = TrainSettings.from_dict({**read_settings(folder / SETTINGS), "out": str(folder)})
     elif (folder / CHECKPOINT).exists() and not overwrite:
         raise SettingsError(f"{folder} holds a run already: --resume goes on with it, --overwrite replaces it")
-    source = load_source(settings.data, size=settings.size, kind=settings.kind)
+    source = load_source(settings.data, size=settings.size, kind=settings.kind, policy=settings.policy)
     settings = _as_the_data_wants(settings, source)
     make_about(settings, source, 0)  # a class whose name cannot be written is refused now, not after training
     with make_population(settings, source) as population:

@@ -48,6 +48,9 @@ class TrainSettings:
     )  # fmt: skip
     size: int | None = _setting(None, "Side to which the images of a folder are resized; their own when not given.")
     kind: Literal["auto", "image", "series"] = _setting("auto", "What an .npz file holds; to be said for three axes.")
+    policy: Literal["refuse", "resample", "pad"] = _setting(
+        "refuse", "For gaps and unequal lengths in files of series."
+    )
     models: int = _setting(1, "How many models to train together, with seeds SEED, SEED + 1, ...")
     seed: int = _setting(0, "Of the first model: weights, subset, batches, samples, dropout.")
     train_size: int | None = _setting(None, "Training examples of each model, drawn for each; all when not given.")

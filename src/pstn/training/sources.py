@@ -54,6 +54,7 @@ def load_source(
     size: int | tuple[int, int] | None = None,
     channels: int | None = None,
     kind: Literal["auto", "image", "series"] = "auto",
+    policy: Literal["refuse", "resample", "pad"] = "refuse",
 ) -> Source:
     """Load a data set.
 
@@ -62,6 +63,7 @@ def load_source(
         size: what the images of a folder are resized to; other data must have it already.
         channels: likewise 1 for grey, 3 for colour.
         kind: what an .npz file holds; must be said for three axes.
+        policy: what becomes of missing values and unequal lengths in series.
 
     Example:
         >>> source = load_source("digits")
@@ -71,11 +73,29 @@ def load_source(
     # Only a folder of images can be read in more than one way, and only an .npz file needs to be told what it holds.
     held = None if kind == "auto" else kind
     ways: dict[str, dict[str, Any]] = {"classes": {"size": size, "channels": channels}, "npz": {"kind": held}}
+    ways["series"] = {"policy": policy}
     path = expand(data)
     own = find_known(data) is None and path.exists()
     settings = ways.get(detect(path) or "", {}) if own else {}
     splits: Any = pstn.data.load(data, **{name: value for name, value in settings.items() if value is not None})
+    if own:
+        _require_classes(data, splits)
     return _from_splits(splits)
+
+
+def _require_classes(data: str, splits: Any) -> None:
+    """Refuse data of somebody's own that nothing can be learned from, or that nothing can be tested on."""
+    names = splits.train.classes
+    if len(names) < 2:
+        held = f"one class, {names[0]!r}" if names else "no class"
+        raise ValueError(f"{data} holds {held}: at least two are needed, for a folder of images a folder each")
+    count = torch.stack([torch.bincount(p.y, minlength=len(names)) for p in splits if p is not None]).sum(0)
+    if int(count.min()) < 2:
+        name = names[int(count.argmin())]
+        raise ValueError(
+            f"{data} holds {int(count.min())} example(s) of class {name!r}: at least two are needed, one to "
+            "learn from and one to test on"
+        )
 
 
 def _from_splits(splits: Any) -> Source:
