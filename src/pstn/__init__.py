@@ -1,7 +1,17 @@
 """Probabilistic Spatial Transformer Networks: networks that learn where to look, and know how sure they are."""
 
 from pstn import nn
-from pstn.nn import PSTN, STN, Prediction, SpatialTransformer, TransformerOutput, wrap
+from pstn.nn import (
+    PSTN,
+    STN,
+    About,
+    Prediction,
+    SpatialTransformer,
+    TransformerOutput,
+    from_pretrained,
+    load_weights,
+    wrap,
+)
 from pstn.noise import draw_noise
 from pstn.objective import elbo_loss
 from pstn.posterior import PointPosterior, Posterior
@@ -36,6 +46,7 @@ __all__ = [
     "CPAB",
     "PSTN",
     "STN",
+    "About",
     "Affine",
     "Compose",
     "Crop",
@@ -61,6 +72,8 @@ __all__ = [
     "evaluate",
     "fit",
     "from_pixels",
+    "from_pretrained",
+    "load_weights",
     "make_transform",
     "mutual_information",
     "negative_log_likelihood",

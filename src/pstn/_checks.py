@@ -14,6 +14,7 @@ from torch import Tensor
 
 __all__ = [
     "is_transformed",
+    "overwritable",
     "require_choice",
     "require_finite",
     "require_floating",
@@ -50,6 +51,14 @@ def values_readable(*tensors: Tensor) -> bool:
             return False
     on_cuda = any(tensor.is_cuda for tensor in tensors)
     return not (on_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def overwritable(tensor: Tensor) -> bool:
+    """Whether a tensor that nobody else holds may be changed in place: it takes part in no gradient and no capture.
+
+    In a prediction, each large tensor that is not made anew saves as much time as the arithmetic on it takes.
+    """
+    return not tensor.requires_grad and values_readable(tensor)
 
 
 def is_transformed(tensor: Tensor) -> bool:

@@ -17,6 +17,9 @@ _EXTRAS = {
     "yaml": "train",
     "optuna": "sweep",
     "lightning": "lightning",
+    "huggingface_hub": "hub",
+    "onnx": "onnx",
+    "onnxscript": "onnx",
 }
 
 

@@ -19,7 +19,8 @@ import pstn
 from pstn.training import Population, Recipe, make_members
 from pstn.training.checkpoint import CheckpointError, load_checkpoint, require_room, save_checkpoint
 from pstn.training.commands import register
-from pstn.training.run import evaluate_run, train
+from pstn.training.evaluation import evaluate_models
+from pstn.training.run import train
 from pstn.training.settings import SettingsError, TrainSettings, read_settings, write_settings
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -47,7 +48,7 @@ def small(data: str, out: Path, **values) -> TrainSettings:
 
 
 def final_weights(folder: Path) -> list[dict[str, torch.Tensor]]:
-    return [load_file(folder / f"model-{i}.safetensors") for i in range(2)]
+    return [load_file(folder / f"model-{i}" / "model.safetensors") for i in range(2)]
 
 
 def same(a: list[dict[str, torch.Tensor]], b: list[dict[str, torch.Tensor]]) -> bool:
@@ -138,17 +139,17 @@ def test_train_writes_a_whole_run_and_evaluate_agrees(data, tmp_path):
     outcome = train(small(data, tmp_path / "run"), say=lambda _: None)
     assert outcome.finished
     names = {p.name for p in (tmp_path / "run").iterdir()}
-    assert {"settings.yaml", "checkpoint.safetensors", "results.json", "model-0.safetensors"} <= names
+    assert {"settings.yaml", "checkpoint.safetensors", "results.json", "model-0", "model-1"} <= names
     resolved = small(data, tmp_path / "run").replace(compile=False)
     assert TrainSettings.from_dict(read_settings(tmp_path / "run" / "settings.yaml")) == resolved
-    assert evaluate_run(tmp_path / "run") == outcome.scores
+    assert evaluate_models(tmp_path / "run") == outcome.scores
     assert json.loads((tmp_path / "run" / "results.json").read_text())["history"][-1]["epoch"] == 3
 
 
 def test_evaluate_agrees_after_early_stopping(data, tmp_path):
     settings = small(data, tmp_path / "run", epochs=12, lr=[0.01], valid_fraction=0.25, patience=11)
     outcome = train(settings, say=lambda _: None)
-    found = evaluate_run(tmp_path / "run")
+    found = evaluate_models(tmp_path / "run")
     assert {name: pytest.approx(values) for name, values in found.items()} == outcome.scores
 
 
@@ -164,8 +165,8 @@ def test_a_run_started_over_leaves_nothing_of_the_old_one(data, tmp_path, monkey
     with pytest.raises(KeyboardInterrupt):
         train(small(data, folder, model="cnn", models=1), overwrite=True, say=lambda _: None)
     assert {p.name for p in folder.iterdir()} == {"settings.yaml", "checkpoint.safetensors"}
-    with pytest.raises(SettingsError, match="the run is not finished"):
-        evaluate_run(folder)
+    with pytest.raises(SettingsError, match="is not finished"):
+        evaluate_models(folder)
 
 
 def test_resuming_follows_the_checkpoint_not_a_settings_file_of_another_run(data, tmp_path):
@@ -237,7 +238,7 @@ def test_refusals_come_before_training(data, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
     monkeypatch.setattr(Population, "fit", lambda *_, **__: pytest.fail("trained"))
     found = run_command("train", data, "--out", tmp_path / "full", "--epochs", 1)
-    assert found.exit_code == 2
+    assert found.exit_code == 1  # nothing that was given is wrong
     assert "0 MiB are free" in found.output
 
 

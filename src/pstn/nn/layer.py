@@ -119,7 +119,7 @@ class SpatialTransformer(nn.Module):
             None if localizer_size is None else require_size("localizer_size", localizer_size, transform.ndim)
         )
         self.probabilistic, self.alpha = probabilistic, require_alpha(alpha)
-        self.sampling, self.mode, self.padding_mode = sampling, mode, padding_mode
+        self.sampling, self.mode, self.padding_mode, self.hidden = sampling, mode, padding_mode, hidden
         if isinstance(fill, (int, float)):
             self.fill = float(fill)
         else:

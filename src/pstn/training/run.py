@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -9,19 +10,20 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pstn.files import write_atomically
-from pstn.training.build import make_model, make_population
-from pstn.training.checkpoint import load_checkpoint, read_checkpoint, require_room, save_checkpoint, save_weights
+from pstn.nn import Shareable
+from pstn.training.build import make_about, make_population
+from pstn.training.checkpoint import load_checkpoint, read_checkpoint, require_room, save_checkpoint
 from pstn.training.interrupt import Interrupt
 from pstn.training.population import Population, Progress
 from pstn.training.progress import Display
-from pstn.training.settings import SettingsError, TrainSettings, read_settings, write_settings
+from pstn.training.settings import SettingsError, TrainSettings, write_settings
 from pstn.training.sources import Source, load_source
 from pstn.training.watchdog import collapses
 
-__all__ = ["Outcome", "evaluate_run", "saved_settings", "train"]
+__all__ = ["Outcome", "model_folder", "saved_settings", "train"]
 
 CHECKPOINT, SETTINGS, RESULTS = "checkpoint.safetensors", "settings.yaml", "results.json"
 
@@ -36,6 +38,11 @@ class Outcome:
     """On the test set, one number per model."""
     problems: list[str] = field(default_factory=list)
     """Models that broke, and collapses, each with what to try."""
+
+
+def model_folder(run: Path, number: int) -> Path:
+    """Where a finished run keeps a model: what `pstn.from_pretrained` takes."""
+    return run / f"model-{number}"
 
 
 def train(
@@ -60,8 +67,9 @@ def train(
         settings = saved_settings(folder)
     elif (folder / CHECKPOINT).exists() and not overwrite:
         raise SettingsError(f"{folder} holds a run already: --resume goes on with it, --overwrite replaces it")
-    source = load_source(settings.data)
+    source = load_source(settings.data, size=settings.size, kind=settings.kind, policy=settings.policy)
     settings = _as_the_data_wants(settings, source)
+    make_about(settings, source, 0)  # a class whose name cannot be written is refused now, not after training
     with make_population(settings, source) as population:
         require_room(folder, population)
         for draft in folder.glob(".*.draft"):  # of a process that was killed while it wrote
@@ -91,8 +99,13 @@ def saved_settings(folder: Path) -> TrainSettings:
 
 def _clear(folder: Path) -> None:
     """Remove what another run left, its checkpoint first: nothing of it may pass for the new run's."""
-    for path in (folder / CHECKPOINT, folder / RESULTS, *folder.glob("model-*.safetensors")):
+    for path in (folder / CHECKPOINT, folder / RESULTS):
         path.unlink(missing_ok=True)
+    for config in folder.glob("model-*/config.json"):
+        for path in (config, config.with_name("model.safetensors"), config.with_name("README.md")):
+            path.unlink(missing_ok=True)
+        if not any(config.parent.iterdir()):
+            config.parent.rmdir()
 
 
 def _as_the_data_wants(settings: TrainSettings, source: Source) -> TrainSettings:
@@ -155,9 +168,11 @@ def _seen(population: Population, x: Any) -> Any:
 def _finish(
     settings: TrainSettings, folder: Path, population: Population, source: Source, problems: list[str]
 ) -> Outcome:
-    for number, model in enumerate(population.models()):
-        save_weights(folder / f"model-{number}.safetensors", model.state_dict(), {"model": settings.model})
     scores = {} if source.test is None else population.evaluate(*source.test)
+    for number, model in enumerate(population.models()):
+        metrics = {name: values[number] for name, values in scores.items()}
+        about = dataclasses.replace(make_about(settings, source, number), metrics=metrics)
+        cast(Shareable, model).save_pretrained(model_folder(folder, number), about=about)
     results = {
         "settings": settings.to_dict(), "scores": scores, "problems": problems,
         "seconds": population.progress.seconds, "history": population.progress.history,
@@ -175,39 +190,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def evaluate_run(folder: str | Path, data: str | None = None, samples: int | None = None) -> dict[str, list[float]]:
-    """Score the trained models of a run.
-
-    Args:
-        folder: of the run.
-        data: another data set's test part; the run's own when not given.
-        samples: S; the run's own `test_samples` when not given.
-
-    Returns:
-        {"nll": [...], "accuracy": [...], "ece": [...]}, one number per model.
-    """
-    from safetensors.torch import load_file
-
-    from pstn.training.population import score_models
-
-    folder = Path(folder)
-    if not (folder / SETTINGS).exists():
-        raise SettingsError(f"{folder} holds no run: it has no {SETTINGS}")
-    settings = TrainSettings.from_dict(read_settings(folder / SETTINGS))
-    source = load_source(settings.data)
-    models = []
-    for number in range(settings.models):
-        weights = folder / f"model-{number}.safetensors"
-        if not weights.exists():
-            raise SettingsError(
-                f"{folder} has no {weights.name}: the run is not finished; pstn train --resume --out {folder}"
-            )
-        model = make_model(settings, source, settings.seed + number)
-        model.load_state_dict(load_file(weights))
-        models.append(model.eval())
-    test = source.test if data is None else load_source(data).test
-    if test is None:
-        raise SettingsError(f"{data or settings.data} has no test part")
-    return score_models(models, *test, samples=samples, seeds=[settings.seed + i for i in range(settings.models)])

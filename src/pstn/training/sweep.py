@@ -231,7 +231,7 @@ def _train_all(settings: TrainSettings, asked: Sequence[tuple[Any, dict[str, Any
 
 
 def _losses(settings: TrainSettings, values: Sequence[dict[str, Any]]) -> list[float]:
-    source = load_source(settings.data)
+    source = load_source(settings.data, size=settings.size, kind=settings.kind, policy=settings.policy)
     if source.valid is None and settings.valid_fraction == 0:
         settings = settings.replace(valid_fraction=0.2)
     columns = {

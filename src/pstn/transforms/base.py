@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pstn._checks import require_choice, require_floating, require_size
+from pstn._checks import overwritable, require_choice, require_floating, require_size
 from pstn.transforms.coordinates import corner_points, standing_points
 
 __all__ = ["MatrixTransform", "Transform", "require_ndim"]
@@ -219,7 +219,10 @@ class MatrixTransform(Transform):
         rows = matrix[(None,) * missing].movedim(-2, 0)[..., None]
         planes = rows[..., self.ndim, :]
         for axis in range(self.ndim):
-            planes = torch.addcmul(planes, rows[..., axis, :], points[..., axis])
+            if axis > 0 and overwritable(planes):
+                planes.addcmul_(rows[..., axis, :], points[..., axis])
+            else:
+                planes = torch.addcmul(planes, rows[..., axis, :], points[..., axis])
         return planes.movedim(0, -1)
 
     def _unmap(self, theta: Tensor, points: Tensor, aspect: Sequence[float]) -> Tensor:
