@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from pstn._checks import require_positive_int, require_positive_number
+from pstn._checks import require_nonnegative_number, require_positive_int, require_positive_number
 from pstn.estimators.design import Design
 from pstn.estimators.fitting import Outcome, Schedule, TrainingData, advance, train
 from pstn.estimators.layout import Layout, choose_layout
@@ -92,8 +92,8 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
         """
         if self.warm_start and hasattr(self, "model_"):
             return self._fit_on(X, y, sample_weight)
-        schedule = self._schedule()
-        array, labels = self._check_examples(X, y, reset=True)
+        schedule, fresh = self._schedule(), clone(self)
+        array, labels = fresh._check_examples(X, y, reset=True)
         layout, (classes, encoded) = choose_layout(array.shape[1:], self.kind), np.unique(labels, return_inverse=True)
         if len(classes) < 2:
             raise ValueError(f"y must hold at least two classes, got one class: {classes[0]!r}")
@@ -106,6 +106,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
             design.build(seed), data, schedule,
             kl_weight=kl_weight, seed=seed, valid_fraction=self.validation_fraction,
         )  # fmt: skip
+        self._adopt(fresh)
         self.classes_, self.layout_, self.scaling_, self.design_ = classes, layout, scaling, design
         self._keep(outcome, kl_weight, seed)
         return self
@@ -163,7 +164,8 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
         """An untrained network for the first call of `partial_fit`."""
         if classes is None:
             raise ValueError("classes must be given in the first call of partial_fit: all labels that will occur")
-        array, labels = self._check_examples(X, y, reset=True)
+        fresh = clone(self)
+        array, labels = fresh._check_examples(X, y, reset=True)
         known = np.unique(np.asarray(classes))
         if len(known) < 2:
             raise ValueError(f"classes must hold at least two classes, got {known.tolist()}")
@@ -173,6 +175,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
         design = self._design(layout, scaling, len(known))
         seed = self._draw_seed()
         kl_weight = self._kl_weight_without_search(len(array))
+        self._adopt(fresh)
         self.classes_, self.layout_, self.scaling_, self.design_ = known, layout, scaling, design
         self._keep(Outcome(design.build(seed).eval(), [], [], None), kl_weight, seed)
 
@@ -199,10 +202,9 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
         factor = require_positive_number("localizer_rate", getattr(self, "localizer_rate", 1.0))
         if not 0 < require_positive_number("validation_fraction", self.validation_fraction) < 1:
             raise ValueError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction}")
+        decay = require_nonnegative_number("weight_decay", self.weight_decay)
         patience = require_positive_int("patience", self.patience) if self.early_stopping else None
-        return Schedule(
-            self.epochs, self.batch_size, rate, factor, float(self.weight_decay), patience, make_device(self.device)
-        )
+        return Schedule(self.epochs, self.batch_size, rate, factor, decay, patience, make_device(self.device))
 
     def _check_examples(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[NDArray[Any], NDArray[Any]]:
         array, labels = validate_data(self, X, y, reset=reset, allow_nd=True, dtype="numeric")
@@ -241,6 +243,13 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
         x = scaling.apply(layout.channels_first(array))
         y = torch.from_numpy(encoded.astype(np.int64))
         return TrainingData(x, y, None if weights is None else torch.from_numpy(weights.astype(np.float32)))
+
+    def _adopt(self, fresh: ArrayClassifier) -> None:
+        """Take over what scikit-learn notes of the data: only now, so that data refused leave the last fit whole."""
+        for name in ("n_features_in_", "feature_names_in_"):
+            self.__dict__.pop(name, None)
+            if hasattr(fresh, name):
+                setattr(self, name, getattr(fresh, name))
 
     def _draw_seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))

@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from pstn._checks import require_choice, require_finite, require_positive_int
+from pstn._checks import require_choice, require_finite, require_nonnegative_number, require_positive_int
 from pstn.estimators.base import ArrayClassifier
 from pstn.estimators.design import Design
 from pstn.estimators.fitting import KL_WEIGHTS, Schedule, TrainingData, search_kl_weight, thumb_kl_weight
@@ -149,7 +149,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
         if isinstance(self.kl_weight, str):
             require_choice("kl_weight (unless it is a number)", self.kl_weight, ("auto",))
             return thumb_kl_weight(examples)
-        return float(self.kl_weight)
+        return require_nonnegative_number("kl_weight", self.kl_weight)
 
     @property
     def kl_weight_(self) -> float:
