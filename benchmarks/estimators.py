@@ -32,6 +32,7 @@ Task = tuple[Array, Array, Array, Array]
 
 def italy(seed: int) -> Task:
     parts = load_italy_power_demand(validation=0.0)
+    assert parts.test is not None
     return parts.train.x[:, 0].numpy(), parts.train.y.numpy(), parts.test.x[:, 0].numpy(), parts.test.y.numpy()
 
 

@@ -220,6 +220,8 @@ def test_partial_fits_over_one_set_are_one_fit():
     parts = quick(pstn.CNNClassifier, batch_size=10).partial_fit(X, y, classes=["no", "yes"])
     assert tensors_equal(whole.model_, parts.model_)
     parts.partial_fit(X, y)
+    more = quick(pstn.CNNClassifier, epochs=2, batch_size=10).fit(X, y)
+    assert more._steps == parts._steps == 8
     by_pickle = pickle.loads(pickle.dumps(parts)).partial_fit(X, y)
     assert tensors_equal(parts.partial_fit(X, y).model_, by_pickle.model_)
 

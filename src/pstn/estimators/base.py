@@ -28,6 +28,7 @@ __all__ = ["ArrayClassifier"]
 
 Fitted = TypeVar("Fitted", bound="ArrayClassifier")
 
+_LEARNING_RATES = {"image": 1e-3, "series": 3e-3}
 # Numbers of the warped samples that prediction holds at once.
 _AT_ONCE = 1 << 21
 
@@ -42,7 +43,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
     width: int | None
     epochs: int | None
     batch_size: int | None
-    learning_rate: float
+    learning_rate: float | None
     weight_decay: float
     early_stopping: bool
     validation_fraction: float
@@ -92,11 +93,12 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
         """
         if self.warm_start and hasattr(self, "model_"):
             return self._fit_on(X, y, sample_weight)
-        schedule, fresh = self._schedule(), clone(self)
+        fresh = clone(self)
         array, labels = fresh._check_examples(X, y, reset=True)
         layout, (classes, encoded) = choose_layout(array.shape[1:], self.kind), np.unique(labels, return_inverse=True)
         if len(classes) < 2:
             raise ValueError(f"y must hold at least two classes, got one class: {classes[0]!r}")
+        schedule = self._schedule(layout)
         scaling = fit_scaling(layout.channels_first(array), getattr(self, "fill", "auto"))
         design = self._design(layout, scaling, len(classes))
         data = self._data(array, encoded, self._weights(labels, sample_weight, array), layout, scaling)
@@ -113,7 +115,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
 
     def _fit_on(self: Fitted, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> Fitted:
         """Go on from the weights of the last fit: the same classes, scaling and w, other or the same data."""
-        schedule = self._schedule()
+        schedule = self._schedule(self.layout_)
         data = self._known_data(X, y, sample_weight)
         seed = self._draw_seed()
         outcome = train(
@@ -147,17 +149,17 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
             raise ValueError(
                 "class_weight must be a dict or None for partial_fit, got 'balanced': the classes' shares are not known"
             )
-        schedule = self._schedule()
         if not hasattr(self, "model_"):
             self._start(X, y, classes)
+        schedule = self._schedule(self.layout_)
         data = self._known_data(X, y, sample_weight)
-        outcome, steps = advance(
+        outcome = advance(
             self.model_, data, schedule,
             kl_weight=self._kl_weight, seed=self._seed, step=self._steps, optimiser=self._optimiser,
         )  # fmt: skip
         curve = self.loss_curve_ + outcome.loss_curve
         self._keep(outcome, self._kl_weight, self._seed)
-        self.loss_curve_, self.n_iter_, self._steps = curve, len(curve), steps
+        self.loss_curve_, self.n_iter_ = curve, len(curve)
         return self
 
     def _start(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None) -> None:
@@ -171,13 +173,14 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
             raise ValueError(f"classes must hold at least two classes, got {known.tolist()}")
         _encode(labels, known)
         layout = choose_layout(array.shape[1:], self.kind)
+        self._schedule(layout)  # refuses bad parameters before anything is kept
         scaling = fit_scaling(layout.channels_first(array), getattr(self, "fill", "auto"))
         design = self._design(layout, scaling, len(known))
         seed = self._draw_seed()
         kl_weight = self._kl_weight_without_search(len(array))
         self._adopt(fresh)
         self.classes_, self.layout_, self.scaling_, self.design_ = known, layout, scaling, design
-        self._keep(Outcome(design.build(seed).eval(), [], [], None), kl_weight, seed)
+        self._keep(Outcome(design.build(seed).eval(), [], [], None, 0), kl_weight, seed)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable label of each input, (N,)."""
@@ -193,12 +196,13 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
         parts = [self._log_probs(x).cpu().numpy() for x in self._batches(X, getattr(self, "test_samples", 1))]
         return np.concatenate(parts)
 
-    def _schedule(self) -> Schedule:
+    def _schedule(self, layout: Layout) -> Schedule:
         """The parameters that say how to train, checked."""
         for name in ("epochs", "batch_size", "width"):
             if getattr(self, name) is not None:
                 require_positive_int(name, getattr(self, name))
-        rate = require_positive_number("learning_rate", self.learning_rate)
+        rate = _LEARNING_RATES[layout.kind] if self.learning_rate is None else self.learning_rate
+        rate = require_positive_number("learning_rate", rate)
         factor = require_positive_number("localizer_rate", getattr(self, "localizer_rate", 1.0))
         if not 0 < require_positive_number("validation_fraction", self.validation_fraction) < 1:
             raise ValueError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction}")
@@ -258,7 +262,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
         self.model_, self._optimiser = outcome.model, outcome.optimiser
         self.loss_curve_, self.validation_curve_ = outcome.loss_curve, outcome.validation_curve
         self.n_iter_ = len(outcome.loss_curve)
-        self._kl_weight, self._seed, self._steps = kl_weight, seed, 0
+        self._kl_weight, self._seed, self._steps = kl_weight, seed, outcome.steps
 
     def _batches(self, X: ArrayLike, samples: int = 1) -> Iterator[Tensor]:
         """Inputs as the network takes them, some at a time, on its device."""

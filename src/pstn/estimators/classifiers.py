@@ -56,7 +56,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
             the nearest value; "auto" is the background of images that have one, "border" otherwise.
         epochs: passes over the data; chosen by their number when None.
         batch_size: examples in a step; chosen by their number when None.
-        learning_rate: Adam's.
+        learning_rate: Adam's; chosen by the kind of data when None.
         localizer_rate: what it is multiplied with for the localizer.
         weight_decay: Adam's L2 term.
         early_stopping: hold data out, stop when they are no longer predicted better, and keep the best weights.
@@ -95,7 +95,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
         fill: Any = "auto",
         epochs: int | None = None,
         batch_size: int | None = None,
-        learning_rate: float = 1e-3,
+        learning_rate: float | None = None,
         localizer_rate: float = 0.1,
         weight_decay: float = 1e-4,
         early_stopping: bool = False,
@@ -212,7 +212,7 @@ class STNClassifier(Warping, ArrayClassifier):
         fill: what lies outside an input.
         epochs: passes over the data.
         batch_size: examples in a step.
-        learning_rate: Adam's.
+        learning_rate: Adam's; chosen by the kind of data when None.
         localizer_rate: what it is multiplied with for the localizer.
         weight_decay: Adam's L2 term.
         early_stopping: hold data out and stop when they are no longer predicted better.
@@ -238,7 +238,7 @@ class STNClassifier(Warping, ArrayClassifier):
         fill: Any = "auto",
         epochs: int | None = None,
         batch_size: int | None = None,
-        learning_rate: float = 1e-3,
+        learning_rate: float | None = None,
         localizer_rate: float = 0.1,
         weight_decay: float = 1e-4,
         early_stopping: bool = False,
@@ -292,7 +292,7 @@ class CNNClassifier(ArrayClassifier):
         width: channels of the first convolution.
         epochs: passes over the data.
         batch_size: examples in a step.
-        learning_rate: Adam's.
+        learning_rate: Adam's; chosen by the kind of data when None.
         weight_decay: Adam's L2 term.
         early_stopping: hold data out and stop when they are no longer predicted better.
         validation_fraction: the part to hold out.
@@ -315,7 +315,7 @@ class CNNClassifier(ArrayClassifier):
         width: int | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
-        learning_rate: float = 1e-3,
+        learning_rate: float | None = None,
         weight_decay: float = 1e-4,
         early_stopping: bool = False,
         validation_fraction: float = 0.2,

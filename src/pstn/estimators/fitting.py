@@ -89,7 +89,9 @@ class Outcome(NamedTuple):
     validation_curve: list[float]
     """The validation loss of each epoch, where there was early stopping."""
     optimiser: dict[str, Tensor] | None
-    """What `advance` goes on from; None before the first step."""
+    """The state that `advance` goes on from; None before the first step."""
+    steps: int
+    """How many steps the optimiser has taken."""
 
 
 def train(
@@ -129,7 +131,7 @@ def advance(
     seed: int,
     step: int,
     optimiser: dict[str, Tensor] | None,
-) -> tuple[Outcome, int]:
+) -> Outcome:
     """Take a trained network one pass over new data further, with the optimiser where it was.
 
     Args:
@@ -140,9 +142,6 @@ def advance(
         seed: of batches and samples.
         step: how many steps the optimiser has taken.
         optimiser: its state, from the last outcome; None for a fresh one.
-
-    Returns:
-        The outcome, and the optimiser's steps by now.
     """
     batch = schedule.recipe(len(data.y)).batch_size
     per_pass = len(data.y) // batch
@@ -154,7 +153,7 @@ def advance(
             population.load_tensors({**population.tensors(), **optimiser})
         population.progress.step, population.progress.epoch = passed * per_pass, passed
         population.fit()
-        return _outcome(population), population.progress.step
+        return _outcome(population)
 
 
 def thumb_kl_weight(examples: int) -> float:
@@ -231,4 +230,5 @@ def _outcome(population: Population) -> Outcome:
         [entry["loss"][0] for entry in history],
         [entry["valid_nll"][0] for entry in history if "valid_nll" in entry],
         kept,
+        population.progress.step,
     )
