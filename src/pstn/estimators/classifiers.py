@@ -14,7 +14,7 @@ from torch import Tensor
 from pstn._checks import require_choice, require_finite, require_nonnegative_number, require_positive_int
 from pstn.estimators.base import ArrayClassifier
 from pstn.estimators.design import Design
-from pstn.estimators.fitting import KL_WEIGHTS, Schedule, TrainingData, search_kl_weight, thumb_kl_weight
+from pstn.estimators.fitting import Schedule, TrainingData, search_kl_weight, thumb_kl_weight
 from pstn.estimators.layout import Layout
 from pstn.estimators.scaling import Scaling
 from pstn.estimators.warping import Warping
@@ -47,8 +47,8 @@ class PSTNClassifier(Warping, ArrayClassifier):
             "auto": a similarity for images, CPAB for series.
         kind: what (N, a, b) is: "image" (N, H, W), "series" (N, C, L), or "auto": images if both sides are at least 8
             and neither is more than 4 times the other.
-        kl_weight: w, the pull of the posterior towards the prior; "auto" tries `KL_WEIGHTS` on held-out data, all
-            candidates trained together, and takes the best.
+        kl_weight: w, the pull of the posterior towards the prior; "auto" tries a tenth, one and ten times what suits
+            this many digits, 1e-3 (30 / N)^0.8, on held-out data, all trained together, and takes the best.
         width: channels of the classifier's first convolution; chosen by the size of the input when None.
         train_samples: S in training.
         test_samples: S in prediction.
@@ -139,11 +139,11 @@ class PSTNClassifier(Warping, ArrayClassifier):
         if not isinstance(self.kl_weight, str):
             return self._kl_weight_without_search(len(data.y))
         require_choice("kl_weight (unless it is a number)", self.kl_weight, ("auto",))
-        best, losses = search_kl_weight(
+        losses = search_kl_weight(
             design, data, schedule, seed=seed, valid_fraction=self.validation_fraction, n_jobs=self.n_jobs
         )
-        self.kl_weight_losses_ = dict(zip(KL_WEIGHTS, losses, strict=True))
-        return best
+        self.kl_weight_losses_ = losses
+        return min(losses, key=lambda weight: losses[weight])
 
     def _kl_weight_without_search(self, examples: int) -> float:
         if isinstance(self.kl_weight, str):

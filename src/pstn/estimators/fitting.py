@@ -19,7 +19,6 @@ from pstn.estimators.design import Design
 from pstn.training import Member, Population, Recipe
 
 __all__ = [
-    "KL_WEIGHTS",
     "Outcome",
     "Schedule",
     "TrainingData",
@@ -29,8 +28,8 @@ __all__ = [
     "train",
 ]
 
-KL_WEIGHTS = (1e-4, 1e-3, 1e-2)
-"""What kl_weight="auto" tries."""
+# What kl_weight="auto" tries, in rules of thumb.
+_CANDIDATES = (0.1, 1.0, 10.0)
 
 # The search repeats its split this often where data are few, and one split alone would say little.
 _SPLITS, _ENOUGH = 3, 2000
@@ -168,8 +167,8 @@ def thumb_kl_weight(examples: int) -> float:
 
 def search_kl_weight(
     design: Design, data: TrainingData, schedule: Schedule, *, seed: int, valid_fraction: float, n_jobs: int | None
-) -> tuple[float, list[float]]:
-    """The best of `KL_WEIGHTS` on data held out, all candidates trained together.
+) -> dict[float, float]:
+    """The loss on held-out data with a tenth, one and ten times the rule of thumb's weight, all trained together.
 
     Args:
         design: what to train.
@@ -180,14 +179,15 @@ def search_kl_weight(
         n_jobs: processes, as joblib counts them.
 
     Returns:
-        The weight of the lowest validation loss, and the loss of each candidate: NaN if nothing could be held out.
+        The validation loss of each candidate; of the rule of thumb alone, NaN, if nothing could be held out.
     """
     count = _SPLITS if len(data.y) < _ENOUGH else 1
     splits = [stratified_indices(data.y, valid_fraction, seed=seed + k) for k in range(count)]
     if len(splits[0][1]) == 0:
-        return thumb_kl_weight(len(data.y)), [math.nan] * len(KL_WEIGHTS)
+        return {thumb_kl_weight(len(data.y)): math.nan}
+    candidates = [factor * thumb_kl_weight(len(data.y)) for factor in _CANDIDATES]
     # Candidates of one split share seed and start: they differ in w alone.
-    members = [schedule.member(seed + k, w, *split) for k, split in enumerate(splits) for w in KL_WEIGHTS]
+    members = [schedule.member(seed + k, w, *split) for k, split in enumerate(splits) for w in candidates]
     # Half the epochs show which candidate is best.
     full = schedule.recipe(len(splits[0][0]))
     epochs = math.ceil(full.epochs / 2)
@@ -196,8 +196,8 @@ def search_kl_weight(
     count = min(len(members), jobs.n_jobs if jobs.n_jobs > 0 else torch.get_num_threads())
     parts = [members[len(members) * j // count : len(members) * (j + 1) // count] for j in range(count)]
     losses = jobs(delayed(_validation_losses)(design, data, part, recipe, schedule.device) for part in parts)
-    means = np.reshape(np.concatenate(losses), (len(splits), len(KL_WEIGHTS))).mean(0)
-    return KL_WEIGHTS[int(np.argmin(means))], means.tolist()
+    means = np.reshape(np.concatenate(losses), (len(splits), len(candidates))).mean(0)
+    return dict(zip(candidates, means.tolist(), strict=True))
 
 
 def _validation_losses(
