@@ -269,6 +269,23 @@ def test_a_clone_is_unfitted_and_parameters_are_what_was_given():
     assert "affine" in fresh._repr_html_()
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("shape", [(24,), (8, 8)], ids=str)
+def test_what_a_gpu_learned_predicts_the_same_on_the_cpu(shape):
+    X, y = examples(shape, count=40)
+    classifier = quick(device="cuda", kl_weight="auto", epochs=5).fit(X, y)
+    there = classifier.predict_proba(X)
+    here = pickle.loads(pickle.dumps(classifier)).set_params(device="cpu")
+    np.testing.assert_allclose(here.predict_proba(X), there, atol=1e-3)
+    assert classifier.partial_fit(X, y).sample(X, 2).shape == (2, *X.shape)
+
+
+def test_a_failed_prediction_leaves_gradients_switched_on(fitted):
+    with pytest.raises(ValueError, match="NaN"):
+        fitted.predict(np.full((2, 24), np.nan))
+    assert torch.is_grad_enabled()
+
+
 def test_importing_pstn_imports_no_scikit_learn_and_a_missing_one_is_explained():
     code = (
         "import sys, pstn; assert 'sklearn' not in sys.modules; sys.modules['sklearn'] = None\n"

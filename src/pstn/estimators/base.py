@@ -191,6 +191,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
         """The probability of each class, (N, K) in the order of `classes_`, float32."""
         return np.exp(self.predict_log_proba(X))
 
+    @torch.no_grad()
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float32]:
         """The logarithm of `predict_proba`, (N, K), float32."""
         parts = [self._log_probs(x).cpu().numpy() for x in self._batches(X, getattr(self, "test_samples", 1))]
@@ -272,10 +273,9 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
         device = make_device(self.device)
         self.model_.to(device)
         count = max(1, _AT_ONCE // (samples * array[0].size))
-        with torch.inference_mode():
-            for at in range(0, len(array), count):
-                part = self.layout_.channels_first(array[at : at + count])
-                yield self.scaling_.apply(part).to(device)
+        for at in range(0, len(array), count):
+            part = self.layout_.channels_first(array[at : at + count])
+            yield self.scaling_.apply(part).to(device)
 
     def __getstate__(self) -> dict[str, Any]:
         """The network's weights as safetensors, everything else as it is."""

@@ -136,6 +136,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
         )  # fmt: skip
 
     def _find_kl_weight(self, design: Design, data: TrainingData, schedule: Schedule, seed: int) -> float:
+        self.kl_weight_losses_: dict[float, float] = {}
         if not isinstance(self.kl_weight, str):
             return self._kl_weight_without_search(len(data.y))
         require_choice("kl_weight (unless it is a number)", self.kl_weight, ("auto",))
@@ -168,6 +169,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
         noise = draw_noise(samples, shape, method="sobol", generator=source, device=x.device)
         return self.model_(x, noise=noise.expand(-1, len(x), -1))
 
+    @torch.no_grad()
     def uncertainty(self, X: ArrayLike) -> Uncertainty:
         """How unsure each prediction is, and how much of that comes from not knowing where to look.
 
@@ -178,6 +180,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
         parts = [(look.entropy.cpu().numpy(), look.mutual_information.cpu().numpy()) for look in looks]
         return Uncertainty(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
+    @torch.no_grad()
     def sample(self, X: ArrayLike, samples: int = 10, *, random_state: Any = None) -> NDArray[np.float32]:
         """Warped versions of each input, drawn from the transformations that the network holds possible.
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from joblib import effective_n_jobs
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.parallel import Parallel, delayed
 from torch import Tensor, nn
@@ -192,10 +193,11 @@ def search_kl_weight(
     full = schedule.recipe(len(splits[0][0]))
     epochs = math.ceil(full.epochs / 2)
     recipe = replace(full, epochs=epochs, lr_step=_settling(epochs), patience=None)
-    jobs = Parallel(n_jobs=n_jobs)
-    count = min(len(members), jobs.n_jobs if jobs.n_jobs > 0 else torch.get_num_threads())
+    count = min(len(members), effective_n_jobs(n_jobs))
     parts = [members[len(members) * j // count : len(members) * (j + 1) // count] for j in range(count)]
-    losses = jobs(delayed(_validation_losses)(design, data, part, recipe, schedule.device) for part in parts)
+    losses = Parallel(n_jobs=count)(
+        delayed(_validation_losses)(design, data, part, recipe, schedule.device) for part in parts
+    )
     means = np.reshape(np.concatenate(losses), (len(splits), len(candidates))).mean(0)
     return dict(zip(candidates, means.tolist(), strict=True))
 

@@ -8,6 +8,7 @@ from types import MethodType
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import TransformerMixin
 
@@ -39,6 +40,7 @@ class Warping(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore[mis
     """Adds `transform`; images have no columns, so that its output is always a plain array."""
 
     @parameter_too
+    @torch.no_grad()
     def transform(self, X: ArrayLike) -> NDArray[np.float32]:
         """Inputs as the network looks at them, under the mean of the transformation that it predicts.
 
