@@ -1,5 +1,7 @@
 """Probabilistic Spatial Transformer Networks: networks that learn where to look, and know how sure they are."""
 
+from typing import TYPE_CHECKING, Any
+
 from pstn import nn
 from pstn.nn import (
     PSTN,
@@ -41,6 +43,12 @@ from pstn.uncertainty import (
     reliability_curve,
 )
 from pstn.warp import warp
+
+if TYPE_CHECKING:
+    # Not in __all__: a star-import would need scikit-learn.
+    from pstn.estimators import CNNClassifier as CNNClassifier
+    from pstn.estimators import PSTNClassifier as PSTNClassifier
+    from pstn.estimators import STNClassifier as STNClassifier
 
 __all__ = [
     "CPAB",
@@ -85,3 +93,14 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+_ESTIMATORS = ("CNNClassifier", "PSTNClassifier", "STNClassifier")
+
+
+def __getattr__(name: str) -> Any:
+    """Load the estimators when they are asked for: they need scikit-learn, which not everybody has."""
+    if name in _ESTIMATORS:
+        from pstn import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

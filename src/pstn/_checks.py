@@ -18,6 +18,7 @@ __all__ = [
     "require_choice",
     "require_finite",
     "require_floating",
+    "require_nonnegative_number",
     "require_positive_int",
     "require_positive_number",
     "require_size",
@@ -105,6 +106,15 @@ def require_positive_number(name: str, value: Any) -> float:
         raise TypeError(f"{name} must be a number above 0, got {value!r}")
     if not 0 < value < math.inf:
         raise ValueError(f"{name} must be a finite number above 0, got {value}")
+    return float(value)
+
+
+def require_nonnegative_number(name: str, value: Any) -> float:
+    """Refuse anything but a finite number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{name} must be a finite number of at least 0, got {value!r}")
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be a finite number of at least 0, got {value}")
     return float(value)
 
 

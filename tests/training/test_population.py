@@ -485,3 +485,39 @@ def test_all_kinds_of_convolution_take_the_same_steps(case):
         rows.append(population.models()[1])
     assert largest_difference(*rows[:2]) < TOLERANCE
     assert largest_difference(*rows[1:]) < TOLERANCE
+
+
+def test_weights_count_examples_as_often_as_they_say():
+    x, y = images(8)
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(144, 4))
+    weights = torch.tensor([2.0, 2, 2, 2, 0, 0, 0, 0])
+    weighted = Population([linear], x, y, recipe=Recipe(epochs=5, batch_size=8), weights=weights)
+    halved = Population([linear], x[:4], y[:4], recipe=Recipe(epochs=5, batch_size=4))
+    weighted.fit()
+    halved.fit()
+    assert largest_difference(weighted.models()[0], linear) > 1e-3
+    assert largest_difference(weighted.models()[0], halved.models()[0]) < 1e-6
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_example_of_weight_zero_changes_nothing(count):
+    x, y = images(16)
+    weights = (torch.arange(16) % 2).float()
+    other = torch.where(weights[:, None, None, None] > 0, x, 1 - x)
+    trained = []
+    for data in (x, other):
+        models = [seeded(small_pstn, seed) for seed in range(count)]
+        members = make_members(count, kl_weight=0.1)
+        population = Population(models, data, y, members, Recipe(epochs=3, batch_size=8), weights=weights, groups=1)
+        population.fit()
+        trained.append(population.models())
+    assert all(largest_difference(a, b) < 1e-6 for a, b in zip(*trained, strict=True))
+    unweighted = Population([seeded(small_pstn, 0)], x, y, make_members(1, kl_weight=0.1), Recipe(3, 8))
+    unweighted.fit()
+    assert largest_difference(unweighted.models()[0], trained[0][0]) > 1e-4
+
+
+@pytest.mark.parametrize("weights", [torch.ones(7), torch.ones(8).long(), -torch.ones(8), torch.full((8,), torch.nan)])
+def test_weights_that_make_no_sense_are_refused(weights):
+    with pytest.raises(ValueError, match="weights must be"):
+        Population([small_cnn()], *images(8), weights=weights)

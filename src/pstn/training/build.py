@@ -87,7 +87,10 @@ def make_device(name: str) -> torch.device:
     """The device called `name`; "auto" takes a GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or another that torch knows, got {name!r}") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device must be one that is here, got {name!r}: torch finds no GPU")
     return device

@@ -55,6 +55,7 @@ class Group:
         recipe: how to train.
         steps_per_epoch: steps in one epoch.
         conv: how convolutions are computed: "library", "matmul" or "rows".
+        weights: (M,), how much each example counts; all the same when None.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Group:
         recipe: Recipe,
         steps_per_epoch: int,
         conv: ConvKind = "library",
+        weights: Tensor | None = None,
     ) -> None:
         device, seeds = x.device, [m.seed for m in members]
         self.members, self.recipe, self.steps_per_epoch = list(members), recipe, steps_per_epoch
@@ -83,13 +85,13 @@ class Group:
             rows, torch.zeros_like(rows), torch.zeros_like(rows),
             torch.ones(len(models), dtype=torch.bool, device=device), buffers,
         )  # fmt: skip
-        self.constants = self._constants(x, y)
+        self.constants = self._constants(x, y, [] if weights is None else [weights])
         batch = recipe.batch_size * recipe.accumulate
         subsets = [torch.arange(len(x)) if m.train is None else m.train for m in members]
         self._order = BatchOrder(seeds, subsets, batch, steps_per_epoch, device)
         self._keys = {name: stream_keys(seeds, name, device=device) for name in ("theta", "dropout", "augment")}
 
-    def _constants(self, x: Tensor, y: Tensor) -> Constants:
+    def _constants(self, x: Tensor, y: Tensor, weights: list[Tensor]) -> Constants:
         rows = self.state.rows
         rates = torch.zeros_like(rows)
         for row, member in enumerate(self.members):
@@ -101,7 +103,7 @@ class Group:
             return torch.tensor(values, dtype=torch.float32, device=rows.device)
 
         return Constants(
-            x, y, rates,
+            x, y, weights, rates,
             column([m.weight_decay for m in self.members])[:, None],
             column([m.kl_weight for m in self.members]),
             list(self.stack.frozen.values()), list(self.stack.shared.values()),

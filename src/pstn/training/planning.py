@@ -74,7 +74,9 @@ def inputs_per_step(model: nn.Module, recipe: Recipe) -> int:
     return recipe.batch_size * samples
 
 
-def check_population(models: Sequence[nn.Module], members: Sequence[Member], x: Tensor, y: Tensor) -> None:
+def check_population(
+    models: Sequence[nn.Module], members: Sequence[Member], x: Tensor, y: Tensor, weights: Tensor | None = None
+) -> None:
     """Refuse what cannot be trained together."""
     if not models:
         raise ValueError("models must hold at least one model, got none")
@@ -86,6 +88,13 @@ def check_population(models: Sequence[nn.Module], members: Sequence[Member], x: 
         raise ValueError(f"y must be int64 of shape ({len(x)},), got {y.dtype} of {tuple(y.shape)}")
     if not bool(torch.isfinite(x).all()):
         raise ValueError("x must be finite: clean or mask missing values before training")
+    if weights is not None:
+        if weights.shape != y.shape or not weights.is_floating_point():
+            raise ValueError(
+                f"weights must be floats of shape ({len(x)},), got {weights.dtype} of {tuple(weights.shape)}"
+            )
+        if not bool((torch.isfinite(weights) & (weights >= 0)).all()):
+            raise ValueError("weights must be finite and at least 0")
     for number, member in enumerate(members):
         for name in ("train", "valid"):
             subset = getattr(member, name)

@@ -94,6 +94,8 @@ class Population:
         compile: fuse small operations with torch.compile, which takes 10 to 30 s at the start; None does so on a CUDA
             device for runs that are long enough to gain by it.
         conv: how convolutions are computed, "library", "matmul" or "rows"; chosen by device and stack when None.
+        weights: (M,), how much each example counts in the training loss, at least 0; all 1 when None. Validation
+            counts every example once.
 
     Example:
         >>> from pstn.training import make_members
@@ -118,15 +120,17 @@ class Population:
         workers: bool | None = None,
         compile: bool | None = None,
         conv: ConvKind | None = None,
+        weights: Tensor | None = None,
     ) -> None:
         self.recipe = recipe or Recipe()
         self.members = [Member(seed=i) for i in range(len(models))] if members is None else list(members)
         self.device = torch.device(x.device if device is None else device)
-        check_population(models, self.members, x, y)
+        check_population(models, self.members, x, y, weights)
         check_validation(self.members, self.recipe)
         self.steps_per_epoch = count_steps(self.members, len(x), self.recipe)
         self._models = [copy.deepcopy(m).cpu() for m in models]
         x, y = x.to(self.device).contiguous(), y.to(self.device)
+        weights = None if weights is None else weights.to(self.device, torch.float32)
         self._touch(x)
         require_one_shape(self._models)
         count = groups or choose_groups(len(models), self.device, inputs_per_step(models[0], self.recipe))
@@ -137,7 +141,8 @@ class Population:
         self._spans = [slice(a, b) for a, b in pairwise(bounds)]
         kind = conv or choose_conv(-(-len(models) // count), self.device)
         self.groups = [
-            Group(self._models[s], self.members[s], x, y, self.recipe, self.steps_per_epoch, kind) for s in self._spans
+            Group(self._models[s], self.members[s], x, y, self.recipe, self.steps_per_epoch, kind, weights)
+            for s in self._spans
         ]
         self.progress = Progress(best=[math.inf] * len(models), waited=[0] * len(models))
         work = self.recipe.epochs * self.steps_per_epoch * len(models)
