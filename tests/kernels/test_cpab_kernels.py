@@ -14,6 +14,7 @@ SCRIPT = """
 import torch
 from pstn import CPAB
 from torch.func import functional_call, grad, stack_module_state, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
@@ -53,6 +54,18 @@ def batch(settings):
     call = lambda p, b, t: functional_call(models[0], (p, b), (t, points[0]))
     models[0].forward = models[0].apply
     close(vmap(call)(parameters, buffers, theta), twin.apply(theta, points[0]), 1e-5)
+
+def traced(settings, size):
+    # A trace holds the kernels: it gives what they do at another theta too, for one model and under vmap.
+    family = CPAB(**settings, backend="triton").to(device)
+    loss = lambda t: family.grid(t, size).square().sum()
+    theta = (torch.randn(3, family.dim) * 0.3).to(device)
+    def alone(theta):
+        theta = theta.detach().requires_grad_()
+        return torch.autograd.grad(loss(theta), theta)[0]
+    for function in (alone, vmap(grad(loss))):
+        program = make_fx(function)(theta)
+        close(program(2 * theta), function(2 * theta), 1e-6)
 """
 
 CASES = {
@@ -66,6 +79,7 @@ for scale in (0.0, 1.0): compare({"tess": (3, 3)}, scale, 30, 3)
 compare({"tess": (2, 1), "zero_boundary": False}, 1.0, 30, 4)
 """,
     "batched plane": 'batch({"tess": (2, 2)})',
+    "traced": 'traced({"tess": 5}, (7,)); traced({"tess": (2, 1)}, (3, 2))',
 }
 
 

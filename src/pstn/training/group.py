@@ -189,13 +189,17 @@ def precision_flags(recipe: Recipe, *, tune: bool = False) -> Iterator[None]:
 
     Args:
         recipe: says which precision.
-        tune: let cuDNN try its kernels instead of guessing; at shapes this small its guesses can be far off.
+        tune: let cuDNN try all of its kernels instead of guessing; at shapes this small its guesses can be far off.
     """
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = (matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark)
+    limit = cudnn.benchmark_limit if tune else 0
     matmul.allow_tf32 = cudnn.allow_tf32 = recipe.precision == "tf32"
-    cudnn.benchmark = cudnn.benchmark or tune
+    if tune:
+        cudnn.benchmark, cudnn.benchmark_limit = True, 0
     try:
         yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+        if tune:
+            cudnn.benchmark_limit = limit

@@ -2,28 +2,64 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
+from pstn.nn.classifier import TransformerClassifier
 from pstn.training.convolution import ConvKind
 from pstn.training.recipe import Member, Recipe
 
-__all__ = ["check_population", "choose_conv", "choose_groups", "count_steps"]
+__all__ = [
+    "check_population",
+    "choose_compile",
+    "choose_conv",
+    "choose_groups",
+    "count_steps",
+    "inputs_per_step",
+]
 
 
-def choose_groups(models: int, device: torch.device) -> int:
-    """Into how many stacks to split a population."""
+# On CUDA, inputs that one model's classifier reads in a step, from which on the model fills the device by itself.
+# Measured on an H200 (benchmarks/training.py): a stack of 5 is the faster at 8 inputs, 5 streams at 160 and at 640.
+_FILLS_DEVICE = 100
+# Compiling takes about 15 s and saves a third of each step, which is near 1 ms or below.
+_WORTH_COMPILING = 40_000
+
+
+def choose_groups(models: int, device: torch.device, inputs: int) -> int:
+    """Into how many stacks to split a population.
+
+    Args:
+        models: how many there are.
+        device: where they train.
+        inputs: how many inputs a model's classifier reads in one step: batch size times samples.
+    """
     if device.type == "cuda":
-        return 1  # measured on an H200 (benchmarks/training.py): one stack is faster than streams from two models on
+        return models if inputs >= _FILLS_DEVICE else 1
     return min(models, os.cpu_count() or 1)
 
 
 def choose_conv(stacked: int, device: torch.device) -> ConvKind:
     """How a stack of this many models computes its convolutions."""
     return "matmul" if device.type == "cuda" and stacked > 1 else "library"
+
+
+def choose_compile(steps: int, device: torch.device) -> bool:
+    """Whether to compile the step of a run this long."""
+    if device.type != "cuda" or steps < _WORTH_COMPILING:
+        return False
+    return importlib.util.find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))
+
+
+def inputs_per_step(model: nn.Module, recipe: Recipe) -> int:
+    """How many inputs a model's classifier reads in one pass: batch size times samples."""
+    drawn = model.train_samples if isinstance(model, TransformerClassifier) else 1
+    return recipe.batch_size * (recipe.samples or drawn)
 
 
 def check_population(models: Sequence[nn.Module], members: Sequence[Member], x: Tensor, y: Tensor) -> None:

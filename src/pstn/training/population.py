@@ -16,7 +16,14 @@ from torch import Tensor, nn
 from pstn.training.convolution import ConvKind
 from pstn.training.group import Group
 from pstn.training.noise import stream_keys
-from pstn.training.planning import check_population, choose_conv, choose_groups, count_steps
+from pstn.training.planning import (
+    check_population,
+    choose_compile,
+    choose_conv,
+    choose_groups,
+    count_steps,
+    inputs_per_step,
+)
 from pstn.training.program import METRICS
 from pstn.training.recipe import Member, Recipe
 from pstn.training.runners import LocalRunner, Runner, WorkerRunner
@@ -84,7 +91,8 @@ class Population:
         device: where to train; where `x` is when not given.
         groups: into how many stacks the models are split; chosen by device and number when None.
         workers: on the CPU, whether each stack has a process of its own; None decides by the amount of work.
-        compile: fuse small operations with torch.compile; costs a minute or so at the start.
+        compile: fuse small operations with torch.compile, which takes 10 to 30 s at the start; None does so on a CUDA
+            device for runs that are long enough to gain by it.
         conv: how convolutions are computed, "library" or "matmul"; chosen by device and stack when None.
 
     Example:
@@ -108,7 +116,7 @@ class Population:
         device: torch.device | str | None = None,
         groups: int | None = None,
         workers: bool | None = None,
-        compile: bool = False,
+        compile: bool | None = None,
         conv: ConvKind | None = None,
     ) -> None:
         self.recipe = recipe or Recipe()
@@ -116,11 +124,12 @@ class Population:
         self.device = torch.device(x.device if device is None else device)
         check_population(models, self.members, x, y)
         self.steps_per_epoch = count_steps(self.members, len(x), self.recipe)
-        self._models, self._compile = [copy.deepcopy(m).cpu() for m in models], compile
+        self._models = [copy.deepcopy(m).cpu() for m in models]
+        self._compile = choose_compile(self.total_steps, self.device) if compile is None else compile
         x, y = x.to(self.device).contiguous(), y.to(self.device)
         self._touch(x)
         require_one_shape(self._models)
-        count = groups or choose_groups(len(models), self.device)
+        count = groups or choose_groups(len(models), self.device, inputs_per_step(models[0], self.recipe))
         if not 1 <= count <= len(models):
             raise ValueError(f"groups must lie between 1 and the number of models, {len(models)}, got {groups}")
         bounds = [len(models) * g // count for g in range(count + 1)]

@@ -72,7 +72,9 @@ class TrainSettings:
     loss_limit: float = _setting(1e4, "A loss above it stops the model.")
     device: str = _setting("auto", "auto, cpu, cuda, cuda:1, ...")
     groups: int | None = _setting(None, "Into how many stacks the models are split; chosen when not given.")
-    compile: bool = _setting(False, "Fuse small operations with torch.compile; costs a minute or so at the start.")
+    compile: bool | None = _setting(
+        None, "Fuse small operations with torch.compile, 10 to 30 s at the start; long runs on CUDA do when not given."
+    )
     save_every: float = _setting(30.0, "Seconds between checkpoints.")
 
     def __post_init__(self) -> None:

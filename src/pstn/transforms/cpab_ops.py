@@ -146,6 +146,11 @@ def _fold_points(size: int, dim: int | None, points: Tensor, count: int) -> Tens
     return first.reshape(-1, *first.shape[2:]).contiguous()
 
 
+def _traced() -> bool:
+    """Whether a tracer watches: it records operators, and would not see the launch of a kernel."""
+    return torch._C._len_torch_dispatch_stack() > 0
+
+
 class _Pull(torch.autograd.Function):
     """A backward pass; torch.func records what a backward pass does, as if to differentiate it again."""
 
@@ -172,6 +177,8 @@ class _Pull(torch.autograd.Function):
 def _run_line(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
     from pstn.kernels.cpab1d import flow1d_forward
 
+    if _traced():
+        return _line(theta, nodal, points, closed)
     return flow1d_forward(theta, nodal, points, closed)
 
 
@@ -180,6 +187,8 @@ def _run_line_pull(
 ) -> tuple[Tensor, Tensor]:
     from pstn.kernels.cpab1d import flow1d_backward
 
+    if _traced():
+        return _line_pull(grad.contiguous(), theta, nodal, points, closed, to_points)
     return flow1d_backward(grad.contiguous(), theta, nodal, points, closed, to_points)
 
 
@@ -279,6 +288,8 @@ class _PlainLine(torch.autograd.Function):
 def _run_plane(
     velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool, kernel: bool
 ) -> tuple[Tensor, Tensor]:
+    if _traced():
+        return _plane(velocities, points, nx, ny, closed, jacobian, kernel)
     if kernel:
         from pstn.kernels.cpab2d import flow2d_forward
 
@@ -290,6 +301,8 @@ def _run_plane(
 def _run_plane_pull(
     adjoint: Tensor, velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, kernel: bool
 ) -> Tensor:
+    if _traced():
+        return _plane_pull(adjoint.contiguous(), velocities, points, nx, ny, closed, kernel)
     if kernel:
         from pstn.kernels.cpab2d import flow2d_backward
 
