@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pstn.app.commands import register as register_page
 from pstn.data.commands import app as data_app
 from pstn.training.commands import register as register_training
 
@@ -23,6 +24,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data", help="Data sets: what is known, fetch one, verify files, look at them.")
 
 register_training(app)
+register_page(app)
 
 
 def _print_version(wanted: bool) -> None:
