@@ -15,6 +15,7 @@ _EXTRAS = {
     "PIL": "data",
     "pooch": "data",
     "yaml": "train",
+    "gradio": "app",
     "optuna": "sweep",
     "lightning": "lightning",
     "huggingface_hub": "hub",

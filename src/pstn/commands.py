@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pstn.app.commands import register as register_page
 from pstn.command_errors import plain_errors
 from pstn.data.commands import app as data_app
 from pstn.experiments.commands import register as register_experiments
@@ -28,6 +29,7 @@ app.add_typer(data_app, name="data", help="Data sets: what is known, fetch one, 
 register_training(app)
 register_experiments(app)
 register_models(app)
+register_page(app)
 
 
 def _print_version(wanted: bool) -> None:

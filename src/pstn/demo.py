@@ -17,7 +17,7 @@ from pstn.nn import PSTN, About, Shareable, TransformerClassifier, mnist_cnn, mn
 from pstn.objective import elbo_loss
 from pstn.training import single as training
 
-__all__ = ["DEMO_MODELS", "DemoData", "DemoModel", "Score", "demo_data", "evaluate", "train"]
+__all__ = ["DEMO_MODELS", "DemoData", "DemoModel", "Score", "demo_about", "demo_data", "evaluate", "train"]
 
 _MEAN, _STD = 0.1307, 0.3081
 _KL_WEIGHT = 3e-4  # the paper's choice for 100 images
@@ -123,7 +123,7 @@ def evaluate(model: nn.Module, data: DemoData, seconds: float = 0.0) -> Score:
     return Score(*training.evaluate(model, [(data.test_x, data.test_y)], generator=fixed), seconds)
 
 
-def _about(score: Score, seed: int) -> About:
+def demo_about(score: Score, seed: int) -> About:
     """What belongs to a model of the demo beside its weights."""
     metrics = {"accuracy": score.accuracy, "nll": score.nll, "ece": score.calibration_error}
     return About(
@@ -158,7 +158,7 @@ def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 
                 progress=lambda loss, task=tasks[name]: bars.update(task, advance=1, loss=loss),  # type: ignore[misc]
             )  # fmt: skip
             scores[name] = evaluate(trained[name], data, time.perf_counter() - start)
-            trained[name].save_pretrained(folder / name, about=_about(scores[name], seed))
+            trained[name].save_pretrained(folder / name, about=demo_about(scores[name], seed))
     table = Table("", "accuracy", "NLL", "calibration error", "seconds")
     for name, score in scores.items():
         row = (f"{score.accuracy:.1%}", f"{score.nll:.3f}", f"{score.calibration_error:.3f}", f"{score.seconds:.0f}")
