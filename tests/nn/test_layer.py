@@ -244,3 +244,11 @@ def test_a_nan_posterior_says_which_head(head):
     getattr(layer, f"{head}_head").last.bias.data[1] = float("nan")
     with pytest.raises(ValueError, match=f"the {head} head diverged"):
         layer(x)
+
+
+@pytest.mark.parametrize("transform", [pstn.Similarity(), pstn.Affine(), pstn.Crop()], ids=repr)
+def test_the_warp_reads_the_coordinates_of_all_samples_where_they_are(transform):
+    layer = pstn.SpatialTransformer(transform, pstn.nn.ConvLocalizer(1, (12, 12), (2,)))
+    theta = torch.randn(3, 5, transform.dim)
+    grid = layer.grid(theta.transpose(0, 1), (12, 12))
+    assert grid.reshape(5, 3 * 12, 12, 2).data_ptr() == grid.data_ptr()
