@@ -485,3 +485,36 @@ def test_all_kinds_of_convolution_take_the_same_steps(case):
         rows.append(population.models()[1])
     assert largest_difference(*rows[:2]) < TOLERANCE
     assert largest_difference(*rows[1:]) < TOLERANCE
+
+
+@pytest.mark.slow
+def test_long_runs_together_and_alone_agree_in_distribution():
+    """Rounding makes long runs drift apart one by one; as a whole they must be alike.
+
+    Twenty models train as one stack, and twenty of the same design with other seeds one by one. With 20 against 20 a
+    Kolmogorov-Smirnov test at 1% rejects from a distance of 0.5 on: were one of the ways biased by more than about a
+    standard deviation between seeds, it would show.
+    """
+    from scipy.stats import ks_2samp
+
+    digits = pstn.data.load_digits("train")
+    x, y, count = digits.x[:600], digits.y[:600], 20
+    recipe = Recipe(epochs=12, batch_size=10)
+
+    def models(first: int) -> list[nn.Module]:
+        return [seeded(pstn.nn.mnist_pstn, first + i) for i in range(count)]
+
+    def members(first: int) -> list[Member]:
+        return make_members(count, seed=list(range(first, first + count)), kl_weight=1e-3, train=torch.arange(100))
+
+    together = Population(models(0), x, y, members(0), recipe, groups=1, workers=False)
+    together.fit()
+    found = {"together": together.evaluate(x[100:], y[100:]), "alone": {"nll": [], "accuracy": [], "ece": []}}
+    for model, member in zip(models(count), members(count), strict=True):
+        alone = Population([model], x, y, [member], recipe, workers=False)
+        alone.fit()
+        for name, values in alone.evaluate(x[100:], y[100:]).items():
+            found["alone"][name] += values
+    assert min(found["together"]["accuracy"]) > 0.2  # they have learned something
+    for name in ("nll", "accuracy"):
+        assert ks_2samp(found["together"][name], found["alone"][name]).pvalue > 0.01
