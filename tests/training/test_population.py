@@ -497,7 +497,9 @@ def test_long_runs_together_and_alone_agree_in_distribution():
     """
     from scipy.stats import ks_2samp
 
-    digits = pstn.data.load_digits("train")
+    from pstn.data import load_digits
+
+    digits = load_digits("train")
     x, y, count = digits.x[:600], digits.y[:600], 20
     recipe = Recipe(epochs=12, batch_size=10)
 

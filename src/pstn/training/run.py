@@ -210,4 +210,10 @@ def evaluate_run(folder: str | Path, data: str | None = None, samples: int | Non
     test = source.test if data is None else load_source(data).test
     if test is None:
         raise SettingsError(f"{data or settings.data} has no test part")
+    known = source.x if source.test is None else source.test[0]
+    if test[0].shape[1:] != known.shape[1:] or int(test[1].max()) >= source.classes:
+        raise SettingsError(
+            f"data must hold inputs of shape {tuple(known.shape[1:])} in at most {source.classes} classes, as the "
+            f"run's models do, got {tuple(test[0].shape[1:])} in {int(test[1].max()) + 1}"
+        )
     return score_models(models, *test, samples=samples, seeds=[settings.seed + i for i in range(settings.models)])
