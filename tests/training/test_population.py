@@ -306,6 +306,25 @@ def test_validation_does_not_hang_on_neighbours_or_batches():
     assert together.evaluate(x, y, batch=5)["nll"] == pytest.approx(together.evaluate(x, y)["nll"], abs=1e-6)
 
 
+def test_evaluating_many_models_takes_fewer_examples_at_a_time(monkeypatch):
+    from pstn.training.group import Group
+
+    (x, y), models, seen = images(16), [seeded(small_pstn, i) for i in range(2)], []
+    real = Group.log_probs
+
+    def spy(self, x, *arguments, **options):
+        seen.append(len(x))
+        return real(self, x, *arguments, **options)
+
+    population = Population(models, x, y, recipe=recipe(), groups=1)
+    expected = population.evaluate(x, y)["nll"]
+    monkeypatch.setattr(Group, "log_probs", spy)
+    # Two models, ten samples, 144 pixels: room for six examples.
+    monkeypatch.setattr("pstn.training.scoring._INPUT", {"cpu": 2 * 10 * 144 * 6})
+    assert population.evaluate(x, y)["nll"] == pytest.approx(expected, abs=1e-6)
+    assert seen == [6, 6, 4]
+
+
 def test_validation_examples_are_changed_as_training_examples_are():
     x, y = images(16)
     members = make_members(2, train=torch.arange(8), valid=torch.arange(8, 16))

@@ -291,7 +291,7 @@ class Population:
             x: (M, C, *size).
             y: (M,).
             samples: S; the models' own `test_samples` when None.
-            batch: examples at a time.
+            batch: examples at a time, at most; fewer where all models together would take too much memory.
             best: with early stopping, at their lowest validation loss rather than at the last step.
 
         Returns:
