@@ -14,7 +14,6 @@ project_copyright = "Apache-2.0; the shipped data have their own terms"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_static"]
-suppress_warnings = ["config.cache"]
 
 html_theme = "furo"
 html_title = "pstn"
