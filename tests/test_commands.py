@@ -20,18 +20,17 @@ def test_help_and_version():
     assert run("--version").output.strip() == pstn.__version__
 
 
-def test_demo_prints_a_table_and_saves_a_picture_and_weights(tmp_path):
+def test_demo_prints_a_table_and_saves_a_picture_and_models(tmp_path):
     result = run("demo", "--out", str(tmp_path), "--epochs", "1", "--images", "20")
     assert result.exit_code == 0, result.output
     for word in ("CNN", "STN", "P-STN", "accuracy", "NLL", "calibration error", "seconds"):
         assert word in result.output
     assert (tmp_path / "looks.png").read_bytes().startswith(b"\x89PNG")
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "cnn.safetensors",
-        "looks.png",
-        "pstn.safetensors",
-        "stn.safetensors",
-    ]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cnn", "looks.png", "pstn", "stn"]
+    for name in ("cnn", "stn", "pstn"):
+        about = pstn.from_pretrained(tmp_path / name).about
+        assert about.metrics.keys() == {"accuracy", "nll", "ece"}
+        assert f"{about.metrics['accuracy']:.1%}" in result.output
 
 
 def test_a_mistake_is_one_line_and_a_non_zero_exit(tmp_path):

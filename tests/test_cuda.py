@@ -92,3 +92,39 @@ def test_a_training_step_is_captured_as_a_graph(options):
         losses.append(loss.item())
     assert losses[-1] < losses[0]
     assert len(set(losses)) > 40
+
+
+def test_cpab_on_the_line_is_deterministic():
+    """Its kernel adds up in a fixed order, and is used where torch may use nothing else."""
+    family = pstn.CPAB(tess=10).cuda()
+    theta = (torch.randn(300, 9, generator=torch.Generator().manual_seed(0)) * 0.5).cuda().requires_grad_()
+
+    def gradient():
+        return torch.autograd.grad(family.grid(theta, 1000).square().sum(), theta)[0]
+
+    free = gradient()
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.equal(gradient(), free)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_cpab_of_a_large_picture():
+    family = pstn.CPAB(tess=(2, 2)).cuda()
+    theta = torch.full((1, family.dim), 0.1, device="cuda", requires_grad=True)
+    grid = family.grid(theta, (1500, 1500))
+    twin = pstn.CPAB(tess=(2, 2), backend="torch").grid(theta.detach().cpu(), (1500, 1500))
+    torch.testing.assert_close(grid.detach().cpu(), twin, rtol=0, atol=1e-5)
+    grid.sum().backward()
+    assert theta.grad.isfinite().all()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_cpab_on_a_device_that_is_not_the_current_one():
+    for tess, size in ((10, 50), ((3, 3), (8, 8))):
+        family = pstn.CPAB(tess=tess).to("cuda:1")
+        theta = torch.full((4, family.dim), 0.1, device="cuda:1", requires_grad=True)
+        grid = family.grid(theta, size)
+        grid.sum().backward()
+        torch.testing.assert_close(grid.detach().cpu(), pstn.CPAB(tess=tess).grid(theta.detach().cpu(), size))

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SLOW = {"README.md"}  # it trains a model
+SLOW = {"README.md", "estimators.md"}  # they train models
 
 
 BLOCK = re.compile(r"^(<!-- not run: [^\n]+ -->\n)?```python\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)

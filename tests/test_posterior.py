@@ -199,3 +199,40 @@ def test_bad_arguments_are_named(make, error, message):
 
 def good():
     return pstn.Posterior(torch.zeros(3), torch.ones(3))
+
+
+def shared_precision(alpha=1.0, count=4000):
+    """Three parameters with one precision per input."""
+    return pstn.Posterior(torch.zeros(count, 3), torch.full((count, 1), 0.5), alpha)
+
+
+def test_parameters_of_one_precision_are_each_student_t():
+    theta = shared_precision().rsample(1, generator=generator())[0]
+    for d in range(3):
+        result = stats.kstest(theta[:, d].numpy(), "t", args=(2.0, 0.0, math.sqrt(0.5)))
+        assert result.pvalue > 0.01, (d, result)
+
+
+def test_one_precision_makes_parameters_go_far_out_together():
+    # The squared length of D parameters with one precision, over D and the squared scale, is F(D, 2 alpha).
+    theta = shared_precision(alpha=2.0).rsample(1, generator=generator())[0]
+    length = theta.square().sum(-1) / 3 / (0.5 / 2.0)
+    assert stats.kstest(length.numpy(), "f", args=(3, 4)).pvalue > 0.01
+    apart = pstn.Posterior(torch.zeros(4000, 3), torch.full((4000, 3), 0.5), 2.0)
+    length = apart.rsample(1, generator=generator())[0].square().sum(-1) / 3 / (0.5 / 2.0)
+    assert stats.kstest(length.numpy(), "f", args=(3, 4)).pvalue < 0.01
+
+
+@pytest.mark.parametrize("alpha", [1.0, 2.5])
+def test_the_density_with_one_precision_is_the_multivariate_students(alpha):
+    q = pstn.Posterior(torch.tensor([[0.1, -0.2, 0.3]]), torch.tensor([[0.4]]), alpha)
+    theta = torch.tensor([[0.5, -1.0, 2.0]])
+    expected = stats.multivariate_t(q.loc[0].numpy(), 0.4 / alpha, df=2 * alpha).logpdf(theta[0].numpy())
+    assert float(q.log_prob(theta).sum()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_one_precision_has_one_divergence():
+    q = shared_precision(count=5)
+    each = pstn.Posterior(torch.zeros(5, 3), torch.full((5, 3), 0.5))
+    assert q.kl().shape == (5, 1)
+    torch.testing.assert_close(q.kl().mean(), each.kl().mean())

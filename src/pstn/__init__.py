@@ -1,7 +1,19 @@
 """Probabilistic Spatial Transformer Networks: networks that learn where to look, and know how sure they are."""
 
+from typing import TYPE_CHECKING, Any
+
 from pstn import nn
-from pstn.nn import PSTN, STN, Prediction, SpatialTransformer, TransformerOutput, wrap
+from pstn.nn import (
+    PSTN,
+    STN,
+    About,
+    Prediction,
+    SpatialTransformer,
+    TransformerOutput,
+    from_pretrained,
+    load_weights,
+    wrap,
+)
 from pstn.noise import draw_noise
 from pstn.objective import elbo_loss
 from pstn.posterior import PointPosterior, Posterior
@@ -32,10 +44,17 @@ from pstn.uncertainty import (
 )
 from pstn.warp import warp
 
+if TYPE_CHECKING:
+    # Not in __all__: a star-import would need scikit-learn.
+    from pstn.estimators import CNNClassifier as CNNClassifier
+    from pstn.estimators import PSTNClassifier as PSTNClassifier
+    from pstn.estimators import STNClassifier as STNClassifier
+
 __all__ = [
     "CPAB",
     "PSTN",
     "STN",
+    "About",
     "Affine",
     "Compose",
     "Crop",
@@ -61,6 +80,8 @@ __all__ = [
     "evaluate",
     "fit",
     "from_pixels",
+    "from_pretrained",
+    "load_weights",
     "make_transform",
     "mutual_information",
     "negative_log_likelihood",
@@ -72,3 +93,14 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+_ESTIMATORS = ("CNNClassifier", "PSTNClassifier", "STNClassifier")
+
+
+def __getattr__(name: str) -> Any:
+    """Load the estimators when they are asked for: they need scikit-learn, which not everybody has."""
+    if name in _ESTIMATORS:
+        from pstn import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,9 +14,11 @@ from torch import Tensor
 
 __all__ = [
     "is_transformed",
+    "overwritable",
     "require_choice",
     "require_finite",
     "require_floating",
+    "require_nonnegative_number",
     "require_positive_int",
     "require_positive_number",
     "require_size",
@@ -50,6 +52,14 @@ def values_readable(*tensors: Tensor) -> bool:
             return False
     on_cuda = any(tensor.is_cuda for tensor in tensors)
     return not (on_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def overwritable(tensor: Tensor) -> bool:
+    """Whether a tensor that nobody else holds may be changed in place: it takes part in no gradient and no capture.
+
+    In a prediction, each large tensor that is not made anew saves as much time as the arithmetic on it takes.
+    """
+    return not tensor.requires_grad and values_readable(tensor)
 
 
 def is_transformed(tensor: Tensor) -> bool:
@@ -99,6 +109,15 @@ def require_positive_number(name: str, value: Any) -> float:
     return float(value)
 
 
+def require_nonnegative_number(name: str, value: Any) -> float:
+    """Refuse anything but a finite number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{name} must be a finite number of at least 0, got {value!r}")
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be a finite number of at least 0, got {value}")
+    return float(value)
+
+
 def require_choice(name: str, value: Any, accepted: Sequence[Any]) -> None:
     """Refuse anything that is not among `accepted`."""
     if value not in accepted:
@@ -107,7 +126,9 @@ def require_choice(name: str, value: Any, accepted: Sequence[Any]) -> None:
 
 def require_size(name: str, size: Any, ndim: int) -> tuple[int, ...]:
     """Return `size` as a tuple of `ndim` whole numbers of at least 1; a bare number will do for one axis."""
-    extents = size
+    extents = (size,) if type(size) is int else size
+    if type(extents) is tuple and len(extents) == ndim and all(type(n) is int and n > 0 for n in extents):
+        return extents  # the usual case, without the cost of looking closer
     if isinstance(size, (int, torch.SymInt, np.integer)) and not isinstance(size, bool):
         extents = (size,)
     elif isinstance(size, np.ndarray):

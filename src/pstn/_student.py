@@ -1,4 +1,4 @@
-"""The Student-t quantile function, in torch: closed form for two degrees of freedom, a table for any other."""
+"""The Student-t distribution: its quantiles in torch, closed form for two degrees of freedom, a table for any other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["student_t_quantile", "uniform_bounds"]
+__all__ = ["student_t_quantile", "student_t_tails", "uniform_bounds"]
 
 _Array = npt.NDArray[np.float64]
 
@@ -56,6 +56,11 @@ def student_t_quantile(u: Tensor, df: float) -> Tensor:
     height = knots[at] * (1 + 2 * f) * g**2 + knots[at + 1] * (1 + 2 * g) * f**2
     height = height + step * (slopes[at] * f * g**2 - slopes[at + 1] * g * f**2)
     return torch.where(u < 0.5, -torch.sinh(height), torch.sinh(height))
+
+
+def student_t_tails(t: float, df: float) -> float:
+    """The probability that a standard Student-t variable is further from 0 than `t`: the p of a two-sided test."""
+    return float(_regularised_beta(np.asarray(df / (df + t * t)), df / 2))
 
 
 def _table_on(df: float, device: str) -> Tensor:

@@ -15,8 +15,12 @@ _EXTRAS = {
     "PIL": "data",
     "pooch": "data",
     "yaml": "train",
+    "gradio": "app",
     "optuna": "sweep",
     "lightning": "lightning",
+    "huggingface_hub": "hub",
+    "onnx": "onnx",
+    "onnxscript": "onnx",
 }
 
 

@@ -7,7 +7,11 @@ from typing import Annotated
 
 import typer
 
+from pstn.app.commands import register as register_page
+from pstn.command_errors import plain_errors
 from pstn.data.commands import app as data_app
+from pstn.experiments.commands import register as register_experiments
+from pstn.model_commands import register as register_models
 from pstn.training.commands import register as register_training
 
 __all__ = ["app"]
@@ -23,6 +27,9 @@ app = typer.Typer(
 app.add_typer(data_app, name="data", help="Data sets: what is known, fetch one, verify files, look at them.")
 
 register_training(app)
+register_experiments(app)
+register_models(app)
+register_page(app)
 
 
 def _print_version(wanted: bool) -> None:
@@ -44,20 +51,51 @@ def main(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the picture and the weights.")] = Path("pstn-demo"),
+    out: Annotated[Path, typer.Option(help="Folder for the picture and the models.")] = Path("pstn-demo"),
     images: Annotated[int, typer.Option(help="Training images, a multiple of 10.")] = 100,
     epochs: Annotated[int, typer.Option(help="Passes over them; the paper has 600.", min=1)] = 300,
     seed: Annotated[int, typer.Option(help="Of the subset, the weights, the batches and the samples.")] = 0,
 ) -> None:
-    """Train a CNN, an STN and a P-STN on 100 real digits, compare them, draw what the P-STN looks at."""
+    """Train a CNN, an STN and a P-STN on 100 real digits, compare them, draw what the P-STN looks at.
+
+    For example, quickly, and then asking one of the models:
+
+        pstn demo --epochs 50
+
+        pstn show pstn-demo/pstn IMAGE
+
+    Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
+    """
     import torch
 
     from pstn.demo import run_demo
 
     # Networks this small lose more to handing work between threads than they gain.
     torch.set_num_threads(1)
-    try:
+    with plain_errors():
         run_demo(out, images=images, epochs=epochs, seed=seed)
-    except (ValueError, OSError) as error:
-        typer.echo(f"pstn demo: {error}", err=True)
-        raise typer.Exit(2) from None
+
+
+@app.command()
+def report(
+    results: Annotated[Path, typer.Argument(help="Folder of result files, as `pstn reproduce` writes them.")] = Path(
+        "results"
+    ),
+    out: Annotated[Path, typer.Option(help="Folder for the two pages and the figures.")] = Path("report"),
+    docs: Annotated[
+        Path | None, typer.Option(help="Write the measured part of the pages in this folder instead of a report.")
+    ] = None,
+) -> None:
+    """Turn result files into one page of tables beside the paper's and figures, as HTML and as Markdown."""
+    from pstn.experiments.studies import INTRODUCTION, STUDIES, TITLE
+    from pstn.report.command import outcome_in_words
+    from pstn.report.page import update_pages, write_report
+
+    with plain_errors():
+        if docs is None:
+            done = write_report(results, STUDIES, out, title=TITLE, introduction=INTRODUCTION)
+        else:
+            done = update_pages(results, STUDIES, docs)
+    for line in outcome_in_words(done):
+        typer.echo(line)
+    typer.echo(f"Written: {', '.join(str(path) for path in done.files if path.suffix in ('.html', '.md'))}")

@@ -13,13 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pstn.data import load_digits
-from pstn.nn import PSTN, TransformerClassifier, mnist_cnn, mnist_pstn, mnist_stn
+from pstn.nn import PSTN, About, Shareable, TransformerClassifier, mnist_cnn, mnist_pstn, mnist_stn
 from pstn.objective import elbo_loss
 from pstn.training import single as training
 
-__all__ = ["DEMO_MODELS", "DemoData", "DemoModel", "Score", "demo_data", "evaluate", "train"]
+__all__ = ["DEMO_MODELS", "DemoData", "DemoModel", "Score", "demo_about", "demo_data", "evaluate", "train"]
 
 _MEAN, _STD = 0.1307, 0.3081
+_KL_WEIGHT = 3e-4  # the paper's choice for 100 images
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class DemoModel:
     """One column of the comparison: how the model is made, and its learning rate in the paper's MNIST experiment."""
 
     label: str
-    make: Callable[[], nn.Module]
+    make: Callable[[], Shareable]
     lr: float
 
 
@@ -84,17 +85,17 @@ def train(
     data: DemoData,
     *,
     epochs: int,
-    kl_weight: float = 3e-4,
+    kl_weight: float = _KL_WEIGHT,
     seed: int = 0,
     progress: Callable[[float], None] = lambda loss: None,
-) -> nn.Module:
+) -> Shareable:
     """Train one model as the paper trains on MNIST subsets: batches of 8, Adam, weight decay 0.01.
 
     Args:
         entry: which model.
         data: the digits.
         epochs: how often each image is seen; the paper has 600.
-        kl_weight: w; the paper's choice for 100 images.
+        kl_weight: w.
         seed: of initial weights, batches and samples.
         progress: called after every epoch with its mean loss.
     """
@@ -122,22 +123,29 @@ def evaluate(model: nn.Module, data: DemoData, seconds: float = 0.0) -> Score:
     return Score(*training.evaluate(model, [(data.test_x, data.test_y)], generator=fixed), seconds)
 
 
+def demo_about(score: Score, seed: int) -> About:
+    """What belongs to a model of the demo beside its weights."""
+    metrics = {"accuracy": score.accuracy, "nll": score.nll, "ece": score.calibration_error}
+    return About(
+        tuple("0123456789"), 1, (28, 28), (_MEAN,), (_STD,), kl_weight=_KL_WEIGHT, seed=seed, data="digits",
+        metrics=metrics,
+    )  # fmt: skip
+
+
 def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 0) -> dict[str, Score]:
-    """Train and compare the three models, print one table, and save the picture and the weights in `folder`."""
+    """Train and compare the three models, print one table, and save the picture and the models in `folder`."""
     # Asked for before training, not after it.
     import matplotlib.figure  # noqa: F401
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Table
-    from safetensors.torch import save_file
-
-    from pstn.files import write_atomically
+    from safetensors.torch import save_file  # noqa: F401
 
     console = Console()
     data = demo_data(images, seed)
     console.print(f"{images} real digits to learn from, 1,000 others to be tested on; {epochs} passes over them.")
     scores: dict[str, Score] = {}
-    trained: dict[str, nn.Module] = {}
+    trained: dict[str, Shareable] = {}
     columns = (TextColumn("{task.description:<6}"), BarColumn(), TextColumn("loss {task.fields[loss]:.3f}"))
     with Progress(*columns, TimeRemainingColumn(), console=console) as bars:
         tasks = {
@@ -150,15 +158,14 @@ def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 
                 progress=lambda loss, task=tasks[name]: bars.update(task, advance=1, loss=loss),  # type: ignore[misc]
             )  # fmt: skip
             scores[name] = evaluate(trained[name], data, time.perf_counter() - start)
-            with write_atomically(folder / f"{name}.safetensors") as draft:
-                save_file(trained[name].state_dict(), draft)
+            trained[name].save_pretrained(folder / name, about=demo_about(scores[name], seed))
     table = Table("", "accuracy", "NLL", "calibration error", "seconds")
     for name, score in scores.items():
         row = (f"{score.accuracy:.1%}", f"{score.nll:.3f}", f"{score.calibration_error:.3f}", f"{score.seconds:.0f}")
         table.add_row(DEMO_MODELS[name].label, *row)
     console.print(table)
     picture = _draw(folder / "looks.png", trained["pstn"], data)
-    console.print(f"What the P-STN looked at: {picture}\nThe three models' weights: {folder}/*.safetensors")
+    console.print(f"What the P-STN looked at: {picture}\nThe three models: {folder}/cnn, {folder}/stn, {folder}/pstn")
     return scores
 
 

@@ -84,12 +84,12 @@ class Posterior(ThetaDistribution):
     quantile is closed form, t = (2u - 1) / sqrt(2u(1 - u)), so sampling is arithmetic on uniform noise u: it compiles,
     exports, and runs under autocast and vmap. Its variance is infinite: a sample far out is not a mistake.
 
-    The paper has one precision per input, shared by all parameters; here, as in the authors' experiments, there is
-    one per parameter.
+    The paper's text has one precision per input, shared by all parameters, which then go far out together: that is
+    beta (..., 1). The authors' experiments have one per parameter, beta (..., D), and so has the layer by default.
 
     Args:
         loc: (..., D), at least float32 in every result.
-        beta: (..., D), above 0.
+        beta: (..., D), or (..., 1) for one precision shared by all parameters; above 0.
         alpha: at least 0.25.
 
     Example:
@@ -106,9 +106,11 @@ class Posterior(ThetaDistribution):
         require_floating("loc", self.loc)
         require_floating("beta", self.beta)
         require_alpha(self.alpha)
-        if self.loc.dim() < 1 or self.loc.shape != self.beta.shape:
+        shapes = (self.loc.shape, torch.Size((*self.loc.shape[:-1], 1)))
+        if self.loc.dim() < 1 or self.beta.shape not in shapes:
             raise ValueError(
-                f"loc and beta must have one shape (..., D), got {tuple(self.loc.shape)} and {tuple(self.beta.shape)}"
+                f"loc and beta must have one shape (..., D), or beta (..., 1), got {tuple(self.loc.shape)} and "
+                f"{tuple(self.beta.shape)}"
             )
         # One sum that is finite just when every value is good: on a GPU each look at a value stalls.
         if values_readable(self.loc, self.beta) and not bool(torch.isfinite(self.loc.sum() + self.beta.log().sum())):
@@ -128,8 +130,13 @@ class Posterior(ThetaDistribution):
 
     @property
     def scale(self) -> Tensor:
-        """The scale of the Student-t, sqrt(beta / alpha), (..., D)."""
+        """The scale of the Student-t, sqrt(beta / alpha), with the shape of beta."""
         return torch.sqrt(self.beta / self.alpha)
+
+    @property
+    def _shared(self) -> bool:
+        """Whether several parameters have one precision."""
+        return self.beta.shape != self.loc.shape
 
     def rsample(
         self,
@@ -156,11 +163,12 @@ class Posterior(ThetaDistribution):
             noise = draw_noise(samples, shape, method=method, generator=generator, device=self.loc.device)
         else:
             _check_noise(noise, samples, self.loc)
-        t = student_t_quantile(noise, self.df).to(self.loc.dtype)
+        t = _joint_quantile(noise, self.df) if self._shared else student_t_quantile(noise, self.df)
+        t = t.to(self.loc.dtype)
         return torch.addcmul(self.loc, self.scale, t)
 
     def kl(self, alpha0: float = 1.0, beta0: float = 1.0) -> Tensor:
-        """KL(Gamma(alpha, beta) || Gamma(alpha0, beta0)) between precisions, analytic, (..., D).
+        """KL(Gamma(alpha, beta) || Gamma(alpha0, beta0)) between precisions, analytic, with the shape of beta.
 
         Args:
             alpha0: shape of the prior.
@@ -186,11 +194,45 @@ class Posterior(ThetaDistribution):
         return self.loc + self.scale * student_t_quantile(u, self.df).to(self.loc.dtype)
 
     def log_prob(self, theta: Tensor) -> Tensor:
-        """Log-density of each parameter, (..., D) for theta (..., D); add over D for the joint density."""
-        nu = self.df
-        constant = math.lgamma((nu + 1) / 2) - math.lgamma(nu / 2) - 0.5 * math.log(nu * math.pi)
+        """Log-density of each parameter, (..., D) for theta (..., D); add over D for the joint density.
+
+        With one precision for all it is the density of each parameter given those before it.
+        """
         z = (theta - self.loc) / self.scale
-        return constant - torch.log(self.scale) - (nu + 1) / 2 * torch.log1p(z * z / nu)
+        if not self._shared:
+            return _log_density(z, self.df) - torch.log(self.scale)
+        before = z.square().cumsum(-1) - z.square()
+        parts = []
+        for d in range(z.shape[-1]):
+            width = _width(before[..., d], self.df, d)
+            parts.append(_log_density(z[..., d] / width, self.df + d) - torch.log(width))
+        return torch.stack(parts, dim=-1) - torch.log(self.scale)
+
+
+def _joint_quantile(u: Tensor, df: float) -> Tensor:
+    """Standard Student-t variables that share their precision, (..., D), from uniform noise (..., D).
+
+    Each, given those before it, is Student-t again, with one more degree of freedom for each of them, and the wider the
+    further out they lie.
+    """
+    drawn: list[Tensor] = []
+    before = torch.zeros_like(u[..., 0])
+    for d in range(u.shape[-1]):
+        t = _width(before, df, d) * student_t_quantile(u[..., d], df + d)
+        drawn.append(t)
+        before = before + t * t
+    return torch.stack(drawn, dim=-1)
+
+
+def _width(before: Tensor, df: float, count: int) -> Tensor:
+    """The scale of a variable given `count` others with its precision, whose squares add up to `before`."""
+    return torch.sqrt((df + before) / (df + count))
+
+
+def _log_density(z: Tensor, df: float) -> Tensor:
+    """Of the standard Student-t."""
+    constant = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
+    return constant - (df + 1) / 2 * torch.log1p(z * z / df)
 
 
 @final

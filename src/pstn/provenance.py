@@ -24,7 +24,9 @@ def provenance(packages: tuple[str, ...] = ()) -> dict[str, Any]:
         >>> sorted(provenance())
         ['commit', 'machine', 'versions']
     """
-    versions = {name: _version(name) for name in ("pstn", "torch", "numpy", *packages)}
+    from pstn import __version__  # when called, for pstn itself imports this
+
+    versions = {"pstn": __version__} | {name: _version(name) for name in ("torch", "numpy", *packages)}
     return {
         "commit": _commit(),
         "machine": _machine(),

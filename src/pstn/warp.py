@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pstn._checks import is_transformed, require_choice, require_floating
+from pstn._checks import is_transformed, overwritable, require_choice, require_floating
 
 __all__ = ["Fill", "InterpolationMode", "PaddingMode", "require_modes", "warp"]
 
@@ -79,7 +79,8 @@ def warp(
         read = torch.where(inside > 0.5, _read_samples(source, coordinates, mode, padding_mode), level)
     else:
         # Zero outside of (x - fill) is `fill` outside of x: as cheap as padding with zeros.
-        read = _read_samples(source - level, coordinates, mode, padding_mode) + level
+        read = _read_samples(source - level, coordinates, mode, padding_mode)
+        read = read.add_(level) if overwritable(read) else read + level
     return read.to(x.dtype)
 
 

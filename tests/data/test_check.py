@@ -97,7 +97,7 @@ def test_an_npz_of_three_axes_is_readable(tmp_path):
     status, note = found(tmp_path)["a.npz"]
     assert status == "readable"
     assert "kind=" in note
-    assert run("show", tmp_path / "a.npz", "--out", tmp_path / "s.png").exit_code == 1
+    assert run("show", tmp_path / "a.npz", "--out", tmp_path / "s.png").exit_code == 2
     assert run("show", tmp_path / "a.npz", "--kind", "image", "--out", tmp_path / "s.png").exit_code == 0
     assert "only for .npz" in run("show", "digits", "--kind", "image").output
 
@@ -141,7 +141,7 @@ def test_show_makes_no_large_sources(mtsd, tmp_path, monkeypatch):
 def test_a_home_that_is_not_there():
     for command in (("list",), ("get", "mnist"), ("show", "~nosuchuser/x")):
         result = run(*command, PSTN_DATA="~nosuchuser/x")
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert "nosuchuser" in result.output
         assert isinstance(result.exception, SystemExit)
 

@@ -151,7 +151,7 @@ def test_list(absent):
 def test_get(absent):
     assert "ships with pstn" in run("get", "digits").output
     missing = run("get", "mnist")
-    assert missing.exit_code == 1
+    assert missing.exit_code == 2
     assert "train-images-idx3-ubyte.gz: is missing" in missing.output
     assert "Traceback" not in missing.output
     offline = run("get", "ucr:FordA").output
@@ -169,14 +169,14 @@ def test_check_command(tmp_path):
     assert bad.exit_code == 1
     assert "damaged" in bad.output
     (tmp_path / "empty").mkdir()
-    assert run("check", tmp_path / "empty").exit_code == 1
+    assert run("check", tmp_path / "empty").exit_code == 2
 
 
 def test_show(absent, tmp_path):
     result = run("show", "ItalyPowerDemand", "--out", tmp_path / "s.png", "--part", "test", "--count", 6)
     assert result.exit_code == 0
     assert (tmp_path / "s.png").is_file()
-    assert run("show", "digits", "--part", "nothing").exit_code == 1
+    assert run("show", "digits", "--part", "nothing").exit_code == 2
     np.savez(tmp_path / "a.npz", x=np.zeros((4, 9)), y=[0, 1, 0, 1])
     assert "has no test part" in run("show", tmp_path / "a.npz", "--part", "test").output
 

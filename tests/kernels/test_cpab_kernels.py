@@ -14,6 +14,7 @@ SCRIPT = """
 import torch
 from pstn import CPAB
 from torch.func import functional_call, grad, stack_module_state, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
@@ -53,6 +54,33 @@ def batch(settings):
     call = lambda p, b, t: functional_call(models[0], (p, b), (t, points[0]))
     models[0].forward = models[0].apply
     close(vmap(call)(parameters, buffers, theta), twin.apply(theta, points[0]), 1e-5)
+
+def traced(settings, size):
+    # A trace holds the kernels: it gives what they do at another theta too, for one model and under vmap.
+    family = CPAB(**settings, backend="triton").to(device)
+    loss = lambda t: family.grid(t, size).square().sum()
+    theta = (torch.randn(3, family.dim) * 0.3).to(device)
+    def alone(theta):
+        theta = theta.detach().requires_grad_()
+        return torch.autograd.grad(loss(theta), theta)[0]
+    for function in (alone, vmap(grad(loss))):
+        program = make_fx(function)(theta)
+        close(program(2 * theta), function(2 * theta), 1e-6)
+
+def nest(settings):
+    # Draws of several models whose bases differ: vmap over the draws of vmap over the models.
+    models = [CPAB(**settings, backend="triton").to(device) for _ in range(3)]
+    with torch.no_grad():
+        for sign, model in zip((1, -1, 2), models):
+            for buffer in model.buffers(): buffer.mul_(sign)
+    parameters, buffers = stack_module_state(models)
+    theta = (torch.randn(2, 3, 4, models[0].dim) * 0.2).to(device)
+    points = (torch.rand(5, models[0].ndim) - 0.5).to(device)
+    models[0].forward = models[0].apply
+    call = lambda p, b, t: functional_call(models[0], (p, b), (t, points))
+    got = vmap(lambda t: vmap(call)(parameters, buffers, t))(theta)
+    signs = torch.tensor([1.0, -1.0, 2.0], device=device)[:, None, None]
+    close(got, CPAB(**settings, backend="torch").to(device).apply(theta * signs, points), 1e-5)
 """
 
 CASES = {
@@ -60,12 +88,14 @@ CASES = {
 for scale in (0.0, 0.3, 3.0, 30.0): compare({"tess": 10}, scale, 150, 1)
 for scale in (0.3, 3.0): compare({"tess": 7, "zero_boundary": False}, scale, 40, 2)
 batch({"tess": 6})
+nest({"tess": 5})
 """,
     "plane": """
 for scale in (0.0, 1.0): compare({"tess": (3, 3)}, scale, 30, 3)
 compare({"tess": (2, 1), "zero_boundary": False}, 1.0, 30, 4)
 """,
     "batched plane": 'batch({"tess": (2, 2)})',
+    "traced": 'traced({"tess": 5}, (7,)); traced({"tess": (2, 1)}, (3, 2))',
 }
 
 
@@ -74,6 +104,67 @@ def test_kernel_computes_what_its_twin_does(name):
     environment = os.environ | ({} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"})
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT + CASES[name]], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+# A driver that compiles for an H200 and writes down what it would launch.
+LAUNCHES = """
+import torch, triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+launched = []
+
+class Utilities:
+    def load_binary(self, *_): return 1, 1, 32, 0, 1024
+    def unload_module(self, *_): pass
+    def get_device_properties(self, _): return {"max_shared_mem": 232448}
+
+class Launch:
+    def __init__(self, source, metadata): self.name = metadata.name
+    def __call__(self, x, y, z, stream, function, packed, metadata, enter, leave, *arguments):
+        launched.append((self.name, (x, y, z), arguments))
+
+class Driver:
+    utils, launcher_cls = Utilities(), Launch
+    def get_current_device(self): return 0
+    def get_current_stream(self, _): return 0
+    def get_current_target(self): return GPUTarget("cuda", 90, 32)
+
+driver.set_active(Driver())
+looked_up = []
+look_up = triton.JITFunction.run
+triton.JITFunction.run = lambda self, *a, **k: looked_up.append(self.__name__) or look_up(self, *a, **k)
+
+from pstn import CPAB
+from pstn.transforms import cpab_ops
+
+cpab_ops.kernels_available = lambda _: True
+memory = torch.zeros(33 * 34 + 1)
+for tess, sizes in ((10, (130, 131, 140)), ((3, 3), ((3, 4), (5, 6), (1500, 1500)))):
+    family = CPAB(tess=tess, backend="triton")
+    for thetas, size in zip((16, 33, 1), sizes):
+        # One number into the memory: neither alignment nor divisibility may ask for another version.
+        theta = memory[1 : 1 + thetas * family.dim].view(thetas, family.dim).requires_grad_()
+        with torch.set_grad_enabled(size != (1500, 1500)):
+            grid = family.grid(theta, size)
+        if grid.requires_grad: grid.sum().backward()
+        name, programs, arguments = launched[-1]
+        assert name == ("_backward" if grid.requires_grad else "_forward"), name
+        assert programs[1:] == (1, 1), programs  # these axes are short
+        assert grid[0].numel() // family.ndim in [a for a in arguments if isinstance(a, int)], arguments
+        memory = memory.detach()
+assert len(launched) == 11, len(launched)
+# Forward and backward on the line; in the plane, forward also without a Jacobian.
+assert sorted(looked_up) == ["_backward"] * 2 + ["_forward"] * 3, looked_up
+"""
+
+
+def test_kernels_compile_for_a_gpu_and_are_looked_up_once():
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LAUNCHES], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
 

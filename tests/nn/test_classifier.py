@@ -208,3 +208,19 @@ def test_a_classifier_that_returns_no_logits_is_named(output):
     model = pstn.PSTN(pstn.nn.mnist_pstn().layer, Returns(output))
     with pytest.raises(ValueError, match=r"classifier must return logits of shape \(N, K\)"):
         model(torch.rand(2, 1, 28, 28))
+
+
+def test_a_prediction_for_many_inputs_is_the_same_as_for_each():
+    """On a CPU many samples are classified in portions: nobody may notice."""
+    model = pstn.nn.mnist_pstn(fill=0.3).eval()
+    x, noise = torch.rand(251, 1, 28, 28), torch.rand(3, 251, 4)
+    sizes = []
+    model.classifier.register_forward_hook(lambda module, args, out: sizes.append(len(args[0])))
+    with torch.no_grad():
+        together = model(x, noise=noise)
+        assert sizes == [251, 251, 251]
+        parts = [model(x[i : i + 60], noise=noise[:, i : i + 60]) for i in range(0, 251, 60)]
+    torch.testing.assert_close(together.log_probs, torch.cat([p.log_probs for p in parts]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(together.theta, torch.cat([p.theta for p in parts], dim=1), rtol=1e-5, atol=1e-6)
+    with_gradient = model(x[:5], noise=noise[:, :5])
+    torch.testing.assert_close(with_gradient.log_probs.detach(), together.log_probs[:5], rtol=1e-4, atol=1e-5)

@@ -244,3 +244,24 @@ def test_a_nan_posterior_says_which_head(head):
     getattr(layer, f"{head}_head").last.bias.data[1] = float("nan")
     with pytest.raises(ValueError, match=f"the {head} head diverged"):
         layer(x)
+
+
+def test_one_precision_per_input_takes_one_output_of_the_variance_head():
+    layer = flat_layer(pstn.Similarity(), precision="per-input")
+    out = layer(torch.rand(3, 1, 8, 8), samples=5)
+    assert out.posterior.beta.shape == (3, 1)
+    assert out.theta.shape == (5, 3, 4)
+    (-out.theta.square().sum()).backward()
+    assert layer.variance_head.last.bias.grad.abs().sum() > 0
+
+
+def test_a_localizer_that_does_not_look_gives_every_input_the_same_posterior():
+    layer = pstn.SpatialTransformer(pstn.Similarity(), pstn.nn.GlobalLocalizer(), var_init=-3.0)
+    x = torch.rand(4, 1, 8, 8)
+    optimiser = torch.optim.SGD(layer.parameters(), lr=0.1)
+    (layer(x, samples=10).theta - 1).square().mean().backward()
+    optimiser.step()
+    q = layer.localize(x)
+    assert (q.loc != pstn.Similarity().identity()).any()
+    assert (q.loc == q.loc[:1]).all()
+    assert (q.beta == q.beta[:1]).all()

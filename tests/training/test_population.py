@@ -1,6 +1,7 @@
 """The population trainer: the same steps together, alone, and as a plain loop over one model takes them."""
 
 import copy
+import operator
 
 import pytest
 import torch
@@ -37,6 +38,13 @@ def series_pstn() -> pstn.PSTN:
     layer = pstn.SpatialTransformer(pstn.Crop(ndim=1), localizer, size=(24,))
     classifier = pstn.nn.SeriesClassifier(1, classes=3, filters=(5, 6, 6, 5, 4), kernels=(7, 7, 5, 5, 3))
     return pstn.PSTN(layer, classifier, train_samples=3)
+
+
+def without_dropout(model: nn.Module) -> nn.Module:
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    return model
 
 
 def images(count: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
@@ -170,6 +178,35 @@ def test_tracing_changes_no_bit(case, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(plain.tensors().values(), traced.tensors().values(), strict=True))
 
 
+def test_folding_leaves_alone_what_is_written_into():
+    from torch import fx
+
+    from pstn.training.folding import fold_constants
+
+    aten, graph = torch.ops.aten, fx.Graph()
+    x = graph.placeholder("x")
+    base = graph.call_function(aten.zeros.default, ([4],), {"pin_memory": False})
+    parts = graph.call_function(aten.split.Tensor, (base, 2))
+    first = graph.call_function(operator.getitem, (parts, 0))
+    graph.call_function(aten.add_.Tensor, (first, x))
+    out = graph.call_function(aten.zeros.default, ([2],))
+    graph.call_function(aten.add.out, (x, x), {"out": out})
+    launched = graph.call_function(aten.zeros.default, ([2],))
+    graph.call_function(_launch, (launched, x))
+    constant = graph.call_function(aten.add.Tensor, (graph.call_function(aten.ones.default, ([2],)), 1))
+    graph.output((base, out, launched, constant))
+    program = fx.GraphModule(nn.Module(), graph)
+    fold_constants(program)
+    for _ in range(2):
+        found = program(torch.ones(2))
+        assert [t.tolist() for t in found] == [[1, 1, 0, 0], [2, 2], [7, 7], [2, 2]]
+    assert [n.op for n in program.graph.nodes if n.name.startswith("_folded")] == ["get_attr"]
+
+
+def _launch(out: torch.Tensor, x: torch.Tensor) -> None:
+    out.add_(7 * x)
+
+
 @pytest.mark.slow
 def test_processes_of_their_own_change_no_bit():
     x, y = images(16)
@@ -245,6 +282,45 @@ def test_early_stopping_is_per_model_and_keeps_the_best():
     assert nll == pytest.approx(progress.best[stopped[0]], abs=1e-5)
 
 
+def test_evaluation_after_early_stopping_is_of_the_best_weights():
+    x, y = images(24)
+    members = make_members(1, lr=0.01, train=torch.arange(16), valid=torch.arange(16, 24))
+    population = Population([seeded(small_cnn, 0)], x, y, members, Recipe(epochs=30, batch_size=8, patience=29))
+    population.fit()
+    with torch.no_grad():
+        expected = float(nn.functional.cross_entropy(population.models()[0](x), y))
+    assert population.evaluate(x, y)["nll"][0] == pytest.approx(expected, abs=1e-5)
+    assert population.evaluate(x, y, best=False)["nll"][0] != pytest.approx(expected, abs=1e-3)
+
+
+def test_validation_does_not_hang_on_neighbours_or_batches():
+    x, y = images(16)
+    models = [seeded(small_pstn, i) for i in range(2)]
+    members = make_members(2, train=torch.arange(8), valid=[torch.arange(8, 12), torch.arange(8, 16)])
+    together = Population(models, x, y, members, recipe(), groups=1)
+    expected = together.evaluate_members()["nll"]
+    for i in range(2):
+        alone = Population([models[i]], x, y, [members[i]], recipe()).evaluate_members()["nll"]
+        assert alone == pytest.approx([expected[i]], abs=1e-6)
+    assert together.evaluate_members(batch=3)["nll"] == pytest.approx(expected, abs=1e-6)
+    assert together.evaluate(x, y, batch=5)["nll"] == pytest.approx(together.evaluate(x, y)["nll"], abs=1e-6)
+
+
+def test_validation_examples_are_changed_as_training_examples_are():
+    x, y = images(16)
+    members = make_members(2, train=torch.arange(8), valid=torch.arange(8, 16))
+    models = [nn.Sequential(nn.Flatten(), nn.Linear(400, 4)) for _ in range(2)]
+    placed = Population(models, x, y, members, Recipe(epochs=1, patience=1, augment=RandomPlacement(20)), groups=1)
+    placed.fit()
+    assert placed.evaluate_members() == placed.evaluate_members()
+    model = seeded(small_cnn, 0)
+    upright, rotated = (
+        Population([model], x, y, members[:1], Recipe(epochs=1, augment=augment)).evaluate_members()["nll"][0]
+        for augment in (None, RandomRotation())
+    )
+    assert upright != rotated
+
+
 def test_precision_switches_are_put_back():
     from pstn.training.group import precision_flags
 
@@ -284,6 +360,13 @@ def test_placement_puts_images_where_the_noise_says():
         ({"models": [small_cnn(), small_pstn()]}, "must have one shape"),
         ({"groups": 3}, "between 1 and the number of models"),
         ({"members": [Member(train=torch.arange(8)), Member()]}, "pass steps_per_epoch"),
+        ({"members": [Member(), Member(train=torch.arange(8))], "recipe": Recipe(batch_size=16)}, "got 16 for 8"),
+        ({"recipe": Recipe(patience=2)}, "patience needs examples to validate on"),
+        ({"recipe": Recipe(validate_every=2)}, "validate_every needs examples to validate on"),
+        ({"y": torch.arange(40) % 5}, "classes from 0 to 3, as many as the models tell apart, got 0 to 4"),
+        ({"y": torch.arange(40) % 4 - 1}, "got -1 to 2"),
+        ({"models": [small_cnn(), without_dropout(small_cnn())]}, "model 1 differs from model 0 in .*p'"),
+        ({"models": [small_pstn(), pstn.PSTN(small_layer(fill=1.0), small_cnn())]}, "in 'layer.fill', 1.0 against 0.0"),
     ],
 )
 def test_refuses_what_cannot_train_together(change, message):
@@ -300,21 +383,64 @@ def test_models_that_draw_their_own_noise_are_refused():
         Population([model], x, y)
 
 
+class DropsInForward(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(144, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(nn.functional.dropout(x.flatten(1), 0.5, self.training))
+
+
+def test_noise_that_no_module_shows_is_refused_too():
+    x, y = images(8)
+    model = DropsInForward()
+    state = torch.get_rng_state()
+    with pytest.raises(ValueError, match="DropsInForward draws random numbers by itself"):
+        Population([model], x, y)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_models_with_batch_norm_on_features_are_scored():
+    from pstn.training.population import score_models
+
+    x, y = images(12)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(144, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)).eval()
+    with torch.no_grad():
+        expected = float(nn.functional.cross_entropy(model(x), y))
+    assert score_models([model], x, y)["nll"][0] == pytest.approx(expected, abs=1e-6)
+
+
+def test_dropout_and_batch_norm_of_a_frozen_part_stay_as_they_are():
+    x, y = images(16)
+    classifier = nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Dropout(0.5), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 4)
+    )
+    models = [seeded(lambda: pstn.wrap(copy.deepcopy(classifier), in_channels=1), i) for i in range(2)]
+    population = Population(models, x, y, make_members(2, lr=1e-2), Recipe(epochs=2, batch_size=8), groups=1)
+    assert population.groups[0].template.dropout == []
+    population.fit()
+    for trained in population.models():
+        assert largest_difference(trained.classifier.module, classifier) == 0
+
+
 @pytest.mark.parametrize(
     "conv",
     [
         nn.Conv2d(2, 3, 5),
         nn.Conv2d(2, 3, (3, 4), stride=2, padding=1, bias=False),
+        nn.Conv2d(2, 3, (4, 3), padding=(0, 2)),
         nn.Conv1d(2, 3, 8, padding="same"),
         nn.Conv1d(2, 3, 3, padding="valid"),
     ],
     ids=str,
 )
+@pytest.mark.parametrize("kind", ["matmul", "rows"])
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
-def test_convolution_as_a_matrix_product_is_the_same(conv):
+def test_convolution_as_a_matrix_product_is_the_same(conv, kind):
     from torch.func import functional_call, grad, vmap
 
-    from pstn.training.convolution import MatmulConv
+    from pstn.training.convolution import MatmulConv, can_multiply
 
     torch.manual_seed(0)
     x = torch.randn(3, 4, 2, *[11] * (conv.weight.dim() - 2))
@@ -323,20 +449,75 @@ def test_convolution_as_a_matrix_product_is_the_same(conv):
     def loss(module):
         return lambda p, x: functional_call(module, p, (x,)).sin().sum()
 
+    if not can_multiply(conv, kind):
+        pytest.skip("left to the library")
     expected = vmap(grad(loss(conv), argnums=(0, 1)))(stacked, x)
-    found = vmap(grad(loss(MatmulConv(conv)), argnums=(0, 1)))(stacked, x)
+    found = vmap(grad(loss(MatmulConv(conv, kind)), argnums=(0, 1)))(stacked, x)
     for name in stacked:
         torch.testing.assert_close(found[0][name], expected[0][name], atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(found[1], expected[1], atol=1e-4, rtol=1e-4)
 
 
+def test_convolution_by_rows_takes_shared_weights_and_unstacked_input():
+    from torch.func import functional_call, grad, vmap
+
+    from pstn.training.convolution import MatmulConv
+
+    torch.manual_seed(0)
+    conv, x = nn.Conv2d(2, 3, 5), torch.randn(3, 4, 2, 11, 11)
+    for stack in (lambda f: vmap(f), lambda f: f):
+        inputs = x if stack(len) is not len else x[0]
+        expected, found = (
+            stack(grad(lambda x, m=m: functional_call(m, dict(conv.named_parameters()), (x,)).sin().sum()))(inputs)
+            for m in (conv, MatmulConv(conv, "rows"))
+        )
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("case", ["pstn", "batch norm"])
-def test_both_kinds_of_convolution_take_the_same_steps(case):
+def test_all_kinds_of_convolution_take_the_same_steps(case):
     make, data, recipe = CASES[case]
     (x, y), models = data(), [seeded(make, i) for i in range(2)]
     rows = []
-    for conv in ("library", "matmul"):
+    for conv in ("library", "matmul", "rows"):
         population = Population(models, x, y, recipe=recipe, groups=1, conv=conv)
         population.fit(until=4)
         rows.append(population.models()[1])
-    assert largest_difference(*rows) < TOLERANCE
+    assert largest_difference(*rows[:2]) < TOLERANCE
+    assert largest_difference(*rows[1:]) < TOLERANCE
+
+
+def test_weights_count_examples_as_often_as_they_say():
+    x, y = images(8)
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(144, 4))
+    weights = torch.tensor([2.0, 2, 2, 2, 0, 0, 0, 0])
+    weighted = Population([linear], x, y, recipe=Recipe(epochs=5, batch_size=8), weights=weights)
+    halved = Population([linear], x[:4], y[:4], recipe=Recipe(epochs=5, batch_size=4))
+    weighted.fit()
+    halved.fit()
+    assert largest_difference(weighted.models()[0], linear) > 1e-3
+    assert largest_difference(weighted.models()[0], halved.models()[0]) < 1e-6
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_example_of_weight_zero_changes_nothing(count):
+    x, y = images(16)
+    weights = (torch.arange(16) % 2).float()
+    other = torch.where(weights[:, None, None, None] > 0, x, 1 - x)
+    trained = []
+    for data in (x, other):
+        models = [seeded(small_pstn, seed) for seed in range(count)]
+        members = make_members(count, kl_weight=0.1)
+        population = Population(models, data, y, members, Recipe(epochs=3, batch_size=8), weights=weights, groups=1)
+        population.fit()
+        trained.append(population.models())
+    assert all(largest_difference(a, b) < 1e-6 for a, b in zip(*trained, strict=True))
+    unweighted = Population([seeded(small_pstn, 0)], x, y, make_members(1, kl_weight=0.1), Recipe(3, 8))
+    unweighted.fit()
+    assert largest_difference(unweighted.models()[0], trained[0][0]) > 1e-4
+
+
+@pytest.mark.parametrize("weights", [torch.ones(7), torch.ones(8).long(), -torch.ones(8), torch.full((8,), torch.nan)])
+def test_weights_that_make_no_sense_are_refused(weights):
+    with pytest.raises(ValueError, match="weights must be"):
+        Population([small_cnn()], *images(8), weights=weights)

@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 
 import pstn
 from pstn.training import Population, Recipe, make_members
-from pstn.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from pstn.training.checkpoint import CheckpointError, load_checkpoint, require_room, save_checkpoint
 from pstn.training.commands import register
-from pstn.training.run import evaluate_run, train
+from pstn.training.evaluation import evaluate_models
+from pstn.training.run import train
 from pstn.training.settings import SettingsError, TrainSettings, read_settings, write_settings
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -47,7 +48,7 @@ def small(data: str, out: Path, **values) -> TrainSettings:
 
 
 def final_weights(folder: Path) -> list[dict[str, torch.Tensor]]:
-    return [load_file(folder / f"model-{i}.safetensors") for i in range(2)]
+    return [load_file(folder / f"model-{i}" / "model.safetensors") for i in range(2)]
 
 
 def same(a: list[dict[str, torch.Tensor]], b: list[dict[str, torch.Tensor]]) -> bool:
@@ -138,10 +139,71 @@ def test_train_writes_a_whole_run_and_evaluate_agrees(data, tmp_path):
     outcome = train(small(data, tmp_path / "run"), say=lambda _: None)
     assert outcome.finished
     names = {p.name for p in (tmp_path / "run").iterdir()}
-    assert {"settings.yaml", "checkpoint.safetensors", "results.json", "model-0.safetensors"} <= names
-    assert TrainSettings.from_dict(read_settings(tmp_path / "run" / "settings.yaml")) == small(data, tmp_path / "run")
-    assert evaluate_run(tmp_path / "run") == outcome.scores
+    assert {"settings.yaml", "checkpoint.safetensors", "results.json", "model-0", "model-1"} <= names
+    resolved = small(data, tmp_path / "run").replace(compile=False)
+    assert TrainSettings.from_dict(read_settings(tmp_path / "run" / "settings.yaml")) == resolved
+    assert evaluate_models(tmp_path / "run") == outcome.scores
     assert json.loads((tmp_path / "run" / "results.json").read_text())["history"][-1]["epoch"] == 3
+
+
+def test_evaluate_agrees_after_early_stopping(data, tmp_path):
+    settings = small(data, tmp_path / "run", epochs=12, lr=[0.01], valid_fraction=0.25, patience=11)
+    outcome = train(settings, say=lambda _: None)
+    found = evaluate_models(tmp_path / "run")
+    assert {name: pytest.approx(values) for name, values in found.items()} == outcome.scores
+
+
+def test_a_run_started_over_leaves_nothing_of_the_old_one(data, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    train(small(data, folder), say=lambda _: None)
+    (folder / ".checkpoint.safetensors.abc.draft").write_text("half")
+
+    def fail(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Population, "fit", fail)
+    with pytest.raises(KeyboardInterrupt):
+        train(small(data, folder, model="cnn", models=1), overwrite=True, say=lambda _: None)
+    assert {p.name for p in folder.iterdir()} == {"settings.yaml", "checkpoint.safetensors"}
+    with pytest.raises(SettingsError, match="is not finished"):
+        evaluate_models(folder)
+
+
+def test_resuming_follows_the_checkpoint_not_a_settings_file_of_another_run(data, tmp_path):
+    train(small(data, tmp_path / "run"), say=lambda _: None)
+    before = final_weights(tmp_path / "run")
+    # As after a kill between the settings and the checkpoint of a run that replaces this one.
+    write_settings(tmp_path / "run" / "settings.yaml", small(data, tmp_path / "run", epochs=9))
+    train(TrainSettings(out=str(tmp_path / "run")), resume=True, say=lambda _: None)
+    assert same(before, final_weights(tmp_path / "run"))
+
+
+def test_the_number_of_stacks_is_kept_with_the_run(data, tmp_path, monkeypatch):
+    train(small(data, tmp_path / "run", groups=None), say=lambda _: None)
+    chosen = read_settings(tmp_path / "run" / "settings.yaml")["groups"]
+    monkeypatch.setattr("pstn.training.planning.count_cores", lambda: pytest.fail("chosen anew"))
+    assert chosen in (1, 2)
+    train(TrainSettings(out=str(tmp_path / "run")), resume=True, say=lambda _: None)
+
+
+def test_a_resumed_run_refuses_other_settings(data, tmp_path):
+    out = tmp_path / "run"
+    assert run_command("train", data, "--out", out, "--epochs", 1, "--no-compile").exit_code == 0
+    found = run_command("train", data, "--out", out, "--epochs", 9, "--resume")
+    assert found.exit_code == 2
+    assert "epochs of the run" in found.output
+    assert "is 1, got 9" in found.output
+    assert run_command("train", data, "--out", out, "--epochs", 1, "--resume").exit_code == 0
+
+
+def test_results_are_json_even_where_a_model_broke(data, tmp_path):
+    outcome = train(small(data, tmp_path / "run", lr=[1e30], epochs=2), say=lambda _: None)
+    assert len(outcome.problems) >= 2
+
+    def refuse(text: str) -> None:
+        pytest.fail(f"{text} is not JSON")
+
+    json.loads((tmp_path / "run" / "results.json").read_text(), parse_constant=refuse)
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(data, tmp_path, monkeypatch):
@@ -176,8 +238,25 @@ def test_refusals_come_before_training(data, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
     monkeypatch.setattr(Population, "fit", lambda *_, **__: pytest.fail("trained"))
     found = run_command("train", data, "--out", tmp_path / "full", "--epochs", 1)
-    assert found.exit_code == 2
+    assert found.exit_code == 1  # nothing that was given is wrong
     assert "0 MiB are free" in found.output
+
+
+def test_early_stopping_needs_room_for_the_best_state_too(tmp_path, monkeypatch):
+    x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
+
+    def fresh() -> Population:
+        members = make_members(12, valid=torch.arange(8))
+        return Population([pstn.nn.mnist_cnn()] * 12, x, y, members, Recipe(epochs=1, patience=1), groups=1)
+
+    population = fresh()
+    population.fit()
+    save_checkpoint(tmp_path / "after.safetensors", population)
+    at_worst = 2 * (tmp_path / "after.safetensors").stat().st_size
+    usage = type("Usage", (), {"free": at_worst})
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    with pytest.raises(OSError, match="not trained"):
+        require_room(tmp_path, fresh())
 
 
 def test_commands_read_config_options_and_name_mistakes(data, tmp_path):
@@ -204,6 +283,26 @@ def test_a_run_reports_collapses_once(data, tmp_path):
     assert len(said) == len(set(said))
 
 
+def test_a_collapse_is_told_once_however_its_figures_move(data, tmp_path, monkeypatch):
+    figures = iter(range(100))
+    monkeypatch.setattr(
+        "pstn.training.run.collapses", lambda *_: [f"The scale has gone to nothing: 0.{next(figures)} is left."]
+    )
+    said: list[str] = []
+    train(small(data, tmp_path / "run", models=1, save_every=0.0), say=said.append)
+    assert said == ["Warning: model 0: The scale has gone to nothing: 0.0 is left."]
+
+
+def test_figures_are_of_the_models_that_have_not_broken():
+    from pstn.training.population import Progress
+    from pstn.training.progress import summary
+
+    entry = {"loss": [1.0, float("nan")], "kl": [2.0, float("inf")], "accuracy": [0.5, 0.5]}
+    assert summary(Progress(history=[entry]), 2) | {"speed": ""} == {
+        "loss": "1.000", "KL": "2.00", "accuracy": "50.0%", "speed": "",
+    }  # fmt: skip
+
+
 def test_progress_shows_on_a_terminal_and_is_quiet_elsewhere(monkeypatch, capsys):
     import sys as system
 
@@ -217,6 +316,26 @@ def test_progress_shows_on_a_terminal_and_is_quiet_elsewhere(monkeypatch, capsys
             population.fit(lambda progress, display=display: display.update(progress))
         shown = capsys.readouterr().err
         assert ("epoch 1/1" in shown and "accuracy" in shown and "KL" in shown) == terminal
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_processes_start_saves_too(data, tmp_path):
+    """A terminal sends Ctrl-C to every process: those that are still starting must leave the answer to the parent."""
+    code = "import typer; from pstn.training.commands import register; a = typer.Typer(); register(a); a()"
+    options = ["--epochs", "400", "--models", "2", "--groups", "2", "--batch-size", "8", "--save-every", "0.05"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "train", data, "--out", str(tmp_path / "run"), *options],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not (tmp_path / "run" / "checkpoint.safetensors").exists():  # written right before training begins
+        assert process.poll() is None
+        time.sleep(0.01)
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert "To go on: pstn train --resume" in errors
+    assert "Traceback" not in errors
+    assert process.returncode == 130
 
 
 KILLS = 10

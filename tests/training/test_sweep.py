@@ -1,9 +1,12 @@
 """The sweep: a population per shape, a study that several processes share."""
 
+import subprocess
+import sys
+
 import pytest
 
 from pstn.training.settings import SettingsError, TrainSettings
-from pstn.training.sweep import AUTHORS_KL_WEIGHTS, parse_space, run_sweep
+from pstn.training.sweep import AUTHORS_KL_WEIGHTS, open_study, parse_space, run_sweep
 
 optuna = pytest.importorskip("optuna")
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
@@ -45,6 +48,83 @@ def test_several_processes_share_one_study(settings, tmp_path, storage):
     second = run_sweep(settings, space, trials=2, storage=where, together=2, say=lambda _: None)
     found = sorted((p["kl_weight"], p["samples"]) for p, _ in second.table)
     assert found == [(0.0, 1), (0.0, 2), (1e-3, 1), (1e-3, 2)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("storage", ["journal.log", "sqlite"])
+def test_processes_at_the_same_time_train_each_combination_once(settings, tmp_path, storage):
+    where = f"sqlite:///{tmp_path / 'sweep.db'}" if storage == "sqlite" else str(tmp_path / storage)
+    weights = ",".join(str(w) for w in AUTHORS_KL_WEIGHTS)
+    code = "import typer; from pstn.training.commands import register; a = typer.Typer(); register(a); a()"
+    command = [
+        sys.executable, "-W", "ignore", "-c", code, "sweep", settings.data, "--epochs", "1", "--groups", "1",
+        "--over", f"kl_weight={weights}", "--storage", where, "--together", "1",
+    ]  # fmt: skip
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(3)]
+    for process in processes:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors.decode()
+    study = open_study({"kl_weight": list(AUTHORS_KL_WEIGHTS)}, where, "pstn")
+    done = [t.params["kl_weight"] for t in study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))]
+    assert sorted(done) == list(AUTHORS_KL_WEIGHTS)
+
+
+def test_a_trial_that_another_process_took_is_not_made_up_anew(settings, tmp_path):
+    from pstn.training.sweep import _claim
+
+    space, where = {"kl_weight": [0.0, 1e-3]}, str(tmp_path / "journal.log")
+    ours, theirs = open_study(space, where, "pstn"), open_study(space, where, "pstn")
+    theirs.enqueue_trial({"kl_weight": 0.0}, user_attrs={"queued": {"kl_weight": 0.0}})  # both queued it at once
+    real, taken = ours.ask, []
+
+    def ask_too_late():
+        if not taken:
+            taken.extend(_claim(theirs, space, 3))
+        return real()
+
+    ours.ask = ask_too_late
+    assert _claim(ours, space, 3) == []
+    assert [values for _, values in taken] == [{"kl_weight": 0.0}, {"kl_weight": 1e-3}]
+
+
+def test_what_was_interrupted_or_killed_is_trained_again(settings, tmp_path, monkeypatch):
+    space, where = {"kl_weight": [0.0, 1e-3]}, str(tmp_path / "journal.log")
+    with monkeypatch.context() as patch:
+        patch.setattr("pstn.training.sweep.make_population", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run_sweep(settings, space, storage=where, say=lambda _: None)
+    open_study(space, where, "pstn").ask()  # taken by a process that is then killed
+    said: list[str] = []
+    first = run_sweep(settings, space, storage=where, say=said.append)
+    assert len(first.table) == 1
+    assert "1 trials are with other processes" in said[-1]
+    second = run_sweep(settings, space, storage=where, take_over=True, say=lambda _: None)
+    assert sorted(p["kl_weight"] for p, _ in second.table) == [0.0, 1e-3]
+
+
+def test_a_model_that_broke_is_no_best_trial(settings):
+    result = run_sweep(settings.replace(patience=3, epochs=2), {"lr": [1e30, 1e-3]}, say=lambda _: None)
+    assert [p["lr"] for p, _ in result.table] == [1e-3]
+
+
+def test_whole_numbers_can_be_searched_from_the_command_line(settings):
+    result = run_sweep(settings, parse_space(["samples=1,2", "kl_weight=0,1e-3"]), say=lambda _: None)
+    assert sorted((p["samples"], p["kl_weight"]) for p, _ in result.table) == [(1, 0.0), (1, 1e-3), (2, 0.0), (2, 1e-3)]
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({"model": ["cnn", "vit"]}, "model must be one of cnn, stn, pstn, got 'vit'"),
+        ({"models": [1, 2]}, "models cannot be searched"),
+        ({"lr": (1e-2, 1e-4)}, "0 < LOW < HIGH"),
+        ({"samples": (1.0, 8.0)}, "samples must be a whole number, got 1.0"),
+    ],
+)
+def test_every_value_is_checked_before_anything_is_trained(settings, space, message, monkeypatch):
+    monkeypatch.setattr("pstn.training.sweep.make_population", lambda *_: pytest.fail("trained"))
+    with pytest.raises(SettingsError, match=message):
+        run_sweep(settings, space, trials=2, say=lambda _: None)
 
 
 def test_ranges_and_mistakes(settings):

@@ -43,6 +43,13 @@ def test_collapses_are_named_with_what_to_try(loc, var, words):
     assert "Try " in found[0]
 
 
+def test_looking_leaves_the_mode_as_it_was():
+    model = make([0.1, 0.9, 0.0, 0.1], -3.0).train()
+    model.classifier.eval()
+    collapses(model, X)
+    assert (model.training, model.layer.training, model.classifier.training) == (True, True, False)
+
+
 def test_the_identity_everywhere_is_named():
     assert "identity for every input" in collapses(pstn.nn.mnist_stn(), X)[0]
     assert collapses(pstn.nn.mnist_cnn(), X) == []

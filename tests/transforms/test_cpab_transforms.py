@@ -50,6 +50,17 @@ def test_gradients_under_vmap(transform, size):
 
 
 @pytest.mark.parametrize(("transform", "size"), CASES, ids=by_name)
+def test_a_second_derivative_is_refused(transform, size):
+    theta = draw(transform, 2).requires_grad_()
+    loss = transform.grid(theta, size).square().sum()
+    (expected,) = torch.autograd.grad(loss, theta, retain_graph=True)
+    (again,) = torch.autograd.grad(loss, theta, create_graph=True)
+    assert torch.equal(again, expected)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        again.sum().backward()
+
+
+@pytest.mark.parametrize(("transform", "size"), CASES, ids=by_name)
 def test_vmap_over_models(transform, size):
     models = [Grid(transform, size) for _ in range(3)]
     parameters, buffers = stack_module_state(models)

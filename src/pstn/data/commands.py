@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
+from pstn.command_errors import plain_errors
 from pstn.data.check import check as check_path
 from pstn.data.detect import detect
 from pstn.data.download import Progress as Report
@@ -37,20 +38,6 @@ def _say(*pieces: str | tuple[str, str], stderr: bool = False) -> None:
 
 
 @contextmanager
-def _plain_errors() -> Iterator[None]:
-    """What is wrong with data or with a name is one message and exit code 1, not a traceback; warnings are notes."""
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", DataWarning)
-            yield
-        for warning in caught:
-            _say(("note:", "yellow"), f" {warning.message}", stderr=True)
-    except (ValueError, TypeError, ImportError, OSError) as error:
-        _say(("error:", "red"), f" {error}", stderr=True)
-        raise typer.Exit(1) from error
-
-
-@contextmanager
 def _progress() -> Iterator[Report]:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -64,10 +51,20 @@ def _progress() -> Iterator[Report]:
         yield report
 
 
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
 @app.command("list")
-def list_sets() -> None:
-    """List the data sets that are known by name, and where each one lies."""
-    with _plain_errors():
+def list_sets(as_json: _Json = False) -> None:
+    """List the data sets that are known by name, and where each one lies.
+
+    For example:  pstn data list --json
+    """
+    with plain_errors(DataWarning):
+        if as_json:
+            known = [{"name": k.name, "kind": k.kind, "what": k.what, "where": k.where()} for k in KNOWN.values()]
+            typer.echo(json.dumps(known))
+            return
         rows = [(k.name, k.kind, k.what, k.where() or f"no; pstn data get {k.name}") for k in KNOWN.values()]
         if Console().is_terminal:
             table = Table(box=None, padding=(0, 2, 0, 0))
@@ -83,28 +80,43 @@ def list_sets() -> None:
 
 
 @app.command("get")
-def get(name: Annotated[str, typer.Argument(help="A name of `pstn data list`, or ucr:NAME.")]) -> None:
-    """Fetch a data set into the cache, unless it is here already."""
-    with _plain_errors():
+def get(
+    name: Annotated[str, typer.Argument(help="A name of `pstn data list`, or ucr:NAME.")], as_json: _Json = False
+) -> None:
+    """Fetch a data set into the cache, unless it is here already.
+
+    For example:  pstn data get ucr:ECG200
+    """
+    with plain_errors(DataWarning):
         with _progress() as report:
             where = get_set(name, progress=report)
-        _say(f"{name} is in {where}")
+        if as_json:
+            typer.echo(json.dumps({"name": name, "where": where}))
+        else:
+            _say(f"{name} is in {where}")
 
 
 @app.command("check")
-def check(path: Annotated[Path, typer.Argument(help="A file or folder.")]) -> None:
+def check(path: Annotated[Path, typer.Argument(help="A file or folder.")], as_json: _Json = False) -> None:
     """Verify every data file below PATH: checksums where they are on record, and that it can be read.
 
-    The exit code is 1 where something is damaged.
+    For example:  pstn data check photos
+
+    The exit code is 1 where something is damaged. With --json there is one object a line.
     """
     tally: dict[str, int] = {}
-    with _plain_errors():
+    with plain_errors(DataWarning):
         for finding in check_path(path):
             tally[finding.status] = tally.get(finding.status, 0) + 1
-            _say((f"{finding.status:<9}", _COLOURS[finding.status]), f" {finding.path}: {finding.note}")
+            if as_json:
+                told = {"path": str(finding.path), "status": finding.status, "note": finding.note}
+                typer.echo(json.dumps(told))
+            else:
+                _say((f"{finding.status:<9}", _COLOURS[finding.status]), f" {finding.path}: {finding.note}")
         if not tally:
             raise ValueError(f"{path} holds no file of a kind that pstn reads")
-    _say(", ".join(f"{count} {status}" for status, count in tally.items()))
+    if not as_json:
+        _say(", ".join(f"{count} {status}" for status, count in tally.items()))
     if "damaged" in tally:
         raise typer.Exit(1)
 
@@ -118,9 +130,13 @@ def show(
     columns: Annotated[int, typer.Option(min=1, help="How many in a row.")] = 10,
     seed: Annotated[int, typer.Option(help="Of the choice.")] = 0,
     kind: Annotated[str | None, typer.Option(help="Of an .npz file with three axes: image or series.")] = None,
+    as_json: _Json = False,
 ) -> None:
-    """Draw a contact sheet of a data set as a PNG file."""
-    with _plain_errors():
+    """Draw a contact sheet of a data set as a PNG file.
+
+    For example:  pstn data show photos --out photos.png
+    """
+    with plain_errors(DataWarning):
         if part not in ("train", "validation", "test"):
             raise ValueError(f"part must be one of 'train', 'validation', 'test', got {part!r}")
         splits = _load(name, kind)
@@ -130,7 +146,10 @@ def show(
         target = out or Path(f"{Path(name).name.replace(':', '-').split('.')[0]}.png")
         title = f"{Path(name).name}, {part}"
         written = contact_sheet(data, target, title=title, count=count, columns=columns, seed=seed)
-        _say(f"wrote {written}")
+        if as_json:
+            typer.echo(json.dumps({"written": str(written)}))
+        else:
+            _say(f"wrote {written}")
 
 
 def _load(name: str, kind: str | None) -> Splits[Any]:

@@ -14,10 +14,22 @@ import numpy.typing as npt
 
 from pstn.data.errors import DataError, require_package
 
-__all__ = ["IMAGE_SUFFIXES", "each_in_parallel", "image_size", "is_grey", "open_image", "to_array", "with_bytes"]
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "each_in_parallel",
+    "image_size",
+    "is_grey",
+    "open_image",
+    "read_image",
+    "to_array",
+    "with_bytes",
+]
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 T = TypeVar("T")
+
+_MOST_PIXELS = 89_478_485  # Pillow's own limit, from which on it warns: a quarter of a gigabyte in colour
+_TOO_LARGE = f"has more than {_MOST_PIXELS:,} pixels, too many to decode safely: make it smaller first"
 
 
 @contextmanager
@@ -31,11 +43,20 @@ def open_image(path: Path) -> Iterator[Any]:
         raise DataError(path, "there is no such image file")
     try:
         with Image.open(path) as image:
+            _require_moderate(path, image.width * image.height)
             yield image
     except (DataError, MemoryError):
         raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise DataError(path, _TOO_LARGE) from error
     except Exception as error:  # decoders raise almost anything on damaged files, SyntaxError and struct.error included
         raise DataError(path, f"does not decode as an image ({error})") from error
+
+
+def _require_moderate(path: Path, pixels: int) -> None:
+    """Refuse what would fill the memory; a file of a few kilobytes can claim any size."""
+    if pixels > _MOST_PIXELS:
+        raise DataError(path, _TOO_LARGE)
 
 
 def image_size(path: Path) -> tuple[int, int]:
@@ -53,9 +74,14 @@ def is_grey(mode: str) -> bool:
 def with_bytes(image: Any, mode: str, path: Path) -> Any:
     """The image in Pillow's mode "L" or "RGB", 8 bits a channel.
 
-    Pillow's own conversion cuts off what is above 255, which makes a picture of 16 bits white.
+    Pillow's own conversion cuts off what is above 255, which makes a picture of 16 bits white, and drops what says
+    which pixels are transparent. They become black here, which is what warps read outside a picture.
     """
     from PIL import Image
+
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "black"), image).convert(mode)
 
     # These formats know no whole numbers beyond 16 bits, which older versions of Pillow keep in 32.
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
@@ -67,6 +93,22 @@ def with_bytes(image: Any, mode: str, path: Path) -> Any:
         )
         raise DataError(path, f"{problem} its numbers")
     return image if image.mode == mode else image.convert(mode)
+
+
+def read_image(
+    path: Path, channels: int, size: tuple[int, int] | None = None
+) -> tuple[npt.NDArray[np.uint8], tuple[int, int]]:
+    """A file as (C, H, W) uint8, resized to `size` where given, and the (height, width) that it had.
+
+    Args:
+        path: the file.
+        channels: 1 for grey, 3 for colour.
+        size: (height, width).
+    """
+    with open_image(path) as image:
+        converted = with_bytes(image, "L" if channels == 1 else "RGB", path)
+        had = (converted.height, converted.width)
+        return to_array(converted if size in (None, had) else converted.resize((size[1], size[0]))), had
 
 
 def to_array(image: Any) -> npt.NDArray[np.uint8]:

@@ -17,7 +17,7 @@ from pstn._checks import require_choice, require_positive_int
 from pstn.data.archives import read_zip_member
 from pstn.data.errors import DataError
 from pstn.data.files import parse_npy
-from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, is_grey, open_image, to_array, with_bytes
+from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, is_grey, open_image, read_image
 from pstn.data.labels import as_label, encode_labels, sort_classes
 from pstn.data.split import Split, Splits
 from pstn.data.subsets import stratified_indices
@@ -328,11 +328,7 @@ def _decode(paths: list[Path], size: tuple[int, int] | None, channels: int | Non
     out = np.empty((len(paths), channels, *size), np.uint8)
 
     def read(i: int) -> None:
-        with open_image(paths[i]) as image:
-            converted = with_bytes(image, "L" if channels == 1 else "RGB", paths[i])
-            out[i] = to_array(
-                converted if (converted.height, converted.width) == size else converted.resize(size[::-1])
-            )
+        out[i], _ = read_image(paths[i], channels, size)
 
     each_in_parallel(read, range(len(paths)), workers)
     return torch.from_numpy(out)

@@ -16,7 +16,7 @@ from pstn.data.labels import as_label
 from pstn.data.series import RawSeries, Values, parse_numbers
 from pstn.data.ts import parse_ts
 
-__all__ = ["SERIES_SUFFIXES", "parse_tsv", "read_series", "series_format"]
+__all__ = ["SERIES_SUFFIXES", "parse_tsv", "read_series", "series_format", "split_cells"]
 
 SERIES_SUFFIXES = (".tsv", ".ts", ".arff", ".txt", ".csv")
 _LIMIT = 1 << 30
@@ -73,7 +73,7 @@ def parse_tsv(path: Path, lines: Iterator[tuple[int, str]]) -> RawSeries:
     for number, line in lines:
         if not line.strip():
             continue
-        cells = _cells(line)
+        cells = split_cells(line)
         if len(cells) < 2:
             raise DataError(path, "a label and at least one value are expected", place=f"line {number}")
         label = as_label(cells[0])
@@ -85,7 +85,8 @@ def parse_tsv(path: Path, lines: Iterator[tuple[int, str]]) -> RawSeries:
     return RawSeries(path, tuple(values), tuple(labels), tuple(numbers))
 
 
-def _cells(line: str) -> list[str]:
+def split_cells(line: str) -> list[str]:
+    """The cells of a row, whatever separates them: tabs, commas or spaces."""
     line = line.strip("\r\n")
     for separator in ("\t", ","):
         if separator in line:

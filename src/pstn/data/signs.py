@@ -21,7 +21,16 @@ from pstn.data.places import cache_folder, search_folders
 from pstn.data.split import Split, Splits
 from pstn.data.yolo import read_yolo
 
-__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "find_traffic_signs", "load_mtsd", "load_yolo", "make_signs", "unpacked"]
+__all__ = [
+    "IMAGENET_MEAN",
+    "IMAGENET_STD",
+    "divide_photos",
+    "find_traffic_signs",
+    "load_mtsd",
+    "load_yolo",
+    "make_signs",
+    "unpacked",
+]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 """Means of ImageNet's red, green and blue, from 0 to 1."""
@@ -167,7 +176,7 @@ def load_yolo(
     folder = unpacked(Path(root))
     parts, _ = read_yolo(folder, bad_boxes=bad_boxes)
     if "all" in parts:
-        parts = _divide(parts["all"], test, seed)
+        parts = divide_photos(parts["all"], test, seed)
     signs = {part: isolated_signs(photos, margin) for part, photos in parts.items()}
     if "train" not in signs:
         raise DataError(folder, f"has no training part, only {', '.join(signs)}")
@@ -190,7 +199,19 @@ def load_yolo(
     return Splits(train, make("val"), make("test"))
 
 
-def _divide(photos: list[Photo], test: float, seed: int) -> dict[str, list[Photo]]:
+def divide_photos(photos: Sequence[Photo], test: float = 0.2, seed: int = 0) -> dict[str, list[Photo]]:
+    """A training and a test part: photos are divided, not boxes, so that two boxes of one photo are on the same side.
+
+    Args:
+        photos: all of them.
+        test: the share to test on.
+        seed: of the division.
+
+    Example:
+        >>> photos = [Photo(str(k), Path(f"{k}.jpg"), 100, 50, ()) for k in range(10)]
+        >>> {part: len(chosen) for part, chosen in divide_photos(photos).items()}
+        {'train': 8, 'test': 2}
+    """
     if not 0 <= test < 1:
         raise ValueError(f"test must be at least 0 and below 1, got {test}")
     order = torch.randperm(len(photos), generator=torch.Generator().manual_seed(seed)).tolist()

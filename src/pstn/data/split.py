@@ -31,6 +31,8 @@ class Split:
         mask: (N, *size) bool, True where `x` holds a real value; None where all of them are real.
         theta: (N, D), how each example was made, where that is known; see `pstn.data.Generated`.
         source: (N, C, *large), the same views at a higher resolution, where the warp should read from that.
+        mean: what was subtracted from pixels in [0, 1], one number or one per channel; `as_float` keeps count.
+        std: what they were then divided by.
 
     Example:
         >>> split = Split(torch.zeros(4, 1, 28, 28), torch.tensor([0, 1, 1, 0]), ("no", "yes"))
@@ -46,6 +48,8 @@ class Split:
     mask: Tensor | None = None
     theta: Tensor | None = None
     source: Tensor | None = None
+    mean: float | tuple[float, ...] = 0.0
+    std: float | tuple[float, ...] = 1.0
 
     def __post_init__(self) -> None:
         if self.x.dim() < 3:
@@ -108,8 +112,14 @@ class Split:
         raw = self.fill if isinstance(self.fill, tuple) else (self.fill,) * len(means)
         fills = tuple(convert(torch.tensor(raw).view(1, -1, 1).to(self.x.dtype)).flatten().tolist())
         source = None if self.source is None else convert(self.source)
-        fill = fills[0] if len(set(fills)) == 1 else fills
-        return dataclasses.replace(self, x=convert(self.x), source=source, fill=fill)
+        before = zip(*(_per_channel(n, getattr(self, n), len(means)) for n in ("mean", "std")), strict=True)
+        steps = list(zip(before, means, stds, strict=True))
+        shift = tuple(old_mean + old_std * mean for (old_mean, old_std), mean, _ in steps)
+        width = tuple(old_std * std for (_, old_std), _, std in steps)
+        return dataclasses.replace(
+            self, x=convert(self.x), source=source, fill=_one_or_each(fills), mean=_one_or_each(shift),
+            std=_one_or_each(width),
+        )  # fmt: skip
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Split:
         present = {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
@@ -208,3 +218,7 @@ def _per_channel(name: str, value: float | Sequence[float], channels: int) -> tu
     if len(values) != channels:
         raise ValueError(f"{name} must be one number or one per channel ({channels}), got {len(values)}")
     return values
+
+
+def _one_or_each(values: tuple[float, ...]) -> float | tuple[float, ...]:
+    return values[0] if len(set(values)) == 1 else values

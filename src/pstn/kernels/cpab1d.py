@@ -11,13 +11,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pstn.kernels.launch import Launcher, next_power_of_two
+
 __all__ = ["flow1d_backward", "flow1d_forward"]
 
 _NEVER = tl.constexpr(1.25)
 _TINY = tl.constexpr(1e-20)
 _INSTANT = tl.constexpr(1e-14)
 _LOG_MAX = tl.constexpr(60.0)
-_WARPS = 4
 
 
 @triton.jit
@@ -58,7 +59,7 @@ def _put(index, values, k):
 
 
 @triton.jit
-def _tables(theta, nodal, s, n, D, share, K: tl.constexpr, DP: tl.constexpr):
+def _tables(theta, nodal, s, share, n: tl.constexpr, D: tl.constexpr, K: tl.constexpr, DP: tl.constexpr):
     """Left velocity, slope, crossing time and start time of every cell, and the rows of the basis at both its ends."""
     k = tl.arange(0, K)
     d = tl.arange(0, DP)
@@ -67,8 +68,8 @@ def _tables(theta, nodal, s, n, D, share, K: tl.constexpr, DP: tl.constexpr):
     row_left = tl.minimum(tl.maximum(k - 1, 0), n)
     row_right = tl.minimum(k, n)
     mask = (d < D)[None, :] & (k < n + 3)[:, None]
-    left_rows = tl.load(base + row_left[:, None] * D + d[None, :], mask=mask, other=0.0)
-    right_rows = tl.load(base + row_right[:, None] * D + d[None, :], mask=mask, other=0.0)
+    left_rows = tl.load(base + row_left[:, None] * D + d[None, :], mask=mask, other=0.0).to(tl.float32)
+    right_rows = tl.load(base + row_right[:, None] * D + d[None, :], mask=mask, other=0.0).to(tl.float32)
     left = tl.sum(left_rows * parameters[None, :], axis=1) * (n / 2)
     right = tl.sum(right_rows * parameters[None, :], axis=1) * (n / 2)
     rise = right - left
@@ -81,7 +82,7 @@ def _tables(theta, nodal, s, n, D, share, K: tl.constexpr, DP: tl.constexpr):
 
 
 @triton.jit
-def _trip(x, k, left, slope, start, n, CLOSED: tl.constexpr):
+def _trip(x, k, left, slope, start, n: tl.constexpr, CLOSED: tl.constexpr):
     place = x * (n / 2) + (n / 2 + 1)
     within = tl.minimum(tl.maximum(place, 0.0), n + 1.0)
     cell = within.to(tl.int32)
@@ -111,25 +112,29 @@ def _trip(x, k, left, slope, start, n, CLOSED: tl.constexpr):
     return cell, place, u, back, crosses, goal, leave, time
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["N", "share", "stride"],
+    do_not_specialize_on_alignment=["theta", "nodal", "points", "out"],
+)
 def _forward(
     theta,
     nodal,
     points,
     out,
-    n,
     N,
-    D,
     share,
     stride,
+    n: tl.constexpr,
+    D: tl.constexpr,
     CLOSED: tl.constexpr,
     K: tl.constexpr,
     DP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    s = tl.program_id(0)
-    k, left, slope, whole, start, left_rows, right_rows = _tables(theta, nodal, s, n, D, share, K, DP)
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    blocks = tl.cdiv(N, BLOCK)
+    s = (tl.program_id(0) // blocks).to(tl.int64)
+    k, left, slope, whole, start, left_rows, right_rows = _tables(theta, nodal, s, share, n, D, K, DP)
+    i = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(points + s * stride + i, mask=i < N, other=0.0)
     cell, place, u, back, crosses, goal, leave, time = _trip(x, k, left, slope, start, n, CLOSED)
     a = _pick(goal, slope, k)
@@ -150,7 +155,10 @@ def _forward(
     tl.store(out + s * N + i, moved, mask=i < N)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["N", "share", "stride"],
+    do_not_specialize_on_alignment=["grad", "theta", "nodal", "points", "by_theta", "by_point"],
+)
 def _backward(
     grad,
     theta,
@@ -158,19 +166,19 @@ def _backward(
     points,
     by_theta,
     by_point,
-    n,
     N,
-    D,
     share,
     stride,
+    n: tl.constexpr,
+    D: tl.constexpr,
     CLOSED: tl.constexpr,
-    POINTS: tl.constexpr,
     K: tl.constexpr,
     DP: tl.constexpr,
     BLOCK: tl.constexpr,
+    POINTS: tl.constexpr,
 ):
-    s = tl.program_id(0)
-    k, left, slope, whole, start, left_rows, right_rows = _tables(theta, nodal, s, n, D, share, K, DP)
+    s = tl.program_id(0).to(tl.int64)
+    k, left, slope, whole, start, left_rows, right_rows = _tables(theta, nodal, s, share, n, D, K, DP)
     by_left = tl.zeros([K], tl.float32)
     by_right = tl.zeros([K], tl.float32)
     charges = tl.zeros([K], tl.float32)
@@ -217,49 +225,48 @@ def _backward(
     tl.store(by_theta + s * D + d, total, mask=d < D)
 
 
-def _power(count: int) -> int:
-    """The next power of 2; Triton's own goes through wrappers that cost more than a launch's other bookkeeping."""
-    return 1 << (count - 1).bit_length()
-
-
-def _sizes(theta: Tensor, nodal: Tensor, points: Tensor) -> tuple[int, int, int, int, int, int, int]:
-    thetas, size = theta.shape
-    groups, nodes, _ = nodal.shape
-    stride = 0 if points.shape[0] == 1 else points.shape[1]
-    k = _power(nodes + 2)
-    return nodes - 1, points.shape[1], size, thetas // groups, stride, k, _power(size)
+_launch_forward = Launcher(_forward, warps=4)
+_launch_backward = Launcher(_backward, warps=4)
 
 
 def flow1d_forward(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
-    """Move points for unit time.
+    """Move points for unit time. All tensors are contiguous and, but for nodal in float64, in float32.
 
     Args:
-        theta: (S, D), float32.
-        nodal: (G, n + 1, D), velocities at the nodes per unit of theta; S / G thetas share each.
-        points: (S, N), or (1, N) for all thetas.
+        theta: (..., D).
+        nodal: (n + 1, D), velocities at the nodes per unit of theta, or (G, n + 1, D) for G groups of thetas in a row.
+        points: (..., N, 1), or (N, 1) for all thetas.
         closed: whether the velocity is zero at both ends.
 
     Returns:
-        (S, N).
+        (..., N, 1).
     """
-    n, size, d, share, stride, k, dp = _sizes(theta, nodal, points)
-    out = torch.empty(theta.shape[0], size, dtype=theta.dtype, device=theta.device)
-    block = min(256, _power(size))
-    grid = (theta.shape[0], -(-size // block))
-    _forward[grid](theta, nodal, points, out, n, size, d, share, stride, closed, k, dp, block, num_warps=_WARPS)
+    size = points.shape[-2]
+    out = theta.new_empty((*theta.shape[:-1], size, 1))
+    numbers, constants = _sizes(theta, nodal, points, closed)
+    programs = theta.numel() // theta.shape[-1] * -(-size // constants[-1])
+    _launch_forward(theta.get_device(), programs, (theta, nodal, points, out, *numbers), constants)
     return out
 
 
 def flow1d_backward(
     grad: Tensor, theta: Tensor, nodal: Tensor, points: Tensor, closed: bool, to_points: bool
 ) -> tuple[Tensor, Tensor]:
-    """The gradient with respect to theta (S, D) and, if asked for, to points (S, N)."""
-    n, size, d, share, stride, k, dp = _sizes(theta, nodal, points)
+    """The gradient with respect to theta (..., D) and, if asked for, to the points of each theta (..., N, 1)."""
     by_theta = torch.empty_like(theta)
-    by_point = torch.empty_like(grad) if to_points else theta.new_empty(0)
-    block = min(256, _power(size))
-    _backward[(theta.shape[0],)](
-        *(grad, theta, nodal, points, by_theta, by_point, n, size, d, share, stride, closed, to_points, k, dp, block),
-        num_warps=_WARPS,
-    )
-    return by_theta, by_point
+    by_point = torch.empty_like(grad) if to_points else by_theta  # any tensor will do for what is not written
+    numbers, constants = _sizes(theta, nodal, points, closed)
+    arguments = (grad, theta, nodal, points, by_theta, by_point, *numbers)
+    _launch_backward(theta.get_device(), theta.numel() // theta.shape[-1], arguments, (*constants, to_points))
+    return by_theta, by_point if to_points else theta.new_empty(0)
+
+
+def _sizes(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The kernels' numbers and the constants that both have."""
+    nodes, d = nodal.shape[-2:]
+    size = points.shape[-2]
+    share = theta.numel() * nodes // nodal.numel()  # how many thetas have the same basis
+    stride = 0 if points.dim() == 2 else size
+    block = min(256, next_power_of_two(size))
+    k, dp = next_power_of_two(nodes + 2), next_power_of_two(d)
+    return (size, share, stride), (nodes - 1, d, closed, k, dp, block)

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pstn.kernels.launch import Launcher
 from pstn.transforms.cpab2d import HUGE, MAX_PIECES
 from pstn.transforms.cpab_regions import regions
 
@@ -20,7 +21,6 @@ _FAR = tl.constexpr(1e30)
 _HUGE = tl.constexpr(HUGE)
 _MAX_PIECES = tl.constexpr(MAX_PIECES)
 _BLOCK = 32  # one warp: particles of a block wait for the slowest of it
-_WARPS = 1
 
 
 @triton.jit
@@ -177,7 +177,10 @@ def _advance(
     return limit, region, px, py, low, high
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["N", "stride"],
+    do_not_specialize_on_alignment=["velocities", "points", "nodes", "functions", "across", "moved", "jacobian"],
+)
 def _forward(
     velocities,
     points,
@@ -186,17 +189,18 @@ def _forward(
     across,
     moved,
     jacobian,
-    nx,
-    ny,
     N,
-    NODES,
     stride,
+    nx: tl.constexpr,
+    ny: tl.constexpr,
+    NODES: tl.constexpr,
+    BLOCK: tl.constexpr,
     CLOSED: tl.constexpr,
     JACOBIAN: tl.constexpr,
-    BLOCK: tl.constexpr,
 ):
-    s = tl.program_id(0)
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    blocks = tl.cdiv(N, BLOCK)
+    s = (tl.program_id(0) // blocks).to(tl.int64)
+    i = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     inside = i < N
     x0 = tl.load(points + s * stride * 2 + i * 2, mask=inside, other=0.0)
     y0 = tl.load(points + s * stride * 2 + i * 2 + 1, mask=inside, other=0.0)
@@ -264,20 +268,50 @@ def _quadrature(x, y, a, b, c, d, e, f, trace, det, t, first, second):
     return px, py, one, two
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["N", "stride"],
+    do_not_specialize_on_alignment=[
+        *("grad", "jacobian", "velocities", "points", "nodes", "functions", "across", "by_velocity", "by_point")
+    ],
+)
 def _backward(
-    adjoint, velocities, points, nodes, functions, across, total, nx, ny, N, NODES, stride, BLOCK: tl.constexpr
+    grad,
+    jacobian,
+    velocities,
+    points,
+    nodes,
+    functions,
+    across,
+    by_velocity,
+    by_point,
+    N,
+    stride,
+    nx: tl.constexpr,
+    ny: tl.constexpr,
+    NODES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    POINTS: tl.constexpr,
 ):
-    s = tl.program_id(0)
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    blocks = tl.cdiv(N, BLOCK)
+    s = (tl.program_id(0) // blocks).to(tl.int64)
+    i = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     inside = i < N
     x = tl.load(points + s * stride * 2 + i * 2, mask=inside, other=0.0)
     y = tl.load(points + s * stride * 2 + i * 2 + 1, mask=inside, other=0.0)
     region = _locate(x, y, nx, ny)
-    first = tl.load(adjoint + (s * N + i) * 2, mask=inside, other=0.0)
-    second = tl.load(adjoint + (s * N + i) * 2 + 1, mask=inside, other=0.0)
+    at = s * N + i
+    gx = tl.load(grad + at * 2, mask=inside, other=0.0)
+    gy = tl.load(grad + at * 2 + 1, mask=inside, other=0.0)
+    # The adjoint at the start: the Jacobian of the whole way, transposed, applied to the gradient at the end.
+    first = tl.load(jacobian + at * 4, mask=inside, other=0.0) * gx
+    second = tl.load(jacobian + at * 4 + 1, mask=inside, other=0.0) * gx
+    first += tl.load(jacobian + at * 4 + 2, mask=inside, other=0.0) * gy
+    second += tl.load(jacobian + at * 4 + 3, mask=inside, other=0.0) * gy
+    if POINTS:
+        tl.store(by_point + at * 2, first, mask=inside)
+        tl.store(by_point + at * 2 + 1, second, mask=inside)
     left = tl.where(inside, 1.0, 0.0)
-    sums = total + s * (NODES + 1) * 2
+    sums = by_velocity + s * NODES * 2
     pieces = 0
     while (tl.max(left, axis=0) > 0) & (pieces < _MAX_PIECES):
         going = left > 0
@@ -296,14 +330,17 @@ def _backward(
         oa, ob, oc = oa * time * (5 / 18), ob * time * (8 / 18), oc * time * (5 / 18)
         ta, tb, tc = ta * time * (5 / 18), tb * time * (8 / 18), tc * time * (5 / 18)
         ea, eb, ec = f00 * xa + f01 * ya + f02, f00 * xb + f01 * yb + f02, f00 * xc + f01 * yc + f02
-        tl.atomic_add(sums + n0 * 2, ea * oa + eb * ob + ec * oc, mask=going, sem="relaxed")
-        tl.atomic_add(sums + n0 * 2 + 1, ea * ta + eb * tb + ec * tc, mask=going, sem="relaxed")
+        owned = going & (n0 < NODES)
+        tl.atomic_add(sums + n0 * 2, ea * oa + eb * ob + ec * oc, mask=owned, sem="relaxed")
+        tl.atomic_add(sums + n0 * 2 + 1, ea * ta + eb * tb + ec * tc, mask=owned, sem="relaxed")
         ea, eb, ec = f10 * xa + f11 * ya + f12, f10 * xb + f11 * yb + f12, f10 * xc + f11 * yc + f12
-        tl.atomic_add(sums + n1 * 2, ea * oa + eb * ob + ec * oc, mask=going, sem="relaxed")
-        tl.atomic_add(sums + n1 * 2 + 1, ea * ta + eb * tb + ec * tc, mask=going, sem="relaxed")
+        owned = going & (n1 < NODES)
+        tl.atomic_add(sums + n1 * 2, ea * oa + eb * ob + ec * oc, mask=owned, sem="relaxed")
+        tl.atomic_add(sums + n1 * 2 + 1, ea * ta + eb * tb + ec * tc, mask=owned, sem="relaxed")
         ea, eb, ec = f20 * xa + f21 * ya + f22, f20 * xb + f21 * yb + f22, f20 * xc + f21 * yc + f22
-        tl.atomic_add(sums + n2 * 2, ea * oa + eb * ob + ec * oc, mask=going, sem="relaxed")
-        tl.atomic_add(sums + n2 * 2 + 1, ea * ta + eb * tb + ec * tc, mask=going, sem="relaxed")
+        owned = going & (n2 < NODES)
+        tl.atomic_add(sums + n2 * 2, ea * oa + eb * ob + ec * oc, mask=owned, sem="relaxed")
+        tl.atomic_add(sums + n2 * 2 + 1, ea * ta + eb * tb + ec * tc, mask=owned, sem="relaxed")
         one, two = _unwind(a, b, c, d, trace, det, time, low, high, first, second)
         first = tl.minimum(tl.maximum(one, -_HUGE), _HUGE)
         second = tl.minimum(tl.maximum(two, -_HUGE), _HUGE)
@@ -312,28 +349,50 @@ def _backward(
         pieces += 1
 
 
+_launch_forward = Launcher(_forward, warps=1)
+_launch_backward = Launcher(_backward, warps=1)
+
+
 def flow2d_forward(
     velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool
 ) -> tuple[Tensor, Tensor]:
     """As `pstn.transforms.cpab2d.flow`, in float32; points may also be (1, N, 2) for all thetas."""
-    thetas, count, size = velocities.shape[0], velocities.shape[1], points.shape[1]
+    size = points.shape[1]
     geometry = regions(nx, ny, closed, points.dtype, points.device)
-    moved = points.new_empty(thetas, size, 2)
-    matrix = points.new_empty(thetas, size, 4) if jacobian else points.new_empty(0)
-    stride = 0 if points.shape[0] == 1 else size
-    grid = (thetas, -(-size // _BLOCK))
-    sizes = (nx, ny, size, count, stride)
-    _forward[grid](*(velocities, points, *geometry, moved, matrix, *sizes, closed, jacobian, _BLOCK), num_warps=_WARPS)
+    moved = points.new_empty((velocities.shape[0], size, 2))
+    matrix = points.new_empty((velocities.shape[0], size, 4) if jacobian else 0)
+    programs, numbers, constants = _sizes(velocities, points, nx, ny)
+    arguments = (velocities, points, *geometry, moved, matrix, *numbers)
+    _launch_forward(points.get_device(), programs, arguments, (*constants, closed, jacobian))
     return moved, matrix
 
 
-def flow2d_backward(adjoint: Tensor, velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool) -> Tensor:
-    """As `pstn.transforms.cpab2d.pull_back`, in float32; points may also be (1, N, 2) for all thetas."""
-    thetas, count, size = velocities.shape[0], velocities.shape[1], points.shape[1]
+def flow2d_backward(
+    grad: Tensor,
+    jacobian: Tensor,
+    velocities: Tensor,
+    points: Tensor,
+    nx: int,
+    ny: int,
+    closed: bool,
+    to_points: bool,
+) -> tuple[Tensor, Tensor]:
+    """The gradient with respect to the nodes' velocities (S, K, 2) and, if asked for, to the points of each theta.
+
+    The gradient of the moved points is (S, N, 2); the Jacobian, (S, N, 4), is that of the forward pass.
+    """
     geometry = regions(nx, ny, closed, points.dtype, points.device)
-    total = torch.zeros(thetas, count + 1, 2, dtype=points.dtype, device=points.device)
-    stride = 0 if points.shape[0] == 1 else size
-    grid = (thetas, -(-size // _BLOCK))
-    sizes = (nx, ny, size, count, stride)
-    _backward[grid](adjoint, velocities, points, *geometry, total, *sizes, _BLOCK, num_warps=_WARPS)
-    return total[:, :-1]
+    by_velocity = torch.zeros_like(velocities)
+    by_point = torch.empty_like(grad) if to_points else points.new_empty(0)
+    programs, numbers, constants = _sizes(velocities, points, nx, ny)
+    arguments = (grad, jacobian, velocities, points, *geometry, by_velocity, by_point, *numbers)
+    _launch_backward(points.get_device(), programs, arguments, (*constants, to_points))
+    return by_velocity, by_point
+
+
+def _sizes(velocities: Tensor, points: Tensor, nx: int, ny: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """How many programs, the kernels' numbers, and the constants that both have."""
+    thetas, nodes = velocities.shape[:2]
+    size = points.shape[1]
+    # All programs along one axis: the others hold 65,535 at most, which a picture of 1,500 pixels a side exceeds.
+    return thetas * -(-size // _BLOCK), (size, 0 if points.shape[0] == 1 else size), (nx, ny, nodes, _BLOCK)

@@ -19,11 +19,15 @@ from pstn._checks import (
 )
 from pstn.nn.calls import call_on
 from pstn.nn.layer import SpatialTransformer
+from pstn.nn.pretrained import Shareable
 from pstn.nn.pytrees import register_namedtuple
 from pstn.posterior import ThetaDistribution
 from pstn.uncertainty import entropy, log_mean_exp, mutual_information
 
 __all__ = ["PSTN", "STN", "Prediction", "TransformerClassifier"]
+
+
+_AT_ONCE = 500
 
 
 class Prediction(NamedTuple):
@@ -54,7 +58,7 @@ class Prediction(NamedTuple):
         return mutual_information(self.sample_log_probs)
 
 
-class TransformerClassifier(nn.Module, ABC):
+class TransformerClassifier(Shareable, ABC):
     """What PSTN and STN share."""
 
     layer: SpatialTransformer
@@ -86,14 +90,25 @@ class TransformerClassifier(nn.Module, ABC):
             if noise is not None:
                 require_floating("noise", noise)
                 samples = noise.shape[0]
-        if self.chunk_size is None or samples <= self.chunk_size:
+        require_floating("x", x)
+        chunk = self._chunk(x) if self.chunk_size is None else self.chunk_size
+        if chunk is None or samples <= chunk:
             warped, theta, posterior = self.layer(x, samples, source=source, noise=noise, generator=generator)
             sample_log_probs = self._classify(warped)
         else:
             posterior = self.layer.localize(x)
             theta = posterior.rsample(samples, self.layer.sampling, noise=noise, generator=generator)
-            sample_log_probs = self._classify_in_chunks(x if source is None else source, theta, self.chunk_size)
+            sample_log_probs = self._classify_in_chunks(x if source is None else source, theta, chunk)
         return Prediction(log_mean_exp(sample_log_probs), sample_log_probs, theta, posterior)
+
+    def _chunk(self, x: Tensor) -> int | None:
+        """How many samples to take at a time where nobody has said: all, but in a prediction on a CPU a few hundred.
+
+        Their intermediate results then stay in its caches, which is a third faster than 1,000 small images at once.
+        """
+        if self.training or torch.is_grad_enabled() or not values_readable(x) or x.device.type != "cpu":
+            return None
+        return max(1, _AT_ONCE // max(1, x.shape[0]))
 
     def parameter_groups(self, lr: float, *, localizer_factor: float = 0.1, **options: Any) -> list[dict[str, Any]]:
         """Groups for an optimiser, with the localizer's learning rate apart.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,7 @@ __all__ = ["SpatialTransformer", "TransformerOutput"]
 
 # Keeps beta, and so the KL and its gradient, finite however far down the variance head goes.
 _MIN_BETA = 1e-8
+PrecisionKind = Literal["per-parameter", "per-input"]
 
 
 class TransformerOutput(NamedTuple):
@@ -64,6 +65,8 @@ class SpatialTransformer(nn.Module):
         probabilistic: False makes it the classic spatial transformer: a point posterior, S = 1, and a KL of 0.
         alpha: shape of the Gamma over the precision; the samples are Student-t with 2 alpha degrees of freedom.
         var_init: where the variance head starts, before softplus.
+        precision: "per-parameter", as in the authors' experiments, or "per-input", one for all parameters of an input,
+            as in the paper's text.
         hidden: width of a hidden layer in each head; None for one linear layer.
         localizer_size: spatial size at which the localizer reads the input (averaged down), e.g. to look at an image
             of 1024² through 64²; None reads the input as it is.
@@ -92,6 +95,7 @@ class SpatialTransformer(nn.Module):
         probabilistic: bool = True,
         alpha: float = 1.0,
         var_init: float = -5.0,
+        precision: PrecisionKind = "per-parameter",
         hidden: int | None = None,
         localizer_size: int | Sequence[int] | None = None,
         sampling: SamplingMethod = "iid",
@@ -106,6 +110,7 @@ class SpatialTransformer(nn.Module):
             raise TypeError(f"localizer must be a torch.nn.Module, got {type(localizer).__name__}")
         require_modes(mode, padding_mode, fill, transform.ndim)
         require_choice("sampling", sampling, ("iid", "antithetic", "sobol"))
+        require_choice("precision", precision, ("per-parameter", "per-input"))
         if not math.isfinite(var_init):
             raise ValueError(f"var_init must be finite, got {var_init}")
         self.transform, self.localizer = transform, localizer
@@ -114,16 +119,15 @@ class SpatialTransformer(nn.Module):
             None if localizer_size is None else require_size("localizer_size", localizer_size, transform.ndim)
         )
         self.probabilistic, self.alpha = probabilistic, require_alpha(alpha)
-        self.sampling, self.mode, self.padding_mode = sampling, mode, padding_mode
+        self.sampling, self.mode, self.padding_mode, self.hidden = sampling, mode, padding_mode, hidden
         if isinstance(fill, (int, float)):
             self.fill = float(fill)
         else:
             self.register_buffer("fill", torch.as_tensor(fill, dtype=torch.float32), persistent=False)
         width = require_positive_int("features", features) if features is not None else feature_width(localizer)
         self.mean_head = Head(width, transform.initial(), hidden)
-        self.variance_head = (
-            Head(width, torch.full((transform.dim,), float(var_init)), hidden) if probabilistic else None
-        )
+        precisions = torch.full((1 if precision == "per-input" else transform.dim,), float(var_init))
+        self.variance_head = Head(width, precisions, hidden) if probabilistic else None
 
     def forward(
         self,

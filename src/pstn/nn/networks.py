@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from pstn._checks import require_choice, require_positive_int, require_size
+from pstn.nn.pretrained import Shareable
 
-__all__ = ["ConvClassifier", "ConvLocalizer", "SeriesClassifier", "SeriesLocalizer"]
+__all__ = ["ConvClassifier", "ConvLocalizer", "GlobalLocalizer", "SeriesClassifier", "SeriesLocalizer"]
 
 
 @final
@@ -41,7 +42,7 @@ class ConvLocalizer(nn.Module):
         require_choice("the number of axes in size", ndim, (1, 2, 3))
         if not filters:
             raise ValueError("filters must hold at least one number of channels, got none")
-        self.size = require_size("size", size, ndim)
+        self.size, self.filters, self.kernel = require_size("size", size, ndim), tuple(filters), kernel
         conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[ndim - 1]
         pool = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)[ndim - 1]
         stages: list[nn.Module] = []
@@ -66,7 +67,27 @@ class ConvLocalizer(nn.Module):
 
 
 @final
-class ConvClassifier(nn.Module):
+class GlobalLocalizer(nn.Module):
+    """A localizer that does not look: with it the posterior is one and the same for all inputs, learned augmentation.
+
+    It returns zeros, so that the heads have nothing but their biases to learn.
+
+    Example:
+        >>> layer = pstn.SpatialTransformer(pstn.Similarity(), GlobalLocalizer())
+        >>> layer.localize(torch.rand(2, 1, 28, 28)).loc
+        tensor([[0., 1., 0., 0.],
+                [0., 1., 0., 0.]], grad_fn=<AddmmBackward0>)
+    """
+
+    features = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, *size) -> (B, 1)."""
+        return x.new_zeros(x.shape[0], 1)
+
+
+@final
+class ConvClassifier(Shareable):
     """The paper's classifier: a `ConvLocalizer`'s body, a hidden layer, dropout and a linear layer.
 
     Args:
@@ -95,11 +116,13 @@ class ConvClassifier(nn.Module):
     ) -> None:
         super().__init__()
         self.body = ConvLocalizer(in_channels, size, filters, kernel)
+        self.in_channels, self.size, self.filters, self.kernel = in_channels, self.body.size, tuple(filters), kernel
+        self.classes, self.hidden, self.dropout = require_positive_int("classes", classes), hidden, dropout
         self.head = nn.Sequential(
             nn.Linear(self.body.features, hidden),
             nn.ReLU(),
             nn.Dropout(dropout),
-            nn.Linear(hidden, require_positive_int("classes", classes)),
+            nn.Linear(hidden, classes),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -144,6 +167,7 @@ class SeriesLocalizer(nn.Module):
     ) -> None:
         super().__init__()
         self.in_channels = require_positive_int("in_channels", in_channels)
+        self.filters, self.kernels = tuple(filters), tuple(kernels)
         self.body = _series_body(in_channels, filters, kernels)
         self.dropout = nn.Dropout(dropout)
         self.features = filters[-1]
@@ -154,7 +178,7 @@ class SeriesLocalizer(nn.Module):
 
 
 @final
-class SeriesClassifier(nn.Module):
+class SeriesClassifier(Shareable):
     """The paper's classifier of time series: five Conv-BN-ReLU, global average, dropout, linear.
 
     Args:
@@ -178,8 +202,11 @@ class SeriesClassifier(nn.Module):
         dropout: float = 0.25,
     ) -> None:
         super().__init__()
-        self.body = _series_body(require_positive_int("in_channels", in_channels), filters, kernels)
-        self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(filters[-1], require_positive_int("classes", classes)))
+        self.in_channels = require_positive_int("in_channels", in_channels)
+        self.classes = require_positive_int("classes", classes)
+        self.filters, self.kernels, self.dropout = tuple(filters), tuple(kernels), dropout
+        self.body = _series_body(in_channels, filters, kernels)
+        self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(filters[-1], classes))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, L) -> (B, K) logits."""

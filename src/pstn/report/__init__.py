@@ -1,1 +1,1 @@
-"""Tables and figures."""
+"""Tables and figures from result files."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,17 +29,19 @@ def draw_looks(
     *,
     samples: int = 6,
     display: Tensor | None = None,
+    classes: Sequence[str] | None = None,
     generator: torch.Generator | None = None,
 ) -> Path:
     """Draw, for each image, the boxes that were sampled, what the classifier saw through them, and what it made of it.
 
     Args:
         path: where the picture goes; its ending says which format.
-        model: the classifier, of images with one or three channels.
-        x: (B, C, H, W), the images as the model takes them.
+        model: the classifier, of images with one or three channels, or of series.
+        x: (B, C, H, W) or (B, C, L), the inputs as the model takes them.
         y: (B,), the true classes, if known.
         samples: S, how many looks to draw.
-        display: (B, C, H, W), the images as a person should see them, from 0 to 1; `x` when not given.
+        display: the inputs as a person should see them, images from 0 to 1; `x` when not given.
+        classes: the names of the classes, for the bars; their numbers when not given.
         generator: where the randomness comes from.
 
     Returns:
@@ -63,7 +66,8 @@ def draw_looks(
         _draw_input(axes[row, 0], shown[row], _boxes(model, prediction, row, x))
         for look in range(looks):
             _draw_image(axes[row, look + 1], seen[look, row])
-        _draw_answer(axes[row, -1], prediction, row, None if y is None else int(y[row]), last=row == rows - 1)
+        truth = None if y is None else int(y[row])
+        _draw_answer(axes[row, -1], prediction, row, truth, classes, last=row == rows - 1)
     for column, title in [
         (0, "input, with where it looked"),
         (1 + looks // 2, "what the classifier saw"),
@@ -83,6 +87,11 @@ def _boxes(model: PSTN | STN, prediction: Prediction, row: int, x: Tensor) -> Te
 
 
 def _draw_image(axes: Axes, image: Tensor) -> None:
+    if image.dim() == 2:
+        axes.plot(image.T.numpy(), linewidth=1.1)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        return
     pixels = image.clamp(0, 1).movedim(0, -1).expand(-1, -1, 3)
     axes.imshow(pixels.numpy(), interpolation="nearest")
     axes.set_xticks([])
@@ -91,6 +100,10 @@ def _draw_image(axes: Axes, image: Tensor) -> None:
 
 def _draw_input(axes: Axes, image: Tensor, boxes: Tensor) -> None:
     _draw_image(axes, image)
+    if image.dim() == 2:
+        for start, end in boxes[..., 0].tolist():
+            axes.axvspan(start, end, color=_BOX, alpha=0.08, linewidth=0)
+        return
     height, width = image.shape[-2:]
     for corners in boxes:
         outline = torch.cat([corners, corners[:1]]).numpy()
@@ -101,7 +114,9 @@ def _draw_input(axes: Axes, image: Tensor, boxes: Tensor) -> None:
     axes.set_facecolor("0.88")
 
 
-def _draw_answer(axes: Axes, prediction: Prediction, row: int, truth: int | None, *, last: bool) -> None:
+def _draw_answer(
+    axes: Axes, prediction: Prediction, row: int, truth: int | None, names: Sequence[str] | None, *, last: bool
+) -> None:
     probs = prediction.probs[row]
     classes = range(len(probs))
     colours: list[Any] = [_BOX if k == truth else "0.55" for k in classes]
@@ -109,6 +124,11 @@ def _draw_answer(axes: Axes, prediction: Prediction, row: int, truth: int | None
     axes.set_ylim(0, 1)
     axes.set_yticks([])
     axes.set_xticks(classes if len(probs) <= 10 else [], minor=False)
+    if names is not None and len(probs) <= 10:
+        slanted = max(map(len, names)) > 2
+        # A dollar sign would start mathematics.
+        shown = [name[:16].replace("$", r"\$") for name in names]
+        axes.set_xticklabels(shown, rotation=35 if slanted else 0, ha="right" if slanted else "center")
     axes.tick_params(labelsize=8, length=0)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)

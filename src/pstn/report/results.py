@@ -68,10 +68,11 @@ class Result:
         return Path(folder) / self.experiment / f"{self.name}.json"
 
     def write(self, folder: str | Path) -> Path:
-        """Write its file under `folder`, whole or not at all."""
+        """Write its file under `folder`, a line for each part, whole or not at all."""
         path = self.path(folder)
+        lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in asdict(self).items()]
         with write_atomically(path) as draft:
-            draft.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+            draft.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
         return path
 
     @classmethod
@@ -94,8 +95,11 @@ class Result:
 def read_results(folder: str | Path, experiment: str | None = None) -> list[Result]:
     """All results under `folder`, of one experiment or of all, in the order of their files' names.
 
+    Folders whose names start with a dot are not read: runs keep their work there.
+
     Args:
         folder: that holds a folder for each experiment.
         experiment: read that one's alone.
     """
-    return [Result.read(path) for path in sorted(Path(folder).glob(f"{experiment or '*'}/*.json"))]
+    paths = sorted(Path(folder).glob(f"{experiment or '[!.]*'}/*.json"))
+    return [Result.read(path) for path in paths]

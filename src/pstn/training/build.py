@@ -7,20 +7,33 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from pstn.nn import PSTN, STN, ConvClassifier, ConvLocalizer, SeriesClassifier, SeriesLocalizer, SpatialTransformer
+from pstn.nn import (
+    PSTN,
+    STN,
+    About,
+    ConvClassifier,
+    ConvLocalizer,
+    SeriesClassifier,
+    SeriesLocalizer,
+    Shareable,
+    SpatialTransformer,
+)
 from pstn.training.population import Population
 from pstn.training.recipe import Member
 from pstn.training.settings import TrainSettings
 from pstn.training.sources import Source, choose_subset
 from pstn.transforms import make_transform
 
-__all__ = ["make_device", "make_model", "make_population"]
+__all__ = ["make_about", "make_device", "make_model", "make_population"]
 
 # Filters of classifier and localizer, so that the three kinds have about as many parameters each: the paper's choice.
 _FILTERS = {"cnn": ((12, 24), 52, ()), "stn": ((10, 20), 50, (12, 18)), "pstn": ((10, 20), 50, (8, 14))}
 
+# The family of transformations where none is asked for, by the number of spatial axes.
+_USUAL = {1: "cpab", 2: "similarity"}
 
-def make_model(settings: TrainSettings, source: Source, seed: int) -> nn.Module:
+
+def make_model(settings: TrainSettings, source: Source, seed: int) -> Shareable:
     """One untrained model for the data.
 
     Args:
@@ -33,14 +46,10 @@ def make_model(settings: TrainSettings, source: Source, seed: int) -> nn.Module:
         return _make(settings, source)
 
 
-def _make(settings: TrainSettings, source: Source) -> nn.Module:
-    channels, *size = source.x.shape[1:]
-    recipe = settings.recipe(source.fill)
-    if recipe.augment is not None:
-        u = torch.zeros(1, recipe.augment.width)
-        size = list(recipe.augment(source.x[:1], u).shape[2:])
+def _make(settings: TrainSettings, source: Source) -> Shareable:
+    channels, size = source.x.shape[1], _input_size(settings, source)
     filters, hidden, localizer_filters = _FILTERS[settings.model]
-    classifier: nn.Module
+    classifier: Shareable
     if len(size) == 1:
         classifier = SeriesClassifier(channels, source.classes)
     else:
@@ -50,7 +59,7 @@ def _make(settings: TrainSettings, source: Source) -> nn.Module:
     localizer: nn.Module
     localizer = SeriesLocalizer(channels) if len(size) == 1 else ConvLocalizer(channels, size, localizer_filters)
     layer = SpatialTransformer(
-        make_transform(settings.transform, len(size)), localizer, size,
+        make_transform(settings.transform or _USUAL[len(size)], len(size)), localizer, size,
         probabilistic=settings.model == "pstn", var_init=settings.var_init, fill=source.fill,
     )  # fmt: skip
     if settings.model == "stn":
@@ -58,11 +67,30 @@ def _make(settings: TrainSettings, source: Source) -> nn.Module:
     return PSTN(layer, classifier, train_samples=settings.samples, test_samples=settings.test_samples)
 
 
+def _input_size(settings: TrainSettings, source: Source) -> tuple[int, ...]:
+    """What a model sees: an augmentation may place an example on a larger canvas."""
+    augment = settings.recipe(source.fill).augment
+    seen = source.x[:1] if augment is None else augment(source.x[:1], torch.zeros(1, augment.width))
+    return tuple(seen.shape[2:])
+
+
+def make_about(settings: TrainSettings, source: Source, number: int) -> About:
+    """What belongs to model `number` of a run beside its weights, before it has scores."""
+    return About(
+        source.names, source.x.shape[1], _input_size(settings, source), source.mean, source.std,
+        kl_weight=settings.kl_weight[number % len(settings.kl_weight)], seed=settings.seed + number,
+        data=settings.data,
+    )  # fmt: skip
+
+
 def make_device(name: str) -> torch.device:
     """The device called `name`; "auto" takes a GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or another that torch knows, got {name!r}") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device must be one that is here, got {name!r}: torch finds no GPU")
     return device

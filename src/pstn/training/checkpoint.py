@@ -98,8 +98,10 @@ def require_room(folder: str | Path, population: Population) -> None:
         OSError: with what is wrong and what to do.
     """
     folder = Path(folder)
-    # Two checkpoints lie side by side while one is replaced; the models' weights come on top at the end.
-    needed = 3 * sum(t.numel() * t.element_size() for t in population.tensors().values()) + (1 << 20)
+    # Two checkpoints lie side by side while one is replaced; the models' weights come on top at the end. Early stopping
+    # keeps the best state beside the current one.
+    held = 1 if population.recipe.patience is None else 2
+    needed = (2 * held + 1) * sum(t.numel() * t.element_size() for t in population.tensors().values()) + (1 << 20)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".probe"

@@ -13,7 +13,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from pstn.training.settings import TrainSettings, read_settings
+from pstn.command_errors import plain_errors
+from pstn.data.errors import DataWarning
+from pstn.training.settings import SettingsError, TrainSettings, read_settings
 
 __all__ = ["evaluate", "register", "sweep", "train"]
 
@@ -36,10 +38,10 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
     for item in dataclasses.fields(TrainSettings):
         if item.name in _ARGUMENTS:
             continue
-        option = typer.Option(None, "--" + item.name.replace("_", "-"), help=_help(item), show_default=False)
-        if hints[item.name] is bool:
-            option = typer.Option(None, help=_help(item), show_default=False)
-        annotation = _option_type(hints[item.name]) | None
+        kind, flag = _option_type(hints[item.name]), "--" + item.name.replace("_", "-")
+        names = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
+        option = typer.Option(None, names, help=_help(item), show_default=False)
+        annotation = kind | None
         added.append(
             inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
         )
@@ -58,8 +60,8 @@ def _help(item: Any) -> str:
     return f"{item.metadata['help']}{shown}"
 
 
-def _settings(data: str | None, config: Path | None, given: dict[str, Any]) -> TrainSettings:
-    """The file's settings, then the command line's over them."""
+def _values(data: str | None, config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
+    """The file's settings, then the command line's over them; those that neither gives are left out."""
     values = {} if config is None else read_settings(config)
     hints = typing.get_type_hints(TrainSettings)
     for name, value in given.items():
@@ -67,12 +69,20 @@ def _settings(data: str | None, config: Path | None, given: dict[str, Any]) -> T
             values[name] = value.split(",") if typing.get_origin(hints[name]) is list else value
     if data is not None:
         values["data"] = data
-    return TrainSettings.from_dict(values)
+    return values
 
 
-def _refuse(command: str, error: Exception) -> typing.NoReturn:
-    typer.echo(f"pstn {command}: {error}", err=True)
-    raise typer.Exit(2) from None
+def _require_same(values: dict[str, Any], settings: TrainSettings) -> None:
+    """Refuse settings that a resumed run would not follow: it goes on with its own."""
+    from pstn.training.run import saved_settings
+
+    saved = saved_settings(settings.folder)
+    for name in values:
+        if name != "out" and (wanted := getattr(settings, name)) != (own := getattr(saved, name)):
+            raise SettingsError(
+                f"{name} of the run in {settings.folder} is {own}, got {wanted}: a resumed run goes on with its own "
+                "settings; leave it out, or give --out another folder to start anew"
+            )
 
 
 @_with_settings
@@ -81,36 +91,64 @@ def train(
     config: Annotated[Path | None, typer.Option(help="YAML file of settings; options override it.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is there already.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     **given: Any,
 ) -> None:
-    """Train one model or many together, into a folder; stop with Ctrl-C, go on with --resume."""
+    """Train one model or many together, into a folder; stop with Ctrl-C, go on with --resume.
+
+    For example, with a folder of images for each class in photos/:
+
+        pstn train photos --size 64 --epochs 50 --out runs/photos
+
+        pstn predict runs/photos photos/cat/1.jpg
+
+    Exit codes: 0 done, 2 a mistake in what was given, 1 a failure, 130 stopped by Ctrl-C.
+    """
+    from pstn.training.run import model_folder
     from pstn.training.run import train as run
 
-    try:
-        outcome = run(
-            _settings(data, config, given), resume=resume, overwrite=overwrite, say=lambda t: typer.echo(t, err=True)
-        )
-    except (ValueError, OSError) as error:
-        _refuse("train", error)
+    with plain_errors(DataWarning):
+        values = _values(data, config, given)
+        settings = TrainSettings.from_dict(values)
+        if resume:
+            _require_same(values, settings)
+        outcome = run(settings, resume=resume, overwrite=overwrite, say=lambda text: typer.echo(text, err=True))
+    models = sorted(str(path.parent) for path in outcome.folder.glob("model-*/config.json"))
+    if as_json:
+        about = {"folder": str(outcome.folder), "finished": outcome.finished, "models": models}
+        typer.echo(json.dumps({**about, "scores": outcome.scores, "problems": outcome.problems}))
+    elif outcome.finished:
+        _print_scores(outcome.scores)
+        typer.echo(f"Models, settings, scores and the whole history are in {outcome.folder}")
+        typer.echo(f"Use it: pstn predict {model_folder(outcome.folder, 0)} IMAGES")
     if not outcome.finished:
         raise typer.Exit(130)
-    _print_scores(outcome.scores)
-    typer.echo(f"Weights, settings, scores and the whole history are in {outcome.folder}")
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    data: Annotated[str | None, typer.Option(help="Another data set, instead of the run's own.")] = None,
-    samples: Annotated[int | None, typer.Option(help="S; the run's own when not given.")] = None,
+    model: Annotated[str, typer.Argument(help="Folder of a run or of a model, or OWNER/NAME of the Hub.")],
+    data: Annotated[
+        str | None, typer.Argument(help="A known set's name, a folder or a file; what it was trained on if not given.")
+    ] = None,
+    samples: Annotated[int | None, typer.Option(help="S; the model's own when not given.", min=1)] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the samples; that of its training when not given.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Score the trained models of a run on the test part of its data, or of other data."""
-    from pstn.training.run import evaluate_run
+    """Score a trained model, or all models of a run, on the test part of a data set.
 
-    try:
-        scores = evaluate_run(run, data, samples)
-    except (ValueError, OSError) as error:
-        _refuse("evaluate", error)
+    For example, on what it was trained on, and then on other photos of the same classes:
+
+        pstn evaluate runs/photos
+
+        pstn evaluate runs/photos other-photos --samples 50
+
+    Images are resized and normalised as the model wants them; classes are found by their names.
+    Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
+    """
+    from pstn.training.evaluation import evaluate_models
+
+    with plain_errors(DataWarning):
+        scores = evaluate_models(model, data, samples, seed=seed)
     if as_json:
         typer.echo(json.dumps(scores))
     else:
@@ -131,18 +169,27 @@ def sweep(
     storage: Annotated[str | None, typer.Option(help="A file, or a database URL, that several machines share.")] = None,
     study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "pstn",
     together: Annotated[int, typer.Option(help="Trials trained as one population.")] = 12,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Train again what killed processes had taken; with no other running.")
+    ] = False,
     **given: Any,
 ) -> None:
-    """Choose the KL weight, or anything else, on validation data."""
+    """Choose the KL weight, or anything else, on validation data.
+
+    For example:
+
+        pstn sweep digits --train-size 100 --epochs 100 --over kl_weight=0,1e-4,1e-3,1e-2
+
+    Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
+    """
     from pstn.training.sweep import parse_space, run_sweep
 
-    try:
+    with plain_errors(DataWarning):
+        settings = TrainSettings.from_dict(_values(data, config, given))
         result = run_sweep(
-            _settings(data, config, given), parse_space(over or []), trials=trials, storage=storage, study=study,
-            together=together, say=lambda text: typer.echo(text, err=True),
+            settings, parse_space(over or []), trials=trials, storage=storage, study=study,
+            together=together, take_over=take_over, say=lambda text: typer.echo(text, err=True),
         )  # fmt: skip
-    except (ValueError, OSError) as error:
-        _refuse("sweep", error)
     for parameters, value in result.table:
         typer.echo(f"{value:10.4f}  {json.dumps(parameters)}")
     typer.echo(f"Best validation loss {result.value:.4f} with {json.dumps(result.best)}")

@@ -1,4 +1,4 @@
-"""Convolution as one matrix product: for stacks of models, where libraries' grouped convolutions are slow."""
+"""Convolution as matrix products: for stacks of models, where libraries' grouped convolutions are slow."""
 
 from __future__ import annotations
 
@@ -11,33 +11,38 @@ from torch import Tensor, nn
 
 __all__ = ["ConvKind", "MatmulConv", "can_multiply"]
 
-ConvKind = Literal["library", "matmul"]
+ConvKind = Literal["library", "matmul", "rows"]
+"""A library's convolution; one product with all patches, which suits GPUs; or one for each row of the kernel, which
+copies a fifth as much for a kernel of 5, and suits CPUs."""
 
 
-def can_multiply(conv: nn.Module) -> bool:
+def can_multiply(conv: nn.Module, kind: ConvKind) -> bool:
     """Whether a module is a convolution that `MatmulConv` can stand in for."""
     return (
-        isinstance(conv, (nn.Conv1d, nn.Conv2d))
+        isinstance(conv, nn.Conv2d if kind == "rows" else (nn.Conv1d, nn.Conv2d))
         and conv.groups == 1
         and conv.padding_mode == "zeros"
         and set(conv.dilation) == {1}
+        and (kind == "matmul" or set(conv.stride) == {1})
     )
 
 
 @final
 class MatmulConv(nn.Module):
-    """A 1-D or 2-D convolution that lays patches out as columns and multiplies them with the weights.
+    """A 1-D or 2-D convolution that lays patches, or rows of them, side by side and multiplies with the weights.
 
     It holds the same parameters under the same names as the convolution that it stands in for.
 
     Args:
         conv: that convolution.
+        kind: "matmul" or "rows".
     """
 
-    def __init__(self, conv: nn.Conv1d | nn.Conv2d) -> None:
+    def __init__(self, conv: nn.Conv1d | nn.Conv2d, kind: ConvKind = "matmul") -> None:
         super().__init__()
         self.weight, self.bias = conv.weight, conv.bias
         self.kernel, self.stride = tuple(conv.kernel_size), tuple(conv.stride)
+        self.by_rows = kind == "rows"
         if conv.padding == "same":
             pads = [((k - 1) // 2, k - 1 - (k - 1) // 2) for k in self.kernel]
         else:
@@ -49,10 +54,13 @@ class MatmulConv(nn.Module):
         """(B, C, *in) -> (B, O, *out)."""
         if any(self.pad):
             x = F.pad(x, self.pad)
-        out = [(n - k) // s + 1 for n, k, s in zip(x.shape[2:], self.kernel, self.stride, strict=True)]
-        columns = _Columns.apply(x, self.kernel, self.stride)
-        read = torch.mm(self.weight.flatten(1), columns).view(-1, x.shape[0], *out).transpose(0, 1)
-        return read if self.bias is None else read + self.bias.view(-1, *[1] * len(out))
+        if self.by_rows:
+            read = _Rows.apply(x, self.weight)[0]
+        else:
+            out = [(n - k) // s + 1 for n, k, s in zip(x.shape[2:], self.kernel, self.stride, strict=True)]
+            columns = _Columns.apply(x, self.kernel, self.stride)
+            read = torch.mm(self.weight.flatten(1), columns).view(-1, x.shape[0], *out).transpose(0, 1)
+        return read if self.bias is None else read + self.bias.view(-1, *[1] * len(self.kernel))
 
 
 def _columns(x: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
@@ -118,3 +126,133 @@ class _Fold(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, columns: Tensor, shape: Any, kernel: Any, stride: Any) -> Any:
         return _fold(columns.movedim(in_dims[0], 0).contiguous(), shape, kernel, stride), 0
+
+
+def _spread(x: Tensor, width: int) -> Tensor:
+    """Repeat x (N, B, C, H, W) for each column of a kernel: (N, C * width, H * B * W'), W' the output's width."""
+    models, batch, channels, height, extent = x.shape
+    n, b, c, h, w = x.stride()
+    out = extent - width + 1
+    spread = x.as_strided((models, channels, width, height, batch, out), (n, c, w, h, b, w), x.storage_offset())
+    return spread.reshape(models, channels * width, height * batch * out)
+
+
+def _kernel_rows(weight: Tensor) -> list[Tensor]:
+    """Split weight (N, O, C, k, l) into k matrices (N, O, C * l)."""
+    return [row.flatten(2) for row in weight.unbind(3)]
+
+
+def _seen_by(row: int, spread: Tensor, height: int, lines: int) -> Tensor:
+    """What row `row` of a kernel multiplies for all `lines` lines of output: a part of `spread` (N, C l, H B W')."""
+    line = spread.shape[2] // height
+    return spread[:, :, row * line : (row + lines) * line]
+
+
+def _rows(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Convolve x (N, B, C, H, W) with weight (N, O, C, k, l): (N, B, O, H', W'), and the spread input."""
+    height, kernel = x.shape[3], weight.shape[3]
+    lines, spread = height - kernel + 1, _spread(x.contiguous(), weight.shape[4])
+    first, *others = _kernel_rows(weight)
+    read = torch.bmm(first, _seen_by(0, spread, height, lines))
+    for row, matrix in enumerate(others, start=1):
+        read.baddbmm_(matrix, _seen_by(row, spread, height, lines))
+    return read.view(*read.shape[:2], lines, x.shape[1], -1).permute(0, 3, 1, 2, 4), spread
+
+
+def _lined_up(grad: Tensor) -> Tensor:
+    """(N, B, O, H', W') -> (N, O, H' * B * W'), the order of `_spread`."""
+    return grad.permute(0, 2, 3, 1, 4).flatten(2)
+
+
+def _rows_to_input(grad: Tensor, weight: Tensor) -> Tensor:
+    """The gradient of `_rows` with respect to x: (N, B, C, H, W)."""
+    models, batch, _, lines, out = grad.shape
+    _, _, channels, kernel, width = weight.shape
+    height, flat = lines + kernel - 1, _lined_up(grad)
+    spread = grad.new_zeros(models, channels * width, height * batch * out)
+    for row, matrix in enumerate(_kernel_rows(weight)):
+        _seen_by(row, spread, height, lines).baddbmm_(matrix.mT, flat)
+    apart = spread.view(models, channels, width, height, batch, out)
+    x = grad.new_zeros(models, channels, height, batch, out + width - 1)
+    for column in range(width):
+        x[..., column : column + out] += apart[:, :, column]
+    return x.permute(0, 3, 1, 2, 4)
+
+
+def _rows_to_weight(grad: Tensor, spread: Tensor, kernel: int, width: int) -> Tensor:
+    """The gradient of `_rows` with respect to the weight: (N, O, C, k, l)."""
+    lines, flat = grad.shape[3], _lined_up(grad)
+    height = lines + kernel - 1
+    rows = [torch.bmm(flat, _seen_by(row, spread, height, lines).mT) for row in range(kernel)]
+    return torch.stack(rows, dim=2).unflatten(3, (-1, width)).transpose(2, 3)
+
+
+def _stacked(info: Any, in_dims: Any, *tensors: Tensor) -> list[Tensor]:
+    """Tensors with the models in front: those that all models share are expanded."""
+    pairs = zip(tensors, in_dims, strict=False)
+    return [t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0) for t, dim in pairs]
+
+
+class _Rows(torch.autograd.Function):
+    """x (B, C, H, W), weight (O, C, k, l) -> (B, O, H', W') and the spread input; under vmap, all models at once."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        read, spread = _rows(x[None], weight[None])
+        return read[0], spread[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(inputs[1], output[1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        weight, spread = ctx.saved_tensors
+        to_input = _RowsToInput.apply(grads[0], weight) if ctx.needs_input_grad[0] else None
+        to_weight = _RowsToWeight.apply(grads[0], spread, *weight.shape[2:]) if ctx.needs_input_grad[1] else None
+        return to_input, to_weight
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor) -> Any:
+        return _rows(*_stacked(info, in_dims, x, weight)), (0, 0)
+
+
+class _RowsToInput(torch.autograd.Function):
+    """One half of the backward pass of `_Rows`."""
+
+    @staticmethod
+    def forward(grad: Tensor, weight: Tensor) -> Tensor:
+        return _rows_to_input(grad[None], weight[None])[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise NotImplementedError("no second derivative through a stacked convolution")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, grad: Tensor, weight: Tensor) -> Any:
+        return _rows_to_input(*_stacked(info, in_dims, grad, weight)), 0
+
+
+class _RowsToWeight(torch.autograd.Function):
+    """The other half."""
+
+    @staticmethod
+    def forward(grad: Tensor, spread: Tensor, kernel: int, width: int) -> Tensor:
+        return _rows_to_weight(grad[None], spread[None], kernel, width)[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise NotImplementedError("no second derivative through a stacked convolution")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, grad: Tensor, spread: Tensor, kernel: int, width: int) -> Any:
+        return _rows_to_weight(*_stacked(info, in_dims, grad, spread), kernel, width), 0

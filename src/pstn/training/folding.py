@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -34,8 +35,14 @@ def fold_constants(program: fx.GraphModule) -> None:
         program.register_buffer(name, value.detach().clone(), persistent=False)
         with program.graph.inserting_before(node):
             node.replace_all_uses_with(program.graph.get_attr(name))
-    program.graph.eliminate_dead_code()
+    program.graph.eliminate_dead_code(_acts)
     program.recompile()
+
+
+def _acts(node: fx.Node) -> bool:
+    """Whether a node does more than return a value, as far as can be known."""
+    known = isinstance(node.target, torch._ops.OpOverload) or node.target is operator.getitem
+    return node.is_impure() or (node.op == "call_function" and not known)
 
 
 def _is_pure(node: fx.Node) -> bool:
@@ -50,10 +57,15 @@ def _written(graph: fx.Graph) -> set[fx.Node]:
     written: set[fx.Node] = set()
     for node in reversed(list(graph.nodes)):
         target = node.target
-        if not isinstance(target, torch._ops.OpOverload):
-            continue
-        for argument, value in zip(target._schema.arguments, node.args, strict=False):
-            alias = argument.alias_info
-            if alias is not None and isinstance(value, fx.Node) and (alias.is_write or node in written):
-                written.add(value)
+        if target is operator.getitem:
+            if node in written:
+                written.update(node.all_input_nodes)
+        elif isinstance(target, torch._ops.OpOverload):
+            given = {**dict(zip((a.name for a in target._schema.arguments), node.args, strict=False)), **node.kwargs}
+            for argument in target._schema.arguments:
+                alias = argument.alias_info
+                if alias is not None and (alias.is_write or node in written):
+                    fx.node.map_arg(given.get(argument.name), written.add)
+        elif _acts(node):
+            written.update(node.all_input_nodes)  # no schema says what it writes: a kernel's launch, for one
     return written

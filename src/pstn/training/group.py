@@ -54,7 +54,8 @@ class Group:
         y: (M,), their classes.
         recipe: how to train.
         steps_per_epoch: steps in one epoch.
-        conv: how convolutions are computed: "library" or "matmul".
+        conv: how convolutions are computed: "library", "matmul" or "rows".
+        weights: (M,), how much each example counts; all the same when None.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Group:
         recipe: Recipe,
         steps_per_epoch: int,
         conv: ConvKind = "library",
+        weights: Tensor | None = None,
     ) -> None:
         device, seeds = x.device, [m.seed for m in members]
         self.members, self.recipe, self.steps_per_epoch = list(members), recipe, steps_per_epoch
@@ -73,18 +75,23 @@ class Group:
         if recipe.augment is not None:
             example = recipe.augment(example, torch.zeros(len(example), recipe.augment.width, device=device))
         self.template = make_template(models[0], example, recipe.samples, conv)
+        if not 0 <= int(y.min()) <= int(y.max()) < self.template.classes:
+            raise ValueError(
+                f"y must hold classes from 0 to {self.template.classes - 1}, as many as the models tell apart, "
+                f"got {int(y.min())} to {int(y.max())}"
+            )
         self.stack, rows, buffers = make_stack(models, self.template, device)
         self.state = State(
             rows, torch.zeros_like(rows), torch.zeros_like(rows),
             torch.ones(len(models), dtype=torch.bool, device=device), buffers,
         )  # fmt: skip
-        self.constants = self._constants(x, y)
+        self.constants = self._constants(x, y, [] if weights is None else [weights])
         batch = recipe.batch_size * recipe.accumulate
         subsets = [torch.arange(len(x)) if m.train is None else m.train for m in members]
         self._order = BatchOrder(seeds, subsets, batch, steps_per_epoch, device)
         self._keys = {name: stream_keys(seeds, name, device=device) for name in ("theta", "dropout", "augment")}
 
-    def _constants(self, x: Tensor, y: Tensor) -> Constants:
+    def _constants(self, x: Tensor, y: Tensor, weights: list[Tensor]) -> Constants:
         rows = self.state.rows
         rates = torch.zeros_like(rows)
         for row, member in enumerate(self.members):
@@ -96,7 +103,7 @@ class Group:
             return torch.tensor(values, dtype=torch.float32, device=rows.device)
 
         return Constants(
-            x, y, rates,
+            x, y, weights, rates,
             column([m.weight_decay for m in self.members])[:, None],
             column([m.kl_weight for m in self.members]),
             list(self.stack.frozen.values()), list(self.stack.shared.values()),
@@ -152,26 +159,30 @@ class Group:
         weights = {name: view[index].clone() for name, view in views.items()}
         return {**weights, **{name: b[index].clone() for name, b in zip(self.stack.buffers, buffers, strict=True)}}
 
-    def log_probs(self, x: Tensor, keys: Tensor, batch: int, samples: int | None, shared: bool) -> Tensor:
+    def log_probs(
+        self, x: Tensor, keys: Tensor, first: int, samples: int | None, tensors: dict[str, Tensor], *, shared: bool
+    ) -> Tensor:
         """Predictions in evaluation mode, without gradients.
 
         Args:
             x: (C, *size) of one batch, (b, ...) if shared by all models, else (N, b, ...).
             keys: (N,), the stream to draw theta from.
-            batch: number of the batch, so that each has its own noise.
+            first: place of the first example among all. Noise goes by an example's place: neither the size of batches
+                nor what other models are shown changes it.
             samples: S; the model's own `test_samples` when None.
+            tensors: weights and running statistics, as `tensors` names them.
             shared: whether all models see the same examples.
 
         Returns:
             (N, b, K).
         """
         module = copy.deepcopy(self.template.module).eval()
-        held = {**dict(zip(self.stack.buffers, self.state.buffers, strict=True)), **self.stack.frozen}
+        held = {**{name: tensors[f"buffer.{name}"] for name in self.stack.buffers}, **self.stack.frozen}
         noise = None
         if self.template.theta is not None and isinstance(module, TransformerClassifier):
-            count = module.test_samples if samples is None else samples
-            size = x.shape[0 if shared else 1]
-            noise = uniform(keys, batch, 1, (count, size, self.template.theta[2]), self.template.method)[0]
+            shape = (module.test_samples if samples is None else samples, 1, self.template.theta[2])
+            each = uniform(keys, first, x.shape[0 if shared else 1], shape, self.template.method)  # (b, N, S, 1, D)
+            noise = each.squeeze(3).permute(1, 2, 0, 3)
 
         def one(params: dict[str, Tensor], held: dict[str, Tensor], x: Tensor, noise: Tensor | None) -> Tensor:
             options = {} if noise is None else {"noise": noise}
@@ -180,7 +191,7 @@ class Group:
 
         dims = (0, 0, None if shared else 0, None if noise is None else 0)
         with torch.no_grad(), precision_flags(self.recipe):
-            return vmap(one, in_dims=dims)(view_rows(self.stack, self.state.rows), held, x, noise)
+            return vmap(one, in_dims=dims)(view_rows(self.stack, tensors["rows"]), held, x, noise)
 
 
 @contextmanager
@@ -189,13 +200,17 @@ def precision_flags(recipe: Recipe, *, tune: bool = False) -> Iterator[None]:
 
     Args:
         recipe: says which precision.
-        tune: let cuDNN try its kernels instead of guessing; at shapes this small its guesses can be far off.
+        tune: let cuDNN try all of its kernels instead of guessing; at shapes this small its guesses can be far off.
     """
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = (matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark)
+    limit = cudnn.benchmark_limit if tune else 0
     matmul.allow_tf32 = cudnn.allow_tf32 = recipe.precision == "tf32"
-    cudnn.benchmark = cudnn.benchmark or tune
+    if tune:
+        cudnn.benchmark, cudnn.benchmark_limit = True, 0
     try:
         yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+        if tune:
+            cudnn.benchmark_limit = limit

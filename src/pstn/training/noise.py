@@ -17,7 +17,7 @@ from pstn.noise import SamplingMethod
 
 __all__ = ["STREAMS", "BatchOrder", "random_bits", "stream_keys", "uniform"]
 
-STREAMS = {"order": 1, "theta": 2, "dropout": 3, "augment": 4, "evaluate": 5, "split": 6, "init": 7}
+STREAMS = {"order": 1, "theta": 2, "dropout": 3, "augment": 4, "evaluate": 5, "validate": 6}
 """The noise streams of one model; each has a key of its own."""
 
 _MASK = (1 << 64) - 1

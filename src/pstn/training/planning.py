@@ -2,31 +2,81 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
+from pstn.nn.classifier import TransformerClassifier
 from pstn.training.convolution import ConvKind
 from pstn.training.recipe import Member, Recipe
 
-__all__ = ["check_population", "choose_conv", "choose_groups", "count_steps"]
+__all__ = [
+    "check_population",
+    "check_validation",
+    "choose_compile",
+    "choose_conv",
+    "choose_groups",
+    "count_cores",
+    "count_steps",
+    "inputs_per_step",
+]
 
 
-def choose_groups(models: int, device: torch.device) -> int:
-    """Into how many stacks to split a population."""
+# On CUDA, inputs that one model's classifier reads in a step, from which on the model fills the device by itself.
+# Measured on an H200 (benchmarks/training.py): a stack of 5 is the faster at 8 inputs, 5 streams at 160 and at 640.
+_FILLS_DEVICE = 100
+# Compiling takes about 15 s, once for all stacks of one size, and saves a third of each step of a stack, which is near
+# 1 ms or below.
+_WORTH_COMPILING = 40_000
+
+
+def choose_groups(models: int, device: torch.device, inputs: int) -> int:
+    """Into how many stacks to split a population.
+
+    Args:
+        models: how many there are.
+        device: where they train.
+        inputs: how many inputs a model's classifier reads in one step: batch size times samples.
+    """
     if device.type == "cuda":
-        return 1  # measured on an H200 (benchmarks/training.py): one stack is faster than streams from two models on
-    return min(models, os.cpu_count() or 1)
+        return models if inputs >= _FILLS_DEVICE else 1
+    return min(models, count_cores())
+
+
+def count_cores() -> int:
+    """Cores that this process may use: on a cluster, not all that the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def choose_conv(stacked: int, device: torch.device) -> ConvKind:
     """How a stack of this many models computes its convolutions."""
-    return "matmul" if device.type == "cuda" and stacked > 1 else "library"
+    if stacked == 1:
+        return "library"
+    return "matmul" if device.type == "cuda" else "rows"
 
 
-def check_population(models: Sequence[nn.Module], members: Sequence[Member], x: Tensor, y: Tensor) -> None:
+def choose_compile(steps: int, device: torch.device) -> bool:
+    """Whether to compile the step of a run this long: so many steps, of all stacks together."""
+    if device.type != "cuda" or steps < _WORTH_COMPILING:
+        return False
+    return importlib.util.find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))
+
+
+def inputs_per_step(model: nn.Module, recipe: Recipe) -> int:
+    """How many inputs a model's classifier reads in one pass: batch size times samples."""
+    samples = 1
+    if isinstance(model, TransformerClassifier) and model.layer.probabilistic:
+        samples = recipe.samples or model.train_samples
+    return recipe.batch_size * samples
+
+
+def check_population(
+    models: Sequence[nn.Module], members: Sequence[Member], x: Tensor, y: Tensor, weights: Tensor | None = None
+) -> None:
     """Refuse what cannot be trained together."""
     if not models:
         raise ValueError("models must hold at least one model, got none")
@@ -38,6 +88,13 @@ def check_population(models: Sequence[nn.Module], members: Sequence[Member], x: 
         raise ValueError(f"y must be int64 of shape ({len(x)},), got {y.dtype} of {tuple(y.shape)}")
     if not bool(torch.isfinite(x).all()):
         raise ValueError("x must be finite: clean or mask missing values before training")
+    if weights is not None:
+        if weights.shape != y.shape or not weights.is_floating_point():
+            raise ValueError(
+                f"weights must be floats of shape ({len(x)},), got {weights.dtype} of {tuple(weights.shape)}"
+            )
+        if not bool((torch.isfinite(weights) & (weights >= 0)).all()):
+            raise ValueError("weights must be finite and at least 0")
     for number, member in enumerate(members):
         for name in ("train", "valid"):
             subset = getattr(member, name)
@@ -47,14 +104,22 @@ def check_population(models: Sequence[nn.Module], members: Sequence[Member], x: 
                 )
 
 
+def check_validation(members: Sequence[Member], recipe: Recipe) -> None:
+    """Refuse to validate without examples for it, before training rather than after the first epoch."""
+    missing = [number for number, member in enumerate(members) if member.valid is None]
+    if recipe.validates and missing:
+        asked = "patience" if recipe.patience is not None else "validate_every"
+        raise ValueError(f"{asked} needs examples to validate on: give valid, which member {missing[0]} has not")
+
+
 def count_steps(members: Sequence[Member], examples: int, recipe: Recipe) -> int:
     """Steps in one epoch: what every subset allows."""
     batch = recipe.batch_size * recipe.accumulate
-    possible = [(examples if m.train is None else len(m.train)) // batch for m in members]
+    sizes = [examples if m.train is None else len(m.train) for m in members]
+    possible = [size // batch for size in sizes]
     if min(possible) < 1:
         raise ValueError(
-            f"batch_size times accumulate must not exceed the smallest training subset, got {batch} for "
-            f"{examples if members[0].train is None else min(len(m.train) for m in members if m.train is not None)}"
+            f"batch_size times accumulate must not exceed the smallest training subset, got {batch} for {min(sizes)}"
         )
     if recipe.steps_per_epoch is None:
         if len(set(possible)) > 1:

@@ -15,13 +15,20 @@ from torch import Tensor, nn
 
 from pstn.training.convolution import ConvKind
 from pstn.training.group import Group
-from pstn.training.noise import stream_keys
-from pstn.training.planning import check_population, choose_conv, choose_groups, count_steps
+from pstn.training.planning import (
+    check_population,
+    check_validation,
+    choose_compile,
+    choose_conv,
+    choose_groups,
+    count_steps,
+    inputs_per_step,
+)
 from pstn.training.program import METRICS
 from pstn.training.recipe import Member, Recipe
 from pstn.training.runners import LocalRunner, Runner, WorkerRunner
+from pstn.training.scoring import Scores, score_members, score_together
 from pstn.training.stacking import require_one_shape
-from pstn.uncertainty import calibration_error
 
 __all__ = ["Failure", "Population", "Progress", "score_models"]
 
@@ -84,8 +91,11 @@ class Population:
         device: where to train; where `x` is when not given.
         groups: into how many stacks the models are split; chosen by device and number when None.
         workers: on the CPU, whether each stack has a process of its own; None decides by the amount of work.
-        compile: fuse small operations with torch.compile; costs a minute or so at the start.
-        conv: how convolutions are computed, "library" or "matmul"; chosen by device and stack when None.
+        compile: fuse small operations with torch.compile, which takes 10 to 30 s at the start; None does so on a CUDA
+            device for runs that are long enough to gain by it.
+        conv: how convolutions are computed, "library", "matmul" or "rows"; chosen by device and stack when None.
+        weights: (M,), how much each example counts in the training loss, at least 0; all 1 when None. Validation
+            counts every example once.
 
     Example:
         >>> from pstn.training import make_members
@@ -108,26 +118,31 @@ class Population:
         device: torch.device | str | None = None,
         groups: int | None = None,
         workers: bool | None = None,
-        compile: bool = False,
+        compile: bool | None = None,
         conv: ConvKind | None = None,
+        weights: Tensor | None = None,
     ) -> None:
         self.recipe = recipe or Recipe()
         self.members = [Member(seed=i) for i in range(len(models))] if members is None else list(members)
         self.device = torch.device(x.device if device is None else device)
-        check_population(models, self.members, x, y)
+        check_population(models, self.members, x, y, weights)
+        check_validation(self.members, self.recipe)
         self.steps_per_epoch = count_steps(self.members, len(x), self.recipe)
-        self._models, self._compile = [copy.deepcopy(m).cpu() for m in models], compile
+        self._models = [copy.deepcopy(m).cpu() for m in models]
         x, y = x.to(self.device).contiguous(), y.to(self.device)
+        weights = None if weights is None else weights.to(self.device, torch.float32)
         self._touch(x)
         require_one_shape(self._models)
-        count = groups or choose_groups(len(models), self.device)
+        count = groups or choose_groups(len(models), self.device, inputs_per_step(models[0], self.recipe))
         if not 1 <= count <= len(models):
             raise ValueError(f"groups must lie between 1 and the number of models, {len(models)}, got {groups}")
+        self.compiles = choose_compile(self.total_steps * count, self.device) if compile is None else compile
         bounds = [len(models) * g // count for g in range(count + 1)]
         self._spans = [slice(a, b) for a, b in pairwise(bounds)]
         kind = conv or choose_conv(-(-len(models) // count), self.device)
         self.groups = [
-            Group(self._models[s], self.members[s], x, y, self.recipe, self.steps_per_epoch, kind) for s in self._spans
+            Group(self._models[s], self.members[s], x, y, self.recipe, self.steps_per_epoch, kind, weights)
+            for s in self._spans
         ]
         self.progress = Progress(best=[math.inf] * len(models), waited=[0] * len(models))
         work = self.recipe.epochs * self.steps_per_epoch * len(models)
@@ -172,13 +187,13 @@ class Population:
         """
         end = self.total_steps if until is None else min(until, self.total_steps)
         every = self.recipe.validate_every or 1
-        stride = every * self.steps_per_epoch if self._validates else self.total_steps
+        stride = every * self.steps_per_epoch if self.recipe.validates else self.total_steps
         count = 1
         while self.progress.step < end and any(self.alive):
             step, before = self.progress.step, self.progress.seconds
             taken = min(count, end - step, stride - step % stride)
             self._advance(taken)
-            if self._validates and self.progress.step % stride == 0:
+            if self.recipe.validates and self.progress.step % stride == 0:
                 self._validate()
             if on_round is not None and on_round(self.progress):
                 break
@@ -186,10 +201,6 @@ class Population:
             # At most ten times the last round: the first one also traces and captures.
             count = max(1, int(min(taken * seconds / spent, 10 * max(taken, count))))
         return self.progress
-
-    @property
-    def _validates(self) -> bool:
-        return self.recipe.patience is not None or self.recipe.validate_every is not None
 
     def _advance(self, count: int) -> None:
         started, step = time.perf_counter(), self.progress.step
@@ -207,9 +218,9 @@ class Population:
         if self.device.type == "cuda":
             from pstn.training.cuda import CudaRunner
 
-            return CudaRunner(group, compile=self._compile, programs=self._programs)
+            return CudaRunner(group, compile=self.compiles, programs=self._programs)
         kind = WorkerRunner if self._workers and len(self.groups) > 1 else LocalRunner
-        return kind(group, self._compile)
+        return kind(group, self.compiles)
 
     def _record(self, start: int, metrics: Tensor) -> None:
         """Add (count, N, 5) metrics to the history, epoch by epoch, and look for models that broke."""
@@ -217,7 +228,7 @@ class Population:
         while at < len(metrics):
             epoch, offset = divmod(start + at, spe)
             part = metrics[at : at + spe - offset].double()
-            total = part.sum(0) + (torch.tensor(self.progress.partial).double() if offset else 0)
+            total = part.sum(0) + (torch.tensor(self.progress.partial, dtype=torch.float64) if offset else 0)
             self.progress.partial = total.tolist()
             if offset + len(part) == spe:
                 entry = {name: (total[:, i] / spe).tolist() for i, name in enumerate(METRICS)}
@@ -269,48 +280,35 @@ class Population:
                 if self.progress.waited[model] >= self.recipe.patience:
                     group.state.alive[row] = False
 
-    def evaluate_members(self, samples: int | None = None, batch: int = 500) -> dict[str, list[float]]:
-        """Each model on its own validation examples: {"nll": [...], "accuracy": [...], "ece": [...]}."""
-        scores: dict[str, list[float]] = {"nll": [], "accuracy": [], "ece": []}
-        for group in self.groups:
-            if any(m.valid is None for m in group.members):
-                raise ValueError("valid must be given for every member to validate")
-            subsets = [m.valid for m in group.members if m.valid is not None]
-            longest = max(len(s) for s in subsets)
-            index = torch.stack([torch.cat([s, s[:1].expand(longest - len(s))]) for s in subsets]).to(self.device)
-            constants = group.constants
-            parts = [
-                group.log_probs(constants.x[part], self._eval_keys(group), at, samples, shared=False)
-                for at, part in enumerate(index.split(batch, dim=1))
-            ]
-            log_probs = torch.cat(parts, dim=1)
-            for row, subset in enumerate(subsets):
-                _score(scores, log_probs[row, : len(subset)], constants.y[subset.to(self.device)])
-        return scores
+    def evaluate_members(self, samples: int | None = None, batch: int = 500) -> Scores:
+        """Each model, as it stands, on its own validation examples: {"nll": [...], "accuracy": [...], "ece": [...]}.
 
-    def evaluate(self, x: Tensor, y: Tensor, samples: int | None = None, batch: int = 500) -> dict[str, list[float]]:
-        """Every model on the same examples.
+        The recipe's augmentation changes them as it changes training examples, by a draw that stays the same.
+        """
+        return _join([score_members(group, group.tensors(), samples, batch) for group in self.groups])
+
+    def evaluate(
+        self, x: Tensor, y: Tensor, samples: int | None = None, batch: int = 500, *, best: bool = True
+    ) -> Scores:
+        """Every model on the same examples, taken as they are.
 
         Args:
             x: (M, C, *size).
             y: (M,).
             samples: S; the models' own `test_samples` when None.
             batch: examples at a time.
+            best: with early stopping, at their lowest validation loss rather than at the last step.
 
         Returns:
             {"nll": [...], "accuracy": [...], "ece": [...]}, one number per model.
         """
-        scores: dict[str, list[float]] = {"nll": [], "accuracy": [], "ece": []}
         x, y = x.to(self.device), y.to(self.device)
-        for group in self.groups:
-            keys = self._eval_keys(group)
-            parts = [group.log_probs(part, keys, at, samples, shared=True) for at, part in enumerate(x.split(batch))]
-            for log_probs in torch.cat(parts, dim=1):
-                _score(scores, log_probs, y)
-        return scores
+        held = self._held(best)
+        return _join([score_together(g, h, x, y, samples, batch) for g, h in zip(self.groups, held, strict=True)])
 
-    def _eval_keys(self, group: Group) -> Tensor:
-        return stream_keys([m.seed for m in group.members], "evaluate", device=self.device)
+    def _held(self, best: bool) -> list[dict[str, Tensor]]:
+        """Each group's state: the best with early stopping, if asked for, else the current one."""
+        return self._best if best and self._best else [group.tensors() for group in self.groups]
 
     def models(self, *, best: bool = True) -> list[nn.Module]:
         """Copies of the models as they stand, on the CPU in evaluation mode.
@@ -321,7 +319,7 @@ class Population:
         made = []
         for model, start in enumerate(self._models):
             group, row = self._locate(model)
-            held = self._best[self.groups.index(group)] if best and self._best else group.tensors()
+            held = self._held(best)[self.groups.index(group)]
             buffers = [held[f"buffer.{name}"] for name in group.stack.buffers]
             trained = copy.deepcopy(start)
             trained.load_state_dict({**trained.state_dict(), **group.module(row, held["rows"], buffers)})
@@ -362,7 +360,7 @@ class Population:
 
 def score_models(
     models: Sequence[nn.Module], x: Tensor, y: Tensor, samples: int | None = None, seeds: Sequence[int] | None = None
-) -> dict[str, list[float]]:
+) -> Scores:
     """Trained models of one shape on the same examples, with the noise that `Population.evaluate` uses.
 
     Args:
@@ -373,12 +371,11 @@ def score_models(
         seeds: of their evaluation noise; 0, 1, 2, ... when not given.
     """
     members = [Member(seed=s) for s in (range(len(models)) if seeds is None else seeds)]
-    with Population(models, x[:1], y[:1], members, Recipe(batch_size=1), groups=1) as population:
+    # Two examples, where there are: batch norm in training mode, which finding the shapes takes, refuses one.
+    some = min(2, len(x))
+    with Population(models, x[:some], y[:some], members, Recipe(batch_size=some), groups=1) as population:
         return population.evaluate(x, y, samples)
 
 
-def _score(scores: dict[str, list[float]], log_probs: Tensor, y: Tensor) -> None:
-    scores["nll"].append(float(-log_probs.gather(1, y[:, None]).mean()))
-    scores["accuracy"].append(float((log_probs.argmax(1) == y).double().mean()))
-    finite = bool(torch.isfinite(log_probs).all())
-    scores["ece"].append(float(calibration_error(log_probs.exp(), y)) if finite else math.nan)
+def _join(parts: list[Scores]) -> Scores:
+    return {name: [value for part in parts for value in part[name]] for name in parts[0]}

@@ -54,6 +54,8 @@ class Constants(NamedTuple):
     """(M, C, *size), all examples."""
     y: Tensor
     """(M,), their classes."""
+    weights: list[Tensor]
+    """One tensor (M,), how much each example counts; none where all count the same."""
     rates: Tensor
     """(N, P), each parameter's learning rate."""
     decay: Tensor
@@ -81,21 +83,27 @@ class StepNoise(NamedTuple):
     """(N, A, B, width)."""
 
 
-def loss_parts(output: Any, y: Tensor, kl_weight: Tensor) -> tuple[Tensor, Tensor]:
+def loss_parts(output: Any, y: Tensor, kl_weight: Tensor, weights: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
     """The training loss, a scalar, and (nll, kl, accuracy) beside it.
 
     The same as `pstn.elbo_loss`, with its parts kept for the report. A tensor is taken as a plain classifier's logits.
+    An example of weight 2 counts as two would; accuracy is of examples, not of weights.
     """
     if isinstance(output, Prediction):
-        nll = -class_log_likelihood(output, y).mean()
-        kl = output.posterior.kl().mean()
+        nll = -_weighted(class_log_likelihood(output, y), weights).mean()
+        kl = _weighted(output.posterior.kl().mT, weights).mean()
         scores = output.sample_log_probs
     else:
         scores = output.float()[None]
-        nll = F.cross_entropy(scores[0], y)
+        nll = _weighted(F.cross_entropy(scores[0], y, reduction="none"), weights).mean()
         kl = torch.zeros_like(nll)
     hits = (scores.detach().argmax(-1) == y).to(nll.dtype).mean()
     return nll + kl_weight * kl, torch.stack([nll.detach(), kl.detach(), hits])
+
+
+def _weighted(values: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """Values (..., B) times the weights (B,), where there are any."""
+    return values * weights[0] if weights else values
 
 
 def model_losses(template: Template, stack: Stack, recipe: Recipe) -> Callable[..., Any]:
@@ -108,6 +116,7 @@ def model_losses(template: Template, stack: Stack, recipe: Recipe) -> Callable[.
         shared: list[Tensor],
         x: Tensor,
         y: Tensor,
+        weights: list[Tensor],
         kl_weight: Tensor,
         theta: Tensor | None,
         dropout: list[Tensor],
@@ -121,7 +130,7 @@ def model_losses(template: Template, stack: Stack, recipe: Recipe) -> Callable[.
         options = {} if theta is None else {"noise": theta}
         with _autocast(recipe, x.device.type):
             output = functional_call(template.module, {**params, **held}, (x,), options)
-        value, parts = loss_parts(output, y, kl_weight)
+        value, parts = loss_parts(output, y, kl_weight, weights)
         return value, (parts, buffers)
 
     return loss
@@ -189,7 +198,7 @@ def make_step(
             dropout = [u[:, part] for u in noise.dropout]
             found, loss, parts = differentiate(
                 params, state.buffers, constants.frozen, constants.shared, constants.x[index], constants.y[index],
-                constants.kl_weight, theta, dropout, augment,
+                [w[index] for w in constants.weights], constants.kl_weight, theta, dropout, augment,
             )  # fmt: skip
             report = torch.cat([loss[:, None], parts], dim=1)
             metrics = report if metrics is None else metrics + report

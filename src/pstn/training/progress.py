@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from typing import Any, final
@@ -12,7 +13,7 @@ __all__ = ["Bar", "Display", "summary"]
 
 
 def summary(progress: Progress, models: int) -> dict[str, str]:
-    """The latest figures in words: means over the models.
+    """The latest figures in words: means over the models that have not broken.
 
     Example:
         >>> summary(Progress(), models=1)
@@ -21,7 +22,8 @@ def summary(progress: Progress, models: int) -> dict[str, str]:
     if not progress.history:
         return {}
     last = progress.history[-1]
-    means = {name: sum(last[name]) / models for name in ("loss", "kl", "accuracy")}
+    sound = {name: [v for v in last[name] if math.isfinite(v)] for name in ("loss", "kl", "accuracy")}
+    means = {name: sum(values) / len(values) if values else math.nan for name, values in sound.items()}
     speed = progress.step * models / max(progress.seconds, 1e-9)
     return {
         "loss": f"{means['loss']:.3f}", "KL": f"{means['kl']:.2f}", "accuracy": f"{means['accuracy']:.1%}",

@@ -74,6 +74,11 @@ class Recipe:
             require_positive_number("clip_norm", self.clip_norm)
         require_choice("precision", self.precision, ("float32", "tf32", "bf16"))
 
+    @property
+    def validates(self) -> bool:
+        """Whether models are validated while they train."""
+        return self.patience is not None or self.validate_every is not None
+
     def lr_factor(self, epoch: int) -> float:
         """What the schedule multiplies learning rates with in `epoch`, counted from 0."""
         return 1.0 if self.lr_step is None else self.lr_gamma ** (epoch // self.lr_step)

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import signal
+import math
+import re
 import time
-import types
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pstn.files import write_atomically
-from pstn.training.build import make_model, make_population
-from pstn.training.checkpoint import load_checkpoint, require_room, save_checkpoint, save_weights
+from pstn.nn import Shareable
+from pstn.training.build import make_about, make_population
+from pstn.training.checkpoint import load_checkpoint, read_checkpoint, require_room, save_checkpoint
+from pstn.training.interrupt import Interrupt
 from pstn.training.population import Population, Progress
 from pstn.training.progress import Display
-from pstn.training.settings import SettingsError, TrainSettings, read_settings, write_settings
+from pstn.training.settings import SettingsError, TrainSettings, write_settings
 from pstn.training.sources import Source, load_source
 from pstn.training.watchdog import collapses
 
-__all__ = ["Outcome", "evaluate_run", "train"]
+__all__ = ["Outcome", "model_folder", "saved_settings", "train"]
 
 CHECKPOINT, SETTINGS, RESULTS = "checkpoint.safetensors", "settings.yaml", "results.json"
 
@@ -35,6 +38,11 @@ class Outcome:
     """On the test set, one number per model."""
     problems: list[str] = field(default_factory=list)
     """Models that broke, and collapses, each with what to try."""
+
+
+def model_folder(run: Path, number: int) -> Path:
+    """Where a finished run keeps a model: what `pstn.from_pretrained` takes."""
+    return run / f"model-{number}"
 
 
 def train(
@@ -56,18 +64,22 @@ def train(
     """
     folder = settings.folder
     if resume:
-        if not (folder / CHECKPOINT).exists():
-            raise SettingsError(f"{folder} holds no run to resume: it has no {CHECKPOINT}")
-        settings = TrainSettings.from_dict({**read_settings(folder / SETTINGS), "out": str(folder)})
+        settings = saved_settings(folder)
     elif (folder / CHECKPOINT).exists() and not overwrite:
         raise SettingsError(f"{folder} holds a run already: --resume goes on with it, --overwrite replaces it")
-    source = load_source(settings.data)
+    source = load_source(settings.data, size=settings.size, kind=settings.kind, policy=settings.policy)
     settings = _as_the_data_wants(settings, source)
+    make_about(settings, source, 0)  # a class whose name cannot be written is refused now, not after training
     with make_population(settings, source) as population:
         require_room(folder, population)
+        for draft in folder.glob(".*.draft"):  # of a process that was killed while it wrote
+            draft.unlink(missing_ok=True)
+        # The stacks too: elsewhere, with other cores, the same choice would round differently.
+        settings = settings.replace(groups=len(population.groups), compile=population.compiles)
         if resume:
             load_checkpoint(folder / CHECKPOINT, population)
         else:
+            _clear(folder)
             write_settings(folder / SETTINGS, settings)
             save_checkpoint(folder / CHECKPOINT, population, settings.to_dict())
         problems, stopped = _fit(settings, folder, population, source, say)
@@ -75,6 +87,25 @@ def train(
             say(f"Stopped at epoch {population.progress.epoch} and saved. To go on: pstn train --resume --out {folder}")
             return Outcome(folder, False, problems=problems)
         return _finish(settings, folder, population, source, problems)
+
+
+def saved_settings(folder: Path) -> TrainSettings:
+    """The settings of the run in a folder, from its checkpoint: what it holds, it holds as a whole."""
+    if not (folder / CHECKPOINT).exists():
+        raise SettingsError(f"{folder} holds no run to resume: it has no {CHECKPOINT}")
+    saved = read_checkpoint(folder / CHECKPOINT)[1]["settings"]
+    return TrainSettings.from_dict({**saved, "out": str(folder)})
+
+
+def _clear(folder: Path) -> None:
+    """Remove what another run left, its checkpoint first: nothing of it may pass for the new run's."""
+    for path in (folder / CHECKPOINT, folder / RESULTS):
+        path.unlink(missing_ok=True)
+    for config in folder.glob("model-*/config.json"):
+        for path in (config, config.with_name("model.safetensors"), config.with_name("README.md")):
+            path.unlink(missing_ok=True)
+        if not any(config.parent.iterdir()):
+            config.parent.rmdir()
 
 
 def _as_the_data_wants(settings: TrainSettings, source: Source) -> TrainSettings:
@@ -86,15 +117,15 @@ def _fit(
     settings: TrainSettings, folder: Path, population: Population, source: Source, say: Callable[[str], None]
 ) -> tuple[list[str], bool]:
     """Train, save every so often, tell of problems once; return them, and whether Ctrl-C was pressed."""
-    told: list[str] = []
+    told: dict[str, str] = {}
     last = time.monotonic()
-    with _Interrupt() as interrupt, Display(population) as display:
+    with Interrupt() as interrupt, Display(population) as display:
 
         def save() -> None:
             save_checkpoint(folder / CHECKPOINT, population, settings.to_dict())
-            for problem in _problems(population, source):
-                if problem not in told:
-                    told.append(problem)
+            for kind, problem in _problems(population, source).items():
+                if kind not in told:
+                    told[kind] = problem
                     say(f"Warning: {problem}")
 
         def on_round(progress: Progress) -> bool:
@@ -108,19 +139,20 @@ def _fit(
         population.fit(on_round, seconds=max(0.05, min(2.0, settings.save_every)))
         stopped = interrupt.asked and population.progress.step < population.total_steps
         save()
-    return told, stopped
+    return list(told.values()), stopped
 
 
-def _problems(population: Population, source: Source) -> list[str]:
-    """Failures by step, and collapses by kind: a collapse is named once, however its figures move."""
-    found = [str(failure) for failure in population.progress.failures]
+def _problems(population: Population, source: Source) -> dict[str, str]:
+    """Failures and collapses by kind: a collapse of a model is named once, however its figures move."""
+    found = {f"failure of model {failure.model}": str(failure) for failure in population.progress.failures}
     epoch = population.progress.epoch
     if epoch >= 1:
         for number, model in enumerate(population.models()):
             member = population.members[number]
             pool = source.train if member.train is None else member.train
             for text in collapses(model, _seen(population, source.x[pool[:64]])):
-                found.append(f"model {number}: {text}")
+                kind = re.split("[:(]", text)[0]  # figures come after it
+                found[f"model {number}: {kind}"] = f"model {number}: {text}"
     return found
 
 
@@ -136,72 +168,25 @@ def _seen(population: Population, x: Any) -> Any:
 def _finish(
     settings: TrainSettings, folder: Path, population: Population, source: Source, problems: list[str]
 ) -> Outcome:
-    for number, model in enumerate(population.models()):
-        save_weights(folder / f"model-{number}.safetensors", model.state_dict(), {"model": settings.model})
     scores = {} if source.test is None else population.evaluate(*source.test)
+    for number, model in enumerate(population.models()):
+        metrics = {name: values[number] for name, values in scores.items()}
+        about = dataclasses.replace(make_about(settings, source, number), metrics=metrics)
+        cast(Shareable, model).save_pretrained(model_folder(folder, number), about=about)
     results = {
         "settings": settings.to_dict(), "scores": scores, "problems": problems,
         "seconds": population.progress.seconds, "history": population.progress.history,
         "failures": [asdict(failure) for failure in population.progress.failures],
     }  # fmt: skip
     with write_atomically(folder / RESULTS) as draft:
-        draft.write_text(json.dumps(results, indent=1))
+        draft.write_text(json.dumps(_finite(results), indent=1, allow_nan=False))
     return Outcome(folder, True, scores, problems)
 
 
-def evaluate_run(folder: str | Path, data: str | None = None, samples: int | None = None) -> dict[str, list[float]]:
-    """Score the trained models of a run.
-
-    Args:
-        folder: of the run.
-        data: another data set's test part; the run's own when not given.
-        samples: S; the run's own `test_samples` when not given.
-
-    Returns:
-        {"nll": [...], "accuracy": [...], "ece": [...]}, one number per model.
-    """
-    from safetensors.torch import load_file
-
-    from pstn.training.population import score_models
-
-    folder = Path(folder)
-    if not (folder / SETTINGS).exists():
-        raise SettingsError(f"{folder} holds no run: it has no {SETTINGS}")
-    settings = TrainSettings.from_dict(read_settings(folder / SETTINGS))
-    source = load_source(settings.data)
-    models = []
-    for number in range(settings.models):
-        weights = folder / f"model-{number}.safetensors"
-        if not weights.exists():
-            raise SettingsError(
-                f"{folder} has no {weights.name}: the run is not finished; pstn train --resume --out {folder}"
-            )
-        model = make_model(settings, source, settings.seed + number)
-        model.load_state_dict(load_file(weights))
-        models.append(model.eval())
-    test = source.test if data is None else load_source(data).test
-    if test is None:
-        raise SettingsError(f"{data or settings.data} has no test part")
-    return score_models(models, *test, samples=samples, seeds=[settings.seed + i for i in range(settings.models)])
-
-
-class _Interrupt:
-    """Turns the first Ctrl-C into a question, asked between rounds; a second one is the usual KeyboardInterrupt."""
-
-    asked = False
-
-    def __enter__(self) -> _Interrupt:
-        try:
-            self._before = signal.signal(signal.SIGINT, self._ask)
-        except ValueError:  # not in the main thread: Ctrl-C is somebody else's
-            self._before = None
-        return self
-
-    def _ask(self, number: int, frame: types.FrameType | None) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-
-    def __exit__(self, *error: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+def _finite(value: Any) -> Any:
+    """Null for every NaN and infinity, of which a model that broke leaves some: JSON has neither."""
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

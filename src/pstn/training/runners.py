@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, final
 
 import torch
@@ -99,19 +100,25 @@ class WorkerRunner(Runner):
         context: Any = mp.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(group, theirs, compile), daemon=True)
-        self._process.start()
+        with _interrupts_ignored():  # a child inherits it: Ctrl-C is the parent's to answer, while it starts up too
+            self._process.start()
         theirs.close()
 
     def launch(self, start: int, count: int) -> None:
-        """Ask the process to go on."""
-        self._pipe.send((start, count))
+        """Ask the process to go on; if it is gone, `collect` says so."""
+        with suppress(BrokenPipeError):
+            self._pipe.send((start, count))
 
     def collect(self) -> Tensor:
         """(count, N, 5)."""
         try:
             reply = self._pipe.recv()
-        except EOFError:
-            raise RuntimeError("a training process ended unexpectedly; its last words are above") from None
+        except (EOFError, ConnectionResetError):
+            raise RuntimeError(
+                "a training process ended unexpectedly; its last words are above. If they speak of bootstrapping: a "
+                'script that trains in several processes keeps its work under `if __name__ == "__main__":`, or passes '
+                "workers=False"
+            ) from None
         if isinstance(reply, Exception):
             raise reply
         return torch.as_tensor(reply)
@@ -124,13 +131,24 @@ class WorkerRunner(Runner):
         self._process.join(timeout=10)
 
 
-def _serve(group: Group, pipe: Any, compile: bool) -> None:
-    import signal
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    try:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not in the main thread, which is the one to ask
+        before = None
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+
+def _serve(group: Group, pipe: Any, compile: bool) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     runner = LocalRunner(group, compile)
-    with suppress(EOFError):  # the parent is gone
+    with suppress(EOFError, BrokenPipeError):  # the parent is gone
         while (asked := pipe.recv()) is not None:
             try:
                 runner.launch(*asked)

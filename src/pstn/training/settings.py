@@ -42,7 +42,15 @@ class TrainSettings:
     data: str = _setting("digits", "A known set's name, a folder or a file.")
     out: str = _setting("", "Folder of the run; runs/DATA-MODEL when not given.")
     model: Literal["cnn", "stn", "pstn"] = _setting("pstn", "What to train.")
-    transform: str = _setting("similarity", "Family of transformations: similarity, rotation, crop, affine, cpab, ...")
+    transform: str = _setting(
+        "", "Family of transformations: similarity, rotation, crop, affine, cpab, ...; similarity for images and cpab "
+        "for series when not given."
+    )  # fmt: skip
+    size: int | None = _setting(None, "Side to which the images of a folder are resized; their own when not given.")
+    kind: Literal["auto", "image", "series"] = _setting("auto", "What an .npz file holds; to be said for three axes.")
+    policy: Literal["refuse", "resample", "pad"] = _setting(
+        "refuse", "For gaps and unequal lengths in files of series."
+    )
     models: int = _setting(1, "How many models to train together, with seeds SEED, SEED + 1, ...")
     seed: int = _setting(0, "Of the first model: weights, subset, batches, samples, dropout.")
     train_size: int | None = _setting(None, "Training examples of each model, drawn for each; all when not given.")
@@ -67,7 +75,9 @@ class TrainSettings:
     loss_limit: float = _setting(1e4, "A loss above it stops the model.")
     device: str = _setting("auto", "auto, cpu, cuda, cuda:1, ...")
     groups: int | None = _setting(None, "Into how many stacks the models are split; chosen when not given.")
-    compile: bool = _setting(False, "Fuse small operations with torch.compile; costs a minute or so at the start.")
+    compile: bool | None = _setting(
+        None, "Fuse small operations with torch.compile, 10 to 30 s at the start; long runs on CUDA do when not given."
+    )
     save_every: float = _setting(30.0, "Seconds between checkpoints.")
 
     def __post_init__(self) -> None:

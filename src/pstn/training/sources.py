@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 import pstn.data
+from pstn.data.detect import detect
+from pstn.data.places import expand
+from pstn.data.registry import find_known
 
 __all__ = ["Source", "choose_subset", "load_source"]
 _AUGMENT = {"NoneType": "none", "RandomRotation": "rotation", "RandomPlacement": "placement"}
@@ -27,6 +30,12 @@ class Source(NamedTuple):
     """The background's value."""
     augment: str = "none"
     """How a generated set changes its examples at each access, by the names that settings have."""
+    names: tuple[str, ...] = ()
+    """Of the classes."""
+    mean: tuple[float, ...] = (0.0,)
+    """What was subtracted from pixels in [0, 1], one number or one per channel."""
+    std: tuple[float, ...] = (1.0,)
+    """What they were then divided by."""
 
     @property
     def train(self) -> Tensor:
@@ -36,37 +45,72 @@ class Source(NamedTuple):
     @property
     def classes(self) -> int:
         """K."""
-        return int(self.y.max()) + 1
+        return len(self.names) if self.names else int(self.y.max()) + 1
 
 
-def load_source(data: str) -> Source:
+def load_source(
+    data: str,
+    *,
+    size: int | tuple[int, int] | None = None,
+    channels: int | None = None,
+    kind: Literal["auto", "image", "series"] = "auto",
+    policy: Literal["refuse", "resample", "pad"] = "refuse",
+) -> Source:
     """Load a data set.
 
     Args:
         data: whatever `pstn.data.load` takes; "digits" ships with the package.
+        size: what the images of a folder are resized to; other data must have it already.
+        channels: likewise 1 for grey, 3 for colour.
+        kind: what an .npz file holds; must be said for three axes.
+        policy: what becomes of missing values and unequal lengths in series.
 
     Example:
         >>> source = load_source("digits")
         >>> len(source.train), len(source.valid)
         (3200, 800)
     """
-    splits: Any = pstn.data.load(data)
+    # Only a folder of images can be read in more than one way, and only an .npz file needs to be told what it holds.
+    held = None if kind == "auto" else kind
+    ways: dict[str, dict[str, Any]] = {"classes": {"size": size, "channels": channels}, "npz": {"kind": held}}
+    ways["series"] = {"policy": policy}
+    path = expand(data)
+    own = find_known(data) is None and path.exists()
+    settings = ways.get(detect(path) or "", {}) if own else {}
+    splits: Any = pstn.data.load(data, **{name: value for name, value in settings.items() if value is not None})
+    if own:
+        _require_classes(data, splits)
     return _from_splits(splits)
 
 
+def _require_classes(data: str, splits: Any) -> None:
+    """Refuse data of somebody's own that nothing can be learned from, or that nothing can be tested on."""
+    names = splits.train.classes
+    if len(names) < 2:
+        held = f"one class, {names[0]!r}" if names else "no class"
+        raise ValueError(f"{data} holds {held}: at least two are needed, for a folder of images a folder each")
+    count = torch.stack([torch.bincount(p.y, minlength=len(names)) for p in splits if p is not None]).sum(0)
+    if int(count.min()) < 2:
+        name = names[int(count.argmin())]
+        raise ValueError(
+            f"{data} holds {int(count.min())} example(s) of class {name!r}: at least two are needed, one to "
+            "learn from and one to test on"
+        )
+
+
 def _from_splits(splits: Any) -> Source:
-    # A generated set: its originals are changed at each access, which the trainer does on the device.
-    train, augment = (
-        getattr(splits.train, "base", splits.train),
-        _AUGMENT[type(getattr(splits.train, "maker", None)).__name__],
-    )
-    train, valid, test = (_as_split(part) for part in (train, splits.validation, splits.test))
+    # A generated set: the trainer changes its originals, those for validation too, on the device.
+    augment = _AUGMENT[type(getattr(splits.train, "maker", None)).__name__]
+    originals = [getattr(part, "base", part) for part in (splits.train, splits.validation)]
+    train, valid, test = (_as_split(part) for part in (*originals, splits.test))
     x, y, index = train.x, train.y, None
     if valid is not None and valid.x.shape[1:] == x.shape[1:]:
         index = torch.arange(len(x), len(x) + len(valid.x))
         x, y = torch.cat([x, valid.x]), torch.cat([y, valid.y])
     fill = train.fill if isinstance(train.fill, float) else float(train.fill[0])
-    return Source(x, y.long(), index, None if test is None else (test.x, test.y.long()), fill, augment)
+    tested = None if test is None else (test.x, test.y.long())
+    mean, std = (value if isinstance(value, tuple) else (value,) for value in (train.mean, train.std))
+    return Source(x, y.long(), index, tested, fill, augment, train.classes, mean, std)
 
 
 def _as_split(part: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from pstn.nn.classifier import TransformerClassifier
+from pstn.nn.classifier import Prediction, TransformerClassifier
 from pstn.noise import SamplingMethod
 from pstn.training.convolution import ConvKind, MatmulConv, can_multiply
 
@@ -60,6 +60,8 @@ class Template:
     theta: tuple[int, ...] | None
     """(S, B, D), or None for a model that samples nothing."""
     method: SamplingMethod
+    classes: int = 0
+    """K."""
     dropout: list[tuple[int, ...]] = field(default_factory=list)
     """Shapes of the noise of each call of a dropout, in order."""
 
@@ -78,7 +80,7 @@ def make_template(model: nn.Module, x: Tensor, samples: int | None, conv: ConvKi
         model: any classifier; left as it is.
         x: (B, C, *size), one micro-batch, for the shapes alone.
         samples: S in training; the model's own `train_samples` when None.
-        conv: "library" keeps convolutions as they are; "matmul" computes them as matrix products.
+        conv: "library" keeps convolutions as they are; "matmul" and "rows" compute them as matrix products.
     """
     for name, module in model.named_modules():
         if isinstance(module, _DRAWS_ITS_OWN):
@@ -105,9 +107,22 @@ def make_template(model: nn.Module, x: Tensor, samples: int | None, conv: ConvKi
         if isinstance(part, PassedDropout):
             part.asked = record
     options = {} if theta is None else {"noise": torch.full(theta, 0.5, device=x.device)}
-    with torch.no_grad():
-        probe(x, **options)
+    devices = [x.device] if x.device.type == "cuda" else []
+    with torch.no_grad(), torch.random.fork_rng(devices=devices):
+        before = _generator_states(devices)
+        output = probe(x, **options)
+        drew = any(not torch.equal(a, b) for a, b in zip(before, _generator_states(devices), strict=True))
+    if drew:
+        raise ValueError(
+            f"{type(model).__name__} draws random numbers by itself in training: train this model with LitPSTN, or "
+            "make its dropouts modules, nn.Dropout"
+        )
+    template.classes = (output.log_probs if isinstance(output, Prediction) else output).shape[-1]
     return template
+
+
+def _generator_states(devices: Sequence[torch.device]) -> list[Tensor]:
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
 
 
 def _swap(module: nn.Module, conv: ConvKind) -> nn.Module:
@@ -116,8 +131,8 @@ def _swap(module: nn.Module, conv: ConvKind) -> nn.Module:
             passed = PassedDropout(child.p, not isinstance(child, nn.Dropout))
             passed.training = child.training
             setattr(module, name, passed)
-        elif conv == "matmul" and can_multiply(child):
-            setattr(module, name, MatmulConv(child))  # type: ignore[arg-type]
+        elif conv != "library" and can_multiply(child, conv):
+            setattr(module, name, MatmulConv(child, conv))  # type: ignore[arg-type]
         else:
             _swap(child, conv)
     return module
@@ -203,12 +218,24 @@ def _changing_buffers(model: nn.Module) -> list[str]:
     return names
 
 
+def _settings(model: nn.Module) -> dict[str, Any]:
+    """What modules are and were told beside their tensors: one program runs all models, as the first one says."""
+    plain = (bool, int, float, str, tuple, type(None))
+    found: dict[str, Any] = {}
+    for prefix, module in model.named_modules():
+        found[f"the type of {prefix or 'the model'}"] = type(module)
+        for name, value in vars(module).items():
+            if name != "training" and not name.startswith("_") and isinstance(value, plain):
+                found[f"{prefix}.{name}" if prefix else name] = repr(value)
+    return found
+
+
 def require_one_shape(models: Sequence[nn.Module]) -> None:
     """Refuse models that cannot be stacked, naming the first difference."""
 
     def signature(model: nn.Module) -> dict[str, Any]:
         parts = {name: (tuple(p.shape), p.requires_grad) for name, p in model.named_parameters()}
-        return {**parts, **{name: tuple(b.shape) for name, b in model.named_buffers()}}
+        return {**_settings(model), **parts, **{name: tuple(b.shape) for name, b in model.named_buffers()}}
 
     expected = signature(models[0])
     for index, model in enumerate(models[1:], start=1):

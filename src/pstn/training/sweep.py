@@ -41,7 +41,7 @@ def parse_space(texts: Sequence[str]) -> dict[str, Any]:
 
     Example:
         >>> parse_space(["kl_weight=0,1e-3", "lr=1e-4:1e-2"])
-        {'kl_weight': [0.0, 0.001], 'lr': (0.0001, 0.01)}
+        {'kl_weight': [0, 0.001], 'lr': (0.0001, 0.01)}
     """
     space: dict[str, Any] = {}
     for text in texts:
@@ -58,10 +58,9 @@ def parse_space(texts: Sequence[str]) -> dict[str, Any]:
 
 def _read(text: str) -> Any:
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except ValueError:
         return text
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def open_study(space: Mapping[str, Any], storage: str | None, name: str) -> Any:
@@ -75,7 +74,7 @@ def open_study(space: Mapping[str, Any], storage: str | None, name: str) -> Any:
     """
     import optuna
 
-    grid = all(isinstance(values, list) for values in space.values())
+    grid = _is_grid(space)
     sampler: Any = None if grid else optuna.samplers.TPESampler(seed=0, constant_liar=True)
     backend: Any = storage
     if storage is not None and "://" not in storage:
@@ -89,8 +88,65 @@ def open_study(space: Mapping[str, Any], storage: str | None, name: str) -> Any:
     if grid:
         # Queued rather than sampled: whoever asks next, on any machine, takes the next combination.
         for combination in itertools.product(*space.values()):
-            made.enqueue_trial(dict(zip(space, combination, strict=True)), skip_if_exists=True)
+            _queue(made, dict(zip(space, combination, strict=True)), skip_if_exists=True)
     return made
+
+
+def _queue(study: Any, values: dict[str, Any], *, skip_if_exists: bool = False) -> None:
+    study.enqueue_trial(values, user_attrs={"queued": values}, skip_if_exists=skip_if_exists)
+
+
+def _claim(study: Any, space: Mapping[str, Any], limit: int) -> list[tuple[Any, dict[str, Any]]]:
+    """Up to `limit` trials for this process alone; of a grid, what others have not taken."""
+    from optuna.trial import TrialState
+
+    grid, asked = _is_grid(space), list[tuple[Any, dict[str, Any]]]()
+    while len(asked) < limit and (not grid or study.get_trials(deepcopy=False, states=(TrialState.WAITING,))):
+        trial = study.ask()
+        values = {name: _suggest(trial, name, choices) for name, choices in space.items()}
+        # Others may have taken the last one since we looked, so that this one was made up; or two that started at the
+        # same time both queued it, and the earlier of the two counts.
+        if grid and ("queued" not in trial.user_attrs or _has_earlier_twin(study, trial.number, values)):
+            study.tell(trial, state=TrialState.PRUNED)
+            continue
+        asked.append((trial, values))
+    return asked
+
+
+def _has_earlier_twin(study: Any, number: int, values: dict[str, Any]) -> bool:
+    from optuna.trial import TrialState
+
+    live = (TrialState.WAITING, TrialState.RUNNING, TrialState.COMPLETE)
+    earlier = [t for t in study.get_trials(deepcopy=False, states=live) if t.number < number]
+    return any(t.user_attrs.get("queued") == values for t in earlier)
+
+
+def _give_back(study: Any, numbers: Sequence[int]) -> None:
+    """Let trials that did not finish be taken again."""
+    from optuna.trial import TrialState
+
+    known = {t.number: t for t in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))}
+    for number in numbers:
+        study.tell(number, state=TrialState.FAIL)
+        if "queued" in known[number].user_attrs:
+            _queue(study, known[number].user_attrs["queued"])
+
+
+def _is_grid(space: Mapping[str, Any]) -> bool:
+    return all(isinstance(values, list) for values in space.values())
+
+
+def _checked(settings: TrainSettings, space: Mapping[str, Any]) -> dict[str, Any]:
+    """The space with every value as its setting wants it; refuses, before anything is trained, what does not fit."""
+    found: dict[str, Any] = {}
+    for name, values in space.items():
+        if name in ("models", "out"):
+            raise SettingsError(f"{name} cannot be searched: a sweep decides it itself")
+        if isinstance(values, tuple) and not 0 < values[0] < values[1]:
+            raise SettingsError(f"the range of {name} must be LOW:HIGH with 0 < LOW < HIGH, got {values}")
+        fitted = [getattr(settings.replace(**{name: value}), name) for value in values]
+        found[name] = type(values)(v[0] if isinstance(v, list) else v for v in fitted)
+    return found
 
 
 def run_sweep(
@@ -101,6 +157,7 @@ def run_sweep(
     storage: str | None = None,
     study: str = "pstn",
     together: int = 12,
+    take_over: bool = False,
     say: Callable[[str], None] = print,
 ) -> SweepResult:
     """Search for the settings with the lowest validation loss.
@@ -114,31 +171,35 @@ def run_sweep(
         storage: see `open_study`.
         study: its name.
         together: how many trials are asked for at a time.
+        take_over: train again what processes that were killed had taken. Only where no other process runs this study.
         say: where messages go.
     """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    space = dict(space or {"kl_weight": list(AUTHORS_KL_WEIGHTS)})
-    for name, values in space.items():  # refuses unknown names and values that do not fit, before anything is trained
-        settings.replace(models=1, **{name: values[0]})
-    grid = all(isinstance(values, list) for values in space.values())
-    if trials is None and not grid:
+    settings = settings.replace(models=1, kl_weight=settings.kl_weight[:1], lr=settings.lr[:1])
+    space = _checked(settings, space or {"kl_weight": list(AUTHORS_KL_WEIGHTS)})
+    if trials is None and not _is_grid(space):
         raise SettingsError("trials must be given where a range is searched: it has no end of its own")
     left = math.prod(len(values) for values in space.values()) if trials is None else trials
-    made = open_study(space, storage, study)
-    while left > 0:
-        asked: list[tuple[Any, dict[str, Any]]] = []
-        waiting = len(made.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,))) if grid else left
-        while len(asked) < min(together, left, waiting):
-            trial = made.ask()
-            asked.append((trial, {name: _suggest(trial, name, values) for name, values in space.items()}))
-        if not asked:
-            break  # others have taken what was left
-        for trial, value in _train_all(settings, asked):
-            made.tell(trial, value, state=None if math.isfinite(value) else optuna.trial.TrialState.FAIL)
+    made, running = open_study(space, storage, study), optuna.trial.TrialState.RUNNING
+    if take_over:
+        _give_back(made, [t.number for t in made.get_trials(deepcopy=False, states=(running,))])
+    while left > 0 and (asked := _claim(made, space, min(together, left))):
+        try:
+            found = _train_all(settings, asked)
+        except BaseException:
+            _give_back(made, [trial.number for trial, _ in asked])
+            raise
+        for trial, value in found:
+            if math.isfinite(value):
+                made.tell(trial, value)
+            else:
+                made.tell(trial, state=optuna.trial.TrialState.FAIL)
             say(f"trial {trial.number}: validation loss {value:.4f} with {json.dumps(trial.params)}")
         left -= len(asked)
+    if others := len(made.get_trials(deepcopy=False, states=(running,))):
+        say(f"{others} trials are with other processes. If those were killed: --take-over trains them again.")
     return _result(made)
 
 
@@ -164,15 +225,13 @@ def _train_all(settings: TrainSettings, asked: Sequence[tuple[Any, dict[str, Any
         shapes.setdefault(json.dumps(rest, sort_keys=True), []).append((trial, values))
     found: list[tuple[Any, float]] = []
     for rest_text, trials in shapes.items():
-        common = settings.replace(
-            models=1, kl_weight=settings.kl_weight[:1], lr=settings.lr[:1], **json.loads(rest_text)
-        )
+        common = settings.replace(**json.loads(rest_text))
         found += zip([t for t, _ in trials], _losses(common, [v for _, v in trials]), strict=True)
     return found
 
 
 def _losses(settings: TrainSettings, values: Sequence[dict[str, Any]]) -> list[float]:
-    source = load_source(settings.data)
+    source = load_source(settings.data, size=settings.size, kind=settings.kind, policy=settings.policy)
     if source.valid is None and settings.valid_fraction == 0:
         settings = settings.replace(valid_fraction=0.2)
     columns = {
@@ -187,6 +246,6 @@ def _losses(settings: TrainSettings, values: Sequence[dict[str, Any]]) -> list[f
         population.fit()
         best = population.progress.best
         scores = population.evaluate_members(samples=settings.test_samples)["nll"]
-        alive_or_stopped = [a or w > 0 for a, w in zip(population.alive, population.progress.waited, strict=True)]
+        failed = {failure.model for failure in population.progress.failures}
     chosen = best if settings.patience is not None else scores
-    return [v if ok else math.inf for v, ok in zip(chosen, alive_or_stopped, strict=True)]
+    return [math.inf if model in failed else value for model, value in enumerate(chosen)]

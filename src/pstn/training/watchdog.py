@@ -48,7 +48,8 @@ def diagnose(group: Group, row: int, step: int, loss: float) -> str:
             seen.clear()
             found, _ = grads(
                 params, [b[row].clone() for b in group.state.buffers], [f[row] for f in constants.frozen],
-                constants.shared, constants.x[index], constants.y[index], constants.kl_weight[row], theta,
+                constants.shared, constants.x[index], constants.y[index],
+                [w[index] for w in constants.weights], constants.kl_weight[row], theta,
                 [u[row, part] for u in noise.dropout], augment,
             )  # fmt: skip
             report = _explain(seen, found)
@@ -129,8 +130,13 @@ def collapses(model: nn.Module, x: Tensor, *, tolerance: float = 1e-3) -> list[s
     """
     if not isinstance(model, TransformerClassifier):
         return []
-    with torch.no_grad():
-        posterior = model.eval().layer.localize(x)
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        with torch.no_grad():
+            posterior = model.eval().layer.localize(x)
+    finally:
+        for module, training in modes:
+            module.training = training
     layer, loc = model.layer, posterior.loc
     found = []
     start = layer.transform.initial().to(loc)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pstn._checks import require_choice, require_floating, require_size
-from pstn.transforms.coordinates import corner_points, standing_grid
+from pstn._checks import overwritable, require_choice, require_floating, require_size
+from pstn.transforms.coordinates import corner_points, standing_points
 
 __all__ = ["MatrixTransform", "Transform", "require_ndim"]
 
@@ -84,10 +84,10 @@ class Transform(nn.Module, ABC):
         """
         size = require_size("size", size, self.ndim)
         theta = self._checked_theta(theta)
-        base = standing_grid(size, dtype=theta.dtype, device=theta.device)
+        base = standing_points(size, dtype=theta.dtype, device=theta.device)
         aspect = size[::-1] if aspect is None else self._checked_aspect(aspect)
-        mapped = self._map(theta, base.flatten(0, -2), aspect)
-        return mapped.unflatten(-2, size)
+        mapped = self._map(theta, base, aspect)
+        return mapped if self.ndim == 1 else mapped.unflatten(-2, size)
 
     def apply(
         self,
@@ -219,7 +219,10 @@ class MatrixTransform(Transform):
         rows = matrix[(None,) * missing].movedim(-2, 0)[..., None]
         planes = rows[..., self.ndim, :]
         for axis in range(self.ndim):
-            planes = torch.addcmul(planes, rows[..., axis, :], points[..., axis])
+            if axis > 0 and overwritable(planes):
+                planes.addcmul_(rows[..., axis, :], points[..., axis])
+            else:
+                planes = torch.addcmul(planes, rows[..., axis, :], points[..., axis])
         return planes.movedim(0, -1)
 
     def _unmap(self, theta: Tensor, points: Tensor, aspect: Sequence[float]) -> Tensor:
@@ -237,4 +240,4 @@ def require_ndim(family: str, ndim: int, accepted: Sequence[int]) -> int:
 
 
 def _at_least_float32(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["base_grid", "corner_points", "from_pixels", "standing_grid", "to_pixels"]
+__all__ = ["base_grid", "corner_points", "from_pixels", "standing_points", "to_pixels"]
 
 
 def base_grid(size: Sequence[int], *, dtype: torch.dtype = torch.float32, device: torch.device | None = None) -> Tensor:
@@ -40,24 +40,25 @@ _STANDING: dict[tuple[tuple[int, ...], torch.dtype, torch.device], Tensor] = {}
 _MOST_STANDING = 64
 
 
-def standing_grid(size: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """`base_grid`, kept between calls: not to be changed in place.
+def standing_points(size: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The points of `base_grid`, (N, ndim), kept between calls: not to be changed in place.
 
     Making it takes eight launches on a GPU, which cost more there than the whole warp of a small batch.
     """
     if torch.compiler.is_compiling():
-        return base_grid(size, dtype=dtype, device=device)
+        return base_grid(size, dtype=dtype, device=device).flatten(0, -2)
     key = (size, dtype, device)
-    if key not in _STANDING:
-        with torch.inference_mode(False):  # or it could not be used in training later
-            grid = base_grid(size, dtype=dtype, device=device)
+    points = _STANDING.get(key)
+    if points is None:
+        with torch.inference_mode(False):  # or they could not be used in training later
+            points = base_grid(size, dtype=dtype, device=device).flatten(0, -2)
         capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        if capturing or type(grid) is not Tensor:
-            return grid  # it belongs to a graph, or stands in for a tensor: it must not outlive that
+        if capturing or type(points) is not Tensor:
+            return points  # they belong to a graph, or stand in for a tensor: they must not outlive that
         if len(_STANDING) >= _MOST_STANDING:
             _STANDING.clear()
-        _STANDING[key] = grid
-    return _STANDING[key]
+        _STANDING[key] = points
+    return points
 
 
 def corner_points(ndim: int, *, dtype: torch.dtype = torch.float32, device: torch.device | None = None) -> Tensor:

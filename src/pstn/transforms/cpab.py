@@ -55,8 +55,7 @@ class CPAB(Transform):
     """
 
     basis: Tensor
-    _nodal64: Tensor
-    _nodal32: Tensor
+    _nodal: Tensor
 
     def __init__(
         self,
@@ -85,8 +84,7 @@ class CPAB(Transform):
         self.names = tuple(f"theta{k}" for k in range(self.dim))
         self.register_buffer("basis", torch.from_numpy(basis.entries))
         self._to_nodes = torch.from_numpy(_read_nodes(basis.entries, basis.nodal))
-        self.register_buffer("_nodal64", torch.from_numpy(2 * basis.nodal), persistent=False)
-        self.register_buffer("_nodal32", self._nodal64.float(), persistent=False)
+        self.register_buffer("_nodal", torch.from_numpy(2 * basis.nodal), persistent=False)
 
     def initial(self) -> Tensor:
         """The identity, (D,)."""
@@ -113,7 +111,7 @@ class CPAB(Transform):
         theta = self._checked_theta(theta)
         points = self._checked_points(points, theta.dtype)
         lead = torch.broadcast_shapes(theta.shape[:-1], points.shape[:-2])
-        nodes = node_velocities(theta, self._nodal64).to(points.dtype)
+        nodes = node_velocities(theta, self._nodal).to(points.dtype)
         points = points.expand(*lead, *points.shape[-2:])
         if self.ndim == 1:
             return velocity1d(nodes.expand(*lead, -1), points[..., 0])[..., None]
@@ -143,7 +141,7 @@ class CPAB(Transform):
     def nodes(self, theta: Tensor) -> Tensor:
         """The velocities at the vertices of the tessellation, (..., K, ndim), in the coordinates of the interface."""
         theta = self._checked_theta(theta)
-        return node_velocities(theta, self._nodal64).unflatten(-1, (-1, self.ndim))
+        return node_velocities(theta, self._nodal).unflatten(-1, (-1, self.ndim))
 
     def extra_repr(self) -> str:
         """The settings, for printing."""
@@ -159,11 +157,12 @@ class CPAB(Transform):
         return self.tess[0], self.tess[1]
 
     def _map(self, theta: Tensor, points: Tensor, aspect: Sequence[float]) -> Tensor:
-        theta = theta.to(torch.promote_types(theta.dtype, points.dtype))
-        points = points.to(theta.dtype)
+        if theta.dtype != points.dtype:
+            theta = theta.to(torch.promote_types(theta.dtype, points.dtype))
+            points = points.to(theta.dtype)
         if self.ndim == 1:
-            return flow_line(theta, (self._nodal32, self._nodal64), points, self.zero_boundary, self.backend)
-        return flow_plane(theta, self._nodal64, points, self._cells(), self.zero_boundary, self.backend)
+            return flow_line(theta, self._nodal, points, self.zero_boundary, self.backend)
+        return flow_plane(theta, self._nodal, points, self._cells(), self.zero_boundary, self.backend)
 
     def _unmap(self, theta: Tensor, points: Tensor, aspect: Sequence[float]) -> Tensor:
         return self._map(-theta, points, aspect)
@@ -173,12 +172,12 @@ class CPAB(Transform):
         # device without float64 takes it in float32.
         probe = fn(torch.empty(0, dtype=torch.float32, device=self.basis.device))
         double = torch.float32 if probe.device.type == "mps" else torch.float64
-        for name, dtype in (("basis", double), ("_nodal64", double), ("_nodal32", torch.float32)):
+        for name in ("basis", "_nodal"):
             old = self._buffers[name]
             assert old is not None
             empty = probe.device.type != "meta" and old.device.type == "meta"
             self._buffers[name] = (
-                torch.empty_like(old, dtype=dtype, device=probe.device) if empty else old.to(probe.device, dtype)
+                torch.empty_like(old, dtype=double, device=probe.device) if empty else old.to(probe.device, double)
             )
         return self
 
@@ -186,9 +185,7 @@ class CPAB(Transform):
         super()._load_from_state_dict(*args, **kwargs)
         # The checkpoint's basis says what its theta means.
         basis = self.basis.detach().double().cpu()
-        nodal = 2 * (self._to_nodes @ basis)
-        self._nodal64 = nodal.to(self._nodal64)
-        self._nodal32 = nodal.to(self._nodal32)
+        self._nodal = (2 * (self._to_nodes @ basis)).to(self._nodal)
 
 
 def _read_nodes(entries: Any, nodal: Any) -> Any:

@@ -25,7 +25,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["flow1d", "plain", "velocity1d"]
+from pstn.transforms.cpab_operation import fold, plain
+
+__all__ = ["flow1d", "velocity1d"]
 
 # Times are compared with the unit of time only: a cell that takes longer than this is never crossed whole, and the sums
 # of times stay small enough for float32.
@@ -55,11 +57,6 @@ def flow1d(velocities: Tensor, points: Tensor, *, closed: bool = True) -> Tensor
         return _PlainFlow1d.apply(velocities, points, closed)
     moved: Tensor = _Flow1d.apply(velocities, points, closed)[0]
     return moved
-
-
-def plain() -> bool:
-    """Whether neither the compiler nor torch.func is at work."""
-    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
 
 
 def velocity1d(velocities: Tensor, points: Tensor) -> Tensor:
@@ -129,7 +126,7 @@ class _Flow1d(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, velocities: Tensor, points: Tensor, closed: bool) -> Any:
-        inputs = _lead(info.batch_size, in_dims[:2], velocities, points)
+        inputs = (fold(info.batch_size, dim, t) for dim, t in zip(in_dims, (velocities, points), strict=False))
         return _Flow1d.apply(*inputs, closed), (0,) * (1 + len(_Cells._fields) + len(_Trip._fields))
 
 
@@ -150,13 +147,7 @@ class _PullBack1d(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *inputs: Tensor) -> Any:
-        return _PullBack1d.apply(*_lead(info.batch_size, in_dims, *inputs)), (0, 0)
-
-
-def _lead(size: int, dims: Any, *tensors: Tensor) -> list[Tensor]:
-    """Put the axis that vmap maps over first, making one where there is none."""
-    pairs = zip(tensors, dims, strict=True)
-    return [t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0) for t, dim in pairs]
+        return _PullBack1d.apply(*(fold(info.batch_size, *pair) for pair in zip(in_dims, inputs, strict=True))), (0, 0)
 
 
 def _tabulate(velocities: Tensor) -> _Cells:

@@ -1,26 +1,25 @@
-"""CPAB flows as operators: one entry for the line and one for the plane, which choose between kernel and twin.
+"""CPAB flows as operations: one entry for the line and one for the plane, which choose between kernel and twin.
 
 On the line the twin is plain differentiable torch, which compiles, exports and batches by itself. The kernels, and the
-twin in the plane, whose number of steps depends on the data, are three things: custom operators for the compiler, which
-does not look into them; functions of autograd for torch.func, which does not differentiate operators; and plainer
-functions for everyday use, which cost the least on the host.
+twin in the plane, whose number of steps depends on the data, are operations that torch does not look into. They take
+theta, not the velocities at the nodes, so that a forward pass is one node of autograd's graph.
 """
 
 from __future__ import annotations
 
 import math
-from functools import partial
+from functools import cache
+from types import ModuleType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
-from torch.library import custom_op, register_vmap
 
 from pstn._checks import require_choice
 from pstn.kernels import kernels_available
 from pstn.transforms import cpab2d
-from pstn.transforms.cpab1d import flow1d, plain
+from pstn.transforms.cpab1d import flow1d
+from pstn.transforms.cpab_operation import Operation, fold
 
 __all__ = ["BACKENDS", "Backend", "flow_line", "flow_plane", "node_velocities", "require_backend"]
 
@@ -34,42 +33,37 @@ def require_backend(backend: Backend) -> Backend:
     return backend
 
 
-def _use_kernel(backend: Backend, theta: Tensor, points: Tensor) -> bool:
-    fits = points.dtype == torch.float32 and theta.dtype == torch.float32
+def _use_kernel(backend: Backend, points: Tensor) -> bool:
+    fits = points.dtype == torch.float32  # float64 is for checking: the twin has it
     if backend == "triton":
         if not kernels_available(points.device):
             raise ValueError(
                 f'backend="triton" needs a CUDA device and the triton package, got tensors on {points.device}: '
                 'use backend="auto"'
             )
-        return fits  # float64 is for checking: the twin has it
-    # The kernel in the plane adds up gradients in no fixed order.
-    orderly = torch.are_deterministic_algorithms_enabled()
-    return backend == "auto" and fits and points.is_cuda and not orderly and kernels_available(points.device)
+        return fits
+    return backend == "auto" and fits and points.is_cuda and kernels_available(points.device)
 
 
-def flow_line(theta: Tensor, nodal: tuple[Tensor, Tensor], points: Tensor, closed: bool, backend: Backend) -> Tensor:
+def flow_line(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool, backend: Backend) -> Tensor:
     """Move points on the line for unit time.
 
     Args:
         theta: (..., D).
-        nodal: (n + 1, D), velocities at the nodes per unit of theta, in float32 and in float64.
-        points: (..., N, 1); leading axes broadcast with theta's.
+        nodal: (n + 1, D), velocities at the nodes per unit of theta, in float64.
+        points: (..., N, 1), in theta's dtype; leading axes broadcast with theta's.
         closed: whether the velocity is zero at both ends.
         backend: "auto", "torch" or "triton".
 
     Returns:
         (..., N, 1).
     """
-    lead = _lead(theta, points)
-    if not _use_kernel(backend, theta, points):
-        velocities = node_velocities(theta, nodal[1])
-        return flow1d(velocities.expand(*lead, -1), points[..., 0].expand(*lead, -1), closed=closed)[..., None]
-    flat_theta, flat_points = _flatten(theta, points, lead)
-    moved: Tensor = _pick(_line, _PlainLine, _Line)(
-        flat_theta, nodal[0][None], flat_points[..., 0].contiguous(), closed
-    )
-    return moved.view(*lead, -1, 1)
+    theta, points = _broadcast(theta, points)
+    if _use_kernel(backend, points):
+        moved: Tensor = _line(theta.contiguous(), nodal, points.contiguous(), closed)
+        return moved
+    velocities = node_velocities(theta, nodal)
+    return flow1d(velocities, points[..., 0].expand(*theta.shape[:-1], -1), closed=closed)[..., None]
 
 
 def flow_plane(
@@ -79,8 +73,8 @@ def flow_plane(
 
     Args:
         theta: (..., D).
-        nodal: (K * 2, D), velocities at the nodes per unit of theta.
-        points: (..., N, 2); leading axes broadcast with theta's.
+        nodal: (K * 2, D), velocities at the nodes per unit of theta, in float64.
+        points: (..., N, 2), in theta's dtype; leading axes broadcast with theta's.
         tess: cells along x and y.
         closed: whether the velocity normal to the boundary is zero.
         backend: "auto", "torch" or "triton".
@@ -88,137 +82,106 @@ def flow_plane(
     Returns:
         (..., N, 2).
     """
-    lead = _lead(theta, points)
-    kernel = _use_kernel(backend, theta, points)
-    flat_theta, flat_points = _flatten(theta, points, lead)
-    velocities = node_velocities(flat_theta, nodal).unflatten(-1, (-1, 2))
+    theta, points = _broadcast(theta, points)
+    # The kernel adds up gradients in no fixed order.
+    kernel = _use_kernel(backend, points) and (backend == "triton" or not torch.are_deterministic_algorithms_enabled())
     jacobian = torch.is_grad_enabled()
-    moved: Tensor = _pick(_plane, _PlainPlane, _Plane)(
-        velocities, flat_points.contiguous(), *tess, closed, jacobian, kernel
-    )[0]
-    return moved.view(*lead, -1, 2)
+    moved: Tensor = _plane(theta.contiguous(), nodal, points.contiguous(), *tess, closed, jacobian, kernel)[0]
+    return moved
 
 
 def node_velocities(theta: Tensor, nodal: Tensor) -> Tensor:
-    """The velocities at the nodes, (..., D) and (K, D) -> (..., K), with all the digits of theta's dtype."""
+    """The velocities at the nodes, with all the digits of theta's dtype.
+
+    Args:
+        theta: (..., D), or (G, S, D).
+        nodal: (K, D), or (G, K, D).
+
+    Returns:
+        (..., K), or (G, S, K).
+    """
     if theta.device.type == "mps":  # which has no float64
-        return (theta[..., None, :] * nodal).sum(-1)
+        return (theta[..., None, :] * nodal.unsqueeze(-3)).sum(-1)
     # In float32, TF32 and autocast would round a product of matrices to a few bits; neither touches float64.
     return (theta.double() @ nodal.double().mT).to(theta.dtype)
 
 
-def _pick(operator: Any, everyday: Any, functional: Any) -> Any:
-    if torch.compiler.is_compiling():
-        return operator
-    return everyday.apply if plain() else functional.apply
+def _broadcast(theta: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
+    """Give both all leading axes, (..., D) and (..., N, ndim); points that all thetas share lose theirs, (N, ndim)."""
+    if points.dim() == 2:
+        return theta, points
+    lead = torch.broadcast_shapes(theta.shape[:-1], points.shape[:-2])
+    theta = theta.expand(*lead, -1)
+    if math.prod(points.shape[:-2]) == 1:
+        return theta, points.reshape(points.shape[-2:])
+    return theta, points.expand(*lead, -1, -1)
 
 
-def _lead(theta: Tensor, points: Tensor) -> torch.Size:
-    """The leading axes of both, broadcast."""
-    return theta.shape[:-1] if points.dim() == 2 else torch.broadcast_shapes(theta.shape[:-1], points.shape[:-2])
+def _fold_nodal(size: int, dim: int | None, nodal: Tensor) -> Tensor:
+    """The basis of every theta, or one for each group of thetas in a row, (G, K, D)."""
+    shared = dim is None and nodal.dim() == 2
+    return nodal if shared else fold(size, dim, nodal).reshape(-1, *nodal.shape[-2:])
 
 
-def _flatten(theta: Tensor, points: Tensor, lead: torch.Size) -> tuple[Tensor, Tensor]:
-    """One leading axis for both; points that all thetas share keep an axis of 1."""
-    if theta.dim() == 2 and points.dim() == 2:  # the usual case, and the host's time is what a small batch costs
-        return theta.contiguous(), points[None]
-    count = math.prod(lead)
-    flat_theta = theta.expand(*lead, theta.shape[-1]).reshape(count, theta.shape[-1])
-    shared = math.prod(points.shape[:-2]) == 1
-    flat_points = points if shared else points.expand(*lead, *points.shape[-2:])
-    return flat_theta.contiguous(), flat_points.reshape(1 if shared else count, *points.shape[-2:])
-
-
-def _fold(size: int, dim: int | None, tensor: Tensor) -> Tensor:
-    """Fold the axis that vmap maps over into the first one."""
-    first = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-    return first.reshape(-1, *first.shape[2:]).contiguous()
-
-
-def _fold_points(size: int, dim: int | None, points: Tensor, count: int) -> Tensor:
-    """The points of every theta, unless all share them."""
-    shared = points.shape[0 if dim is None or dim > 0 else 1] == 1
-    if dim is None and shared:
+def _fold_points(size: int, dim: int | None, points: Tensor, theta: Tensor) -> Tensor:
+    """The points of every theta, (..., N, ndim) for a theta that is folded already, unless all share them."""
+    if dim is None and points.dim() == 2:
         return points
-    first = points.expand(size, *points.shape) if dim is None else points.movedim(dim, 0)
-    if shared:
-        first = first.expand(size, count // size, *first.shape[2:])
-    return first.reshape(-1, *first.shape[2:]).contiguous()
+    points = fold(size, dim, points)
+    missing = theta.dim() - points.dim() + 1
+    points = points.view(size, *(1,) * missing, *points.shape[1:])
+    return points.expand(*theta.shape[:-1], -1, -1).contiguous()
 
 
-class _Pull(torch.autograd.Function):
-    """A backward pass; torch.func records what a backward pass does, as if to differentiate it again."""
-
-    @staticmethod
-    def forward(run: Any, rule: Any, *inputs: Any) -> Any:
-        return run(*inputs)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        raise NotImplementedError("CPAB has first derivatives only")
-
-    @staticmethod
-    def vmap(info: Any, dims: Any, run: Any, rule: Any, *inputs: Any) -> Any:
-        return rule(lambda *folded: _Pull.apply(run, rule, *folded), info, dims[2:], *inputs)
+def _sum_over_thetas(by_point: Tensor, points: Tensor) -> Tensor:
+    return by_point.view(-1, *points.shape).sum(0) if points.dim() == 2 else by_point
 
 
 # ----------------------------------------------------------------------------------------------------------- the line
 
 
+@cache
+def _line_kernels() -> ModuleType:
+    from pstn.kernels import cpab1d
+
+    return cpab1d
+
+
 def _run_line(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
-    from pstn.kernels.cpab1d import flow1d_forward
-
-    return flow1d_forward(theta, nodal, points, closed)
+    return _line_kernels().flow1d_forward(theta, nodal, points, closed)
 
 
-def _run_line_pull(
+def _pull_line(
     grad: Tensor, theta: Tensor, nodal: Tensor, points: Tensor, closed: bool, to_points: bool
 ) -> tuple[Tensor, Tensor]:
-    from pstn.kernels.cpab1d import flow1d_backward
+    return _line_kernels().flow1d_backward(grad.contiguous(), theta, nodal, points, closed, to_points)
 
-    return flow1d_backward(grad.contiguous(), theta, nodal, points, closed, to_points)
+
+def _fake_line(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
+    return theta.new_empty(*theta.shape[:-1], *points.shape[-2:])
+
+
+def _fake_pull_line(
+    grad: Tensor, theta: Tensor, nodal: Tensor, points: Tensor, closed: bool, to_points: bool
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(theta), grad.new_empty(grad.shape if to_points else 0)
 
 
 def _line_rule(call: Any, info: Any, dims: Any, theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Any:
     size = info.batch_size
-    theta = _fold(size, dims[0], theta)
-    nodal = nodal if dims[1] is None else _fold(size, dims[1], nodal)
-    points = _fold_points(size, dims[2], points, theta.shape[0])
-    return call(theta, nodal, points, closed).unflatten(0, (size, -1)), 0
+    theta = fold(size, dims[0], theta)
+    points = _fold_points(size, dims[2], points, theta)
+    return call(theta, _fold_nodal(size, dims[1], nodal), points, closed), 0
 
 
-def _line_pull_rule(
+def _pull_line_rule(
     call: Any, info: Any, dims: Any, grad: Tensor, theta: Tensor, nodal: Tensor, points: Tensor, *flags: bool
 ) -> Any:
     size = info.batch_size
-    theta = _fold(size, dims[1], theta)
-    nodal = nodal if dims[2] is None else _fold(size, dims[2], nodal)
-    points = _fold_points(size, dims[3], points, theta.shape[0])
-    by_theta, by_point = call(_fold(size, dims[0], grad), theta, nodal, points, *flags)
-    by_point = by_point.unflatten(0, (size, -1)) if flags[1] else by_point
-    return (by_theta.unflatten(0, (size, -1)), by_point), (0, 0 if flags[1] else None)
-
-
-_line = custom_op("pstn::cpab_line", _run_line, mutates_args=())
-_line_pull = custom_op("pstn::cpab_line_pull", _run_line_pull, mutates_args=())
-register_vmap(_line, partial(_line_rule, _line))
-register_vmap(_line_pull, partial(_line_pull_rule, _line_pull))
-
-
-@_line.register_fake
-def _(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
-    return theta.new_empty(theta.shape[0], points.shape[1])
-
-
-@_line_pull.register_fake
-def _(
-    grad: Tensor, theta: Tensor, nodal: Tensor, points: Tensor, closed: bool, to_points: bool
-) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(theta), torch.empty_like(grad) if to_points else theta.new_empty(0)
+    theta = fold(size, dims[1], theta)
+    points = _fold_points(size, dims[3], points, theta)
+    gradients = call(fold(size, dims[0], grad), theta, _fold_nodal(size, dims[2], nodal), points, *flags)
+    return gradients, (0, 0 if flags[1] else None)
 
 
 def _line_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -226,168 +189,152 @@ def _line_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*tensors)
 
 
-def _line_backward(ctx: Any, grad: Tensor, pull: Any = _line_pull) -> tuple[Any, ...]:
+def _line_backward(ctx: Any, pull: Any, grad: Tensor) -> tuple[Any, ...]:
     theta, nodal, points = ctx.saved_tensors
     to_points = ctx.needs_input_grad[2]
     by_theta, by_point = pull(grad, theta, nodal, points, ctx.closed, to_points)
-    if not to_points:
-        return by_theta, None, None, None
-    return by_theta, None, by_point.sum(0, keepdim=True) if points.shape[0] == 1 else by_point, None
+    return by_theta, None, _sum_over_thetas(by_point, points) if to_points else None, None
 
 
-_line.register_autograd(_line_backward, setup_context=_line_context)
-
-
-class _Line(torch.autograd.Function):
-    """The kernel with its derivative, for torch.func."""
-
-    @staticmethod
-    def forward(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
-        return _run_line(theta, nodal, points, closed)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _line_context(ctx, inputs, output)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        return _line_backward(ctx, grad, partial(_Pull.apply, _run_line_pull, _line_pull_rule))
-
-    @staticmethod
-    def vmap(info: Any, dims: Any, *inputs: Any) -> Any:
-        return _line_rule(_Line.apply, info, dims, *inputs)
-
-
-class _PlainLine(torch.autograd.Function):
-    """`_Line` for everyday use: without `setup_context`, which binds arguments by name at every call, it costs half."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        output = _run_line(*inputs)
-        _line_context(ctx, inputs, output)
-        return output
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        return _line_backward(ctx, grad, _run_line_pull)
+_line = Operation(
+    "pstn::cpab_line",
+    _run_line,
+    _pull_line,
+    fake=_fake_line,
+    fake_pull=_fake_pull_line,
+    rule=_line_rule,
+    pull_rule=_pull_line_rule,
+    context=_line_context,
+    backward=_line_backward,
+)
 
 
 # ---------------------------------------------------------------------------------------------------------- the plane
 
 
+@cache
+def _plane_kernels() -> ModuleType:
+    from pstn.kernels import cpab2d
+
+    return cpab2d
+
+
+def _groups(nodal: Tensor) -> int:
+    """How many groups of thetas in a row have a basis of their own."""
+    return 1 if nodal.dim() == 2 else nodal.shape[0]
+
+
+def _adjoint(grad: Tensor, matrix: Tensor) -> Tensor:
+    """The gradient with respect to where particles start, (..., N, 2), from the one where they end and the Jacobian."""
+    return torch.addcmul(matrix[..., :2] * grad[..., :1], matrix[..., 2:], grad[..., 1:])
+
+
 def _run_plane(
-    velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool, kernel: bool
-) -> tuple[Tensor, Tensor]:
+    theta: Tensor, nodal: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool, kernel: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    lead, flat_points = theta.shape[:-1], points.view(-1, *points.shape[-2:])  # (S, N, 2), or (1, N, 2) for all thetas
+    velocities = node_velocities(theta.view(_groups(nodal), -1, theta.shape[-1]), nodal)
+    flat = velocities.view(-1, nodal.shape[-2] // 2, 2)
     if kernel:
-        from pstn.kernels.cpab2d import flow2d_forward
-
-        return flow2d_forward(velocities.contiguous(), points, nx, ny, closed, jacobian)
-    points = points.expand(velocities.shape[0], -1, -1)
-    return cpab2d.flow(velocities, points, nx, ny, closed, jacobian)
-
-
-def _run_plane_pull(
-    adjoint: Tensor, velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, kernel: bool
-) -> Tensor:
-    if kernel:
-        from pstn.kernels.cpab2d import flow2d_backward
-
-        return flow2d_backward(adjoint.contiguous(), velocities.contiguous(), points, nx, ny, closed).contiguous()
-    points = points.expand(velocities.shape[0], -1, -1)
-    return cpab2d.pull_back(adjoint, velocities, points, nx, ny, closed).contiguous()
+        moved, matrix = _plane_kernels().flow2d_forward(flat, flat_points, nx, ny, closed, jacobian)
+    else:
+        moved, matrix = cpab2d.flow(flat, flat_points.expand(len(flat), -1, -1), nx, ny, closed, jacobian)
+    matrix = matrix.view(*lead, -1, 4) if jacobian else matrix
+    return moved.view(*lead, -1, 2), matrix, velocities.view(*lead, -1)
 
 
-def _plane_rule(call: Any, info: Any, dims: Any, velocities: Tensor, points: Tensor, *rest: Any) -> Any:
-    size = info.batch_size
-    velocities = _fold(size, dims[0], velocities)
-    moved, jacobian = call(velocities, _fold_points(size, dims[1], points, velocities.shape[0]), *rest)
-    if not rest[3]:
-        return (moved.unflatten(0, (size, -1)), jacobian), (0, None)
-    return (moved.unflatten(0, (size, -1)), jacobian.unflatten(0, (size, -1))), (0, 0)
-
-
-def _plane_pull_rule(
-    call: Any, info: Any, dims: Any, adjoint: Tensor, velocities: Tensor, points: Tensor, *rest: Any
-) -> Any:
-    size = info.batch_size
-    velocities = _fold(size, dims[1], velocities)
-    points = _fold_points(size, dims[2], points, velocities.shape[0])
-    return call(_fold(size, dims[0], adjoint), velocities, points, *rest).unflatten(0, (size, -1)), 0
-
-
-_plane = custom_op("pstn::cpab_plane", _run_plane, mutates_args=())
-_plane_pull = custom_op("pstn::cpab_plane_pull", _run_plane_pull, mutates_args=())
-register_vmap(_plane, partial(_plane_rule, _plane))
-register_vmap(_plane_pull, partial(_plane_pull_rule, _plane_pull))
-
-
-@_plane.register_fake
-def _(
-    velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool, kernel: bool
+def _pull_plane(
+    grad: Tensor,
+    matrix: Tensor,
+    velocities: Tensor,
+    nodal: Tensor,
+    points: Tensor,
+    nx: int,
+    ny: int,
+    closed: bool,
+    to_points: bool,
+    kernel: bool,
 ) -> tuple[Tensor, Tensor]:
-    moved = points.new_empty(velocities.shape[0], points.shape[1], 2)
-    return moved, points.new_empty(*moved.shape[:2], 4) if jacobian else points.new_empty(0)
+    lead, flat_points = velocities.shape[:-1], points.view(-1, *points.shape[-2:])
+    flat = velocities.view(-1, nodal.shape[-2] // 2, 2)
+    grad, matrix = grad.reshape(len(flat), -1, 2), matrix.view(len(flat), -1, 4)
+    if kernel:
+        by_velocity, by_point = _plane_kernels().flow2d_backward(
+            *(grad.contiguous(), matrix, flat, flat_points, nx, ny, closed, to_points)
+        )
+    else:
+        by_point = _adjoint(grad, matrix)
+        by_velocity = cpab2d.pull_back(by_point, flat, flat_points.expand(len(flat), -1, -1), nx, ny, closed)
+    by_theta = node_velocities(by_velocity.reshape(_groups(nodal), -1, nodal.shape[-2]), nodal.mT)
+    return by_theta.view(*lead, -1), by_point.view(*lead, -1, 2) if to_points else by_point.new_empty(0)
 
 
-@_plane_pull.register_fake
-def _(adjoint: Tensor, velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, kernel: bool) -> Tensor:
-    return velocities.new_empty(velocities.shape)
+def _fake_plane(
+    theta: Tensor, nodal: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool, kernel: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    lead, size = theta.shape[:-1], points.shape[-2]
+    matrix = theta.new_empty((*lead, size, 4) if jacobian else 0)
+    return theta.new_empty(*lead, size, 2), matrix, theta.new_empty(*lead, nodal.shape[-2])
 
 
-def _plane_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    velocities, points, nx, ny, closed, _, kernel = inputs
-    ctx.settings = (nx, ny, closed, kernel)
-    ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(velocities, points, output[1])
+def _fake_pull_plane(
+    grad: Tensor,
+    matrix: Tensor,
+    velocities: Tensor,
+    nodal: Tensor,
+    points: Tensor,
+    nx: int,
+    ny: int,
+    closed: bool,
+    to_points: bool,
+    kernel: bool,
+) -> tuple[Tensor, Tensor]:
+    by_theta = velocities.new_empty(*velocities.shape[:-1], nodal.shape[-1])
+    return by_theta, grad.new_empty(grad.shape if to_points else 0)
 
 
-def _plane_backward(ctx: Any, grad: Tensor, _: Any, pull: Any = _plane_pull) -> tuple[Any, ...]:
-    velocities, points, jacobian = ctx.saved_tensors
-    adjoint = torch.addcmul(jacobian[..., :2] * grad[..., :1], jacobian[..., 2:], grad[..., 1:])
-    by_velocity, by_point = None, None
+def _plane_rule(call: Any, info: Any, dims: Any, theta: Tensor, nodal: Tensor, points: Tensor, *rest: Any) -> Any:
+    size = info.batch_size
+    theta = fold(size, dims[0], theta)
+    points = _fold_points(size, dims[2], points, theta)
+    return call(theta, _fold_nodal(size, dims[1], nodal), points, *rest), (0, 0 if rest[3] else None, 0)
+
+
+def _pull_plane_rule(call: Any, info: Any, dims: Any, *inputs: Any) -> Any:
+    size = info.batch_size
+    grad, matrix, velocities = (fold(size, dim, tensor) for dim, tensor in zip(dims[:3], inputs[:3], strict=True))
+    nodal, points = _fold_nodal(size, dims[3], inputs[3]), _fold_points(size, dims[4], inputs[4], velocities)
+    return call(grad, matrix, velocities, nodal, points, *inputs[5:]), (0, 0 if inputs[8] else None)
+
+
+def _plane_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    _, nodal, points, *ctx.settings, _, ctx.kernel = inputs
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)  # or zeros would be made for these
+    ctx.save_for_backward(*output[1:], nodal, points)
+
+
+def _plane_backward(ctx: Any, pull: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
+    if grad is None:
+        return (None,) * 8
+    matrix, velocities, nodal, points = ctx.saved_tensors
+    to_points = ctx.needs_input_grad[2]
     if ctx.needs_input_grad[0]:
-        by_velocity = pull(adjoint, velocities, points, *ctx.settings)
-    if ctx.needs_input_grad[1]:
-        by_point = adjoint.sum(0, keepdim=True) if points.shape[0] == 1 else adjoint
-    return by_velocity, by_point, None, None, None, None, None
+        by_theta, by_point = pull(grad, matrix, velocities, nodal, points, *ctx.settings, to_points, ctx.kernel)
+    else:  # nothing has to follow the particles
+        by_theta, by_point = None, _adjoint(grad, matrix)
+    by_point = _sum_over_thetas(by_point, points) if to_points else None
+    return by_theta, None, by_point, None, None, None, None, None
 
 
-_plane.register_autograd(_plane_backward, setup_context=_plane_context)
-
-
-class _Plane(torch.autograd.Function):
-    """The flow with its derivative, for torch.func."""
-
-    @staticmethod
-    def forward(
-        velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool, kernel: bool
-    ) -> tuple[Tensor, Tensor]:
-        return _run_plane(velocities, points, nx, ny, closed, jacobian, kernel)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        _plane_context(ctx, inputs, output)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
-        return _plane_backward(ctx, grad, _, partial(_Pull.apply, _run_plane_pull, _plane_pull_rule))
-
-    @staticmethod
-    def vmap(info: Any, dims: Any, *inputs: Any) -> Any:
-        return _plane_rule(_Plane.apply, info, dims, *inputs)
-
-
-class _PlainPlane(torch.autograd.Function):
-    """`_Plane` for everyday use, as `_PlainLine`."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        output = _run_plane(*inputs)
-        _plane_context(ctx, inputs, output)
-        return output
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
-        return _plane_backward(ctx, grad, _, _run_plane_pull)
+_plane = Operation(
+    "pstn::cpab_plane",
+    _run_plane,
+    _pull_plane,
+    fake=_fake_plane,
+    fake_pull=_fake_pull_plane,
+    rule=_plane_rule,
+    pull_rule=_pull_plane_rule,
+    context=_plane_context,
+    backward=_plane_backward,
+)

@@ -1,0 +1,37 @@
+"""The command `pstn app`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["register"]
+
+
+def app(
+    models: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder that `pstn demo` wrote; when not given, pstn-demo if it is there, else trained here, once."
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines of the network in.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 7860,
+) -> None:
+    """Open a page in the browser: draw a digit, turn it, and see where three networks look and how sure they are."""
+    from pstn.app.serving import serve
+
+    try:
+        serve(models, host=host, port=port, say=typer.echo)
+    except (ValueError, OSError) as error:
+        typer.echo(f"pstn app: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+def register(application: typer.Typer) -> None:
+    """Add the command to an application."""
+    application.command()(app)

@@ -1,0 +1,106 @@
+"""Starting the page: on this machine alone unless told otherwise, and while its models are still being trained."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from pstn.app.inputs import LARGEST_FILE
+from pstn.app.models import Workshop
+
+__all__ = ["serve"]
+
+
+def serve(
+    models: Path | None = None, *, host: str = "127.0.0.1", port: int = 7860, say: Callable[[str], None] = print
+) -> None:  # fmt: skip
+    """Show the page until Ctrl-C; models that are missing are trained meanwhile, with a bar here and on the page.
+
+    Args:
+        models: a folder with the digits' models, as `pstn demo` writes them.
+        host: the address to listen on; "0.0.0.0" lets other machines in.
+        port: the port to listen on.
+        say: where messages go.
+
+    Raises:
+        ModelFileError: there are no such models in `models`.
+        OSError: the port is taken, or the address is not one of this machine's.
+    """
+    # Networks this small lose more to handing work between threads than they gain.
+    torch.set_num_threads(1)
+    workshop = Workshop(models)
+    with _opened(workshop, host=host, port=port) as address:
+        say(f"The page is at {address} (Ctrl-C ends it).")
+        try:
+            if not workshop.ready:
+                _work(workshop, say)
+            while True:
+                _wait()
+        except KeyboardInterrupt:
+            say("Closed.")
+
+
+@contextmanager
+def _opened(workshop: Workshop, *, host: str = "127.0.0.1", port: int = 7860) -> Iterator[str]:
+    """Serve the page while the block runs; gives its address.
+
+    Raises:
+        OSError: the port is taken, or the address is not one of this machine's.
+    """
+    _require_free(host, port)
+    with tempfile.TemporaryDirectory(prefix="pstn-app-") as drawings:
+        # Read by gradio when it is imported and when a file arrives: nothing is told to anybody, and what visitors
+        # gave the page goes with it.
+        os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=drawings)
+        from pstn.app.page import LAUNCH, build_page
+
+        page = build_page(workshop)
+        try:
+            _, address, _ = page.launch(
+                server_name=host, server_port=port, share=False, prevent_thread_lock=True, quiet=True, show_error=True,
+                max_file_size=LARGEST_FILE, ssr_mode=False, mcp_server=False, enable_monitoring=False, inbrowser=False,
+                **LAUNCH,
+            )  # fmt: skip
+            yield address
+        finally:
+            page.close(verbose=False)
+
+
+def _require_free(host: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise OSError(
+                f"cannot listen on {host}, port {port} ({error.strerror or error}): try --port {port + 1}"
+            ) from None
+
+
+def _work(workshop: Workshop, say: Callable[[str], None]) -> None:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    say("Training small models for it, once; they are kept for the next start.")
+    with Progress(TextColumn("{task.description:<32}"), BarColumn(), TimeRemainingColumn()) as bars:
+        tasks: dict[str, object] = {}
+
+        def report(doing: str, fraction: float) -> None:
+            what = doing.rpartition(" ")[2]
+            if what not in tasks:
+                tasks[what] = bars.add_task(doing, total=1.0)
+            bars.update(tasks[what], completed=fraction, description=doing)  # type: ignore[arg-type]
+
+        workshop.work(report)
+
+
+def _wait() -> None:
+    import time
+
+    time.sleep(3600)

@@ -1,0 +1,70 @@
+// A sheet to draw on with mouse, pen or finger. While one draws, and when the pen is lifted, the page is told how much
+// ink lies on each of side x side places, as base64: plain numbers, nothing that would have to be decoded as an image.
+const side = Number(props.side);
+let pen = null;
+let asked = false;
+
+const sheet = () => element.querySelector("canvas");
+
+function place(event) {
+  const canvas = sheet(), box = canvas.getBoundingClientRect();
+  return [(event.clientX - box.left) / box.width * canvas.width, (event.clientY - box.top) / box.height * canvas.height];
+}
+
+function draw(from, to) {
+  const ink = sheet().getContext("2d");
+  ink.lineWidth = sheet().width / 11;
+  ink.lineCap = ink.lineJoin = "round";
+  ink.beginPath();
+  ink.moveTo(...from);
+  ink.lineTo(...to);
+  ink.stroke();
+}
+
+function clear() {
+  sheet().getContext("2d").clearRect(0, 0, sheet().width, sheet().height);
+}
+
+function send() {
+  const small = document.createElement("canvas");
+  small.width = small.height = side;
+  const context = small.getContext("2d");
+  context.drawImage(sheet(), 0, 0, side, side);
+  const pixels = context.getImageData(0, 0, side, side).data;
+  let ink = "";
+  for (let i = 3; i < pixels.length; i += 4) ink += String.fromCharCode(pixels[i]);
+  trigger("input", { ink: btoa(ink) });
+}
+
+function sendSoon() {
+  if (asked) return;
+  asked = true;
+  setTimeout(() => { asked = false; send(); }, 250);
+}
+
+// Listeners sit on the component: what is inside may be rendered anew.
+element.addEventListener("pointerdown", (event) => {
+  if (event.target !== sheet()) return;
+  event.target.setPointerCapture(event.pointerId);
+  pen = place(event);
+  draw(pen, pen);
+});
+element.addEventListener("pointermove", (event) => {
+  if (pen === null) return;
+  const next = place(event);
+  draw(pen, next);
+  pen = next;
+  sendSoon();
+});
+for (const end of ["pointerup", "pointercancel"]) {
+  element.addEventListener(end, () => {
+    if (pen === null) return;
+    pen = null;
+    sendSoon();
+  });
+}
+element.addEventListener("click", (event) => {
+  if (event.target.closest("button")) clear();
+});
+// The page puts another digit in the place of the drawing.
+watch("value", clear);

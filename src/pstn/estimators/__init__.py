@@ -1,0 +1,10 @@
+"""The scikit-learn face: classifiers of images and series in arrays."""
+
+try:
+    import sklearn  # noqa: F401
+except ImportError as error:
+    raise ImportError("the estimators need scikit-learn 1.6 or newer: pip install 'pstn[sklearn]'") from error
+
+from pstn.estimators.classifiers import CNNClassifier, PSTNClassifier, STNClassifier, Uncertainty
+
+__all__ = ["CNNClassifier", "PSTNClassifier", "STNClassifier", "Uncertainty"]

@@ -1,0 +1,135 @@
+"""The first figure: the loss of a fixed classifier over a transformation, and its average under the P-STN's noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pstn.experiments.declare import Evaluation, Experiment
+from pstn.experiments.execute import trained
+from pstn.experiments.lab import Lab
+from pstn.experiments.rotated_mnist import CLASSIFIER, PSTN_GROUP, SIZE, SPENT, VAR_INIT, rotated, upright
+from pstn.experiments.scores import as_pixels, rounded
+from pstn.nn import SpatialTransformer
+from pstn.posterior import Posterior
+from pstn.report.results import Result
+from pstn.transforms import Similarity
+from pstn.warp import warp
+
+__all__ = ["LOSS_LANDSCAPE", "count_minima", "losses_along"]
+
+IMAGES = 20
+# Angles all the way round; shifts of half the image's width to either side and back.
+GRIDS = {"angle": torch.linspace(-math.pi, math.pi, 181), "translation": torch.linspace(-1.0, 1.0, 121)}
+# Where theta = (angle, scale, tx, ty) has what is varied.
+PLACE = {"angle": 0, "translation": 2}
+# The average under the posterior is taken at this many of its quantiles, evenly spaced in probability.
+QUANTILES = 100
+# Shallower dips, in nats, do not count as minima: they may be rounding.
+DEPTH = 0.01
+
+
+def losses_along(classifier: nn.Module, x: Tensor, y: Tensor, theta: Tensor) -> Tensor:
+    """The negative log-likelihood of each image under each of its transformations.
+
+    Args:
+        classifier: (N, 1, H, W) -> logits.
+        x: (n, 1, H, W).
+        y: (n,).
+        theta: (n, T, 4), of `pstn.Similarity`.
+
+    Returns:
+        (n, T).
+    """
+    rows = []
+    for image, label, thetas in zip(x, y, theta, strict=True):
+        grid = Similarity().grid(thetas[:, None], SIZE)  # (T, 1, H, W, 2)
+        log_probs = classifier(warp(image[None], grid)[:, 0]).log_softmax(-1)
+        rows.append(-log_probs[:, label])
+    return torch.stack(rows)
+
+
+def count_minima(loss: Sequence[float], depth: float = DEPTH) -> int:
+    """How many local minima a curve has that are at least `depth` below the rises on either side, or below its end.
+
+    Example:
+        >>> count_minima([1.0, 0.5, 0.8, 0.2, 0.9]), count_minima([0.0, 1.0, 0.995, 1.0])
+        (2, 1)
+    """
+    count, low, high, falling = 0, loss[0], loss[0], True
+    for value in loss[1:]:
+        low, high = min(low, value), max(high, value)
+        if falling and value > low + depth:
+            count, high, falling = count + 1, value, False
+        elif not falling and value < high - depth:
+            low, falling = value, True
+    return count + falling
+
+
+def _from_the_top(loss: list[float]) -> list[float]:
+    """A curve around the circle, whose last point is its first, cut at its highest point: no valley is cut in two."""
+    top = loss.index(max(loss[:-1]))
+    return [*loss[top:-1], *loss[:top], loss[top]]
+
+
+def _spread(lab: Lab, data: str, seed: int, x: Tensor) -> Tensor:
+    """The scale of the P-STN's noise for each image, (n,): learned for the angle, where training starts for shifts."""
+    if data == "translation":
+        return torch.full((len(x),), math.sqrt(math.log1p(math.exp(VAR_INIT))), device=x.device)
+    layer = trained(lab, PSTN_GROUP, seed).get_submodule("layer").to(x.device)
+    assert isinstance(layer, SpatialTransformer)
+    posterior = layer.localize(x)
+    assert isinstance(posterior, Posterior)
+    return posterior.scale[:, 0]
+
+
+@torch.no_grad()
+def measure(lab: Lab, cell: Result) -> tuple[dict[str, float], dict[str, Any], dict[str, Any]]:
+    """Count the minima of the loss over the grid, as it is (STN) or averaged under the noise (P-STN)."""
+    test = (rotated if cell.data == "angle" else upright)(lab).test.batch(range(4 if lab.quick else IMAGES))
+    classifier = trained(lab, CLASSIFIER, cell.seed).to(lab.device)
+    grid = GRIDS[cell.data].to(lab.device)
+    noise = torch.zeros(len(test), 1, device=lab.device)
+    if cell.model == "P-STN":
+        count = 10 if lab.quick else QUANTILES
+        u = (torch.arange(count, device=lab.device) + 0.5) / count
+        scale = _spread(lab, cell.data, cell.seed, test.x)
+        noise = Posterior(torch.zeros_like(scale), scale.square()).quantile(u[:, None]).T.float()  # (n, S)
+    moved = grid[None, :, None] + noise[:, None]  # (n, K, S)
+    theta = Similarity().identity().to(lab.device).expand(*moved.shape, 4).clone()
+    theta[..., PLACE[cell.data]] = moved
+    loss = losses_along(classifier, test.x, test.y, theta.flatten(1, 2)).unflatten(1, moved.shape[1:]).mean(-1)
+    counted = [count_minima(_from_the_top(row) if cell.data == "angle" else row) for row in loss.tolist()]
+    metrics = {
+        "minima": sum(counted) / len(counted),
+        "roughness": float(loss.diff(dim=1).abs().sum(1).mean()),
+    }
+    settings = {
+        "images": len(test), "grid": len(grid), "minimum_depth": DEPTH, "quantiles": noise.shape[1],
+        "mean_scale": 0.0 if cell.model == "STN" else float(scale.mean()),
+    }  # fmt: skip
+    drawn = {"grid": rounded(grid), "loss": rounded(loss), "images": as_pixels(test.x[:, 0])}
+    return metrics, drawn if cell.seed == 0 else {}, settings
+
+
+_DEPARTURES = (
+    "The paper's figure is a sketch: classifier, images and noise are our choice. The classifier and the noise of the "
+    "angle are those of the rotated MNIST experiment, image by image; the noise of the shifts is the one with which "
+    "that training starts.",
+    SPENT,
+)
+
+LOSS_LANDSCAPE = Experiment(
+    "loss-landscape",
+    "The loss over angles and shifts for a fixed classifier, with and without the P-STN's noise: its local minima",
+    needs=("mnist",),
+    groups=tuple(
+        Evaluation("loss-landscape", model, data, measure, departures=_DEPARTURES)
+        for data in GRIDS
+        for model in ("STN", "P-STN")
+    ),
+)

@@ -1,0 +1,223 @@
+"""Street signs: localizers find the sign in a crop of a photo for a frozen classifier (section 5.1.3).
+
+The paper's photos, MTSD, cannot be passed on. These are others, Italian, at about a third of the resolution.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pstn.data import IMAGENET_MEAN, IMAGENET_STD, Sign, Split, commonest_classes, isolated_signs, make_signs, read_yolo
+from pstn.data.boxes import region_around
+from pstn.data.signs import divide_photos, find_traffic_signs, unpacked
+from pstn.experiments.backbones import has_resnet, load_weights, make_resnet, make_small
+from pstn.experiments.declare import Experiment, Probe, Task, Training
+from pstn.experiments.execute import trained
+from pstn.experiments.lab import Lab
+from pstn.experiments.scores import Found, rounded
+from pstn.nn import PSTN, STN, Frozen, SpatialTransformer
+from pstn.training import RandomPlacement, Recipe
+from pstn.transforms import Similarity, to_pixels
+
+__all__ = ["TRAFFIC_SIGNS", "overlap"]
+
+# The photos are at about a third of MTSD's size: so is the margin of 150 pixels.
+MARGIN, CLASSES, TEST_SHARE = 50.0, 10, 0.2
+SIZE, QUICK_SIZE = 224, 64
+RECIPE = Recipe(epochs=60, batch_size=10, lr_step=20, samples=10, precision="tf32")
+KL_WEIGHT, LOCALIZER_LR = 1e-7, 0.1
+LR, SCRATCH_LR = 1e-4, 1e-3
+DATA = "stand-in photos"
+
+_DEPARTURES = (
+    "Not MTSD: Italian street photos of 608 pixels with YOLO boxes, a margin of 50 pixels instead of 150, the ten "
+    "commonest classes that stand alone, a fifth of the photos to test on.",
+    "The warp reads the crop at 224×224: at the resolution of these photos a source of 1024×1024 would hold no more.",
+    "The frozen classifier is in evaluation mode while the localizer trains: batch statistics of warped crops would "
+    "unfreeze its normalisation.",
+    "Matrix products are in TF32 on the GPU, in float32 elsewhere.",
+)
+
+
+def _signs(lab: Lab) -> dict[str, list[Sign]]:
+    """Boxes that stand alone, of the ten commonest classes, in training and test photos."""
+
+    def read() -> dict[str, list[Sign]]:
+        photos = read_yolo(unpacked(find_traffic_signs()))[0]["all"]
+        parts = {part: isolated_signs(p, MARGIN) for part, p in divide_photos(photos, TEST_SHARE).items()}
+        chosen = commonest_classes(parts["train"], CLASSES)
+        return {part: [s for s in signs if s.box.label in chosen] for part, signs in parts.items()}
+
+    return lab.keep("signs", read)
+
+
+def _box_in_crop(sign: Sign) -> list[float]:
+    """Where the box is in the wide crop: (left, top, right, bottom) in [-1, 1]."""
+    left, top, right, bottom = region_around(sign, MARGIN)
+    box = sign.box
+
+    def place(value: float, start: int, end: int) -> float:
+        return 2 * (value - start) / (end - start) - 1
+
+    return [
+        place(box.xmin, left, right), place(box.ymin, top, bottom),
+        place(box.xmax, left, right), place(box.ymax, top, bottom),
+    ]  # fmt: skip
+
+
+def _stand_in(lab: Lab, *, tight: bool) -> tuple[Split, Split]:
+    """A quick run has no photos: digits in three channels, placed on a canvas where the crop is to be wide."""
+    parts = []
+    for digits in lab.data("mnist", normalise=False)[::2]:
+        few = digits.take(range(100))
+        x = nn.functional.interpolate(few.x, size=(QUICK_SIZE, QUICK_SIZE)).expand(-1, 3, -1, -1)
+        box = torch.tensor([[-1.0, -1.0, 1.0, 1.0]]).expand(len(few), 4)
+        if not tight:
+            u = torch.rand(len(few), 2, generator=torch.Generator().manual_seed(0)).to(few.x.device)
+            x = RandomPlacement(QUICK_SIZE)(few.x, u).expand(-1, 3, -1, -1)
+            corner = (u.flip(1) * (QUICK_SIZE - 27)).floor().cpu()  # x first
+            box = torch.cat([corner, corner + 28], dim=1) * 2 / QUICK_SIZE - 1
+        parts.append(replace(few, x=x.contiguous(), theta=box.to(few.x.device)))
+    return parts[0], parts[1]
+
+
+def _crops(lab: Lab, *, tight: bool) -> Task:
+    def make() -> Task:
+        if lab.quick:
+            train, test = _stand_in(lab, tight=tight)
+        else:
+            signs = _signs(lab)
+            chosen = sorted({sign.box.label for sign in signs["train"]})
+            splits = []
+            for part in ("train", "test"):
+                split = make_signs(
+                    signs[part], chosen, crop="tight" if tight else "wide", margin=MARGIN, size=SIZE,
+                    name=f"traffic signs {part}",
+                )  # fmt: skip
+                # What a test example is compared with: the sign's box, in the place where others keep their theta.
+                boxes = torch.tensor([_box_in_crop(sign) for sign in signs[part]])
+                splits.append(replace(split, theta=boxes).to(lab.device).as_float(IMAGENET_MEAN, IMAGENET_STD))
+            train, test = splits
+        return Task(train.x, train.y, test, train.name, batch=50, classes=len(train.classes), notes=_equipment(lab))
+
+    return lab.keep(("crops", tight), make)
+
+
+def wide(lab: Lab) -> Task:
+    """The sign and the margin around it."""
+    return _crops(lab, tight=False)
+
+
+def tight(lab: Lab) -> Task:
+    """The sign alone."""
+    return _crops(lab, tight=True)
+
+
+def _equipment(lab: Lab) -> tuple[str, ...]:
+    """What this run has to do without."""
+    small = "A small network in place of ResNet-18: torchvision does not import here."
+    scratch = f"No ImageNet weights: trained from scratch, at a learning rate of {SCRATCH_LR:g} instead of {LR:g}."
+    return (*(() if has_resnet() else (small,)), *(() if lab.backbone else (scratch,)))
+
+
+def _lr(lab: Lab) -> float:
+    return SCRATCH_LR if lab.backbone is None else LR
+
+
+def _backbone(lab: Lab, outputs: int | None) -> nn.Module:
+    """ResNet-18 with its last layer replaced, or without it; a small network in quick runs and without torchvision."""
+    if lab.quick or not has_resnet():
+        return make_small(outputs)
+    return load_weights(make_resnet(outputs), lab.backbone)
+
+
+def _classes(lab: Lab) -> int:
+    return tight(lab).classes
+
+
+CLASSIFIER = Training(
+    "traffic-signs", "classifier", "tight boxes", tight, lambda lab, seed: _backbone(lab, _classes(lab)), RECIPE,
+    lr=_lr, departures=_DEPARTURES, keep=True, stacked=False,
+)  # fmt: skip
+"""Trained on the tight boxes, then frozen."""
+
+
+def _layer(lab: Lab, *, probabilistic: bool) -> SpatialTransformer:
+    size = QUICK_SIZE if lab.quick else SIZE
+    localizer = _backbone(lab, None)
+    black = tuple((0 - mean) / std for mean, std in zip(IMAGENET_MEAN, IMAGENET_STD, strict=True))
+    return SpatialTransformer(
+        Similarity(), localizer, (size, size), probabilistic=probabilistic, fill=0.0 if lab.quick else black
+    )
+
+
+def make_stn(lab: Lab, seed: int) -> nn.Module:
+    """The STN in front of this seed's frozen classifier."""
+    return STN(_layer(lab, probabilistic=False), Frozen(trained(lab, CLASSIFIER, seed)))
+
+
+def make_pstn(lab: Lab, seed: int) -> nn.Module:
+    """The P-STN in front of this seed's frozen classifier."""
+    layer = _layer(lab, probabilistic=True)
+    return PSTN(layer, Frozen(trained(lab, CLASSIFIER, seed)), train_samples=10, test_samples=10)
+
+
+def overlap(boxes: Tensor, others: Tensor) -> Tensor:
+    """Intersection over union of upright boxes (N, 4), (left, top, right, bottom), one by one: (N,).
+
+    Example:
+        >>> overlap(torch.tensor([[0.0, 0.0, 2.0, 2.0]]), torch.tensor([[1.0, 0.0, 3.0, 2.0]]))
+        tensor([0.3333])
+    """
+
+    def area(box: Tensor) -> Tensor:
+        return (box[:, 2:] - box[:, :2]).clamp(min=0).prod(1)
+
+    shared = torch.cat([torch.maximum(boxes[:, :2], others[:, :2]), torch.minimum(boxes[:, 2:], others[:, 2:])], dim=1)
+    return area(shared) / (area(boxes) + area(others) - area(shared))
+
+
+def _localisation(probe: Probe) -> Found:
+    """How well the upright box around the mean window agrees with the sign's."""
+    mean, truth = probe.answers.loc, probe.answers.truth
+    assert mean is not None
+    assert truth is not None
+    corners = Similarity().corners(mean)
+    window = torch.cat([corners.amin(1), corners.amax(1)], dim=1)
+    figure = _windows(probe) if (probe.cell.model, probe.cell.seed) == ("P-STN", 0) else {}
+    return {"iou": float(overlap(window, truth).mean())}, figure
+
+
+def _windows(probe: Probe, count: int = 6, side: int = 80) -> dict[str, Any]:
+    """Six crops, small, with the corners of ten windows on each."""
+    x = probe.task.test.batch(range(count)).x.cpu()
+    layer = probe.model.get_submodule("layer")
+    assert isinstance(layer, SpatialTransformer)
+    with torch.no_grad():
+        theta = layer.localize(x).rsample(10, generator=torch.Generator().manual_seed(0))
+    small = nn.functional.interpolate(x, size=(side, side), mode="bilinear", antialias=True)
+    if not probe.lab.quick:
+        mean, std = (torch.tensor(v).view(3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
+        small = small * std + mean
+    images = (small.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1)
+    corners = to_pixels(layer.transform.corners(theta), (side, side)).transpose(0, 1)
+    return {"images": images.tolist(), "corners": rounded(corners, 1)}
+
+
+CNN_GROUP = Training(
+    "traffic-signs", "CNN", DATA, wide, lambda lab, seed: _backbone(lab, _classes(lab)), RECIPE,
+    lr=_lr, localizer_lr=LOCALIZER_LR, departures=_DEPARTURES, stacked=False,
+)  # fmt: skip
+STN_GROUP = replace(CNN_GROUP, model="STN", make=make_stn, measures=(_localisation,))
+PSTN_GROUP = replace(STN_GROUP, model="P-STN", make=make_pstn, variants={"": KL_WEIGHT})
+
+TRAFFIC_SIGNS = Experiment(
+    "traffic-signs",
+    "Finding street signs for a frozen ResNet-18, on photos that stand in for MTSD",
+    needs=("traffic-signs",),
+    groups=(CLASSIFIER, CNN_GROUP, STN_GROUP, PSTN_GROUP),
+)

@@ -1,0 +1,151 @@
+"""Models for places without this package: ONNX files and torch's exported programs.
+
+Both hold the same function, of tensors alone: it takes x, prepared as the model wants it, and the noise where it
+samples; so whoever runs it chooses the random numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from pstn._checks import require_positive_int
+from pstn.files import write_atomically
+from pstn.nn import PSTN, Shareable, TransformerClassifier
+from pstn.uncertainty import entropy
+
+__all__ = ["export_onnx", "export_program"]
+
+
+@final
+class _Tensors(nn.Module):
+    """A classifier as a function from tensors to a tuple of tensors, in the order of `_Plan.outputs`."""
+
+    def __init__(self, model: Shareable, sampled: bool) -> None:
+        super().__init__()
+        self.model, self.sampled = model, sampled
+
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> tuple[Tensor, ...]:
+        model = self.model
+        if not isinstance(model, TransformerClassifier):
+            log_probs = model(x).log_softmax(-1)
+            return log_probs.exp(), entropy(log_probs)
+        aspect = tuple(x.shape[2:])[::-1]
+        if not self.sampled:
+            posterior = model.layer.localize(x)
+            theta = posterior.loc[None]
+            log_probs = model.classifier(model.layer.warp(x, theta)[0]).log_softmax(-1)
+            return log_probs.exp(), entropy(log_probs), theta, model.layer.transform.corners(theta, aspect=aspect)
+        said = model(x, noise=noise)
+        boxes = model.layer.transform.corners(said.theta, aspect=aspect)
+        return said.probs, said.entropy, said.theta, boxes, said.mutual_information
+
+
+class _Plan(NamedTuple):
+    """What an exporter needs to be told."""
+
+    module: nn.Module
+    args: tuple[Tensor, ...]
+    shapes: tuple[dict[int, Any], ...]
+    inputs: list[str]
+    outputs: list[str]
+    metadata: dict[str, str]
+
+
+def export_onnx(model: Shareable, path: str | Path, *, samples: int | None = None) -> Path:
+    """Write a classifier as an ONNX file with a batch of any size. Needs the extra "onnx".
+
+    Inputs are x (B, C, *size), and with `samples` also noise (S, B, D), uniform in (0, 1). Outputs are probabilities
+    (B, K), entropy (B,), and where the model looks, theta (S, B, D), boxes (S, B, corners, ndim) in [-1, 1], x first,
+    and with `samples` mutual_information (B,). The file's metadata has the names of the classes, and how x is prepared.
+
+    Args:
+        model: a classifier of images or series with `about`, such as `pstn.from_pretrained` returns.
+        path: where the file goes.
+        samples: S, with the noise as an input; None takes the mean transformation, which needs no noise.
+
+    Returns:
+        The path.
+    """
+    import onnx
+
+    plan = _plan(model, samples)
+    with _quiet():
+        program = torch.onnx.export(
+            plan.module, plan.args, dynamo=True, dynamic_shapes=plan.shapes, input_names=plan.inputs,
+            output_names=plan.outputs, verbose=False,
+        )  # fmt: skip
+        assert program is not None
+        proto = program.model_proto
+    onnx.helper.set_model_props(proto, plan.metadata)
+    with write_atomically(path) as draft:
+        onnx.save(proto, str(draft))
+    return Path(path)
+
+
+def export_program(model: Shareable, path: str | Path, *, samples: int | None = None) -> Path:
+    """Write a classifier as a program of `torch.export`, a .pt2 file that `torch.export.load` reads.
+
+    It needs torch to run, and this package neither to load nor to run. Inputs, outputs and arguments are those of
+    `export_onnx`; `torch.export.load(path, extra_files=files)` with `files = {"about.json": ""}` reads the metadata.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "model.pt2"
+        >>> model = pstn.from_pretrained(pstn.nn.mnist_pstn().save_pretrained(tempfile.mkdtemp()))
+        >>> program = torch.export.load(export_program(model, path)).module()
+        >>> probabilities, entropy, theta, boxes = program(torch.rand(3, 1, 28, 28))
+        >>> probabilities.shape
+        torch.Size([3, 10])
+    """
+    plan = _plan(model, samples)
+    with _quiet():
+        program = torch.export.export(plan.module, plan.args, dynamic_shapes=plan.shapes)
+        with write_atomically(path) as draft, draft.open("wb") as stream:
+            torch.export.save(program, stream, extra_files={"about.json": json.dumps(plan.metadata)})
+    return Path(path)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporters' notes to themselves: what torch deprecates in itself, what is not installed."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+def _plan(model: Shareable, samples: int | None) -> _Plan:
+    about = model.about
+    if about is None or about.size is None:
+        raise ValueError("the model does not say what input it takes: save it with about=pstn.About(..., size=...)")
+    if samples is not None and not isinstance(model, PSTN):
+        raise ValueError(f"samples must be left out for a {type(model).__name__}, which does not sample, got {samples}")
+    looks = isinstance(model, TransformerClassifier)
+    batch = torch.export.Dim("batch")
+    x = torch.rand(3, about.channels, *about.size, generator=torch.Generator().manual_seed(0))
+    args: tuple[Tensor, ...] = (about.prepare(x),)
+    shapes: tuple[dict[int, Any], ...] = ({0: batch},)
+    inputs, outputs = ["x"], ["probabilities", "entropy", *(["theta", "boxes"] if looks else [])]
+    metadata = {name: json.dumps(value) for name, value in about.to_config().items()}
+    if samples is not None:
+        assert isinstance(model, PSTN)
+        dim = model.layer.transform.dim
+        args = (*args, torch.full((require_positive_int("samples", samples), 3, dim), 0.4))
+        shapes = (*shapes, {1: batch})
+        inputs, outputs = [*inputs, "noise"], [*outputs, "mutual_information"]
+        metadata |= {"samples": json.dumps(samples), "theta_dim": json.dumps(dim)}
+    return _Plan(_Tensors(model.eval(), samples is not None).eval(), args, shapes, inputs, outputs, metadata)

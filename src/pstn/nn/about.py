@@ -1,0 +1,147 @@
+"""What belongs to a model beside its weights: the names of its classes, how input is prepared for it, its scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from pstn._checks import require_positive_int
+
+__all__ = ["About"]
+
+_MOST_CLASSES = 100_000
+
+
+@dataclass(frozen=True)
+class About:
+    """What a stranger has to know to use a trained model.
+
+    Attributes:
+        classes: the name of each class, in the order of the model's outputs.
+        channels: C of the input.
+        size: spatial size of the input, e.g. (28, 28); None where any will do.
+        mean: what is subtracted from the input, in units of [0, 1] pixels: one number, or one per channel.
+        std: what it is then divided by.
+        kl_weight: w, with which the model was trained.
+        seed: of its training and of its scores.
+        data: what it was trained on, in the words of `pstn train`.
+        metrics: its scores, by name.
+
+    Example:
+        >>> about = About(("cat", "dog"), channels=1, size=(2, 2), mean=(0.5,), std=(0.25,))
+        >>> about.prepare(torch.tensor([[[[0, 255], [0, 255]]]], dtype=torch.uint8)).flatten()
+        tensor([-2.,  2., -2.,  2.])
+        >>> About.from_config(about.to_config()) == about
+        True
+    """
+
+    classes: tuple[str, ...]
+    channels: int
+    size: tuple[int, ...] | None = None
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    kl_weight: float | None = None
+    seed: int = 0
+    data: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("classes", "size", "mean", "std"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, _as_tuple(name, value))
+        object.__setattr__(self, "metrics", dict(self.metrics))
+        self._check_text()
+        require_positive_int("channels", self.channels)
+        for extent in self.size or ():
+            require_positive_int("size", extent)
+        for name in ("mean", "std"):
+            values = getattr(self, name)
+            if len(values) not in (1, self.channels) or not all(map(_is_finite, values)):
+                raise ValueError(f"{name} must hold one finite number, or one per channel, got {values!r}")
+            object.__setattr__(self, name, tuple(map(float, values)))
+        if min(self.std) <= 0:
+            raise ValueError(f"std must be above 0, got {self.std!r}")
+        if self.kl_weight is not None and not (_is_finite(self.kl_weight) and self.kl_weight >= 0):
+            raise ValueError(f"kl_weight must be a finite number of at least 0, got {self.kl_weight!r}")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise TypeError(f"seed must be a whole number, got {self.seed!r}")
+
+    def _check_text(self) -> None:
+        if not self.classes or len(set(map(str, self.classes))) != len(self.classes):
+            raise ValueError(f"classes must be different names, at least one, got {len(self.classes)} of them")
+        if len(self.classes) > _MOST_CLASSES:
+            raise ValueError(f"classes must be at most {_MOST_CLASSES:,} names, got {len(self.classes):,}")
+        for name in (*self.classes, self.data, *self.metrics):
+            # Names are printed on terminals and written into tables: control characters have no business there.
+            if not isinstance(name, str) or not name.isprintable():
+                raise ValueError(f"classes, data and metrics must have names that can be printed, got {name!r}")
+        if not all(map(_is_number, self.metrics.values())):
+            raise ValueError(f"metrics must be numbers by name, got {self.metrics!r}")
+
+    @property
+    def ndim(self) -> int | None:
+        """How many spatial axes the input has: 1 for series, 2 for images; None where that is not known."""
+        return None if self.size is None else len(self.size)
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """The input as the model takes it: (x - mean) / std, with whole-number pixels divided by 255 first.
+
+        Args:
+            x: (B, C, *size), uint8 as stored, or floating point.
+        """
+        floats = x.float() if x.is_floating_point() else x.float() / 255
+        shape = (-1, *[1] * (x.dim() - 2))
+        return (floats - floats.new_tensor(self.mean).view(shape)) / floats.new_tensor(self.std).view(shape)
+
+    def undo(self, x: Tensor) -> Tensor:
+        """What `prepare` was given, as floats: the input as a person sees it."""
+        shape = (-1, *[1] * (x.dim() - 2))
+        return x * x.new_tensor(self.std).view(shape) + x.new_tensor(self.mean).view(shape)
+
+    def to_config(self) -> dict[str, Any]:
+        """Names and values, as JSON can hold them."""
+        return {
+            "classes": list(self.classes), "channels": self.channels,
+            "size": None if self.size is None else list(self.size), "mean": list(self.mean), "std": list(self.std),
+            "kl_weight": self.kl_weight, "seed": self.seed, "data": self.data,
+            "metrics": {name: value if math.isfinite(value) else None for name, value in self.metrics.items()},
+        }  # fmt: skip
+
+    @classmethod
+    def from_config(cls, config: Any) -> About:
+        """What `to_config` wrote, checked.
+
+        Raises:
+            ValueError: a key is missing or unknown, or a value cannot be.
+        """
+        known = ("classes", "channels", "size", "mean", "std", "kl_weight", "seed", "data", "metrics")
+        if not isinstance(config, dict) or set(config) != set(known):
+            got = sorted(map(str, config)) if isinstance(config, dict) else type(config).__name__
+            raise ValueError(f"about must hold {', '.join(known)}, got {got}")
+        if not isinstance(config["metrics"], dict):
+            raise ValueError(f"metrics must be numbers by name, got {config['metrics']!r}")
+        metrics = {name: math.nan if value is None else value for name, value in config["metrics"].items()}
+        try:
+            return cls(**{**config, "metrics": metrics})
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+
+
+def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise TypeError(f"{name} must be a list, got {value!r}")
+    return tuple(value)
+
+
+def _is_number(value: Any) -> bool:
+    # Python's whole numbers have no largest one, floats have.
+    return isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 53)
+
+
+def _is_finite(value: Any) -> bool:
+    return _is_number(value) and math.isfinite(value)

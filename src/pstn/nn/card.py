@@ -1,0 +1,101 @@
+"""The model card: what README.md of a shared model says, with the header that the Hugging Face Hub reads."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pstn.nn.about import About
+
+__all__ = ["card_text"]
+
+_TASKS = {1: "time-series-classification", 2: "image-classification"}
+_WORDS = {"PSTN": "A probabilistic spatial transformer network", "STN": "A spatial transformer network"}
+
+
+def card_text(description: Mapping[str, Any], about: About, parameters: int) -> str:
+    """The text of a model card.
+
+    Args:
+        description: of the model, as config.json has it.
+        about: what belongs to it.
+        parameters: how many it has.
+
+    Example:
+        >>> text = card_text({"type": "ConvClassifier"}, About(("a", "b"), 1), parameters=7)
+        >>> text.splitlines()[5]
+        '# A convolutional network for 2 classes'
+    """
+    title = f"{_WORDS.get(description['type'], 'A convolutional network')} for {len(about.classes)} classes"
+    layer = description.get("layer")
+    facts = [f"- parameters: {parameters:,}", f"- input: {_input(about)}"]
+    if layer is not None:
+        facts.append(f"- transformation: {layer['transform']['type']}")
+    if "test_samples" in description:
+        facts.append(f"- samples for a prediction: {description['test_samples']}")
+    if about.data:
+        facts.append(f"- trained on: {_code(about.data)}")
+    if about.kl_weight is not None and description["type"] == "PSTN":
+        facts.append(f"- KL weight: {about.kl_weight:g}")
+    facts.append(f"- classes: {', '.join(map(_code, about.classes[:100]))}{', …' if len(about.classes) > 100 else ''}")
+    scores = _scores(about)
+    return "\n".join([*_header(about, title), f"# {title}", "", *facts, "", *scores, *_USE])
+
+
+def _input(about: About) -> str:
+    channels = f"{about.channels} channel{'s' if about.channels > 1 else ''}"
+    size = "any size" if about.size is None else " × ".join(map(str, about.size))
+    plain = set(about.mean) == {0.0} and set(about.std) == {1.0}
+    normal = "" if plain else f", normalised: (x − {_listed(about.mean)}) / {_listed(about.std)}"
+    return f"{channels}, {size}{normal}"
+
+
+def _listed(values: tuple[float, ...]) -> str:
+    texts = [f"{value:g}" for value in values]
+    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+
+
+def _scores(about: About) -> list[str]:
+    finite = {name: value for name, value in about.metrics.items() if math.isfinite(value)}
+    if not finite:
+        return []
+    rows = [f"| {_plain(name)} | {value:.4g} |" for name, value in finite.items()]
+    return ["| on the test part | |", "| --- | ---: |", *rows, ""]
+
+
+def _header(about: About, title: str) -> list[str]:
+    """YAML that the Hub reads. JSON's strings are YAML's: names of classes and data cannot break out of them."""
+    lines = ["---", "library_name: pstn", "tags: [pstn, spatial-transformer, uncertainty]"]
+    task = _TASKS.get(about.ndim or 0)
+    if task is not None:
+        lines.append(f"pipeline_tag: {task}")
+    finite = {name: value for name, value in about.metrics.items() if math.isfinite(value)}
+    if finite and about.data:
+        dataset = {"name": about.data, "type": about.data}
+        metrics = [{"type": name, "value": value} for name, value in finite.items()]
+        kind = {"type": task or "classification"}
+        index = [{"name": title, "results": [{"task": kind, "dataset": dataset, "metrics": metrics}]}]
+        lines.append(f"model-index: {json.dumps(index)}")
+    return [*lines, "---", ""]
+
+
+def _code(text: str) -> str:
+    return f"`{text.replace('`', chr(39))}`"
+
+
+def _plain(text: str) -> str:
+    return text.replace("|", "/")
+
+
+_USE = [
+    "```python",
+    "import pstn",
+    "",
+    'model = pstn.from_pretrained("path/of/this/folder")',
+    "p = model(model.about.prepare(images))  # images (B, C, H, W): uint8, or floats from 0 to 1",
+    "```",
+    "",
+    "Or, without writing any: `pstn predict path/of/this/folder image.png`.",
+]

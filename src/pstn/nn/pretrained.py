@@ -1,0 +1,291 @@
+"""Models in folders that others can use: weights as safetensors, config.json, and a model card.
+
+The files are named as the Hugging Face Hub has them. Reading a folder runs nothing in it: there is no pickle, the
+description is checked key by key, and the names and shapes of all tensors before one of them is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tempfile
+from abc import ABC
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from pstn.files import write_atomically
+from pstn.nn.about import About
+from pstn.nn.card import card_text
+
+__all__ = ["CONFIG", "ModelFileError", "Shareable", "from_pretrained", "load_weights"]
+
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+_FORMAT = "pstn 1"
+_KEYS = ("format", "model", "about", "weights_sha256")
+_LARGEST_CONFIG = 1 << 23
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+M = TypeVar("M", bound="Shareable")
+
+
+class ModelFileError(ValueError):
+    """A model's file that is missing, damaged, or not one of this package's."""
+
+
+class Shareable(nn.Module, ABC):
+    """A classifier that can be saved in a folder and loaded from one.
+
+    Attributes:
+        about: the names of its classes, how its input is prepared, its scores; None where nobody has said.
+    """
+
+    about: About | None = None
+
+    def save_pretrained(self, folder: str | Path, *, about: About | None = None) -> Path:
+        """Write model.safetensors, config.json and README.md, a model card, into a folder.
+
+        Args:
+            folder: where; it is made if need be, and files of these names in it are replaced.
+            about: what belongs to the model beside its weights; `self.about` when not given.
+
+        Returns:
+            The folder.
+
+        Raises:
+            TypeError: the model holds a module that is not of this package.
+
+        Example:
+            >>> import tempfile
+            >>> folder = pstn.nn.mnist_pstn().save_pretrained(Path(tempfile.mkdtemp()) / "mine")
+            >>> sorted(path.name for path in folder.iterdir())
+            ['README.md', 'config.json', 'model.safetensors']
+        """
+        from safetensors.torch import save_file
+
+        description, about = _described(self, about or self.about)
+        folder = Path(folder)
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
+        with write_atomically(folder / WEIGHTS) as draft:
+            save_file(weights, draft, metadata={"format": "pt"})
+            digest = _sha256(draft)
+        parameters = sum(parameter.numel() for parameter in self.parameters())
+        config = dict(zip(_KEYS, (_FORMAT, description, about.to_config(), digest), strict=True))
+        for name, text in ((CARD, card_text(description, about, parameters)), (CONFIG, json.dumps(config, indent=1))):
+            with write_atomically(folder / name) as draft:
+                draft.write_text(text + "\n", encoding="utf-8")
+        return folder
+
+    @classmethod
+    def from_pretrained(cls: type[M], name: str | Path, *, revision: str | None = None) -> M:
+        """Load a model of this class; `pstn.from_pretrained` takes one of any class and says the rest."""
+        model = from_pretrained(name, revision=revision)
+        if not isinstance(model, cls):
+            raise ModelFileError(f"{name} holds a {type(model).__name__}, not a {cls.__name__}: pstn.from_pretrained")
+        return model
+
+    def push_to_hub(
+        self, repo_id: str, *, about: About | None = None, private: bool | None = None, token: str | None = None,
+        commit_message: str = "Upload a model of pstn",
+    ) -> str:  # fmt: skip
+        """Upload the model to the Hugging Face Hub. Needs huggingface_hub: `pip install 'pstn[hub]'`.
+
+        Args:
+            repo_id: "owner/name"; made if need be.
+            about: as for `save_pretrained`.
+            private: whether a new repository is private; the owner's default where None.
+            token: of the account; the one that `hf auth login` stored where None.
+            commit_message: for the repository's history.
+
+        Returns:
+            Where it is.
+        """
+        hub = _hub()
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(folder, about=about)
+            api = hub.HfApi(token=token)
+            repo = api.create_repo(repo_id, private=private, exist_ok=True)
+            api.upload_folder(repo_id=repo.repo_id, folder_path=folder, commit_message=commit_message)
+            return str(repo)
+
+
+def from_pretrained(name: str | Path, *, revision: str | None = None) -> Shareable:
+    """Load a model from a folder, or from the Hugging Face Hub, in evaluation mode.
+
+    Nothing in the files is executed. A folder needs neither a network nor huggingface_hub.
+
+    Args:
+        name: a folder that `save_pretrained`, `pstn train` or `pstn demo` wrote; or "owner/name" of the Hub, where
+            there is no such folder.
+        revision: a branch, a tag or a commit of the Hub's repository.
+
+    Returns:
+        The classifier; `model.about` has the names of its classes and how to prepare its input.
+
+    Raises:
+        ModelFileError: there is no such model, or its files are damaged or foreign.
+
+    Example:
+        >>> import tempfile
+        >>> folder = pstn.nn.mnist_pstn().save_pretrained(tempfile.mkdtemp())
+        >>> model = from_pretrained(folder)
+        >>> model.about.classes[:3], model.training
+        (('0', '1', '2'), False)
+    """
+    from pstn.nn.parts import build, describe_input  # parts knows the classes that this module is the base of
+
+    config_path, weights = _find(name, revision)
+    config = _read_config(config_path)
+    try:
+        with torch.device("meta"):  # no memory is spent before the file is known to fill it
+            hollow = build(config["model"])
+        about = About.from_config(config["about"])
+        _check_about(about, *describe_input(config["model"]))
+    except ValueError as error:
+        raise ModelFileError(f"{config_path}: {error}") from error
+    tensors = _read_tensors(weights, hollow)
+    if _sha256(weights) != config["weights_sha256"]:
+        raise ModelFileError(f"{weights} is not the file that {CONFIG} beside it was written with, or it is damaged")
+    with torch.random.fork_rng(devices=[]):
+        model = build(config["model"])
+    assert isinstance(model, Shareable)
+    model.about = about
+    model.load_state_dict(tensors)
+    return model.eval()
+
+
+def load_weights(model: nn.Module, path: str | Path) -> None:
+    """Put the weights of a safetensors file into a model that you have built, whatever it is made of.
+
+    Names, shapes and values are checked first: a file that does not fit leaves the model as it is.
+
+    Args:
+        model: any module.
+        path: what `safetensors.torch.save_file(model.state_dict(), path)` wrote.
+
+    Raises:
+        ModelFileError: the file is damaged, or belongs to another model.
+    """
+    model.load_state_dict(_read_tensors(Path(path), model))
+
+
+def _described(model: Shareable, about: About | None) -> tuple[dict[str, Any], About]:
+    """The model as config.json has it; refused where a model that is built from that would be another one."""
+    from pstn.nn.parts import build, describe, describe_input
+
+    description = describe(model)
+    with torch.device("meta"):
+        built = {name: tensor.shape for name, tensor in build(description).state_dict().items()}
+    if built != {name: tensor.shape for name, tensor in model.state_dict().items()}:
+        raise ValueError("the model was changed after it was built, and config.json cannot say how: use its state_dict")
+    classes, channels, size = describe_input(description)
+    if about is None:
+        about = About(tuple(map(str, range(classes))), channels, size)
+    _check_about(about, classes, channels, size)
+    return description, about
+
+
+def _check_about(about: About, classes: int, channels: int, size: tuple[int, ...] | None) -> None:
+    if len(about.classes) != classes:
+        raise ValueError(f"classes must be the names of the model's {classes} classes, got {len(about.classes)}")
+    if about.channels != channels:
+        raise ValueError(f"channels must be those of the model, {channels}, got {about.channels}")
+    if size is not None and about.size is not None and about.size != size:
+        raise ValueError(f"size must be that of the model's input, {size}, got {about.size}")
+
+
+def _find(name: str | Path, revision: str | None) -> tuple[Path, Path]:
+    """config.json and the weights: in a folder, in the only model of a run's folder, or on the Hub."""
+    folder = Path(name)
+    if folder.is_dir():
+        models = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
+        if not (folder / CONFIG).exists() and models:
+            if len(models) > 1:
+                raise ModelFileError(f"{folder} holds {len(models)} models: give one of them, e.g. {models[0]}")
+            folder = models[0]
+        for file in (CONFIG, WEIGHTS):
+            if not (folder / file).is_file():
+                raise ModelFileError(f"{folder} holds no model: it has no {file}")
+        return folder / CONFIG, folder / WEIGHTS
+    if folder.exists() or not _HUB_NAME.fullmatch(str(name)):
+        raise ModelFileError(f"{name} is no folder of a model: pstn train writes one, and so does save_pretrained")
+    try:
+        hub = _hub()
+    except ImportError as error:
+        raise ModelFileError(f"there is no folder {name}; to look for it on the Hugging Face Hub: {error}") from error
+    try:
+        found = [Path(hub.hf_hub_download(str(name), file, revision=revision)) for file in (CONFIG, WEIGHTS)]
+    except Exception as error:  # the Hub's client raises its own, its network library's and the system's
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ModelFileError(
+            f"there is no folder {name}, nor such a model on the Hugging Face Hub: {reason}"
+        ) from error
+    return found[0], found[1]
+
+
+def _hub() -> Any:
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise ImportError("this needs huggingface_hub, which is not installed: pip install 'pstn[hub]'") from error
+    return huggingface_hub
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _LARGEST_CONFIG:
+            raise ModelFileError(f"{path} has {path.stat().st_size:,} bytes: no description of a model is that long")
+        config = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ModelFileError):
+            raise
+        raise ModelFileError(f"{path} is not JSON: {error}") from error
+    if not isinstance(config, dict) or config.get("format") != _FORMAT:
+        got = config.get("format") if isinstance(config, dict) else type(config).__name__
+        raise ModelFileError(f"{path} does not describe a model of pstn: format must be {_FORMAT!r}, got {got!r}")
+    if set(config) != set(_KEYS):
+        raise ModelFileError(f"{path} must hold {', '.join(_KEYS)}, got {', '.join(map(str, config))}")
+    return config
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _read_tensors(path: Path, model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a file, once their names and shapes are those of the model; all finite."""
+    from safetensors import SafetensorError, safe_open
+
+    expected = model.state_dict()
+    try:
+        with safe_open(str(path), framework="pt") as stream:
+            _check_names(path, set(stream.keys()), set(expected))
+            for name, tensor in expected.items():
+                shape = tuple(stream.get_slice(name).get_shape())
+                if shape != tuple(tensor.shape):
+                    raise ModelFileError(f"{path}: {name} must have shape {tuple(tensor.shape)}, got {shape}")
+            tensors = {name: stream.get_tensor(name) for name in expected}
+    except (SafetensorError, OSError) as error:
+        raise ModelFileError(f"{path} is not a readable safetensors file: {error}") from error
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() != expected[name].is_floating_point():
+            raise ModelFileError(f"{path}: {name} must be of {expected[name].dtype}, got {tensor.dtype}")
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise ModelFileError(f"{path}: {name} holds NaN or infinity")
+    return tensors
+
+
+def _check_names(path: Path, found: set[str], wanted: set[str]) -> None:
+    if found != wanted:
+        odd = min(found ^ wanted)
+        raise ModelFileError(f"{path} belongs to another model: {odd} is {'missing' if odd in wanted else 'unknown'}")
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

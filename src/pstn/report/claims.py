@@ -1,0 +1,105 @@
+"""What is claimed to be better than what, and what was chosen on validation data: do our results agree?"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pstn.report.results import Result
+from pstn.report.statistics import LEVEL, summarise, welch
+from pstn.report.study import Metric, Order, Search
+from pstn.report.tables import MISSING, Cell, TableView, p_value, signed
+
+__all__ = ["Finding", "check_order", "chosen", "view_orders", "view_search"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What our results say of a claimed order.
+
+    Args:
+        holds: whether the better is ahead; None where a side is missing.
+        p: of Welch's t-test between the two.
+        difference: better minus worse, in the metric's unit.
+    """
+
+    holds: bool | None
+    p: float | None = None
+    difference: float = 0.0
+
+    @property
+    def words(self) -> str:
+        """For the reader."""
+        if self.holds is None:
+            return MISSING
+        sure = self.p is not None and self.p < LEVEL
+        if self.holds:
+            return "holds, significantly" if sure else "holds, not significantly"
+        return "does not hold: significantly reversed" if sure else "does not hold, not significantly reversed"
+
+
+def check_order(order: Order, results: Sequence[Result]) -> Finding:
+    """Whether the line that should be ahead is, in the means or, for a robust claim, in the medians."""
+    better, worse = order.better.find(results), order.worse.find(results)
+    if not better or not worse:
+        return Finding(None)
+    centre = statistics.median if order.robust else statistics.fmean
+    difference = centre(better) - centre(worse)
+    ahead = difference > 0 if order.better.metric.higher_is_better else difference < 0
+    return Finding(ahead, welch(summarise(better), summarise(worse)), difference)
+
+
+def view_orders(orders: Sequence[Order], results: Sequence[Result]) -> TableView | None:
+    """A line for each claimed order; None where nothing is claimed."""
+    if not orders:
+        return None
+    rows = []
+    for order in orders:
+        finding, metric = check_order(order, results), order.better.metric
+        (row, ahead), (other, behind) = order.better.heading, order.worse.heading
+        tone = "quiet" if finding.holds is None else "good" if finding.holds else "bad"
+        rows.append([
+            Cell(row if row == other else f"{row} / {other}"), Cell(f"{ahead} ahead of {behind}"), Cell(metric.label),
+            Cell("" if finding.holds is None else signed(finding.difference, metric.digits)),
+            Cell(signed(order.better.paper.mean - order.worse.paper.mean, metric.digits), tone="quiet")
+            if order.better.paper and order.worse.paper else Cell("–", tone="quiet"),
+            Cell(p_value(finding.p)), Cell(finding.words, tone=tone),
+        ])  # fmt: skip
+    notes = []
+    if not all(order.comparable for order in orders):
+        notes.append("These are not the paper’s data: that its order holds here, or does not, says little about it.")
+    if any(order.robust for order in orders):
+        notes.append("The order is that of the medians; p is Welch’s, which compares means.")
+    header = ["where", "claim", "measure", "difference, ours", "the paper’s", "p", "holds in ours?"]
+    return TableView("The order that the paper claims", header, rows, notes)
+
+
+def chosen(search: Search, data: str, metric: Metric, results: Sequence[Result]) -> float | None:
+    """The value with the best mean on validation data; None where there are no trials."""
+    trials: dict[float, list[float]] = {}
+    for r in results:
+        name, _, value = r.variant.partition("=")
+        if (r.experiment, r.data, name) == (search.experiment, data, search.name) and metric.name in r.metrics:
+            trials.setdefault(float(value), []).append(r.metrics[metric.name])
+    if not trials:
+        return None
+    return (max if metric.higher_is_better else min)(trials, key=lambda value: statistics.fmean(trials[value]))
+
+
+def view_search(search: Search, results: Sequence[Result]) -> TableView:
+    """For each data set, what validation chooses and what the paper chose."""
+    rows = []
+    for data, published in search.published.items():
+        own = [r for r in results if (r.experiment, r.data) == (search.experiment, data)]
+        values = sorted({float(r.variant.partition("=")[2]) for r in own})
+        choices = [chosen(search, data, metric, results) for metric in search.metrics]
+        rows.append([
+            Cell(data), *(Cell(MISSING, tone="quiet") if c is None else Cell(f"{c:g}") for c in choices),
+            Cell(f"{published:g}", tone="quiet"), Cell(", ".join(f"{v:g}" for v in values)),
+            Cell(str(len({r.seed for r in own}))),
+        ])  # fmt: skip
+    header = ["data", *(f"best {m.label}" for m in search.metrics), "the paper’s", "tried", "runs of each"]
+    missing = any(cell.text == MISSING for row in rows for cell in row)
+    notes = [f"`pstn reproduce {search.experiment}` runs what is missing."] if missing else []
+    return TableView(f"{search.name}, chosen on validation data", header, rows, notes)

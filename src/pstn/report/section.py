@@ -1,0 +1,256 @@
+"""A section of the report: one study's tables, figures and origins, from the results that are there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pstn.report.claims import check_order, view_orders, view_search
+from pstn.report.results import Result
+from pstn.report.study import Drawing, Line, Study, summary_of
+from pstn.report.style import applied
+from pstn.report.tables import Cell, TableView, tables_of, view_table
+from pstn.report.verdict import judge
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Outcome", "Section", "make_section"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A study in one line.
+
+    Args:
+        found: how many of the runs that its tables want are there.
+        wanted: how many there should be.
+        worse: which watched numbers are significantly worse than published.
+        held: how many of the claimed orders hold.
+        reversed: which do not.
+        claimed: how many of them can be checked.
+        seconds: wall time of all its cells.
+    """
+
+    found: int
+    wanted: int
+    worse: tuple[str, ...]
+    held: int
+    reversed: tuple[str, ...]
+    claimed: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the templates write of one study.
+
+    Args:
+        study: the experiment.
+        quick: whether these are minute-long runs, which are never compared with the paper.
+        tables: all of its tables.
+        orders: the claimed orders, if any are claimed and the runs may be compared.
+        figures: its figures and what they show.
+        origin: seeds, time, machines, commits, versions.
+        departures: where the runs leave the paper's settings.
+        notes: what else the reader must know.
+        outcome: the study in one line.
+    """
+
+    study: Study
+    quick: bool
+    tables: list[TableView]
+    orders: TableView | None
+    figures: list[tuple[Drawing, Figure]]
+    origin: list[tuple[str, str]]
+    departures: list[str]
+    notes: list[str]
+    outcome: Outcome
+
+
+def make_section(study: Study, results: Sequence[Result]) -> Section:
+    """Gather one study's section.
+
+    Args:
+        study: the experiment.
+        results: of any experiments; the study takes its own.
+    """
+    own = _in_order(study, [r for r in results if r.experiment == study.experiment])
+    searched = [r for r in results if study.search and r.experiment == study.search.experiment and not r.quick]
+    full = [r for r in own if not r.quick]
+    quick = bool(own) and not full
+    used = own if quick else full
+    shown = tables_of(study, used) if used else []
+    tables = [view for table in shown for view in view_table(table, used, study, beside_paper=not quick)]
+    if study.search and (full or searched):
+        tables.append(view_search(study.search, searched))
+    return Section(
+        study=study,
+        quick=quick,
+        tables=tables,
+        orders=view_orders(study.orders, full) if full else None,
+        figures=_draw(study, used),
+        origin=_origin([*used, *searched]),
+        departures=_departures(used),
+        notes=_notes(study, own, used),
+        outcome=_outcome(study, [] if quick else full, searched),
+    )
+
+
+def _cells(study: Study, results: Sequence[Result]) -> list[tuple[str, str, str]]:
+    """Model, data and variant of all that the study's tables show, in their order."""
+    lines = [line for table in tables_of(study, results) for line in table.lines]
+    return [(line.model, line.data, line.variant) for line in lines if isinstance(line, Line)]
+
+
+def _in_order(study: Study, results: Sequence[Result]) -> list[Result]:
+    """The results in the order of the study's tables, so that figures have it too."""
+    cells = _cells(study, results)
+    place = {cell: at for at, cell in reversed(list(enumerate(cells)))}
+    return sorted(results, key=lambda r: place.get((r.model, r.data, r.variant), len(cells)))
+
+
+def _draw(study: Study, results: Sequence[Result]) -> list[tuple[Drawing, Figure]]:
+    with applied():
+        drawn = [(drawing, drawing.draw(results)) for drawing in study.drawings]
+    return [(drawing, figure) for drawing, figure in drawn if figure is not None]
+
+
+def _outcome(study: Study, results: Sequence[Result], searched: Sequence[Result]) -> Outcome:
+    cells = dict.fromkeys(_cells(study, results))
+    seeds = [{r.seed for r in results if (r.model, r.data, r.variant) == cell} for cell in cells]
+    findings = [(order, check_order(order, results)) for order in study.orders]
+    return Outcome(
+        found=sum(min(len(present), study.runs) for present in seeds),
+        wanted=study.runs * len(cells),
+        worse=tuple(_significantly_worse(study, results)),
+        held=sum(finding.holds is True for _, finding in findings),
+        reversed=tuple(
+            f"{order.better.heading[1]} ahead of {order.worse.heading[1]}, {order.better.heading[0]}, "
+            f"{order.better.metric.label}"
+            for order, finding in findings
+            if finding.holds is False
+        ),
+        claimed=sum(finding.holds is not None for _, finding in findings),
+        seconds=sum(r.seconds for r in (*results, *searched)),
+    )
+
+
+def _significantly_worse(study: Study, results: Sequence[Result]) -> list[str]:
+    """The watched numbers that a test finds worse than published."""
+    found = []
+    for table in study.tables:
+        for line in table.lines:
+            (row, column), ours = line.heading, summary_of(line, results)
+            watched = isinstance(line, Line) and line.model in study.watch and row not in table.incomparable
+            if watched and ours and line.paper:
+                verdict = judge(ours, line.paper, higher_is_better=line.metric.higher_is_better)
+                if verdict.worse:
+                    basis = "" if line.paper.std is not None else " (against our own spread)"
+                    found.append(f"{column}, {row}, {line.metric.label}{basis}")
+    return found
+
+
+def _notes(study: Study, own: Sequence[Result], used: Sequence[Result]) -> list[str]:
+    notes = []
+    if not used:
+        wanted = study.runs * len(set(_cells(study, [])))
+        notes.append(f"No results yet: all {wanted} runs are missing. `{study.command}` makes them.")
+    if set_apart := len(own) - len(used):
+        notes.append(f"{set_apart} quick runs are in the folder; they are not the paper’s setting and not shown.")
+    shown = set(_cells(study, used))
+    others = Counter(
+        " ".join(filter(None, (r.model, r.variant, r.data)))
+        for r in used
+        if (r.model, r.data, r.variant) not in shown and not r.figure
+    )
+    if others:
+        notes.append("In no table: " + ", ".join(f"{name} ({n})" for name, n in others.items()) + ".")
+    return notes
+
+
+def _origin(results: Sequence[Result]) -> list[tuple[str, str]]:
+    """Where the numbers come from, as pairs of a heading and its text."""
+    if not results:
+        return []
+    versions = [f"{name} {version}" for r in results for name, version in r.versions.items()]
+    return [
+        ("cells", str(len(results))),
+        ("seeds", ", ".join(str(seed) for seed in sorted({r.seed for r in results}))),
+        ("time, all cells", duration(sum(r.seconds for r in results))),
+        ("machines", _counted([r.machine for r in results])),
+        ("commits", _counted([r.commit for r in results])),
+        ("versions", ", ".join(sorted(set(versions)))),
+    ]
+
+
+def _counted(names: Sequence[str]) -> str:
+    """The different names; with the number of cells where they differ."""
+    counts = Counter(names)
+    return ", ".join(name if len(counts) == 1 else f"{name} ({n} cells)" for name, n in counts.most_common())
+
+
+def _departures(results: Sequence[Result]) -> list[str]:
+    """Each departure once; with the cells it is true of where it is not all."""
+    where: dict[str, list[Result]] = {}
+    for r in results:
+        for sentence in dict.fromkeys(r.departures):
+            where.setdefault(sentence, []).append(r)
+    return [
+        sentence if len(cells) == len(results) else f"{sentence} ({_scope(cells, results)})"
+        for sentence, cells in where.items()
+    ]
+
+
+def _scope(cells: Sequence[Result], results: Sequence[Result]) -> str:
+    """Which models and data these cells are of: only what sets them apart from the others is named."""
+    models, data = (list(dict.fromkeys(getattr(r, name) for r in cells)) for name in ("model", "data"))
+    if len(cells) == sum(r.model in models for r in results):
+        return ", ".join(models)
+    if len(cells) == sum(r.data in data for r in results):
+        return ", ".join(data)
+    return f"{', '.join(models)} on {', '.join(data)}"
+
+
+def duration(seconds: float) -> str:
+    """A wall time for people.
+
+    Example:
+        >>> duration(8125.0)
+        '2 h 15 min'
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def summary_table(sections: Sequence[Section]) -> TableView:
+    """One line for each study."""
+    rows = []
+    for section in sections:
+        outcome, study = section.outcome, section.study
+        if section.quick:
+            state = [Cell("quick runs only", tone="quiet"), Cell("not compared", tone="quiet"), Cell("–", tone="quiet")]
+        else:
+            orders = f"{outcome.held} of {outcome.claimed}" if outcome.claimed else "–"
+            worse = "; ".join(outcome.worse) or ("none" if outcome.found and _has_paper(study) else "–")
+            state = [
+                Cell(f"{outcome.found} of {outcome.wanted}"), Cell(worse, tone="bad" if outcome.worse else ""),
+                Cell(orders, tone="bad" if outcome.reversed else ""),
+            ]  # fmt: skip
+        rows.append([Cell(study.title), *state, Cell(duration(outcome.seconds) if outcome.seconds else "–")])
+    header = [
+        "experiment",
+        "runs",
+        "P-STN significantly worse than the paper",
+        "claimed orders that hold",
+        "time, all cells",
+    ]
+    return TableView("All experiments", header, rows)
+
+
+def _has_paper(study: Study) -> bool:
+    return any(line.paper for table in study.tables for line in table.lines)

@@ -1,0 +1,76 @@
+"""How well the models of a group do: each on validation examples of its own, or all on the same examples."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from pstn.training.group import Group
+from pstn.training.noise import stream_keys, uniform
+from pstn.uncertainty import calibration_error
+
+__all__ = ["Scores", "score_members", "score_together"]
+
+Scores = dict[str, list[float]]
+"""{"nll": [...], "accuracy": [...], "ece": [...]}, one number per model."""
+
+
+def score_members(group: Group, held: dict[str, Tensor], samples: int | None, batch: int) -> Scores:
+    """Each model on its own validation examples, changed as training changes them, by a draw that stays the same.
+
+    Args:
+        group: the models.
+        held: their weights, as `Group.tensors` names them.
+        samples: S; the models' own `test_samples` when None.
+        batch: examples at a time.
+    """
+    constants, keys = group.constants, _keys(group, "evaluate")
+    subsets = [m.valid for m in group.members if m.valid is not None]
+    if len(subsets) < len(group.members):
+        raise ValueError("valid must be given for every member to validate")
+    longest = max(len(s) for s in subsets)
+    index = torch.stack([torch.cat([s, s[:1].expand(longest - len(s))]) for s in subsets]).to(keys.device)
+    parts = []
+    for first in range(0, longest, batch):
+        x = _changed(group, constants.x[index[:, first : first + batch]], first)
+        parts.append(group.log_probs(x, keys, first, samples, held, shared=False))
+    log_probs = torch.cat(parts, dim=1)
+    return _scores([(log_probs[k, : len(s)], constants.y[s.to(keys.device)]) for k, s in enumerate(subsets)])
+
+
+def score_together(
+    group: Group, held: dict[str, Tensor], x: Tensor, y: Tensor, samples: int | None, batch: int
+) -> Scores:
+    """All models on the same examples `x` (M, C, *size), `y` (M,), taken as they are."""
+    keys = _keys(group, "evaluate")
+    parts = [
+        group.log_probs(x[first : first + batch], keys, first, samples, held, shared=True)
+        for first in range(0, len(x), batch)
+    ]
+    return _scores([(log_probs, y) for log_probs in torch.cat(parts, dim=1)])
+
+
+def _keys(group: Group, stream: str) -> Tensor:
+    return stream_keys([m.seed for m in group.members], stream, device=group.state.rows.device)
+
+
+def _changed(group: Group, x: Tensor, first: int) -> Tensor:
+    """Validation examples x (N, b, C, *size), the first of them at place `first`, under the recipe's augmentation."""
+    augment = group.recipe.augment
+    if augment is None:
+        return x
+    u = uniform(_keys(group, "validate"), first, x.shape[1], (augment.width,))
+    return vmap(augment)(x, u.transpose(0, 1))
+
+
+def _scores(answers: list[tuple[Tensor, Tensor]]) -> Scores:
+    scores: Scores = {"nll": [], "accuracy": [], "ece": []}
+    for log_probs, y in answers:
+        scores["nll"].append(float(-log_probs.gather(1, y[:, None]).mean()))
+        scores["accuracy"].append(float((log_probs.argmax(1) == y).double().mean()))
+        finite = bool(torch.isfinite(log_probs).all())
+        scores["ece"].append(float(calibration_error(log_probs.exp(), y)) if finite else math.nan)
+    return scores

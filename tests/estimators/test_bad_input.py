@@ -1,0 +1,155 @@
+"""A user's mistake is answered with an error that names it, before anything is lost."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+import pstn
+
+
+def quick(**options):
+    return pstn.PSTNClassifier(**{"kl_weight": 1e-3, "epochs": 1, "width": 2, "test_samples": 2, **options})
+
+
+def series(count=12, length=10):
+    return np.random.default_rng(0).normal(size=(count, length)), np.arange(count) % 2
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return quick(random_state=0).fit(*series())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "sound"}, "kind must be one of"),
+        ({"transform": "twist"}, r"transform \(for 1-dimensional data\) must be one of"),
+        ({"transform": pstn.Similarity()}, "transform must act on 1 axes for series"),
+        ({"transform": 3}, "transform .* must be one of"),
+        ({"kl_weight": "large"}, "kl_weight .* must be one of 'auto', got 'large'"),
+        ({"kl_weight": -1}, "kl_weight must be a finite number of at least 0, got -1"),
+        ({"kl_weight": np.nan}, "kl_weight must be"),
+        ({"kl_weight": None}, "kl_weight must be"),
+        ({"weight_decay": -1e-3}, "weight_decay must be"),
+        ({"weight_decay": "none"}, "weight_decay must be"),
+        ({"width": 0}, "width must be at least 1"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"epochs": 2.5}, "epochs must be a whole number"),
+        ({"batch_size": -3}, "batch_size must be at least 1"),
+        ({"train_samples": 0}, "train_samples must be at least 1"),
+        ({"test_samples": "ten"}, "test_samples must be a whole number"),
+        ({"learning_rate": 0}, "learning_rate must be"),
+        ({"localizer_rate": -1}, "localizer_rate must be"),
+        ({"validation_fraction": 1.0}, "validation_fraction must lie between 0 and 1"),
+        ({"validation_fraction": "some"}, "validation_fraction must be"),
+        ({"early_stopping": True, "patience": 0}, "patience must be at least 1"),
+        ({"fill": "black"}, "fill must be"),
+        ({"class_weight": "fair"}, "class_weight"),
+        ({"class_weight": {0: 0.0, 1: 0.0}}, "above zero"),
+        ({"device": "abacus"}, "device must be"),
+        ({"random_state": "dice"}, "dice"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_named(options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        quick(**options).fit(*series())
+
+
+def test_a_refused_fit_leaves_the_last_one_in_place(fitted):
+    X, y = series()
+    before = fitted.predict_proba(X)
+    for bad in (
+        (X, np.zeros(12)),
+        (X[:, :5], np.zeros(12)),
+        (X[:, :, None, None, None], y),
+        (np.full((12, 10), np.nan), y),
+    ):
+        with pytest.raises(ValueError, match=r"class|NaN|axes"):
+            fitted.fit(*bad)
+    np.testing.assert_array_equal(fitted.predict_proba(X), before)
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (np.full((3, 10), np.nan), "NaN"),
+        (np.full((3, 10), np.inf), "infinity"),
+        (np.full((3, 10), 1e300), "too large"),
+        (np.zeros((3, 9)), "9 features"),
+        (np.zeros((3, 10, 2)), r"inputs of shape \(10,\), as in fit, got \(10, 2\)"),
+        (np.zeros((0, 10)), "minimum of 1"),
+        (np.zeros(10), "1D array"),
+        ([["a"] * 10], "string|convert"),
+        ("text", "text|scalar|array"),
+        (None, "NoneType|None|array"),
+        ([[0.0] * 10, [0.0] * 9], "inhomogeneous"),
+    ],
+)
+@pytest.mark.parametrize("method", ["predict", "predict_proba", "transform", "sample", "uncertainty"])
+def test_inputs_that_cannot_be_predicted_are_named(fitted, X, message, method):
+    with pytest.raises((ValueError, TypeError), match=message):
+        getattr(fitted, method)(X)
+
+
+def test_labels_that_cannot_be_learned_are_named():
+    X, y = series()
+    for labels, message in [
+        (np.zeros(12), "one class"),
+        (y[:5], "inconsistent numbers of samples"),
+        (np.linspace(0, 1, 12), "continuous"),
+        (np.where(y, np.nan, 1.0), "NaN"),
+        (np.array([None] * 12), "label|None|NoneType"),
+    ]:
+        with pytest.raises((ValueError, TypeError), match=message):
+            quick().fit(X, labels)
+
+
+def test_a_class_with_one_example_is_learned_as_far_as_it_goes():
+    X, y = series()
+    y[:11], y[11] = np.arange(11) % 2, 2
+    for options in ({"kl_weight": "auto"}, {"early_stopping": True}):
+        assert quick(**options).fit(X, y).predict_proba(X).shape == (12, 3)
+
+
+def test_partial_fit_refuses_what_it_cannot_know():
+    X, y = series()
+    with pytest.raises(ValueError, match="classes must be given in the first call"):
+        quick().partial_fit(X, y)
+    with pytest.raises(ValueError, match="at least two classes"):
+        quick().partial_fit(X, y, classes=[1])
+    with pytest.raises(ValueError, match=r"got \[1\] as well"):
+        quick().partial_fit(X, y, classes=[0, 2])
+    with pytest.raises(ValueError, match="class_weight must be a dict or None for partial_fit"):
+        quick(class_weight="balanced").partial_fit(X, y, classes=[0, 1])
+    classifier = quick().partial_fit(X, y, classes=[0, 1])
+    with pytest.raises(ValueError, match=r"got \[7\] as well"):
+        classifier.partial_fit(X, np.full(12, 7))
+    with pytest.raises(ValueError, match="sample_weight"):
+        classifier.partial_fit(X, y, sample_weight=np.ones(3))
+
+
+def test_samples_must_be_a_number(fitted):
+    with pytest.raises(ValueError, match="samples must be at least 1"):
+        fitted.sample(series()[0], 0)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], max_examples=40)
+@given(
+    X=arrays.arrays(
+        dtype=st.sampled_from([np.float64, np.float32, np.float16, np.int8, np.uint8, np.bool_, "U3", np.complex64]),
+        shape=arrays.array_shapes(min_dims=1, max_dims=5, min_side=0, max_side=10),
+    ),
+    labels=st.lists(st.one_of(st.integers(-2, 2), st.floats(), st.text(max_size=2), st.none()), max_size=10),
+    kind=st.sampled_from(["auto", "image", "series"]),
+)
+def test_anything_is_learned_or_refused_with_a_message(X, labels, kind):
+    y = np.arange(len(X)) % 2 if len(labels) != len(X) else labels
+    classifier = pstn.CNNClassifier(kind, epochs=1, width=2)
+    try:
+        classifier.fit(X, y)
+    except (ValueError, TypeError):  # anything else would be a traceback from inside
+        return
+    assert classifier.predict_proba(X).shape == (len(X), len(classifier.classes_))

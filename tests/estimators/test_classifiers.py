@@ -1,0 +1,305 @@
+"""What the estimators do with images and series in arrays."""
+
+import copy
+import io
+import pickle
+import subprocess
+import sys
+import warnings
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+import pstn
+from pstn.estimators.fitting import thumb_kl_weight
+
+KINDS = [pstn.PSTNClassifier, pstn.STNClassifier, pstn.CNNClassifier]
+SHAPES = [(24,), (1,), (3,), (2, 24), (8, 8), (9, 12, 3)]
+
+
+def quick(kind=pstn.PSTNClassifier, **options):
+    if kind is pstn.PSTNClassifier:
+        options = {"kl_weight": 1e-3, "test_samples": 3, **options}
+    return kind(**{"epochs": 1, "width": 4, "random_state": 0, **options})
+
+
+def examples(shape=(24,), count=20, classes=("no", "yes")):
+    rng = np.random.default_rng(0)
+    y = np.arange(count) % len(classes)
+    return rng.normal(size=(count, *shape)) + y.reshape(-1, *[1] * len(shape)), np.array(classes)[y]
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return quick(epochs=3).fit(*examples())
+
+
+def tensors_equal(a, b):
+    return all(torch.equal(p, q) for p, q in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_shape_fits_predicts_warps_and_samples(shape):
+    X, y = examples(shape)
+    classifier = quick().fit(X, y)
+    assert set(classifier.predict(X)) <= {"no", "yes"}
+    proba = classifier.predict_proba(X)
+    assert proba.shape == (20, 2)
+    np.testing.assert_allclose(proba.sum(1), 1, atol=1e-5)
+    np.testing.assert_allclose(np.log(proba), classifier.predict_log_proba(X), atol=1e-5)
+    assert classifier.transform(X).shape == X.shape
+    assert classifier.sample(X, 4).shape == (4, *X.shape)
+    assert classifier.uncertainty(X).entropy.shape == (20,)
+    assert (classifier.uncertainty(X).mutual_information <= classifier.uncertainty(X).entropy + 1e-5).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", [(24,), (8, 8)], ids=str)
+def test_all_three_learn_what_is_easy(kind, shape):
+    X, y = examples(shape, count=40)
+    classifier = quick(kind, epochs=12, batch_size=20, width=8, learning_rate=2e-2).fit(2 * X, y)
+    assert classifier.score(2 * X, y) > 0.85
+    assert classifier.loss_curve_[-1] < classifier.loss_curve_[0]
+    assert classifier.n_iter_ == 12
+
+
+def test_defaults_are_chosen_from_the_data():
+    from pstn.estimators.design import Design
+
+    assert isinstance(Design("pstn", 1, (8, 8), 2).family(), pstn.Similarity)
+    assert isinstance(Design("pstn", 1, (24,), 2).family(), pstn.CPAB)
+    assert len(Design("cnn", 3, (64, 64), 2).build(0).body.body) > len(Design("cnn", 3, (28, 28), 2).build(0).body.body)
+    assert quick(transform="crop").fit(*examples((8, 8))).model_.layer.transform.dim == 3
+    assert quick(transform=pstn.Rotation()).fit(*examples((8, 8))).model_.layer.transform.dim == 1
+
+
+@pytest.mark.parametrize("size", [(8, 8), (9, 31), (28, 28), (64, 48), (224, 224)])
+def test_networks_fit_images_of_any_size(size):
+    from pstn.estimators.design import Design
+
+    model = Design("pstn", 3, size, 5).build(0).eval()
+    assert model(torch.rand(1, 3, *size), 1).log_probs.shape == (1, 5)
+    assert sum(p.numel() for p in model.parameters()) < 1_000_000
+
+
+def test_the_warp_before_training_is_the_identity_and_in_the_data_s_units():
+    X, y = examples((12, 12), count=20)
+    X = 100 + 20 * X
+    classifier = quick(pstn.STNClassifier, learning_rate=1e-12).fit(X, y)
+    np.testing.assert_allclose(classifier.transform(X), X, rtol=1e-3)
+
+
+def test_samples_differ_and_repeat_with_their_seed(fitted):
+    X, _ = examples()
+    first = fitted.sample(X, 5, random_state=0)
+    assert not np.allclose(first[0], first[1])
+    np.testing.assert_array_equal(first, fitted.sample(X, 5, random_state=0))
+    assert not np.array_equal(first, fitted.sample(X, 5, random_state=1))
+
+
+def test_samples_of_a_sure_network_are_the_mean_warp():
+    X, y = examples((8, 8))
+    classifier = quick().fit(X, y)
+    with torch.no_grad():
+        classifier.model_.layer.variance_head.last.bias.fill_(-40)
+        classifier.model_.layer.mean_head.last.bias[0] = 0.5
+    warped = classifier.transform(X)
+    assert not np.allclose(warped, X, atol=0.1)
+    difference = np.abs(classifier.sample(X, 2, random_state=0) - warped)
+    assert np.quantile(difference, 0.9) < 1e-2  # a Student-t sample may always be far out
+
+
+def test_an_answer_does_not_depend_on_the_others_it_is_asked_with(fitted):
+    X, _ = examples()
+    alone = np.concatenate([fitted.predict_proba(X[i : i + 1]) for i in range(len(X))])
+    np.testing.assert_allclose(alone, fitted.predict_proba(X), atol=1e-5)
+    order = np.random.default_rng(0).permutation(len(X))
+    np.testing.assert_allclose(fitted.predict_proba(X[order]), fitted.predict_proba(X)[order], atol=1e-5)
+
+
+def test_large_inputs_are_predicted_in_parts(fitted, monkeypatch):
+    X, _ = examples()
+    whole = fitted.predict_proba(X), fitted.sample(X, 2, random_state=0).shape
+    monkeypatch.setattr("pstn.estimators.base._AT_ONCE", 24 * 7)
+    np.testing.assert_allclose(fitted.predict_proba(X), whole[0], atol=1e-5)
+    assert fitted.sample(X, 2, random_state=0).shape == whole[1]
+
+
+def test_random_state_decides_everything_and_no_global_seed_is_touched():
+    X, y = examples()
+    torch.manual_seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    first, again = quick().fit(X, y), quick(random_state=np.random.RandomState(0)).fit(X, y)
+    assert tensors_equal(first.model_, again.model_)
+    assert not tensors_equal(first.model_, quick(random_state=1).fit(X, y).model_)
+    first.predict(X)
+    first.sample(X, random_state=0)
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
+
+
+def test_the_search_tries_all_weights_together_and_keeps_the_best():
+    X, y = examples((8, 8), count=30)
+    classifier = quick(kl_weight="auto").fit(X, y)
+    losses = classifier.kl_weight_losses_
+    assert list(losses) == pytest.approx([factor * thumb_kl_weight(30) for factor in (0.1, 1, 10)])
+    assert classifier.kl_weight_ == min(losses, key=losses.get)
+    shared = quick(kl_weight="auto", n_jobs=2)
+    with joblib.parallel_config("threading"):
+        shared.fit(X, y)
+    np.testing.assert_allclose(list(shared.kl_weight_losses_.values()), list(losses.values()), rtol=1e-3)
+
+
+def test_without_anything_to_hold_out_the_weight_is_a_rule_of_thumb():
+    classifier = quick(kl_weight="auto").fit(*examples(count=2))
+    assert classifier.kl_weight_ == 1e-3
+    assert np.isnan(list(classifier.kl_weight_losses_.values())).all()
+
+
+def test_early_stopping_stops_and_keeps_the_best():
+    X, y = examples(count=40)
+    labels = np.random.default_rng(0).permutation(y)  # nothing to learn
+    classifier = quick(epochs=25, batch_size=32, early_stopping=True, patience=2, learning_rate=3e-2).fit(X, labels)
+    curve = classifier.validation_curve_
+    assert classifier.n_iter_ == len(curve) < 25
+    assert int(np.argmin(curve)) == len(curve) - 3
+    with pytest.raises(ValueError, match="early_stopping must be False here"):
+        quick(early_stopping=True).fit(*examples(count=2))
+
+
+@pytest.mark.parametrize("class_weight", [{"yes": 500.0}, {"no": 0.0}])
+def test_class_weights_move_the_decision(class_weight):
+    X, y = examples(count=40)
+    X = np.random.default_rng(1).permutation(X)  # nothing to learn but the weights
+    options = {"epochs": 12, "batch_size": 20, "learning_rate": 2e-2}
+    classifier = quick(pstn.CNNClassifier, **options, class_weight=class_weight).fit(X, y)
+    assert (classifier.predict(X) == "yes").mean() > 0.95
+
+
+def test_balanced_weights_are_the_weights_of_the_classes():
+    X, y = examples(count=40)
+    y[:30] = "no"
+    share = (y == "no").mean()
+    weights = np.where(y == "no", 0.5 / share, 0.5 / (1 - share))
+    balanced = quick(class_weight="balanced").fit(X, y)
+    assert tensors_equal(balanced.model_, quick().fit(X, y, sample_weight=7 * weights).model_)
+    assert not tensors_equal(balanced.model_, quick().fit(X, y).model_)
+
+
+def test_warm_start_goes_on_and_a_cold_start_does_not():
+    X, y = examples()
+    classifier = quick(warm_start=True, learning_rate=1e-6).fit(X, y)
+    before = classifier.predict_proba(X)
+    classifier.set_params(random_state=1).fit(X, y)
+    np.testing.assert_allclose(classifier.predict_proba(X), before, atol=1e-2)
+    classifier.set_params(warm_start=False).fit(X, y)
+    assert not np.allclose(classifier.predict_proba(X), before, atol=1e-2)
+
+
+def test_partial_fit_passes_over_what_it_is_given():
+    X, y = examples(count=60)
+    classifier = quick(learning_rate=1e-2, batch_size=10)
+    for at in range(0, 60, 20):
+        classifier.partial_fit(X[at : at + 20], y[at : at + 20], classes=["maybe", "no", "yes"])
+    assert classifier.classes_.tolist() == ["maybe", "no", "yes"]
+    assert classifier.n_iter_ == len(classifier.loss_curve_) == 3
+    assert classifier._steps == 6
+    for _ in range(4):
+        classifier.partial_fit(X, y)
+    assert classifier.score(X, y) > 0.75
+
+
+def test_partial_fits_over_one_set_are_one_fit():
+    X, y = examples(count=40)
+    whole = quick(pstn.CNNClassifier, epochs=1, batch_size=10).fit(X, y)
+    parts = quick(pstn.CNNClassifier, batch_size=10).partial_fit(X, y, classes=["no", "yes"])
+    assert tensors_equal(whole.model_, parts.model_)
+    parts.partial_fit(X, y)
+    more = quick(pstn.CNNClassifier, epochs=2, batch_size=10).fit(X, y)
+    assert more._steps == parts._steps == 8
+    by_pickle = pickle.loads(pickle.dumps(parts)).partial_fit(X, y)
+    assert tensors_equal(parts.partial_fit(X, y).model_, by_pickle.model_)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_copies_and_pickles_answer_alike(kind, tmp_path):
+    X, y = examples((8, 8))
+    original = quick(kind).fit(X, y)
+    joblib.dump(original, tmp_path / "model.joblib")
+    copies = [
+        pickle.loads(pickle.dumps(original)), copy.deepcopy(original), joblib.load(tmp_path / "model.joblib"),
+    ]  # fmt: skip
+    for made in copies:
+        np.testing.assert_array_equal(made.predict_proba(X), original.predict_proba(X))
+        assert made.get_params() == original.get_params()
+    assert pickle.loads(pickle.dumps(kind())).get_params() == kind().get_params()
+
+
+def test_a_pickle_holds_weights_as_safetensors_and_no_module():
+    state = quick().fit(*examples()).__getstate__()
+    assert "model_" not in state
+    assert isinstance(state["_tensors"], bytes)
+    names = set()
+
+    class Names(pickle.Unpickler):
+        def find_class(self, module, name):
+            names.add(module)
+            return super().find_class(module, name)
+
+    Names(io.BytesIO(pickle.dumps(quick().fit(*examples())))).load()
+    assert not any(name.startswith("torch") for name in names), names
+
+
+def test_a_clone_is_unfitted_and_parameters_are_what_was_given():
+    classifier = quick(transform="crop", fill=0.5)
+    classifier.fit(*examples((8, 8)))
+    fresh = clone(classifier)
+    assert fresh.get_params()["transform"] == "crop"
+    assert callable(fresh.transform)
+    with pytest.raises(NotFittedError):
+        fresh.predict(examples((8, 8))[0])
+    fresh.set_params(transform="affine", epochs=2)
+    assert fresh.get_params()["transform"] == "affine"
+    assert "transform='affine'" in repr(fresh)
+    assert "affine" in fresh._repr_html_()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("shape", [(24,), (8, 8)], ids=str)
+def test_what_a_gpu_learned_predicts_the_same_on_the_cpu(shape):
+    X, y = examples(shape, count=40)
+    classifier = quick(device="cuda", kl_weight="auto", epochs=5).fit(X, y)
+    there = classifier.predict_proba(X)
+    here = pickle.loads(pickle.dumps(classifier)).set_params(device="cpu")
+    np.testing.assert_allclose(here.predict_proba(X), there, atol=1e-3)
+    assert classifier.partial_fit(X, y).sample(X, 2).shape == (2, *X.shape)
+
+
+def test_a_failed_prediction_leaves_gradients_switched_on(fitted):
+    with pytest.raises(ValueError, match="NaN"):
+        fitted.predict(np.full((2, 24), np.nan))
+    assert torch.is_grad_enabled()
+
+
+def test_importing_pstn_imports_no_scikit_learn_and_a_missing_one_is_explained():
+    code = (
+        "import sys, pstn; assert 'sklearn' not in sys.modules; sys.modules['sklearn'] = None\n"
+        "try:\n    pstn.PSTNClassifier\nexcept ImportError as error:\n    print(error)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'pstn[sklearn]'" in out.stdout
+
+
+def test_training_that_breaks_warns_and_its_network_is_not_trusted():
+    X, y = examples()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        classifier = quick(pstn.CNNClassifier, epochs=10, learning_rate=1e30).fit(X, y)
+    assert any("Training stopped early" in str(w.message) for w in caught)
+    with pytest.raises(ValueError, match="lower its learning rate"):
+        classifier.predict(X)

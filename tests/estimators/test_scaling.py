@@ -1,0 +1,64 @@
+"""Standardisation and the background."""
+
+import numpy as np
+import pytest
+
+from pstn.estimators.scaling import fit_scaling
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(30, 2, 40), (30, 3, 9, 10)])
+def test_channels_are_standardised_and_restored(dtype, shape):
+    x = np.random.default_rng(0).integers(0, 255, shape).astype(dtype)
+    x[:, 1] //= 2
+    scaling = fit_scaling(x)
+    scaled = scaling.apply(x)
+    axes = [0, *range(2, x.ndim)]
+    assert scaled.mean(axes).abs().max() < 1e-5
+    assert (scaled.std(axes) - 1).abs().max() < 1e-3
+    np.testing.assert_allclose(scaling.restore(scaled, x.ndim - 2), x, atol=1e-3)
+
+
+def test_small_changes_on_a_large_offset_survive():
+    x = 1e9 + np.random.default_rng(0).normal(size=(20, 1, 30))
+    assert abs(float(fit_scaling(x).apply(x).std()) - 1) < 1e-2
+
+
+def test_a_constant_channel_stays_finite():
+    x = np.full((4, 1, 12), 0.1)
+    assert fit_scaling(x).apply(x).abs().max() < 1e-6
+
+
+def test_the_background_of_digits_is_found_and_scaled():
+    images = np.full((20, 1, 12, 12), 7.0)
+    images[:, :, 3:9, 3:9] = np.random.default_rng(0).normal(50, 10, (20, 1, 6, 6))
+    scaling = fit_scaling(images)
+    assert scaling.fill == (7.0,)
+    assert scaling.scaled_fill[0] == pytest.approx(float(scaling.apply(images)[0, 0, 0, 0]), abs=1e-5)
+
+
+def test_photographs_and_series_have_no_background():
+    rng = np.random.default_rng(0)
+    assert fit_scaling(rng.random((20, 3, 12, 12))).fill is None
+    assert fit_scaling(np.zeros((20, 1, 12))).fill is None
+
+
+@pytest.mark.parametrize(
+    ("fill", "expected"), [("border", None), (3, (3.0, 3.0)), ([1, 2.5], (1.0, 2.5)), (np.float32(2), (2.0, 2.0))]
+)
+def test_fill_may_be_said(fill, expected):
+    assert fit_scaling(np.zeros((5, 2, 9, 9)), fill).fill == expected
+
+
+@pytest.mark.parametrize("fill", ["black", [1, 2, 3], np.nan, np.inf, object(), None])
+def test_a_fill_that_makes_no_sense_is_refused(fill):
+    with pytest.raises(ValueError, match="fill must be"):
+        fit_scaling(np.zeros((5, 2, 9, 9)), fill)
+
+
+def test_values_that_overflow_are_refused():
+    with pytest.raises(ValueError, match="too large"):
+        fit_scaling(np.array([[[1e300, -1e300]]]))
+    scaling = fit_scaling(np.array([[[0.0, 1.0]]]))
+    with pytest.raises(ValueError, match="too large"):
+        scaling.apply(np.array([[[0.0, 1e300]]]))

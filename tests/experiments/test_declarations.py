@@ -1,0 +1,116 @@
+"""The declarations against the settings of the authors' runs, number by number."""
+
+from __future__ import annotations
+
+import pytest
+
+from pstn.experiments import EXPERIMENTS, Lab
+from pstn.experiments import placed_fashion as placed
+from pstn.experiments import rotated_mnist as rotating
+from pstn.experiments import time_series as series
+from pstn.experiments.declare import Training
+
+SIZES = {"CNN": 28_086, "STN": 28_726, "P-STN": 26_662}
+
+
+def group(experiment, name) -> Training:
+    (found,) = [g for g in EXPERIMENTS[experiment].groups if g.name == name]
+    return found
+
+
+def count(module):
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize("size", [30, 100, 1000, 3000, 10_000])
+@pytest.mark.parametrize("model", SIZES)
+def test_mnist_subsets(size, model, tmp_path):
+    cell = group("mnist-subsets", f"mnist{size}-{model.lower()}")
+    assert count(cell.make(Lab(tmp_path), 0)) == SIZES[model]
+    recipe = cell.recipe
+    assert (recipe.epochs, recipe.batch_size, recipe.lr_step, recipe.precision) == (600, 8, None, "float32")
+    assert (cell.lr, cell.localizer_lr, cell.weight_decay) == (1e-4 if model == "STN" else 1e-3, 0.1, 0.01)
+    weights = {30: 1e-3, 100: 3e-4, 1000: 1e-4, 3000: 3e-5, 10_000: 1e-5}
+    assert list(cell.variants.values()) == [weights[size] if model == "P-STN" else 0.0]
+    assert len(cell.cells(Lab(tmp_path))) == 5
+
+
+def test_the_search_has_the_authors_grid():
+    grid = [0, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1]
+    for name in ("mnist-subsets-search", "time-series-search"):
+        for each in EXPERIMENTS[name].groups:
+            assert list(each.variants.values()) == grid
+            assert list(each.variants)[1] == "w=1e-05"
+
+
+def test_calibration_has_two_weights_of_one_training(tmp_path):
+    names = [cell.variant for cell in group("calibration", "mnist100-p-stn-w=0.0003").cells(Lab(tmp_path))]
+    assert names == ["w=0.0003"] * 5 + ["w=0.0001"] * 5
+
+
+def test_rotated_mnist():
+    assert count(rotating.make_layer(probabilistic=False)) == pytest.approx(72_000, rel=0.02)
+    assert count(rotating.make_layer(probabilistic=True)) == pytest.approx(72_000, rel=0.02)
+    for name in ("rotated-stn", "rotated-p-stn"):
+        cell = group("rotated-mnist", name)
+        assert (cell.lr, cell.localizer_lr, cell.weight_decay) == (1e-3, 1.0, 1e-5)
+        assert (cell.recipe.batch_size, cell.recipe.lr_step, cell.recipe.lr_gamma, cell.recipe.samples) == (
+            64, 10, 0.1, 10,
+        )  # fmt: skip
+        assert any("40 epochs instead of 100" in sentence for sentence in cell.departures)
+    assert list(rotating.PSTN_GROUP.variants.values()) == [3e-5]
+    assert rotating.CLASSIFIER.recipe.augment is None
+
+
+def test_placed_fashion():
+    for probabilistic in (False, True):
+        assert count(placed.make_layer(probabilistic=probabilistic)) == pytest.approx(193_000, rel=0.01)
+    recipe = placed.PSTN_GROUP.recipe
+    assert (recipe.epochs, recipe.batch_size, recipe.lr_step, recipe.samples) == (600, 64, 200, 10)
+    assert (recipe.augment.canvas, recipe.augment.span) == (96, 64)
+    assert (placed.PSTN_GROUP.lr, placed.PSTN_GROUP.localizer_lr) == (1e-3, 0.1)
+    assert list(placed.PSTN_GROUP.variants.values()) == [3e-5]
+    assert (placed.CLASSIFIER.recipe.epochs, placed.CLASSIFIER.recipe.lr_step) == (100, 50)
+
+
+def test_time_series():
+    for module in (series.make_cnn(14), series.make_stn(14, 131), series.make_pstn(14, 131)):
+        assert count(module) == pytest.approx(1.2e6, rel=0.01)
+    weights = {
+        "faceall": 1e-4, "wafer": 1e-5, "uwavegesturelibraryx": 1e-3, "twopatterns": 0.0,
+        "phalangesoutlinescorrect": 1e-4,
+    }  # fmt: skip
+    for name, weight in weights.items():
+        cell = group("time-series", f"{name}-p-stn")
+        assert list(cell.variants.values()) == [weight]
+        assert (cell.recipe.epochs, cell.recipe.batch_size, cell.recipe.samples) == (200, 16, 10)
+        assert (cell.lr, cell.localizer_lr, cell.weight_decay, cell.recipe.lr_step) == (1e-3, 0.1, 0.0, None)
+    layer = series.make_pstn(14, 131).get_submodule("layer")
+    assert layer.transform.dim == 9
+    assert layer.mean_head.last.bias.tolist() == pytest.approx([1e-5] * 9)
+    assert layer.variance_head.last.bias.tolist() == [-5.0] * 9
+
+
+def test_failure_mode_has_five_depths_of_four_kinds(tmp_path):
+    names = {(g.model, g.data, next(iter(g.variants))) for g in EXPERIMENTS["failure-mode"].groups}
+    assert len(names) == 20
+    model = group("failure-mode", "rotated-p-stn-depth=3").make(Lab(tmp_path), 0)
+    assert all(p.requires_grad for p in model.parameters())
+    assert model.train_samples == 10
+
+
+def test_a_frozen_classifier_drops_units_in_training_unless_it_is_told_not_to(tmp_path):
+    lab = Lab(tmp_path, quick=True, say=lambda text: None)
+    active = rotating.make_pstn(lab, 0).train()
+    silent = rotating.make_pstn(lab, 0, dropout=False).train()
+    for model, expected in ((active, True), (silent, False)):
+        assert not any(p.requires_grad for p in model.classifier.parameters())
+        dropouts = [m.training for m in model.classifier.modules() if type(m).__name__ == "Dropout"]
+        assert dropouts == [expected]
+
+
+def test_every_experiment_says_what_it_is_and_what_it_needs():
+    for name, held in EXPERIMENTS.items():
+        assert held.name == name
+        assert held.title
+        assert held.needs

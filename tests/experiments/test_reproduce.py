@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pstn.data import MissingDataError
+from pstn.experiments import EXPERIMENTS, Lab, Shard, Stopped, choose, plan, reproduce
+from pstn.experiments.declare import Experiment, Training, same
+from pstn.experiments.execute import trained
+from pstn.experiments.mnist_subsets import subset
+from pstn.nn import mnist_cnn
+from pstn.report.results import Result, read_results
+from pstn.training import Recipe
+
+SMALL = Training("small", "CNN", "MNIST30", subset(30), same(mnist_cnn), Recipe(epochs=2, batch_size=8))
+
+
+def experiment(*groups):
+    return Experiment("small", "a small one", needs=(), groups=groups)
+
+
+def quiet(folder, **options):
+    return Lab(folder, quick=True, say=lambda text: None, **options)
+
+
+def test_shards_are_a_partition_of_the_cells(tmp_path):
+    everything = choose(["all"], EXPERIMENTS, search=True)
+    lab = Lab(tmp_path)
+    whole = [cell.path("") for piece in plan(everything, lab) for cell in piece.cells]
+    parts = [cell.path("") for i in range(1, 8) for piece in plan(everything, lab, Shard(i, 7)) for cell in piece.cells]
+    assert len(set(whole)) == len(whole)
+    assert sorted(parts) == sorted(whole)
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/", "-1/2"])
+def test_a_shard_that_is_none_is_refused(text):
+    with pytest.raises(ValueError, match="shard must be i/n"):
+        Shard.parse(text)
+
+
+def test_groups_of_an_experiment_have_names_of_their_own():
+    for held in EXPERIMENTS.values():
+        names = [group.name for group in held.groups]
+        assert len(set(names)) == len(names), held.name
+        assert held.quick is None or set(held.quick) <= set(names), held.name
+        assert {group.experiment for group in held.groups} == {held.name}
+
+
+def test_searches_run_only_when_asked_for():
+    assert not [e.name for e in choose(["all"], EXPERIMENTS) if e.name.endswith("-search")]
+    named = [e.name for e in choose(["mnist-subsets"], EXPERIMENTS, search=True)]
+    assert named == ["mnist-subsets", "mnist-subsets-search"]
+
+
+def test_an_unknown_experiment_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"one of rotated-mnist.*got 'rotate'"):
+        choose(["rotate"], EXPERIMENTS)
+
+
+def test_a_quick_run_writes_whole_results_apart_from_the_others(tmp_path):
+    assert reproduce([experiment(SMALL)], quiet(tmp_path)) == 2
+    assert read_results(tmp_path) == []
+    results = read_results(tmp_path / "quick")
+    assert [r.seed for r in results] == [0, 1]
+    for result in results:
+        assert result.quick
+        assert {"accuracy", "nll", "ece", "ece10"} <= result.metrics.keys()
+        assert result.settings["parameters"] == 28_086
+        assert "Not the paper's setting" in result.departures[0]
+        assert result.versions["torch"] == torch.__version__.split("+")[0] or result.versions["torch"]
+    assert not list(tmp_path.glob("quick/.work/small/*"))
+
+
+def test_cells_that_are_there_are_not_run_again(tmp_path):
+    lab = quiet(tmp_path)
+    reproduce([experiment(SMALL)], lab)
+    first, second = sorted(tmp_path.glob("quick/small/*.json"))
+    before = first.read_text()
+    second.unlink()
+    assert reproduce([experiment(SMALL)], lab) == 1
+    assert first.read_text() == before
+    assert second.exists()
+
+
+def test_a_broken_result_file_is_named_before_anything_runs(tmp_path):
+    broken = Result("small", "CNN", "MNIST30", 0).path(tmp_path / "quick")
+    broken.parent.mkdir(parents=True)
+    broken.write_text("{")
+    with pytest.raises(ValueError, match=r"mnist30-cnn-0\.json is not a result file"):
+        reproduce([experiment(SMALL)], quiet(tmp_path))
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_a_training_stopped_by_ctrl_c_goes_on_to_the_same_results(tmp_path, together):
+    other = replace(SMALL, data="MNIST100", task=subset(100), recipe=Recipe(epochs=1, batch_size=8))
+    groups = [experiment(SMALL, other)]
+    reproduce(groups, quiet(tmp_path / "whole"))
+    said = []
+
+    def press_once(text):
+        said.append(text)
+        if "mnist30-cnn: 2 models" in text:
+            signal.raise_signal(signal.SIGINT)
+
+    lab = quiet(tmp_path / "cut", together=together)
+    lab.say = press_once
+    with pytest.raises(Stopped):
+        reproduce(groups, lab)
+    assert read_results(lab.folder) == []
+    assert (lab.work / "small" / "mnist30-cnn.safetensors").exists()
+    lab.say = said.append
+    assert reproduce(groups, lab) == 4
+    before, after = [int(t.split(", ")[1].split()[0]) for t in said if "mnist30-cnn: 2 models" in t]
+    assert after < before
+    assert not list(lab.work.rglob("*.safetensors"))
+    for one, two in zip(read_results(tmp_path / "whole" / "quick"), read_results(lab.folder), strict=True):
+        assert one.metrics == two.metrics
+
+
+def test_a_checkpoint_of_other_settings_is_not_gone_on_with(tmp_path, monkeypatch):
+    from pstn.experiments import execute
+
+    lab, said = quiet(tmp_path), []
+    lab.say = said.append
+    path = execute._checkpoint(lab, SMALL)
+    recipe = lab.shorten(SMALL.recipe, 30)
+    monkeypatch.setattr(execute, "read_checkpoint", lambda p: ({}, {"settings": {"pairs": [["", 0]], "recipe": "x"}}))
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"")
+    assert execute._held(lab, SMALL, recipe, [("", 0)]) is None
+    assert "starting anew" in said[0]
+    assert not path.exists()
+
+
+def test_weights_that_are_kept_are_not_trained_twice(tmp_path, monkeypatch):
+    from pstn.experiments import execute
+
+    keeping = replace(SMALL, keep=True)
+    first = trained(quiet(tmp_path), keeping, 0).state_dict()
+    monkeypatch.setattr(execute, "_train", lambda *a: pytest.fail("trained again"))
+    again = trained(quiet(tmp_path), keeping, 0).state_dict()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_missing_data_is_an_early_error_that_says_where_it_goes(tmp_path, monkeypatch):
+    monkeypatch.setenv("PSTN_DATA", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("PSTN_CACHE", str(tmp_path / "nothing"))
+    lab = Lab(tmp_path, say=lambda text: pytest.fail(text))
+    with pytest.raises(MissingDataError, match="PSTN_DATA"):
+        reproduce(choose(["mnist-subsets"], EXPERIMENTS), lab)
+
+
+def test_shortened_epochs_take_their_schedule_along(tmp_path):
+    lab = Lab(tmp_path, epochs_scale=0.1)
+    declared = Recipe(epochs=600, lr_step=200)
+    taken = lab.shorten(declared, 1000)
+    assert (taken.epochs, taken.lr_step) == (60, 20)
+    assert lab.departures(declared, taken) == [
+        "Shortened: 60 epochs instead of 600, the learning rate's steps every 20 epochs."
+    ]
+    assert lab.shorten(declared, 1000, whole=True) == declared
+    with pytest.raises(ValueError, match="epochs_scale"):
+        Lab(tmp_path, epochs_scale=0)
+
+
+def test_patterns_choose_cells(tmp_path):
+    chosen = choose(["mnist-subsets", "calibration"], EXPERIMENTS)
+    names = [c.name for p in plan(chosen, Lab(tmp_path), cells=["mnist100-stn-*"]) for c in p.cells]
+    assert names == [f"mnist100-stn-{seed}" for seed in range(5)] * 2
+    only = [c.experiment for p in plan(chosen, Lab(tmp_path), cells=["calibration/*"]) for c in p.cells]
+    assert set(only) == {"calibration"}
+
+
+def test_the_module_runs_without_the_command_lines_packages(tmp_path):
+    blocked = "import sys; [sys.modules.__setitem__(n, None) for n in ('typer', 'rich', 'yaml', 'pooch', 'matplotlib')]"
+    code = (
+        f"{blocked}; sys.argv = ['x', 'mnist-subsets', '--quick', '--results', {str(tmp_path)!r}, '--device', 'cpu', "
+        "'--cells', 'mnist30-cnn-0']; import runpy; runpy.run_module('pstn.experiments', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "not the paper's setting" in done.stdout
+    (path,) = tmp_path.glob("quick/mnist-subsets/*.json")
+    assert json.loads(path.read_text())["quick"] is True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_has_a_quick_run(name, tmp_path):
+    lab = quiet(tmp_path)
+    assert reproduce(choose([name], EXPERIMENTS), lab) > 0
+    for result in read_results(lab.folder, name):
+        assert result.quick
+        assert all(math.isfinite(value) for value in result.metrics.values()), result.name
+        assert json.loads(json.dumps(result.figure, allow_nan=False)) == result.figure
+    assert reproduce(choose([name], EXPERIMENTS), lab) == 0
+
+
+def test_the_command_lists_cells_and_names_a_mistake(tmp_path):
+    from typer.testing import CliRunner
+
+    from pstn.commands import app
+
+    listed = CliRunner().invoke(
+        app, ["reproduce", "calibration", "--list", "--shard", "1/3", "--results", str(tmp_path)]
+    )
+    assert listed.exit_code == 0
+    assert listed.stdout.splitlines() == [f"to do  calibration/mnist100-cnn-{seed}" for seed in range(5)]
+    wrong = CliRunner().invoke(app, ["reproduce", "calibration", "--shard", "4/3", "--results", str(tmp_path)])
+    assert wrong.exit_code == 2
+    assert "shard must be i/n" in wrong.stderr

@@ -1,0 +1,362 @@
+"""Models in folders: they come back as they were, and nothing foreign or damaged gets in."""
+
+import copy
+import inspect
+import json
+import pickle
+import sys
+import types
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import pstn
+from pstn.nn import About, ConvClassifier, ConvLocalizer, Frozen, ModelFileError, SeriesClassifier, SeriesLocalizer
+from pstn.nn.parts import build, describe
+
+IMAGE, SERIES = (3, 20, 24), (2, 30)
+
+
+def image_pstn(transform, classifier=None, channels=3, **options):
+    layer = pstn.SpatialTransformer(transform, ConvLocalizer(channels, (20, 24), (4, 5), 3), (16, 18), **options)
+    return pstn.PSTN(layer, classifier or ConvClassifier(channels, (16, 18), 4, (4, 5), 7, 3), 2, 5)
+
+
+def series_pstn():
+    layer = pstn.SpatialTransformer(pstn.CPAB(tess=6), SeriesLocalizer(2, (4, 6), (5, 3)), hidden=8, sampling="sobol")
+    return pstn.PSTN(layer, SeriesClassifier(2, 3, (4, 6), (4, 3), 0.1), chunk_size=3)
+
+
+def reading_small():
+    layer = pstn.SpatialTransformer(pstn.Crop("log"), ConvLocalizer(1, (16, 16), (4,)), localizer_size=(16, 16))
+    return pstn.PSTN(layer, ConvClassifier(1, (40, 40), 3, (4,), 5))
+
+
+MODELS = {
+    "cnn": (pstn.nn.mnist_cnn, (1, 28, 28)),
+    "stn": (pstn.nn.mnist_stn, (1, 28, 28)),
+    "pstn": (pstn.nn.mnist_pstn, (1, 28, 28)),
+    "fill per channel": (lambda: image_pstn(pstn.Similarity("log"), fill=(0.1, -0.2, 0.3), alpha=1.5), IMAGE),
+    "border": (lambda: image_pstn(pstn.Affine(), padding_mode="border", mode="bicubic"), IMAGE),
+    "composed": (lambda: image_pstn(pstn.Compose(pstn.Rotation(), pstn.CPAB(tess=(2, 2)))), IMAGE),
+    "translation": (lambda: image_pstn(pstn.Translation(0.7), sampling="antithetic"), IMAGE),
+    "frozen": (lambda: image_pstn(pstn.Crop(), Frozen(ConvClassifier(3, (16, 18), 4, (4,), 7, 3))), IMAGE),
+    "small reading": (reading_small, (1, 40, 40)),
+    "series": (series_pstn, SERIES),
+    "series cnn": (lambda: SeriesClassifier(2, 3, (4, 6), (4, 3)), SERIES),
+}
+every_model = pytest.mark.parametrize(("make", "shape"), MODELS.values(), ids=MODELS.keys())
+
+
+def moved(model):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.01 * torch.randn_like(parameter)
+    return model.eval()
+
+
+def answers(model, x):
+    torch.manual_seed(3)
+    out = model(x)
+    return out if isinstance(out, torch.Tensor) else out.sample_log_probs
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return moved(pstn.nn.mnist_pstn()).save_pretrained(tmp_path / "model")
+
+
+def edit(folder, change):
+    config = json.loads((folder / "config.json").read_text())
+    change(config)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@every_model
+def test_a_model_comes_back_as_it_was(make, shape, tmp_path):
+    model, x = moved(make()), torch.rand(3, *shape)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.running_mean += 0.3
+    torch.manual_seed(11)
+    expected_state = torch.random.get_rng_state()
+    loaded = pstn.from_pretrained(model.save_pretrained(tmp_path))
+    assert torch.equal(torch.random.get_rng_state(), expected_state)
+    assert type(loaded) is type(model)
+    assert describe(loaded) == describe(model)
+    assert torch.equal(answers(loaded, x), answers(model, x))
+    assert [p.requires_grad for p in loaded.parameters()] == [p.requires_grad for p in model.parameters()]
+
+
+def test_what_belongs_to_a_model_travels_with_it(tmp_path):
+    names = tuple(f"clé {i}" for i in range(10))
+    about = About(names, 1, (28, 28), (0.1307,), (0.3081,), 3e-4, 7, "digits", {"accuracy": 0.9, "nll": float("nan")})
+    pstn.nn.mnist_pstn().save_pretrained(tmp_path, about=about)
+    model = pstn.PSTN.from_pretrained(tmp_path)
+    assert model.about.classes == names
+    assert model.about.metrics["accuracy"] == 0.9
+    pixels = torch.randint(0, 256, (2, 1, 28, 28), dtype=torch.uint8)
+    prepared = model.about.prepare(pixels)
+    torch.testing.assert_close(prepared, (pixels / 255 - 0.1307) / 0.3081)
+    torch.testing.assert_close(model.about.undo(prepared), pixels / 255)
+    model.save_pretrained(tmp_path / "again")
+    assert pstn.from_pretrained(tmp_path / "again").about.data == "digits"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"classes": ("a",)}, "model's 10 classes, got 1"),
+        ({"channels": 3}, "channels must be those of the model, 1, got 3"),
+        ({"size": (32, 32)}, "size must be that of the model's input"),
+        ({"classes": ("a",) * 10}, "classes must be different"),
+        ({"classes": (*"abcdefghi", "j\n")}, "can be printed"),
+        ({"std": (0.0,)}, "std must be above 0"),
+        ({"mean": (0.0, 1.0)}, "mean must hold one finite number"),
+    ],
+)
+def test_a_false_description_is_refused_before_anything_is_written(values, message, tmp_path):
+    good = {"classes": tuple("0123456789"), "channels": 1, "size": (28, 28)}
+    with pytest.raises(ValueError, match=message):
+        pstn.nn.mnist_pstn().save_pretrained(tmp_path / "out", about=About(**{**good, **values}))
+    assert not (tmp_path / "out").exists()
+
+
+def test_foreign_parts_are_refused_and_their_weights_still_travel(tmp_path):
+    def make():
+        backbone = nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 3))
+        return pstn.wrap(backbone, in_channels=1)
+
+    model = moved(make())
+    with pytest.raises(TypeError, match=r"Sequential is not a module of pstn.*state_dict.*pstn\.load_weights"):
+        model.save_pretrained(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    save_file(model.state_dict(), tmp_path / "w.safetensors")
+    other, x = make().eval(), torch.rand(2, 1, 28, 28)
+    pstn.load_weights(other, tmp_path / "w.safetensors")
+    assert torch.equal(answers(other, x), answers(model, x))
+
+
+def test_a_model_changed_after_it_was_built_is_refused(tmp_path):
+    model = pstn.nn.mnist_cnn()
+    model.head[3] = nn.Linear(52, 11)
+    with pytest.raises(ValueError, match="changed after it was built"):
+        model.save_pretrained(tmp_path)
+
+
+def test_weights_that_do_not_fit_leave_the_model_alone(tmp_path):
+    model = pstn.nn.mnist_cnn()
+    before = copy.deepcopy(model.state_dict())
+    good = {name: tensor + 1 for name, tensor in before.items()}
+    renamed = {name.replace("head.3", "head.9"): tensor for name, tensor in good.items()}
+    for bad, message in (
+        (renamed, r"head\.3\.bias is missing"),
+        ({**good, "head.3.bias": torch.zeros(11)}, r"head\.3\.bias must have shape \(10,\), got \(11,\)"),
+        ({**good, "head.3.bias": torch.full((10,), torch.nan)}, r"head\.3\.bias holds NaN"),
+        ({**good, "head.3.bias": torch.zeros(10, dtype=torch.int64)}, r"head\.3\.bias must be of torch\.float32"),
+    ):
+        save_file(bad, tmp_path / "w.safetensors")
+        with pytest.raises(ModelFileError, match=message):
+            pstn.load_weights(model, tmp_path / "w.safetensors")
+        assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+class Mine:
+    """What a pickle would run."""
+
+    def __reduce__(self):
+        return (exec, ("import pstn; pstn.taken_over = True",))
+
+
+def test_nothing_in_a_pickle_is_executed(folder):
+    (folder / "model.safetensors").write_bytes(pickle.dumps(Mine()))
+    with pytest.raises(ModelFileError, match="not a readable safetensors file"):
+        pstn.from_pretrained(folder)
+    torch.save({"head": Mine()}, folder / "model.safetensors")
+    with pytest.raises(ModelFileError, match="not a readable safetensors file"):
+        pstn.from_pretrained(folder)
+    assert not hasattr(pstn, "taken_over")
+
+
+def test_a_description_cannot_name_code_nor_ask_for_the_machines_memory(folder):
+    original = (folder / "config.json").read_text()
+    for change, message in (
+        (lambda c: c["model"].update(type="os.system"), r"model must be one of PSTN, STN.*got 'os\.system'"),
+        (lambda c: c["model"]["layer"].update(localizer={"type": "Sequential"}), "layer.localizer must be one of"),
+        (lambda c: c["model"]["layer"].update(transform={"type": "PSTN"}), "layer.transform must be one of Rotation"),
+        (lambda c: c["model"]["classifier"].update(hidden=1 << 20, classes=1 << 20), "classes must be the names"),
+        (lambda c: c["model"]["classifier"].update(hidden=1 << 20), "must have shape"),
+        (lambda c: c["model"]["classifier"].update(hidden=1 << 40), "hidden must be a whole number from 1 to 1048576"),
+        (lambda c: c["model"].update(extra=1), "model.extra is unknown in a PSTN"),
+        (lambda c: c["model"].pop("train_samples"), "model.train_samples is missing"),
+        (lambda c: c["model"]["layer"].update(transform={"type": "CPAB", "tess": [99, 99], "zero_boundary": True,
+                                                         "volume_preserving": False}), "at most 256 cells"),
+        (lambda c: c.update(format="pstn 2"), "format must be 'pstn 1', got 'pstn 2'"),
+        (lambda c: c.update(more=1), "must hold format, model, about, weights_sha256"),
+        (lambda c: c.update(weights_sha256="0"), "is not the file that config.json beside it was written with"),
+        (lambda c: c["about"].update(mean=["x"]), "mean must hold one finite number"),
+    ):  # fmt: skip
+        (folder / "config.json").write_text(original)
+        edit(folder, change)
+        with pytest.raises(ModelFileError, match=message):
+            pstn.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("text", ["", "[", "[]", "1", '{"format": NaN}', "[" * 100_000, "\x00", "null"])
+def test_a_description_that_is_not_one(folder, text):
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ModelFileError, match=r"config\.json"):
+        pstn.from_pretrained(folder)
+
+
+def test_missing_files_and_folders_are_named(folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ModelFileError, match=r"there is no folder no/where.*pip install 'pstn\[hub\]'"):
+        pstn.from_pretrained("no/where")
+    with pytest.raises(ModelFileError, match="is no folder of a model"):
+        pstn.from_pretrained(tmp_path / "none" / "at" / "all")
+    with pytest.raises(ModelFileError, match="is no folder of a model"):
+        pstn.from_pretrained(folder / "config.json")
+    with pytest.raises(ModelFileError, match="holds a PSTN, not a STN"):
+        pstn.STN.from_pretrained(folder)
+    pstn.from_pretrained(folder)  # needs no huggingface_hub
+    assert type(pstn.from_pretrained(folder.parent)) is pstn.PSTN  # the only model in there
+    pstn.nn.mnist_cnn().save_pretrained(folder.parent / "second")
+    with pytest.raises(ModelFileError, match="holds 2 models"):
+        pstn.from_pretrained(folder.parent)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelFileError, match=r"has no model\.safetensors"):
+        pstn.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory):
+    torch.manual_seed(0)
+    layer = pstn.SpatialTransformer(pstn.Similarity(), ConvLocalizer(1, (8, 8), (2,), 3))
+    folder = tmp_path_factory.mktemp("pristine")
+    pstn.PSTN(layer, ConvClassifier(1, (8, 8), 2, (2,), 3, 3)).save_pretrained(folder)
+    return folder
+
+
+def places(value, path=()):
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from places(inner, (*path, key))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+@given(data=st.data())
+def test_any_change_of_the_description_is_refused_or_harmless(pristine, data, tmp_path_factory):
+    config = json.loads((pristine / "config.json").read_text())
+    path = data.draw(st.sampled_from(list(places(config))[1:]))
+    spot = config
+    for key in path[:-1]:
+        spot = spot[key]
+    if data.draw(st.booleans()):
+        spot[path[-1]] = data.draw(JSON)
+    else:
+        del spot[path[-1]]
+    folder = tmp_path_factory.mktemp("fuzz")
+    (folder / "model.safetensors").write_bytes((pristine / "model.safetensors").read_bytes())
+    (folder / "config.json").write_text(json.dumps(config))
+    try:
+        model = pstn.from_pretrained(folder)
+    except ModelFileError:
+        return
+    model.save_pretrained(folder)
+
+
+@given(data=st.data())
+def test_any_change_of_the_weights_is_refused(pristine, data, tmp_path_factory):
+    content = bytearray((pristine / "model.safetensors").read_bytes())
+    start = data.draw(st.integers(0, len(content) - 1))
+    if data.draw(st.booleans()):
+        content[start : start + 4] = data.draw(st.binary(max_size=8))
+    else:
+        del content[start:]
+    folder = tmp_path_factory.mktemp("fuzz")
+    (folder / "config.json").write_bytes((pristine / "config.json").read_bytes())
+    (folder / "model.safetensors").write_bytes(content)
+    if bytes(content) == (pristine / "model.safetensors").read_bytes():
+        pstn.from_pretrained(folder)
+        return
+    with pytest.raises(ModelFileError):
+        pstn.from_pretrained(folder)
+
+
+def test_the_hubs_own_mixin_reads_the_folder(folder):
+    hub = pytest.importorskip("huggingface_hub")
+
+    class Theirs(nn.Module, hub.PyTorchModelHubMixin):
+        def __init__(self, model):
+            super().__init__()
+            built = build(model)
+            self.layer, self.classifier = built.layer, built.classifier
+
+    ours = pstn.from_pretrained(folder)
+    theirs = Theirs.from_pretrained(str(folder))
+    assert all(torch.equal(tensor, ours.state_dict()[name]) for name, tensor in theirs.state_dict().items())
+    assert load_file(folder / "model.safetensors").keys() == theirs.state_dict().keys()
+
+
+def test_the_hub_reads_the_model_card(tmp_path):
+    hub = pytest.importorskip("huggingface_hub")
+    names = ("a: b", '"quoted"', "---", "`tick`", "| pipe", "#", "{x}", "[y]", "é", "10")
+    about = About(names, 1, (28, 28), data="my: digits", metrics={"accuracy": 0.875})
+    folder = pstn.nn.mnist_pstn().save_pretrained(tmp_path, about=about)
+    card = hub.ModelCard.load(folder / "README.md")
+    assert card.data.library_name == "pstn"
+    assert card.data.pipeline_tag == "image-classification"
+    (result,) = card.data.eval_results
+    assert (result.metric_type, result.metric_value, result.dataset_name) == ("accuracy", 0.875, "my: digits")
+    assert "26,662" in card.text
+    assert "0.875" in card.text
+
+
+def test_push_and_pull_by_the_hubs_client(monkeypatch, tmp_path):
+    """The client is a stand-in that keeps repositories in a folder: there is no network here."""
+    real = pytest.importorskip("huggingface_hub")
+    # The real client takes what the stand-in is called with.
+    api = real.HfApi
+    inspect.signature(api.create_repo).bind(None, "me/digits", private=None, exist_ok=True)
+    inspect.signature(api.upload_folder).bind(None, repo_id="me/digits", folder_path="f", commit_message="m")
+    inspect.signature(real.hf_hub_download).bind("me/digits", "config.json", revision=None)
+
+    class HfApi:
+        def __init__(self, token=None):
+            pass
+
+        def create_repo(self, repo_id, private=None, exist_ok=False):
+            (tmp_path / repo_id).mkdir(parents=True)
+            return types.SimpleNamespace(repo_id=repo_id)
+
+        def upload_folder(self, *, repo_id, folder_path, commit_message):
+            import shutil
+
+            shutil.copytree(folder_path, tmp_path / repo_id, dirs_exist_ok=True)
+
+    def download(repo_id, file, revision=None):
+        found = tmp_path / repo_id / file
+        if not found.exists():
+            raise ConnectionError("no such repository\nand more")
+        return str(found)
+
+    stand_in = types.SimpleNamespace(HfApi=HfApi, hf_hub_download=download)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", stand_in)
+    model = moved(pstn.nn.mnist_pstn())
+    model.push_to_hub("me/digits")
+    x = torch.rand(2, 1, 28, 28)
+    assert torch.equal(answers(pstn.from_pretrained("me/digits"), x), answers(model, x))
+    with pytest.raises(ModelFileError, match=r"no folder me/other, nor .* on the Hugging Face Hub: no such repo.*$"):
+        pstn.from_pretrained("me/other")

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pstn.report.claims import check_order, view_orders, view_search
+from pstn.report.results import Result
+from pstn.report.section import make_section
+from pstn.report.study import Line, Mean, Metric, Order, Paper, Search, Study, Table
+from pstn.report.tables import view_table
+
+ACCURACY = Metric("accuracy", "accuracy (%)", scale=100, digits=2, higher_is_better=True)
+LOSS = Metric("nll", "NLL")
+A = {model: Line(model, "A", ACCURACY, paper=Paper(p)) for model, p in (("STN", "80.0 ± 1.0"), ("P-STN", "90.0 ± 1.0"))}
+B = {model: Line(model, "B", ACCURACY) for model in A}
+TABLE = Table("Ours", (*A.values(), *B.values()))
+STUDY = Study("made-up", "Made up", "A claim.", tables=(TABLE,), orders=(Order(A["P-STN"], A["STN"]),))
+SEEDS = range(5)
+
+
+def runs(model, data, values, **more):
+    return [
+        Result("made-up", model, data, seed, metrics={"accuracy": value / 100}, **more)
+        for seed, value in enumerate(values)
+    ]
+
+
+FULL = [
+    *runs("STN", "A", [79, 80, 81, 80, 80]), *runs("P-STN", "A", [89, 90, 91, 90, 90]),
+    *runs("STN", "B", [50, 51, 52, 51, 50]), *runs("P-STN", "B", [50, 51, 52, 50, 51]),
+]  # fmt: skip
+
+
+def texts(view):
+    return [[cell.text.replace("\N{NO-BREAK SPACE}", " ") for cell in row] for row in view.rows]
+
+
+def test_a_grid_shows_ours_over_the_papers_with_the_significantly_best_in_bold():
+    grid, _ = view_table(TABLE, FULL, STUDY)
+    assert grid.header == ["data", "STN", "P-STN"]
+    assert texts(grid) == [["A", "80.00 ± 0.71", "90.00 ± 0.71"], ["B", "50.80 ± 0.84", "50.80 ± 0.84"]]
+    assert [cell.strong for cell in grid.rows[0]] == [False, False, True]
+    assert not any(cell.strong for cell in grid.rows[1])
+    assert grid.rows[0][2].below.text.replace("\N{NO-BREAK SPACE}", " ") == "90.0 ± 1.0"
+    assert grid.rows[1][2].below.text == "–"
+
+
+def test_each_number_stands_beside_the_papers_with_difference_spread_p_and_verdict():
+    _, lines = view_table(TABLE, [*FULL[5:10], *runs("STN", "A", [70, 71, 72, 71, 71])], STUDY)
+    stn, pstn = texts(lines)[:2]
+    assert stn == ["A", "STN", "71.00 ± 0.71", "5", "80.0 ± 1.0", "−9.00", "no", "< 0.001", "significantly below"]
+    assert pstn == ["A", "P-STN", "90.00 ± 0.71", "5", "90.0 ± 1.0", "+0.00", "yes", "1.000", "equal"]
+    assert [row[-1].tone for row in lines.rows[:2]] == ["bad", "good"]
+
+
+def test_what_was_not_run_is_missing_and_never_zero():
+    some = [*runs("STN", "A", [79, 80, 81]), *runs("P-STN", "A", [])]
+    grid, lines = view_table(TABLE, some, STUDY)
+    assert texts(grid) == [["A", "80.00 ± 1.00 (3 of 5 runs)", "missing"], ["B", "missing", "missing"]]
+    assert texts(lines)[1][:4] == ["A", "P-STN", "missing", "0 of 5"]
+    assert texts(lines)[1][-1] == "missing"
+    assert "17 of the 20 numbers under this table are missing. `pstn reproduce made-up`" in lines.notes[0]
+    assert make_section(STUDY, some).outcome.found == 3
+
+
+def test_rows_that_cannot_be_compared_are_not_tested():
+    table = dataclasses.replace(TABLE, incomparable={"A": "other data"})
+    _, lines = view_table(table, FULL, STUDY)
+    assert texts(lines)[0][-3:] == ["", "", "not tested: other data"]
+    study = dataclasses.replace(STUDY, tables=(table,))
+    assert make_section(study, runs("P-STN", "A", [10, 10, 11, 10, 10])).outcome.worse == ()
+
+
+def test_a_mean_row_is_taken_seed_by_seed_over_the_seeds_that_all_have():
+    mean = Mean((A["STN"], B["STN"]), "Mean", Paper("65.0"))
+    assert mean.find(FULL) == pytest.approx([64.5, 65.5, 66.5, 65.5, 65.0])
+    assert mean.find([r for r in FULL if r.seed != 2 or r.data != "B"]) == pytest.approx([64.5, 65.5, 65.5, 65.0])
+    assert mean.find(FULL[:5]) == []
+
+
+def test_medians_are_shown_where_a_table_asks_for_them():
+    table = dataclasses.replace(TABLE, robust=True, bold=False)
+    grid, _ = view_table(table, runs("STN", "A", [1, 2, 3, 4, 90]), STUDY)
+    assert texts(grid)[0][1] == "3.00 ± 1.00"
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "words"),
+    [
+        ([90, 91, 92], [80, 81, 82], "holds, significantly"),
+        ([90, 91, 92], [90, 91, 91], "holds, not significantly"),
+        ([90, 91, 91], [90, 91, 92], "does not hold, not significantly reversed"),
+        ([80, 81, 82], [90, 91, 92], "does not hold: significantly reversed"),
+        ([80, 81, 82], [], "missing"),
+    ],
+)
+def test_a_claimed_order_holds_or_does_not(better, worse, words):
+    results = [*runs("P-STN", "A", better), *runs("STN", "A", worse)]
+    assert check_order(Order(A["P-STN"], A["STN"]), results).words == words
+    assert view_orders([Order(A["P-STN"], A["STN"])], results).rows[0][-1].text == words
+
+
+def test_the_lower_loss_is_ahead():
+    lower, higher = Line("P-STN", "A", LOSS), Line("STN", "A", LOSS)
+    results = [
+        Result("made-up", m, "A", s, metrics={"nll": v + 0.01 * s})
+        for m, v in (("STN", 2), ("P-STN", 1))
+        for s in SEEDS
+    ]
+    assert check_order(Order(lower, higher), results).holds
+    assert not check_order(Order(higher, lower), results).holds
+
+
+def test_a_robust_order_compares_medians():
+    results = [*runs("P-STN", "A", [90, 90, 90, 1, 1]), *runs("STN", "A", [80, 80, 80, 80, 80])]
+    assert check_order(Order(A["P-STN"], A["STN"], robust=True), results).holds
+    assert not check_order(Order(A["P-STN"], A["STN"]), results).holds
+
+
+def test_the_search_chooses_by_each_validation_score_and_says_what_it_tried():
+    metrics = (Metric("valid_nll", "NLL"), Metric("valid_accuracy", "accuracy", higher_is_better=True))
+    search = Search("made-up-search", "w", metrics, {"A": 3e-4, "B": 0.0})
+    results = [
+        Result("made-up-search", "P-STN", "A", seed, f"w={w}", metrics={"valid_nll": nll, "valid_accuracy": accuracy})
+        for w, nll, accuracy in (("0", 0.5, 0.8), ("0.0001", 0.3, 0.7), ("0.001", 0.4, 0.9)) for seed in (0, 1)
+    ]  # fmt: skip
+    assert texts(view_search(search, results)) == [
+        ["A", "0.0001", "0.001", "0.0003", "0, 0.0001, 0.001", "2"],
+        ["B", "missing", "missing", "0", "", "0"],
+    ]
+
+
+def test_variants_are_grouped_by_what_is_varied():
+    study = Study("ablations", "Ablations", "", by_variant=(ACCURACY,), variants=(("A", "P-STN", "noise=none"),))
+    results = [
+        Result("ablations", "P-STN", "A", seed, variant, metrics={"accuracy": value + 0.001 * seed})
+        for variant, value in (("noise=gaussian", 0.8), ("noise=student-t", 0.9), ("dropout=off", 0.7))
+        for seed in SEEDS
+    ]
+    noise, dropout = make_section(study, results).tables
+    assert noise.title.startswith("noise, P-STN, A")
+    assert [(row[0].text, row[-2].text == "missing", row[-2].strong) for row in noise.rows] == [
+        ("none", True, False), ("gaussian", False, False), ("student-t", False, True),
+    ]  # fmt: skip
+    assert len(dropout.rows) == 1
+
+
+def test_quick_runs_are_never_compared_with_the_paper():
+    quick = [dataclasses.replace(r, quick=True, metrics={"accuracy": 0.123}) for r in FULL]
+    section = make_section(STUDY, quick)
+    assert section.quick
+    assert section.orders is None
+    assert section.outcome.worse == ()
+    assert not any("paper" in word for view in section.tables for word in (*view.header, view.title))
+    assert not any(cell.below for view in section.tables for row in view.rows for cell in row)
+
+
+def test_beside_real_runs_quick_ones_are_set_apart():
+    quick = dataclasses.replace(FULL[0], quick=True, seed=7, metrics={"accuracy": 0.0})
+    section = make_section(STUDY, [*FULL, quick])
+    assert not section.quick
+    assert texts(section.tables[0])[0][1] == "80.00 ± 0.71"
+    assert "1 quick runs" in section.notes[0]
+
+
+def test_where_numbers_come_from_is_told_once_with_what_sets_cells_apart():
+    told = {"commit": "abc", "machine": "H200", "versions": {"torch": "2.11"}, "seconds": 90.0}
+    results = [
+        *runs("STN", "A", [80, 80], departures=["Fewer epochs."], **told),
+        *runs("P-STN", "A", [90, 90], departures=["Fewer epochs.", "One precision."], **{**told, "commit": "def"}),
+    ]
+    section = make_section(STUDY, results)
+    assert section.departures == ["Fewer epochs.", "One precision. (P-STN)"]
+    assert dict(section.origin) == {
+        "cells": "4", "seeds": "0, 1", "time, all cells": "6 min", "machines": "H200",
+        "commits": "abc (2 cells), def (2 cells)", "versions": "torch 2.11",
+    }  # fmt: skip
+
+
+def test_cells_that_no_table_shows_are_named():
+    section = make_section(STUDY, [*FULL, Result("made-up", "CNN", "C", 0, metrics={"accuracy": 0.5})])
+    assert section.notes == ["In no table: CNN C (1)."]

@@ -1,0 +1,216 @@
+"""Exported models give the answers of the model itself, in onnxruntime and as programs of torch.export."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import pstn
+from pstn.export import export_onnx, export_program
+from pstn.nn import About, ConvClassifier, ConvLocalizer, SeriesClassifier, SeriesLocalizer
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "serve_onnx.py"
+SAMPLES = 3
+
+
+def finished(model, about):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+    model.about = about
+    return model.eval()
+
+
+def small_pstn():
+    torch.manual_seed(0)
+    layer = pstn.SpatialTransformer(pstn.Similarity(), ConvLocalizer(3, (12, 10), (3,), 3), fill=(0.1, 0.2, 0.3))
+    about = About(("cat", "dog"), 3, (12, 10), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+    return finished(pstn.PSTN(layer, ConvClassifier(3, (12, 10), 2, (3,), 4, 3)), about)
+
+
+def series_pstn():
+    torch.manual_seed(0)
+    layer = pstn.SpatialTransformer(pstn.CPAB(tess=4), SeriesLocalizer(2, (3, 4), (5, 3)), size=(20,))
+    return finished(pstn.PSTN(layer, SeriesClassifier(2, 3, (3, 4), (4, 3))), About(tuple("abc"), 2, (20,)))
+
+
+def expected(model, x, noise=None):
+    """The outputs by name, from the model itself."""
+    with torch.no_grad():
+        if not isinstance(model, pstn.nn.TransformerClassifier):
+            log_probs = model(x).log_softmax(-1)
+            return {"probabilities": log_probs.exp(), "entropy": pstn.entropy(log_probs)}
+        if noise is None:  # uniform noise of 0.5 is the mean
+            p = model(x, noise=torch.full((1, len(x), model.layer.transform.dim), 0.5))
+        else:
+            p = model(x, noise=noise)
+    boxes = model.layer.transform.corners(p.theta, aspect=tuple(x.shape[2:])[::-1])
+    out = {"probabilities": p.probs, "entropy": p.entropy, "theta": p.theta, "boxes": boxes}
+    return out if noise is None else {**out, "mutual_information": p.mutual_information}
+
+
+def inputs(model, batch, samples):
+    about = model.about
+    x = about.prepare(torch.rand(batch, about.channels, *about.size))
+    return (x,) if samples is None else (x, torch.rand(samples, batch, model.layer.transform.dim))
+
+
+def check_onnx(model, path, samples):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(path)
+    names = [output.name for output in session.get_outputs()]
+    for batch in (1, 2, 7):
+        given = inputs(model, batch, samples)
+        feed = {i.name: value.numpy() for i, value in zip(session.get_inputs(), given, strict=True)}
+        answers = dict(zip(names, session.run(None, feed), strict=True))
+        wanted = expected(model, *given)
+        assert answers.keys() == wanted.keys()
+        for name, value in wanted.items():
+            torch.testing.assert_close(torch.from_numpy(answers[name]), value, rtol=1e-4, atol=1e-5)
+
+
+# Exporting takes seconds: of each kind of file one way is tested every time, the other with the slow tests.
+slow = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    model = small_pstn()
+    return model, export_onnx(model, tmp_path_factory.mktemp("exported") / "model.onnx", samples=SAMPLES)
+
+
+def test_onnx_gives_the_models_answers_for_any_batch_and_the_same_noise(exported):
+    check_onnx(*exported, SAMPLES)
+
+
+@slow
+def test_onnx_of_the_mean_gives_the_models_answers_for_any_batch(tmp_path):
+    model = small_pstn()
+    check_onnx(model, export_onnx(model, tmp_path / "model.onnx"), None)
+
+
+def test_onnx_says_what_its_classes_are_and_how_to_prepare_its_input(exported):
+    onnx = pytest.importorskip("onnx")
+    props = {p.key: json.loads(p.value) for p in onnx.load(exported[1]).metadata_props}
+    assert props["classes"] == ["cat", "dog"]
+    assert (props["mean"], props["std"]) == ([0.5, 0.4, 0.3], [0.2, 0.3, 0.4])
+    assert (props["channels"], props["size"], props["samples"], props["theta_dim"]) == (3, [12, 10], SAMPLES, 4)
+
+
+@pytest.mark.parametrize("samples", [None, pytest.param(SAMPLES, marks=slow)])
+def test_a_program_gives_the_models_answers_for_any_batch(samples, tmp_path):
+    model = small_pstn()
+    files = {"about.json": ""}
+    path = export_program(model, tmp_path / "model.pt2", samples=samples)
+    program = torch.export.load(path, extra_files=files).module()
+    for batch in (1, 2, 7):
+        given = inputs(model, batch, samples)
+        wanted = tuple(expected(model, *given).values())
+        torch.testing.assert_close(program(*given), wanted, rtol=1e-4, atol=1e-5)
+    assert json.loads(json.loads(files["about.json"])["classes"]) == ["cat", "dog"]
+
+
+OTHERS = {
+    "stn": (lambda: finished(pstn.nn.mnist_stn(), About(tuple("0123456789"), 1, (28, 28))), None),
+    "cnn": (lambda: finished(pstn.nn.mnist_cnn(), About(tuple("0123456789"), 1, (28, 28))), None),
+    "series": (series_pstn, SAMPLES),
+    "series mean": (series_pstn, None),
+}
+
+
+@slow
+@pytest.mark.parametrize(("make", "samples"), OTHERS.values(), ids=OTHERS.keys())
+def test_every_kind_of_model_exports(make, samples, tmp_path):
+    model = make()
+    check_onnx(model, export_onnx(model, tmp_path / "m.onnx", samples=samples), samples)
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="samples must be left out for a STN"):
+        export_onnx(OTHERS["stn"][0](), tmp_path / "m.onnx", samples=3)
+    with pytest.raises(ValueError, match="does not say what input it takes"):
+        export_program(pstn.nn.mnist_pstn(), tmp_path / "m.pt2")
+    with pytest.raises(ValueError, match="samples must be at least 1"):
+        export_onnx(small_pstn(), tmp_path / "m.onnx", samples=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory):
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 10, 3), dtype=np.uint8)
+    path = tmp_path_factory.mktemp("image") / "image.png"
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+def serve(*arguments, **options):
+    """The example, in a process in which torch cannot be imported."""
+    code = (
+        "import runpy, sys; sys.modules['torch'] = None; sys.argv[1:] = {!r}; runpy.run_path({!r}, run_name='__main__')"
+    )
+    command = [sys.executable, "-c", code.format(list(map(str, arguments)), str(EXAMPLE))]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_the_example_serves_without_torch(exported, image):
+    model, path = exported
+    x = model.about.prepare(torch.from_numpy(np.asarray(Image.open(image)).copy()).movedim(-1, 0)[None])
+    noise = np.random.default_rng(0).random((SAMPLES, 1, 4), np.float32)
+    wanted = expected(model, x, torch.from_numpy(noise))
+    said, errors = serve(path, image).communicate(timeout=120)
+    assert errors == ""
+    answer = json.loads(said)
+    assert answer["label"] == model.about.classes[int(wanted["probabilities"].argmax())]
+    assert answer["probability"] == pytest.approx(float(wanted["probabilities"].max()), abs=1e-4)
+    assert answer["entropy"] == pytest.approx(float(wanted["entropy"]), abs=1e-4)
+
+
+def free_port():
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def post(port, content, patience=60.0):
+    begun = time.monotonic()
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}", content, timeout=30) as reply:
+                return reply.status, json.loads(reply.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())
+        except urllib.error.URLError:
+            if time.monotonic() - begun > patience:
+                raise
+            time.sleep(0.1)
+
+
+def test_the_example_answers_over_http_and_survives_rubbish(exported, image):
+    port = free_port()
+    server = serve(exported[1], port)
+    try:
+        status, answer = post(port, image.read_bytes())
+        assert (status, answer["label"] in ("cat", "dog")) == (200, True)
+        assert post(port, b"no image")[0] == 400
+        assert post(port, image.read_bytes()) == (200, answer)
+    finally:
+        server.terminate()
+        server.communicate()
+
+
+def test_the_example_stays_short():
+    lines = EXAMPLE.read_text().split('"""')[2]
+    assert "torch" not in lines
+    assert len(re.findall(r"^\s*\S", lines, flags=re.MULTILINE)) < 45

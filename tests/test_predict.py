@@ -1,0 +1,194 @@
+"""Predictions for files: the same answers as the model's own, where it looked, and little memory."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import pstn
+import pstn.data
+from pstn import predict as room
+from pstn.commands import app
+from pstn.nn import About
+from pstn.predict import predict_files
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def trained_a_little():
+    torch.manual_seed(0)
+    model = pstn.nn.mnist_pstn(fill=(0 - 0.1307) / 0.3081)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.03 * torch.randn_like(parameter)
+    return model
+
+
+ABOUT = About(tuple("0123456789"), 1, (28, 28), (0.1307,), (0.3081,), data="digits")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return trained_a_little().save_pretrained(tmp_path_factory.mktemp("model"), about=ABOUT)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    root = tmp_path_factory.mktemp("images")
+    digits = pstn.data.load_digits("test")
+    (root / "inner").mkdir()
+    for i in range(7):
+        pixels = (digits.x[i, 0] * 255).byte().numpy()
+        Image.fromarray(pixels).save(root / ("inner" if i > 4 else "") / f"{i}.png")
+    (root / "notes.txt").write_text("not an image")
+    return root
+
+
+def test_answers_are_the_models_own(folder, images):
+    model = pstn.from_pretrained(folder)
+    answers = list(predict_files(model, [images], samples=4, seed=3, batch_size=3))
+    assert [answer.input.rsplit("/", 1)[1] for answer in answers] == [f"{i}.png" for i in range(7)]
+    x = ABOUT.prepare(pstn.data.load_digits("test").x[:7])
+    noise = pstn.draw_noise(4, (1, 4), generator=torch.Generator().manual_seed(3)).expand(4, 7, 4)
+    with torch.no_grad():
+        p = model(x, noise=noise)
+    torch.testing.assert_close(torch.tensor([a.probabilities for a in answers]), p.probs, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.tensor([a.entropy for a in answers]), p.entropy, rtol=1e-4, atol=1e-5)
+    mine = torch.tensor([a.mutual_information for a in answers])
+    torch.testing.assert_close(mine, p.mutual_information, rtol=1e-3, atol=1e-5)
+    assert [a.label for a in answers] == [str(k) for k in p.log_probs.argmax(-1).tolist()]
+
+
+def test_the_box_is_in_pixels_of_the_file(folder, tmp_path):
+    """The corners of the output, mapped by hand: scale and shift by what theta says, then from [-1, 1] to pixels."""
+    model = pstn.from_pretrained(folder)
+    with torch.no_grad():
+        model.layer.mean_head.last.weight.zero_()
+        model.layer.mean_head.last.bias.copy_(torch.tensor([0.0, 0.5, 0.25, -0.25]))
+    Image.new("L", (200, 100)).save(tmp_path / "wide.png")
+    [answer] = predict_files(model, [tmp_path / "wide.png"])
+    by_hand = [[(sx * 0.5 + 0.25 + 1) / 2 * 200, (sy * 0.5 - 0.25 + 1) / 2 * 100]
+               for sx, sy in ((-1, -1), (1, -1), (1, 1), (-1, 1))]  # fmt: skip
+    np.testing.assert_allclose(answer.box, by_hand, atol=1e-3)
+
+
+def test_an_answer_does_not_depend_on_its_neighbours(folder, images):
+    model = pstn.from_pretrained(folder)
+    together = list(predict_files(model, [images]))
+    alone = [answer for i in range(5) for answer in predict_files(model, [images / f"{i}.png"])]
+    for a, b in zip(together[:5], alone, strict=True):
+        np.testing.assert_allclose(a.probabilities, b.probabilities, rtol=1e-4, atol=1e-6)
+
+
+def test_a_cnn_looks_nowhere(tmp_path, images):
+    pstn.nn.mnist_cnn().save_pretrained(tmp_path, about=ABOUT)
+    [answer] = predict_files(pstn.from_pretrained(tmp_path), [images / "0.png"])
+    assert (answer.box, answer.mutual_information) == (None, 0.0)
+    table = list(csv.DictReader(io.StringIO(run("predict", tmp_path, images / "0.png").stdout)))
+    assert table[0]["x1"] == ""
+
+
+def test_files_are_read_as_they_are_needed(folder, tmp_path, monkeypatch):
+    for i in range(40):
+        Image.new("L", (28, 28), i).save(tmp_path / f"{i:02d}.png")
+    read = []
+    real = room.read_image
+    monkeypatch.setattr(room, "read_image", lambda path, *rest: read.append(path) or real(path, *rest))
+    answers = predict_files(pstn.from_pretrained(folder), [tmp_path], batch_size=5)
+    next(answers)
+    assert len(read) <= 10
+    assert len(list(answers)) == 39
+
+
+def test_csv_and_json_say_the_same(folder, images, tmp_path):
+    table = list(csv.DictReader(io.StringIO(run("predict", folder, images, "--samples", 3).stdout)))
+    lines = [json.loads(line) for line in run("predict", folder, images, "--samples", 3, "--json").stdout.splitlines()]
+    assert len(table) == len(lines) == 7
+    for row, line in zip(table, lines, strict=True):
+        assert (row["input"], row["label"]) == (line["input"], line["label"])
+        assert float(row["p(3)"]) == pytest.approx(line["probabilities"]["3"], rel=1e-4)
+        assert float(row["probability"]) == pytest.approx(max(line["probabilities"].values()), rel=1e-4)
+        assert float(row["y3"]) == pytest.approx(line["box"][2][1], abs=0.01)
+        assert sum(line["probabilities"].values()) == pytest.approx(1, abs=1e-4)
+    done = run("predict", folder, images, "--out", tmp_path / "new" / "answers.csv", "--samples", 3)
+    assert done.exit_code == 0
+    assert list(csv.DictReader(io.StringIO((tmp_path / "new" / "answers.csv").read_text()))) == table
+
+
+def test_show_draws_a_picture(folder, images, tmp_path):
+    done = run("show", folder, images / "0.png", images / "1.png", "--out", tmp_path / "looks.png", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output) == {"written": str(tmp_path / "looks.png"), "inputs": 2}
+    with Image.open(tmp_path / "looks.png") as picture:
+        assert picture.width > 400
+
+
+def test_evaluate_finds_classes_by_name_and_prepares_images(folder, images, tmp_path):
+    """Digits in folders named by class, larger and in colour: the score is that of the same digits as tensors."""
+    digits = pstn.data.load_digits("test")
+    for i in range(60):
+        place = tmp_path / "data" / "test" / str(int(digits.y[i]))
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = (digits.x[i, 0] * 255).byte().numpy()
+        Image.fromarray(pixels).convert("RGB").save(place / f"{i}.png")
+    (tmp_path / "data" / "test").rename(tmp_path / "data" / "train")
+    import shutil
+
+    shutil.copytree(tmp_path / "data" / "train", tmp_path / "data" / "test")
+    found = run("evaluate", folder, tmp_path / "data", "--samples", 2, "--json")
+    assert found.exit_code == 0, found.output
+    from pstn.training.population import score_models
+
+    x = ABOUT.prepare(digits.x[:60])
+    order = sorted(range(60), key=lambda i: (str(int(digits.y[i])), f"{i}.png"))
+    wanted = score_models([pstn.from_pretrained(folder)], x[order], digits.y[:60][order], samples=2, seeds=[0])
+    assert json.loads(found.output)["nll"] == pytest.approx(wanted["nll"], rel=1e-4)
+
+
+def flow(data, out, *options):
+    done = run("train", data, "--out", out, "--epochs", 1, "--json", *options)
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    assert said["models"] == [str(out / "model-0")]
+    return pstn.from_pretrained(out)
+
+
+def test_train_means_one_thing_for_a_name_a_folder_and_a_file(tmp_path, images):
+    by_name = flow("digits", tmp_path / "name", "--train-size", 16, "--model", "cnn")
+    assert by_name.about.mean == (0.1307,)
+    assert by_name.about.classes == tuple("0123456789")
+    digits = pstn.data.load_digits("test")
+    for i in range(40):
+        place = tmp_path / "photos" / ("even" if digits.y[i] % 2 == 0 else "odd")
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((digits.x[i, 0] * 255).byte().numpy()).resize((40 + i, 44)).save(place / f"{i}.png")
+    by_folder = flow(tmp_path / "photos", tmp_path / "folder", "--size", 20)
+    assert (by_folder.about.classes, by_folder.about.size) == (("even", "odd"), (20, 20))
+    generator = np.random.default_rng(0)
+    rows = [",".join([("up", "down")[i % 2], *map(str, generator.normal(size=24))]) for i in range(24)]
+    (tmp_path / "series.csv").write_text("\n".join(rows))
+    by_file = flow(tmp_path / "series.csv", tmp_path / "file", "--test-samples", 2)
+    assert (by_file.about.classes, by_file.about.size) == (("down", "up"), (24,))
+    assert type(by_file.layer.transform) is pstn.CPAB
+    for out, given in (("name", images / "0.png"), ("folder", images), ("file", tmp_path / "series.csv")):
+        lines = run("predict", tmp_path / out, given, "--json").stdout.splitlines()
+        assert len(lines) == {"name": 1, "folder": 7, "file": 24}[out]
+    unlabelled = tmp_path / "values.csv"
+    unlabelled.write_text("\n".join(row.partition(",")[2] for row in rows))
+    with_labels, without = (
+        [
+            json.loads(line)["probabilities"]
+            for line in run("predict", tmp_path / "file", p, "--json").stdout.splitlines()
+        ]
+        for p in (tmp_path / "series.csv", unlabelled)
+    )
+    assert with_labels == without
+    assert run("evaluate", tmp_path / "folder", "--json").exit_code == 0
+    assert run("show", tmp_path / "file", unlabelled, "--out", tmp_path / "s.png").exit_code == 0
