@@ -14,7 +14,6 @@ project_copyright = "Apache-2.0; the shipped data have their own terms"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_static"]
-suppress_warnings = ["config.cache"]
 
 html_theme = "furo"
 html_title = "pstn"
@@ -37,6 +36,7 @@ autodoc_class_signature = "mixed"
 napoleon_custom_sections = ["Convention"]
 napoleon_include_init_with_doc = False
 napoleon_use_rtype = False
+napoleon_use_ivar = True
 # A single backtick is code, in docstrings as on pages, and a link where it is a public name.
 default_role = "py:obj"
 smartquotes = False

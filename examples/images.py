@@ -1,6 +1,6 @@
 """Images of your own: a classifier from a few hundred of them, that says where it looked and when it is not sure.
 
-    python examples/images.py                      # 300 shipped digits, about two minutes on two cores
+    python examples/images.py                      # 300 shipped digits, two minutes of processor time
     python examples/images.py --data my/folder     # a folder with one folder of images per class
     python examples/images.py --quick              # seconds, to see that it runs
 

@@ -1,6 +1,6 @@
 """Time series that are out of step: a CNN and a P-STN with learned time warps, on 67 days of power demand.
 
-    python examples/series.py            # about a minute on two cores
+    python examples/series.py            # half a minute of processor time
     python examples/series.py --quick    # seconds, to see that it runs
 
 The data ship with the package: 24 hourly values of a day's electricity demand in Italy; the question is whether the day

@@ -1,6 +1,6 @@
 """A classifier that you have, made robust without retraining it: before and after, on rotated and on shifted digits.
 
-    python examples/wrap_digits.py            # about two minutes on two cores
+    python examples/wrap_digits.py            # two minutes of processor time
     python examples/wrap_digits.py --quick    # seconds, to see that it runs
 
 A CNN is trained on upright digits and frozen: it stands for the classifier that somebody already has. Then it is tested

