@@ -1,0 +1,55 @@
+"""`pstn app`: mistakes are one line and exit code 2."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from pstn.commands import app
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("PSTN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["app", *arguments])
+
+
+def test_help_says_where_it_listens():
+    assert "127.0.0.1" in run("--help").output
+
+
+def test_a_port_in_use_is_said_before_anything_is_trained():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = run("--port", str(port))
+    assert result.exit_code == 2
+    assert f"port {port}" in result.output
+    assert "--port" in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "no.such.host.invalid"])
+def test_an_address_of_another_machine_is_refused(host):
+    result = run("--host", host)
+    assert result.exit_code == 2
+    assert host in result.output
+
+
+def test_a_folder_without_models_is_refused():
+    result = run("--models", "nowhere")
+    assert result.exit_code == 2
+    assert "nowhere must hold the folders cnn, stn and pstn" in result.output
+
+
+def test_without_gradio_it_says_what_to_install():
+    code = "import sys; sys.modules['gradio'] = None; sys.argv = ['pstn', 'app', '--port', '17861']\n"
+    code += "from pstn.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "pip install 'pstn[app]'" in done.stderr
