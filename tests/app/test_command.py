@@ -1,12 +1,12 @@
 """`pstn app`: mistakes are one line and exit code 2."""
 
 import socket
-import subprocess
 import sys
 
 import pytest
 from typer.testing import CliRunner
 
+from pstn.cli import main
 from pstn.commands import app
 
 
@@ -47,9 +47,11 @@ def test_a_folder_without_models_is_refused():
     assert "nowhere must hold the folders cnn, stn and pstn" in result.output
 
 
-def test_without_gradio_it_says_what_to_install():
-    code = "import sys; sys.modules['gradio'] = None; sys.argv = ['pstn', 'app', '--port', '17861']\n"
-    code += "from pstn.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "pip install 'pstn[app]'" in done.stderr
+def test_without_gradio_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    monkeypatch.delitem(sys.modules, "pstn.app.page", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = str(taken.getsockname()[1])
+    monkeypatch.setattr(sys, "argv", ["pstn", "app", "--port", free])
+    with pytest.raises(SystemExit, match=r"pip install 'pstn\[app\]'"):
+        main()
