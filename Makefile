@@ -36,8 +36,11 @@ demo: $(VENV)/.demo  ## Train CNN, STN and P-STN on 100 digits, compare them, dr
 example-%: $(VENV)/.examples
 	@$(BIN)/python examples/$*.py $(ARGS)
 
+# One process per core, one thread each: networks this small lose more to handing work between threads than they gain.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
+
 test: $(VENV)/.dev  ## Run the tests, without the slow ones.
-	@$(BIN)/python -m pytest -q
+	@$(PYTEST)
 
 lint: $(VENV)/.dev  ## Check style, types and which module may import which.
 	@$(BIN)/ruff check .
@@ -50,7 +53,7 @@ docs: $(VENV)/.dev  ## Build the site into site/, warnings as errors, without a 
 	@echo "The documentation: site/index.html"
 
 slow: $(VENV)/.dev  ## Run the slow tests.
-	@$(BIN)/python -m pytest -q -m slow --durations=10
+	@$(PYTEST) -m slow --durations=10
 
 build: $(VENV)/.dev  ## Build the wheel, install it in an empty environment, and use it there.
 	@rm -rf dist .make
