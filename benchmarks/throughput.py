@@ -23,7 +23,7 @@ import pstn
 from recording import Stopwatch, write
 
 SAMPLES, SEED = 10, 0
-ROUNDS = {10: 100, 100: 60, 1000: 8}  # by the number of inputs
+ROUNDS = {10: 60, 100: 40, 1000: 5}  # by the number of inputs
 
 
 def measure(batch: int, clock: Callable[[], float]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 from sklearn.ensemble import BaggingClassifier, VotingClassifier
 from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
@@ -57,7 +58,7 @@ def all_checks():
         for one, check in estimator_checks_generator(estimator):
             quick = name_of(check) in _QUICK and isinstance(estimator, pstn.PSTNClassifier)
             # The quick ones ask for no accuracy.
-            one = one.set_params(epochs=1) if quick else one
+            one = clone(one).set_params(epochs=1) if quick else one
             yield pytest.param(
                 one, check, marks=[] if quick else [pytest.mark.slow], id=f"{type(estimator).__name__}-{name_of(check)}"
             )

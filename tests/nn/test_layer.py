@@ -265,3 +265,11 @@ def test_a_localizer_that_does_not_look_gives_every_input_the_same_posterior():
     assert (q.loc != pstn.Similarity().identity()).any()
     assert (q.loc == q.loc[:1]).all()
     assert (q.beta == q.beta[:1]).all()
+
+
+@pytest.mark.parametrize("transform", [pstn.Similarity(), pstn.Affine(), pstn.Crop()], ids=repr)
+def test_the_warp_reads_the_coordinates_of_all_samples_where_they_are(transform):
+    layer = pstn.SpatialTransformer(transform, pstn.nn.ConvLocalizer(1, (12, 12), (2,)))
+    theta = torch.randn(3, 5, transform.dim)
+    grid = layer.grid(theta.transpose(0, 1), (12, 12))
+    assert grid.reshape(5, 3 * 12, 12, 2).data_ptr() == grid.data_ptr()

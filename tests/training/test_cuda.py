@@ -1,7 +1,10 @@
 """The trainer on a GPU: the same steps as on the CPU, stacked and alone."""
 
+import copy
+
 import pytest
 import torch
+from torch import nn
 
 import pstn
 from pstn.training import Population, Recipe, make_members
@@ -25,3 +28,25 @@ def test_graphs_take_the_steps_of_the_cpu(groups, conv):
     expected = train(models, "cpu", groups=1)
     found = train(models, "cuda", groups=groups, conv=conv)
     assert float((found - expected).abs().max()) < 2e-5
+
+
+def test_stacks_whose_frozen_parts_differ_do_not_share_a_program():
+    classifiers = [pstn.nn.mnist_cnn() for _ in range(3)]
+    # The first two have one classifier, held once; the other two one each.
+    models = [pstn.wrap(copy.deepcopy(classifiers[k]), in_channels=1) for k in (0, 0, 1, 2)]
+    expected = train(models, "cpu", groups=1)
+    found = train(models, "cuda", groups=2)
+    assert float((found - expected).abs().max()) < 2e-5
+
+
+def test_hidden_randomness_is_refused_on_the_device_too():
+    class Drops(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Linear(784, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(nn.functional.dropout(x.flatten(1), 0.5, self.training))
+
+    with pytest.raises(ValueError, match="draws random numbers by itself"):
+        train([Drops()], "cuda")

@@ -146,6 +146,18 @@ def test_train_writes_a_whole_run_and_evaluate_agrees(data, tmp_path):
     assert json.loads((tmp_path / "run" / "results.json").read_text())["history"][-1]["epoch"] == 3
 
 
+def test_evaluate_refuses_data_of_another_shape(data, tmp_path):
+    import numpy as np
+
+    train(small(data, tmp_path / "run", epochs=1), say=lambda _: None)
+    for shape, classes in (((6, 20, 20, 1), 3), ((6, 16, 16, 1), 5)):
+        x, y = np.random.default_rng(0).random(shape, np.float32), np.arange(6) % classes
+        np.savez(tmp_path / "other.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+        found = run_command("evaluate", tmp_path / "run", "--data", tmp_path / "other.npz")
+        assert found.exit_code == 2
+        assert "inputs of shape (1, 16, 16) in at most 3 classes" in found.output.replace("\n", " ")
+
+
 def test_evaluate_agrees_after_early_stopping(data, tmp_path):
     settings = small(data, tmp_path / "run", epochs=12, lr=[0.01], valid_fraction=0.25, patience=11)
     outcome = train(settings, say=lambda _: None)

@@ -238,6 +238,18 @@ def test_wild_theta_in_the_plane_is_harmless():
     assert torch.isfinite(theta.grad).all()
 
 
+@pytest.mark.parametrize("transform", FAMILIES, ids=named)
+def test_nan_stays_nan(transform):
+    """A theta or a point that is NaN, as from a family applied before, gives NaN there and leaves the rest alone."""
+    theta, points = draw(transform, 0.3, 0, count=2), scatter(transform, 5, 1)
+    expected = transform.apply(theta, points)
+    theta[0, 0], points[2] = math.nan, math.nan
+    moved = transform.apply(theta, points)
+    assert moved[0].isnan().any()
+    assert moved[1, 2].isnan().all()
+    assert torch.equal(moved[1, [0, 1, 3, 4]], expected[1, [0, 1, 3, 4]])
+
+
 def test_one_warp_for_all_channels():
     """A multivariate series: one grid, every channel read through it."""
     transform = CPAB(tess=10)

@@ -1,4 +1,4 @@
-"""CPAB where torch transforms programs: vmap, grad, autocast, compile, export, ONNX, training."""
+"""CPAB where torch transforms programs: vmap, grad, autocast, compile, export, ONNX."""
 
 import pytest
 import torch
@@ -121,51 +121,6 @@ def test_onnx(tmp_path):
     session = runtime.InferenceSession(tmp_path / "grid.onnx", providers=["CPUExecutionProvider"])
     (grid,) = session.run(None, {session.get_inputs()[0].name: theta.numpy()})
     assert torch.allclose(torch.from_numpy(grid), transform.grid(theta, 20), atol=1e-5)
-
-
-def learn(forward, steps=60):
-    """A localizer that learns to undo a fixed warp of a series, by gradient descent through the grid."""
-    torch.manual_seed(0)
-    transform, axis = CPAB(tess=10), torch.linspace(-1, 1, 64)
-    truth = torch.randn(9) * 0.4
-    source = torch.sin(4 * axis) + 0.5 * torch.cos(9 * axis)
-
-    def read(grid):
-        flat = torch.stack([grid[..., 0], torch.zeros_like(grid[..., 0])], dim=-1)[None, None]
-        return torch.nn.functional.grid_sample(
-            source[None, None, None], flat, align_corners=False, padding_mode="border"
-        )
-
-    target = read(transform.grid(truth, 64)).detach()
-    theta = torch.zeros(9, requires_grad=True)
-    optimiser = torch.optim.Adam([theta], lr=0.05)
-    losses = []
-    for _ in range(steps):
-        loss = (read(forward(transform, theta)) - target).square().mean()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.item())
-    return losses
-
-
-def plain(transform, theta):
-    return transform.grid(theta, 64)
-
-
-def autocast(transform, theta):
-    with torch.autocast("cpu", torch.bfloat16):
-        return transform.grid(theta, 64)
-
-
-def mapped(transform, theta):
-    return vmap(lambda t: transform.grid(t, 64))(theta[None])[0]
-
-
-@pytest.mark.parametrize("forward", [plain, autocast, mapped])
-def test_training_through_the_warp(forward):
-    losses = learn(forward)
-    assert losses[-1] < losses[0] / 20
 
 
 def test_by_name():

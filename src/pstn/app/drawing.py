@@ -106,11 +106,12 @@ def _frames(trio: Trio, look: Look) -> str:
     height, width = size = tuple(look.shown.shape[1:])
     outlines = "".join(_frame(box, "ours") for box in boxes(trio.pstn, look.theta, size).tolist())
     outlines += _frame(boxes(trio.stn, look.stn_theta, size)[0].tolist(), "theirs")
-    around = 0.3 * max(size)
-    view = f"{-around:g} {-around:g} {width + 2 * around:g} {height + 2 * around:g}"
+    around = 0.38 * max(size)
+    # Whole numbers are the middles of pixels: the picture begins half a pixel before 0.
+    view = f"{-around - 0.5:g} {-around - 0.5:g} {width + 2 * around:g} {height + 2 * around:g}"
     return (
         f"<svg class='frames' viewBox='{view}' role='img' aria-label='The digit, with the frames looked at'>"
-        f"<image href='{_picture(look.shown)}' width='{width}' height='{height}'/>{outlines}</svg>"
+        f"<image x='-0.5' y='-0.5' href='{_picture(look.shown)}' width='{width}' height='{height}'/>{outlines}</svg>"
     )
 
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast, final
+from typing import Any, NamedTuple, final
 
 import pstn
 from pstn.app.inputs import SIDE
 from pstn.app.looks import Trio
 from pstn.data import cache_folder, load_italy_power_demand
 from pstn.demo import DEMO_MODELS, DemoData, DemoModel, demo_about, demo_data, evaluate, train
-from pstn.nn import PSTN, STN, About, ModelFileError, SeriesClassifier, SeriesLocalizer, Shareable, SpatialTransformer
+from pstn.nn import (
+    PSTN,
+    STN,
+    About,
+    ConvClassifier,
+    ModelFileError,
+    SeriesClassifier,
+    SeriesLocalizer,
+    SpatialTransformer,
+)
 from pstn.transforms import CPAB
 
 __all__ = ["SEASONS", "SERIES_MODELS", "Plan", "Workshop", "load_trio", "plan_digits", "plan_series", "season_data"]
@@ -89,16 +98,17 @@ def load_trio(folder: Path, size: tuple[int, ...]) -> Trio:
         # from_pretrained would ask the Hub for what is not here, and this page asks nobody.
         if not (folder / name).is_dir():
             raise ModelFileError(f"{folder} must hold the folders cnn, stn and pstn, as `pstn demo` writes them")
-    found: dict[str, Shareable] = {name: pstn.from_pretrained(folder / name) for name in DEMO_MODELS}
-    for name, kind in (("stn", STN), ("pstn", PSTN)):
-        if not isinstance(found[name], kind):
-            raise ModelFileError(f"{folder / name} holds a {type(found[name]).__name__}, not a {kind.__name__}")
-    classes = {model.about.classes for model in found.values() if model.about}
-    shapes = {(model.about.channels, model.about.size) for model in found.values() if model.about}
+    found: dict[str, Any] = {name: pstn.from_pretrained(folder / name) for name in DEMO_MODELS}
+    kinds: dict[str, Any] = {"cnn": (ConvClassifier, SeriesClassifier), "stn": STN, "pstn": PSTN}
+    for name, model in found.items():
+        if not isinstance(model, kinds[name]):
+            raise ModelFileError(f"{folder / name} must hold what its name says, not a {type(model).__name__}")
+    classes = {model.about.classes for model in found.values()}
+    shapes = {(model.about.channels, model.about.size) for model in found.values()}
     if len(classes) > 1 or shapes != {(1, size)}:
         wanted = " × ".join(map(str, size))
         raise ModelFileError(f"{folder} must hold three models of the same classes, for grey input of {wanted}")
-    return Trio(**cast(Any, found))
+    return Trio(**found)
 
 
 @final
@@ -114,73 +124,63 @@ class Workshop:
         digits: the digits' models, once they are ready.
         series: the series' models, once they are ready.
         doing: what is going on.
-        fraction: how much of that is done.
+        fraction: how much of all that is to be trained is done.
+        problems: what went wrong without stopping anything.
 
     Raises:
         ModelFileError: there are no such models in the folder that was named.
     """
 
-    def __init__(
-        self, models: Path | None = None, *, digits: Plan | None = None, series: Plan | None = None
-    ) -> None:  # fmt: skip
-        self._digits_plan, self._series_plan = digits or plan_digits(), series or plan_series()
+    def __init__(self, models: Path | None = None, *, digits: Plan | None = None, series: Plan | None = None) -> None:
+        self._plans = {"digits": digits or plan_digits(), "series": series or plan_series()}
         self._cache = cache_folder() / "app" / pstn.__version__
-        self.digits: Trio | None = None
-        self.series: Trio | None = _ready(self._cache / "series", (HOURS,))
         if models is None and (DEMO_FOLDER / "pstn").is_dir():
             models = DEMO_FOLDER
-        digits_size = (SIDE, SIDE)
-        kept = self._cache / "digits"
-        self.digits = _ready(kept, digits_size) if models is None else load_trio(models, digits_size)
+        self.digits = self._kept("digits", (SIDE, SIDE)) if models is None else load_trio(models, (SIDE, SIDE))
+        self.series = self._kept("series", (HOURS,))
         self.doing, self.fraction = "Getting ready", 0.0
+        self.problems: list[str] = []
 
-    @property
-    def ready(self) -> bool:
-        """Whether there is nothing left to train."""
-        return self.digits is not None and self.series is not None
+    def _kept(self, what: str, size: tuple[int, ...]) -> Trio | None:
+        """The models of an earlier start; the cache is ours, so what is damaged there is made anew."""
+        try:
+            return load_trio(self._cache / what, size)
+        except (ModelFileError, OSError):
+            return None
 
     def work(self, report: Report = lambda doing, fraction: None) -> None:
         """Train what is missing and keep it for the next start.
 
         Args:
-            report: told what is being done, and how much of it is done, after every pass over the data.
+            report: told what is being done, and how much of all is done, after every pass over the data.
         """
+        missing = [what for what in self._plans if getattr(self, what) is None]
+        for number, what in enumerate(missing):
 
-        def tell(doing: str, fraction: float) -> None:
-            self.doing, self.fraction = doing, fraction
-            report(doing, fraction)
+            def tell(doing: str, fraction: float, number: int = number) -> None:
+                self.doing, self.fraction = doing, (number + fraction) / len(missing)
+                report(self.doing, self.fraction)
 
-        if self.digits is None:
-            self.digits = _make(self._digits_plan, self._cache / "digits", "digits", tell)
-        if self.series is None:
-            self.series = _make(self._series_plan, self._cache / "series", "series", tell)
-
-
-def _ready(folder: Path, size: tuple[int, ...]) -> Trio | None:
-    try:
-        return load_trio(folder, size)
-    except (ModelFileError, OSError):
-        return None
+            trio = _make(self._plans[what], what, tell)
+            setattr(self, what, trio)
+            try:
+                for name in DEMO_MODELS:
+                    getattr(trio, name).save_pretrained(self._cache / what / name)
+            except OSError as error:
+                self.problems.append(f"The models for {what} are not kept for the next start: {error}")
 
 
-def _make(plan: Plan, folder: Path, what: str, tell: Report) -> Trio:
+def _make(plan: Plan, what: str, tell: Report) -> Trio:
     data = plan.data()
-    made: dict[str, Shareable] = {}
+    made: dict[str, Any] = {}
     for number, (name, entry) in enumerate(plan.models.items()):
-        passes = 0
+        losses: list[float] = []
 
-        def after_pass(loss: float, number: int = number, label: str = entry.label) -> None:
-            nonlocal passes
-            passes += 1
-            share = (number + passes / plan.epochs) / len(plan.models)
-            tell(f"Training the {label} for {what}", share)
+        def after_pass(loss: float, number: int = number, label: str = entry.label, past: Any = losses) -> None:
+            past.append(loss)
+            tell(f"Training the {label} for {what}", (number + len(past) / plan.epochs) / len(plan.models))
 
         model = train(entry, data, epochs=plan.epochs, kl_weight=plan.kl_weight, progress=after_pass)
         model.about = plan.about(evaluate(model, data))
         made[name] = model
-    try:
-        for name, model in made.items():
-            model.save_pretrained(folder / name)
-    except OSError as error:
-        tell(f"Cannot keep the models for the next start ({error})", 1.0)
-    return Trio(**cast(Any, made))
+    return Trio(**made)

@@ -17,8 +17,8 @@ __all__ = ["LAUNCH", "build_page"]
 _FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"]
 _MONO = ["ui-monospace", "Menlo", "Consolas", "monospace"]
 _SHEET = (
-    "<div class='sheet'><p>Draw a digit:</p><canvas width='336' height='336' role='img' aria-label='Sheet to draw on'>"
-    "</canvas><button>Clear the sheet</button></div>"
+    "<div class='sheet'><p>Draw a digit:</p><button>clear</button>"
+    "<canvas width='336' height='336' role='img' aria-label='Sheet to draw on'></canvas></div>"
 )
 
 
@@ -42,7 +42,7 @@ def build_page(workshop: Workshop) -> gr.Blocks:
         gr.Markdown(
             "# Networks that learn where to look\n"
             "Give them something, turn it and shift it, and see where they look, what they say and how sure they are. "
-            "Everything happens on the machine that shows this page."
+            "Nothing that you give leaves the computer that serves this page."
         )
         with gr.Tab("Digit"):
             _digit_tab(page, answers)
@@ -81,19 +81,18 @@ def _digit_tab(page: gr.Blocks, answers: Answers) -> None:
             )
             upload = gr.UploadButton("or upload a picture of one", file_types=["image"], size="sm", elem_id="upload")
             note = gr.Markdown("", elem_id="note", elem_classes="pstn-note")
-            gr.Markdown("or take one that they have not seen; press again for another:")
+            gr.Markdown("or take one that they have not seen, and again for another:")
             with gr.Row(elem_classes="digit-keys"):
                 keys = [gr.Button(str(digit), size="sm") for digit in range(10)]
+            with gr.Row(elem_classes="sliders"):
+                turn = gr.Slider(-180, 180, 0, step=1, label="Turn (degrees)", elem_id="turn")
+                size = gr.Slider(0.4, 1.6, 1, step=0.05, label="Size (times)", elem_id="size")
+                right = gr.Slider(-10, 10, 0, step=0.5, label="Shift right (pixels)", elem_id="right")
+                down = gr.Slider(-10, 10, 0, step=0.5, label="Shift down (pixels)", elem_id="down")
+            with gr.Row():
+                again = gr.Button("Look again, at other places", size="sm", elem_id="again", min_width=100)
+                reset = gr.Button("Put it back", size="sm", elem_id="reset", min_width=100)
         with gr.Column(scale=2, min_width=300):
-            with gr.Row():
-                turn = gr.Slider(-180, 180, 0, step=1, label="Turn (degrees)", elem_id="turn", min_width=140)
-                size = gr.Slider(0.4, 1.6, 1, step=0.05, label="Size", elem_id="size", min_width=140)
-            with gr.Row():
-                right = gr.Slider(-10, 10, 0, step=0.5, label="Shift right (pixels)", elem_id="right", min_width=140)
-                down = gr.Slider(-10, 10, 0, step=0.5, label="Shift down (pixels)", elem_id="down", min_width=140)
-            with gr.Row():
-                again = gr.Button("Look again, at other places", size="sm", elem_id="again")
-                reset = gr.Button("Put it back", size="sm", elem_id="reset")
             shown = gr.HTML(elem_id="digit-look")
     inputs = [base, turn, right, down, size, seed]
     _live(page, [turn, right, down, size], answers.digit, inputs, shown)
@@ -128,9 +127,10 @@ def _series_tab(page: gr.Blocks, answers: Answers) -> None:
         with gr.Column(scale=1, min_width=300):
             with gr.Row():
                 days = [gr.Button(f"Another {season} day", size="sm", min_width=100) for season in SEASONS]
-            later = gr.Slider(-4, 4, 0, step=0.25, label="Everything happens later (hours)", elem_id="later")
-            stretch = gr.Slider(0.7, 1.4, 1, step=0.05, label="Everything takes longer (times)", elem_id="stretch")
-            noise = gr.Slider(0, 1, 0, step=0.05, label="Noise", elem_id="noise")
+            with gr.Row(elem_classes="sliders"):
+                later = gr.Slider(-4, 4, 0, step=0.25, label="It all happens later (hours)", elem_id="later")
+                stretch = gr.Slider(0.7, 1.4, 1, step=0.05, label="It all takes longer (times)", elem_id="stretch")
+                noise = gr.Slider(0, 1, 0, step=0.05, label="Noise (none to much)", elem_id="noise")
             with gr.Row():
                 again = gr.Button("Look again, in other ways", size="sm", min_width=100)
                 reset = gr.Button("Put it back", size="sm", min_width=100)

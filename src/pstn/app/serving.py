@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,13 +37,15 @@ def serve(
     # Networks this small lose more to handing work between threads than they gain.
     torch.set_num_threads(1)
     workshop = Workshop(models)
+    # Whoever ends it, the drawings are removed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _opened(workshop, host=host, port=port) as address:
         say(f"The page is at {address} (Ctrl-C ends it).")
         try:
-            if not workshop.ready:
+            if workshop.digits is None or workshop.series is None:
                 _work(workshop, say)
             while True:
-                _wait()
+                time.sleep(3600)
         except KeyboardInterrupt:
             say("Closed.")
 
@@ -88,19 +92,8 @@ def _work(workshop: Workshop, say: Callable[[str], None]) -> None:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     say("Training small models for it, once; they are kept for the next start.")
-    with Progress(TextColumn("{task.description:<32}"), BarColumn(), TimeRemainingColumn()) as bars:
-        tasks: dict[str, object] = {}
-
-        def report(doing: str, fraction: float) -> None:
-            what = doing.rpartition(" ")[2]
-            if what not in tasks:
-                tasks[what] = bars.add_task(doing, total=1.0)
-            bars.update(tasks[what], completed=fraction, description=doing)  # type: ignore[arg-type]
-
-        workshop.work(report)
-
-
-def _wait() -> None:
-    import time
-
-    time.sleep(3600)
+    with Progress(TextColumn("{task.description:<30}"), BarColumn(), TimeRemainingColumn()) as bars:
+        task = bars.add_task("", total=1.0)
+        workshop.work(lambda doing, fraction: bars.update(task, completed=fraction, description=doing))
+    for problem in workshop.problems:
+        say(problem)

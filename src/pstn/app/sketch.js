@@ -8,7 +8,8 @@ const sheet = () => element.querySelector("canvas");
 
 function place(event) {
   const canvas = sheet(), box = canvas.getBoundingClientRect();
-  return [(event.clientX - box.left) / box.width * canvas.width, (event.clientY - box.top) / box.height * canvas.height];
+  const scale = canvas.width / box.width;
+  return [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
 }
 
 function draw(from, to) {

@@ -101,8 +101,9 @@ def _draw_image(axes: Axes, image: Tensor) -> None:
 def _draw_input(axes: Axes, image: Tensor, boxes: Tensor) -> None:
     _draw_image(axes, image)
     if image.dim() == 2:
-        for start, end in boxes[..., 0].tolist():
-            axes.axvspan(start, end, color=_BOX, alpha=0.08, linewidth=0)
+        for ends in boxes[..., 0].tolist():
+            for end in ends:
+                axes.axvline(end, color=_BOX, linewidth=1.1, alpha=0.5)
         return
     height, width = image.shape[-2:]
     for corners in boxes:
@@ -120,7 +121,7 @@ def _draw_answer(
     probs = prediction.probs[row]
     classes = range(len(probs))
     colours: list[Any] = [_BOX if k == truth else "0.55" for k in classes]
-    axes.bar(classes, probs.numpy(), color=colours)
+    axes.bar(classes, probs.numpy(), color=colours, width=min(0.8, 0.1 * len(probs)))
     axes.set_ylim(0, 1)
     axes.set_yticks([])
     axes.set_xticks(classes if len(probs) <= 10 else [], minor=False)

@@ -255,4 +255,5 @@ class _RowsToWeight(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, grad: Tensor, spread: Tensor, kernel: int, width: int) -> Any:
-        return _rows_to_weight(*_stacked(info, in_dims, grad, spread), kernel, width), 0
+        grad, spread = _stacked(info, in_dims, grad, spread)
+        return _rows_to_weight(grad, spread, kernel, width), 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import final
 
 import torch
@@ -29,7 +29,7 @@ class CudaRunner(Runner):
         group: what to move; its tensors are on a CUDA device.
         unroll: steps in one graph.
         compile: fuse the step's small kernels with torch.compile first; costs up to a minute at the start.
-        programs: traced steps by the number of models in a group, shared between the runners of a population.
+        programs: traced steps by `_kind`, shared between the runners of a population.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class CudaRunner(Runner):
         group: Group,
         unroll: int = 20,
         compile: bool = False,
-        programs: dict[int, Callable[..., Tensor]] | None = None,
+        programs: dict[Hashable, Callable[..., Tensor]] | None = None,
     ) -> None:
         self.group = group
         self._compile, self._programs = compile, {} if programs is None else programs
@@ -87,11 +87,11 @@ class CudaRunner(Runner):
         self._stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(self._stream):
             noise = group.draw(0, self._unroll)
-            models = len(group.members)
-            if models not in self._programs:
+            kind = _kind(group)
+            if kind not in self._programs:
                 made = make_step(group.template, group.stack, group.recipe, len(group.members))
-                self._programs[models] = trace(made, group.state, group.constants, noise.step(0), compile=self._compile)
-            step = self._programs[models]
+                self._programs[kind] = trace(made, group.state, group.constants, noise.step(0), compile=self._compile)
+            step = self._programs[kind]
             self._warm_up(step, noise)
         pool = None
         for count in sorted({self._unroll, 1}, reverse=True):
@@ -113,6 +113,11 @@ class CudaRunner(Runner):
         )  # fmt: skip
         for k in range(min(3, noise.examples.shape[0])):
             step(copy, self.group.constants, noise.step(k))
+
+
+def _kind(group: Group) -> Hashable:
+    """What two groups must have in common for one traced step to serve both: size, and which frozen parts differ."""
+    return len(group.members), tuple(group.stack.frozen), tuple(group.stack.shared)
 
 
 def _copy_block(noise: NoiseBlock, count: int) -> NoiseBlock:

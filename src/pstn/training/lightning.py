@@ -174,6 +174,11 @@ class LitData(pl.LightningDataModule):
         """In an order that does not depend on the number of processes, without the last incomplete batch."""
         world, rank = (self.trainer.world_size, self.trainer.global_rank) if self.trainer else (1, 0)
         dataset = self._dataset("train")
+        if self.batch_size > len(dataset) // world:
+            raise ValueError(
+                f"batch_size must be at most {len(dataset) // world}, the training examples of a process, "
+                f"got {self.batch_size}"
+            )
         # Lightning would deal training examples out in an order of its own, but leaves a distributed sampler alone.
         dealt: DistributedSampler[Any] = DistributedSampler(dataset, world, rank, shuffle=self.shuffle, drop_last=True)
         return DataLoader(dataset, self.batch_size, sampler=dealt, num_workers=self.workers, drop_last=True)

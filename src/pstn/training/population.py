@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, final
@@ -148,7 +148,7 @@ class Population:
         work = self.recipe.epochs * self.steps_per_epoch * len(models)
         self._workers = (work >= _WORTH_WORKERS) if workers is None else workers
         self._runners: list[Runner] = []
-        self._programs: dict[int, Callable[..., Tensor]] = {}
+        self._programs: dict[Hashable, Callable[..., Tensor]] = {}
         self._best: list[dict[str, Tensor]] = []
 
     def _touch(self, x: Tensor) -> None:
@@ -296,7 +296,7 @@ class Population:
             x: (M, C, *size).
             y: (M,).
             samples: S; the models' own `test_samples` when None.
-            batch: examples at a time.
+            batch: examples at a time, at most; fewer where all models together would take too much memory.
             best: with early stopping, at their lowest validation loss rather than at the last step.
 
         Returns:

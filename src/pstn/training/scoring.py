@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from pstn.nn.classifier import TransformerClassifier
 from pstn.training.group import Group
 from pstn.training.noise import stream_keys, uniform
 from pstn.uncertainty import calibration_error
@@ -18,6 +19,11 @@ Scores = dict[str, list[float]]
 """{"nll": [...], "accuracy": [...], "ece": [...]}, one number per model."""
 
 
+# How many numbers all inputs of all models under all samples may hold at a time. A network's activations take some tens
+# of times the memory of its inputs: stacks of many models would otherwise not fit.
+_INPUT = {"cpu": 1 << 22, "cuda": 1 << 27}
+
+
 def score_members(group: Group, held: dict[str, Tensor], samples: int | None, batch: int) -> Scores:
     """Each model on its own validation examples, changed as training changes them, by a draw that stays the same.
 
@@ -25,8 +31,9 @@ def score_members(group: Group, held: dict[str, Tensor], samples: int | None, ba
         group: the models.
         held: their weights, as `Group.tensors` names them.
         samples: S; the models' own `test_samples` when None.
-        batch: examples at a time.
+        batch: examples at a time, at most; fewer where all models together would take too much memory.
     """
+    batch = _batch(group, samples, batch)
     constants, keys = group.constants, _keys(group, "evaluate")
     subsets = [m.valid for m in group.members if m.valid is not None]
     if len(subsets) < len(group.members):
@@ -45,12 +52,19 @@ def score_together(
     group: Group, held: dict[str, Tensor], x: Tensor, y: Tensor, samples: int | None, batch: int
 ) -> Scores:
     """All models on the same examples `x` (M, C, *size), `y` (M,), taken as they are."""
-    keys = _keys(group, "evaluate")
+    keys, batch = _keys(group, "evaluate"), _batch(group, samples, batch)
     parts = [
         group.log_probs(x[first : first + batch], keys, first, samples, held, shared=True)
         for first in range(0, len(x), batch)
     ]
     return _scores([(log_probs, y) for log_probs in torch.cat(parts, dim=1)])
+
+
+def _batch(group: Group, samples: int | None, most: int) -> int:
+    module = group.template.module
+    drawn = module.test_samples if isinstance(module, TransformerClassifier) else 1
+    example = math.prod(group.template.example) * len(group.members) * (samples or drawn)
+    return max(1, min(most, _INPUT.get(group.state.rows.device.type, _INPUT["cpu"]) // example))
 
 
 def _keys(group: Group, stream: str) -> Tensor:

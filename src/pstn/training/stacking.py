@@ -60,6 +60,8 @@ class Template:
     theta: tuple[int, ...] | None
     """(S, B, D), or None for a model that samples nothing."""
     method: SamplingMethod
+    example: tuple[int, ...] = ()
+    """(C, *size) of one input."""
     classes: int = 0
     """K."""
     dropout: list[tuple[int, ...]] = field(default_factory=list)
@@ -96,7 +98,7 @@ def make_template(model: nn.Module, x: Tensor, samples: int | None, conv: ConvKi
         if module.layer.probabilistic:
             drawn = module.train_samples if samples is None else samples
             theta, method = (drawn, x.shape[0], module.layer.transform.dim), module.layer.sampling
-    template = Template(module, theta, method)  # type: ignore[arg-type]
+    template = Template(module, theta, method, tuple(x.shape[1:]))  # type: ignore[arg-type]
 
     def record(shape: tuple[int, ...]) -> Tensor:
         template.dropout.append(shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,14 +83,28 @@ def open_study(space: Mapping[str, Any], storage: str | None, name: str) -> Any:
         from optuna.storages.journal import JournalFileBackend
 
         backend = optuna.storages.JournalStorage(JournalFileBackend(storage))
-    made = optuna.create_study(
-        storage=backend, study_name=name, sampler=sampler, direction="minimize", load_if_exists=True
+    made = _patiently(
+        lambda: optuna.create_study(
+            storage=backend, study_name=name, sampler=sampler, direction="minimize", load_if_exists=True
+        )
     )
     if grid:
         # Queued rather than sampled: whoever asks next, on any machine, takes the next combination.
         for combination in itertools.product(*space.values()):
             _queue(made, dict(zip(space, combination, strict=True)), skip_if_exists=True)
     return made
+
+
+def _patiently(create: Callable[[], Any]) -> Any:
+    """Make or open a study; who starts together with others may find a database's tables half made, and tries again."""
+    for pause in (0.2, 0.5, 1.0, 2.0):
+        try:
+            return create()
+        except Exception as error:
+            if not type(error).__module__.startswith(("sqlalchemy", "optuna")):
+                raise
+            time.sleep(pause)
+    return create()
 
 
 def _queue(study: Any, values: dict[str, Any], *, skip_if_exists: bool = False) -> None:

@@ -216,7 +216,8 @@ class MatrixTransform(Transform):
         # by products and sums, not a matmul: autocast and TF32 would round them to a few bits.
         matrix = self._matrix(theta, aspect)
         missing = max(0, points.dim() - matrix.dim())  # leading axes that points have and theta has not
-        rows = matrix[(None,) * missing].movedim(-2, 0)[..., None]
+        # Contiguous rows make contiguous planes, which a warp reads where they are.
+        rows = matrix[(None,) * missing].movedim(-2, 0).contiguous()[..., None]
         planes = rows[..., self.ndim, :]
         for axis in range(self.ndim):
             if axis > 0 and overwritable(planes):

@@ -19,6 +19,7 @@ n + 1 is the outside on the right, where the velocity is that of the nearer end.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +33,8 @@ __all__ = ["flow1d", "velocity1d"]
 # Times are compared with the unit of time only: a cell that takes longer than this is never crossed whole, and the sums
 # of times stay small enough for float32.
 _NEVER = 1.25
+# Nor is a border reached in time that takes so long, or longer; less than 1 + _NEVER, or the clock tells another cell.
+_LATE = 2.0
 # Slopes below this are rounded to it: (exp(a r) - 1) / a is then r to the last digit, with nothing to branch on.
 _TINY = 1e-20
 # Times below this are rounded to it, so that a time times a slope is never 0.
@@ -74,6 +77,8 @@ class _Cells(NamedTuple):
     left: Tensor  # velocity at its left end
     slope: Tensor  # never 0
     whole: Tensor  # time to cross it, _NEVER at most
+    anchor: Tensor  # the place where the velocity is 0, if there is one, or else the end from which particles come
+    drift: Tensor  # velocity at the anchor, over the slope
 
 
 class _Trip(NamedTuple):
@@ -81,9 +86,17 @@ class _Trip(NamedTuple):
 
     cell: Tensor  # c
     place: Tensor  # y
+    slope: Tensor  # of the first cell
+    speed: Tensor  # u
+    leave: Tensor  # e, at most _LATE
     goal: Tensor  # J, which is c for those that stay
-    leave: Tensor  # e, or 1 for those that stay
+    stays: Tensor  # 1 for those, 0 for others
+    enter: Tensor  # place in the last cell where the particle comes in, or is
     time: Tensor  # r, or 1 for those that stay
+    last_slope: Tensor  # of the last cell
+    reach: Tensor  # velocity at `enter`, over that slope
+    grown: Tensor  # slope times time there
+    less_one: Tensor  # exp of that, less 1
 
 
 class _PlainFlow1d(torch.autograd.Function):
@@ -99,8 +112,7 @@ class _PlainFlow1d(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors
-        return (*_pull_back(grad, _Cells(*saved[:3]), _Trip(*saved[3:])), None)
+        return (*_pull_back(grad, *_unpack(ctx.saved_tensors)), None)
 
 
 class _Flow1d(torch.autograd.Function):
@@ -135,7 +147,7 @@ class _PullBack1d(torch.autograd.Function):
 
     @staticmethod
     def forward(grad: Tensor, *saved: Tensor) -> tuple[Tensor, Tensor]:
-        return _pull_back(grad, _Cells(*saved[:3]), _Trip(*saved[3:]))
+        return _pull_back(grad, *_unpack(saved))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -150,56 +162,75 @@ class _PullBack1d(torch.autograd.Function):
         return _PullBack1d.apply(*(fold(info.batch_size, *pair) for pair in zip(in_dims, inputs, strict=True))), (0, 0)
 
 
+def _unpack(saved: Sequence[Tensor]) -> tuple[_Cells, _Trip]:
+    count = len(_Cells._fields)
+    return _Cells(*saved[:count]), _Trip(*saved[count:])
+
+
 def _tabulate(velocities: Tensor) -> _Cells:
     n = velocities.shape[-1] - 1
     inner = velocities * (n / 2)
     nodes = torch.cat([inner[..., :1], inner, inner[..., -1:]], dim=-1)
-    left, right = nodes[..., :-1], nodes[..., 1:]
-    rise = right - left
+    left = nodes[..., :-1].contiguous()
+    rise = nodes[..., 1:] - left
     slope = torch.where(rise.abs() < _TINY, _TINY, rise)
     # Moving left, a cell is met from its right end: the same time, of the other sign. Where the velocity changes sign
     # in the cell, or is 0 at an end, this is NaN or infinite.
     whole = (torch.log1p(slope / left) / slope).abs()[..., 1:-1].nan_to_num(nan=_NEVER).clamp(max=_NEVER)
-    return _Cells(left.contiguous(), slope, torch.nn.functional.pad(whole, (1, 1), value=_NEVER))
+    star = -left / slope
+    turns = (star - 0.5).abs() <= 0.5
+    back = (left < 0).to(star.dtype)
+    drift = (back - star).masked_fill(turns, 0)
+    whole = torch.nn.functional.pad(whole, (1, 1), value=_NEVER)
+    return _Cells(left, slope, whole, torch.where(turns, star, back), drift)
+
+
+# Particles' directions and whether they stay are numbers, 0 or 1, and choices between two values are arithmetic: on a
+# CPU a comparison or `torch.where` with an outcome that differs from particle to particle takes several times longer.
 
 
 def _follow(cells: _Cells, points: Tensor, closed: bool) -> tuple[Tensor, _Trip]:
     n = cells.left.shape[-1] - 2
     place = points * (n / 2) + (n / 2 + 1)
     within = place.clamp(0, n + 1)
-    cell = within.long()
+    cell = within.nan_to_num().long()  # a place that is NaN stays so, and is in some cell
     # Where the ends do not move nothing outside does: one place will do for all of it.
     place = (within if closed else place) - cell
     slope = cells.slope.gather(-1, cell)
-    u = torch.addcmul(cells.left.gather(-1, cell), slope, place)
-    forwards = u > 0
-    forth = forwards.to(place.dtype)
+    speed = torch.addcmul(cells.left.gather(-1, cell), slope, place)
+    forth = torch.heaviside(speed, torch.zeros_like(speed[..., :1]))
     back = 1 - forth
-    leave = torch.log1p((forth - place) * slope / u) / slope
-    crosses = (leave - 0.5).abs() <= 0.5  # NaN, where the border is not on the way, is not
+    leave = torch.log1p((forth - place) * slope / speed) / slope
+    # NaN or infinite where the border is not on the way.
+    leave = leave.nan_to_num(nan=_LATE, posinf=_LATE, neginf=_LATE).clamp(_INSTANT, _LATE)
     if not closed:  # the outside has no far end
-        crosses &= cell != forwards * (n + 1)
-    leave = torch.where(crosses, leave, 1.0).clamp(min=_INSTANT)
+        leave = torch.where(cell == forth * (n + 1), _LATE, leave)
 
     clock = torch.nn.functional.pad(cells.whole.cumsum(-1), (1, 0))
     sign = forth - back
-    now = torch.addcmul(clock.gather(-1, cell + forwards), sign, 1 - leave)
+    # What a clock says that runs from cell to cell: those that stay read a time of their own cell.
+    now = torch.addcmul(clock.gather(-1, cell + forth.long()), sign, 1 - leave)
     # A particle that moves left and stands on a border belongs to the cell on its left.
     before = torch.sub(now, back, alpha=16 * torch.finfo(now.dtype).eps)
-    goal = torch.where(crosses, _count_below(clock[..., 1:-1], before), cell)
-    time = ((now - clock.gather(-1, goal + ~forwards)) * sign).clamp(min=_INSTANT)
-    time = torch.where(crosses, time, 1.0)
-    moved = _arrive(cells, goal, torch.where(crosses, back, place), time, closed)
-    return torch.where(u.abs() <= 10 * _TINY, points, moved), _Trip(cell, place, goal, leave, time)
+    goal = _count_below(clock[..., 1:-1], before)
+    stays = (goal == cell).to(place.dtype)
+    time = ((now - clock.gather(-1, goal + back.long())) * sign).clamp(min=_INSTANT)
+    time = torch.lerp(time, torch.ones_like(time[..., :1]), stays)
+    enter = torch.lerp(back, place, stays)
+    moved, *arrival = _arrive(cells, goal, enter, time, closed)
+    trip = _Trip(cell, place, slope, speed, leave, goal, stays, enter, time, *arrival)
+    return torch.where(speed.abs() <= 10 * _TINY, points, moved), trip
 
 
 def _count_below(table: Tensor, values: Tensor) -> Tensor:
     """How many entries of a sorted table (..., K) are at most each value (..., N)."""
-    if torch.compiler.is_compiling():  # fuses, and exports
-        return (values[..., None, :] >= table[..., None]).sum(-2)
+    size = table.shape[-1]
+    if size <= 32 or torch.compiler.is_compiling():  # fuses, and exports
+        signs = (values[..., None, :] - table[..., None]).sign_().sum(-2)
+        return ((signs + (size + 1)) * 0.5).long()
     # By bisection: `searchsorted` takes longer at the sizes of a batch, on CPUs.
-    bits = table.shape[-1].bit_length()
-    padded = torch.nn.functional.pad(table, (1, 2**bits - 1 - table.shape[-1]), value=math.inf)
+    bits = size.bit_length()
+    padded = torch.nn.functional.pad(table, (1, 2**bits - 1 - size), value=math.inf)
     count = torch.zeros_like(values, dtype=torch.int64)
     for bit in reversed(range(bits)):
         more = count + 2**bit
@@ -207,79 +238,80 @@ def _count_below(table: Tensor, values: Tensor) -> Tensor:
     return count
 
 
-def _arrive(cells: _Cells, goal: Tensor, enter: Tensor, time: Tensor, closed: bool) -> Tensor:
+def _arrive(cells: _Cells, goal: Tensor, enter: Tensor, time: Tensor, closed: bool) -> tuple[Tensor, ...]:
     """Where particles end that enter a cell at place `enter`, or are there, and spend `time` in it.
 
-    The end is written about an anchor: the place in the cell where the velocity is 0, if there is one, or else the end
-    of the cell from which particles come. It is then an increasing function of one quantity, and rounding cannot
+    The end is written about the cell's anchor. It is then an increasing function of one quantity, and rounding cannot
     exchange two particles, however strongly the flow contracts.
+
+    Returns:
+        the points, and the last four fields of `_Trip`.
     """
     n = cells.left.shape[-1] - 2
-    star = -cells.left / cells.slope
-    turns = (star - 0.5).abs() <= 0.5
-    back = (cells.left < 0).to(star.dtype)
-    anchors = torch.where(turns, star, back)
-    speeds = torch.addcmul(cells.left, cells.slope, back).masked_fill(turns, 0)
-    slope, anchor, speed = (table.gather(-1, goal) for table in (cells.slope, anchors, speeds))
-    less_one = _expm1((slope * time).clamp(max=_LOG_MAX[slope.dtype]))
-    end = torch.addcmul(torch.addcmul(anchor, enter - anchor, less_one + 1), speed, less_one / slope)
+    slope, anchor, drift = (table.gather(-1, goal) for table in (cells.slope, cells.anchor, cells.drift))
+    limit = _LOG_MAX[slope.dtype]
+    grown = (slope * time).clamp(-limit, limit)  # never 0
+    less_one = _expm1(grown)
+    offset = enter - anchor
+    end = torch.addcmul(torch.addcmul(anchor, offset, less_one + 1), drift, less_one)
     # Rounding is not to carry a particle over a border.
     if closed:
-        return ((end.clamp(0, 1) + goal) * (2 / n) - (1 + 2 / n)).clamp(-1, 1)
-    end = torch.where(goal > 0, end.clamp(min=0), end)
-    return (torch.where(goal <= n, end.clamp(max=1), end) + goal) * (2 / n) - (1 + 2 / n)
+        end = ((end.clamp(0, 1) + goal) * (2 / n) - (1 + 2 / n)).clamp(-1, 1)
+    else:
+        end = torch.where(goal > 0, end.clamp(min=0), end)
+        end = (torch.where(goal <= n, end.clamp(max=1), end) + goal) * (2 / n) - (1 + 2 / n)
+    return end, slope, offset + drift, grown, less_one
 
 
 class _Slopes(NamedTuple):
     """What a change of each input brings, times the gradient of what comes out."""
 
-    both: Tensor  # (..., 2 N) the first cell of each particle, then the last
-    left: Tensor  # (..., 2 N) by the velocity at the left end of that cell
-    right: Tensor  # (..., 2 N) and at its right end
-    point: Tensor  # (..., N) by the place of the particle
+    first: tuple[Tensor, Tensor]  # (..., N) by the velocities at the left and at the right end of the first cell
+    last: tuple[Tensor, Tensor]  # (..., N) and of the last
     charge: Tensor  # (..., N) by the time spent in cells that are crossed whole
-    ends: Tensor  # (..., 2 N) the first of these cells, then the one after the last
-    cell_left: Tensor  # (..., n + 2) that time, by the velocity at the left end of the cell, for every cell
-    cell_right: Tensor  # (..., n + 2) and at its right end
+    begin: Tensor  # (..., N) the first of these cells
+    end: Tensor  # (..., N) the one after the last of them
+    cells: tuple[Tensor, Tensor]  # (..., n + 2) that time, by the velocities at the ends of the cell, for every cell
+    point: Tensor  # (..., N) by the place of the particle
 
 
 def _differentiate(grad: Tensor, cells: _Cells, trip: _Trip) -> _Slopes:
-    cell, place, goal = trip.cell, trip.place, trip.goal
-    size = place.shape[-1]
-    stays = goal == cell
-    both = torch.cat([cell, goal], dim=-1)
-    slope, left = cells.slope.gather(-1, both), cells.left.gather(-1, both)
-    enter = torch.cat([place, torch.where(stays, place, (goal < cell).to(place.dtype))], dim=-1)
-    speed = torch.addcmul(left, slope, enter)
-    shrink, lag, less_one = _integrals(slope, torch.cat([trip.leave, trip.time], dim=-1))
-    growth = 1 / (1 + less_one[..., size:])
-    arrival = speed[..., size:] * growth
-    point = grad * torch.where(stays, growth, arrival / speed[..., :size])
-    crosses = (~stays).to(place.dtype)
-    weight = torch.cat([point * crosses, grad * growth], dim=-1)
-    by_left, by_right = _share(weight, enter, speed, shrink, lag)
+    growth = torch.exp(trip.grown)  # less_one + 1 would leave no digits where the flow contracts
+    by_end = grad * growth
+    shrink, lag = _integrals(-trip.grown, -(trip.less_one / growth), trip.time)
+    speed = trip.reach * trip.last_slope
+    last = _share(by_end, by_end * speed, trip.enter, shrink, lag)
+
+    charge = by_end * speed * (1 - trip.stays)
+    by_place = (charge / trip.speed).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)  # a particle without speed stays
+    limit = _LOG_MAX[grad.dtype]
+    z = (trip.slope * -trip.leave).clamp(-limit, limit)
+    first = _share(by_place, charge, trip.place, *_integrals(z, _expm1(z), trip.leave))
 
     never = cells.whole >= _NEVER
-    enter = (cells.left < 0).to(place.dtype)
-    speed = torch.addcmul(cells.left, cells.slope, enter).masked_fill(never, 1)
-    shrink, lag, _ = _integrals(cells.slope, cells.whole)
-    cell_left, cell_right = _share((1 / speed).masked_fill(never, 0), enter, speed, shrink, lag)
-    ends = torch.cat([torch.minimum(cell, goal) + 1, torch.maximum(cell, goal)], dim=-1)
-    return _Slopes(both, by_left, by_right, point, grad * arrival * crosses, ends, cell_left, cell_right)
+    enter = (cells.left < 0).to(grad.dtype)
+    per_speed = (1 / torch.addcmul(cells.left, cells.slope, enter)).masked_fill(never, 0)
+    z = (cells.slope * -cells.whole).clamp(-limit, limit)
+    whole = _share(per_speed, (~never).to(grad.dtype), enter, *_integrals(z, _expm1(z), cells.whole))
+    begin, end = torch.minimum(trip.cell, trip.goal) + 1, torch.maximum(trip.cell, trip.goal)
+    return _Slopes(first, last, charge, begin, end, whole, torch.addcmul(by_place, by_end, trip.stays))
 
 
 def _pull_back(grad: Tensor, cells: _Cells, trip: _Trip) -> tuple[Tensor, Tensor]:
     """Gradients with respect to the nodes' velocities and to the points."""
     slopes = _differentiate(grad, cells, trip)
-    zeros = torch.zeros_like(cells.left)
     # A particle charges every cell that it crosses whole: + at the first, - after the last, and a running sum.
-    charges = torch.cat([slopes.charge, -slopes.charge], dim=-1)
-    charges = torch.nn.functional.pad(zeros, (0, 1)).scatter_add(-1, slopes.ends, charges).cumsum(-1)[..., :-1]
-    by_left = torch.addcmul(zeros.scatter_add(-1, slopes.both, slopes.left), charges, slopes.cell_left)
-    by_right = torch.addcmul(zeros.scatter_add(-1, slopes.both, slopes.right), charges, slopes.cell_right)
+    charges = torch.nn.functional.pad(torch.zeros_like(cells.left), (0, 1))
+    charges.scatter_add_(-1, slopes.begin, slopes.charge).scatter_add_(-1, slopes.end, -slopes.charge)
+    charges = charges.cumsum(-1)[..., :-1]
+    by_left, by_right = (
+        (charges * whole).scatter_add_(-1, trip.cell, first).scatter_add_(-1, trip.goal, last)
+        for whole, first, last in zip(slopes.cells, slopes.first, slopes.last, strict=True)
+    )
     # Node k is the left end of cell k + 1 and the right end of cell k; the outside is one node.
     nodes = by_left[..., 1:] + by_right[..., :-1]
-    nodes = torch.cat([nodes[..., :1] + by_left[..., :1], nodes[..., 1:-1], nodes[..., -1:] + by_right[..., -1:]], -1)
+    nodes[..., 0] += by_left[..., 0]
+    nodes[..., -1] += by_right[..., -1]
     return nodes, slopes.point
 
 
@@ -297,34 +329,33 @@ def _traced_flow(velocities: Tensor, points: Tensor, closed: bool) -> Tensor:
         slopes = _differentiate(torch.ones_like(moved), cells, trip)
     change = velocities - velocities.detach()
     nodes = torch.cat([change[..., :1], change, change[..., -1:]], dim=-1)
-    left, right = nodes[..., :-1], nodes[..., 1:]
-    pieces = slopes.left * left.gather(-1, slopes.both) + slopes.right * right.gather(-1, slopes.both)
-    clock = torch.nn.functional.pad((slopes.cell_left * left + slopes.cell_right * right).cumsum(-1), (1, 0))
-    start, stop = clock.gather(-1, slopes.ends).chunk(2, dim=-1)
-    first, last = pieces.chunk(2, dim=-1)
-    return moved + first + last + slopes.charge * (stop - start) + slopes.point * (points - points.detach())
+    ends = nodes[..., :-1], nodes[..., 1:]
+    for index, by_ends in ((trip.cell, slopes.first), (trip.goal, slopes.last)):
+        for velocity, slope in zip(ends, by_ends, strict=True):
+            moved = moved + slope * velocity.gather(-1, index)
+    times = ends[0] * slopes.cells[0] + ends[1] * slopes.cells[1]
+    clock = torch.nn.functional.pad(times.cumsum(-1), (1, 0))
+    spent = clock.gather(-1, slopes.end) - clock.gather(-1, slopes.begin)
+    return moved + slopes.charge * spent + slopes.point * (points - points.detach())
 
 
-def _share(weight: Tensor, enter: Tensor, speed: Tensor, shrink: Tensor, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """Share the gradient of a stretch within a cell between the cell's two ends."""
+def _share(weight: Tensor, pace: Tensor, enter: Tensor, shrink: Tensor, lag: Tensor) -> tuple[Tensor, Tensor]:
+    """Share the gradient of a stretch within a cell between the cell's two ends; pace is weight times speed."""
     base = weight * shrink
-    right = torch.addcmul(weight * speed * lag, base, enter)
+    right = torch.addcmul(pace * lag, base, enter)
     return base - right, right
 
 
-def _integrals(slope: Tensor, time: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The integrals over time of exp(-a s) and of (1 - exp(-a s)) / a, and exp(-a time) - 1."""
-    limit = _LOG_MAX[slope.dtype]
-    z = (slope * -time).clamp(-limit, limit)  # never 0
-    less_one = _expm1(z)
+def _integrals(z: Tensor, less_one: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+    """The integrals over a time of exp(-a s) and of (1 - exp(-a s)) / a, given z = -a time, not 0, and exp(z) - 1."""
     first = less_one / z
     # Near 0 the quotient loses digits, as many as the series has terms to spare.
     border, series = (0.1, _SERIES) if z.dtype == torch.float64 else (0.03, _SERIES[:3])
     near = z * series[-1] + series[-2]
     for coefficient in reversed(series[:-2]):
         near = near * z + coefficient
-    second = torch.where(z.abs() < border, near, (first - 1) / z)
-    return time * first, time * time * second, less_one
+    far = ((z.abs() - border) * 1e9).clamp(0, 1)
+    return time * first, time * time * torch.lerp(near, (first - 1) / z, far)
 
 
 def _expm1(z: Tensor) -> Tensor:

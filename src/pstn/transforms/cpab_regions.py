@@ -53,7 +53,7 @@ def regions(nx: int, ny: int, closed: bool, dtype: torch.dtype, device: torch.de
 def locate(x: Tensor, y: Tensor, nx: int, ny: int) -> Tensor:
     """The region of each point, for x and y of one shape."""
     px, py = (x + 1) * (nx / 2), (y + 1) * (ny / 2)
-    i, j = px.clamp(0, nx - 1).long(), py.clamp(0, ny - 1).long()
+    i, j = (axis.nan_to_num().clamp(0, n - 1).long() for axis, n in ((px, nx), (py, ny)))  # NaN is in some region
     u, v = px - i - 0.5, py - j - 0.5
     sideways = u.abs() >= v.abs()
     region = 4 * (j * nx + i) + torch.where(sideways, (u > 0).long(), 2 + (v > 0).long())

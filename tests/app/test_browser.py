@@ -1,0 +1,189 @@
+"""The page as a visitor has it, in a headless Chromium: `pstn app` runs as a process of its own."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+PATIENCE = 60_000  # milliseconds; machines that run tests may be busy
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium"),
+]
+
+# `pstn app`, in a Python that says whom it calls.
+PSTN = """
+import sys
+def overhear(event, arguments):
+    if event in ("socket.connect", "socket.getaddrinfo"):
+        host = arguments[1][0] if event == "socket.connect" else arguments[0]
+        if host not in ("127.0.0.1", "localhost", None):
+            print("Called", event, host, flush=True)
+sys.addaudithook(overhear)
+from pstn.cli import main
+main()
+"""
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
+@contextlib.contextmanager
+def running(folder, *options):
+    """`pstn app` in `folder`: its address, once it listens."""
+    port, log = free_port(), folder / "log.txt"
+    environment = {**os.environ, "PSTN_CACHE": str(folder / "cache"), "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PSTN, "app", "--port", str(port), *options],
+            stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=folder,
+        )  # fmt: skip
+        try:
+            deadline = time.monotonic() + PATIENCE / 1000
+            while "The page is at" not in log.read_text():
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, log.read_text()
+                time.sleep(0.2)
+            yield f"http://127.0.0.1:{port}/"
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=30)
+    assert process.returncode == 0
+    assert "Called" not in log.read_text()
+    assert "Traceback" not in log.read_text()
+    assert not list(folder.glob("pstn-app-*"))  # what a visitor gave it is gone with the page
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@contextlib.contextmanager
+def visited(browser, address, **options):
+    """The page; in the end, it has not complained, and has not asked another host for anything."""
+    complaints, requests = [], []
+    context = browser.new_context(**options)
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE)
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(address)
+    yield page
+    context.close()
+    assert not complaints
+    assert requests
+    assert not [url for url in requests if not url.startswith((address, "data:", "blob:"))]
+
+
+@pytest.fixture
+def models(tmp_path, digit_trio, series_trio):
+    import pstn
+
+    for name in ("cnn", "stn", "pstn"):
+        getattr(digit_trio, name).save_pretrained(tmp_path / "models" / name)
+        getattr(series_trio, name).save_pretrained(tmp_path / "cache" / "app" / pstn.__version__ / "series" / name)
+    return tmp_path / "models"
+
+
+def wait_for_change(page, selector, before):
+    page.wait_for_function("([s, old]) => document.querySelector(s).innerHTML !== old", arg=[selector, before])
+    return page.inner_html(selector)
+
+
+def wait_for_looks(page, selector):
+    page.wait_for_selector(f"{selector} .card", state="attached")
+    return page.inner_html(selector)
+
+
+def stroke(page):
+    sheet = page.locator("#sketch canvas")
+    sheet.scroll_into_view_if_needed()
+    box = sheet.bounding_box()
+    places = [(0.3, 0.2), (0.7, 0.2), (0.45, 0.85)]
+    (first, *rest) = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in places]
+    page.mouse.move(*first)
+    page.mouse.down()
+    for place in rest:
+        page.mouse.move(*place, steps=5)
+    page.mouse.up()
+
+
+@pytest.mark.parametrize(
+    "viewport", [{"width": 1280, "height": 900}, {"width": 390, "height": 844}], ids=lambda v: v["width"]
+)
+def test_a_visitor_draws_turns_uploads_and_sees_the_picture_change(browser, models, tmp_path, viewport):
+    with (
+        running(tmp_path, "--models", str(models)) as address,
+        visited(browser, address, viewport=viewport) as page,
+    ):
+        shown = wait_for_looks(page, "#digit-look")
+        stroke(page)
+        shown = wait_for_change(page, "#digit-look", shown)
+        page.wait_for_timeout(1000)  # the lifted pen sends the drawing once more
+        shown = page.inner_html("#digit-look")
+        page.locator("#turn input[type=range]").fill("60")
+        shown = wait_for_change(page, "#digit-look", shown)
+        page.locator("#again").click()
+        shown = wait_for_change(page, "#digit-look", shown)
+
+        (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nbroken")
+        with page.expect_file_chooser() as chooser:
+            page.locator("#upload").click()
+        chooser.value.set_files(tmp_path / "broken.png")
+        page.get_by_text("does not open as a picture").wait_for()
+        page.get_by_role("button", name="3", exact=True).click()
+        shown = wait_for_change(page, "#digit-look", shown)
+        page.get_by_text("does not open as a picture").wait_for(state="detached")
+
+        page.get_by_role("tab", name="Series").click()
+        series = wait_for_looks(page, "#series-look")
+        page.locator("#later input[type=range]").fill("2")
+        wait_for_change(page, "#series-look", series)
+        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+
+
+def test_the_first_start_shows_how_far_training_is(browser, tmp_path):
+    with running(tmp_path) as address, visited(browser, address) as page:
+        page.wait_for_selector("#digit-look .pstn-progress")
+        first = page.inner_text("#digit-look .pstn-progress p")
+        assert "Training" in first or "Getting ready" in first
+        page.wait_for_function(
+            "old => document.querySelector('#digit-look .pstn-progress p').innerText !== old", arg=first
+        )
+
+
+def test_a_file_above_the_limit_is_refused_with_a_message(browser, models, tmp_path):
+    with running(tmp_path, "--models", str(models)) as address, visited(browser, address) as page:
+        shown = wait_for_looks(page, "#digit-look")
+        with (tmp_path / "long.png").open("wb") as stream:
+            stream.truncate((5 << 20) + 1)
+        with page.expect_file_chooser() as chooser:
+            page.locator("#upload").click()
+        chooser.value.set_files(tmp_path / "long.png")
+        page.get_by_text("exceed the maximum allowed size of 5").wait_for()
+        assert page.inner_html("#digit-look") == shown
+        assert [path.parent for path in tmp_path.rglob("long.png")] == [tmp_path]
+        # A script is not stopped by the browser's own check.
+        boundary = b'--b\r\nContent-Disposition: form-data; name="files"; filename="long.png"\r\n\r\n'
+        body = boundary + bytes((5 << 20) + 1) + b"\r\n--b--\r\n"
+        request = Request(address + "gradio_api/upload", body, {"Content-Type": "multipart/form-data; boundary=b"})
+        with pytest.raises(HTTPError, match="413"):
+            urlopen(request)

@@ -1,0 +1,172 @@
+"""Pictures from strangers become digits or a message; digits and series move as the sliders say."""
+
+import base64
+import contextlib
+import random
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pstn.app.inputs import (
+    LARGEST_FILE,
+    SKETCH_SIDE,
+    PictureError,
+    move_digit,
+    move_series,
+    read_picture,
+    read_sketch,
+    to_digit,
+)
+from pstn.data import load_digits
+
+
+def black_bar():
+    """A dark upright bar on white, 60 x 40."""
+    grey = np.full((60, 40), 255, np.uint8)
+    grey[10:50, 16:24] = 0
+    return Image.fromarray(grey)
+
+
+def saved(tmp_path, image, name="picture.png", **options):
+    path = tmp_path / name
+    image.save(path, **options)
+    return path
+
+
+def transparent_bar():
+    clear = Image.new("RGBA", (40, 60), (0, 0, 0, 0))
+    clear.paste((0, 0, 0, 255), (16, 10, 24, 50))
+    return clear
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (black_bar, "grey.png"),
+        (lambda: black_bar().convert("P"), "palette.png"),
+        (lambda: black_bar().convert("1"), "bits.png"),
+        (lambda: black_bar().convert("CMYK"), "print.jpg"),
+        (lambda: Image.fromarray((np.asarray(black_bar()).astype(np.uint16)) * 257), "deep.png"),
+        (transparent_bar, "clear.png"),
+        (lambda: Image.eval(black_bar(), lambda level: 255 - level), "chalk.png"),
+    ],
+)
+def test_every_mode_gives_the_same_digit(tmp_path, make, name):
+    expected = to_digit(np.asarray(black_bar()))
+    digit = to_digit(read_picture(saved(tmp_path, make(), name)))
+    assert (digit - expected).abs().max() < 0.2
+    assert expected[0].sum() > 50
+
+
+def test_the_tilt_of_a_camera_is_undone(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees clockwise
+    path = saved(tmp_path, black_bar().transpose(Image.Transpose.ROTATE_90), "photo.png", exif=exif)
+    assert np.array_equal(read_picture(path), np.asarray(black_bar()))
+
+
+def test_shipped_digits_survive_being_uploaded(tmp_path):
+    digits = load_digits("test").x[:50]
+    images = (Image.fromarray((digit[0] * 255).byte().numpy()) for digit in digits)
+    again = torch.stack([to_digit(read_picture(saved(tmp_path, image))) for image in images])
+    overlap = torch.minimum(digits, again).sum((1, 2, 3)) / torch.maximum(digits, again).sum((1, 2, 3))
+    assert overlap.median() > 0.5  # strokes are two to three pixels wide: one pixel of shift costs a third
+    assert again.mean().item() == pytest.approx(digits.mean().item(), rel=0.1)
+
+
+def png(width, height, pixels=b""):
+    """A PNG of 8-bit grey with whatever is given in the place of its compressed pixels."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    chunks = [b"IHDR" + header, b"IDAT" + pixels]
+    framed = [struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in chunks]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
+
+
+@pytest.mark.parametrize("side", [5_000, 12_000, 20_000])
+def test_a_huge_picture_is_refused_from_its_header(tmp_path, side):
+    path = tmp_path / "huge.png"
+    path.write_bytes(png(side, side))  # there are no pixels in it: decoding would fail in another way
+    with pytest.raises(PictureError, match="too large: the page takes up to 16 million pixels"):
+        read_picture(path)
+
+
+def test_a_long_file_is_refused_unread(tmp_path):
+    path = tmp_path / "long.png"
+    with path.open("wb") as stream:
+        stream.truncate(LARGEST_FILE + 1)
+    with pytest.raises(PictureError, match="up to 5 MB"):
+        read_picture(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", png(30, 30), png(30, 30, b"junk"), b"\xff\xd8\xff\xe0" + bytes(50)])
+def test_a_broken_file_is_answered_with_a_message(tmp_path, content):
+    path = tmp_path / "broken.png"
+    path.write_bytes(content)
+    with pytest.raises(PictureError, match="does not open as a picture"):
+        read_picture(path)
+
+
+def test_damaged_files_give_a_digit_or_a_message_and_nothing_else(tmp_path):
+    dice = random.Random(0)
+    for ending in ("png", "jpg", "webp", "gif", "bmp"):
+        whole = saved(tmp_path, black_bar().convert("RGB"), f"whole.{ending}").read_bytes()
+        for _ in range(40):
+            damaged = bytearray(whole[: dice.randrange(1, len(whole) + 1)])
+            for _ in range(dice.randrange(8)):
+                damaged[dice.randrange(len(damaged))] = dice.randrange(256)
+            path = tmp_path / f"damaged.{ending}"
+            path.write_bytes(bytes(damaged))
+            with contextlib.suppress(PictureError):
+                assert to_digit(read_picture(path)).shape == (1, 28, 28)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 300), (50, 50)])
+def test_an_empty_sheet_holds_no_digit(shape):
+    with pytest.raises(PictureError, match="no digit"):
+        to_digit(np.full(shape, 200, np.uint8))
+
+
+def test_a_dot_is_ink_too():
+    sheet = np.full((300, 300), 255, np.uint8)
+    sheet[100:104, 50:54] = 0
+    assert to_digit(sheet).max() > 0.5
+
+
+def test_a_drawing_arrives_as_bytes():
+    ink = np.zeros((SKETCH_SIDE, SKETCH_SIDE), np.uint8)
+    ink[20:90, 50:60] = 255
+    assert np.array_equal(read_sketch(base64.b64encode(ink.tobytes()).decode()), 255 - ink)
+    for wrong in (None, 7, "", "not base64!", "AAAA", "A" * 10**6, ["A"]):
+        with pytest.raises(PictureError, match="draw it again"):
+            read_sketch(wrong)
+
+
+@pytest.mark.parametrize("quarters", [1, 2, 3])
+def test_turning_is_clockwise(quarters):
+    digit = load_digits("test").x[7]
+    expected = np.rot90(digit[0].numpy(), -quarters)
+    np.testing.assert_allclose(move_digit(digit, turn=90 * quarters)[0].numpy(), expected, atol=1e-4)
+
+
+def test_shifting_and_scaling_move_the_ink():
+    digit = torch.zeros(1, 28, 28)
+    digit[0, 12:16, 12:16] = 1
+    moved = move_digit(digit, right=-5, down=3)
+    assert torch.allclose(moved[0, 15:19, 7:11], torch.ones(4, 4), atol=1e-5)
+    assert moved.sum() == pytest.approx(16, abs=1e-3)
+    assert move_digit(digit, size=1.5).sum() == pytest.approx(16 * 1.5**2, rel=0.1)
+    assert torch.allclose(move_digit(digit), digit, atol=1e-6)
+
+
+def test_series_are_shifted_stretched_and_jittered():
+    ramp = torch.arange(24.0)[None]
+    assert torch.allclose(move_series(ramp, later=2)[0, 2:], ramp[0, :-2])
+    assert torch.allclose(move_series(ramp, stretch=2)[0].diff(), torch.full((23,), 0.5))
+    assert torch.equal(move_series(ramp), ramp)
+    jitter = move_series(ramp, noise=0.5, seed=3) - ramp
+    assert torch.allclose(move_series(ramp, noise=1.0, seed=3) - ramp, 2 * jitter, atol=1e-5)
+    assert 0.2 < jitter.std() < 1
