@@ -17,7 +17,8 @@ session = onnxruntime.InferenceSession(sys.argv[1])
 meta = {name: json.loads(value) for name, value in session.get_modelmeta().custom_metadata_map.items()}
 
 
-def answer(stream) -> dict:
+def answer(stream: str | io.BytesIO) -> dict[str, str | float]:
+    """What the model says of an image."""
     image = Image.open(stream).convert("L" if meta["channels"] == 1 else "RGB").resize(meta["size"][::-1])
     x = np.asarray(image, np.float32).reshape(*meta["size"], -1) / 255  # (H, W, C)
     x = (x - np.float32(meta["mean"])) / np.float32(meta["std"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,8 @@ def provenance(packages: tuple[str, ...] = ()) -> dict[str, Any]:
         >>> sorted(provenance())
         ['commit', 'machine', 'versions']
     """
-    from pstn import __version__  # when called, for pstn itself imports this
-
-    versions = {"pstn": __version__} | {name: _version(name) for name in ("torch", "numpy", *packages)}
+    own = sys.modules["pstn"].__version__  # not imported: that would turn the layers upside down
+    versions = {"pstn": own} | {name: _version(name) for name in ("torch", "numpy", *packages)}
     return {
         "commit": _commit(),
         "machine": _machine(),
