@@ -39,20 +39,22 @@ napoleon_use_rtype = False
 napoleon_use_ivar = True
 # A single backtick is code, in docstrings as on pages, and a link where it is a public name.
 default_role = "py:obj"
-smartquotes = False
+# Quotes stand for strings, and stay as they are.
+smartquotes_action = "D"
 
 _CODE = re.compile(r"(``?[^`]+``?)")
+_MARKUP = re.compile(r"[*|]|(?<=\w)_(?!\w)")
 
 
 def _from_markdown(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Docstrings are plain text to Sphinx's reStructuredText: keep the star of `(B, C, *size)` from being markup."""
+    """Docstrings are plain text to Sphinx's reStructuredText: keep `*size` and `classes_` from being markup."""
     inside = False
     for number, line in enumerate(lines):
         inside = bool(line.strip()) and (inside or line.lstrip().startswith(">>>"))
         if inside:
             continue
         parts = _CODE.split(line)
-        lines[number] = "".join(part if part.startswith("`") else re.sub(r"([*|])", r"\\\1", part) for part in parts)
+        lines[number] = "".join(part if part.startswith("`") else _MARKUP.sub(r"\\\g<0>", part) for part in parts)
 
 
 def setup(app: Sphinx) -> None:

@@ -8,7 +8,6 @@ import io
 import json
 import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any, BinaryIO
 
 import numpy as np
 import onnxruntime
@@ -18,7 +17,8 @@ session = onnxruntime.InferenceSession(sys.argv[1])
 meta = {name: json.loads(value) for name, value in session.get_modelmeta().custom_metadata_map.items()}
 
 
-def answer(stream: BinaryIO) -> dict[str, Any]:
+def answer(stream: str | io.BytesIO) -> dict[str, str | float]:
+    """What the model says of an image."""
     image = Image.open(stream).convert("L" if meta["channels"] == 1 else "RGB").resize(meta["size"][::-1])
     x = np.asarray(image, np.float32).reshape(*meta["size"], -1) / 255  # (H, W, C)
     x = (x - np.float32(meta["mean"])) / np.float32(meta["std"])

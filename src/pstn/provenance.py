@@ -25,8 +25,8 @@ def provenance(packages: tuple[str, ...] = ()) -> dict[str, Any]:
         >>> sorted(provenance())
         ['commit', 'machine', 'versions']
     """
-    # Of the package that runs: a copy that was never installed has no metadata to ask.
-    versions = {"pstn": sys.modules["pstn"].__version__} | {name: _version(name) for name in ("torch", "numpy", *packages)}
+    own = sys.modules["pstn"].__version__  # not imported: that would turn the layers upside down
+    versions = {"pstn": own} | {name: _version(name) for name in ("torch", "numpy", *packages)}
     return {
         "commit": _commit(),
         "machine": _machine(),
