@@ -3,21 +3,25 @@ import torch
 
 import pstn
 from pstn.training import Recipe
-from pstn.training.planning import choose_compile, choose_groups, inputs_per_step
+from pstn.training.planning import choose_compile, choose_groups, count_work
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
 
-def test_inputs_are_counted_with_the_samples_that_are_drawn():
-    recipe = Recipe(batch_size=64, samples=10)
-    assert inputs_per_step(pstn.nn.mnist_pstn(), recipe) == 640
-    assert inputs_per_step(pstn.nn.mnist_pstn(), Recipe(batch_size=64)) == 64
-    assert inputs_per_step(pstn.nn.mnist_stn(), recipe) == inputs_per_step(pstn.nn.mnist_cnn(), recipe) == 64
+def test_work_is_counted_with_the_batch_and_the_samples_that_are_drawn():
+    linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+    x = torch.rand(1, 1, 28, 28)
+    assert count_work(linear, x, Recipe(batch_size=8)) == 8 * 7840
+    model = pstn.nn.mnist_pstn().train()
+    once, ten = (count_work(model, x, Recipe(batch_size=64, samples=s)) for s in (1, 10))
+    classifier = count_work(model.classifier, x, Recipe(batch_size=64))
+    assert ten - once == 9 * classifier
+    assert model.training
 
 
-@pytest.mark.parametrize(("inputs", "groups"), [(8, 1), (640, 5)])
-def test_models_that_fill_a_gpu_by_themselves_are_not_stacked(inputs, groups):
-    assert choose_groups(5, CUDA, inputs) == groups
+@pytest.mark.parametrize(("work", "groups"), [(4_000_000, 1), (600_000_000, 5)])
+def test_models_that_fill_a_gpu_by_themselves_are_not_stacked(work, groups):
+    assert choose_groups(5, CUDA, work) == groups
 
 
 def test_short_runs_and_runs_on_the_cpu_are_not_compiled():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
 import shutil
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from pstn.nn.classifier import TransformerClassifier
 from pstn.training.convolution import ConvKind
@@ -22,28 +24,28 @@ __all__ = [
     "choose_groups",
     "count_cores",
     "count_steps",
-    "inputs_per_step",
+    "count_work",
 ]
 
 
-# On CUDA, inputs that one model's classifier reads in a step, from which on the model fills the device by itself.
-# Measured on an H200 (benchmarks/training.py): a stack of 5 is the faster at 8 inputs, 5 streams at 160 and at 640.
-_FILLS_DEVICE = 100
+# On CUDA, multiplications in one model's forward pass over a batch, from which on the model fills the device by itself.
+# Measured on an H200 (benchmarks/training.py): a stack of 5 is the faster at 4e6, 5 streams at 6e8 and beyond.
+_FILLS_DEVICE = 100_000_000
 # Compiling takes about 15 s, once for all stacks of one size, and saves a third of each step of a stack, which is near
 # 1 ms or below.
 _WORTH_COMPILING = 40_000
 
 
-def choose_groups(models: int, device: torch.device, inputs: int) -> int:
+def choose_groups(models: int, device: torch.device, work: int) -> int:
     """Into how many stacks to split a population.
 
     Args:
         models: how many there are.
         device: where they train.
-        inputs: how many inputs a model's classifier reads in one step: batch size times samples.
+        work: multiplications in one model's forward pass over a batch.
     """
     if device.type == "cuda":
-        return models if inputs >= _FILLS_DEVICE else 1
+        return models if work >= _FILLS_DEVICE else 1
     return min(models, count_cores())
 
 
@@ -66,12 +68,18 @@ def choose_compile(steps: int, device: torch.device) -> bool:
     return importlib.util.find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))
 
 
-def inputs_per_step(model: nn.Module, recipe: Recipe) -> int:
-    """How many inputs a model's classifier reads in one pass: batch size times samples."""
-    samples = 1
-    if isinstance(model, TransformerClassifier) and model.layer.probabilistic:
-        samples = recipe.samples or model.train_samples
-    return recipe.batch_size * samples
+def count_work(model: nn.Module, x: Tensor, recipe: Recipe) -> int:
+    """Multiplications in a forward pass over a batch of training.
+
+    Args:
+        model: on the CPU; its mode is left as it is.
+        x: (1, C, *size), one example as the model is given it, on the CPU.
+        recipe: says how large a batch is, and how many samples are drawn.
+    """
+    options = {"samples": recipe.samples or model.train_samples} if isinstance(model, TransformerClassifier) else {}
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        copy.deepcopy(model).eval()(x, **options)
+    return counter.get_total_flops() // 2 * recipe.batch_size
 
 
 def check_population(

@@ -22,7 +22,7 @@ from pstn.training.planning import (
     choose_conv,
     choose_groups,
     count_steps,
-    inputs_per_step,
+    count_work,
 )
 from pstn.training.program import METRICS
 from pstn.training.recipe import Member, Recipe
@@ -133,7 +133,9 @@ class Population:
         weights = None if weights is None else weights.to(self.device, torch.float32)
         self._touch(x)
         require_one_shape(self._models)
-        count = groups or choose_groups(len(models), self.device, inputs_per_step(models[0], self.recipe))
+        count = groups or choose_groups(
+            len(models), self.device, count_work(self._models[0], self._example(x), self.recipe)
+        )
         if not 1 <= count <= len(models):
             raise ValueError(f"groups must lie between 1 and the number of models, {len(models)}, got {groups}")
         self.compiles = choose_compile(self.total_steps * count, self.device) if compile is None else compile
@@ -151,15 +153,22 @@ class Population:
         self._programs: dict[Hashable, Callable[..., Tensor]] = {}
         self._best: list[dict[str, Tensor]] = []
 
+    def _example(self, x: Tensor) -> Tensor:
+        """One input as the models are given it, on the CPU."""
+        augment = self.recipe.augment
+        return (x[:1] if augment is None else augment(x[:1], torch.zeros(1, augment.width, device=x.device))).cpu()
+
+    def _choose_groups(self, x: Tensor) -> int:
+        asks = self.device.type == "cuda" and len(self._models) > 1  # for nothing but a GPU the work matters
+        work = count_work(self._models[0], self._example(x), self.recipe) if asks else 0
+        return choose_groups(len(self._models), self.device, work)
+
     def _touch(self, x: Tensor) -> None:
         """Let layers of unknown width find it: all models need their parameters now."""
         for model in self._models:
-            lazy = [p for p in model.parameters() if isinstance(p, nn.parameter.UninitializedParameter)]
-            if lazy:
-                sample = x[:1] if self.recipe.augment is None else self.recipe.augment(
-                    x[:1], torch.zeros(1, self.recipe.augment.width, device=x.device))  # fmt: skip
+            if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
                 with torch.no_grad():
-                    model.eval()(sample.cpu())
+                    model.eval()(self._example(x))
 
     @property
     def alive(self) -> list[bool]:
