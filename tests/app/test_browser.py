@@ -115,7 +115,7 @@ def wait_for_looks(page, selector):
 
 def bars(page, selector):
     """Each bar's probability in whole per cent as written, and as drawn: its share of the tallest that there can be."""
-    read = "nodes => nodes.map(n => [parseFloat(n.children[0].innerText), n.children[1].clientHeight / 80 * 100])"
+    read = "nodes => nodes.map(n => [parseFloat(n.children[0].textContent), n.children[1].clientHeight / 80 * 100])"
     return page.locator(f"{selector} .bar").evaluate_all(read)
 
 
