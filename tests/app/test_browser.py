@@ -113,6 +113,12 @@ def wait_for_looks(page, selector):
     return page.inner_html(selector)
 
 
+def bars(page, selector):
+    """Each bar's probability in whole per cent as written, and as drawn: its share of the tallest that there can be."""
+    read = "nodes => nodes.map(n => [parseFloat(n.children[0].textContent), n.children[1].clientHeight / 80 * 100])"
+    return page.locator(f"{selector} .bar").evaluate_all(read)
+
+
 def stroke(page):
     sheet = page.locator("#sketch canvas")
     sheet.scroll_into_view_if_needed()
@@ -152,6 +158,10 @@ def test_a_visitor_draws_turns_uploads_and_sees_the_picture_change(browser, mode
         page.get_by_role("button", name="3", exact=True).click()
         shown = wait_for_change(page, "#digit-look", shown)
         page.get_by_text("does not open as a picture").wait_for(state="detached")
+
+        assert len(bars(page, "#digit-look")) == 30
+        for written, drawn in bars(page, "#digit-look"):
+            assert drawn == pytest.approx(written, abs=2)
 
         page.get_by_role("tab", name="Series").click()
         series = wait_for_looks(page, "#series-look")

@@ -28,8 +28,8 @@ def test_a_digit_shows_every_frame_look_and_answer(digit_trio):
     cards = of_class(tree, "card")
     assert [card.get("data-model") for card in cards] == ["cnn", "stn", "pstn"]
     for card, answer in zip(cards, seen.answers.values(), strict=True):
-        heights = [float(span.get("style").split(":")[1].rstrip("%")) for span in card.iter("span")]
-        assert heights == [round(100 * chance, 1) for chance in answer.probs]
+        chances = [float(span.get("style").removeprefix("--chance:")) for span in card.iter("span")]
+        assert chances == [round(chance, 3) for chance in answer.probs]
         text = " ".join(card.itertext())
         assert answer.sureness in text
         assert answer.reasons in text

@@ -147,7 +147,7 @@ def _answers(trio: Trio, look: Look, ways: dict[str, str]) -> str:
 def _card(name: str, way: str, answer: Answer, accuracy: float | None) -> str:
     bars = "".join(
         f"<div class='bar{' best' if label == answer.best else ''}'><i>{chance:.0%}</i>"
-        f"<span style='height:{100 * chance:.1f}%'></span><b>{escape(label)}</b></div>"
+        f"<span style='--chance:{chance:.3f}'></span><b>{escape(label)}</b></div>"
         for label, chance in zip(answer.classes, answer.probs, strict=True)
     )
     record = "" if accuracy is None else f"Right on {accuracy:.0%} of examples it had never seen."

@@ -74,7 +74,7 @@ class Answer(NamedTuple):
         left = math.exp(self.doubt)
         if left > min(2.5, 0.97 * len(self.classes)):
             return "guessing"
-        return "sure" if left < 1.25 else "fairly sure" if left < 1.5 else "unsure"
+        return "sure" if left < 1.25 else "fairly sure" if left < 1.7 else "unsure"
 
     @property
     def reasons(self) -> str:
