@@ -2,37 +2,40 @@
 
 The peers are no dependency of pstn. In an environment of their own:
 
-    pip install torch numpy difw==0.0.31 libcpab==0.1.3 ninja
+    pip install torch numpy scipy ninja
+    pip install --no-deps difw==0.0.31 libcpab==0.1.3
     PYTHONPATH=src python benchmarks/cpab_peers.py --out benchmarks/results/cpab_cpu.json
 
-difw compiles its extension on the first call, which needs a C++ compiler. Times are medians of calls that alternate
-between the libraries, so that whatever else the machine does falls on both.
+difw compiles its extension on the first call, which needs a C++ compiler. Calls alternate between the libraries, so
+that whatever else the machine does falls on both, and the ratio is the median of the ratios of neighbouring calls; all
+that is done several times over, and every repetition is written down. Errors are those of the points on [0, 1], at a
+sample of them against SciPy's DOP853 with short steps, at all of them against ours in float64.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
+import os
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.integrate import solve_ivp
 from torch import Tensor
 
 from pstn.transforms import CPAB
+from recording import Stopwatch, write
 
 Work = Callable[[], Any]
 Warp = Callable[[Tensor], Tensor]
 
 
-def alternate(works: dict[str, Work], repeats: int) -> dict[str, dict[str, float]]:
-    """Median and fastest time of each work in ms, after a fifth as many calls to warm up."""
+def alternate(works: dict[str, Work], repeats: int) -> dict[str, list[float]]:
+    """The times of each work in ms, call by call in turns, after a fifth as many calls to warm up."""
     times: dict[str, list[float]] = {name: [] for name in works}
     warm = max(1, repeats // 5)
     for step in range(repeats + warm):
@@ -41,7 +44,19 @@ def alternate(works: dict[str, Work], repeats: int) -> dict[str, dict[str, float
             work()
             if step >= warm:
                 times[name].append((time.perf_counter() - begin) * 1e3)
-    return {name: {"median": statistics.median(values), "fastest": min(values)} for name, values in times.items()}
+    return times
+
+
+def integrate(family: CPAB, theta: Tensor, points: Tensor) -> Tensor:
+    """Where DOP853 takes points (N, ndim) of [-1, 1] under one theta; its own error estimate does not see kinks."""
+    theta, shape = theta.double(), points.shape
+
+    def velocity(_: float, place: np.ndarray) -> np.ndarray:
+        return family.velocity(theta, torch.from_numpy(place).view(shape)).numpy().ravel()
+
+    start = points.double().numpy().ravel()
+    path = solve_ivp(velocity, (0, 1), start, method="DOP853", rtol=1e-10, atol=1e-11, max_step=0.002)
+    return torch.from_numpy(path.y[:, -1]).view(shape)
 
 
 def translate(velocity: Callable[[Tensor], Tensor], dim: int, ours: Tensor) -> Tensor:
@@ -73,9 +88,9 @@ def both(transform: Callable[[Tensor], Tensor], theta: Tensor) -> Work:
 
 
 def compare(
-    name: str, ours: Warp, peer: Warp, theta: Tensor, other: Tensor, exact: Tensor, repeats: int
+    name: str, ours: Warp, peer: Warp, theta: Tensor, other: Tensor, family: CPAB, repeats: int, rounds: int
 ) -> dict[str, Any]:
-    """Values and times of two implementations of one warp; `exact` is ours in float64, on [0, 1]."""
+    """Values and times of two implementations of one warp; both give (B, N, ndim), the peer's on [0, 1]."""
     kinds = (("forward", forward), ("forward + backward", both))
     works = {
         f"{who} {what}": kind(warp, t)
@@ -84,25 +99,42 @@ def compare(
     }
     if name == "difw":  # which compiles on its first call: so can we
         works["pstn compiled, forward + backward"] = both(torch.compile(ours, fullgraph=True), theta)
-    times = alternate(works, repeats)
-    peers = times[f"{name} forward + backward"]
+    runs = [alternate(works, repeats) for _ in range(rounds)]
     faster = {
-        who: {key: peers[key] / own[key] for key in peers}
-        for who, own in times.items()
+        who: [
+            statistics.median(b / a for a, b in zip(run[who], run[f"{name} forward + backward"], strict=True))
+            for run in runs
+        ]
+        for who in works
         if who.startswith("pstn") and "backward" in who
     }
     return {
         "peer": name,
-        "largest_error": {
-            "pstn": float(((ours(theta) + 1) / 2 - exact).abs().max()),
-            name: float((peer(other) - exact).abs().max()),
-        },
-        "times_ms": times,
+        **errors(name, ours, peer, theta, other, family),
+        "median_ms": {who: [statistics.median(run[who]) for run in runs] for who in works},
         "faster_than_the_peer_by": faster,
     }
 
 
-def difw_line(scale: float, repeats: int) -> dict[str, Any]:
+def errors(name: str, ours: Warp, peer: Warp, theta: Tensor, other: Tensor, family: CPAB) -> dict[str, Any]:
+    """Largest errors on [0, 1] of ours and of the peer's."""
+    exact, values = (ours(theta.double()) + 1) / 2, {"pstn": (ours(theta) + 1) / 2, name: peer(other)}
+    every = max(1, exact.shape[1] // 49)
+    sample = (slice(0, 4), slice(None, None, every))
+    start = ours(torch.zeros_like(theta[0], dtype=torch.float64))[::every]
+    reference = (torch.stack([integrate(family, t, start) for t in theta[sample[0]]]) + 1) / 2
+
+    def largest(difference: Tensor) -> float:
+        return float(difference.abs().max())
+
+    return {
+        "largest_error_against_dop853": {who: largest(value[sample] - reference) for who, value in values.items()}
+        | {"pstn in float64": largest(exact[sample] - reference)},
+        "largest_error_against_pstn_in_float64": {who: largest(value - exact) for who, value in values.items()},
+    }
+
+
+def difw_line(scale: float, repeats: int, rounds: int) -> dict[str, Any]:
     """Batch 64, length 100, 10 cells."""
     import difw
 
@@ -112,26 +144,23 @@ def difw_line(scale: float, repeats: int) -> dict[str, Any]:
     theta = torch.randn(64, 9) * scale
     velocity = family.velocity(theta, 2 * points[:, None] - 1)[..., 0] / 2
     other = translate(lambda t: peer.calc_velocity(points, t), 9, velocity)
-    exact = (family.grid(theta.double(), 100)[..., 0] + 1) / 2
-    result = compare(
-        "difw",
-        lambda t: family.grid(t, 100)[..., 0],
-        lambda t: peer.transform_grid(points, t),
-        *(theta, other, exact, repeats),
-    )
+
+    def ours(t: Tensor) -> Tensor:
+        return family.grid(t, 100)
+
+    def theirs(t: Tensor) -> Tensor:
+        return peer.transform_grid(points, t)[..., None]
+
+    result = compare("difw", ours, theirs, theta, other, family, repeats, rounds)
     # The compiled extension is what is timed. Its values depend on the compiler (it is built with -Ofast); difw's own
     # implementation in plain torch says what it means to compute.
     peer.params.use_slow = True
-    plain = float((peer.transform_grid(points, other) - exact).abs().max())
-    return {
-        "case": "1-D, 10 cells, batch 64, length 100",
-        "theta_scale": scale,
-        **result,
-        "largest_difference_from_difw_in_plain_torch": plain,
-    }
+    plain = float((theirs(other) - (ours(theta.double()) + 1) / 2).abs().max())
+    case = {"case": "1-D, 10 cells, batch 64, length 100", "theta_scale": scale}
+    return {**case, **result, "largest_difference_from_difw_in_plain_torch": plain}
 
 
-def libcpab_plane(scale: float, repeats: int) -> dict[str, Any]:
+def libcpab_plane(scale: float, repeats: int, rounds: int) -> dict[str, Any]:
     """Batch 64, 28 by 28, 3 by 3 cells."""
     from libcpab import Cpab
 
@@ -145,39 +174,35 @@ def libcpab_plane(scale: float, repeats: int) -> dict[str, Any]:
     def field(parameters: Tensor) -> Tensor:
         return torch.stack([torch.as_tensor(peer.calc_vectorfield(points, p[None])).view(2, -1).T for p in parameters])
 
+    def ours(t: Tensor) -> Tensor:
+        return family.grid(t, (28, 28)).flatten(-3, -2)
+
+    def theirs(t: Tensor) -> Tensor:
+        return peer.transform_grid(points, t).transpose(1, 2)
+
     other = translate(field, peer.get_theta_dim(), velocity)
-    exact = (family.grid(theta.double(), (28, 28)).flatten(1, 2) + 1) / 2
-    result = compare(
-        "libcpab",
-        lambda t: family.grid(t, (28, 28)).flatten(1, 2),
-        lambda t: peer.transform_grid(points, t).transpose(1, 2),
-        *(theta, other, exact, repeats),
-    )
+    result = compare("libcpab", ours, theirs, theta, other, family, repeats, rounds)
     return {"case": "2-D, 3x3 cells, batch 64, 28x28", "theta_scale": scale, **result}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
-    begin = time.time()
-    rows = [difw_line(scale, 200) for scale in (0.1, 0.5, 1.0)]
-    rows += [libcpab_plane(scale, 5) for scale in (0.1, 0.5, 1.0)]
-    done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    result = {
-        "commit": done.stdout.strip() or "unknown",
-        "machine": f"{platform.processor() or platform.machine()}, {arguments.threads} threads",
-        "versions": {"python": platform.python_version()} | {n: version(n) for n in ("torch", "difw", "libcpab")},
-        "seed": 0,
+    watch, before = Stopwatch(), os.getloadavg()[0]
+    rows = [difw_line(scale, 200, arguments.rounds) for scale in (0.1, 0.5, 1.0)]
+    rows += [libcpab_plane(scale, 5, arguments.rounds) for scale in (0.1, 0.5, 1.0)]
+    figures = {
+        "what": "forward + backward through CPAB and a peer in turns; ratios are medians over neighbouring calls",
+        "threads": arguments.threads,
+        "load_average": {"before": before, "after": os.getloadavg()[0]},
         "rows": rows,
-        "wall_s": time.time() - begin,
     }
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(result, indent=2) + "\n")
-    print(json.dumps(result, indent=2))
+    write(arguments.out, figures, seed=0, watch=watch, packages=("difw", "libcpab", "scipy"))
 
 
 if __name__ == "__main__":

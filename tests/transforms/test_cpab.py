@@ -124,6 +124,19 @@ def test_identity_and_shapes(transform):
 
 
 @pytest.mark.parametrize("transform", FAMILIES, ids=named)
+def test_values_are_the_same_without_gradients(transform):
+    theta, points = (
+        draw(transform, 1.0, 1, count=2, dtype=torch.float32).requires_grad_(),
+        scatter(transform, 9, 2).float(),
+    )
+    with torch.no_grad():
+        alone = transform.apply(theta, points)
+        nothing = transform.apply(theta[:0], points), transform.apply(theta, points[:0])
+    assert torch.equal(alone, transform.apply(theta, points))
+    assert [tuple(empty.shape) for empty in nothing] == [(0, 9, transform.ndim), (2, 0, transform.ndim)]
+
+
+@pytest.mark.parametrize("transform", FAMILIES, ids=named)
 def test_any_time(transform):
     """Half the time twice is the whole; a tensor of times gives a path; time runs backwards."""
     theta, points = draw(transform, 1.0, 1), scatter(transform, 20, 2)

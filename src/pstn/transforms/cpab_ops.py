@@ -232,15 +232,17 @@ def _adjoint(grad: Tensor, matrix: Tensor) -> Tensor:
 def _run_plane(
     theta: Tensor, nodal: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool, kernel: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    lead, flat_points = theta.shape[:-1], points.view(-1, *points.shape[-2:])  # (S, N, 2), or (1, N, 2) for all thetas
+    lead, (size, _), width = theta.shape[:-1], points.shape[-2:], nodal.shape[-2]
+    flat_points = points.view(math.prod(points.shape[:-2]), size, 2)  # (S, N, 2), or (1, N, 2) for all thetas
     velocities = node_velocities(theta.view(_groups(nodal), -1, theta.shape[-1]), nodal)
-    flat = velocities.view(-1, nodal.shape[-2] // 2, 2)
+    flat = velocities.view(-1, width // 2, 2)
     if kernel:
         moved, matrix = _plane_kernels().flow2d_forward(flat, flat_points, nx, ny, closed, jacobian)
     else:
-        moved, matrix = cpab2d.flow(flat, flat_points.expand(len(flat), -1, -1), nx, ny, closed, jacobian)
-    matrix = matrix.view(*lead, -1, 4) if jacobian else matrix
-    return moved.view(*lead, -1, 2), matrix, velocities.view(*lead, -1)
+        flat_points = flat_points.expand(len(flat), -1, -1)
+        moved, matrix = cpab2d.flow(flat, flat_points, nx, ny, closed, jacobian)
+    matrix = matrix.view(*lead, size, 4) if jacobian else matrix
+    return moved.view(*lead, size, 2), matrix, velocities.view(*lead, width)
 
 
 def _pull_plane(
@@ -255,18 +257,21 @@ def _pull_plane(
     to_points: bool,
     kernel: bool,
 ) -> tuple[Tensor, Tensor]:
-    lead, flat_points = velocities.shape[:-1], points.view(-1, *points.shape[-2:])
+    lead, (size, _) = velocities.shape[:-1], points.shape[-2:]
+    flat_points = points.view(math.prod(points.shape[:-2]), size, 2)
     flat = velocities.view(-1, nodal.shape[-2] // 2, 2)
-    grad, matrix = grad.reshape(len(flat), -1, 2), matrix.view(len(flat), -1, 4)
+    grad, matrix = grad.reshape(len(flat), size, 2), matrix.view(len(flat), size, 4)
     if kernel:
         by_velocity, by_point = _plane_kernels().flow2d_backward(
             *(grad.contiguous(), matrix, flat, flat_points, nx, ny, closed, to_points)
         )
     else:
         by_point = _adjoint(grad, matrix)
-        by_velocity = cpab2d.pull_back(by_point, flat, flat_points.expand(len(flat), -1, -1), nx, ny, closed)
+        flat_points = flat_points.expand(len(flat), -1, -1)
+        by_velocity = cpab2d.pull_back(by_point, flat, flat_points, nx, ny, closed)
     by_theta = node_velocities(by_velocity.reshape(_groups(nodal), -1, nodal.shape[-2]), nodal.mT)
-    return by_theta.view(*lead, -1), by_point.view(*lead, -1, 2) if to_points else by_point.new_empty(0)
+    by_point = by_point.view(*lead, size, 2) if to_points else by_point.new_empty(0)
+    return by_theta.view(*lead, nodal.shape[-1]), by_point
 
 
 def _fake_plane(
@@ -324,7 +329,7 @@ def _plane_backward(ctx: Any, pull: Any, grad: Tensor | None, *_: Any) -> tuple[
     else:  # nothing has to follow the particles
         by_theta, by_point = None, _adjoint(grad, matrix)
     by_point = _sum_over_thetas(by_point, points) if to_points else None
-    return by_theta, None, by_point, None, None, None, None, None
+    return by_theta, None, by_point, *(None,) * 5
 
 
 _plane = Operation(
