@@ -544,10 +544,4 @@ def test_long_runs_together_and_alone_agree_in_distribution():
             found["alone"][name] += values
     assert sorted(found["together"]["accuracy"])[count // 2] > 0.4  # they have learned something
     for name in ("nll", "accuracy"):
-        print(
-            name,
-            sorted(found["together"][name]),
-            sorted(found["alone"][name]),
-            ks_2samp(found["together"][name], found["alone"][name]),
-        )
         assert ks_2samp(found["together"][name], found["alone"][name]).pvalue > 0.01
