@@ -25,6 +25,7 @@ import torch
 import pstn
 from pstn.data import load_digits
 from pstn.training import Population, Recipe, make_members
+from pstn.training.planning import count_cores
 from recording import Stopwatch, write
 
 FILL = -0.1307 / 0.3081
@@ -74,7 +75,7 @@ def main() -> None:
     arguments = parser.parse_args()
     digits = load_digits("train")
     x, y = (digits.x[:500] - 0.1307) / 0.3081, digits.y[:500]
-    cores, watch, ready = os.cpu_count() or 1, Stopwatch(), {}
+    cores, watch, ready = count_cores(), Stopwatch(), {}
     rates: dict[str, list[float]] = {}
     with ExitStack() as stack:
         ways = {f"plain, {threads} thread(s)": plain_loop(x, y, threads) for threads in sorted({1, cores})}

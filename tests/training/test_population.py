@@ -555,14 +555,20 @@ def test_long_runs_together_and_alone_agree_in_distribution():
     from pstn.data import load_digits
 
     digits = load_digits("train")
-    x, y, count = digits.x[:600], digits.y[:600], 20
-    recipe = Recipe(epochs=12, batch_size=10)
+    x, y, count = nn.functional.avg_pool2d(digits.x[:600], 2), digits.y[:600], 20
+    recipe = Recipe(epochs=20, batch_size=20)
+
+    def make() -> pstn.PSTN:
+        localizer = pstn.nn.ConvLocalizer(1, (14, 14), filters=(3, 4), kernel=3)
+        classifier = pstn.nn.ConvClassifier(1, (14, 14), classes=10, filters=(6, 12), hidden=32, kernel=3, dropout=0.1)
+        return pstn.PSTN(pstn.SpatialTransformer(pstn.Similarity(), localizer), classifier)
 
     def models(first: int) -> list[nn.Module]:
-        return [seeded(pstn.nn.mnist_pstn, first + i) for i in range(count)]
+        return [seeded(make, first + i) for i in range(count)]
 
     def members(first: int) -> list[Member]:
-        return make_members(count, seed=list(range(first, first + count)), kl_weight=1e-3, train=torch.arange(100))
+        seeds = list(range(first, first + count))
+        return make_members(count, seed=seeds, lr=1e-2, kl_weight=1e-3, train=torch.arange(100))
 
     together = Population(models(0), x, y, members(0), recipe, groups=1, workers=False)
     together.fit()
@@ -572,6 +578,6 @@ def test_long_runs_together_and_alone_agree_in_distribution():
         alone.fit()
         for name, values in alone.evaluate(x[100:], y[100:]).items():
             found["alone"][name] += values
-    assert min(found["together"]["accuracy"]) > 0.2  # they have learned something
+    assert sorted(found["together"]["accuracy"])[count // 2] > 0.4  # they have learned something
     for name in ("nll", "accuracy"):
         assert ks_2samp(found["together"][name], found["alone"][name]).pvalue > 0.01
