@@ -67,6 +67,16 @@ def traced(settings, size):
         program = make_fx(function)(theta)
         close(program(2 * theta), function(2 * theta), 1e-6)
 
+def spoil(settings):
+    # NaN in a theta or in a point stays there.
+    fast = CPAB(**settings, backend="triton").to(device)
+    theta, points = torch.full((2, fast.dim), 0.1, device=device), (torch.rand(5, fast.ndim) - 0.5).to(device)
+    expected = fast.apply(theta, points)
+    theta[0], points[2] = float("nan"), float("nan")
+    moved = fast.apply(theta, points)
+    assert moved[0].isnan().all() and moved[1, 2].isnan().all()
+    assert torch.equal(moved[1, [0, 1, 3, 4]], expected[1, [0, 1, 3, 4]])
+
 def nest(settings):
     # Draws of several models whose bases differ: vmap over the draws of vmap over the models.
     models = [CPAB(**settings, backend="triton").to(device) for _ in range(3)]
@@ -89,10 +99,13 @@ for scale in (0.0, 0.3, 3.0, 30.0): compare({"tess": 10}, scale, 150, 1)
 for scale in (0.3, 3.0): compare({"tess": 7, "zero_boundary": False}, scale, 40, 2)
 batch({"tess": 6})
 nest({"tess": 5})
+spoil({"tess": 5})
+spoil({"tess": 5, "zero_boundary": False})
 """,
     "plane": """
 for scale in (0.0, 1.0): compare({"tess": (3, 3)}, scale, 30, 3)
 compare({"tess": (2, 1), "zero_boundary": False}, 1.0, 30, 4)
+spoil({"tess": (2, 2)})
 """,
     "batched plane": 'batch({"tess": (2, 2)})',
     "traced": 'traced({"tess": 5}, (7,)); traced({"tess": (2, 1)}, (3, 2))',

@@ -66,3 +66,13 @@ def test_bad_settings_are_refused():
         SmoothPrior(CPAB(tess=4), length=-1.0)
     with pytest.raises(ValueError, match="samples must be at least 1"):
         SmoothPrior(CPAB(tess=4)).sample(0)
+
+
+def test_a_wrong_width_is_refused():
+    """Also a width of 1, which would broadcast."""
+    prior = SmoothPrior(CPAB(tess=5))
+    for width in (1, 3, 5):
+        with pytest.raises(ValueError, match=rf"theta must have shape \(..., 4\), got \(2, {width}\)"):
+            prior.log_prob(torch.zeros(2, width))
+        with pytest.raises(ValueError, match=r"noise must have shape \(..., 4\)"):
+            prior.sample(noise=torch.zeros(2, width))

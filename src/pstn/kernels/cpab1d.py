@@ -152,6 +152,7 @@ def _forward(
     if CLOSED:
         moved = tl.minimum(tl.maximum(moved, -1.0), 1.0)
     moved = tl.where(tl.abs(u) <= 10 * _TINY, x, moved)
+    moved = tl.where(u == u, moved, u)  # bounds hide NaN
     tl.store(out + s * N + i, moved, mask=i < N)
 
 

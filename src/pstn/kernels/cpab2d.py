@@ -237,8 +237,9 @@ def _forward(
         left = left - time
         pieces += 1
     if CLOSED:
-        x = tl.where(tl.abs(x0) >= 1, x0, tl.minimum(tl.maximum(x, -1.0), 1.0))
-        y = tl.where(tl.abs(y0) >= 1, y0, tl.minimum(tl.maximum(y, -1.0), 1.0))
+        # Where it is NaN it stays so: bounds would hide that.
+        x = tl.where(tl.abs(x0) >= 1, x0, tl.where(x == x, tl.minimum(tl.maximum(x, -1.0), 1.0), x))
+        y = tl.where(tl.abs(y0) >= 1, y0, tl.where(y == y, tl.minimum(tl.maximum(y, -1.0), 1.0), y))
     at = s * N + i
     tl.store(moved + at * 2, x, mask=inside)
     tl.store(moved + at * 2 + 1, y, mask=inside)

@@ -73,14 +73,21 @@ class SmoothPrior(nn.Module):
         if noise is None:
             shape = (require_positive_int("samples", samples), len(self.factor))
             noise = torch.randn(shape, generator=generator, device=self.factor.device)
+        self._require_width("noise", noise)
         return (noise[..., None, :].float() * self.factor.float()).sum(-1)
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """The log density up to a constant, (..., D) -> (...): minus half a squared length."""
+        self._require_width("theta", theta)
         values, vectors = torch.linalg.eigh(self.covariance.double())
         kept = values > values.max() * 1e-9
         rotated = (theta.double()[..., None] * vectors).sum(-2)
         return -(rotated.square() * torch.where(kept, 1 / values.clamp(min=1e-30), 0.0)).sum(-1).to(theta.dtype) / 2
+
+    def _require_width(self, name: str, tensor: Tensor) -> None:
+        # A width of 1 would broadcast.
+        if tensor.dim() < 1 or tensor.shape[-1] != len(self.factor):
+            raise ValueError(f"{name} must have shape (..., {len(self.factor)}), got {tuple(tensor.shape)}")
 
     def extra_repr(self) -> str:
         """The settings, for printing."""
