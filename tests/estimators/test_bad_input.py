@@ -136,7 +136,14 @@ def test_samples_must_be_a_number(fitted):
         fitted.sample(series()[0], 0)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], max_examples=40)
+def test_inputs_without_a_value_are_refused():
+    with pytest.raises(ValueError, match="at least one value each"):
+        quick().fit(np.zeros((4, 0, 3)), [0, 1, 0, 1])
+
+
+# scikit-learn's own validation sums and casts what it is given, and numpy remarks on it.
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], max_examples=20)
 @given(
     X=arrays.arrays(
         dtype=st.sampled_from([np.float64, np.float32, np.float16, np.int8, np.uint8, np.bool_, "U3", np.complex64]),

@@ -214,6 +214,8 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
     def _check_examples(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[NDArray[Any], NDArray[Any]]:
         array, labels = validate_data(self, X, y, reset=reset, allow_nd=True, dtype="numeric")
         check_classification_targets(labels)
+        if array.size == 0:
+            raise ValueError(f"X must hold inputs of at least one value each, got shape {array.shape}")
         if not reset:
             self._check_shape(array)
         return array, labels

@@ -77,7 +77,8 @@ def fit_scaling(x: NDArray[Any], fill: str | float | Sequence[float] = "auto") -
     axes = (0, *range(2, x.ndim))
     with np.errstate(over="ignore", invalid="ignore"):
         mean, std = x.mean(axes, dtype=np.float64), x.std(axes, dtype=np.float64)
-    if not np.isfinite(mean + std).all():
+        usable = np.isfinite(mean + std).all()
+    if not usable:
         raise ValueError("X has values too large to work with: their mean or deviation overflows")
     largest = np.maximum(np.abs(x.max(axes).astype(np.float64)), np.abs(x.min(axes).astype(np.float64)))
     std = np.where(std > _CONSTANT * largest, std, 1.0)

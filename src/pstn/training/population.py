@@ -133,9 +133,7 @@ class Population:
         weights = None if weights is None else weights.to(self.device, torch.float32)
         self._touch(x)
         require_one_shape(self._models)
-        count = groups or choose_groups(
-            len(models), self.device, count_work(self._models[0], self._example(x), self.recipe)
-        )
+        count = groups or self._choose_groups(x)
         if not 1 <= count <= len(models):
             raise ValueError(f"groups must lie between 1 and the number of models, {len(models)}, got {groups}")
         self.compiles = choose_compile(self.total_steps * count, self.device) if compile is None else compile
