@@ -7,6 +7,9 @@ All take the same model, data, batch size, optimiser and loss. The plain loop is
 `torch.optim.Adam`, one model after another, with one thread and with all of them; the faster of the two counts. The
 ways take turns, round after round, so that other work on the machine meets them alike. Ratios are taken within a round;
 medians over the rounds are what counts. Starting processes, tracing and compiling are not part of a round.
+
+Beside the rates stands the processor time of a model-step on one core, in this process, of a plain loop and of a stack of
+three: what a machine that others use too does not change.
 """
 
 from __future__ import annotations
@@ -49,20 +52,39 @@ def plain_loop(x: torch.Tensor, y: torch.Tensor, threads: int) -> Callable[[int]
     return go
 
 
-def together(x: torch.Tensor, y: torch.Tensor, stack: ExitStack, compile: bool) -> Callable[[int], int]:
-    """The same for five models together."""
-    subsets = [torch.arange(100 * fold, 100 * fold + 100) for fold in range(FOLDS)]
+def together(
+    x: torch.Tensor, y: torch.Tensor, stack: ExitStack, *, compile: bool, models: int = FOLDS, groups: int | None = None
+) -> Callable[[int], int]:
+    """The same for several models together."""
+    subsets = [torch.arange(100 * fold, 100 * fold + 100) for fold in range(models)]
     torch.manual_seed(0)
-    models = [pstn.nn.mnist_pstn(fill=FILL) for _ in range(FOLDS)]
-    members = make_members(FOLDS, kl_weight=1e-3, weight_decay=0.01, train=subsets)
+    starts = [pstn.nn.mnist_pstn(fill=FILL) for _ in range(models)]
+    members = make_members(models, kl_weight=1e-3, weight_decay=0.01, train=subsets)
     recipe = Recipe(epochs=10**4)
-    population = stack.enter_context(Population(models, x, y, members, recipe, compile=compile))
+    population = stack.enter_context(Population(starts, x, y, members, recipe, compile=compile, groups=groups))
 
     def go(steps: int) -> int:
         population.fit(until=population.progress.step + steps)
-        return FOLDS * steps
+        return models * steps
 
     return go
+
+
+def processor_ms(x: torch.Tensor, y: torch.Tensor, rounds: int, steps: int, compile: bool) -> dict[str, float]:
+    """Median milliseconds of processor time that a model-step takes on one core."""
+    with ExitStack() as stack:
+        ways = {"plain": plain_loop(x, y, 1), "stack of 3": together(x, y, stack, compile=False, models=3, groups=1)}
+        if compile:
+            ways["stack of 3, compiled"] = together(x, y, stack, compile=True, models=3, groups=1)
+        spent: dict[str, list[float]] = {name: [] for name in ways}
+        for turn in range(rounds + 1):
+            for name, go in ways.items():
+                torch.set_num_threads(1)
+                started = time.process_time()
+                taken = go(steps)
+                if turn:  # the first also traces
+                    spent[name].append(1e3 * (time.process_time() - started) / taken)
+    return {name: round(median(values), 2) for name, values in spent.items()}
 
 
 def main() -> None:
@@ -96,6 +118,7 @@ def main() -> None:
         "seconds_for_the_first_40_steps": ready,
         "model_steps_per_s": {name: round(median(values), 1) for name, values in rates.items()},
         "times_faster_than_the_faster_plain_loop": {},
+        "processor_ms_per_model_step": processor_ms(x, y, arguments.rounds, arguments.steps, arguments.compile),
     }  # fmt: skip
     plain = [values for name, values in rates.items() if name.startswith("plain")]
     for name in [name for name in rates if name.startswith("together")]:
