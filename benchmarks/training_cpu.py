@@ -8,8 +8,8 @@ All take the same model, data, batch size, optimiser and loss. The plain loop is
 ways take turns, round after round, so that other work on the machine meets them alike. Ratios are taken within a round;
 medians over the rounds are what counts. Starting processes, tracing and compiling are not part of a round.
 
-Beside the rates stands the processor time of a model-step on one core, in this process, of a plain loop and of a stack of
-three: what a machine that others use too does not change.
+Beside the rates stands the processor time of a model-step on one core, in this process, of a plain loop and of a stack
+of three: what a machine that others use too changes little.
 """
 
 from __future__ import annotations
