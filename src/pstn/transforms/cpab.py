@@ -13,7 +13,8 @@ from pstn.transforms.base import Transform
 from pstn.transforms.cpab1d import velocity1d
 from pstn.transforms.cpab2d import velocity2d
 from pstn.transforms.cpab_basis import make_basis
-from pstn.transforms.cpab_ops import Backend, flow_line, flow_plane, node_velocities, require_backend
+from pstn.transforms.cpab_nodes import node_velocities
+from pstn.transforms.cpab_ops import Backend, flow_line, flow_plane, require_backend
 
 __all__ = ["CPAB"]
 

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from pstn.transforms.cpab_nodes import node_velocities
 from pstn.transforms.cpab_operation import fold, plain
 
 __all__ = ["flow1d", "velocity1d"]
@@ -43,23 +44,25 @@ _INSTANT = 1e-14
 _LOG_MAX = {torch.float32: 60.0, torch.float64: 600.0}
 
 
-def flow1d(velocities: Tensor, points: Tensor, *, closed: bool = True) -> Tensor:
+def flow1d(theta: Tensor, nodal: Tensor, points: Tensor, *, closed: bool = True) -> Tensor:
     """Move points for unit time along a piecewise-affine velocity.
 
     Args:
-        velocities: (..., n + 1), velocity at the evenly spaced nodes of [-1, 1].
-        points: (..., N), with the same leading axes.
+        theta: (..., D).
+        nodal: (n + 1, D), velocities at the evenly spaced nodes of [-1, 1] per unit of theta, in float64.
+        points: (..., N, 1), with the same leading axes, or (N, 1) for all thetas.
         closed: whether the velocity is zero at both ends; if so a few operations are saved.
 
     Returns:
-        (..., N).
+        (..., N, 1).
     """
-    if torch.compiler.is_compiling():
-        return _traced_flow(velocities, points, closed)
     if plain():
-        return _PlainFlow1d.apply(velocities, points, closed)
-    moved: Tensor = _Flow1d.apply(velocities, points, closed)[0]
-    return moved
+        return _PlainFlow1d.apply(theta, nodal, points, closed)
+    velocities, places = node_velocities(theta, nodal), points[..., 0].expand(*theta.shape[:-1], -1)
+    if torch.compiler.is_compiling():
+        return _traced_flow(velocities, places, closed)[..., None]
+    moved: Tensor = _Flow1d.apply(velocities, places, closed)[0]
+    return moved[..., None]
 
 
 def velocity1d(velocities: Tensor, points: Tensor) -> Tensor:
@@ -100,19 +103,26 @@ class _Trip(NamedTuple):
 
 
 class _PlainFlow1d(torch.autograd.Function):
-    """For everyday use: without `setup_context`, which binds arguments by name at every call, it costs less."""
+    """For everyday use: from theta itself, and without `setup_context`, for which arguments are bound by name."""
 
     @staticmethod
-    def forward(ctx: Any, velocities: Tensor, points: Tensor, closed: bool) -> Tensor:
-        cells = _tabulate(velocities)
-        moved, trip = _follow(cells, points, closed)
-        ctx.save_for_backward(*cells, *trip)
-        return moved
+    def forward(ctx: Any, theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
+        cells = _tabulate(node_velocities(theta, nodal))
+        moved, trip = _follow(cells, points[..., 0].expand(*theta.shape[:-1], -1), closed)
+        ctx.shared = points.dim() == 2
+        ctx.save_for_backward(nodal, *cells, *trip)
+        return moved[..., None]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return (*_pull_back(grad, *_unpack(ctx.saved_tensors)), None)
+        nodal, *saved = ctx.saved_tensors
+        by_velocity, by_point = _pull_back(grad[..., 0], *_unpack(saved))
+        if not ctx.needs_input_grad[2]:
+            return node_velocities(by_velocity, nodal.mT), None, None, None
+        if ctx.shared:
+            by_point = by_point.reshape(-1, by_point.shape[-1]).sum(0)
+        return node_velocities(by_velocity, nodal.mT), None, by_point[..., None], None
 
 
 class _Flow1d(torch.autograd.Function):
@@ -191,7 +201,7 @@ def _tabulate(velocities: Tensor) -> _Cells:
 
 def _follow(cells: _Cells, points: Tensor, closed: bool) -> tuple[Tensor, _Trip]:
     n = cells.left.shape[-1] - 2
-    place = points * (n / 2) + (n / 2 + 1)
+    place = (points * (n / 2)).add_(n / 2 + 1)
     within = place.clamp(0, n + 1)
     cell = within.nan_to_num().long()  # a place that is NaN stays so, and is in some cell
     # Where the ends do not move nothing outside does: one place will do for all of it.
@@ -200,9 +210,9 @@ def _follow(cells: _Cells, points: Tensor, closed: bool) -> tuple[Tensor, _Trip]
     speed = torch.addcmul(cells.left.gather(-1, cell), slope, place)
     forth = torch.heaviside(speed, torch.zeros_like(speed[..., :1]))
     back = 1 - forth
-    leave = torch.log1p((forth - place) * slope / speed) / slope
+    leave = (forth - place).mul_(slope).div_(speed).log1p_().div_(slope)
     # NaN or infinite where the border is not on the way.
-    leave = leave.nan_to_num(nan=_LATE, posinf=_LATE, neginf=_LATE).clamp(_INSTANT, _LATE)
+    leave = leave.nan_to_num_(nan=_LATE, posinf=_LATE, neginf=_LATE).clamp(_INSTANT, _LATE)
     if not closed:  # the outside has no far end
         leave = torch.where(cell == forth * (n + 1), _LATE, leave)
 
@@ -214,7 +224,7 @@ def _follow(cells: _Cells, points: Tensor, closed: bool) -> tuple[Tensor, _Trip]
     before = torch.sub(now, back, alpha=16 * torch.finfo(now.dtype).eps)
     goal = _count_below(clock[..., 1:-1], before)
     stays = (goal == cell).to(place.dtype)
-    time = ((now - clock.gather(-1, goal + back.long())) * sign).clamp(min=_INSTANT)
+    time = (now - clock.gather(-1, goal + back.long())).mul_(sign).clamp(min=_INSTANT)
     time = torch.lerp(time, torch.ones_like(time[..., :1]), stays)
     enter = torch.lerp(back, place, stays)
     moved, *arrival = _arrive(cells, goal, enter, time, closed)
@@ -227,7 +237,7 @@ def _count_below(table: Tensor, values: Tensor) -> Tensor:
     size = table.shape[-1]
     if size <= 32 or torch.compiler.is_compiling():  # fuses, and exports
         signs = (values[..., None, :] - table[..., None]).sign_().sum(-2)
-        return ((signs + (size + 1)) * 0.5).long()
+        return signs.add_(size + 1).mul_(0.5).long()
     # By bisection: `searchsorted` takes longer at the sizes of a batch, on CPUs.
     bits = size.bit_length()
     padded = torch.nn.functional.pad(table, (1, 2**bits - 1 - size), value=math.inf)
@@ -256,7 +266,7 @@ def _arrive(cells: _Cells, goal: Tensor, enter: Tensor, time: Tensor, closed: bo
     end = torch.addcmul(torch.addcmul(anchor, offset, less_one + 1), drift, less_one)
     # Rounding is not to carry a particle over a border.
     if closed:
-        end = ((end.clamp(0, 1) + goal) * (2 / n) - (1 + 2 / n)).clamp(-1, 1)
+        end = end.clamp(0, 1).add_(goal).mul_(2 / n).sub_(1 + 2 / n).clamp(-1, 1)
     else:
         end = torch.where(goal > 0, end.clamp(min=0), end)
         end = (torch.where(goal <= n, end.clamp(max=1), end) + goal) * (2 / n) - (1 + 2 / n)
@@ -278,21 +288,27 @@ class _Slopes(NamedTuple):
 def _differentiate(grad: Tensor, cells: _Cells, trip: _Trip) -> _Slopes:
     growth = torch.exp(trip.grown)  # less_one + 1 would leave no digits where the flow contracts
     by_end = grad * growth
-    shrink, lag = _integrals(-trip.grown, -(trip.less_one / growth), trip.time)
+    shrink, lag = _integrals(-trip.grown, (trip.less_one / growth).neg_(), trip.time)
     speed = trip.reach * trip.last_slope
-    last = _share(by_end, by_end * speed, trip.enter, shrink, lag)
+    pace = by_end * speed
+    last = _share(by_end, pace, trip.enter, shrink, lag)
 
-    charge = by_end * speed * (1 - trip.stays)
-    by_place = (charge / trip.speed).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)  # a particle without speed stays
+    charge = pace * (1 - trip.stays)
+    by_place = (charge / trip.speed).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)  # a particle without speed stays
     limit = _LOG_MAX[grad.dtype]
-    z = (trip.slope * -trip.leave).clamp(-limit, limit)
-    first = _share(by_place, charge, trip.place, *_integrals(z, _expm1(z), trip.leave))
+    # The first cell of every particle, and every cell.
+    time = torch.cat([trip.leave, cells.whole], dim=-1)
+    z = torch.cat([trip.slope, cells.slope], dim=-1).mul_(time).neg_().clamp(-limit, limit)
+    (shrink, shrink_whole), (lag, lag_whole) = (
+        integral.split([trip.leave.shape[-1], cells.whole.shape[-1]], dim=-1)
+        for integral in _integrals(z, _expm1(z), time)
+    )
+    first = _share(by_place, charge, trip.place, shrink, lag)
 
     never = cells.whole >= _NEVER
     enter = (cells.left < 0).to(grad.dtype)
-    per_speed = (1 / torch.addcmul(cells.left, cells.slope, enter)).masked_fill(never, 0)
-    z = (cells.slope * -cells.whole).clamp(-limit, limit)
-    whole = _share(per_speed, (~never).to(grad.dtype), enter, *_integrals(z, _expm1(z), cells.whole))
+    per_speed = torch.addcmul(cells.left, cells.slope, enter).reciprocal_().masked_fill_(never, 0)
+    whole = _share(per_speed, (~never).to(grad.dtype), enter, shrink_whole, lag_whole)
     begin, end = torch.minimum(trip.cell, trip.goal) + 1, torch.maximum(trip.cell, trip.goal)
     return _Slopes(first, last, charge, begin, end, whole, torch.addcmul(by_place, by_end, trip.stays))
 
@@ -310,8 +326,8 @@ def _pull_back(grad: Tensor, cells: _Cells, trip: _Trip) -> tuple[Tensor, Tensor
     )
     # Node k is the left end of cell k + 1 and the right end of cell k; the outside is one node.
     nodes = by_left[..., 1:] + by_right[..., :-1]
-    nodes[..., 0] += by_left[..., 0]
-    nodes[..., -1] += by_right[..., -1]
+    nodes[..., 0].add_(by_left[..., 0])
+    nodes[..., -1].add_(by_right[..., -1])
     return nodes, slopes.point
 
 
@@ -351,11 +367,12 @@ def _integrals(z: Tensor, less_one: Tensor, time: Tensor) -> tuple[Tensor, Tenso
     first = less_one / z
     # Near 0 the quotient loses digits, as many as the series has terms to spare.
     border, series = (0.1, _SERIES) if z.dtype == torch.float64 else (0.03, _SERIES[:3])
-    near = z * series[-1] + series[-2]
+    near = (z * series[-1]).add_(series[-2])
     for coefficient in reversed(series[:-2]):
-        near = near * z + coefficient
-    far = ((z.abs() - border) * 1e9).clamp(0, 1)
-    return time * first, time * time * torch.lerp(near, (first - 1) / z, far)
+        near.mul_(z).add_(coefficient)
+    far = z.abs().sub_(border).mul_(1e9).clamp(0, 1)
+    second = torch.lerp(near, (first - 1).div_(z), far)
+    return first.mul_(time), second.mul_(time).mul_(time)
 
 
 def _expm1(z: Tensor) -> Tensor:

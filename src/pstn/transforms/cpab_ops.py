@@ -19,9 +19,10 @@ from pstn._checks import require_choice
 from pstn.kernels import kernels_available
 from pstn.transforms import cpab2d
 from pstn.transforms.cpab1d import flow1d
+from pstn.transforms.cpab_nodes import node_velocities
 from pstn.transforms.cpab_operation import Operation, fold
 
-__all__ = ["BACKENDS", "Backend", "flow_line", "flow_plane", "node_velocities", "require_backend"]
+__all__ = ["BACKENDS", "Backend", "flow_line", "flow_plane", "require_backend"]
 
 Backend = Literal["auto", "torch", "triton"]
 BACKENDS = ("auto", "torch", "triton")
@@ -62,8 +63,7 @@ def flow_line(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool, backen
     if _use_kernel(backend, points):
         moved: Tensor = _line(theta.contiguous(), nodal, points.contiguous(), closed)
         return moved
-    velocities = node_velocities(theta, nodal)
-    return flow1d(velocities, points[..., 0].expand(*theta.shape[:-1], -1), closed=closed)[..., None]
+    return flow1d(theta, nodal, points, closed=closed)
 
 
 def flow_plane(
@@ -88,22 +88,6 @@ def flow_plane(
     jacobian = torch.is_grad_enabled()
     moved: Tensor = _plane(theta.contiguous(), nodal, points.contiguous(), *tess, closed, jacobian, kernel)[0]
     return moved
-
-
-def node_velocities(theta: Tensor, nodal: Tensor) -> Tensor:
-    """The velocities at the nodes, with all the digits of theta's dtype.
-
-    Args:
-        theta: (..., D), or (G, S, D).
-        nodal: (K, D), or (G, K, D).
-
-    Returns:
-        (..., K), or (G, S, K).
-    """
-    if theta.device.type == "mps":  # which has no float64
-        return (theta[..., None, :] * nodal.unsqueeze(-3)).sum(-1)
-    # In float32, TF32 and autocast would round a product of matrices to a few bits; neither touches float64.
-    return (theta.double() @ nodal.double().mT).to(theta.dtype)
 
 
 def _broadcast(theta: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
