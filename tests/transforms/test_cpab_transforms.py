@@ -9,6 +9,7 @@ from pstn import CPAB
 from pstn.transforms import make_transform
 
 CASES = [(CPAB(tess=10), 20), (CPAB(tess=6, zero_boundary=False), 20), (CPAB(tess=(3, 3)), (5, 6))]
+CHECKS = ("test_schema", "test_faketensor")
 by_name = [str(transform) for transform, _ in CASES]
 
 
@@ -97,6 +98,20 @@ def test_compile(transform, size, backend):
             assert torch.allclose(again, gradient, atol=1e-4)
     mapped = torch.compile(vmap(lambda t: transform.grid(t, size)), fullgraph=True, backend=backend)(theta)
     assert torch.allclose(mapped, transform.grid(theta, size), atol=1e-6)
+
+
+def test_the_planes_operator_is_what_the_compiler_takes_it_for():
+    """Shapes, strides and dtypes of what it returns, and that it changes nothing it is given."""
+    transform = CPAB(tess=(2, 3))
+    theta, points = draw(transform, 4, 2), torch.rand(5, 2) * 2 - 1
+    for own in (points, points.expand(4, 2, 5, 2).contiguous()):
+        inputs = (theta, transform._nodal, own, 2, 3, True)
+        moved, matrix, velocities = torch.ops.pstn.cpab_plane(*inputs, True, False)
+        torch.library.opcheck(torch.ops.pstn.cpab_plane, (*inputs, True, False), test_utils=CHECKS)
+        torch.library.opcheck(torch.ops.pstn.cpab_plane, (*inputs, False, False), test_utils=CHECKS)
+        pull = (torch.randn_like(moved), matrix, velocities, *inputs[1:])
+        for to_points in (True, False):
+            torch.library.opcheck(torch.ops.pstn.cpab_plane_pull, (*pull, to_points, False), test_utils=CHECKS)
 
 
 @pytest.mark.slow

@@ -108,10 +108,11 @@ def flow(velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jac
         matrix = out.new_empty(0, place.shape[1])
     end = torch.empty_like(matrix)
     _walk(velocities, place, nx, ny, closed, _grow if jacobian else None, matrix, (out, end))
-    moved = out.t().reshape(points.shape)
+    moved = out.t().contiguous().view(points.shape)
     if closed:  # a wall: rounding is not to move a particle off it or through it
         moved = torch.where(points.abs() >= 1, points, moved.clamp(-1, 1))
-    return moved, end.flatten(0, 1).t().reshape(*points.shape[:-1], 4) if jacobian else points.new_empty(0)
+    matrix = end.flatten(0, 1).t().contiguous().view(*points.shape[:-1], 4) if jacobian else points.new_empty(0)
+    return moved, matrix
 
 
 def pull_back(adjoint: Tensor, velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool) -> Tensor:
