@@ -66,7 +66,9 @@ def inputs(model, batch, samples):
 
 def check_onnx(model, path, samples):
     onnxruntime = pytest.importorskip("onnxruntime")
-    session = onnxruntime.InferenceSession(path)
+    # onnxruntime 1.31 dies of a segmentation fault in this optimiser where CPAB's warp meets a convolution.
+    skipped = ["NchwcTransformer"] if len(model.about.size) == 1 else []
+    session = onnxruntime.InferenceSession(path, disabled_optimizers=skipped)
     names = [output.name for output in session.get_outputs()]
     for batch in (1, 2, 7):
         given = inputs(model, batch, samples)
@@ -142,6 +144,15 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
     with pytest.raises(ValueError, match="samples must be at least 1"):
         export_onnx(small_pstn(), tmp_path / "m.onnx", samples=0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_onnx_cannot_express_is_refused_with_a_way_out(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("no such operator\nand a long report")
+
+    monkeypatch.setattr(torch.onnx, "export", fail)
+    with pytest.raises(ValueError, match=r"cannot be written as ONNX \(no such operator\): try pt2"):
+        export_onnx(small_pstn(), tmp_path / "m.onnx")
 
 
 @pytest.fixture(scope="module")

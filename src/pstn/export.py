@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,13 +79,18 @@ def export_onnx(model: Shareable, path: str | Path, *, samples: int | None = Non
     import onnx
 
     plan = _plan(model, samples)
-    with _quiet():
-        program = torch.onnx.export(
-            plan.module, plan.args, dynamo=True, dynamic_shapes=plan.shapes, input_names=plan.inputs,
-            output_names=plan.outputs, verbose=False,
-        )  # fmt: skip
-        assert program is not None
-        proto = program.model_proto
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                plan.module, plan.args, dynamo=True, dynamic_shapes=plan.shapes, input_names=plan.inputs,
+                output_names=plan.outputs, verbose=False,
+            )  # fmt: skip
+            assert program is not None
+            proto = program.model_proto
+    except Exception as error:  # the exporter raises errors of many kinds, with reports of many lines
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = re.split(r"\x1b|\. ", first)[0]  # without colours and advice on the exporter's own use
+        raise ValueError(f"this model cannot be written as ONNX ({reason}): try pt2, which torch runs") from error
     onnx.helper.set_model_props(proto, plan.metadata)
     with write_atomically(path) as draft:
         onnx.save(proto, str(draft))
