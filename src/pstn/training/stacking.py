@@ -9,6 +9,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pstn.nn.classifier import Prediction, TransformerClassifier
 from pstn.noise import SamplingMethod
@@ -109,12 +110,9 @@ def make_template(model: nn.Module, x: Tensor, samples: int | None, conv: ConvKi
         if isinstance(part, PassedDropout):
             part.asked = record
     options = {} if theta is None else {"noise": torch.full(theta, 0.5, device=x.device)}
-    devices = [x.device] if x.device.type == "cuda" else []
-    with torch.no_grad(), torch.random.fork_rng(devices=devices):
-        before = _generator_states(devices)
+    with torch.no_grad(), torch.random.fork_rng([x.device] if x.device.type == "cuda" else []), _Draws() as draws:
         output = probe(x, **options)
-        drew = any(not torch.equal(a, b) for a, b in zip(before, _generator_states(devices), strict=True))
-    if drew:
+    if draws.seen:
         raise ValueError(
             f"{type(model).__name__} draws random numbers by itself in training: train this model with LitPSTN, or "
             "make its dropouts modules, nn.Dropout"
@@ -123,8 +121,14 @@ def make_template(model: nn.Module, x: Tensor, samples: int | None, conv: ConvKi
     return template
 
 
-def _generator_states(devices: Sequence[torch.device]) -> list[Tensor]:
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
+class _Draws(TorchDispatchMode):
+    """Sees whether random numbers are drawn in this thread; generators would also show what other threads draw."""
+
+    seen = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen |= torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))
 
 
 def _swap(module: nn.Module, conv: ConvKind) -> nn.Module:
