@@ -8,122 +8,20 @@ import torch
 from torch import nn
 
 import pstn
-from pstn.training import Member, Population, RandomPlacement, RandomRotation, Recipe, make_members
-
-# Sums of float32 are taken in another order when models are stacked. Adam turns any gradient, however small, into a
-# step of full size, even one that is zero but for rounding (a bias in front of batch norm): EPS keeps such steps small.
-# A parameter moves by about 4e-3 in the four steps compared.
-TOLERANCE, EPS = 2e-5, 1e-5
-
-
-def small_cnn() -> nn.Module:
-    return pstn.nn.ConvClassifier(1, (12, 12), classes=4, filters=(3, 4), hidden=6, kernel=3)
-
-
-def small_layer(**options) -> pstn.SpatialTransformer:
-    localizer = pstn.nn.ConvLocalizer(1, (12, 12), filters=(2, 3), kernel=3)
-    return pstn.SpatialTransformer(pstn.Similarity(), localizer, **options)
-
-
-def small_pstn() -> pstn.PSTN:
-    return pstn.PSTN(small_layer(), small_cnn())
-
-
-def small_stn() -> pstn.STN:
-    return pstn.STN(small_layer(probabilistic=False), small_cnn())
-
-
-def series_pstn() -> pstn.PSTN:
-    localizer = pstn.nn.SeriesLocalizer(1, filters=(6, 5, 4), kernels=(7, 5, 3))
-    layer = pstn.SpatialTransformer(pstn.Crop(ndim=1), localizer, size=(24,))
-    classifier = pstn.nn.SeriesClassifier(1, classes=3, filters=(5, 6, 6, 5, 4), kernels=(7, 7, 5, 5, 3))
-    return pstn.PSTN(layer, classifier, train_samples=3)
-
-
-def without_dropout(model: nn.Module) -> nn.Module:
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    return model
-
-
-def images(count: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    return torch.rand(count, 1, 12, 12, generator=generator), torch.arange(count) % 4
-
-
-def series(count: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(count, 1, 24, generator=generator), torch.arange(count) % 3
-
-
-def seeded(make, seed: int) -> nn.Module:
-    torch.manual_seed(seed)
-    return make()
-
-
-def largest_difference(a: nn.Module, b: nn.Module) -> float:
-    pairs = zip(a.state_dict().values(), b.state_dict().values(), strict=True)
-    return max(float((p.double() - q.double()).abs().max()) for p, q in pairs)
-
-
-def plain_loop(model: nn.Module, x, y, member: Member, recipe: Recipe, steps: int) -> nn.Module:
-    """The same training with autograd and torch.optim, for one model; noise is taken from the trainer's streams."""
-    population = Population([model], x, y, [member], recipe)
-    noise, spe = population.groups[0], population.steps_per_epoch
-    model = copy.deepcopy(model).train()
-    if isinstance(model, (pstn.PSTN, pstn.STN)):
-        groups = model.parameter_groups(
-            member.lr, localizer_factor=member.localizer_lr, weight_decay=member.weight_decay
-        )
-    else:
-        groups = [{"params": model.parameters(), "lr": member.lr, "weight_decay": member.weight_decay}]
-    optimiser = torch.optim.Adam(groups, eps=recipe.eps)
-    schedule = torch.optim.lr_scheduler.StepLR(optimiser, recipe.lr_step or 10**9, recipe.lr_gamma)
-    masks: list[torch.Tensor] = []
-
-    def drop(module: nn.Dropout, args, output):
-        return args[0] * (masks.pop(0) >= module.p) / (1 - module.p)
-
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.register_forward_hook(drop)
-    for step in range(steps):
-        drawn = noise.draw(step, 1).step(0)
-        optimiser.zero_grad()
-        for part in range(recipe.accumulate):
-            masks = [u[0, part] for u in drawn.dropout]
-            index = drawn.examples[0, part]
-            xb = x[index] if recipe.augment is None else recipe.augment(x[index], drawn.augment[0, part])
-            if isinstance(model, (pstn.PSTN, pstn.STN)):
-                options = {} if drawn.theta is None else {"noise": drawn.theta[0, part]}
-                loss = pstn.elbo_loss(model(xb, **options), y[index], member.kl_weight)
-            else:
-                loss = nn.functional.cross_entropy(model(xb), y[index])
-            (loss / recipe.accumulate).backward()
-        if recipe.clip_norm is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
-        optimiser.step()
-        if (step + 1) % spe == 0:
-            schedule.step()
-    return model.eval()
-
-
-def recipe(epochs: int = 2, batch_size: int = 8, **options) -> Recipe:
-    return Recipe(epochs=epochs, batch_size=batch_size, eps=EPS, **options)
-
-
-CASES = {
-    "pstn": (small_pstn, images, recipe()),
-    "stn": (small_stn, images, recipe()),
-    "cnn": (small_cnn, images, recipe()),
-    "batch norm": (series_pstn, series, recipe()),
-    "schedule": (small_cnn, images, recipe(epochs=3, batch_size=20, lr_step=1)),
-    "accumulated": (small_pstn, images, recipe(epochs=3, accumulate=2)),
-    "clipped": (small_pstn, images, recipe(clip_norm=0.1)),
-    "samples": (small_pstn, images, recipe(samples=3)),
-    "rotated": (small_cnn, images, recipe(augment=RandomRotation())),
-}
+from pstn.training import Member, Population, RandomPlacement, Recipe, make_members
+from small_models import (
+    CASES,
+    TOLERANCE,
+    images,
+    largest_difference,
+    plain_loop,
+    recipe,
+    seeded,
+    small_cnn,
+    small_layer,
+    small_pstn,
+    without_dropout,
+)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -266,80 +164,6 @@ def test_an_exploding_loss_reports_step_head_and_theta():
     assert "exceeded its limit" in str(failure)
 
 
-def test_early_stopping_is_per_model_and_keeps_the_best():
-    x, y = images(24)
-    models = [seeded(small_cnn, i) for i in range(2)]
-    train, valid = torch.arange(16), torch.arange(16, 24)
-    members = make_members(2, lr=[1e-9, 1e-3], train=train, valid=valid)
-    population = Population(models, x, y, members, Recipe(epochs=8, batch_size=8, patience=2), groups=1)
-    progress = population.fit()
-    losses = torch.tensor([entry["valid_nll"] for entry in progress.history])
-    assert progress.best == pytest.approx(losses.min(0).values.tolist())
-    stopped = [i for i, alive in enumerate(population.alive) if not alive]
-    assert stopped, "random labels: somebody must stop improving"
-    with torch.no_grad():
-        nll = float(nn.functional.cross_entropy(population.models()[stopped[0]](x[valid]), y[valid]))
-    assert nll == pytest.approx(progress.best[stopped[0]], abs=1e-5)
-
-
-def test_evaluation_after_early_stopping_is_of_the_best_weights():
-    x, y = images(24)
-    members = make_members(1, lr=0.01, train=torch.arange(16), valid=torch.arange(16, 24))
-    population = Population([seeded(small_cnn, 0)], x, y, members, Recipe(epochs=30, batch_size=8, patience=29))
-    population.fit()
-    with torch.no_grad():
-        expected = float(nn.functional.cross_entropy(population.models()[0](x), y))
-    assert population.evaluate(x, y)["nll"][0] == pytest.approx(expected, abs=1e-5)
-    assert population.evaluate(x, y, best=False)["nll"][0] != pytest.approx(expected, abs=1e-3)
-
-
-def test_validation_does_not_hang_on_neighbours_or_batches():
-    x, y = images(16)
-    models = [seeded(small_pstn, i) for i in range(2)]
-    members = make_members(2, train=torch.arange(8), valid=[torch.arange(8, 12), torch.arange(8, 16)])
-    together = Population(models, x, y, members, recipe(), groups=1)
-    expected = together.evaluate_members()["nll"]
-    for i in range(2):
-        alone = Population([models[i]], x, y, [members[i]], recipe()).evaluate_members()["nll"]
-        assert alone == pytest.approx([expected[i]], abs=1e-6)
-    assert together.evaluate_members(batch=3)["nll"] == pytest.approx(expected, abs=1e-6)
-    assert together.evaluate(x, y, batch=5)["nll"] == pytest.approx(together.evaluate(x, y)["nll"], abs=1e-6)
-
-
-def test_evaluating_many_models_takes_fewer_examples_at_a_time(monkeypatch):
-    from pstn.training.group import Group
-
-    (x, y), models, seen = images(16), [seeded(small_pstn, i) for i in range(2)], []
-    real = Group.log_probs
-
-    def spy(self, x, *arguments, **options):
-        seen.append(len(x))
-        return real(self, x, *arguments, **options)
-
-    population = Population(models, x, y, recipe=recipe(), groups=1)
-    expected = population.evaluate(x, y)["nll"]
-    monkeypatch.setattr(Group, "log_probs", spy)
-    # Two models, ten samples, 144 pixels: room for six examples.
-    monkeypatch.setattr("pstn.training.scoring._INPUT", {"cpu": 2 * 10 * 144 * 6})
-    assert population.evaluate(x, y)["nll"] == pytest.approx(expected, abs=1e-6)
-    assert seen == [6, 6, 4]
-
-
-def test_validation_examples_are_changed_as_training_examples_are():
-    x, y = images(16)
-    members = make_members(2, train=torch.arange(8), valid=torch.arange(8, 16))
-    models = [nn.Sequential(nn.Flatten(), nn.Linear(400, 4)) for _ in range(2)]
-    placed = Population(models, x, y, members, Recipe(epochs=1, patience=1, augment=RandomPlacement(20)), groups=1)
-    placed.fit()
-    assert placed.evaluate_members() == placed.evaluate_members()
-    model = seeded(small_cnn, 0)
-    upright, rotated = (
-        Population([model], x, y, members[:1], Recipe(epochs=1, augment=augment)).evaluate_members()["nll"][0]
-        for augment in (None, RandomRotation())
-    )
-    assert upright != rotated
-
-
 def test_precision_switches_are_put_back():
     from pstn.training.group import precision_flags
 
@@ -441,105 +265,6 @@ def test_dropout_and_batch_norm_of_a_frozen_part_stay_as_they_are():
     population.fit()
     for trained in population.models():
         assert largest_difference(trained.classifier.module, classifier) == 0
-
-
-@pytest.mark.parametrize(
-    "conv",
-    [
-        nn.Conv2d(2, 3, 5),
-        nn.Conv2d(2, 3, (3, 4), stride=2, padding=1, bias=False),
-        nn.Conv2d(2, 3, (4, 3), padding=(0, 2)),
-        nn.Conv1d(2, 3, 8, padding="same"),
-        nn.Conv1d(2, 3, 3, padding="valid"),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("kind", ["matmul", "rows"])
-@pytest.mark.filterwarnings("ignore:Using padding='same'")
-def test_convolution_as_a_matrix_product_is_the_same(conv, kind):
-    from torch.func import functional_call, grad, vmap
-
-    from pstn.training.convolution import MatmulConv, can_multiply
-
-    torch.manual_seed(0)
-    x = torch.randn(3, 4, 2, *[11] * (conv.weight.dim() - 2))
-    stacked = {k: torch.stack([p.detach() + i for i in range(3)]) for k, p in conv.named_parameters()}
-
-    def loss(module):
-        return lambda p, x: functional_call(module, p, (x,)).sin().sum()
-
-    if not can_multiply(conv, kind):
-        pytest.skip("left to the library")
-    expected = vmap(grad(loss(conv), argnums=(0, 1)))(stacked, x)
-    found = vmap(grad(loss(MatmulConv(conv, kind)), argnums=(0, 1)))(stacked, x)
-    for name in stacked:
-        torch.testing.assert_close(found[0][name], expected[0][name], atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(found[1], expected[1], atol=1e-4, rtol=1e-4)
-
-
-def test_convolution_by_rows_takes_shared_weights_and_unstacked_input():
-    from torch.func import functional_call, grad, vmap
-
-    from pstn.training.convolution import MatmulConv
-
-    torch.manual_seed(0)
-    conv, x = nn.Conv2d(2, 3, 5), torch.randn(3, 4, 2, 11, 11)
-    for stack in (lambda f: vmap(f), lambda f: f):
-        inputs = x if stack(len) is not len else x[0]
-        expected, found = (
-            stack(grad(lambda x, m=m: functional_call(m, dict(conv.named_parameters()), (x,)).sin().sum()))(inputs)
-            for m in (conv, MatmulConv(conv, "rows"))
-        )
-        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("case", ["pstn", "batch norm"])
-def test_all_kinds_of_convolution_take_the_same_steps(case):
-    make, data, recipe = CASES[case]
-    (x, y), models = data(), [seeded(make, i) for i in range(2)]
-    rows = []
-    for conv in ("library", "matmul", "rows"):
-        population = Population(models, x, y, recipe=recipe, groups=1, conv=conv)
-        population.fit(until=4)
-        rows.append(population.models()[1])
-    assert largest_difference(*rows[:2]) < TOLERANCE
-    assert largest_difference(*rows[1:]) < TOLERANCE
-
-
-def test_weights_count_examples_as_often_as_they_say():
-    x, y = images(8)
-    linear = nn.Sequential(nn.Flatten(), nn.Linear(144, 4))
-    weights = torch.tensor([2.0, 2, 2, 2, 0, 0, 0, 0])
-    weighted = Population([linear], x, y, recipe=Recipe(epochs=5, batch_size=8), weights=weights)
-    halved = Population([linear], x[:4], y[:4], recipe=Recipe(epochs=5, batch_size=4))
-    weighted.fit()
-    halved.fit()
-    assert largest_difference(weighted.models()[0], linear) > 1e-3
-    assert largest_difference(weighted.models()[0], halved.models()[0]) < 1e-6
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_an_example_of_weight_zero_changes_nothing(count):
-    x, y = images(16)
-    weights = (torch.arange(16) % 2).float()
-    other = torch.where(weights[:, None, None, None] > 0, x, 1 - x)
-    trained = []
-    for data in (x, other):
-        models = [seeded(small_pstn, seed) for seed in range(count)]
-        members = make_members(count, kl_weight=0.1)
-        population = Population(models, data, y, members, Recipe(epochs=3, batch_size=8), weights=weights, groups=1)
-        population.fit()
-        trained.append(population.models())
-    assert all(largest_difference(a, b) < 1e-6 for a, b in zip(*trained, strict=True))
-    unweighted = Population([seeded(small_pstn, 0)], x, y, make_members(1, kl_weight=0.1), Recipe(3, 8))
-    unweighted.fit()
-    assert largest_difference(unweighted.models()[0], trained[0][0]) > 1e-4
-
-
-@pytest.mark.parametrize("weights", [torch.ones(7), torch.ones(8).long(), -torch.ones(8), torch.full((8,), torch.nan)])
-def test_weights_that_make_no_sense_are_refused(weights):
-    with pytest.raises(ValueError, match="weights must be"):
-        Population([small_cnn()], *images(8), weights=weights)
 
 
 @pytest.mark.slow
