@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphs import captured
 from pstn.transforms import CPAB
 from recording import Stopwatch, write
 
@@ -63,16 +64,7 @@ def streamed(work: Callable[[], Any], repeats: int = 300) -> float:
 
 def graphed(work: Callable[[], Any]) -> float:
     """Median time in ms of a captured graph's replay: the device's own time."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return events({"replay": graph.replay})["replay"]
+    return events({"replay": captured(work)})["replay"]
 
 
 def passes(transform: CPAB, theta: Tensor, size: Any, grad: Tensor) -> Callable[[], Tensor]:

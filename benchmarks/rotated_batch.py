@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 import pstn
+from graphs import captured
 from pstn.data import Generated, load
 from recording import Stopwatch, write
 
@@ -48,20 +49,6 @@ def make_work(device: torch.device) -> tuple[Callable[[], Any], Callable[[], Any
         optimiser.step()
 
     return lambda: data.batch(index), step
-
-
-def captured(work: Callable[[], Any]) -> Callable[[], Any]:
-    """`work` as one CUDA graph."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return graph.replay
 
 
 def measure(works: dict[str, Callable[[], Any]], device: torch.device, rounds: int, repeats: int) -> dict[str, float]:

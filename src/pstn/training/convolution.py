@@ -87,6 +87,18 @@ def _fold(columns: Tensor, shape: tuple[int, ...], kernel: tuple[int, ...], stri
     return read.view(models, batch, channels, *size)
 
 
+class _BackwardPass(torch.autograd.Function):
+    """Half of a derivative: torch.func records what it does, as if to differentiate it again."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise NotImplementedError("no second derivative through a stacked convolution")
+
+
 class _Columns(torch.autograd.Function):
     """x (B, C, *in) -> (C * taps, B * positions); under vmap, all models at once."""
 
@@ -108,20 +120,12 @@ class _Columns(torch.autograd.Function):
         return _columns(x.movedim(in_dims[0], 0), kernel, stride), 0
 
 
-class _Fold(torch.autograd.Function):
+class _Fold(_BackwardPass):
     """The backward pass of `_Columns`."""
 
     @staticmethod
     def forward(columns: Tensor, shape: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
         return _fold(columns[None].contiguous(), shape, kernel, stride)[0]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        raise NotImplementedError("no second derivative through a stacked convolution")
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, columns: Tensor, shape: Any, kernel: Any, stride: Any) -> Any:
@@ -218,7 +222,7 @@ class _Rows(torch.autograd.Function):
         return _rows(*_stacked(info, in_dims, x, weight)), (0, 0)
 
 
-class _RowsToInput(torch.autograd.Function):
+class _RowsToInput(_BackwardPass):
     """One half of the backward pass of `_Rows`."""
 
     @staticmethod
@@ -226,32 +230,16 @@ class _RowsToInput(torch.autograd.Function):
         return _rows_to_input(grad[None], weight[None])[0]
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        raise NotImplementedError("no second derivative through a stacked convolution")
-
-    @staticmethod
     def vmap(info: Any, in_dims: Any, grad: Tensor, weight: Tensor) -> Any:
         return _rows_to_input(*_stacked(info, in_dims, grad, weight)), 0
 
 
-class _RowsToWeight(torch.autograd.Function):
+class _RowsToWeight(_BackwardPass):
     """The other half."""
 
     @staticmethod
     def forward(grad: Tensor, spread: Tensor, kernel: int, width: int) -> Tensor:
         return _rows_to_weight(grad[None], spread[None], kernel, width)[0]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        raise NotImplementedError("no second derivative through a stacked convolution")
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, grad: Tensor, spread: Tensor, kernel: int, width: int) -> Any:
