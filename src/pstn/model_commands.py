@@ -38,8 +38,8 @@ def predict(
 
         pstn predict runs/photos new-photos --out answers.csv
 
-    A box has its corners in pixels of the image in its file, by the mean transformation. Files that cannot be read are
-    named on standard error and left out. Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
+    A box has its corners in pixels of the image as viewers show it, by the mean transformation. Files that cannot be
+    read are named on standard error and left out. Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
     """
     from pstn.data.errors import DataError, DataWarning
     from pstn.nn import from_pretrained

@@ -54,7 +54,7 @@ class Answer(NamedTuple):
     mutual_information: float
     """How much of that comes from not knowing where to look, in nats."""
     box: tuple[tuple[float, ...], ...] | None
-    """Where the model looked, by its mean transformation: corners (x, y) in pixels of the image as it is in its file,
+    """Where the model looked, by its mean transformation: corners (x, y) in pixels of the image as viewers show it,
     which spans (0, 0) to (width, height); for a series its two ends; None where the model does not look."""
 
 

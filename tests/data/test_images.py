@@ -4,11 +4,11 @@ import time
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from pstn.data import Box, DataError, Photo, Sign, from_folder
 from pstn.data.crops import decode_crops
-from pstn.data.images import each_in_parallel
+from pstn.data.images import each_in_parallel, read_image
 
 
 @pytest.fixture
@@ -34,6 +34,30 @@ def test_crops_of_16_bits_keep_their_levels(tmp_path, ramp):
     box = Box(0, 0, 256, 256, "a")
     (crop,) = decode_crops([Sign(Photo("a", tmp_path / "a.png", 256, 256, (box,)), box)], margin=0, sizes=[256])
     assert (crop[0, :, 0].int().numpy() == np.arange(256)).all()
+
+
+@pytest.mark.parametrize("held", range(1, 9))
+def test_photos_are_turned_as_the_camera_was_held(tmp_path, held):
+    """As Pillow's own `exif_transpose` turns them, before their sizes are compared."""
+    photo = Image.fromarray(np.random.default_rng(0).integers(0, 256, (4, 6), dtype=np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = held
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        photo.save(tmp_path / name / "1.png", exif=exif)
+    with Image.open(tmp_path / "a" / "1.png") as image:
+        expected = np.asarray(ImageOps.exif_transpose(image))
+    assert np.array_equal(from_folder(tmp_path, test=0.0).train.x[0, 0].numpy(), expected)
+
+
+@pytest.mark.parametrize("note", [b"Exif\0\0nonsense", b"Exif\0\0II*\0\xff\xff\xff\xff", b""])
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")  # Pillow says so too
+def test_a_damaged_note_on_the_camera_is_no_reason_to_refuse_a_photo(tmp_path, note):
+    (tmp_path / "a").mkdir()
+    Image.new("L", (6, 4), 77).save(tmp_path / "a" / "1.jpg", exif=note)
+    read, size = read_image(tmp_path / "a" / "1.jpg", 1)
+    assert size == (4, 6)
+    assert (read == 77).all()
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float32"])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pstn.data.errors import DataError
-from pstn.data.images import open_image, with_bytes
+from pstn.data.images import open_image, orientation, turn_upright, with_bytes
 from pstn.transforms import Similarity
 from pstn.warp import warp
 
@@ -51,7 +51,7 @@ def read_picture(path: str | Path) -> Grey:
     Raises:
         PictureError: it is too large, damaged, or not a picture.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     path = Path(path)
     if path.stat().st_size > LARGEST_FILE:
@@ -61,11 +61,12 @@ def read_picture(path: str | Path) -> Grey:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with open_image(path) as image:
                 _refuse_huge(*image.size)
-                upright = ImageOps.exif_transpose(image)
-                if upright.has_transparency_data:
-                    paper = Image.new("RGBA", upright.size, "white")
-                    upright = Image.alpha_composite(paper, upright.convert("RGBA"))
-                return np.asarray(with_bytes(upright, "L", path), dtype=np.uint8)
+                flat = image
+                if image.has_transparency_data:
+                    paper = Image.new("RGBA", image.size, "white")
+                    flat = Image.alpha_composite(paper, image.convert("RGBA"))
+                grey = turn_upright(with_bytes(flat, "L", path), orientation(image))
+                return np.asarray(grey, dtype=np.uint8)
     except DataError as error:
         if isinstance(error.__cause__, PictureError):
             raise error.__cause__ from None

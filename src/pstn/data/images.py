@@ -20,8 +20,11 @@ __all__ = [
     "image_size",
     "is_grey",
     "open_image",
+    "orientation",
     "read_image",
     "to_array",
+    "turn_upright",
+    "upright_size",
     "with_bytes",
 ]
 
@@ -95,10 +98,40 @@ def with_bytes(image: Any, mode: str, path: Path) -> Any:
     return image if image.mode == mode else image.convert(mode)
 
 
+_ORIENTATION = 0x0112  # of EXIF
+# By what Pillow calls the turn that undoes it.
+_TURNS = {
+    2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270", 7: "TRANSVERSE",
+    8: "ROTATE_90",
+}  # fmt: skip
+
+
+def orientation(image: Any) -> int:
+    """How the camera was held, by EXIF: 1 to 8, of which 1 is upright and 5 and above lie on their side."""
+    image.load()  # what is wrong with the picture itself is to be told; in a PNG the note may come after it, too
+    try:
+        found = image.getexif().get(_ORIENTATION)
+    except Exception:  # of a damaged note beside the picture, not of the picture: as good as none
+        found = None
+    return found if found in _TURNS else 1
+
+
+def turn_upright(image: Any, orientation: int) -> Any:
+    """The image as it is meant to be seen, which is how viewers show it."""
+    from PIL import Image
+
+    return image if orientation == 1 else image.transpose(Image.Transpose[_TURNS[orientation]])
+
+
+def upright_size(image: Any) -> tuple[int, int]:
+    """(height, width) of an image as it is meant to be seen."""
+    return (image.width, image.height) if orientation(image) >= 5 else (image.height, image.width)
+
+
 def read_image(
     path: Path, channels: int, size: tuple[int, int] | None = None
 ) -> tuple[npt.NDArray[np.uint8], tuple[int, int]]:
-    """A file as (C, H, W) uint8, resized to `size` where given, and the (height, width) that it had.
+    """A file as (C, H, W) uint8, upright, resized to `size` where given, and the (height, width) that it had.
 
     Args:
         path: the file.
@@ -106,7 +139,7 @@ def read_image(
         size: (height, width).
     """
     with open_image(path) as image:
-        converted = with_bytes(image, "L" if channels == 1 else "RGB", path)
+        converted = turn_upright(with_bytes(image, "L" if channels == 1 else "RGB", path), orientation(image))
         had = (converted.height, converted.width)
         return to_array(converted if size in (None, had) else converted.resize((size[1], size[0]))), had
 

@@ -17,7 +17,7 @@ from pstn._checks import require_choice, require_positive_int
 from pstn.data.archives import read_zip_member
 from pstn.data.errors import DataError
 from pstn.data.files import parse_npy
-from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, is_grey, open_image, read_image
+from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, is_grey, open_image, read_image, upright_size
 from pstn.data.labels import as_label, encode_labels, sort_classes
 from pstn.data.split import Split, Splits
 from pstn.data.subsets import stratified_indices
@@ -315,7 +315,9 @@ def _decode(paths: list[Path], size: tuple[int, int] | None, channels: int | Non
 
     def look(i: int) -> None:
         with open_image(paths[i]) as image:
-            modes[i], extents[i] = image.mode, (image.height, image.width)
+            modes[i] = image.mode
+            if size is None:
+                extents[i] = upright_size(image)
 
     each_in_parallel(look, range(len(paths)), workers)
     channels = channels or (1 if all(map(is_grey, modes)) else 3)
