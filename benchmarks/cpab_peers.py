@@ -6,10 +6,11 @@ The peers are no dependency of pstn. In an environment of their own:
     pip install --no-deps difw==0.0.31 libcpab==0.1.3
     PYTHONPATH=src python benchmarks/cpab_peers.py --out benchmarks/results/cpab_cpu.json
 
-difw compiles its extension on the first call, which needs a C++ compiler. Calls alternate between the libraries, so
-that whatever else the machine does falls on both, and the ratio is the median of the ratios of neighbouring calls; all
-that is done several times over, and every repetition is written down. Errors are those of the points on [0, 1], at a
-sample of them against SciPy's DOP853 with short steps, at all of them against ours in float64.
+difw compiles its extension on the first call, which needs a C++ compiler; so does pstn with backend="inductor", which
+is measured beside plain torch. Calls alternate between the libraries, so that whatever else the machine does falls on
+both, and the ratio is the median of the ratios of neighbouring calls; all that is done several times over, and every
+repetition is written down. Errors are those of the points on [0, 1], at a sample of them against SciPy's DOP853 with
+short steps, at all of them against ours in float64.
 """
 
 from __future__ import annotations
@@ -88,17 +89,15 @@ def both(transform: Callable[[Tensor], Tensor], theta: Tensor) -> Work:
 
 
 def compare(
-    name: str, ours: Warp, peer: Warp, theta: Tensor, other: Tensor, family: CPAB, repeats: int, rounds: int
+    name: str, warps: dict[str, Warp], theta: Tensor, other: Tensor, family: CPAB, repeats: int, rounds: int
 ) -> dict[str, Any]:
-    """Values and times of two implementations of one warp; both give (B, N, ndim), the peer's on [0, 1]."""
+    """Values and times of implementations of one warp; all give (B, N, ndim), the peer's on [0, 1]."""
     kinds = (("forward", forward), ("forward + backward", both))
     works = {
-        f"{who} {what}": kind(warp, t)
-        for who, warp, t in (("pstn", ours, theta), (name, peer, other))
+        f"{who} {what}": kind(warp, other if who == name else theta)
+        for who, warp in warps.items()
         for what, kind in kinds
     }
-    if name == "difw":  # which compiles on its first call: so can we
-        works["pstn compiled, forward + backward"] = both(torch.compile(ours, fullgraph=True), theta)
     runs = [alternate(works, repeats) for _ in range(rounds)]
     faster = {
         who: [
@@ -110,15 +109,17 @@ def compare(
     }
     return {
         "peer": name,
-        **errors(name, ours, peer, theta, other, family),
+        **errors(name, warps, theta, other, family),
         "median_ms": {who: [statistics.median(run[who]) for run in runs] for who in works},
         "faster_than_the_peer_by": faster,
     }
 
 
-def errors(name: str, ours: Warp, peer: Warp, theta: Tensor, other: Tensor, family: CPAB) -> dict[str, Any]:
+def errors(name: str, warps: dict[str, Warp], theta: Tensor, other: Tensor, family: CPAB) -> dict[str, Any]:
     """Largest errors on [0, 1] of ours and of the peer's."""
-    exact, values = (ours(theta.double()) + 1) / 2, {"pstn": (ours(theta) + 1) / 2, name: peer(other)}
+    ours = warps["pstn"]
+    exact = (ours(theta.double()) + 1) / 2
+    values = {who: warp(other) if who == name else (warp(theta) + 1) / 2 for who, warp in warps.items()}
     every = max(1, exact.shape[1] // 49)
     sample = (slice(0, 4), slice(None, None, every))
     start = ours(torch.zeros_like(theta[0], dtype=torch.float64))[::every]
@@ -145,13 +146,16 @@ def difw_line(scale: float, repeats: int, rounds: int) -> dict[str, Any]:
     velocity = family.velocity(theta, 2 * points[:, None] - 1)[..., 0] / 2
     other = translate(lambda t: peer.calc_velocity(points, t), 9, velocity)
 
+    fused = CPAB(tess=10, backend="inductor")
+
     def ours(t: Tensor) -> Tensor:
         return family.grid(t, 100)
 
     def theirs(t: Tensor) -> Tensor:
         return peer.transform_grid(points, t)[..., None]
 
-    result = compare("difw", ours, theirs, theta, other, family, repeats, rounds)
+    warps: dict[str, Warp] = {"pstn": ours, "pstn inductor": lambda t: fused.grid(t, 100), "difw": theirs}
+    result = compare("difw", warps, theta, other, family, repeats, rounds)
     # The compiled extension is what is timed. Its values depend on the compiler (it is built with -Ofast); difw's own
     # implementation in plain torch says what it means to compute.
     peer.params.use_slow = True
@@ -174,6 +178,8 @@ def libcpab_plane(scale: float, repeats: int, rounds: int) -> dict[str, Any]:
     def field(parameters: Tensor) -> Tensor:
         return torch.stack([torch.as_tensor(peer.calc_vectorfield(points, p[None])).view(2, -1).T for p in parameters])
 
+    fused = CPAB(tess=(3, 3), backend="inductor")
+
     def ours(t: Tensor) -> Tensor:
         return family.grid(t, (28, 28)).flatten(-3, -2)
 
@@ -181,7 +187,12 @@ def libcpab_plane(scale: float, repeats: int, rounds: int) -> dict[str, Any]:
         return peer.transform_grid(points, t).transpose(1, 2)
 
     other = translate(field, peer.get_theta_dim(), velocity)
-    result = compare("libcpab", ours, theirs, theta, other, family, repeats, rounds)
+    warps: dict[str, Warp] = {
+        "pstn": ours,
+        "pstn inductor": lambda t: fused.grid(t, (28, 28)).flatten(-3, -2),
+        "libcpab": theirs,
+    }
+    result = compare("libcpab", warps, theta, other, family, repeats, rounds)
     return {"case": "2-D, 3x3 cells, batch 64, 28x28", "theta_scale": scale, **result}
 
 

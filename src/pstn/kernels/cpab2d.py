@@ -11,7 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from pstn.kernels.launch import Launcher
-from pstn.transforms.cpab2d import HUGE, MAX_PIECES
+from pstn.transforms.cpab2d import MAX_PIECES
+from pstn.transforms.cpab2d_step import HUGE
 from pstn.transforms.cpab_regions import regions
 
 __all__ = ["flow2d_backward", "flow2d_forward"]

@@ -42,7 +42,9 @@ class CPAB(Transform):
         tess: how many cells, a number for series or one per axis (x, y) for images.
         zero_boundary: whether the velocity normal to the boundary is zero, so that the domain is mapped to itself.
         volume_preserving: whether the velocity has no divergence, so that areas are kept; in the plane only.
-        backend: "auto" picks a Triton kernel on CUDA and plain torch elsewhere; "torch" and "triton" insist.
+        backend: "auto" picks a Triton kernel on CUDA and plain torch elsewhere; "torch" and "triton" insist. "inductor"
+            lets torch's compiler fuse the work on a CPU, which takes a C++ compiler and up to a minute at the first
+            call.
 
     Shape:
         theta (..., D), points (..., N, ndim); D = 9 for 10 cells on the line, 34 for 3 by 3 cells in the plane.

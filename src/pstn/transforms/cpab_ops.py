@@ -19,13 +19,18 @@ from pstn._checks import require_choice
 from pstn.kernels import kernels_available
 from pstn.transforms import cpab2d
 from pstn.transforms.cpab1d import flow1d
+from pstn.transforms.cpab2d_step import Step, take_step
 from pstn.transforms.cpab_nodes import node_velocities
-from pstn.transforms.cpab_operation import Operation, fold
+from pstn.transforms.cpab_operation import Operation, fold, plain
 
 __all__ = ["BACKENDS", "Backend", "flow_line", "flow_plane", "require_backend"]
 
-Backend = Literal["auto", "torch", "triton"]
-BACKENDS = ("auto", "torch", "triton")
+Backend = Literal["auto", "torch", "triton", "inductor"]
+BACKENDS = ("auto", "torch", "triton", "inductor")
+
+
+# What a backend comes to for given tensors.
+Way = Literal["torch", "triton", "inductor"]
 
 
 def require_backend(backend: Backend) -> Backend:
@@ -34,16 +39,21 @@ def require_backend(backend: Backend) -> Backend:
     return backend
 
 
-def _use_kernel(backend: Backend, points: Tensor) -> bool:
+def _choose(backend: Backend, points: Tensor) -> Way:
+    """What will do the work."""
     fits = points.dtype == torch.float32  # float64 is for checking: the twin has it
+    if backend == "triton" and not kernels_available(points.device):
+        raise ValueError(
+            f'backend="triton" needs a CUDA device and the triton package, got tensors on {points.device}: '
+            'use backend="auto"'
+        )
+    if backend == "inductor" and points.device.type != "cpu":
+        raise ValueError(f'backend="inductor" is for CPUs, got tensors on {points.device}: use backend="auto"')
     if backend == "triton":
-        if not kernels_available(points.device):
-            raise ValueError(
-                f'backend="triton" needs a CUDA device and the triton package, got tensors on {points.device}: '
-                'use backend="auto"'
-            )
-        return fits
-    return backend == "auto" and fits and points.is_cuda and kernels_available(points.device)
+        return "triton" if fits else "torch"
+    if backend == "auto":
+        return "triton" if fits and points.is_cuda and kernels_available(points.device) else "torch"
+    return backend
 
 
 def flow_line(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool, backend: Backend) -> Tensor:
@@ -54,15 +64,19 @@ def flow_line(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool, backen
         nodal: (n + 1, D), velocities at the nodes per unit of theta, in float64.
         points: (..., N, 1), in theta's dtype; leading axes broadcast with theta's.
         closed: whether the velocity is zero at both ends.
-        backend: "auto", "torch" or "triton".
+        backend: one of `BACKENDS`.
 
     Returns:
         (..., N, 1).
     """
     theta, points = _broadcast(theta, points)
-    if _use_kernel(backend, points):
+    way = _choose(backend, points)
+    if way == "triton":
         moved: Tensor = _line(theta.contiguous(), nodal, points.contiguous(), closed)
         return moved
+    # Where torch.func or a tracer is at work the compiler cannot be; they see the same arithmetic.
+    if way == "inductor" and plain() and not torch._C._len_torch_dispatch_stack():
+        return _compiled_line()(theta, nodal, points, closed=closed)
     return flow1d(theta, nodal, points, closed=closed)
 
 
@@ -77,16 +91,17 @@ def flow_plane(
         points: (..., N, 2), in theta's dtype; leading axes broadcast with theta's.
         tess: cells along x and y.
         closed: whether the velocity normal to the boundary is zero.
-        backend: "auto", "torch" or "triton".
+        backend: one of `BACKENDS`.
 
     Returns:
         (..., N, 2).
     """
     theta, points = _broadcast(theta, points)
-    # The kernel adds up gradients in no fixed order.
-    kernel = _use_kernel(backend, points) and (backend == "triton" or not torch.are_deterministic_algorithms_enabled())
+    way = _choose(backend, points)
+    if backend == "auto" and torch.are_deterministic_algorithms_enabled():
+        way = "torch"  # the kernel adds up gradients in no fixed order
     jacobian = torch.is_grad_enabled()
-    moved: Tensor = _plane(theta.contiguous(), nodal, points.contiguous(), *tess, closed, jacobian, kernel)[0]
+    moved: Tensor = _plane(theta.contiguous(), nodal, points.contiguous(), *tess, closed, jacobian, way)[0]
     return moved
 
 
@@ -129,6 +144,11 @@ def _line_kernels() -> ModuleType:
     from pstn.kernels import cpab1d
 
     return cpab1d
+
+
+@cache
+def _compiled_line() -> Any:
+    return torch.compile(flow1d, dynamic=True, fullgraph=True)
 
 
 def _run_line(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
@@ -203,6 +223,14 @@ def _plane_kernels() -> ModuleType:
     return cpab2d
 
 
+def _plane_step(way: str) -> Step:
+    if way == "torch":
+        return take_step
+    from pstn.transforms.cpab2d_fused import compiled_step
+
+    return compiled_step()
+
+
 def _groups(nodal: Tensor) -> int:
     """How many groups of thetas in a row have a basis of their own."""
     return 1 if nodal.dim() == 2 else nodal.shape[0]
@@ -214,17 +242,17 @@ def _adjoint(grad: Tensor, matrix: Tensor) -> Tensor:
 
 
 def _run_plane(
-    theta: Tensor, nodal: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool, kernel: bool
+    theta: Tensor, nodal: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool, way: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     lead, (size, _), width = theta.shape[:-1], points.shape[-2:], nodal.shape[-2]
     flat_points = points.view(math.prod(points.shape[:-2]), size, 2)  # (S, N, 2), or (1, N, 2) for all thetas
     velocities = node_velocities(theta.view(_groups(nodal), -1, theta.shape[-1]), nodal)
     flat = velocities.view(-1, width // 2, 2)
-    if kernel:
+    if way == "triton":
         moved, matrix = _plane_kernels().flow2d_forward(flat, flat_points, nx, ny, closed, jacobian)
     else:
         flat_points = flat_points.expand(len(flat), -1, -1)
-        moved, matrix = cpab2d.flow(flat, flat_points, nx, ny, closed, jacobian)
+        moved, matrix = cpab2d.flow(flat, flat_points, nx, ny, closed, jacobian, _plane_step(way))
     matrix = matrix.view(*lead, size, 4) if jacobian else matrix
     return moved.view(*lead, size, 2), matrix, velocities.view(*lead, width)
 
@@ -239,27 +267,27 @@ def _pull_plane(
     ny: int,
     closed: bool,
     to_points: bool,
-    kernel: bool,
+    way: str,
 ) -> tuple[Tensor, Tensor]:
     lead, (size, _) = velocities.shape[:-1], points.shape[-2:]
     flat_points = points.view(math.prod(points.shape[:-2]), size, 2)
     flat = velocities.view(-1, nodal.shape[-2] // 2, 2)
     grad, matrix = grad.reshape(len(flat), size, 2), matrix.view(len(flat), size, 4)
-    if kernel:
+    if way == "triton":
         by_velocity, by_point = _plane_kernels().flow2d_backward(
             *(grad.contiguous(), matrix, flat, flat_points, nx, ny, closed, to_points)
         )
     else:
         by_point = _adjoint(grad, matrix)
         flat_points = flat_points.expand(len(flat), -1, -1)
-        by_velocity = cpab2d.pull_back(by_point, flat, flat_points, nx, ny, closed)
+        by_velocity = cpab2d.pull_back(by_point, flat, flat_points, nx, ny, closed, _plane_step(way))
     by_theta = node_velocities(by_velocity.reshape(_groups(nodal), -1, nodal.shape[-2]), nodal.mT)
     by_point = by_point.view(*lead, size, 2) if to_points else by_point.new_empty(0)
     return by_theta.view(*lead, nodal.shape[-1]), by_point
 
 
 def _fake_plane(
-    theta: Tensor, nodal: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool, kernel: bool
+    theta: Tensor, nodal: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool, way: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     lead, size = theta.shape[:-1], points.shape[-2]
     matrix = theta.new_empty((*lead, size, 4) if jacobian else 0)
@@ -276,7 +304,7 @@ def _fake_pull_plane(
     ny: int,
     closed: bool,
     to_points: bool,
-    kernel: bool,
+    way: str,
 ) -> tuple[Tensor, Tensor]:
     by_theta = velocities.new_empty(*velocities.shape[:-1], nodal.shape[-1])
     return by_theta, grad.new_empty(grad.shape if to_points else 0)
@@ -297,7 +325,7 @@ def _pull_plane_rule(call: Any, info: Any, dims: Any, *inputs: Any) -> Any:
 
 
 def _plane_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    _, nodal, points, *ctx.settings, _, ctx.kernel = inputs
+    _, nodal, points, *ctx.settings, _, ctx.way = inputs
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)  # or zeros would be made for these
     ctx.save_for_backward(*output[1:], nodal, points)
@@ -309,7 +337,7 @@ def _plane_backward(ctx: Any, pull: Any, grad: Tensor | None, *_: Any) -> tuple[
     matrix, velocities, nodal, points = ctx.saved_tensors
     to_points = ctx.needs_input_grad[2]
     if ctx.needs_input_grad[0]:
-        by_theta, by_point = pull(grad, matrix, velocities, nodal, points, *ctx.settings, to_points, ctx.kernel)
+        by_theta, by_point = pull(grad, matrix, velocities, nodal, points, *ctx.settings, to_points, ctx.way)
     else:  # nothing has to follow the particles
         by_theta, by_point = None, _adjoint(grad, matrix)
     by_point = _sum_over_thetas(by_point, points) if to_points else None

@@ -1,0 +1,194 @@
+"""A step of `cpab2d`'s walk in the plane, for torch's compiler: one loop over the particles, nothing stored in between.
+
+Plain torch is fastest with few operations on large tensors, and with particles that leave their region taken apart from
+those that stay. A compiler wants the opposite: the same arithmetic for every particle, one number each, (m,).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pstn.transforms.cpab2d_step import HUGE, QUADRATURE, StepResult, Tables, Visit, edge_tolerance, series, take_step
+
+__all__ = ["compiled_step"]
+
+Pair = tuple[Tensor, Tensor]
+# The last few particles of a walk are quicker without; and for 0 and 1 of them the compiler would start again.
+_WORTH_A_CALL = 64
+
+
+@cache
+def compiled_step() -> Callable[..., StepResult]:
+    """`cpab2d_step.take_step`, compiled on its first call for each kind of visit and dtype."""
+    compiled = torch.compile(_take_step, dynamic=True, fullgraph=True)
+
+    def step(tables: Tables, visit: Visit, row: Tensor, *state: Tensor) -> StepResult:
+        return (compiled if row.shape[0] >= _WORTH_A_CALL else take_step)(tables, visit, row, *state)
+
+    return step
+
+
+class _Edge(NamedTuple):
+    """One of the three functions that are positive inside the region."""
+
+    along_x: Tensor
+    along_y: Tensor
+    constant: Tensor
+    beyond: Tensor  # the region on its other side, or -1
+
+    def value(self, place: Pair) -> Tensor:
+        return self.along_x * place[0] + self.along_y * place[1] + self.constant
+
+    def slope(self, direction: Pair) -> Tensor:
+        return self.along_x * direction[0] + self.along_y * direction[1]
+
+    def or_else(self, other: _Edge, condition: Tensor) -> _Edge:
+        return _Edge(*(torch.where(condition, a, b) for a, b in zip(self, other, strict=True)))
+
+
+class _Motion(NamedTuple):
+    """A particle at the start of its step, and the velocity A p + c of its region."""
+
+    columns: tuple[Pair, Pair]  # of A
+    constant: Pair
+    trace: Tensor
+    det: Tensor
+    place: Pair
+    velocity: Pair
+    turned: Pair  # A times the velocity
+
+    def turn(self, vector: Pair) -> Pair:
+        (a, c), (b, d) = self.columns
+        return a * vector[0] + b * vector[1], c * vector[0] + d * vector[1]
+
+    def at(self, place: Pair) -> Pair:
+        turned = self.turn(place)
+        return turned[0] + self.constant[0], turned[1] + self.constant[1]
+
+    def after(self, time: Tensor) -> tuple[Pair, Tensor, Tensor]:
+        """The place after a time, and b and B then."""
+        low, high = series(time, self.trace, self.det)
+        drift = time - self.det * high
+        x, y = (p + drift * v + low * w for p, v, w in zip(self.place, self.velocity, self.turned, strict=True))
+        return (x, y), low, high
+
+
+def _take_step(
+    tables: Tables, visit: Visit, row: Tensor, region: Tensor, left: Tensor, place: Tensor, carried: Tensor
+) -> StepResult:
+    count = tables.functions.shape[1]
+    a, c, b, d, e, f, trace, det, longest = (column[region + row * count] for column in tables.fields)
+    functions = [function[region] for function in tables.functions]
+    edges = [_Edge(functions[k], functions[3 + k], functions[6 + k], tables.across[k][region]) for k in range(3)]
+    still = _Motion(((a, c), (b, d)), (e, f), trace, det, (place[0], place[1]), (e, f), (e, f))
+    velocity = still.at(still.place)
+    motion = still._replace(velocity=velocity, turned=still.turn(velocity))
+    time, crossed = _leave(motion, edges, torch.minimum(left, longest), region)
+    end, low, high = motion.after(time)
+    shares = None
+    if visit == "grow":
+        carried = _grow(motion, carried, time, low, high)
+    elif visit == "adjoin":
+        shares = _share(motion, edges, carried, time)
+        carried = torch.stack(_adjoint_after(motion, (carried[0], carried[1]), time, low, high)).clamp(-HUGE, HUGE)
+    return crossed, left - time, torch.stack(end), carried, shares
+
+
+def _leave(motion: _Motion, edges: list[_Edge], limit: Tensor, region: Tensor) -> tuple[Tensor, Tensor]:
+    """When the step ends, at the first edge or at `limit`, and the region then."""
+    end, _, _ = motion.after(limit)
+    arrival = motion.at(end)
+    times = [_meet(motion, edge, limit, end, arrival) for edge in edges]
+    guess, first = times[0], edges[0]
+    for time, edge in zip(times[1:], edges[1:], strict=True):
+        first = edge.or_else(first, time < guess)
+        guess = torch.minimum(guess, time)
+    leaves = guess < math.inf
+    guess = torch.minimum(guess, limit)
+    # One step of Halley's method.
+    there, _, _ = motion.after(guess)
+    pace = motion.at(there)
+    value, slope, bend = first.value(there), first.slope(pace), first.slope(motion.turn(pace))
+    move = 2 * value * slope / (2 * slope * slope - value * bend)
+    move = torch.where(move.abs() < math.inf, move, 0.0)  # nor NaN
+    time = torch.minimum((guess - move).clamp(min=0), limit)
+    return torch.where(leaves, time, limit), torch.where(leaves, first.beyond, region)
+
+
+def _meet(motion: _Motion, edge: _Edge, limit: Tensor, end: Pair, arrival: Pair) -> Tensor:
+    """Roughly when an edge is met, infinite if it is not, given the place and the velocity after `limit`."""
+    tolerance = edge_tolerance(limit.dtype)
+    last, fall, rise, open_ = edge.value(end), edge.slope(motion.velocity), edge.slope(arrival), edge.beyond >= 0
+    out = (last < tolerance) & open_
+    # Outwards at the start and inwards at the end: it may have been out, and come back in.
+    turning = (fall < 0) & (rise > 0) & ~out & open_
+    span = torch.where(turning, limit * fall / (fall - rise), limit)
+    deepest = edge.value(motion.after(span)[0])
+    last, out = torch.where(turning, deepest, last), torch.where(turning, deepest < tolerance, out)
+    # The parabola through value and slope at the start, and the last value.
+    start = edge.value(motion.place).clamp(min=0)
+    bend = (last - start - fall * span) / (span * span)
+    root = (fall * fall - 4 * bend * start).clamp(min=0).sqrt()
+    time = torch.where(fall > 0, (fall + root) / (-2 * bend), 2 * start / (root - fall))
+    time = torch.minimum(torch.where(time.isnan(), 0.0, time).clamp(min=0), span)
+    return torch.where(out, time, math.inf)
+
+
+def _grow(motion: _Motion, matrix: Tensor, time: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    unit = 1 - motion.det * low
+    slope = time + motion.trace * low - motion.det * high
+    columns = []
+    for k in range(2):
+        column = (matrix[0, k], matrix[1, k])
+        turned = motion.turn(column)
+        columns.append(torch.stack([unit * c + slope * t for c, t in zip(column, turned, strict=True)]))
+    return torch.stack(columns, dim=1).clamp(-HUGE, HUGE)
+
+
+def _coefficients(motion: _Motion, time: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Pair]:
+    """As `cpab2d_step._coefficients`: of v in the place, and of the adjoint and its image in the adjoint."""
+    drift = time - motion.det * high
+    shrink = torch.exp(motion.trace * -time)
+    return drift, ((1 - motion.det * low) * shrink, (drift + motion.trace * low) * shrink)
+
+
+def _image(motion: _Motion, adjoint: Pair) -> Pair:
+    """The adjugate of A, transposed, applied to the adjoint."""
+    (a, c), (b, d) = motion.columns
+    x, y = adjoint
+    return d * x - c * y, a * y - b * x
+
+
+def _adjoint_after(motion: _Motion, adjoint: Pair, time: Tensor, low: Tensor, high: Tensor) -> list[Tensor]:
+    _, (unit, turn) = _coefficients(motion, time, low, high)
+    return [unit * own + turn * other for own, other in zip(adjoint, _image(motion, adjoint), strict=True)]
+
+
+def _share(motion: _Motion, edges: list[_Edge], carried: Tensor, time: Tensor) -> Tensor:
+    """The gradient of the step with respect to the three nodes of its region, (2, 3, m); see `cpab2d_step._adjoin`."""
+    adjoint = (carried[0], carried[1])
+    integrals = [[torch.zeros_like(time), torch.zeros_like(time)] for _ in range(3)]
+    for share, weight in QUADRATURE:
+        part = time * share
+        low, high = series(part, motion.trace, motion.det)
+        drift, coefficients = _coefficients(motion, part, low, high)
+        for integral, factor in zip(integrals, (torch.ones_like(low), drift, low), strict=True):
+            for k, coefficient in enumerate(coefficients):
+                integral[k] = integral[k] + weight * coefficient * factor
+    rows = []
+    for own, other in zip(adjoint, _image(motion, adjoint), strict=True):
+        mixed = [(unit * own + turn * other) * time for unit, turn in integrals]
+        by_edge = [
+            mixed[0] * edge.value(motion.place)
+            + mixed[1] * edge.slope(motion.velocity)
+            + mixed[2] * edge.slope(motion.turned)
+            for edge in edges
+        ]
+        rows.append(torch.stack(by_edge))
+    return torch.stack(rows)
