@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,24 +27,13 @@ import torch
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
+from pstn.bench import time_in_turns
 from pstn.transforms import CPAB
 from recording import Stopwatch, write
 
+SECONDS = 6.0  # of a round of turns
 Work = Callable[[], Any]
 Warp = Callable[[Tensor], Tensor]
-
-
-def alternate(works: dict[str, Work], repeats: int) -> dict[str, list[float]]:
-    """The times of each work in ms, call by call in turns, after a fifth as many calls to warm up."""
-    times: dict[str, list[float]] = {name: [] for name in works}
-    warm = max(1, repeats // 5)
-    for step in range(repeats + warm):
-        for name, work in works.items():
-            begin = time.perf_counter()
-            work()
-            if step >= warm:
-                times[name].append((time.perf_counter() - begin) * 1e3)
-    return times
 
 
 def integrate(family: CPAB, theta: Tensor, points: Tensor) -> Tensor:
@@ -89,7 +77,7 @@ def both(transform: Callable[[Tensor], Tensor], theta: Tensor) -> Work:
 
 
 def compare(
-    name: str, warps: dict[str, Warp], theta: Tensor, other: Tensor, family: CPAB, repeats: int, rounds: int
+    name: str, warps: dict[str, Warp], theta: Tensor, other: Tensor, family: CPAB, rounds: int
 ) -> dict[str, Any]:
     """Values and times of implementations of one warp; all give (B, N, ndim), the peer's on [0, 1]."""
     kinds = (("forward", forward), ("forward + backward", both))
@@ -98,7 +86,7 @@ def compare(
         for who, warp in warps.items()
         for what, kind in kinds
     }
-    runs = [alternate(works, repeats) for _ in range(rounds)]
+    runs = [time_in_turns(works, SECONDS) for _ in range(rounds)]
     faster = {
         who: [
             statistics.median(b / a for a, b in zip(run[who], run[f"{name} forward + backward"], strict=True))
@@ -110,7 +98,7 @@ def compare(
     return {
         "peer": name,
         **errors(name, warps, theta, other, family),
-        "median_ms": {who: [statistics.median(run[who]) for run in runs] for who in works},
+        "median_ms": {who: [1e3 * statistics.median(run[who]) for run in runs] for who in works},
         "faster_than_the_peer_by": faster,
     }
 
@@ -135,7 +123,7 @@ def errors(name: str, warps: dict[str, Warp], theta: Tensor, other: Tensor, fami
     }
 
 
-def difw_line(scale: float, repeats: int, rounds: int) -> dict[str, Any]:
+def difw_line(scale: float, rounds: int) -> dict[str, Any]:
     """Batch 64, length 100, 10 cells."""
     import difw
 
@@ -155,7 +143,7 @@ def difw_line(scale: float, repeats: int, rounds: int) -> dict[str, Any]:
         return peer.transform_grid(points, t)[..., None]
 
     warps: dict[str, Warp] = {"pstn": ours, "pstn inductor": lambda t: fused.grid(t, 100), "difw": theirs}
-    result = compare("difw", warps, theta, other, family, repeats, rounds)
+    result = compare("difw", warps, theta, other, family, rounds)
     # The compiled extension is what is timed. Its values depend on the compiler (it is built with -Ofast); difw's own
     # implementation in plain torch says what it means to compute.
     peer.params.use_slow = True
@@ -164,7 +152,7 @@ def difw_line(scale: float, repeats: int, rounds: int) -> dict[str, Any]:
     return {**case, **result, "largest_difference_from_difw_in_plain_torch": plain}
 
 
-def libcpab_plane(scale: float, repeats: int, rounds: int) -> dict[str, Any]:
+def libcpab_plane(scale: float, rounds: int) -> dict[str, Any]:
     """Batch 64, 28 by 28, 3 by 3 cells."""
     from libcpab import Cpab
 
@@ -192,7 +180,7 @@ def libcpab_plane(scale: float, repeats: int, rounds: int) -> dict[str, Any]:
         "pstn inductor": lambda t: fused.grid(t, (28, 28)).flatten(-3, -2),
         "libcpab": theirs,
     }
-    result = compare("libcpab", warps, theta, other, family, repeats, rounds)
+    result = compare("libcpab", warps, theta, other, family, rounds)
     return {"case": "2-D, 3x3 cells, batch 64, 28x28", "theta_scale": scale, **result}
 
 
@@ -205,8 +193,8 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     watch, before = Stopwatch(), os.getloadavg()[0]
-    rows = [difw_line(scale, 200, arguments.rounds) for scale in (0.1, 0.5, 1.0)]
-    rows += [libcpab_plane(scale, 5, arguments.rounds) for scale in (0.1, 0.5, 1.0)]
+    rows = [difw_line(scale, arguments.rounds) for scale in (0.1, 0.5, 1.0)]
+    rows += [libcpab_plane(scale, arguments.rounds) for scale in (0.1, 0.5, 1.0)]
     figures = {
         "what": "forward + backward through CPAB and a peer in turns; ratios are medians over neighbouring calls",
         "threads": arguments.threads,

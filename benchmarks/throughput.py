@@ -20,10 +20,11 @@ from typing import Any
 import torch
 
 import pstn
+from pstn.bench import time_in_turns
 from recording import Stopwatch, write
 
-SAMPLES, SEED = 10, 0
-ROUNDS = {10: 60, 100: 40, 1000: 5}  # by the number of inputs
+SAMPLES, SEED, SECONDS = 10, 0, 6.0
+BATCHES = (10, 100, 1000)
 
 
 def measure(batch: int, clock: Callable[[], float]) -> dict[str, Any]:
@@ -31,19 +32,11 @@ def measure(batch: int, clock: Callable[[], float]) -> dict[str, Any]:
     model = pstn.nn.mnist_pstn(fill=-0.42).eval()
     x = torch.rand(batch, 1, 28, 28)
 
-    def seconds(work: Callable[[], object]) -> float:
-        start = clock()
-        work()
-        return clock() - start
-
     with torch.inference_mode():
         warped = model.layer(x, SAMPLES).warped.flatten(0, 1).contiguous()
-        pairs = [
-            (seconds(lambda: model(x, SAMPLES)), seconds(lambda: model.classifier(warped)))
-            for _ in range(ROUNDS[batch] + 2)
-        ][2:]  # the first turns fill caches
-    whole, alone = ([pair[i] for pair in pairs] for i in (0, 1))
-    ratios = [a / b for a, b in pairs]
+        works = {"whole": lambda: model(x, SAMPLES), "alone": lambda: model.classifier(warped)}
+        whole, alone = time_in_turns(works, SECONDS, clock=clock).values()
+    ratios = [a / b for a, b in zip(whole, alone, strict=True)]
     quarters = statistics.quantiles(ratios, n=4)
     return {
         "inputs_per_s": round(batch / statistics.median(whole)),
@@ -61,7 +54,7 @@ def main() -> None:
     options = parser.parse_args()
     watch = Stopwatch()
     results = []
-    for batch in ROUNDS:
+    for batch in BATCHES:
         torch.set_num_threads(options.threads)
         wall = measure(batch, time.perf_counter)
         torch.set_num_threads(1)

@@ -77,6 +77,43 @@ def demo(
 
 
 @app.command()
+def bench(
+    parts: Annotated[list[str] | None, typer.Argument(help="predict, train or warp; all of them by default.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    seconds: Annotated[float, typer.Option(help="How long each comparison goes on.", min=0.01)] = 5.0,
+    out: Annotated[Path | None, typer.Option(help="A JSON file for the figures, with machine and versions.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print that instead of a table.")] = False,
+) -> None:
+    """Measure predictions, training and warps on this machine, about half a minute in all.
+
+    For example, training alone, without the GPU:
+
+        pstn bench train --device cpu
+
+    Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
+    """
+    import json
+
+    from pstn.bench import PARTS, measure
+    from pstn.files import write_atomically
+    from pstn.provenance import provenance
+
+    with plain_errors():
+        figures = []
+        for part in parts or PARTS:
+            figures += measure(part, device, seconds)
+            if not as_json:
+                for figure in (f for f in figures if f.part == part):
+                    typer.echo(f"{figure.part:8}  {figure.what:58}  {figure.value:10,.2f} {figure.unit}")
+        record = {**provenance(), "device": device, "figures": [figure._asdict() for figure in figures]}
+        if as_json:
+            typer.echo(json.dumps(record))
+        if out is not None:
+            with write_atomically(out) as draft:
+                draft.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+@app.command()
 def report(
     results: Annotated[Path, typer.Argument(help="Folder of result files, as `pstn reproduce` writes them.")] = Path(
         "results"

@@ -1,0 +1,183 @@
+"""How fast it is here: predictions, training and warps on the machine at hand.
+
+A speed alone says as much of a machine as of a program. So each figure has another beside it, taken in turns with it in
+the same run: a prediction has its classifier alone, a population has a plain loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pstn._checks import require_choice, require_positive_number
+from pstn.data import load_digits
+from pstn.nn import PSTN, mnist_pstn
+from pstn.objective import elbo_loss
+from pstn.training import Population, Recipe, make_members
+from pstn.training.build import make_device
+from pstn.transforms import CPAB, Similarity, Transform
+from pstn.warp import warp
+
+__all__ = ["PARTS", "Figure", "measure", "time_in_turns"]
+
+SAMPLES, BATCH, FOLDS = 10, 8, 5
+_STEPS = 20  # of training, in a turn
+_FEWEST_TURNS = 3
+
+
+class Figure(NamedTuple):
+    """One measurement."""
+
+    part: str
+    what: str
+    value: float
+    unit: str
+
+
+def time_in_turns(
+    works: Mapping[str, Callable[[], object]],
+    seconds: float,
+    device: torch.device | str = "cpu",
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
+    """The seconds of each call, one after another in turns, so that what else the machine does falls on all alike.
+
+    Args:
+        works: what to time, by name.
+        seconds: how long to go on, after one turn that does not count; three turns are taken at least.
+        device: where the work is done; its end is waited for.
+        clock: what tells the time of a call, in seconds; `time.process_time` counts the processor's.
+
+    Example:
+        >>> times = time_in_turns({"sum": lambda: torch.rand(100).sum()}, seconds=0.01)
+        >>> len(times["sum"]) >= 3
+        True
+    """
+    times: dict[str, list[float]] = {name: [] for name in works}
+    turn, end = 0, 0.0
+    while turn <= _FEWEST_TURNS or time.perf_counter() < end:
+        for name, work in works.items():
+            begin = clock()
+            work()
+            if torch.device(device).type == "cuda":
+                torch.cuda.synchronize(device)
+            if turn:  # the first fills caches, traces and compiles
+                times[name].append(clock() - begin)
+        if turn == 0:
+            end = time.perf_counter() + seconds
+        turn += 1
+    return times
+
+
+def measure(part: str, device: str = "cpu", seconds: float = 5.0) -> list[Figure]:
+    """Take the figures of one part.
+
+    Args:
+        part: a name in `PARTS`.
+        device: where; "auto" is the GPU if there is one.
+        seconds: how long each comparison goes on, after a first turn that does not count.
+    """
+    require_choice("part", part, tuple(PARTS))
+    require_positive_number("seconds", seconds)
+    return PARTS[part](make_device(device), seconds)
+
+
+def _predictions(device: torch.device, seconds: float) -> list[Figure]:
+    """Of the MNIST P-STN, ten samples, and what that costs beyond its classifier on the samples alone."""
+    figures = []
+    model = mnist_pstn().eval().to(device)
+    for batch in (1, 100):
+        x = torch.rand(batch, 1, 28, 28, device=device)
+        with torch.inference_mode():
+            warped = model.layer(x, SAMPLES).warped.flatten(0, 1).contiguous()
+            times = time_in_turns(
+                {
+                    "model": lambda x=x: model(x, SAMPLES),  # type: ignore[misc]  # mypy wants the default's type
+                    "classifier": lambda warped=warped: model.classifier(warped),  # type: ignore[misc]
+                },
+                seconds,
+                device,
+            )
+        ratios = [a / b for a, b in zip(times["model"], times["classifier"], strict=True)]
+        name = f"{batch} image(s) at a time"
+        figures += [
+            Figure("predict", name, batch / median(times["model"]), "images/s"),
+            Figure("predict", f"{name}, cost beside the classifier alone", median(ratios), "times"),
+        ]
+    return figures
+
+
+def _training(device: torch.device, seconds: float) -> list[Figure]:
+    """Of the MNIST P-STN, batch 8, on 100 digits: a plain loop, one model and five folds in a population."""
+    digits = load_digits("train")
+    x, y = digits.x[:500].to(device), digits.y[:500].to(device)
+    with _population(x, y, 1) as one, _population(x, y, FOLDS) as several:
+        ways = {
+            "a plain loop": (_plain_loop(x, y), 1),
+            "one model": (_goes_on(one), 1),
+            f"{FOLDS} models together": (_goes_on(several), FOLDS),
+        }
+        times = time_in_turns({name: work for name, (work, _) in ways.items()}, seconds, device)
+    return [
+        Figure("train", name, count * _STEPS / median(times[name]), "model-steps/s")
+        for name, (_, count) in ways.items()
+    ]
+
+
+def _population(x: Tensor, y: Tensor, models: int) -> Population:
+    subsets = [torch.arange(100 * fold, 100 * fold + 100) for fold in range(models)]
+    members = make_members(models, kl_weight=1e-3, weight_decay=0.01, train=subsets)
+    return Population([mnist_pstn() for _ in range(models)], x, y, members, Recipe(epochs=10**6, batch_size=BATCH))
+
+
+def _goes_on(population: Population) -> Callable[[], object]:
+    return lambda: population.fit(until=population.progress.step + _STEPS)
+
+
+def _plain_loop(x: Tensor, y: Tensor) -> Callable[[], None]:
+    model: PSTN = mnist_pstn().train().to(x.device)
+    optimiser = torch.optim.Adam(model.parameter_groups(1e-3, weight_decay=0.01))
+
+    def go() -> None:
+        for _ in range(_STEPS):
+            index = torch.randint(100, (BATCH,), device=x.device)
+            optimiser.zero_grad()
+            elbo_loss(model(x[index]), y[index], 1e-3).backward()
+            optimiser.step()
+
+    return go
+
+
+def _warps(device: torch.device, seconds: float) -> list[Figure]:
+    """Forward and backward through the warp of 64 inputs."""
+    cases: dict[str, tuple[Transform, Tensor]] = {
+        "64 images of 28×28, similarity": (Similarity(), torch.rand(64, 1, 28, 28, device=device)),
+        "64 images of 28×28, CPAB of 3×3 cells": (CPAB(tess=(3, 3)), torch.rand(64, 1, 28, 28, device=device)),
+        "64 series of length 100, CPAB of 10 cells": (CPAB(tess=10), torch.rand(64, 1, 100, device=device)),
+    }
+    works = {name: _warp_and_back(family.to(device), x) for name, (family, x) in cases.items()}
+    times = time_in_turns(works, seconds, device)
+    return [Figure("warp", name, 1e3 * median(times[name]), "ms") for name in works]
+
+
+def _warp_and_back(family: Transform, x: Tensor) -> Callable[[], None]:
+    theta = (family.identity().to(x.device) + 0.1 * torch.randn(len(x), family.dim, device=x.device)).requires_grad_()
+
+    def go() -> None:
+        theta.grad = None
+        warp(x, family.grid(theta, tuple(x.shape[2:]))).square().sum().backward()
+
+    return go
+
+
+PARTS: dict[str, Callable[[torch.device, float], list[Figure]]] = {
+    "predict": _predictions,
+    "train": _training,
+    "warp": _warps,
+}
