@@ -15,7 +15,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -79,10 +79,8 @@ def passes(grid: Callable[[Tensor], Tensor], theta: Tensor, grad: Tensor) -> Cal
 
 def replayed(grid: Callable[[Tensor], Tensor], theta: Tensor) -> Callable[[Tensor], Tensor]:
     """`grid` with both its passes as graphs that autograd replays: what an eager loop can do about the host's time."""
-    made: Callable[[Tensor], Tensor] = torch.cuda.make_graphed_callables(
-        grid, (theta.detach().clone().requires_grad_(),)
-    )
-    return made
+    made = torch.cuda.make_graphed_callables(grid, (theta.detach().clone().requires_grad_(),))
+    return cast("Callable[[Tensor], Tensor]", made)
 
 
 def floor_bytes(theta: Tensor, grad: Tensor, ndim: int) -> int:
@@ -185,7 +183,7 @@ def main() -> None:
     speed = bandwidth()
     figures = {
         "what": "forward and backward through CPAB.grid, medians in ms; eager, as a graphed callable, forward only and "
-        "the two bystanders in turns; streamed: calls one after another without waiting; graph: replay of one CUDA graph",
+        "the two bystanders in turns; streamed: calls in a row without waiting; graph: replay of one CUDA graph",
         "theta_scale": 0.5,
         "copy_bandwidth_bytes_per_s": speed,
         "against_the_twin_in_float64": checks,
