@@ -34,12 +34,13 @@ ABLATIONS = Study(
     drawings=(
         Drawing(
             "ablations",
-            "Each variant, mean ± one standard deviation over the runs.",
+            "Each variant, mean ± one standard deviation over five runs. The P-STN’s posterior per input, precision "
+            "per parameter, Student-t noise and learned augmentation are the same five runs under four names.",
             partial(figures.draw_variants, metrics=SCORES),
         ),
         Drawing(
             "ablations-samples",
-            "Scores by the number of samples in testing, mean ± one standard deviation over the runs.",
+            "Scores by the number of samples in testing, mean ± one standard deviation over the runs that are named.",
             partial(figures.draw_samples_at_test, metrics=SCORES),
         ),
     ),

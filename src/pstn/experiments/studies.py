@@ -187,7 +187,7 @@ MNIST_SUBSETS = Study(
         Drawing(
             "mnist-subsets",
             "Test accuracy by the number of training images, mean ± one standard deviation over five folds; hollow: "
-            "the paper’s.",
+            "the paper’s. The scale is that of the errors’ logarithm, which spreads out what is near 100%.",
             partial(figures.draw_by_size, table=_TABLE_1),
         ),
     ),
@@ -358,8 +358,8 @@ LOSS_LANDSCAPE = Study(
     drawings=(
         Drawing(
             "loss-landscape",
-            "For four test images, the loss along the angle and along a translation: of the STN at that point, and of "
-            "the P-STN’s marginal around it.",
+            "For four test images, the loss along the angle (rotated images) and along a translation (upright ones): "
+            "of the STN at that point, and of the P-STN’s average around it.",
             figures.draw_landscapes,
         ),
     ),
