@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "NotFiniteError",
     "is_transformed",
     "overwritable",
     "require_choice",
@@ -67,13 +68,17 @@ def is_transformed(tensor: Tensor) -> bool:
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)  # torch has no public way to ask
 
 
+class NotFiniteError(ValueError):
+    """NaN or infinity where neither may be: of a trained model's output, the sign that it diverged."""
+
+
 def require_finite(name: str, tensor: Tensor, hint: str) -> None:
     """Refuse NaN and infinity in `tensor`, where its values can be read."""
     if not values_readable(tensor) or bool(torch.isfinite(tensor.detach().sum())):
         return  # a finite sum, one cheap reduction, rules out NaN and infinity; an overflowing one proves nothing
     if not bool(torch.isfinite(tensor).all()):
         bad = int((~torch.isfinite(tensor)).sum())
-        raise ValueError(f"{name} must be finite, got {bad} NaN or infinite value(s) of {tensor.numel()}: {hint}")
+        raise NotFiniteError(f"{name} must be finite, got {bad} NaN or infinite value(s) of {tensor.numel()}: {hint}")
 
 
 def require_floating(name: str, tensor: Any) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from torch import nn
 
+import pstn
 from pstn.experiments import EXPERIMENTS, Lab
 from pstn.experiments import placed_fashion as placed
 from pstn.experiments import rotated_mnist as rotating
 from pstn.experiments import time_series as series
 from pstn.experiments.declare import Training
+from pstn.experiments.failure_mode import make_classifier
 
 SIZES = {"CNN": 28_086, "STN": 28_726, "P-STN": 26_662}
 
@@ -33,6 +36,17 @@ def test_mnist_subsets(size, model, tmp_path):
     weights = {30: 1e-3, 100: 3e-4, 1000: 1e-4, 3000: 3e-5, 10_000: 1e-5}
     assert list(cell.variants.values()) == [weights[size] if model == "P-STN" else 0.0]
     assert len(cell.cells(Lab(tmp_path))) == 5
+    told = " ".join(cell.departures)
+    assert "draw of our own" in told
+    if model == "P-STN":
+        assert cell.make(Lab(tmp_path), 0).layer.variance_head.last.bias.tolist() == [-5.0] * 4
+        assert "One precision per parameter" in told
+    if model != "CNN":
+        # The authors' STN starts at 0.5, and their matrix scales half of its terms.
+        assert cell.make(Lab(tmp_path), 0).layer.mean_head.last.bias.tolist() == [0.0, 1.0, 0.0, 0.0]
+        assert ("The STN starts at the identity" in told) == (model == "STN")
+        assert "Eq. 1" in told
+        assert "is black" in told
 
 
 def test_the_search_has_the_authors_grid():
@@ -57,9 +71,30 @@ def test_rotated_mnist():
         assert (cell.recipe.batch_size, cell.recipe.lr_step, cell.recipe.lr_gamma, cell.recipe.samples) == (
             64, 10, 0.1, 10,
         )  # fmt: skip
-        assert any("40 epochs instead of 100" in sentence for sentence in cell.departures)
+        check_spent_schedule(cell)
+    check_spent_schedule(rotating.CLASSIFIER)
+    assert rotating.make_layer(probabilistic=True).variance_head.last.bias.tolist() == [-3.0]
     assert list(rotating.PSTN_GROUP.variants.values()) == [3e-5]
     assert rotating.CLASSIFIER.recipe.augment is None
+
+
+def check_spent_schedule(cell):
+    """The authors run 100 epochs; after 40 of them the learning rate is a ten-thousandth."""
+    assert (cell.recipe.epochs, cell.recipe.lr_step, cell.recipe.lr_gamma) == (40, 10, 0.1)
+    assert cell.recipe.lr_factor(40) == pytest.approx(1e-4)
+    assert any("40 epochs instead of 100" in sentence for sentence in cell.departures)
+
+
+def test_what_is_known_of_no_run_of_the_authors_is_declared():
+    for cell in EXPERIMENTS["failure-mode"].groups:
+        assert (cell.lr, cell.weight_decay) == (1e-3, 1e-5)
+        assert any("weight decay (1e-5)" in sentence for sentence in cell.departures)
+    for cell in EXPERIMENTS["placed-fashion"].groups:
+        assert cell.weight_decay == 1e-5
+        assert any("Weight decay is 1e-5" in sentence for sentence in cell.departures)
+    for cell in EXPERIMENTS["traffic-signs"].groups:
+        assert cell.weight_decay == 0
+        assert any("There is no weight decay" in sentence for sentence in cell.departures)
 
 
 def test_placed_fashion():
@@ -71,6 +106,8 @@ def test_placed_fashion():
     assert (placed.PSTN_GROUP.lr, placed.PSTN_GROUP.localizer_lr) == (1e-3, 0.1)
     assert list(placed.PSTN_GROUP.variants.values()) == [3e-5]
     assert (placed.CLASSIFIER.recipe.epochs, placed.CLASSIFIER.recipe.lr_step) == (100, 50)
+    assert placed.make_layer(probabilistic=True).variance_head.last.bias.tolist() == [-5.0] * 4
+    assert any("softplus(-5)" in sentence for sentence in placed.PSTN_GROUP.departures)
 
 
 def test_time_series():
@@ -97,6 +134,39 @@ def test_failure_mode_has_five_depths_of_four_kinds(tmp_path):
     model = group("failure-mode", "rotated-p-stn-depth=3").make(Lab(tmp_path), 0)
     assert all(p.requires_grad for p in model.parameters())
     assert model.train_samples == 10
+    assert model.layer.variance_head.last.bias.tolist() == [-3.0]
+    for cell in EXPERIMENTS["failure-mode"].groups:
+        check_spent_schedule(cell)
+        assert (cell.recipe.batch_size, cell.localizer_lr) == (64, 0.1)
+        assert cell.recipe.samples == (None if cell.data == "upright" else 10)
+        assert list(cell.variants.values()) == [3e-5 if cell.model == "P-STN" else 0.0]
+
+
+@pytest.mark.parametrize(
+    ("depth", "widths"),
+    [(1, [784, 10]), (2, [784, 128, 10]), (3, [784, 256, 128, 10]), (4, [784, 256, 256, 128, 10]),
+     (5, [784, 256, 256, 128, 128, 10])],
+)  # fmt: skip
+def test_classifiers_of_the_failure_mode_have_the_authors_widths(depth, widths):
+    linear = [m for m in make_classifier(depth) if isinstance(m, nn.Linear)]
+    assert [linear[0].in_features, *(m.out_features for m in linear)] == widths
+    assert [m.p for m in make_classifier(depth) if isinstance(m, nn.Dropout)] == [0.5] * (depth - 1)
+
+
+def test_a_set_without_its_test_part_is_named_as_such_and_one_with_it_is_not(tmp_path):
+    train, validation, test = pstn.data.load("ItalyPowerDemand", validation=0.25)
+
+    class Shelf(Lab):
+        def data(self, name, **settings):
+            return (train, validation, test if name == "Wafer" else None)
+
+    whole, without = (series.series(name)(Shelf(tmp_path)) for name in ("Wafer", "UWaveGestureLibraryX"))
+    assert whole.notes == ()
+    assert len(whole.test) == len(test)
+    assert without.notes == (series.NO_TEST,)
+    assert len(without.test) == len(validation)
+    for cell in EXPERIMENTS["time-series"].groups:
+        assert series.NO_TEST not in cell.departures
 
 
 def test_a_frozen_classifier_drops_units_in_training_unless_it_is_told_not_to(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import pstn
+from pstn._checks import NotFiniteError
 from pstn.data import RandomPlacement, RandomRotation, generate, load
 from pstn.experiments import placed_fashion, rotated_mnist
 from pstn.experiments.ablations import FIXED, make_fixed
@@ -97,6 +98,23 @@ def test_predictions_repeat_with_the_seed_and_leave_the_model_as_it_was():
     assert torch.equal(first.log_probs, again.log_probs)
     assert not torch.equal(first.log_probs, predict(model, test, seed=4).log_probs)
     assert model.training
+
+
+@pytest.mark.parametrize("sampling", ["iid", "sobol"])
+def test_an_example_has_the_same_noise_however_the_test_set_is_cut(sampling):
+    model, test = pstn.nn.mnist_pstn(), digits(25)
+    model.layer.sampling = sampling
+    whole = predict(model, test, seed=3, batch=25).log_probs
+    for batch in (10, 7, 1):
+        torch.testing.assert_close(predict(model, test, seed=3, batch=batch).log_probs, whole)
+
+
+def test_a_model_whose_answers_are_not_finite_has_no_scores():
+    model = pstn.nn.mnist_cnn()
+    with torch.no_grad():
+        list(model.parameters())[-1].fill_(math.nan)
+    with pytest.raises(NotFiniteError, match="log_probs must be finite"):
+        predict(model, digits(4))
 
 
 @pytest.mark.parametrize(

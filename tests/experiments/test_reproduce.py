@@ -149,6 +149,104 @@ def test_weights_that_are_kept_are_not_trained_twice(tmp_path, monkeypatch):
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
+def test_weights_that_are_kept_are_trained_again_for_another_setting_or_another_start(tmp_path):
+    keeping = replace(SMALL, keep=True)
+    first = trained(quiet(tmp_path), keeping, 0).state_dict()
+    for changed in (
+        replace(keeping, lr=1e-4),
+        replace(keeping, weight_decay=0.1),
+        replace(keeping, make=lambda lab, seed: started_elsewhere()),
+    ):
+        again = trained(quiet(tmp_path), changed, 0).state_dict()
+        assert not all(torch.equal(first[name], again[name]) for name in first)
+        trained(quiet(tmp_path), keeping, 0)
+
+
+def started_elsewhere():
+    """As with a file of weights to start from: the same network, from other numbers."""
+    network = mnist_cnn()
+    with torch.no_grad():
+        network.get_parameter(next(iter(network.state_dict()))).mul_(0.5)
+    return network
+
+
+def test_a_checkpoint_of_another_learning_rate_is_not_gone_on_with(tmp_path):
+    def press(text):
+        if "2 models" in text:
+            signal.raise_signal(signal.SIGINT)
+
+    lab = quiet(tmp_path)
+    lab.say = press
+    with pytest.raises(Stopped):
+        reproduce([experiment(SMALL)], lab)
+    said = []
+    lab.say = said.append
+    assert reproduce([experiment(replace(SMALL, lr=1e-4))], lab) == 2
+    assert any("is of other settings: starting anew" in text for text in said)
+    assert {r.settings["lr"] for r in read_results(lab.folder)} == {1e-4}
+
+
+class Broken(torch.nn.Module):
+    """A classifier whose answers are not finite once it is asked anything."""
+
+    def __init__(self, broken):
+        super().__init__()
+        self.inner = mnist_cnn()
+        with torch.no_grad():
+            self.inner.get_parameter(list(self.inner.state_dict())[-1]).fill_(math.inf if broken else 0.0)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def test_a_model_that_diverged_has_a_cell_that_says_so_and_its_neighbours_go_on(tmp_path):
+    group = replace(SMALL, make=lambda lab, seed: Broken(broken=seed == 0))
+    other = replace(SMALL, data="MNIST100", task=subset(100))
+    lab = quiet(tmp_path)
+    assert reproduce([experiment(group, other)], lab) == 4
+    broken, whole, *others = sorted(read_results(lab.folder), key=lambda r: (r.data != "MNIST30", r.seed))
+    assert broken.metrics == {}
+    assert broken.figure == {}
+    assert any(note.startswith("No numbers: this model diverged.") for note in broken.departures)
+    assert any("Stopped in training at step 0" in note for note in broken.departures)
+    for result in (whole, *others):
+        assert math.isfinite(result.metrics["nll"])
+        assert not any("diverged" in note or "Stopped" in note for note in result.departures)
+    assert reproduce([experiment(group, other)], lab) == 0
+
+
+def test_a_number_that_is_not_finite_is_left_out_and_named(tmp_path):
+    group = replace(SMALL, measures=(lambda probe: ({"odd": math.nan, "even": 2.0}, {}),))
+    reproduce([experiment(group)], quiet(tmp_path))
+    for result in read_results(tmp_path / "quick"):
+        assert result.metrics["even"] == 2.0
+        assert "odd" not in result.metrics
+        assert "odd is nan: left out." in result.departures
+
+
+def test_what_became_of_a_kept_model_is_known_when_it_is_loaded_again(tmp_path):
+    keeping = replace(SMALL, keep=True, make=lambda lab, seed: Broken(broken=seed == 0))
+    reproduce([experiment(keeping)], quiet(tmp_path))
+    (path, _) = sorted(tmp_path.glob("quick/small/*.json"))
+    before = Result.read(path)
+    path.unlink()
+    reproduce([experiment(keeping)], quiet(tmp_path))
+    assert Result.read(path).departures == before.departures
+
+
+def test_cells_of_one_training_share_its_time(tmp_path, monkeypatch):
+    from pstn.experiments import execute
+
+    train = execute._train
+    monkeypatch.setattr(execute, "_train", lambda *a: [replace(run, seconds=600.0) for run in train(*a)])
+    group = replace(SMALL, aliases=("again",), also={"MNIST100": subset(100)})
+    reproduce([experiment(group)], quiet(tmp_path))
+    results = [r for r in read_results(tmp_path / "quick") if r.seed == 0]
+    assert len(results) == 4
+    assert 600 < sum(r.seconds for r in results) < 700
+    assert {r.training for r in results} == {"mnist30-cnn-0"}
+
+
 def test_missing_data_is_an_early_error_that_says_where_it_goes(tmp_path, monkeypatch):
     monkeypatch.setenv("PSTN_DATA", str(tmp_path / "nowhere"))
     monkeypatch.setenv("PSTN_CACHE", str(tmp_path / "nothing"))

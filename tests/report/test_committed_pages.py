@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from pstn.experiments import EXPERIMENTS, Lab
 from pstn.experiments.studies import STUDIES
+from pstn.report.costs import duration
 from pstn.report.page import measured
+from pstn.report.results import read_results
+from pstn.report.statistics import summarise, welch
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "experiments"
@@ -20,6 +24,47 @@ def test_measured_parts_are_those_of_the_committed_results():
     for section in sections:
         for drawing, _ in section.figures:
             assert (PAGES / "images" / f"{drawing.name}.png").exists()
+
+
+def test_the_answer_on_the_ablations_page_is_that_of_the_results():
+    results = read_results(ROOT / "results", "ablations")
+
+    def score(variant, metric):
+        scale = 100 if metric == "accuracy" else 1
+        return summarise([scale * r.metrics[metric] for r in results if r.variant == variant])
+
+    page = " ".join((PAGES / "ablations.md").read_text(encoding="utf-8").split())
+    answer = page.partition("**On MNIST100")[2].partition("<!--")[0]
+    ours = {
+        name: (score("posterior=per-input", name), score("posterior=global", name), score("augmentation=fixed", name))
+        for name in ("accuracy", "nll", "ece")
+    }
+    digits = {"accuracy": 2, "nll": 3, "ece": 4}
+    told = [f"{ours[name][at].mean:.{digits[name]}f}" for name in ours for at in (0, 1)]
+    told += [f"{ours['accuracy'][2].mean:.2f}", f"{ours['nll'][2].mean:.3f}"]
+    told += [f"p = {welch(ours[name][0], ours[name][at]):.3f}" for name, at in (("accuracy", 1), ("nll", 1))]
+    told += [f"p = {welch(ours[name][0], ours[name][2]):.3f}" for name in ours]
+    told += [f"{score('augmentation=none', 'accuracy').mean:.2f}"]
+    assert welch(*ours["ece"][:2]) < 0.001
+    calibrated = summarise(
+        [r.metrics["ece"] for r in read_results(ROOT / "results", "calibration") if r.variant == "w=0.0001"]
+    )
+    told += [f"{calibrated.mean:.4f}", f"{ours['ece'][2].mean:.4f}", f"p = {welch(calibrated, ours['ece'][2]):.3f}"]
+    for number in told:
+        assert number in answer, number
+
+
+def test_what_it_costs_is_what_the_overview_says():
+    sections, _ = measured(ROOT / "results", STUDIES)
+    found, wanted, seconds = (
+        sum(getattr(s.outcome, name) for s in sections) for name in ("found", "wanted", "seconds")
+    )
+    text = " ".join((ROOT / "docs" / "experiments.md").read_text(encoding="utf-8").split())
+    planned = [c for e in EXPERIMENTS.values() if not e.extra for g in e.groups for c in g.cells(Lab(ROOT / "results"))]
+    there = sum(cell.path(ROOT / "results").exists() for cell in planned)
+    drawn = f"{there - found} of {len(planned) - wanted} that only a figure shows"
+    assert f"{found} of the {wanted} runs that the tables want, and {drawn}" in text
+    assert duration(seconds).replace("min", "minutes") in text
 
 
 def test_every_experiment_has_a_page_with_the_command_that_runs_it():

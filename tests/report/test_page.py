@@ -208,7 +208,7 @@ def test_the_command_says_how_it_went(tmp_path):
     results = write(tmp_path / "results", better)
     done = CliRunner().invoke(app, ["report", str(results), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
-    assert "failure-mode     100 of 100 runs, 0 of 5 claimed orders hold" in done.output
+    assert "failure-mode     100 of 100 runs, 0 of 5 claimed orders hold, 0 significantly" in done.output
     assert "does not hold: P-STN ahead of STN, 3 layers, accuracy (%)" in done.output
     assert f"Written: {tmp_path / 'out' / 'report.html'}" in done.output
 

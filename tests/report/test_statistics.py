@@ -54,6 +54,9 @@ def test_summaries_are_scipys():
         ([Summary(80.0, None, 1), Summary(90.0, None, 1)], True, set()),  # no spread, no claim
         # The last, for all its spread, is not bold above the second, which is significantly behind.
         ([Summary(90.0, 1.0, 5), Summary(80.0, 30.0, 5), Summary(85.0, 1.0, 5)], True, {0}),
+        # A single run is never bold, and nobody is behind one.
+        ([Summary(99.0, 0.1, 5), Summary(98.0, None, 1), Summary(90.0, 0.1, 5)], True, {0}),
+        ([Summary(98.0, 0.1, 5), Summary(99.0, None, 1), Summary(90.0, 0.1, 5)], True, set()),
         ([None, Summary(90.0, 1.0, 5)], True, set()),
         ([None, None], True, set()),
     ],

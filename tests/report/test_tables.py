@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 
 from pstn.report.claims import check_order, view_orders, view_search
+from pstn.report.costs import costs_table
 from pstn.report.results import Result
-from pstn.report.section import make_section
-from pstn.report.study import Line, Mean, Metric, Order, Paper, Search, Study, Table
+from pstn.report.section import make_section, summary_table
+from pstn.report.study import Line, Mean, Metric, Omission, Order, Paper, Search, Study, Table
 from pstn.report.tables import view_table
 
 ACCURACY = Metric("accuracy", "accuracy (%)", scale=100, digits=2, higher_is_better=True)
@@ -70,6 +71,38 @@ def test_rows_that_cannot_be_compared_are_not_tested():
     assert texts(lines)[0][-3:] == ["", "", "not tested: other data"]
     study = dataclasses.replace(STUDY, tables=(table,))
     assert make_section(study, runs("P-STN", "A", [10, 10, 11, 10, 10])).outcome.worse == ()
+
+
+def test_rows_whose_results_say_so_are_not_tested_and_neither_is_a_mean_that_holds_them():
+    mean = Mean((A["P-STN"], B["P-STN"]), "Mean", Paper("70.0"))
+    table = dataclasses.replace(
+        TABLE, lines=(A["P-STN"], B["P-STN"], mean), incomparable_where={"No test part.": "other test part"}
+    )
+    study = dataclasses.replace(STUDY, tables=(table,))
+    worse = runs("P-STN", "A", [10, 10, 11, 10, 10])
+    told = [dataclasses.replace(r, departures=["No test part."]) for r in worse]
+    others = runs("P-STN", "B", [50, 51, 52, 50, 51])
+
+    def verdicts(results):
+        return {row[0]: row[-1] for row in texts(view_table(table, results, study)[-1])}
+
+    assert verdicts([*worse, *others])["A"] == "significantly below"
+    assert verdicts([*told, *others])["A"] == "not tested: other test part"
+    assert verdicts([*told, *others])["Mean"] == "not tested: other test part (A)"
+    assert make_section(study, [*worse, *others]).outcome.worse == ("P-STN, A, accuracy (%)",)
+    assert make_section(study, [*told, *others]).outcome.worse == ()
+
+
+def test_a_run_that_diverged_is_not_missing_and_is_named():
+    broken = Result("made-up", "P-STN", "A", 4, departures=["No numbers: it diverged."])
+    results = [*FULL[:9], broken, *FULL[10:]]
+    section = make_section(STUDY, results)
+    assert texts(section.tables[0])[0][2] == "90.00 ± 0.82 (4 of 5 runs)"
+    assert section.notes == ["1 run has no numbers: P-STN on A, seed 4. Where the runs leave the paper says why."]
+    assert not any("missing" in note for view in section.tables for note in view.notes)
+    assert section.departures == ["No numbers: it diverged. (P-STN on A, seed 4)"]
+    lost = [dataclasses.replace(r, metrics={}) for r in FULL[5:10]]
+    assert texts(make_section(STUDY, [*FULL[:5], *lost]).tables[0])[0][2] == "diverged"
 
 
 def test_a_mean_row_is_taken_seed_by_seed_over_the_seeds_that_all_have():
@@ -176,6 +209,37 @@ def test_where_numbers_come_from_is_told_once_with_what_sets_cells_apart():
         "cells": "4", "seeds": "0, 1", "time, all cells": "6 min", "machines": "H200",
         "commits": "abc (2 cells), def (2 cells)", "versions": "torch 2.11",
     }  # fmt: skip
+
+
+def test_a_departure_that_was_noted_after_the_runs_is_told_of_them_alone():
+    results = [*runs("STN", "A", [80, 80], commit="old"), *runs("P-STN", "A", [90, 90], commit="old")]
+    study = dataclasses.replace(STUDY, omissions=(Omission("Another start.", ("STN",), "old"),))
+    told = "Another start. (STN; noted after these runs, and not in their files)"
+    assert make_section(study, results).departures == [told]
+    again = [dataclasses.replace(r, commit="new", departures=["Another start."]) for r in results if r.model == "STN"]
+    assert make_section(study, again).departures == ["Another start."]
+
+
+def test_the_time_of_one_training_is_counted_once():
+    cells = [Line("CNN", data, ACCURACY) for data in ("upright", "rotated")]
+    study = Study(
+        "made-up", "", "", (Table("", tuple(cells)),), shared=((("CNN", "upright", ""), ("CNN", "rotated", "")),)
+    )
+    whole = [r for line in cells for r in runs("CNN", line.data, [80, 80], seconds=60.0)]
+    assert make_section(study, whole).outcome.seconds == 120.0
+    shares = [dataclasses.replace(r, training=f"upright-cnn-{r.seed}", seconds=30.0) for r in whole]
+    assert make_section(study, shares).outcome.seconds == 120.0
+    assert dict(make_section(study, shares).origin)["time, all cells"] == "2 min"
+
+
+def test_the_summary_says_how_many_orders_hold_significantly_and_the_costs_what_is_missing():
+    section = make_section(STUDY, FULL[:12])
+    summary, costs = summary_table([section]), costs_table([section])
+    assert summary.rows[0][3].text == "1 of 1, 1 significantly"
+    assert [cell.text for cell in costs.rows[0]] == ["Made up", "12 of 20", "0 s", "B: STN (3 runs), P-STN"]
+    assert costs.rows[-1][1].text == "12 of 20"
+    near = [*runs("STN", "A", [80, 81, 82]), *runs("P-STN", "A", [80, 82, 82])]
+    assert summary_table([make_section(STUDY, near)]).rows[0][3].text == "1 of 1, 0 significantly"
 
 
 def test_cells_that_no_table_shows_are_named():

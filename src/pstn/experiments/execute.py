@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
+import math
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -13,30 +15,37 @@ from typing import Any
 import torch
 from torch import nn
 
+from pstn._checks import NotFiniteError
 from pstn.experiments.declare import Evaluation, Group, Probe, Task, Training
 from pstn.experiments.fitting import Job, fit
+from pstn.experiments.identity import identity
 from pstn.experiments.lab import Lab
-from pstn.experiments.scores import classify, predict
+from pstn.experiments.scores import Found, classify, predict
 from pstn.nn import TransformerClassifier
 from pstn.provenance import provenance
 from pstn.report.results import Result
-from pstn.training import Member, Population, Recipe
+from pstn.training import Failure, Member, Population, Recipe
 from pstn.training.checkpoint import load_checkpoint, read_checkpoint, save_weights
 from pstn.training.group import precision_flags
 
 __all__ = ["carry_out", "trained"]
 
 
+Pair = tuple[str, int]
+"""Variant and seed: which model of a group."""
+
+
 @dataclasses.dataclass(frozen=True)
 class _Run:
     """What a training came to."""
 
-    models: dict[tuple[str, int], nn.Module]
-    """By variant and seed, on the CPU."""
+    models: dict[Pair, nn.Module]
+    """On the CPU."""
     recipe: Recipe
     seconds: float
     """Of each model: an equal share."""
-    notes: list[str]
+    notes: dict[Pair, list[str]]
+    """What went wrong with a model, for its results."""
     epochs: int
 
 
@@ -65,8 +74,8 @@ def carry_out(lab: Lab, pieces: Sequence[tuple[Group, Sequence[Result]]]) -> Non
         torch.cuda.empty_cache()
 
 
-def _pairs_of(lab: Lab, group: Training, wanted: Sequence[Result]) -> list[tuple[str, int]]:
-    """Variant and seed of the models that give the wanted cells."""
+def _pairs_of(lab: Lab, group: Training, wanted: Sequence[Result]) -> list[Pair]:
+    """The models that give the wanted cells."""
     names = {cell.name for cell in wanted}
     return [pair for pair in group.pairs(lab) if any(cell.name in names for cell in group.of_model(*pair))]
 
@@ -90,35 +99,41 @@ def _kept(lab: Lab, group: Training) -> _Run:
 def _load_or_train(lab: Lab, group: Training) -> _Run:
     from safetensors import safe_open
 
-    pairs = group.pairs(lab)
+    pairs, recipe = group.pairs(lab), _recipe(lab, group)
     folder = lab.work / group.experiment
     paths = [folder / f"{group.of_model(*pair)[0].name}.weights.safetensors" for pair in pairs]
-    recipe = _recipe(lab, group)
-    if not all(_is_of(path, recipe) for path in paths):
+    models = {pair: _make(lab, group, pair[1]) for pair in pairs}
+    origins = _identities(lab, group, recipe, models)
+    held = [_about(path) for path in paths]
+    if [about.get("identity") for about in held] != origins:
         (run,) = _train(lab, [(group, pairs)])
-        for pair, path in zip(pairs, paths, strict=True):
-            about = {"recipe": repr(run.recipe), "seconds": str(run.seconds)}
-            save_weights(path, run.models[pair].state_dict(), about)
+        for pair, path, origin in zip(pairs, paths, origins, strict=True):
+            told = {"seconds": str(run.seconds), "notes": json.dumps(run.notes.get(pair, []))}
+            save_weights(path, run.models[pair].state_dict(), {"identity": origin, **told})
         _checkpoint(lab, group).unlink(missing_ok=True)
         return run
-    models, seconds = {}, 0.0
     for pair, path in zip(pairs, paths, strict=True):
-        model = _make(lab, group, pair[1])
         with safe_open(str(path), framework="pt") as stream:
-            seconds = float((stream.metadata() or {})["seconds"])
-            model.load_state_dict({name: stream.get_tensor(name) for name in stream.keys()})  # noqa: SIM118
-        models[pair] = model.eval()
-    return _Run(models, recipe, seconds, [], recipe.epochs)
+            models[pair].load_state_dict({name: stream.get_tensor(name) for name in stream.keys()})  # noqa: SIM118
+        models[pair].eval()
+    notes = {pair: json.loads(about["notes"]) for pair, about in zip(pairs, held, strict=True)}
+    return _Run(models, recipe, float(held[0]["seconds"]), notes, recipe.epochs)
 
 
-def _is_of(path: Path, recipe: Recipe) -> bool:
-    """Whether a file of weights is there and was trained by this recipe."""
+def _about(path: Path) -> dict[str, str]:
+    """What stands beside the weights in a file; nothing where there is none."""
     from safetensors import safe_open
 
     if not path.exists():
-        return False
+        return {}
     with safe_open(str(path), framework="pt") as stream:
-        return (stream.metadata() or {}).get("recipe") == repr(recipe)
+        return stream.metadata() or {}
+
+
+def _identities(lab: Lab, group: Training, recipe: Recipe, untrained: dict[Pair, nn.Module]) -> list[str]:
+    task = group.task(lab)
+    members = _members(lab, group, task, list(untrained))
+    return [identity(recipe, m, task, model) for m, model in zip(members, untrained.values(), strict=True)]
 
 
 def _make(lab: Lab, group: Training, seed: int) -> nn.Module:
@@ -133,7 +148,7 @@ def _recipe(lab: Lab, group: Training) -> Recipe:
     return lab.shorten(group.recipe, len(task.x) if subset is None else len(subset), whole=group.keep)
 
 
-def _members(lab: Lab, group: Training, task: Task, pairs: Sequence[tuple[str, int]]) -> list[Member]:
+def _members(lab: Lab, group: Training, task: Task, pairs: Sequence[Pair]) -> list[Member]:
     lr = group.lr(lab) if callable(group.lr) else group.lr
     return [
         Member(seed, lr, group.localizer_lr, group.variants[variant], group.weight_decay, task.train(seed))
@@ -141,7 +156,7 @@ def _members(lab: Lab, group: Training, task: Task, pairs: Sequence[tuple[str, i
     ]
 
 
-def _train(lab: Lab, trainings: Sequence[tuple[Training, list[tuple[str, int]]]]) -> list[_Run]:
+def _train(lab: Lab, trainings: Sequence[tuple[Training, list[Pair]]]) -> list[_Run]:
     """Train the models of each group that are asked for, or those that a stopped run has begun."""
     started = [_start(lab, group, pairs) for group, pairs in trainings]
     with ExitStack() as stack:
@@ -153,26 +168,34 @@ def _train(lab: Lab, trainings: Sequence[tuple[Training, list[tuple[str, int]]]]
             progress = job.population.progress
             made = dict(zip(pairs, job.population.models(), strict=True))
             seconds = progress.seconds / len(pairs) / len(started)
-            notes = [str(failure) for failure in progress.failures]
+            notes = {pairs[failure.model]: [_told(failure)] for failure in progress.failures}
             runs.append(_Run(made, job.population.recipe, seconds, notes, progress.epoch))
     return runs
 
 
-def _start(lab: Lab, group: Training, pairs: list[tuple[str, int]]) -> tuple[Job, list[tuple[str, int]]]:
+def _told(failure: Failure) -> str:
+    """Why a model was stopped, for its own results."""
+    return (
+        f"Stopped in training at step {failure.step}: loss {failure.loss:g}, gradient norm {failure.grad_norm:g}. "
+        f"{failure.found} The weights are those before that step."
+    )
+
+
+def _start(lab: Lab, group: Training, pairs: list[Pair]) -> tuple[Job, list[Pair]]:
     """A population at its beginning, or where its checkpoint left it, and what its models are."""
     task, recipe = group.task(lab), _recipe(lab, group)
     held = _held(lab, group, recipe, pairs)
     pairs = pairs if held is None else held
-    models = [_make(lab, group, seed) for _, seed in pairs]
+    models = {pair: _make(lab, group, pair[1]) for pair in pairs}
     population = Population(
-        models, task.x, task.y, _members(lab, group, task, pairs), recipe, device=lab.device,
+        list(models.values()), task.x, task.y, _members(lab, group, task, pairs), recipe, device=lab.device,
         compile=lab.compile or None,
         groups=None if group.stacked else len(models),
     )  # fmt: skip
     path = _checkpoint(lab, group)
     if held is not None:
         load_checkpoint(path, population)
-    about = {"pairs": [list(pair) for pair in pairs], "recipe": repr(recipe)}
+    about = {"pairs": [list(pair) for pair in pairs], "identities": _identities(lab, group, recipe, models)}
     return Job(lab, group.name, population, path, about), pairs
 
 
@@ -180,55 +203,76 @@ def _checkpoint(lab: Lab, group: Training) -> Path:
     return lab.work / group.experiment / f"{group.name}.safetensors"
 
 
-def _held(lab: Lab, group: Training, recipe: Recipe, pairs: list[tuple[str, int]]) -> list[tuple[str, int]] | None:
+def _held(lab: Lab, group: Training, recipe: Recipe, pairs: list[Pair]) -> list[Pair] | None:
     """The models in the checkpoint of a stopped run, if it is one of this training; None where there is none."""
     path = _checkpoint(lab, group)
     if not path.exists():
         return None
     settings = read_checkpoint(path)[1]["settings"]
     there = [(variant, seed) for variant, seed in settings["pairs"]]
-    if settings["recipe"] != repr(recipe) or not set(pairs) <= set(there):
-        lab.say(f"{path} is of other settings: starting anew")
-        path.unlink()
-        return None
-    return there
+    if set(pairs) <= set(there) <= set(group.pairs(lab)):
+        models = {pair: _make(lab, group, pair[1]) for pair in there}
+        if settings.get("identities") == _identities(lab, group, recipe, models):
+            return there
+    lab.say(f"{path} is of other settings: starting anew")
+    path.unlink()
+    return None
 
 
 def _test(lab: Lab, group: Training, run: _Run, variant: str, seed: int, wanted: set[str]) -> None:
     """Test one model on each of its data sets, and write what is wanted."""
-    model = run.models[variant, seed]
+    model, given = run.models[variant, seed], group.of_model(variant, seed)
     for data, load in {group.data: group.task, **group.also}.items():
-        cells = [c for c in group.of_model(variant, seed) if c.data == data and c.name in wanted]
+        cells = [c for c in given if c.data == data and c.name in wanted]
         if not cells:
             continue
         started, task = time.perf_counter(), load(lab)
         test = lab.few(task.test)
-        with precision_flags(Recipe()):
-            answers = predict(model, test, seed=seed, batch=task.batch)
-            probe = Probe(lab, dataclasses.replace(task, test=test), model, answers, cells[0])
-            metrics: dict[str, float] = dict(classify(answers))
-            figure: dict[str, Any] = {}
-            for measure in group.measures:
-                more, drawn = measure(probe)
-                metrics |= more
-                figure |= drawn
-        seconds = run.seconds + time.perf_counter() - started
+        notes = [*group.departures, *task.notes, *lab.departures(group.recipe, run.recipe)]
+        notes += run.notes.get((variant, seed), [])
+        try:
+            metrics, figure = _measure(lab, group, dataclasses.replace(task, test=test), model, cells[0])
+        except NotFiniteError as error:
+            metrics, figure = {}, {}
+            notes.append(_diverged(error))
+        # One training and one test may fill several cells: each has its share, so that their sum is what it took.
+        seconds = run.seconds / len(given) + (time.perf_counter() - started) / len(cells)
         settings = _settings(lab, group, run, task, model, variant, seed, len(test))
-        departures = [*group.departures, *task.notes, *lab.departures(group.recipe, run.recipe), *run.notes]
         for cell in cells:
-            _write(lab, cell, metrics, figure, settings, departures, seconds)
+            named = dataclasses.replace(cell, training=given[0].name)
+            _write(lab, named, (metrics, figure), settings, notes, seconds)
+
+
+def _measure(lab: Lab, group: Training, task: Task, model: nn.Module, cell: Result) -> Found:
+    """The scores of a model and all else that its group measures."""
+    with precision_flags(Recipe()):
+        answers = predict(model, task.test, seed=cell.seed, batch=task.batch)
+        probe = Probe(lab, task, model, answers, cell)
+        metrics: dict[str, float] = dict(classify(answers))
+        figure: dict[str, Any] = {}
+        for measure in group.measures:
+            more, drawn = measure(probe)
+            metrics |= more
+            figure |= drawn
+    return metrics, figure
+
+
+def _diverged(error: NotFiniteError) -> str:
+    return f"No numbers: this model diverged. When it was tested, {error}."
 
 
 def _write(
-    lab: Lab, cell: Result, metrics: dict[str, float], figure: dict[str, Any], settings: dict[str, Any],
-    departures: list[str], seconds: float,
-) -> None:  # fmt: skip
+    lab: Lab, cell: Result, found: Found, settings: dict[str, Any], departures: list[str], seconds: float
+) -> None:
+    measured, figure = found
+    metrics = {name: value for name, value in measured.items() if math.isfinite(value)}
+    departures = departures + [f"{name} is {measured[name]}: left out." for name in measured if name not in metrics]
     result = dataclasses.replace(
         cell, metrics=metrics, figure=figure, settings=settings, departures=departures, quick=lab.quick,
         seconds=round(seconds, 3), **lab.keep("provenance", provenance),
     )  # fmt: skip
     result.write(lab.folder)
-    shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+    shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) or departures[-1]
     lab.say(f"  {cell.name}: {shown}")
 
 
@@ -264,8 +308,14 @@ def _settings(
 def _evaluate(lab: Lab, group: Evaluation, wanted: Sequence[Result]) -> None:
     for cell in wanted:
         started = time.perf_counter()
-        with precision_flags(Recipe()):
-            metrics, figure, settings = group.measure(lab, cell)
-        quick = lab.departures(Recipe(), Recipe())
+        notes = [*group.departures, *lab.departures(Recipe(), Recipe())]
+        settings: dict[str, Any] = {}
+        try:
+            with precision_flags(Recipe()):
+                metrics, figure, settings = group.measure(lab, cell)
+        except NotFiniteError as error:
+            metrics, figure = {}, {}
+            notes.append(_diverged(error))
         seconds = time.perf_counter() - started
-        _write(lab, cell, metrics, figure, settings, [*group.departures, *quick], seconds)
+        named = dataclasses.replace(cell, training=cell.name)
+        _write(lab, named, (metrics, figure), settings, notes, seconds)

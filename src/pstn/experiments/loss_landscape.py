@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pstn._checks import require_finite
 from pstn.experiments.declare import Evaluation, Experiment
 from pstn.experiments.execute import trained
 from pstn.experiments.lab import Lab
@@ -103,6 +104,7 @@ def measure(lab: Lab, cell: Result) -> tuple[dict[str, float], dict[str, Any], d
     theta = Similarity().identity().to(lab.device).expand(*moved.shape, 4).clone()
     theta[..., PLACE[cell.data]] = moved
     loss = losses_along(classifier, test.x, test.y, theta.flatten(1, 2)).unflatten(1, moved.shape[1:]).mean(-1)
+    require_finite("the loss along the grid", loss, "the classifier diverged")
     counted = [count_minima(_from_the_top(row) if cell.data == "angle" else row) for row in loss.tolist()]
     metrics = {
         "minima": sum(counted) / len(counted),

@@ -14,7 +14,21 @@ from pstn.experiments.scores import Found, classify
 from pstn.nn import mnist_cnn, mnist_pstn, mnist_stn
 from pstn.training import Recipe
 
-__all__ = ["BLACK", "GRID", "MNIST_SUBSETS", "RECIPE", "SEARCH", "WEIGHTS", "as_validation", "make_pstn", "subset"]
+__all__ = [
+    "BLACK",
+    "BLACK_OUTSIDE",
+    "BOTH_SCALED",
+    "GRID",
+    "MNIST_SUBSETS",
+    "PRECISIONS",
+    "RECIPE",
+    "SEARCH",
+    "STN_START",
+    "WEIGHTS",
+    "as_validation",
+    "make_pstn",
+    "subset",
+]
 
 # The images are colour-normalised; what comes into view from outside is black, as their own background.
 BLACK = (0 - MNIST_MEAN) / MNIST_STD
@@ -26,12 +40,17 @@ LR, STN_LR, LOCALIZER_LR, WEIGHT_DECAY = 1e-3, 1e-4, 0.1, 0.01
 # The KL weights that the authors searched.
 GRID = (0.0, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0)
 
-_DEPARTURES = (
+_FOLDS = (
     "Each fold is a class-balanced draw of our own from the first 50,000 training images: the authors' draws are not "
-    "published.",
-    "One precision per parameter and the mean of the KL over them, as in the authors' runs; the text has one per "
-    "image and a sum.",
+    "published."
 )
+PRECISIONS = (
+    "One precision per parameter and the mean of the KL over them, as in the authors' runs; the text has one per "
+    "image and a sum."
+)
+STN_START = "The STN starts at the identity, as the P-STN does; the authors' STN starts at scale 0.5."
+BOTH_SCALED = "The matrix is the paper's Eq. 1; the authors' code scales its cosine terms alone."
+BLACK_OUTSIDE = "What a warp reads outside the image is black, the digits' own background; the paper does not say."
 
 
 def subset(size: int, *, validation: bool = False) -> Callable[[Lab], Task]:
@@ -58,10 +77,15 @@ def make_pstn() -> nn.Module:
 def _of_size(size: int, weight: float) -> tuple[Training, ...]:
     cnn = Training(
         "mnist-subsets", "CNN", f"MNIST{size}", subset(size), same(mnist_cnn), RECIPE,
-        lr=LR, localizer_lr=LOCALIZER_LR, weight_decay=WEIGHT_DECAY, departures=_DEPARTURES[:1],
+        lr=LR, localizer_lr=LOCALIZER_LR, weight_decay=WEIGHT_DECAY, departures=(_FOLDS,),
     )  # fmt: skip
-    stn = replace(cnn, model="STN", make=same(make_stn), lr=STN_LR)
-    pstn = replace(cnn, model="P-STN", make=same(make_pstn), variants={"": weight}, departures=_DEPARTURES)
+    stn = replace(
+        cnn, model="STN", make=same(make_stn), lr=STN_LR, departures=(_FOLDS, STN_START, BOTH_SCALED, BLACK_OUTSIDE)
+    )
+    pstn = replace(
+        cnn, model="P-STN", make=same(make_pstn), variants={"": weight},
+        departures=(_FOLDS, PRECISIONS, BOTH_SCALED, BLACK_OUTSIDE),
+    )  # fmt: skip
     return cnn, stn, pstn
 
 
@@ -88,7 +112,7 @@ SEARCH = Experiment(
         Training(
             "mnist-subsets-search", "P-STN", f"MNIST{size}", subset(size, validation=True), same(make_pstn), RECIPE,
             variants={f"w={w:g}": w for w in GRID}, lr=LR, localizer_lr=LOCALIZER_LR, weight_decay=WEIGHT_DECAY,
-            measures=(as_validation,), departures=_DEPARTURES,
+            measures=(as_validation,), departures=(_FOLDS, PRECISIONS, BOTH_SCALED, BLACK_OUTSIDE),
         )
         for size in WEIGHTS
     ),

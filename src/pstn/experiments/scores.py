@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from pstn._checks import require_finite
 from pstn.data.split import Sized
 from pstn.nn import Prediction, TransformerClassifier
 from pstn.posterior import Posterior
@@ -43,17 +43,19 @@ def predict(
     seed: int = 0,
     samples: int | None = None,
     batch: int = 1000,
-    read: Callable[[Tensor], Tensor] = lambda x: x,
 ) -> Answers:
     """Ask a model about every test example.
 
     Args:
         model: a classifier, or an STN or P-STN; left as it is.
         test: the examples, on the device to use.
-        seed: of the posterior's samples, counted so that batches and devices agree.
+        seed: of the posterior's samples. Noise goes by an example's place in the test set: neither the size of the
+            batches nor the device changes it.
         samples: S; the model's own `test_samples` when None.
         batch: examples at a time.
-        read: what turns stored examples into inputs.
+
+    Raises:
+        NotFiniteError: when the model's answers are not finite: it diverged.
 
     Example:
         >>> digits = pstn.data.load("digits").test.take(range(20))
@@ -66,19 +68,20 @@ def predict(
     keys = stream_keys([seed], "evaluate", device=device)
     parts: list[Answers] = []
     with torch.no_grad():
-        for number, at in enumerate(index.split(batch)):
+        for at in index.split(batch):
             examples = test.batch(at)
-            x = read(examples.x)
             loc = beta = None
             if isinstance(model, TransformerClassifier):
-                shape = (samples or model.test_samples, len(at), model.layer.transform.dim)
-                noise = uniform(keys, number, 1, shape, model.layer.sampling)[0, 0]
-                answer: Prediction = model(x, noise=noise if model.layer.probabilistic else None)
+                shape = (samples or model.test_samples, 1, model.layer.transform.dim)
+                each = uniform(keys, int(at[0]), len(at), shape, model.layer.sampling)  # (b, 1, S, 1, D)
+                noise = each[:, 0, :, 0].transpose(0, 1) if model.layer.probabilistic else None
+                answer: Prediction = model(examples.x, noise=noise)
                 log_probs, loc = answer.log_probs, answer.posterior.loc
                 if isinstance(answer.posterior, Posterior):
                     beta = answer.posterior.beta
             else:
-                log_probs = model(x).float().log_softmax(-1)
+                log_probs = model(examples.x).float().log_softmax(-1)
+                require_finite("log_probs", log_probs, "the classifier returned them")
             parts.append(Answers(log_probs, examples.y, loc, beta, examples.theta))
     columns: list[Any] = [None if c[0] is None else torch.cat(c) for c in zip(*parts, strict=True)]
     return Answers(*columns)

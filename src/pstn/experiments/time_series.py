@@ -12,13 +12,13 @@ from torch import nn
 from pstn.data import DataWarning, Split, stratified_indices
 from pstn.experiments.declare import Experiment, Probe, Task, Training
 from pstn.experiments.lab import Lab
-from pstn.experiments.mnist_subsets import GRID, as_validation
+from pstn.experiments.mnist_subsets import GRID, PRECISIONS, as_validation
 from pstn.experiments.scores import Found, rounded
 from pstn.nn import PSTN, STN, SeriesClassifier, SeriesLocalizer, SpatialTransformer
 from pstn.training import Recipe
 from pstn.transforms import CPAB
 
-__all__ = ["SEARCH", "TIME_SERIES", "make_cnn", "make_pstn", "make_stn"]
+__all__ = ["NO_TEST", "SEARCH", "TIME_SERIES", "make_cnn", "make_pstn", "make_stn"]
 
 # "which we use to find the optimal w via grid-search; those are [0.0001, 1e-05, 0.001, 0.0, 0.0001]"
 WEIGHTS = {
@@ -31,9 +31,7 @@ VALIDATION = 0.25
 WITH_LOCALIZER = (196, 256, 256, 256, 64)
 
 _DEPARTURES = ("Matrix products are in TF32 on the GPU, in float32 elsewhere.",)
-_NO_TEST = (
-    "Trained on 75% of the training part and tested on the other 25%: the archive's test part was not to be had.",
-)
+NO_TEST = "Trained on 75% of the training part and tested on the other 25%: the archive's test part was not to be had."
 
 
 def _parts(lab: Lab, name: str, *, search: bool) -> tuple[Split, Split, list[str]]:
@@ -48,7 +46,7 @@ def _parts(lab: Lab, name: str, *, search: bool) -> tuple[Split, Split, list[str
         if issubclass(w.category, DataWarning)
     ]
     if not search:
-        return train, validation if test is None else test, notes
+        return (train, test, notes) if test is not None else (train, validation, [*notes, NO_TEST])
     if test is None:  # the validation part is the test part then: the search has to make do with the rest
         rest, held_out = stratified_indices(train.y, VALIDATION)
         return train.take(rest), train.take(held_out), notes
@@ -114,12 +112,12 @@ def _of_set(name: str, weight: float) -> tuple[Training, ...]:
     cnn = Training(
         "time-series", "CNN", name, task, lambda lab, seed: make_cnn(sizes(lab)[0]), RECIPE,
         lr=LR, localizer_lr=LOCALIZER_LR, weight_decay=WEIGHT_DECAY, stacked=False,
-        departures=_DEPARTURES + (_NO_TEST if name == "UWaveGestureLibraryX" else ()),
+        departures=_DEPARTURES,
     )  # fmt: skip
     stn = replace(cnn, model="STN", make=lambda lab, seed: make_stn(*sizes(lab)))
     pstn = replace(
         cnn, model="P-STN", make=lambda lab, seed: make_pstn(*sizes(lab)), variants={"": weight},
-        measures=(_augmentations,),
+        measures=(_augmentations,), departures=(*_DEPARTURES, PRECISIONS),
     )  # fmt: skip
     return cnn, stn, pstn
 
@@ -128,7 +126,7 @@ def _search(name: str) -> Training:
     pstn = _of_set(name, 0.0)[-1]
     return replace(
         pstn, experiment="time-series-search", task=series(name, search=True), measures=(as_validation,),
-        variants={f"w={w:g}": w for w in GRID}, departures=_DEPARTURES,
+        variants={f"w={w:g}": w for w in GRID},
     )  # fmt: skip
 
 

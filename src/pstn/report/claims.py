@@ -29,14 +29,18 @@ class Finding:
     difference: float = 0.0
 
     @property
+    def sure(self) -> bool:
+        """Whether the two differ significantly."""
+        return self.p is not None and self.p < LEVEL
+
+    @property
     def words(self) -> str:
         """For the reader."""
         if self.holds is None:
             return MISSING
-        sure = self.p is not None and self.p < LEVEL
         if self.holds:
-            return "holds, significantly" if sure else "holds, not significantly"
-        return "does not hold: significantly reversed" if sure else "does not hold, not significantly reversed"
+            return "holds, significantly" if self.sure else "holds, not significantly"
+        return "does not hold: significantly reversed" if self.sure else "does not hold, not significantly reversed"
 
 
 def check_order(order: Order, results: Sequence[Result]) -> Finding:

@@ -15,8 +15,8 @@ def outcome_in_words(report: Report) -> list[str]:
         if section.quick:
             said.append(f"{name:16} quick runs only: not the paper's setting, not compared with it")
             continue
-        orders = f", {outcome.held} of {outcome.claimed} claimed orders hold" if outcome.claimed else ""
-        said.append(f"{name:16} {outcome.found} of {outcome.wanted} runs{orders}")
+        orders = f", {outcome.held} of {outcome.claimed} claimed orders hold, {outcome.sure} significantly"
+        said.append(f"{name:16} {outcome.found} of {outcome.wanted} runs{orders if outcome.claimed else ''}")
         said += [f"{'':16} significantly worse than the paper: {what}" for what in outcome.worse]
         said += [f"{'':16} does not hold: {what}" for what in outcome.reversed]
     return said

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pstn.files import write_atomically
+from pstn.report.costs import costs_table
 from pstn.report.results import Result, read_results
-from pstn.report.section import Section, duration, make_section, summary_table
+from pstn.report.section import Section, make_section, summary_table
 from pstn.report.study import Study
 from pstn.report.style import applied
 
@@ -78,8 +79,8 @@ def write_report(
         "reading": _READING,
         "sections": sections,
         "summary": summary_table(sections),
+        "costs": costs_table(sections),
         "notes": _strangers(found, studies),
-        "total": duration(sum(r.seconds for r in found)),
         "quick": any(section.quick for section in sections),
     }
     environment = _templates()
@@ -119,7 +120,8 @@ def measured(results: str | Path, studies: Sequence[Study]) -> tuple[list[Sectio
         )
         for section in sections
     }
-    texts["overview"] = _tidy(_templates().get_template("summary.md").render(summary=summary_table(sections)))
+    overview = {"summary": summary_table(sections), "costs": costs_table(sections)}
+    texts["overview"] = _tidy(_templates().get_template("summary.md").render(overview))
     return sections, texts
 
 

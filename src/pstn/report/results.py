@@ -28,14 +28,18 @@ class Result:
         seed: of everything random in it, or the number of its fold.
         variant: what else tells it from its neighbours, such as "w=0.0001"; empty where nothing does.
         settings: how it was trained, whole.
-        metrics: numbers by name; accuracies and their like are fractions.
+        metrics: numbers by name; accuracies and their like are fractions. Empty for a model that diverged: its
+            departures say so.
         figure: what the figures draw: small lists by name.
         departures: where this run leaves the paper's settings, in sentences.
         quick: whether this was the minute-long version, which shows nothing but that it runs.
         commit: what was run.
         machine: where.
         versions: of the packages.
-        seconds: wall time of this cell; an equal share where models trained together.
+        seconds: wall time of this cell; an equal share where models trained together, or where one model gives
+            several cells.
+        training: the name of the first cell of the model that gave this one. Empty in older files, each of which holds
+            the whole time of its model, whatever other cells that gave.
 
     Example:
         >>> Result("calibration", "P-STN", "MNIST100", 0, "w=0.0001").name
@@ -56,6 +60,7 @@ class Result:
     machine: str = "unknown"
     versions: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    training: str = ""
 
     @property
     def name(self) -> str:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pstn.report.claims import check_order, view_orders, view_search
+from pstn.report.costs import duration, missing_cells, wall_time
 from pstn.report.results import Result
-from pstn.report.study import Drawing, Line, Study, summary_of
+from pstn.report.study import CellKey, Drawing, Line, Omission, Study, summary_of
 from pstn.report.style import applied
 from pstn.report.tables import Cell, TableView, tables_of, view_table
 from pstn.report.verdict import judge
@@ -29,18 +30,24 @@ class Outcome:
         wanted: how many there should be.
         worse: which watched numbers are significantly worse than published.
         held: how many of the claimed orders hold.
+        sure: how many of those significantly.
         reversed: which do not.
         claimed: how many of them can be checked.
         seconds: wall time of all its cells.
+        missing: which runs are not there, in words.
+        machines: that it was run on.
     """
 
     found: int
     wanted: int
     worse: tuple[str, ...]
     held: int
+    sure: int
     reversed: tuple[str, ...]
     claimed: int
     seconds: float
+    missing: str
+    machines: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -92,14 +99,14 @@ def make_section(study: Study, results: Sequence[Result]) -> Section:
         tables=tables,
         orders=view_orders(study.orders, full) if full else None,
         figures=_draw(study, used),
-        origin=_origin([*used, *searched]),
-        departures=_departures(used),
+        origin=_origin([*used, *searched], study),
+        departures=_departures(used, study.omissions),
         notes=_notes(study, own, used),
         outcome=_outcome(study, [] if quick else full, searched),
     )
 
 
-def _cells(study: Study, results: Sequence[Result]) -> list[tuple[str, str, str]]:
+def _cells(study: Study, results: Sequence[Result]) -> list[CellKey]:
     """Model, data and variant of all that the study's tables show, in their order."""
     lines = [line for table in tables_of(study, results) for line in table.lines]
     return [(line.model, line.data, line.variant) for line in lines if isinstance(line, Line)]
@@ -127,6 +134,7 @@ def _outcome(study: Study, results: Sequence[Result], searched: Sequence[Result]
         wanted=study.runs * len(cells),
         worse=tuple(_significantly_worse(study, results)),
         held=sum(finding.holds is True for _, finding in findings),
+        sure=sum(finding.holds is True and finding.sure for _, finding in findings),
         reversed=tuple(
             f"{order.better.heading[1]} ahead of {order.worse.heading[1]}, {order.better.heading[0]}, "
             f"{order.better.metric.label}"
@@ -134,7 +142,9 @@ def _outcome(study: Study, results: Sequence[Result], searched: Sequence[Result]
             if finding.holds is False
         ),
         claimed=sum(finding.holds is not None for _, finding in findings),
-        seconds=sum(r.seconds for r in (*results, *searched)),
+        seconds=wall_time([*results, *searched], study),
+        missing=missing_cells(list(cells), results, study.runs),
+        machines=tuple(dict.fromkeys(r.machine for r in (*results, *searched))),
     )
 
 
@@ -144,8 +154,8 @@ def _significantly_worse(study: Study, results: Sequence[Result]) -> list[str]:
     for table in study.tables:
         for line in table.lines:
             (row, column), ours = line.heading, summary_of(line, results)
-            watched = isinstance(line, Line) and line.model in study.watch and row not in table.incomparable
-            if watched and ours and line.paper:
+            watched = isinstance(line, Line) and line.model in study.watch
+            if watched and ours and line.paper and not table.why_not(line, results):
                 verdict = judge(ours, line.paper, higher_is_better=line.metric.higher_is_better)
                 if verdict.worse:
                     basis = "" if line.paper.std is not None else " (against our own spread)"
@@ -160,6 +170,10 @@ def _notes(study: Study, own: Sequence[Result], used: Sequence[Result]) -> list[
         notes.append(f"No results yet: all {wanted} runs are missing. `{study.command}` makes them.")
     if set_apart := len(own) - len(used):
         notes.append(f"{set_apart} quick runs are in the folder; they are not the paper’s setting and not shown.")
+    if lost := [r for r in used if not r.metrics]:
+        named = ", ".join(_named(r) for r in lost)
+        verb = "run has" if len(lost) == 1 else "runs have"
+        notes.append(f"{len(lost)} {verb} no numbers: {named}. Where the runs leave the paper says why.")
     shown = set(_cells(study, used))
     others = Counter(
         " ".join(filter(None, (r.model, r.variant, r.data)))
@@ -171,7 +185,12 @@ def _notes(study: Study, own: Sequence[Result], used: Sequence[Result]) -> list[
     return notes
 
 
-def _origin(results: Sequence[Result]) -> list[tuple[str, str]]:
+def _named(result: Result) -> str:
+    what = " ".join(filter(None, (result.model, result.variant)))
+    return f"{what} on {result.data}, seed {result.seed}"
+
+
+def _origin(results: Sequence[Result], study: Study) -> list[tuple[str, str]]:
     """Where the numbers come from, as pairs of a heading and its text."""
     if not results:
         return []
@@ -179,7 +198,7 @@ def _origin(results: Sequence[Result]) -> list[tuple[str, str]]:
     return [
         ("cells", str(len(results))),
         ("seeds", ", ".join(str(seed) for seed in sorted({r.seed for r in results}))),
-        ("time, all cells", duration(sum(r.seconds for r in results))),
+        ("time, all cells", duration(wall_time(results, study))),
         ("machines", _counted([r.machine for r in results])),
         ("commits", _counted([r.commit for r in results])),
         ("versions", ", ".join(sorted(set(versions)))),
@@ -192,39 +211,45 @@ def _counted(names: Sequence[str]) -> str:
     return ", ".join(name if len(counts) == 1 else f"{name} ({n} cells)" for name, n in counts.most_common())
 
 
-def _departures(results: Sequence[Result]) -> list[str]:
-    """Each departure once; with the cells it is true of where it is not all."""
+def _departures(results: Sequence[Result], omissions: Sequence[Omission]) -> list[str]:
+    """Each departure once; with the cells it is true of where it is not all, or where their files do not say it."""
     where: dict[str, list[Result]] = {}
     for r in results:
         for sentence in dict.fromkeys(r.departures):
             where.setdefault(sentence, []).append(r)
-    return [
+    told = [
         sentence if len(cells) == len(results) else f"{sentence} ({_scope(cells, results)})"
         for sentence, cells in where.items()
     ]
+    for omission in omissions:
+        if cells := [r for r in results if omission.of(r)]:
+            scope = [] if len(cells) == len(results) else [_scope(cells, results)]
+            why = "; ".join([*scope, "noted after these runs, and not in their files"])
+            told.append(f"{omission.sentence} ({why})")
+    return told
 
 
 def _scope(cells: Sequence[Result], results: Sequence[Result]) -> str:
     """Which models and data these cells are of: only what sets them apart from the others is named."""
-    models, data = (list(dict.fromkeys(getattr(r, name) for r in cells)) for name in ("model", "data"))
-    if len(cells) == sum(r.model in models for r in results):
-        return ", ".join(models)
-    if len(cells) == sum(r.data in data for r in results):
-        return ", ".join(data)
-    return f"{', '.join(models)} on {', '.join(data)}"
 
+    def different(name: str) -> list[str]:
+        return list(dict.fromkeys(str(getattr(r, name)) for r in cells if getattr(r, name) != ""))
 
-def duration(seconds: float) -> str:
-    """A wall time for people.
+    def all_of(*names: str) -> bool:
+        kinds = {tuple(getattr(r, name) for name in names) for r in cells}
+        return len(cells) == sum(tuple(getattr(r, name) for name in names) in kinds for r in results)
 
-    Example:
-        >>> duration(8125.0)
-        '2 h 15 min'
-    """
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    models, data = ", ".join(different("model")), ", ".join(different("data"))
+    if all_of("model"):
+        return models
+    if all_of("data"):
+        return data
+    parts = [f"{models} on {data}"]
+    if not all_of("model", "data"):
+        parts += different("variant")
+    if not all_of("model", "data", "variant"):
+        parts.append(f"seed {', '.join(different('seed'))}")
+    return ", ".join(parts)
 
 
 def summary_table(sections: Sequence[Section]) -> TableView:
@@ -235,20 +260,14 @@ def summary_table(sections: Sequence[Section]) -> TableView:
         if section.quick:
             state = [Cell("quick runs only", tone="quiet"), Cell("not compared", tone="quiet"), Cell("–", tone="quiet")]
         else:
-            orders = f"{outcome.held} of {outcome.claimed}" if outcome.claimed else "–"
+            orders = f"{outcome.held} of {outcome.claimed}, {outcome.sure} significantly" if outcome.claimed else "–"
             worse = "; ".join(outcome.worse) or ("none" if outcome.found and _has_paper(study) else "–")
             state = [
                 Cell(f"{outcome.found} of {outcome.wanted}"), Cell(worse, tone="bad" if outcome.worse else ""),
                 Cell(orders, tone="bad" if outcome.reversed else ""),
             ]  # fmt: skip
-        rows.append([Cell(study.title), *state, Cell(duration(outcome.seconds) if outcome.seconds else "–")])
-    header = [
-        "experiment",
-        "runs",
-        "P-STN significantly worse than the paper",
-        "claimed orders that hold",
-        "time, all cells",
-    ]
+        rows.append([Cell(study.title), *state])
+    header = ["experiment", "runs", "P-STN significantly worse than the paper", "claimed orders that hold"]
     return TableView("All experiments", header, rows)
 
 

@@ -84,7 +84,8 @@ def best(candidates: Sequence[Summary | None], *, higher_is_better: bool) -> set
     """Which candidates to set in bold: the best, and those behind it down to the first that is significantly worse.
 
     As in the paper, bold says "significantly better than the runner-up"; where several share the first place, all of
-    them are bold, and where nobody is significantly behind, nobody is. Without a spread no claim is made.
+    them are bold, and where nobody is significantly behind, nobody is. Without a spread no claim is made: a single
+    run is never bold, and where it is ahead of all others, nobody is.
 
     Args:
         candidates: what is compared; None is missing and does not take part.
@@ -103,5 +104,5 @@ def best(candidates: Sequence[Summary | None], *, higher_is_better: bool) -> set
     for place, (_, behind) in enumerate(present[1:], start=1):
         p = welch(present[0][1], behind)
         if p is not None and p < LEVEL:
-            return {at for at, _ in present[:place]}
+            return {at for at, candidate in present[:place] if candidate.std is not None}
     return set()

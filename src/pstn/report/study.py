@@ -15,7 +15,23 @@ from pstn.report.statistics import Summary, summarise
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Drawing", "Line", "Mean", "Metric", "Order", "Paper", "Search", "Study", "Table", "summary_of"]
+__all__ = [
+    "CellKey",
+    "Drawing",
+    "Line",
+    "Mean",
+    "Metric",
+    "Omission",
+    "Order",
+    "Paper",
+    "Search",
+    "Study",
+    "Table",
+    "summary_of",
+]
+
+CellKey = tuple[str, str, str]
+"""Model, data and variant, as in `Result`: a cell of a table, over all its runs."""
 
 # Draws one figure from the results of a study, or returns None where they hold nothing to draw.
 Draw = Callable[[Sequence[Result]], "Figure | None"]
@@ -104,13 +120,14 @@ class Line:
         """Of its row and its column."""
         return self.row or self.data, self.column or " ".join(filter(None, (self.model, self.variant)))
 
+    def among(self, results: Sequence[Result]) -> list[Result]:
+        """Its runs among `results`, whatever they hold."""
+        return [r for r in results if (r.model, r.data, r.variant) == (self.model, self.data, self.variant)]
+
     def by_seed(self, results: Sequence[Result]) -> dict[int, float]:
-        """Its runs among `results`, in the metric's unit, by seed."""
-        return {
-            r.seed: self.metric.scale * r.metrics[self.metric.name]
-            for r in results
-            if (r.model, r.data, r.variant) == (self.model, self.data, self.variant) and self.metric.name in r.metrics
-        }
+        """Its numbers among `results`, in the metric's unit, by seed."""
+        name, scale = self.metric.name, self.metric.scale
+        return {r.seed: scale * r.metrics[name] for r in self.among(results) if name in r.metrics}
 
     def find(self, results: Sequence[Result]) -> list[float]:
         """Its runs among `results`, in the metric's unit."""
@@ -161,6 +178,7 @@ class Table:
         robust: show median ± median absolute deviation instead of mean ± standard deviation.
         bold: set the significantly best among rivals in bold.
         incomparable: by row, why its numbers cannot be tested against the published ones.
+        incomparable_where: the same by a departure, for all rows whose results have it.
         notes: sentences under it.
     """
 
@@ -170,7 +188,18 @@ class Table:
     robust: bool = False
     bold: bool = True
     incomparable: dict[str, str] = field(default_factory=dict)
+    incomparable_where: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def why_not(self, line: Line | Mean, results: Sequence[Result]) -> str | None:
+        """Why a line cannot be tested against the published; None where it can."""
+        if reason := self.incomparable.get(line.heading[0]):
+            return reason
+        for part in line.lines if isinstance(line, Mean) else (line,):
+            for sentence in (s for r in part.among(results) for s in r.departures):
+                if reason := self.incomparable_where.get(sentence):
+                    return f"{reason} ({part.data})" if isinstance(line, Mean) else reason
+        return None
 
 
 @dataclass(frozen=True)
@@ -208,6 +237,26 @@ class Search:
 
 
 @dataclass(frozen=True)
+class Omission:
+    """A departure that was noted after runs were made: it is true of them, and their files do not say it.
+
+    Args:
+        sentence: as the declaration has it now.
+        models: which runs it is true of.
+        commit: what was run.
+    """
+
+    sentence: str
+    models: tuple[str, ...]
+    commit: str
+
+    def of(self, result: Result) -> bool:
+        """Whether it is to be said of a result."""
+        made = result.model in self.models and result.commit == self.commit
+        return made and self.sentence not in result.departures
+
+
+@dataclass(frozen=True)
 class Drawing:
     """A figure.
 
@@ -238,6 +287,8 @@ class Study:
         variants: data, model and variant of the cells that these tables should have; others are added as they come.
         runs: how many seeds or folds each cell should have.
         watch: the models that must not be significantly worse than published.
+        shared: the cells that one training gives, where it gives several.
+        omissions: departures that the files of earlier runs do not say.
     """
 
     experiment: str
@@ -251,6 +302,8 @@ class Study:
     variants: tuple[tuple[str, str, str], ...] = ()
     runs: int = 5
     watch: tuple[str, ...] = ("P-STN",)
+    shared: tuple[tuple[CellKey, ...], ...] = ()
+    omissions: tuple[Omission, ...] = ()
 
     @property
     def command(self) -> str:

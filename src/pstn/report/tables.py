@@ -13,7 +13,7 @@ from pstn.report.verdict import judge
 
 __all__ = ["MISSING", "Cell", "TableView", "p_value", "signed", "tables_of", "view_table"]
 
-MISSING = "missing"
+MISSING, DIVERGED = "missing", "diverged"
 # Unbroken over lines: a mean stays with its spread.
 _PLUS_MINUS = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
 
@@ -93,7 +93,7 @@ def view_table(table: Table, results: Sequence[Result], study: Study, *, beside_
 
 
 def _missing_note(lines: Sequence[Line | Mean], results: Sequence[Result], study: Study) -> list[str]:
-    missing = sum(max(0, study.runs - len(line.find(results))) for line in lines if isinstance(line, Line))
+    missing = sum(max(0, study.runs - len(line.among(results))) for line in lines if isinstance(line, Line))
     wanted = study.runs * sum(isinstance(line, Line) for line in lines)
     if not missing:
         return []
@@ -155,7 +155,8 @@ def _ours(
     """Our number, saying so where runs are missing."""
     values = line.find(results)
     if not values:
-        return Cell(MISSING, tone="quiet", below=below)
+        diverged = isinstance(line, Line) and any(not r.metrics for r in line.among(results))
+        return Cell(DIVERGED if diverged else MISSING, tone="quiet", below=below)
     count = f" ({len(values)} of {runs} runs)" if len(values) < runs else ""
     return Cell(_value(values, line.metric, table.robust) + count, strong, below=below)
 
@@ -206,7 +207,7 @@ def _beside_paper(table: Table, line: Line | Mean, results: Sequence[Result]) ->
         return [_published(paper), Cell(""), Cell(""), Cell(""), Cell(MISSING, tone="quiet")]
     verdict = judge(ours, paper, higher_is_better=line.metric.higher_is_better)
     difference = Cell(signed(verdict.difference, line.metric.digits))
-    if reason := table.incomparable.get(line.heading[0]):
+    if reason := table.why_not(line, results):
         return [_published(paper), difference, Cell(""), Cell(""), Cell(f"not tested: {reason}", tone="quiet")]
     within = "–" if verdict.within is None else "yes" if verdict.within else "no"
     return [

@@ -14,8 +14,17 @@ from torch import Tensor
 
 from pstn.files import write_atomically
 from pstn.training.population import Failure, Population, Progress
+from pstn.training.recipe import Member
 
-__all__ = ["CheckpointError", "load_checkpoint", "read_checkpoint", "require_room", "save_checkpoint", "save_weights"]
+__all__ = [
+    "CheckpointError",
+    "load_checkpoint",
+    "member_summary",
+    "read_checkpoint",
+    "require_room",
+    "save_checkpoint",
+    "save_weights",
+]
 
 _FORMAT = "pstn population 1"
 
@@ -119,18 +128,26 @@ def require_room(folder: str | Path, population: Population) -> None:
         )  # fmt: skip
 
 
-def _members(population: Population) -> list[dict[str, Any]]:
+def member_summary(member: Member) -> dict[str, Any]:
+    """What tells a member from others, as JSON can hold it; subsets by a few numbers, not whole.
+
+    Example:
+        >>> member_summary(Member(seed=3, kl_weight=1e-3))["kl_weight"]
+        0.001
+    """
+
     def summary(subset: Tensor | None) -> list[int] | None:
         # Enough to tell subsets apart without writing them down.
         return None if subset is None else [len(subset), int(subset.sum()), int(subset[0]), int(subset[-1])]
 
-    return [
-        {
-            "seed": m.seed, "lr": m.lr, "localizer_lr": m.localizer_lr, "kl_weight": m.kl_weight,
-            "weight_decay": m.weight_decay, "train": summary(m.train), "valid": summary(m.valid),
-        }
-        for m in population.members
-    ]  # fmt: skip
+    return {
+        "seed": member.seed, "lr": member.lr, "localizer_lr": member.localizer_lr, "kl_weight": member.kl_weight,
+        "weight_decay": member.weight_decay, "train": summary(member.train), "valid": summary(member.valid),
+    }  # fmt: skip
+
+
+def _members(population: Population) -> list[dict[str, Any]]:
+    return [member_summary(member) for member in population.members]
 
 
 def _sync_folder(folder: Path) -> None:

@@ -16,6 +16,7 @@ from pstn.report.study import Line, Metric, Table, summary_of
 from pstn.report.style import INK, look
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["draw_by_depth", "draw_by_size", "draw_samples_at_test", "draw_variants"]
@@ -57,12 +58,31 @@ def draw_by_size(results: Sequence[Result], *, table: Table) -> Figure | None:
     sizes = sorted({_number(line.data) for line in lines})
     axes.set_xscale("log")
     axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
+    _stretch_near_perfect(axes, lines[0].metric)
     axes.minorticks_off()
     axes.grid(axis="y")
     axes.set_xlabel("training images")
     axes.set_ylabel(lines[0].metric.label)
     axes.legend(loc="lower right")
     return figure
+
+
+def _stretch_near_perfect(axes: Axes, metric: Metric) -> None:
+    """Accuracies by the logarithm of their errors: 97 and 98 percent are as far apart as 70 and 80."""
+    if not (metric.higher_is_better and metric.scale == 100):
+        return
+    floor = 0.01  # no error at all would be infinitely far up
+    low, high = 100 - 1.2 * (100 - axes.dataLim.y0), 100 - max(100 - axes.dataLim.y1, floor) / 1.2
+    axes.set_yscale(
+        "function",
+        functions=(
+            lambda y: -np.log10(np.maximum(100 - np.asarray(y, float), floor)),
+            lambda z: 100 - 10.0 ** -np.asarray(z, float),
+        ),
+    )
+    shown = [tick for tick in (20, 40, 60, 70, 80, 90, 95, 97, 98, 99, 99.5) if low <= tick <= high]
+    axes.set_yticks(shown, [f"{tick:g}" for tick in shown])
+    axes.set_ylim(low, high)
 
 
 def _number(text: str) -> float:
@@ -118,7 +138,8 @@ def draw_samples_at_test(results: Sequence[Result], *, metrics: Sequence[Metric]
             runs = metric.scale * np.array([m.figure[metric.name] for m in members if m.figure["samples"] == samples])
             spread = runs.std(0, ddof=1) if len(runs) > 1 else np.zeros(len(samples))
             style = look("reference" if variant.endswith("sobol") else model)
-            label = "Sobol samples" if variant.endswith("sobol") else "independent samples"
+            kind = "Sobol" if variant.endswith("sobol") else "independent"
+            label = f"{kind} samples, {len(runs)} run{'s' * (len(runs) > 1)}"
             axes.errorbar(samples, runs.mean(0), spread, capsize=2, label=label, **style.curve)
         axes.set_xscale("log")
         axes.set_xticks(samples, [f"{s:g}" for s in samples])
@@ -126,14 +147,14 @@ def draw_samples_at_test(results: Sequence[Result], *, metrics: Sequence[Metric]
         axes.set_xlabel("samples S in testing")
         axes.set_ylabel(metric.label)
         axes.grid(axis="y")
-    if len(found) > 1:
-        figure.axes[0].legend(loc="best")
+    figure.axes[0].legend(loc="best")
     return figure
 
 
 def draw_variants(results: Sequence[Result], *, metrics: Sequence[Metric]) -> Figure | None:
     """Every variant as a dot with its spread, grouped by what was varied, one panel for each metric."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     groups: dict[str, dict[tuple[str, str, str], list[Result]]] = {}
     for result in results:
@@ -161,6 +182,8 @@ def draw_variants(results: Sequence[Result], *, metrics: Sequence[Metric]) -> Fi
                 axes.errorbar(summary.mean, place, xerr=summary.std or 0.0, color=look(model).colour,
                               marker=look(model).marker, capsize=2)  # fmt: skip
         axes.set_xlabel(metric.label)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.margins(x=0.08)
         axes.grid(axis="x")
         axes.spines["left"].set_color(INK)
     panels[0].set_yticks([place for place, _, _ in places], labels)

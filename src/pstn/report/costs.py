@@ -1,0 +1,93 @@
+"""What the runs took: wall time, with nothing counted twice, and what is still missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pstn.report.results import Result
+from pstn.report.study import CellKey, Study
+from pstn.report.tables import Cell, TableView
+
+if TYPE_CHECKING:
+    from pstn.report.section import Section
+
+__all__ = ["costs_table", "duration", "missing_cells", "wall_time"]
+
+
+def wall_time(results: Sequence[Result], study: Study) -> float:
+    """Seconds of all results together; a training that gave several of them counts once.
+
+    A result that names its training holds a share of that training's time. An older one holds the whole: of those that
+    the study knows to be of one training, the longest counts.
+
+    Args:
+        results: of the study.
+        study: says which cells one training gives.
+    """
+    total = 0.0
+    whole: dict[tuple[tuple[CellKey, ...], int, bool], float] = {}
+    for r in results:
+        cell = (r.model, r.data, r.variant)
+        together = next((cells for cells in study.shared if cell in cells and r.experiment == study.experiment), None)
+        if r.training or together is None:
+            total += r.seconds
+        else:
+            key = (together, r.seed, r.quick)
+            whole[key] = max(whole.get(key, 0.0), r.seconds)
+    return total + sum(whole.values())
+
+
+def duration(seconds: float) -> str:
+    """A wall time for people.
+
+    Example:
+        >>> duration(8125.0)
+        '2 h 15 min'
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def missing_cells(cells: Sequence[CellKey], results: Sequence[Result], runs: int) -> str:
+    """Which cells lack runs, by data; empty where none does.
+
+    Args:
+        cells: model, data and variant of all that there should be.
+        results: what there is.
+        runs: how many seeds each should have.
+
+    Example:
+        >>> missing_cells([("STN", "A", ""), ("P-STN", "A", "")], [Result("x", "STN", "A", 0)], runs=2)
+        'A: STN (1 run), P-STN'
+    """
+    lacking: dict[str, list[str]] = {}
+    for model, data, variant in cells:
+        there = len({r.seed for r in results if (r.model, r.data, r.variant) == (model, data, variant)})
+        if there < runs:
+            count = f" ({runs - there} run{'s' * (runs - there > 1)})" if there else ""
+            lacking.setdefault(data, []).append(" ".join(filter(None, (model, variant))) + count)
+    return "; ".join(f"{data}: {', '.join(names)}" for data, names in lacking.items())
+
+
+def costs_table(sections: Sequence[Section]) -> TableView:
+    """A line for each study that has been run in full or in part, or not at all: what it took, what is missing."""
+    rows, machines = [], dict[str, None]()
+    for section in sections:
+        outcome = section.outcome
+        machines |= dict.fromkeys(outcome.machines)
+        rows.append([
+            Cell(section.study.title), Cell(f"{outcome.found} of {outcome.wanted}"),
+            Cell(duration(outcome.seconds) if outcome.found else "–"),
+            Cell((outcome.missing if outcome.found else "all") or "none", tone="" if outcome.missing else "quiet"),
+        ])  # fmt: skip
+    total = [sum(getattr(section.outcome, name) for section in sections) for name in ("found", "wanted", "seconds")]
+    rows.append([Cell("together"), Cell(f"{total[0]:.0f} of {total[1]:.0f}"), Cell(duration(total[2])), Cell("")])
+    notes = [
+        f"Measured on: {', '.join(machines) or 'nothing yet'}. The time is that of training and testing what is there; "
+        "reading data and starting up are not in it, and what is missing was not guessed. Models that train together "
+        "share their time, and a training that fills several cells is counted once."
+    ]
+    return TableView("What it took", ["experiment", "runs", "wall time", "not run yet"], rows, notes)
