@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from pstn.data.subsets import stratified_indices
 from pstn.nn import (
     PSTN,
     STN,
@@ -96,6 +97,19 @@ def make_device(name: str) -> torch.device:
     return device
 
 
+def _train_and_valid(settings: TrainSettings, source: Source, seed: int) -> tuple[Tensor, Tensor | None]:
+    """The data's own validation part; else, where one is asked for, its share of every class."""
+    if source.valid is not None or settings.valid_fraction == 0:
+        return source.train, source.valid
+    train, valid = stratified_indices(source.y[source.train], settings.valid_fraction, seed=seed)
+    if len(valid) == 0:
+        raise ValueError(
+            f"valid_fraction {settings.valid_fraction:g} of {len(source.train)} training examples leaves none to "
+            "validate on: give a larger one, or data with a validation part of its own"
+        )
+    return train, valid
+
+
 def make_population(settings: TrainSettings, source: Source, seeds: Sequence[int] | None = None) -> Population:
     """The population that the settings describe, untrained.
 
@@ -108,11 +122,7 @@ def make_population(settings: TrainSettings, source: Source, seeds: Sequence[int
     models = [make_model(settings, source, seed) for seed in seeds]
     members = []
     for i, seed in enumerate(seeds):
-        train, valid = source.train, source.valid
-        if valid is None and settings.valid_fraction > 0:
-            kept = max(1, round(settings.valid_fraction * len(train)))
-            valid = choose_subset(source.y, train, kept, seed)
-            train = train[~torch.isin(train, valid)]
+        train, valid = _train_and_valid(settings, source, seed)
         if settings.train_size is not None:
             train = choose_subset(source.y, train, settings.train_size, seed)
         kl_weight, lr = settings.kl_weight[i % len(settings.kl_weight)], settings.lr[i % len(settings.lr)]
