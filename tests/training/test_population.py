@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 import pstn
-from pstn.training import Member, Population, RandomPlacement, Recipe, make_members
+from pstn.data import RandomPlacement
+from pstn.training import Member, Population, RandomWarp, Recipe, make_members
 from small_models import (
     CASES,
     TOLERANCE,
@@ -187,10 +188,11 @@ def test_bf16_trains_close_to_float32():
 
 def test_placement_puts_images_where_the_noise_says():
     x = torch.rand(2, 1, 4, 4)
-    placed = RandomPlacement(12, span=8, fill=-1.0)(x, torch.tensor([[0.0, 0.999], [0.5, 0.25]]))
-    assert torch.equal(placed[0, :, 0:4, 7:11], x[0])
-    assert torch.equal(placed[1, :, 4:8, 2:6], x[1])
-    assert int((placed != -1).sum()) == 32
+    augment = RandomWarp(RandomPlacement(12, 4, corners=8), fill=-1.0)
+    placed = augment(x, torch.tensor([[0.999, 0.0], [0.25, 0.5]]))  # x of the corner, then y
+    assert torch.allclose(placed[0, :, 0:4, 7:11], x[0], atol=1e-5)
+    assert torch.allclose(placed[1, :, 4:8, 2:6], x[1], atol=1e-5)
+    assert int((placed > -0.99).sum()) == 32
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from pstn.data import RandomRotation
+from pstn.training import RandomWarp
 from pstn.training.settings import SettingsError, TrainSettings
 from pstn.training.sweep import AUTHORS_KL_WEIGHTS, open_study, parse_space, run_sweep
 
@@ -37,6 +39,21 @@ def test_the_authors_grid_is_the_preset_and_trains_as_one_population(settings, m
     assert sizes == [12]
     assert sorted(p["kl_weight"] for p, _ in result.table) == list(AUTHORS_KL_WEIGHTS)
     assert result.value == min(value for _, value in result.table)
+
+
+def test_a_sweep_trains_on_what_a_run_trains_on(monkeypatch):
+    from pstn.training import sweep as room
+
+    seen = []
+
+    def look(settings, source, seeds):
+        seen.append(source.augment)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(room, "make_population", look)
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(TrainSettings(data="rotated-digits", epochs=1), say=lambda _: None)
+    assert seen == [RandomWarp(RandomRotation())]
 
 
 @pytest.mark.parametrize("storage", ["journal.log", "sqlite"])

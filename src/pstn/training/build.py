@@ -48,7 +48,7 @@ def make_model(settings: TrainSettings, source: Source, seed: int) -> Shareable:
 
 
 def _make(settings: TrainSettings, source: Source) -> Shareable:
-    channels, size = source.x.shape[1], _input_size(settings, source)
+    channels, size = source.x.shape[1], source.size
     filters, hidden, localizer_filters = _FILTERS[settings.model]
     classifier: Shareable
     if len(size) == 1:
@@ -68,17 +68,10 @@ def _make(settings: TrainSettings, source: Source) -> Shareable:
     return PSTN(layer, classifier, train_samples=settings.samples, test_samples=settings.test_samples)
 
 
-def _input_size(settings: TrainSettings, source: Source) -> tuple[int, ...]:
-    """What a model sees: an augmentation may place an example on a larger canvas."""
-    augment = settings.recipe(source.fill).augment
-    seen = source.x[:1] if augment is None else augment(source.x[:1], torch.zeros(1, augment.width))
-    return tuple(seen.shape[2:])
-
-
 def make_about(settings: TrainSettings, source: Source, number: int) -> About:
     """What belongs to model `number` of a run beside its weights, before it has scores."""
     return About(
-        source.names, source.x.shape[1], _input_size(settings, source), source.mean, source.std,
+        source.names, source.x.shape[1], source.size, source.mean, source.std,
         kl_weight=settings.kl_weight[number % len(settings.kl_weight)], seed=settings.seed + number,
         data=settings.data,
     )  # fmt: skip
@@ -130,6 +123,6 @@ def make_population(settings: TrainSettings, source: Source, seeds: Sequence[int
     if settings.patience is not None and any(m.valid is None for m in members):
         raise ValueError("patience needs validation data: set valid_fraction")
     return Population(
-        models, source.x, source.y, members, settings.recipe(source.fill),
+        models, source.x, source.y, members, settings.recipe(source.augment),
         device=make_device(settings.device), groups=settings.groups, compile=settings.compile,
     )  # fmt: skip

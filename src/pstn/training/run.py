@@ -20,7 +20,7 @@ from pstn.training.interrupt import Interrupt
 from pstn.training.population import Population, Progress
 from pstn.training.progress import Display
 from pstn.training.settings import SettingsError, TrainSettings, write_settings
-from pstn.training.sources import Source, load_source
+from pstn.training.sources import Source, prepare
 from pstn.training.watchdog import collapses
 
 __all__ = ["Outcome", "model_folder", "saved_settings", "train"]
@@ -67,8 +67,7 @@ def train(
         settings = saved_settings(folder)
     elif (folder / CHECKPOINT).exists() and not overwrite:
         raise SettingsError(f"{folder} holds a run already: --resume goes on with it, --overwrite replaces it")
-    source = load_source(settings.data, size=settings.size, kind=settings.kind, policy=settings.policy)
-    settings = _as_the_data_wants(settings, source)
+    source = prepare(settings)
     make_about(settings, source, 0)  # a class whose name cannot be written is refused now, not after training
     with make_population(settings, source) as population:
         require_room(folder, population)
@@ -106,11 +105,6 @@ def _clear(folder: Path) -> None:
             path.unlink(missing_ok=True)
         if not any(config.parent.iterdir()):
             config.parent.rmdir()
-
-
-def _as_the_data_wants(settings: TrainSettings, source: Source) -> TrainSettings:
-    """A generated set says how its examples are changed, unless the settings do."""
-    return settings.replace(augment=source.augment) if settings.augment == "none" != source.augment else settings
 
 
 def _fit(

@@ -13,7 +13,7 @@ from typing import Any
 
 from pstn.training.build import make_population
 from pstn.training.settings import SettingsError, TrainSettings
-from pstn.training.sources import load_source
+from pstn.training.sources import prepare
 
 __all__ = ["AUTHORS_KL_WEIGHTS", "SweepResult", "open_study", "parse_space", "run_sweep"]
 
@@ -246,7 +246,7 @@ def _train_all(settings: TrainSettings, asked: Sequence[tuple[Any, dict[str, Any
 
 
 def _losses(settings: TrainSettings, values: Sequence[dict[str, Any]]) -> list[float]:
-    source = load_source(settings.data, size=settings.size, kind=settings.kind, policy=settings.policy)
+    source = prepare(settings)
     if source.valid is None and settings.valid_fraction == 0:
         settings = settings.replace(valid_fraction=0.2)
     columns = {
