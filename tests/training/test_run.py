@@ -146,6 +146,41 @@ def test_train_writes_a_whole_run_and_evaluate_agrees(data, tmp_path):
     assert json.loads((tmp_path / "run" / "results.json").read_text())["history"][-1]["epoch"] == 3
 
 
+@pytest.mark.parametrize("augment", ["rotation", "placement"])
+def test_a_run_with_an_augmentation_is_tested_under_it(data, tmp_path, augment):
+    outcome = train(small(data, tmp_path / "run", epochs=1, augment=augment), say=lambda _: None)
+    assert outcome.finished
+    assert evaluate_models(tmp_path / "run") == outcome.scores
+
+
+def test_evaluate_reads_the_runs_own_data_as_training_did(tmp_path):
+    rows = [[k % 2, *range(k, k + 10 + k % 3)] for k in range(24)]  # of unequal lengths
+    for part in ("TRAIN", "TEST"):
+        text = "\n".join("\t".join(map(str, row)) for row in rows)
+        (tmp_path / f"Toy_{part}.tsv").write_text(text + "\n")
+    data, out = tmp_path / "Toy_TRAIN.tsv", tmp_path / "run"
+    options = ("--policy", "resample", "--epochs", 1, "--batch-size", 4, "--model", "cnn", "--out", out)
+    assert run_command("train", data, *options).exit_code == 0
+    own = run_command("evaluate", out, "--json")
+    assert own.exit_code == 0, own.output
+    alone = run_command("evaluate", out / "model-0", "--policy", "resample", "--json")
+    assert json.loads(alone.output) == json.loads(own.output)
+    assert run_command("evaluate", out / "model-0").exit_code == 2
+    assert "policy must be one of" in run_command("evaluate", out, "--policy", "guess").output
+
+
+def test_a_model_that_takes_its_samples_in_chunks_is_scored(tmp_path):
+    digits = pstn.data.load("digits").train
+    about = pstn.About(digits.classes, 1, (28, 28), (digits.mean,), (digits.std,), data="digits")
+    found = []
+    for chunk in (None, 3):
+        torch.manual_seed(0)
+        model = pstn.wrap(pstn.nn.mnist_cnn(), in_channels=1, test_samples=4, chunk_size=chunk)
+        model(digits.x[:2])
+        found.append(evaluate_models(model.save_pretrained(tmp_path / str(chunk), about=about)))
+    assert found[0] == found[1]
+
+
 def test_evaluate_refuses_data_of_another_shape(data, tmp_path):
     import numpy as np
 

@@ -132,6 +132,9 @@ def evaluate(
     ] = None,
     samples: Annotated[int | None, typer.Option(help="S; the model's own when not given.", min=1)] = None,
     seed: Annotated[int | None, typer.Option(help="Of the samples; that of its training when not given.")] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="For gaps and unequal lengths in series: refuse, resample or pad; the run's own.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Score a trained model, or all models of a run, on the test part of a data set.
@@ -148,7 +151,7 @@ def evaluate(
     from pstn.training.evaluation import evaluate_models
 
     with plain_errors(DataWarning):
-        scores = evaluate_models(model, data, samples, seed=seed)
+        scores = evaluate_models(model, data, samples, seed=seed, policy=_policy(policy))
     if as_json:
         typer.echo(json.dumps(scores))
     else:
@@ -193,6 +196,10 @@ def sweep(
     for parameters, value in result.table:
         typer.echo(f"{value:10.4f}  {json.dumps(parameters)}")
     typer.echo(f"Best validation loss {result.value:.4f} with {json.dumps(result.best)}")
+
+
+def _policy(text: str | None) -> Any:
+    return None if text is None else TrainSettings.from_dict({"policy": text}).policy
 
 
 def _print_scores(scores: dict[str, list[float]]) -> None:
