@@ -165,6 +165,32 @@ def test_an_exploding_loss_reports_step_head_and_theta():
     assert "exceeded its limit" in str(failure)
 
 
+def test_a_broken_model_with_one_precision_per_input_leaves_its_neighbours_too():
+    x, y = images(16)
+    models = [pstn.PSTN(small_layer(precision="per-input", alpha=4.0), small_cnn()) for _ in range(2)]
+    recipe = Recipe(epochs=1, loss_limit=100.0)
+    population = Population(models, x, y, make_members(2, kl_weight=[0.0, 100.0]), recipe, groups=1)
+    population.fit()
+    assert population.alive == [True, False]
+    (failure,) = population.progress.failures
+    with torch.no_grad():
+        scale = float(models[1].layer.localize(x).scale[0, 0])
+    assert f"its scale ({', '.join(4 * [f'{scale:.3g}'])})" in failure.found
+
+
+def test_a_diagnosis_that_fails_stops_nobody(monkeypatch):
+    def fail(*_):
+        raise IndexError("no such part")
+
+    monkeypatch.setattr("pstn.training.watchdog._theta_report", fail)
+    x, y = images(16)
+    models = [seeded(small_pstn, i) for i in range(2)]
+    population = Population(models, x, y, make_members(2, kl_weight=[0.0, 1.0]), Recipe(epochs=1, loss_limit=100.0))
+    population.fit()
+    assert population.alive == [True, False]
+    assert "Repeating the step raised: no such part." in population.progress.failures[0].found
+
+
 def test_precision_switches_are_put_back():
     from pstn.training.group import precision_flags
 

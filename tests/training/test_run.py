@@ -330,10 +330,22 @@ def test_a_run_reports_collapses_once(data, tmp_path):
     assert len(said) == len(set(said))
 
 
+def test_a_model_that_cannot_be_looked_at_does_not_stop_the_run(data, tmp_path, monkeypatch):
+    def fail(*_):
+        raise ValueError("loc of the posterior must be finite")
+
+    monkeypatch.setattr("pstn.training.watchdog.collapses", fail)
+    outcome = train(small(data, tmp_path / "run", models=1), say=lambda _: None)
+    assert outcome.finished
+    assert outcome.problems == [
+        "model 0: Whether the transformation has collapsed cannot be told: loc of the posterior must be finite."
+    ]
+
+
 def test_a_collapse_is_told_once_however_its_figures_move(data, tmp_path, monkeypatch):
     figures = iter(range(100))
     monkeypatch.setattr(
-        "pstn.training.run.collapses", lambda *_: [f"The scale has gone to nothing: 0.{next(figures)} is left."]
+        "pstn.training.watchdog.collapses", lambda *_: [f"The scale has gone to nothing: 0.{next(figures)} is left."]
     )
     said: list[str] = []
     train(small(data, tmp_path / "run", models=1, save_every=0.0), say=said.append)

@@ -21,7 +21,7 @@ from pstn.training.population import Population, Progress
 from pstn.training.progress import Display
 from pstn.training.settings import SettingsError, TrainSettings, write_settings
 from pstn.training.sources import Source, prepare
-from pstn.training.watchdog import collapses
+from pstn.training.watchdog import look_for_collapses
 
 __all__ = ["Outcome", "model_folder", "saved_settings", "train"]
 
@@ -144,7 +144,7 @@ def _problems(population: Population, source: Source) -> dict[str, str]:
         for number, model in enumerate(population.models()):
             member = population.members[number]
             pool = source.train if member.train is None else member.train
-            for text in collapses(model, _seen(population, source.x[pool[:64]])):
+            for text in look_for_collapses(model, _seen(population, source.x[pool[:64]])):
                 kind = re.split("[:(]", text)[0]  # figures come after it
                 found[f"model {number}: {kind}"] = f"model {number}: {text}"
     return found
