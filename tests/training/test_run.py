@@ -118,6 +118,27 @@ def test_a_foreign_checkpoint_is_refused(tmp_path):
         load_checkpoint(tmp_path / "half.safetensors", other)
 
 
+def test_a_checkpoint_of_another_training_is_refused_with_what_differs(tmp_path):
+    x, y = torch.rand(32, 1, 28, 28), torch.arange(32) % 10
+    path, model = tmp_path / "c.safetensors", pstn.nn.mnist_cnn()
+
+    def made(x=x, y=y, weights=None, **values) -> Population:
+        return Population([model], x, y, recipe=Recipe(**{"epochs": 1, **values}), weights=weights)
+
+    save_checkpoint(path, made(lr_step=3))
+    load_checkpoint(path, made(lr_step=3, epochs=5))  # only for longer
+    with pytest.raises(
+        CheckpointError, match=r"another training: batch_size was 8, is 16.*clip_norm was None, is 1\.0"
+    ):
+        load_checkpoint(path, made(lr_step=3, batch_size=16, clip_norm=1.0))
+    with pytest.raises(CheckpointError, match="another training: lr_step was 3, is None"):
+        load_checkpoint(path, made())
+    flipped, relabelled = x.flip(0), y.roll(1)
+    for other in (made(flipped, lr_step=3), made(x, relabelled, lr_step=3), made(weights=torch.ones(32), lr_step=3)):
+        with pytest.raises(CheckpointError, match="another training: data was"):
+            load_checkpoint(path, other)
+
+
 def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
     population = Population([pstn.nn.mnist_cnn()], x, y, recipe=Recipe(epochs=1))
