@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 
 import pstn
-from pstn.training import Population, RandomPlacement, RandomRotation, Recipe, make_members
+from pstn.data import RandomPlacement, RandomRotation
+from pstn.training import Population, RandomWarp, Recipe, make_members
 from recording import Stopwatch, write
 
 Data = tuple[Tensor, Tensor]
@@ -169,12 +170,14 @@ class Bench:
         """Rotated MNIST P-STN, batch 64, S = 10, images rotated afresh on the device."""
         x, y = read_idx(self.folder / "mnist", "train")
         count, values = 640 if self.quick else 50_000, {"kl_weight": 3e-5, "weight_decay": 1e-5, "localizer_lr": 1.0}
-        return self.variants(rotated_pstn, (x[:count], y[:count]), values, batch_size=64, augment=RandomRotation())
+        return self.variants(
+            rotated_pstn, (x[:count], y[:count]), values, batch_size=64, augment=RandomWarp(RandomRotation())
+        )
 
     def placed(self) -> list[Row]:
         """Random placement FashionMNIST P-STN, batch 64, S = 10, images placed afresh on the device."""
         x, y = read_idx(self.folder / "fashion-mnist", "train")
-        count, augment = 640 if self.quick else 50_000, RandomPlacement(96, span=64, fill=FILL)
+        count, augment = 640 if self.quick else 50_000, RandomWarp(RandomPlacement(), fill=FILL)
         data = ((x[:count] - 0.1307) / 0.3081, y[:count])
         return self.variants(
             placed_pstn, data, {"kl_weight": 3e-5, "weight_decay": 0.0}, batch_size=64, augment=augment

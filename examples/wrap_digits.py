@@ -28,15 +28,16 @@ from pstn.report.pictures import draw_looks
 
 
 @dataclass(frozen=True)
-class RandomShift:
+class RandomShift(Maker):
     """Images moved by up to `limit` along each axis, where the image reaches from -1 to 1: a maker of one's own."""
 
     limit: float = 0.5
     transform = pstn.Similarity()
+    width = 2
 
-    def draw(self, count: int, *, generator: torch.Generator | None = None, device: Any = None) -> Tensor:
-        """Shifts, as theta of a similarity: (count, 4)."""
-        shift = self.limit * (2 * torch.rand(count, 2, generator=generator, device=device) - 1)
+    def theta(self, u: Tensor) -> Tensor:
+        """Shifts, as theta of a similarity: (B, 4), from uniform numbers (B, 2)."""
+        shift = self.limit * (2 * u - 1)
         return torch.cat([torch.zeros_like(shift[:, :1]), torch.ones_like(shift[:, :1]), shift], dim=1)
 
     def make(self, x: Tensor, theta: Tensor, *, fill: Any = 0.0) -> Tensor:

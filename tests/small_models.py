@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 import pstn
-from pstn.training import Member, Population, RandomRotation, Recipe
+from pstn.data import RandomRotation
+from pstn.training import Member, Population, RandomWarp, Recipe
 
 # Sums of float32 are taken in another order when models are stacked. Adam turns any gradient, however small, into a
 # step of full size, even one that is zero but for rounding (a bias in front of batch norm): EPS keeps such steps small.
@@ -120,5 +121,5 @@ CASES = {
     "accumulated": (small_pstn, images, recipe(epochs=3, accumulate=2)),
     "clipped": (small_pstn, images, recipe(clip_norm=0.1)),
     "samples": (small_pstn, images, recipe(samples=3)),
-    "rotated": (small_cnn, images, recipe(augment=RandomRotation())),
+    "rotated": (small_cnn, images, recipe(augment=RandomWarp(RandomRotation()))),
 }

@@ -136,6 +136,13 @@ def test_every_kind_of_model_exports(make, samples, tmp_path):
     check_onnx(model, export_onnx(model, tmp_path / "m.onnx", samples=samples), samples)
 
 
+def test_exporting_leaves_the_mode_as_it_was(tmp_path):
+    model = small_pstn().train()
+    model.classifier.eval()
+    export_program(model, tmp_path / "model.pt2")
+    assert (model.training, model.layer.training, model.classifier.training) == (True, True, False)
+
+
 def test_what_cannot_be_exported_is_refused(tmp_path):
     with pytest.raises(ValueError, match="samples must be left out for a STN"):
         export_onnx(OTHERS["stn"][0](), tmp_path / "m.onnx", samples=3)

@@ -51,6 +51,13 @@ def images(tmp_path_factory):
     return root
 
 
+def test_asking_leaves_the_mode_as_it_was(folder, images):
+    model = pstn.from_pretrained(folder).train()
+    model.classifier.eval()
+    list(predict_files(model, [images]))
+    assert (model.training, model.layer.training, model.classifier.training) == (True, True, False)
+
+
 def test_answers_are_the_models_own(folder, images):
     model = pstn.from_pretrained(folder)
     answers = list(predict_files(model, [images], samples=4, seed=3, batch_size=3))

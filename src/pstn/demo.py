@@ -12,14 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pstn.data import load_digits
+from pstn.data import MNIST_MEAN, MNIST_STD, load_digits
 from pstn.nn import PSTN, About, Shareable, TransformerClassifier, mnist_cnn, mnist_pstn, mnist_stn
 from pstn.objective import elbo_loss
 from pstn.training import single as training
 
 __all__ = ["DEMO_MODELS", "DemoData", "DemoModel", "Score", "demo_about", "demo_data", "evaluate", "train"]
 
-_MEAN, _STD = 0.1307, 0.3081
 _KL_WEIGHT = 3e-4  # the paper's choice for 100 images
 
 
@@ -33,7 +32,7 @@ class DemoModel:
 
 
 # Black is 0 before normalisation and this after it: what a warp reads outside the image.
-_BACKGROUND = (0 - _MEAN) / _STD
+_BACKGROUND = (0 - MNIST_MEAN) / MNIST_STD
 
 DEMO_MODELS = {
     "cnn": DemoModel("CNN", mnist_cnn, 1e-3),
@@ -77,7 +76,7 @@ def demo_data(images: int = 100, seed: int = 0) -> DemoData:
 
 
 def _normalised(x: Tensor) -> Tensor:
-    return (x - _MEAN) / _STD
+    return (x - MNIST_MEAN) / MNIST_STD
 
 
 def train(
@@ -127,7 +126,7 @@ def demo_about(score: Score, seed: int) -> About:
     """What belongs to a model of the demo beside its weights."""
     metrics = {"accuracy": score.accuracy, "nll": score.nll, "ece": score.calibration_error}
     return About(
-        tuple("0123456789"), 1, (28, 28), (_MEAN,), (_STD,), kl_weight=_KL_WEIGHT, seed=seed, data="digits",
+        tuple("0123456789"), 1, (28, 28), (MNIST_MEAN,), (MNIST_STD,), kl_weight=_KL_WEIGHT, seed=seed, data="digits",
         metrics=metrics,
     )  # fmt: skip
 

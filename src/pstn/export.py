@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from pstn._checks import require_positive_int
 from pstn.files import write_atomically
 from pstn.nn import PSTN, Shareable, TransformerClassifier
+from pstn.nn.modes import evaluating
 from pstn.uncertainty import entropy
 
 __all__ = ["export_onnx", "export_program"]
@@ -80,7 +81,7 @@ def export_onnx(model: Shareable, path: str | Path, *, samples: int | None = Non
 
     plan = _plan(model, samples)
     try:
-        with _quiet():
+        with evaluating(plan.module), _quiet():
             program = torch.onnx.export(
                 plan.module, plan.args, dynamo=True, dynamic_shapes=plan.shapes, input_names=plan.inputs,
                 output_names=plan.outputs, verbose=False,
@@ -113,7 +114,7 @@ def export_program(model: Shareable, path: str | Path, *, samples: int | None = 
         torch.Size([3, 10])
     """
     plan = _plan(model, samples)
-    with _quiet():
+    with evaluating(plan.module), _quiet():
         program = torch.export.export(plan.module, plan.args, dynamic_shapes=plan.shapes)
         with write_atomically(path) as draft, draft.open("wb") as stream:
             torch.export.save(program, stream, extra_files={"about.json": json.dumps(plan.metadata)})
@@ -154,4 +155,4 @@ def _plan(model: Shareable, samples: int | None) -> _Plan:
         shapes = (*shapes, {1: batch})
         inputs, outputs = [*inputs, "noise"], [*outputs, "mutual_information"]
         metadata |= {"samples": json.dumps(samples), "theta_dim": json.dumps(dim)}
-    return _Plan(_Tensors(model.eval(), samples is not None).eval(), args, shapes, inputs, outputs, metadata)
+    return _Plan(_Tensors(model, samples is not None), args, shapes, inputs, outputs, metadata)

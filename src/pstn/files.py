@@ -1,14 +1,15 @@
-"""Writing files so that a reader finds the whole of one, or the old one, and never a part."""
+"""Writing files so that a reader finds the whole of one, or the old one, and never a part; and telling files apart."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["write_atomically"]
+__all__ = ["sha256_of", "write_atomically"]
 
 
 @contextmanager
@@ -43,6 +44,15 @@ def write_atomically(path: str | Path) -> Iterator[Path]:
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file as it lies on disk."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while portion := stream.read(1 << 20):
+            digest.update(portion)
+    return digest.hexdigest()
 
 
 def _umask() -> int:

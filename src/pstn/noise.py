@@ -11,11 +11,11 @@ from torch.quasirandom import SobolEngine
 from pstn._checks import require_choice, require_positive_int
 from pstn._student import uniform_bounds
 
-__all__ = ["SamplingMethod", "draw_noise"]
+__all__ = ["SOBOL_BITS", "SamplingMethod", "draw_noise", "shift_digits"]
 
 SamplingMethod = Literal["iid", "antithetic", "sobol"]
 
-_SOBOL_BITS = 30
+SOBOL_BITS = 30
 
 
 def draw_noise(
@@ -78,6 +78,23 @@ def _sobol(
     seed = int(torch.randint(2**62, (), generator=generator, device=device))
     engine = SobolEngine(shape[-1], scramble=True, seed=seed)
     points = engine.draw(samples, dtype=torch.float64)
-    digits = (points * 2**_SOBOL_BITS).long().to(device).reshape(samples, *[1] * (len(shape) - 1), shape[-1])
-    shift = torch.randint(2**_SOBOL_BITS, shape, generator=generator, device=device)
-    return ((digits ^ shift).double() + 0.5).div(2**_SOBOL_BITS).float()
+    points = points.to(device).reshape(samples, *[1] * (len(shape) - 1), shape[-1])
+    return shift_digits(points, torch.randint(2**SOBOL_BITS, shape, generator=generator, device=device))
+
+
+def shift_digits(points: Tensor, shift: Tensor) -> Tensor:
+    """Sobol points moved by a random digital shift, exclusive or, which keeps them as evenly spread as they were.
+
+    Args:
+        points: (..., D) in [0, 1), float64.
+        shift: (..., D), whole numbers below 2**30; the two broadcast.
+
+    Returns:
+        (..., D), float32, in the middles of cells of width 2**-30.
+
+    Example:
+        >>> shift_digits(torch.tensor([0.0, 0.5]).double(), torch.tensor(1 << 29))
+        tensor([5.0000e-01, 4.6566e-10])
+    """
+    digits = (points * 2**SOBOL_BITS).long()
+    return ((digits ^ shift).double() + 0.5).div(2**SOBOL_BITS).float()

@@ -21,6 +21,7 @@ from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, read_image
 from pstn.data.series import parse_numbers
 from pstn.data.series_files import read_series, series_format, split_cells
 from pstn.nn import PSTN, About, Prediction, Shareable, TransformerClassifier
+from pstn.nn.modes import evaluating
 from pstn.noise import draw_noise
 from pstn.transforms import to_pixels
 from pstn.uncertainty import entropy
@@ -106,8 +107,8 @@ def ask(model: Shareable, items: Sequence[Item], *, samples: int | None = None, 
     """What a model says of a batch of inputs; the arguments are those of `predict_files`."""
     about = require_about(model)
     x = about.prepare(torch.stack([item.x for item in items]))
-    with torch.inference_mode():
-        said = model.eval()(x, **_noise(model, len(items), samples, seed))
+    with evaluating(model), torch.inference_mode():
+        said = model(x, **_noise(model, len(items), samples, seed))
         if isinstance(said, Prediction):
             log_probs, disagreement = said.log_probs, said.mutual_information.tolist()
             boxes = _boxes(model, said, x)

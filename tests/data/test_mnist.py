@@ -5,8 +5,9 @@ import torch
 import pstn.data
 from data_files import needs_real, write_idx
 from pstn.data import DataError, MissingDataError, load_mnist, mnist_subset
-from pstn.data.files import sha256_of, sha256_of_content
+from pstn.data.files import sha256_of_content
 from pstn.data.mnist import MNIST_FILES
+from pstn.files import sha256_of
 
 
 @needs_real

@@ -102,7 +102,7 @@ def test_placed_fashion():
         assert count(placed.make_layer(probabilistic=probabilistic)) == pytest.approx(193_000, rel=0.01)
     recipe = placed.PSTN_GROUP.recipe
     assert (recipe.epochs, recipe.batch_size, recipe.lr_step, recipe.samples) == (600, 64, 200, 10)
-    assert (recipe.augment.canvas, recipe.augment.span) == (96, 64)
+    assert (recipe.augment.maker.canvas, recipe.augment.maker.corners) == (96, 64)
     assert (placed.PSTN_GROUP.lr, placed.PSTN_GROUP.localizer_lr) == (1e-3, 0.1)
     assert list(placed.PSTN_GROUP.variants.values()) == [3e-5]
     assert (placed.CLASSIFIER.recipe.epochs, placed.CLASSIFIER.recipe.lr_step) == (100, 50)

@@ -32,7 +32,7 @@ def test_the_stand_in_of_a_quick_run_knows_where_its_digits_are(tmp_path):
     task = wide(Lab(tmp_path, quick=True))
     boxes = (task.test.theta + 1) * 32
     for image, (left, top, right, bottom) in zip(task.test.x[:, 0], boxes, strict=True):
-        rows, columns = torch.nonzero(image > 0).unbind(1)
+        rows, columns = torch.nonzero(image > 1e-3).unbind(1)  # a warp by whole pixels rounds
         assert left <= columns.min()
         assert columns.max() < right
         assert top <= rows.min()

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 import pstn
-from pstn.training import Member, Population, RandomPlacement, Recipe, make_members
+from pstn.data import RandomPlacement
+from pstn.training import Member, Population, RandomWarp, Recipe, make_members
 from small_models import (
     CASES,
     TOLERANCE,
@@ -164,6 +165,32 @@ def test_an_exploding_loss_reports_step_head_and_theta():
     assert "exceeded its limit" in str(failure)
 
 
+def test_a_broken_model_with_one_precision_per_input_leaves_its_neighbours_too():
+    x, y = images(16)
+    models = [pstn.PSTN(small_layer(precision="per-input", alpha=4.0), small_cnn()) for _ in range(2)]
+    recipe = Recipe(epochs=1, loss_limit=100.0)
+    population = Population(models, x, y, make_members(2, kl_weight=[0.0, 100.0]), recipe, groups=1)
+    population.fit()
+    assert population.alive == [True, False]
+    (failure,) = population.progress.failures
+    with torch.no_grad():
+        scale = float(models[1].layer.localize(x).scale[0, 0])
+    assert f"its scale ({', '.join(4 * [f'{scale:.3g}'])})" in failure.found
+
+
+def test_a_diagnosis_that_fails_stops_nobody(monkeypatch):
+    def fail(*_):
+        raise IndexError("no such part")
+
+    monkeypatch.setattr("pstn.training.watchdog._theta_report", fail)
+    x, y = images(16)
+    models = [seeded(small_pstn, i) for i in range(2)]
+    population = Population(models, x, y, make_members(2, kl_weight=[0.0, 1.0]), Recipe(epochs=1, loss_limit=100.0))
+    population.fit()
+    assert population.alive == [True, False]
+    assert "Repeating the step raised: no such part." in population.progress.failures[0].found
+
+
 def test_precision_switches_are_put_back():
     from pstn.training.group import precision_flags
 
@@ -187,10 +214,11 @@ def test_bf16_trains_close_to_float32():
 
 def test_placement_puts_images_where_the_noise_says():
     x = torch.rand(2, 1, 4, 4)
-    placed = RandomPlacement(12, span=8, fill=-1.0)(x, torch.tensor([[0.0, 0.999], [0.5, 0.25]]))
-    assert torch.equal(placed[0, :, 0:4, 7:11], x[0])
-    assert torch.equal(placed[1, :, 4:8, 2:6], x[1])
-    assert int((placed != -1).sum()) == 32
+    augment = RandomWarp(RandomPlacement(12, 4, corners=8), fill=-1.0)
+    placed = augment(x, torch.tensor([[0.999, 0.0], [0.25, 0.5]]))  # x of the corner, then y
+    assert torch.allclose(placed[0, :, 0:4, 7:11], x[0], atol=1e-5)
+    assert torch.allclose(placed[1, :, 4:8, 2:6], x[1], atol=1e-5)
+    assert int((placed > -0.99).sum()) == 32
 
 
 @pytest.mark.parametrize(

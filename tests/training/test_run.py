@@ -118,6 +118,25 @@ def test_a_foreign_checkpoint_is_refused(tmp_path):
         load_checkpoint(tmp_path / "half.safetensors", other)
 
 
+def test_a_checkpoint_of_another_training_is_refused_with_what_differs(tmp_path):
+    x, y = torch.rand(32, 1, 28, 28), torch.arange(32) % 10
+    path, model = tmp_path / "c.safetensors", pstn.nn.mnist_cnn()
+
+    def made(x=x, y=y, weights=None, **values) -> Population:
+        return Population([model], x, y, recipe=Recipe(**{"epochs": 1, **values}), weights=weights)
+
+    save_checkpoint(path, made(lr_step=3))
+    load_checkpoint(path, made(lr_step=3, epochs=5))  # only for longer
+    with pytest.raises(CheckpointError, match=r"batch_size was 8, is 16.*clip_norm was None, is 1\.0"):
+        load_checkpoint(path, made(lr_step=3, batch_size=16, clip_norm=1.0))
+    with pytest.raises(CheckpointError, match="another training: lr_step was 3, is None"):
+        load_checkpoint(path, made())
+    flipped, relabelled = x.flip(0), y.roll(1)
+    for other in (made(flipped, lr_step=3), made(x, relabelled, lr_step=3), made(weights=torch.ones(32), lr_step=3)):
+        with pytest.raises(CheckpointError, match="another training: data was"):
+            load_checkpoint(path, other)
+
+
 def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
     population = Population([pstn.nn.mnist_cnn()], x, y, recipe=Recipe(epochs=1))
@@ -144,6 +163,41 @@ def test_train_writes_a_whole_run_and_evaluate_agrees(data, tmp_path):
     assert TrainSettings.from_dict(read_settings(tmp_path / "run" / "settings.yaml")) == resolved
     assert evaluate_models(tmp_path / "run") == outcome.scores
     assert json.loads((tmp_path / "run" / "results.json").read_text())["history"][-1]["epoch"] == 3
+
+
+@pytest.mark.parametrize("augment", ["rotation", "placement"])
+def test_a_run_with_an_augmentation_is_tested_under_it(data, tmp_path, augment):
+    outcome = train(small(data, tmp_path / "run", epochs=1, augment=augment), say=lambda _: None)
+    assert outcome.finished
+    assert evaluate_models(tmp_path / "run") == outcome.scores
+
+
+def test_evaluate_reads_the_runs_own_data_as_training_did(tmp_path):
+    rows = [[k % 2, *range(k, k + 10 + k % 3)] for k in range(24)]  # of unequal lengths
+    for part in ("TRAIN", "TEST"):
+        text = "\n".join("\t".join(map(str, row)) for row in rows)
+        (tmp_path / f"Toy_{part}.tsv").write_text(text + "\n")
+    data, out = tmp_path / "Toy_TRAIN.tsv", tmp_path / "run"
+    options = ("--policy", "resample", "--epochs", 1, "--batch-size", 4, "--model", "cnn", "--out", out)
+    assert run_command("train", data, *options).exit_code == 0
+    own = run_command("evaluate", out, "--json")
+    assert own.exit_code == 0, own.output
+    alone = run_command("evaluate", out / "model-0", "--policy", "resample", "--json")
+    assert json.loads(alone.output) == json.loads(own.output)
+    assert run_command("evaluate", out / "model-0").exit_code == 2
+    assert "policy must be one of" in run_command("evaluate", out, "--policy", "guess").output
+
+
+def test_a_model_that_takes_its_samples_in_chunks_is_scored(tmp_path):
+    digits = pstn.data.load("digits").train
+    about = pstn.About(digits.classes, 1, (28, 28), (digits.mean,), (digits.std,), data="digits")
+    found = []
+    for chunk in (None, 3):
+        torch.manual_seed(0)
+        model = pstn.wrap(pstn.nn.mnist_cnn(), in_channels=1, test_samples=4, chunk_size=chunk)
+        model(digits.x[:2])
+        found.append(evaluate_models(model.save_pretrained(tmp_path / str(chunk), about=about)))
+    assert found[0] == found[1]
 
 
 def test_evaluate_refuses_data_of_another_shape(data, tmp_path):
@@ -295,10 +349,22 @@ def test_a_run_reports_collapses_once(data, tmp_path):
     assert len(said) == len(set(said))
 
 
+def test_a_model_that_cannot_be_looked_at_does_not_stop_the_run(data, tmp_path, monkeypatch):
+    def fail(*_):
+        raise ValueError("loc of the posterior must be finite")
+
+    monkeypatch.setattr("pstn.training.watchdog.collapses", fail)
+    outcome = train(small(data, tmp_path / "run", models=1), say=lambda _: None)
+    assert outcome.finished
+    assert outcome.problems == [
+        "model 0: Whether the transformation has collapsed cannot be told: loc of the posterior must be finite."
+    ]
+
+
 def test_a_collapse_is_told_once_however_its_figures_move(data, tmp_path, monkeypatch):
     figures = iter(range(100))
     monkeypatch.setattr(
-        "pstn.training.run.collapses", lambda *_: [f"The scale has gone to nothing: 0.{next(figures)} is left."]
+        "pstn.training.watchdog.collapses", lambda *_: [f"The scale has gone to nothing: 0.{next(figures)} is left."]
     )
     said: list[str] = []
     train(small(data, tmp_path / "run", models=1, save_every=0.0), say=said.append)

@@ -130,6 +130,13 @@ def test_collapses_are_warned_of():
         pstn.fit(wrapped(classifier()), loader(), epochs=1, lr=1e-9)
 
 
+def test_an_evaluation_that_fails_leaves_the_mode_as_it_was():
+    net = classifier().train()
+    with pytest.raises(RuntimeError):
+        pstn.evaluate(net, [(torch.rand(2, 5, 7), torch.zeros(2, dtype=torch.long))])
+    assert all(module.training for module in net.modules())
+
+
 def test_wrong_data_and_settings_are_named():
     x, y = bars()
     net = classifier()

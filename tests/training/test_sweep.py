@@ -1,15 +1,27 @@
 """The sweep: a population per shape, a study that several processes share."""
 
+import json
 import subprocess
 import sys
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
-from pstn.training.settings import SettingsError, TrainSettings
+from pstn.data import RandomRotation
+from pstn.training import RandomWarp
+from pstn.training.commands import register
+from pstn.training.settings import SettingsError, TrainSettings, read_settings
 from pstn.training.sweep import AUTHORS_KL_WEIGHTS, open_study, parse_space, run_sweep
 
 optuna = pytest.importorskip("optuna")
+app = typer.Typer(pretty_exceptions_enable=False)
+register(app)
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+
+
+def run_command(*arguments: object):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 @pytest.fixture
@@ -39,13 +51,28 @@ def test_the_authors_grid_is_the_preset_and_trains_as_one_population(settings, m
     assert result.value == min(value for _, value in result.table)
 
 
+def test_a_sweep_trains_on_what_a_run_trains_on(monkeypatch):
+    from pstn.training import sweep as room
+
+    seen = []
+
+    def look(settings, source, seeds):
+        seen.append(source.augment)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(room, "make_population", look)
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(TrainSettings(data="rotated-digits", epochs=1), say=lambda _: None)
+    assert seen == [RandomWarp(RandomRotation())]
+
+
 @pytest.mark.parametrize("storage", ["journal.log", "sqlite"])
 def test_several_processes_share_one_study(settings, tmp_path, storage):
     where = f"sqlite:///{tmp_path / 'sweep.db'}" if storage == "sqlite" else str(tmp_path / storage)
     space = {"kl_weight": [0.0, 1e-3], "samples": [1, 2]}
     first = run_sweep(settings, space, trials=2, storage=where, together=2, say=lambda _: None)
     assert len(first.table) == 2
-    second = run_sweep(settings, space, trials=2, storage=where, together=2, say=lambda _: None)
+    second = run_sweep(settings, space, trials=4, storage=where, together=2, say=lambda _: None)
     found = sorted((p["kl_weight"], p["samples"]) for p, _ in second.table)
     assert found == [(0.0, 1), (0.0, 2), (1e-3, 1), (1e-3, 2)]
 
@@ -59,6 +86,7 @@ def test_processes_at_the_same_time_train_each_combination_once(settings, tmp_pa
     command = [
         sys.executable, "-W", "ignore", "-c", code, "sweep", settings.data, "--epochs", "1", "--groups", "1",
         "--over", f"kl_weight={weights}", "--storage", where, "--together", "1",
+        "--out", str(tmp_path / "sweep"),
     ]  # fmt: skip
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(3)]
     for process in processes:
@@ -100,6 +128,63 @@ def test_what_was_interrupted_or_killed_is_trained_again(settings, tmp_path, mon
     assert "1 trials are with other processes" in said[-1]
     second = run_sweep(settings, space, storage=where, take_over=True, say=lambda _: None)
     assert sorted(p["kl_weight"] for p, _ in second.table) == [0.0, 1e-3]
+
+
+def test_a_sweep_keeps_its_study_and_goes_on(settings, tmp_path, monkeypatch):
+    folder = tmp_path / "sweep"
+    options = ("sweep", settings.data, "--epochs", 1, "--groups", 1, "--over", "kl_weight=0,1e-3,1e-2", "--out", folder)
+    options = (*options, "--together", 1)
+    from pstn.training import sweep as room
+
+    real, trained = room.make_population, []
+
+    def stop_at_the_second(settings, source, seeds):
+        trained.append(settings.kl_weight)
+        if len(trained) == 2:
+            raise KeyboardInterrupt
+        return real(settings, source, seeds)
+
+    monkeypatch.setattr(room, "make_population", stop_at_the_second)
+    stopped = run_command(*options)
+    assert stopped.exit_code == 130
+    assert "the same command again" in stopped.output
+    assert len(json.loads((folder / "sweep.json").read_text())["table"]) == 1
+    again = run_command(*options)
+    assert again.exit_code == 0, again.output
+    assert trained == [[0.0], [1e-3], [1e-2], [1e-3]]  # what was stopped comes last
+    assert {p.name for p in folder.iterdir()} == {"study.log", "sweep.yaml", "sweep.json", "best.yaml"}
+    found = json.loads((folder / "sweep.json").read_text())
+    assert [row["validation_loss"] for row in found["table"]] == sorted(r["validation_loss"] for r in found["table"])
+    chosen = TrainSettings.from_dict(read_settings(folder / "best.yaml"))
+    assert chosen.kl_weight == [found["best"]["kl_weight"]] == [found["table"][0]["kl_weight"]]
+    assert (chosen.data, chosen.epochs, chosen.to_dict()) == (settings.data, 1, found["chosen"])
+    assert TrainSettings.from_dict(read_settings(folder / "sweep.yaml")).epochs == 1
+
+
+def test_a_study_of_other_settings_is_refused(settings, tmp_path):
+    where, space = str(tmp_path / "journal.log"), {"kl_weight": [0.0, 1e-3]}
+    run_sweep(settings, space, trials=1, storage=where, say=lambda _: None)
+    with pytest.raises(SettingsError, match=r"epochs of this study is 1, got 2.*another folder"):
+        run_sweep(settings.replace(epochs=2), space, storage=where, say=lambda _: None)
+    with pytest.raises(SettingsError, match="over of this study is"):
+        run_sweep(settings, {"kl_weight": [0.0, 1.0]}, storage=where, say=lambda _: None)
+    run_sweep(settings.replace(device="cpu"), space, storage=where, say=lambda _: None)
+
+
+def test_a_number_of_trials_is_that_of_the_whole_study(settings, tmp_path):
+    space, where = {"lr": (1e-4, 1e-2)}, str(tmp_path / "journal.log")
+    for trials, wanted in ((2, 2), (3, 3), (3, 3)):
+        result = run_sweep(settings, space, trials=trials, storage=where, together=2, say=lambda _: None)
+        assert len(result.table) == wanted
+
+
+def test_settings_without_a_meaning_are_refused(settings):
+    for option in ("--models", "--save-every"):
+        found = run_command("sweep", settings.data, option, 3)
+        assert found.exit_code == 2
+        assert "No such option" in found.output
+    with pytest.raises(SettingsError, match="models must be 1 in a sweep"):
+        run_sweep(settings.replace(models=3))
 
 
 def test_a_model_that_broke_is_no_best_trial(settings):

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from pstn.training import Population, RandomPlacement, RandomRotation, Recipe, make_members
+from pstn.data import RandomPlacement, RandomRotation
+from pstn.training import Population, RandomWarp, Recipe, make_members
 from small_models import images, largest_difference, recipe, seeded, small_cnn, small_pstn
 
 
@@ -71,13 +72,14 @@ def test_validation_examples_are_changed_as_training_examples_are():
     x, y = images(16)
     members = make_members(2, train=torch.arange(8), valid=torch.arange(8, 16))
     models = [nn.Sequential(nn.Flatten(), nn.Linear(400, 4)) for _ in range(2)]
-    placed = Population(models, x, y, members, Recipe(epochs=1, patience=1, augment=RandomPlacement(20)), groups=1)
+    augment = RandomWarp(RandomPlacement(20, 12, None))
+    placed = Population(models, x, y, members, Recipe(epochs=1, patience=1, augment=augment), groups=1)
     placed.fit()
     assert placed.evaluate_members() == placed.evaluate_members()
     model = seeded(small_cnn, 0)
     upright, rotated = (
         Population([model], x, y, members[:1], Recipe(epochs=1, augment=augment)).evaluate_members()["nll"][0]
-        for augment in (None, RandomRotation())
+        for augment in (None, RandomWarp(RandomRotation()))
     )
     assert upright != rotated
 

@@ -5,6 +5,7 @@ import torch
 
 import pstn
 from pstn.training import collapses
+from pstn.training.watchdog import look_for_collapses
 
 
 def make(loc: list[float], var: float) -> pstn.PSTN:
@@ -48,6 +49,19 @@ def test_looking_leaves_the_mode_as_it_was():
     model.classifier.eval()
     collapses(model, X)
     assert (model.training, model.layer.training, model.classifier.training) == (True, True, False)
+
+
+def test_looking_that_fails_leaves_the_mode_as_it_was():
+    model = make([float("nan")] * 4, -3.0).train()
+    with pytest.raises(ValueError, match="loc of the posterior must be finite"):
+        collapses(model, X)
+    assert model.training
+    assert model.layer.training
+
+
+def test_what_cannot_be_looked_at_is_told_to_whoever_trains():
+    (found,) = look_for_collapses(make([float("nan")] * 4, -3.0), X)
+    assert found.startswith("Whether the transformation has collapsed cannot be told: loc of the posterior")
 
 
 def test_the_identity_everywhere_is_named():

@@ -4,17 +4,10 @@ from pstn.data.boxes import Box, Photo, Sign, commonest_classes, isolated, isola
 from pstn.data.check import Finding, check
 from pstn.data.digits import Digits, load_digits
 from pstn.data.errors import DataError, DataWarning, MissingDataError
-from pstn.data.generated import (
-    Generated,
-    Maker,
-    RandomPlacement,
-    RandomRotation,
-    generate,
-    load_placed_fashion,
-    load_rotated_mnist,
-)
+from pstn.data.generated import Generated, generate, load_placed_fashion, load_rotated_mnist
 from pstn.data.idx import read_idx
 from pstn.data.known import KNOWN, Known
+from pstn.data.makers import Maker, RandomPlacement, RandomRotation
 from pstn.data.mnist import MNIST_MEAN, MNIST_STD, load_mnist, mnist_subset
 from pstn.data.mtsd import MTSD_CLASSES, read_mtsd
 from pstn.data.own import divide, from_arrays, from_dataset, from_folder, from_npz

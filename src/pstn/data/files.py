@@ -26,7 +26,6 @@ __all__ = [
     "read_lines",
     "read_npy",
     "read_text",
-    "sha256_of",
     "sha256_of_content",
 ]
 
@@ -103,15 +102,6 @@ def read_lines(path: Path, *, limit: int) -> Iterator[tuple[int, str]]:
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 raise DataError(path, f"is not UTF-8 text ({error.reason})", place=place) from error
-
-
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file as it lies on disk."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while portion := file.read(_CHUNK):
-            digest.update(portion)
-    return digest.hexdigest()
 
 
 def sha256_of_content(path: Path, *, limit: int = 1 << 34) -> str:

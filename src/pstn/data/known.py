@@ -10,7 +10,8 @@ from typing import Any, Literal
 from pstn.data.digits import load_digits
 from pstn.data.download import Progress, find_file, locate
 from pstn.data.errors import MissingDataError
-from pstn.data.generated import RandomRotation, generate_all, load_placed_fashion, load_rotated_mnist
+from pstn.data.generated import generate_all, load_placed_fashion, load_rotated_mnist
+from pstn.data.makers import RandomRotation
 from pstn.data.mnist import MNIST_FILES, MNIST_MEAN, MNIST_STD, load_mnist
 from pstn.data.mtsd import find_mtsd
 from pstn.data.own import divide

@@ -17,7 +17,7 @@ from pstn.data.own import from_folder, from_npz
 from pstn.data.places import expand
 from pstn.data.signs import load_mtsd, load_yolo
 from pstn.data.split import Splits
-from pstn.data.ucr import load_series_file, load_ucr
+from pstn.data.ucr import load_series_file, load_ucr, plain_name
 
 __all__ = ["find_known", "get", "load"]
 
@@ -81,11 +81,7 @@ def find_known(name: str) -> Known | None:
     """
     if name in KNOWN:
         return KNOWN[name]
-    return next((known for known in KNOWN.values() if _plain(known.name) == _plain(name)), None)
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
+    return next((known for known in KNOWN.values() if plain_name(known.name) == plain_name(name)), None)
 
 
 def _unknown(name: str, problem: str) -> str:

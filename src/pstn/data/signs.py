@@ -14,12 +14,12 @@ from pstn.data.archives import unpack_tar
 from pstn.data.boxes import Photo, Sign, commonest_classes, isolated_signs
 from pstn.data.crops import decode_crops
 from pstn.data.errors import DataError, MissingDataError
-from pstn.data.files import sha256_of
 from pstn.data.labels import encode_labels
 from pstn.data.mtsd import MTSD_CLASSES, read_mtsd
 from pstn.data.places import cache_folder, search_folders
 from pstn.data.split import Split, Splits
 from pstn.data.yolo import read_yolo
+from pstn.files import sha256_of
 
 __all__ = [
     "IMAGENET_MEAN",

@@ -34,6 +34,7 @@ __all__ = [
     "load_series_file",
     "load_ucr",
     "locate_ucr",
+    "plain_name",
     "ucr_name",
     "values_sha256",
 ]
@@ -219,12 +220,18 @@ def ucr_name(name: str) -> str:
     if not re.fullmatch(_NAME, name):
         raise ValueError(f"name must be a data set's, of letters, digits, '_' and '-', got {name!r}")
     for known, record in UCR_RECORDS.items():
-        if _plain(name) in {_plain(known), *map(_plain, record.aliases)}:
+        if plain_name(name) in {plain_name(known), *map(plain_name, record.aliases)}:
             return known
     return name
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """A name without case, dashes and underscores: what people remember of it.
+
+    Example:
+        >>> plain_name("Face_All")
+        'faceall'
+    """
     return name.lower().replace("_", "").replace("-", "")
 
 

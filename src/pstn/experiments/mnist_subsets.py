@@ -13,12 +13,12 @@ from pstn.experiments.lab import Lab
 from pstn.experiments.scores import Found, classify
 from pstn.nn import mnist_cnn, mnist_pstn, mnist_stn
 from pstn.training import Recipe
+from pstn.training.sweep import AUTHORS_KL_WEIGHTS
 
 __all__ = [
     "BLACK",
     "BLACK_OUTSIDE",
     "BOTH_SCALED",
-    "GRID",
     "MNIST_SUBSETS",
     "PRECISIONS",
     "RECIPE",
@@ -37,8 +37,6 @@ WEIGHTS = {30: 1e-3, 100: 3e-4, 1000: 1e-4, 3000: 3e-5, 10_000: 1e-5}
 # "We use the Adam optimizer with weight decay 0.01"; batch, epochs and learning rates are those of the authors' runs.
 RECIPE = Recipe(epochs=600, batch_size=8)
 LR, STN_LR, LOCALIZER_LR, WEIGHT_DECAY = 1e-3, 1e-4, 0.1, 0.01
-# The KL weights that the authors searched.
-GRID = (0.0, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0)
 
 _FOLDS = (
     "Each fold is a class-balanced draw of our own from the first 50,000 training images: the authors' draws are not "
@@ -111,8 +109,8 @@ SEARCH = Experiment(
     groups=tuple(
         Training(
             "mnist-subsets-search", "P-STN", f"MNIST{size}", subset(size, validation=True), same(make_pstn), RECIPE,
-            variants={f"w={w:g}": w for w in GRID}, lr=LR, localizer_lr=LOCALIZER_LR, weight_decay=WEIGHT_DECAY,
-            measures=(as_validation,), departures=(_FOLDS, PRECISIONS, BOTH_SCALED, BLACK_OUTSIDE),
+            variants={f"w={w:g}": w for w in AUTHORS_KL_WEIGHTS}, lr=LR, localizer_lr=LOCALIZER_LR,
+            weight_decay=WEIGHT_DECAY, measures=(as_validation,), departures=(_FOLDS, PRECISIONS, BOTH_SCALED, BLACK_OUTSIDE),
         )
         for size in WEIGHTS
     ),

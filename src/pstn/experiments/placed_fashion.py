@@ -8,25 +8,24 @@ from typing import Any
 import torch
 from torch import nn
 
-from pstn.data import MNIST_MEAN, MNIST_STD, generate
-from pstn.data import RandomPlacement as MakePlaced
+from pstn.data import MNIST_MEAN, MNIST_STD, RandomPlacement, generate
 from pstn.experiments.declare import Experiment, Probe, Task, Training, same
 from pstn.experiments.execute import trained
 from pstn.experiments.lab import Lab
 from pstn.experiments.mnist_subsets import BLACK, BOTH_SCALED, PRECISIONS
 from pstn.experiments.scores import Found, as_pixels, rounded
 from pstn.nn import PSTN, STN, ConvLocalizer, SpatialTransformer, mnist_cnn
-from pstn.training import RandomPlacement, Recipe
+from pstn.training import RandomWarp, Recipe
 from pstn.transforms import Similarity, to_pixels
 
 __all__ = ["PLACED_FASHION", "make_layer"]
 
 SIZE, CANVAS, CORNERS = 28, 96, 64
+PLACEMENT = RandomPlacement(CANVAS, SIZE, CORNERS)
 CLASSIFIER_RECIPE = Recipe(epochs=100, batch_size=64, lr_step=50)
 RECIPE = Recipe(
-    epochs=600, batch_size=64, lr_step=200, samples=10, precision="tf32",
-    augment=RandomPlacement(CANVAS, span=CORNERS, fill=BLACK),
-)  # fmt: skip
+    epochs=600, batch_size=64, lr_step=200, samples=10, precision="tf32", augment=RandomWarp(PLACEMENT, fill=BLACK)
+)
 KL_WEIGHT = 3e-5
 
 _DEPARTURES = (
@@ -50,7 +49,7 @@ def upright(lab: Lab) -> Task:
 def placed(lab: Lab) -> Task:
     """The same, each test image placed once on a canvas, at a corner uniform on 0..63."""
     train, _, test = lab.data("fashion-mnist", normalise=True)
-    canvases = generate(test, MakePlaced(CANVAS, SIZE, CORNERS), seed=0)
+    canvases = generate(test, PLACEMENT, seed=0)
     return Task(train.x, train.y, canvases, f"placed {train.name}", batch=500)
 
 

@@ -9,14 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pstn.data import RandomRotation as MakeRotated
-from pstn.data import generate
+from pstn.data import RandomRotation, generate
 from pstn.experiments.declare import Experiment, Probe, Task, Training, same
 from pstn.experiments.execute import trained
 from pstn.experiments.lab import Lab
 from pstn.experiments.scores import Found, as_pixels, rounded
 from pstn.nn import PSTN, STN, ConvLocalizer, Frozen, SpatialTransformer, mnist_cnn
-from pstn.training import RandomRotation, Recipe
+from pstn.training import RandomWarp, Recipe
 from pstn.transforms import Rotation
 
 __all__ = [
@@ -31,10 +30,10 @@ __all__ = [
     "upright",
 ]
 
-SIZE = (28, 28)
+SIZE, ROTATION = (28, 28), RandomRotation(math.pi)
 # ×0.1 every 10 epochs: spent after 40.
 SCHEDULE = Recipe(epochs=40, batch_size=64, lr_step=10, lr_gamma=0.1)
-ROTATING = Recipe(epochs=40, batch_size=64, lr_step=10, lr_gamma=0.1, samples=10, augment=RandomRotation())
+ROTATING = Recipe(epochs=40, batch_size=64, lr_step=10, lr_gamma=0.1, samples=10, augment=RandomWarp(ROTATION))
 KL_WEIGHT, VAR_INIT = 3e-5, -3.0
 
 SPENT = "40 epochs instead of 100: the learning rate, ×0.1 every 10 epochs, is spent by then."
@@ -53,7 +52,7 @@ def upright(lab: Lab) -> Task:
 def rotated(lab: Lab) -> Task:
     """The same, tested on images that were each rotated once by an angle uniform on (-pi, pi)."""
     train, _, test = lab.data("mnist", normalise=False)
-    return Task(train.x, train.y, generate(test, MakeRotated(math.pi), seed=0), f"rotated {train.name}")
+    return Task(train.x, train.y, generate(test, ROTATION, seed=0), f"rotated {train.name}")
 
 
 CLASSIFIER = Training(

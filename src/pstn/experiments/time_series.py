@@ -12,10 +12,11 @@ from torch import nn
 from pstn.data import DataWarning, Split, stratified_indices
 from pstn.experiments.declare import Experiment, Probe, Task, Training
 from pstn.experiments.lab import Lab
-from pstn.experiments.mnist_subsets import GRID, PRECISIONS, as_validation
+from pstn.experiments.mnist_subsets import PRECISIONS, as_validation
 from pstn.experiments.scores import Found, rounded
 from pstn.nn import PSTN, STN, SeriesClassifier, SeriesLocalizer, SpatialTransformer
 from pstn.training import Recipe
+from pstn.training.sweep import AUTHORS_KL_WEIGHTS
 from pstn.transforms import CPAB
 
 __all__ = ["NO_TEST", "SEARCH", "TIME_SERIES", "make_cnn", "make_pstn", "make_stn"]
@@ -126,7 +127,7 @@ def _search(name: str) -> Training:
     pstn = _of_set(name, 0.0)[-1]
     return replace(
         pstn, experiment="time-series-search", task=series(name, search=True), measures=(as_validation,),
-        variants={f"w={w:g}": w for w in GRID},
+        variants={f"w={w:g}": w for w in AUTHORS_KL_WEIGHTS},
     )  # fmt: skip
 
 

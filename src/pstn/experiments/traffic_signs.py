@@ -11,7 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pstn.data import IMAGENET_MEAN, IMAGENET_STD, Sign, Split, commonest_classes, isolated_signs, make_signs, read_yolo
+from pstn.data import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    RandomPlacement,
+    Sign,
+    Split,
+    commonest_classes,
+    generate,
+    isolated_signs,
+    make_signs,
+    read_yolo,
+)
 from pstn.data.boxes import region_around
 from pstn.data.signs import divide_photos, find_traffic_signs, unpacked
 from pstn.experiments.backbones import has_resnet, load_weights, make_resnet, make_small
@@ -21,7 +32,7 @@ from pstn.experiments.lab import Lab
 from pstn.experiments.mnist_subsets import BOTH_SCALED, PRECISIONS, STN_START
 from pstn.experiments.scores import Found, rounded
 from pstn.nn import PSTN, STN, Frozen, SpatialTransformer
-from pstn.training import RandomPlacement, Recipe
+from pstn.training import Recipe
 from pstn.transforms import Similarity, to_pixels
 
 __all__ = ["TRAFFIC_SIGNS", "overlap"]
@@ -79,10 +90,11 @@ def _stand_in(lab: Lab, *, tight: bool) -> tuple[Split, Split]:
         x = nn.functional.interpolate(few.x, size=(QUICK_SIZE, QUICK_SIZE)).expand(-1, 3, -1, -1)
         box = torch.tensor([[-1.0, -1.0, 1.0, 1.0]]).expand(len(few), 4)
         if not tight:
-            u = torch.rand(len(few), 2, generator=torch.Generator().manual_seed(0)).to(few.x.device)
-            x = RandomPlacement(QUICK_SIZE)(few.x, u).expand(-1, 3, -1, -1)
-            corner = (u.flip(1) * (QUICK_SIZE - 27)).floor().cpu()  # x first
-            box = torch.cat([corner, corner + 28], dim=1) * 2 / QUICK_SIZE - 1
+            placed = generate(few, RandomPlacement(QUICK_SIZE, 28, None), seed=0).all()
+            assert placed.theta is not None
+            x = placed.x.expand(-1, 3, -1, -1)
+            undo = Similarity().inverse(placed.theta)
+            box = torch.cat([undo[:, 2:] - undo[:, 1:2], undo[:, 2:] + undo[:, 1:2]], dim=1)
         parts.append(replace(few, x=x.contiguous(), theta=box.to(few.x.device)))
     return parts[0], parts[1]
 

@@ -6,7 +6,6 @@ description is checked key by key, and the names and shapes of all tensors befor
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import tempfile
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from pstn.files import write_atomically
+from pstn.files import sha256_of, write_atomically
 from pstn.nn.about import About
 from pstn.nn.card import card_text
 
@@ -70,7 +69,7 @@ class Shareable(nn.Module, ABC):
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
         with write_atomically(folder / WEIGHTS) as draft:
             save_file(weights, draft, metadata={"format": "pt"})
-            digest = _sha256(draft)
+            digest = sha256_of(draft)
         parameters = sum(parameter.numel() for parameter in self.parameters())
         config = dict(zip(_KEYS, (_FORMAT, description, about.to_config(), digest), strict=True))
         for name, text in ((CARD, card_text(description, about, parameters)), (CONFIG, json.dumps(config, indent=1))):
@@ -146,7 +145,7 @@ def from_pretrained(name: str | Path, *, revision: str | None = None) -> Shareab
     except ValueError as error:
         raise ModelFileError(f"{config_path}: {error}") from error
     tensors = _read_tensors(weights, hollow)
-    if _sha256(weights) != config["weights_sha256"]:
+    if sha256_of(weights) != config["weights_sha256"]:
         raise ModelFileError(f"{weights} is not the file that {CONFIG} beside it was written with, or it is damaged")
     with torch.random.fork_rng(devices=[]):
         model = build(config["model"])
@@ -281,11 +280,3 @@ def _check_names(path: Path, found: set[str], wanted: set[str]) -> None:
     if found != wanted:
         odd = min(found ^ wanted)
         raise ModelFileError(f"{path} belongs to another model: {odd} is {'missing' if odd in wanted else 'unknown'}")
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pstn.files import write_atomically
 from pstn.nn import PSTN, STN, Prediction
+from pstn.nn.modes import evaluating
 from pstn.transforms import to_pixels
 
 if TYPE_CHECKING:
@@ -51,11 +52,9 @@ def draw_looks(
     from matplotlib.figure import Figure
 
     shown = x if display is None else display
-    was_training = model.training
-    with torch.no_grad():
-        prediction = model.eval()(x, samples, generator=generator)
+    with evaluating(model), torch.no_grad():
+        prediction = model(x, samples, generator=generator)
         seen = model.layer.warp(shown, prediction.theta).cpu()
-    model.train(was_training)
     shown, (log_probs, sample_log_probs, theta, posterior) = shown.cpu(), prediction
     prediction = Prediction(log_probs.cpu(), sample_log_probs.cpu(), theta.cpu(), posterior)
     looks = prediction.theta.shape[0]

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from pstn.training.augment import Augmentation, RandomPlacement, RandomRotation
+from pstn.training.augment import Augmentation, RandomWarp
 from pstn.training.population import Failure, Population, Progress
 from pstn.training.recipe import Member, Recipe, make_members
 from pstn.training.settings import TrainSettings
@@ -19,8 +19,7 @@ __all__ = [
     "Member",
     "Population",
     "Progress",
-    "RandomPlacement",
-    "RandomRotation",
+    "RandomWarp",
     "Recipe",
     "TrainSettings",
     "collapses",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from pstn.data.subsets import stratified_indices
 from pstn.nn import (
     PSTN,
     STN,
@@ -47,7 +48,7 @@ def make_model(settings: TrainSettings, source: Source, seed: int) -> Shareable:
 
 
 def _make(settings: TrainSettings, source: Source) -> Shareable:
-    channels, size = source.x.shape[1], _input_size(settings, source)
+    channels, size = source.x.shape[1], source.size
     filters, hidden, localizer_filters = _FILTERS[settings.model]
     classifier: Shareable
     if len(size) == 1:
@@ -67,17 +68,10 @@ def _make(settings: TrainSettings, source: Source) -> Shareable:
     return PSTN(layer, classifier, train_samples=settings.samples, test_samples=settings.test_samples)
 
 
-def _input_size(settings: TrainSettings, source: Source) -> tuple[int, ...]:
-    """What a model sees: an augmentation may place an example on a larger canvas."""
-    augment = settings.recipe(source.fill).augment
-    seen = source.x[:1] if augment is None else augment(source.x[:1], torch.zeros(1, augment.width))
-    return tuple(seen.shape[2:])
-
-
 def make_about(settings: TrainSettings, source: Source, number: int) -> About:
     """What belongs to model `number` of a run beside its weights, before it has scores."""
     return About(
-        source.names, source.x.shape[1], _input_size(settings, source), source.mean, source.std,
+        source.names, source.x.shape[1], source.size, source.mean, source.std,
         kl_weight=settings.kl_weight[number % len(settings.kl_weight)], seed=settings.seed + number,
         data=settings.data,
     )  # fmt: skip
@@ -96,6 +90,19 @@ def make_device(name: str) -> torch.device:
     return device
 
 
+def _train_and_valid(settings: TrainSettings, source: Source, seed: int) -> tuple[Tensor, Tensor | None]:
+    """The data's own validation part; else, where one is asked for, its share of every class."""
+    if source.valid is not None or settings.valid_fraction == 0:
+        return source.train, source.valid
+    train, valid = stratified_indices(source.y[source.train], settings.valid_fraction, seed=seed)
+    if len(valid) == 0:
+        raise ValueError(
+            f"valid_fraction {settings.valid_fraction:g} of {len(source.train)} training examples leaves none to "
+            "validate on: give a larger one, or data with a validation part of its own"
+        )
+    return train, valid
+
+
 def make_population(settings: TrainSettings, source: Source, seeds: Sequence[int] | None = None) -> Population:
     """The population that the settings describe, untrained.
 
@@ -108,11 +115,7 @@ def make_population(settings: TrainSettings, source: Source, seeds: Sequence[int
     models = [make_model(settings, source, seed) for seed in seeds]
     members = []
     for i, seed in enumerate(seeds):
-        train, valid = source.train, source.valid
-        if valid is None and settings.valid_fraction > 0:
-            kept = max(1, round(settings.valid_fraction * len(train)))
-            valid = choose_subset(source.y, train, kept, seed)
-            train = train[~torch.isin(train, valid)]
+        train, valid = _train_and_valid(settings, source, seed)
         if settings.train_size is not None:
             train = choose_subset(source.y, train, settings.train_size, seed)
         kl_weight, lr = settings.kl_weight[i % len(settings.kl_weight)], settings.lr[i % len(settings.lr)]
@@ -120,6 +123,6 @@ def make_population(settings: TrainSettings, source: Source, seeds: Sequence[int
     if settings.patience is not None and any(m.valid is None for m in members):
         raise ValueError("patience needs validation data: set valid_fraction")
     return Population(
-        models, source.x, source.y, members, settings.recipe(source.fill),
+        models, source.x, source.y, members, settings.recipe(source.augment),
         device=make_device(settings.device), groups=settings.groups, compile=settings.compile,
     )  # fmt: skip

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pstn.files import write_atomically
@@ -26,7 +29,10 @@ __all__ = [
     "save_weights",
 ]
 
-_FORMAT = "pstn population 1"
+_FORMAT = "pstn population 2"
+_WHOLE_NUMBERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+# Of these examples every bit counts for the fingerprint of the data; of the others their sums.
+_WHOLE = 64
 
 
 class CheckpointError(ValueError):
@@ -35,6 +41,8 @@ class CheckpointError(ValueError):
 
 def save_checkpoint(path: str | Path, population: Population, settings: dict[str, Any] | None = None) -> None:
     """Write a population's whole state: weights, optimiser, running statistics, best weights, progress, seeds.
+
+    Beside it stands how it was trained, and on what, so that it goes on in no other way.
 
     Noise is counted, not drawn from a generator: seeds and the step are all the generator state there is.
 
@@ -49,6 +57,7 @@ def save_checkpoint(path: str | Path, population: Population, settings: dict[str
         "format": _FORMAT,
         "progress": json.dumps(asdict(population.progress)),
         "members": json.dumps(_members(population)),
+        "training": json.dumps(_training(population)),
         "settings": json.dumps(settings or {}),
     }
     tensors = {name: tensor.contiguous() for name, tensor in population.tensors().items()}
@@ -58,7 +67,7 @@ def save_checkpoint(path: str | Path, population: Population, settings: dict[str
 
 
 def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of a checkpoint, and what stands beside them: progress, members, settings."""
+    """The tensors of a checkpoint, and what stands beside them: progress, members, training, settings."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -68,8 +77,8 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]
     except (SafetensorError, FileNotFoundError) as error:
         raise CheckpointError(f"{path} is not a readable checkpoint: {error}") from error
     if about.get("format") != _FORMAT:
-        raise CheckpointError(f"{path} is no checkpoint of a population: its format is {about.get('format')!r}")
-    return tensors, {name: json.loads(about[name]) for name in ("progress", "members", "settings")}
+        raise CheckpointError(f"{path} must be a checkpoint of format {_FORMAT!r}, got {about.get('format')!r}")
+    return tensors, {name: json.loads(about[name]) for name in ("progress", "members", "training", "settings")}
 
 
 def load_checkpoint(path: str | Path, population: Population) -> None:
@@ -77,11 +86,19 @@ def load_checkpoint(path: str | Path, population: Population) -> None:
 
     Args:
         path: what `save_checkpoint` wrote.
-        population: made from the same models' shape, members and recipe.
+        population: made from the same models' shape, members, recipe and data; only `epochs` may differ, to go on for
+            longer.
+
+    Raises:
+        CheckpointError: if it is of another population; with what differs.
     """
     tensors, about = read_checkpoint(path)
     if about["members"] != _members(population):
         raise CheckpointError(f"{path} belongs to other models: its seeds, weights or learning rates differ")
+    was, now = about["training"], _training(population)
+    changed = [f"{name} was {was.get(name)}, is {value}" for name, value in now.items() if value != was.get(name)]
+    if changed:
+        raise CheckpointError(f"{path} belongs to another training: {'; '.join(changed)}")
     expected = {name: tuple(tensor.shape) for name, tensor in population.tensors().items()}
     odd = [name for name, shape in expected.items() if name not in tensors or tuple(tensors[name].shape) != shape]
     if odd:
@@ -148,6 +165,28 @@ def member_summary(member: Member) -> dict[str, Any]:
 
 def _members(population: Population) -> list[dict[str, Any]]:
     return [member_summary(member) for member in population.members]
+
+
+def _training(population: Population) -> dict[str, str]:
+    """All that decides what the next step will be, but for models and members."""
+    recipe = {f.name: repr(getattr(population.recipe, f.name)) for f in fields(population.recipe)}
+    del recipe["epochs"]  # how long it is to go on does not change how it does
+    recipe["steps_per_epoch"] = str(population.steps_per_epoch)
+    constants = population.groups[0].constants
+    return {**recipe, "data": _fingerprint([constants.x, constants.y, *constants.weights])}
+
+
+def _fingerprint(tensors: Sequence[Tensor]) -> str:
+    """Enough to tell data apart, the same on every device, without copying all of it from there."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+        rows = tensor.reshape(len(tensor), -1)
+        bits = rows.view(_WHOLE_NUMBERS[rows.element_size()])
+        few = bits[:: max(1, len(bits) // _WHOLE)]
+        for part in (bits.sum(1, dtype=torch.int64), few):
+            digest.update(part.contiguous().cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _sync_folder(folder: Path) -> None:

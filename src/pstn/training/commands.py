@@ -7,7 +7,8 @@ import inspect
 import json
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,13 +31,13 @@ def _option_type(hint: Any) -> Any:
     return str if typing.get_origin(hint) in (list, Literal) else hint
 
 
-def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one option for each setting; those that were not given stay None."""
+def _with_settings(command: Callable[..., None], without: Sequence[str] = ()) -> Callable[..., None]:
+    """Give a command one option for each setting but those `without`; those that were not given stay None."""
     hints = typing.get_type_hints(TrainSettings)
     own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind != p.VAR_KEYWORD]
     added = []
     for item in dataclasses.fields(TrainSettings):
-        if item.name in _ARGUMENTS:
+        if item.name in (*_ARGUMENTS, *without):
             continue
         kind, flag = _option_type(hints[item.name]), "--" + item.name.replace("_", "-")
         names = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
@@ -132,6 +133,9 @@ def evaluate(
     ] = None,
     samples: Annotated[int | None, typer.Option(help="S; the model's own when not given.", min=1)] = None,
     seed: Annotated[int | None, typer.Option(help="Of the samples; that of its training when not given.")] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="For gaps and unequal lengths in series: refuse, resample or pad; the run's own.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Score a trained model, or all models of a run, on the test part of a data set.
@@ -148,14 +152,14 @@ def evaluate(
     from pstn.training.evaluation import evaluate_models
 
     with plain_errors(DataWarning):
-        scores = evaluate_models(model, data, samples, seed=seed)
+        scores = evaluate_models(model, data, samples, seed=seed, policy=_policy(policy))
     if as_json:
         typer.echo(json.dumps(scores))
     else:
         _print_scores(scores)
 
 
-@_with_settings
+@partial(_with_settings, without=("models", "save_every"))
 def sweep(
     data: Annotated[str | None, typer.Argument(help="A known set's name, a folder or a file.")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings; options override it.")] = None,
@@ -165,8 +169,10 @@ def sweep(
             help="NAME=V1,V2,... for a grid or NAME=LOW:HIGH (logarithmic). The authors' KL weights when not given."
         ),
     ] = None,
-    trials: Annotated[int | None, typer.Option(help="How many; the whole grid when not given.")] = None,
-    storage: Annotated[str | None, typer.Option(help="A file, or a database URL, that several machines share.")] = None,
+    trials: Annotated[int | None, typer.Option(help="How many in all; the whole grid when not given.")] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="A file, or a database URL, that several machines share; in OUT when not given.")
+    ] = None,
     study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "pstn",
     together: Annotated[int, typer.Option(help="Trials trained as one population.")] = 12,
     take_over: Annotated[
@@ -174,25 +180,38 @@ def sweep(
     ] = False,
     **given: Any,
 ) -> None:
-    """Choose the KL weight, or anything else, on validation data.
+    """Choose the KL weight, or anything else, on validation data; the same command again goes on.
 
     For example:
 
-        pstn sweep digits --train-size 100 --epochs 100 --over kl_weight=0,1e-4,1e-3,1e-2
+        pstn sweep digits --train-size 100 --epochs 100 --over kl_weight=0,1e-4,1e-3,1e-2 --out runs/sweep
 
-    Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
+        pstn train --config runs/sweep/best.yaml
+
+    OUT holds the study, the settings, the table and the settings that were chosen.
+    Exit codes: 0 done, 2 a mistake in what was given, 1 a failure, 130 stopped by Ctrl-C.
     """
-    from pstn.training.sweep import parse_space, run_sweep
+    from pstn.training.sweep import BEST, parse_space, run_sweep
 
     with plain_errors(DataWarning):
         settings = TrainSettings.from_dict(_values(data, config, given))
-        result = run_sweep(
-            settings, parse_space(over or []), trials=trials, storage=storage, study=study,
-            together=together, take_over=take_over, say=lambda text: typer.echo(text, err=True),
-        )  # fmt: skip
+        folder = Path(settings.out or f"{settings.folder}-sweep")
+        try:
+            result = run_sweep(
+                settings, parse_space(over or []), trials=trials, folder=folder, storage=storage, study=study,
+                together=together, take_over=take_over, say=lambda text: typer.echo(text, err=True),
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            typer.echo(f"Stopped; what is finished is in {folder}. To go on: the same command again.", err=True)
+            raise typer.Exit(130) from None
     for parameters, value in result.table:
         typer.echo(f"{value:10.4f}  {json.dumps(parameters)}")
     typer.echo(f"Best validation loss {result.value:.4f} with {json.dumps(result.best)}")
+    typer.echo(f"Study, settings and table are in {folder}. Train it: pstn train --config {folder / BEST}")
+
+
+def _policy(text: str | None) -> Any:
+    return None if text is None else TrainSettings.from_dict({"policy": text}).policy
 
 
 def _print_scores(scores: dict[str, list[float]]) -> None:

@@ -12,13 +12,18 @@ from pstn.nn import About, Shareable, from_pretrained
 from pstn.training.population import score_models
 from pstn.training.run import CHECKPOINT, SETTINGS, model_folder
 from pstn.training.settings import SettingsError, TrainSettings, read_settings
-from pstn.training.sources import Source, load_source
+from pstn.training.sources import Policy, Source, load_source, prepare
 
 __all__ = ["evaluate_models"]
 
 
 def evaluate_models(
-    name: str | Path, data: str | None = None, samples: int | None = None, *, seed: int | None = None
+    name: str | Path,
+    data: str | None = None,
+    samples: int | None = None,
+    *,
+    seed: int | None = None,
+    policy: Policy | None = None,
 ) -> dict[str, list[float]]:
     """Score the trained models of a run, or one model, on the test part of a data set.
 
@@ -28,36 +33,53 @@ def evaluate_models(
             as the models want them, and its classes found by their names.
         samples: S; the models' own `test_samples` when not given.
         seed: of the samples; that of each model's training when not given.
+        policy: for missing values and unequal lengths in series; the run's own when not given, and "refuse" for a model
+            alone.
 
     Returns:
         {"nll": [...], "accuracy": [...], "ece": [...]}, one number per model.
     """
-    models = _models(name)
+    run = _run_settings(Path(name))
+    models = [from_pretrained(name)] if run is None else _models(Path(name), run)
     abouts = [about for model in models if (about := model.about) is not None]
     about = abouts[0]
     if not (data or about.data):
         raise ValueError(f"{name} does not say what it was trained on: say which data to evaluate it on")
-    x, y = _test_part(data or about.data, about)
+    if run is not None and policy is not None:
+        run = run.replace(policy=policy)
+    if run is not None and data in (None, run.data):
+        source = prepare(run)  # as it was trained on, with its change of the test part
+    else:
+        source = _load(data or about.data, about, policy or (run.policy if run else "refuse"))
+    x, y = _test_part(data or about.data, source, about)
     seeds = [about.seed if seed is None else seed for about in abouts]
     return score_models(models, x, y, samples=samples, seeds=seeds)
 
 
-def _models(name: str | Path) -> list[Shareable]:
-    run = Path(name)
-    if not (run / SETTINGS).exists() or not (run / CHECKPOINT).exists():
-        return [from_pretrained(name)]
-    settings = TrainSettings.from_dict(read_settings(run / SETTINGS))
-    folders = [model_folder(run, number) for number in range(settings.models)]
-    if not all(folder.is_dir() for folder in folders):
-        raise SettingsError(f"{run} is not finished: pstn train --resume --out {run}")
-    return [from_pretrained(folder) for folder in folders]
+def _run_settings(folder: Path) -> TrainSettings | None:
+    """Those of the run in a folder; None where there is none, as for a model alone."""
+    if not (folder / SETTINGS).exists() or not (folder / CHECKPOINT).exists():
+        return None
+    return TrainSettings.from_dict(read_settings(folder / SETTINGS))
 
 
-def _test_part(data: str, about: About) -> tuple[Tensor, Tensor]:
-    """Test examples as the model takes them: its normalisation, the positions of its classes."""
+def _models(folder: Path, settings: TrainSettings) -> list[Shareable]:
+    folders = [model_folder(folder, number) for number in range(settings.models)]
+    if not all(model.is_dir() for model in folders):
+        raise SettingsError(f"{folder} is not finished: pstn train --resume --out {folder}")
+    return [from_pretrained(model) for model in folders]
+
+
+def _load(data: str, about: About, policy: Policy) -> Source:
+    """Data as near to what the model takes as can be read."""
     size = (about.size[0], about.size[1]) if about.size is not None and len(about.size) == 2 else None
     kind: Literal["auto", "image", "series"] = "image" if about.ndim == 2 else "series" if about.ndim == 1 else "auto"
-    source = load_source(data, size=size, channels=about.channels if about.channels in (1, 3) else None, kind=kind)
+    channels = about.channels if about.channels in (1, 3) else None
+    return load_source(data, size=size, channels=channels, kind=kind, policy=policy)
+
+
+def _test_part(data: str, source: Source, about: About) -> tuple[Tensor, Tensor]:
+    """Test examples as the model takes them: its normalisation, the positions of its classes."""
     if source.test is None:
         raise ValueError(f"{data} has no test part")
     x, y = source.test

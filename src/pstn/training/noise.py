@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from pstn.noise import SamplingMethod
+from pstn.noise import SOBOL_BITS, SamplingMethod, shift_digits
 
 __all__ = ["STREAMS", "BatchOrder", "random_bits", "stream_keys", "uniform"]
 
@@ -22,7 +22,6 @@ STREAMS = {"order": 1, "theta": 2, "dropout": 3, "augment": 4, "evaluate": 5, "v
 
 _MASK = (1 << 64) - 1
 _GAMMA, _MUL1, _MUL2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-_SOBOL_BITS = 30
 
 
 def _signed(value: int) -> int:
@@ -106,9 +105,8 @@ def _related(keys: Tensor, start: int, count: int, shape: Sequence[int], method:
         return torch.cat([half, 1 - 2.0**-24 - half], dim=-3)[..., :samples, :, :]
     # One scrambled Sobol set serves all; each input shifts its digits by a random amount of its own.
     points = SobolEngine(dim, scramble=True, seed=0).draw(samples, dtype=torch.float64)
-    digits = (points * 2**_SOBOL_BITS).long().to(keys.device)[:, None]
-    shift = (uniform(keys, start, count, (*lead, 1, batch, dim)).double() * 2**_SOBOL_BITS).long()
-    return ((digits ^ shift).double() + 0.5).div(2**_SOBOL_BITS).float()
+    shift = (uniform(keys, start, count, (*lead, 1, batch, dim)).double() * 2**SOBOL_BITS).long()
+    return shift_digits(points.to(keys.device)[:, None], shift)
 
 
 class BatchOrder:

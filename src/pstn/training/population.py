@@ -13,6 +13,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from pstn.nn.classifier import PSTN
 from pstn.training.convolution import ConvKind
 from pstn.training.group import Group
 from pstn.training.planning import (
@@ -378,6 +379,11 @@ def score_models(
         seeds: of their evaluation noise; 0, 1, 2, ... when not given.
     """
     members = [Member(seed=s) for s in (range(len(models)) if seeds is None else seeds)]
+    # Chunks are a matter of one model's memory; here batches are cut instead, and a population refuses chunks.
+    models = [copy.deepcopy(model) for model in models]
+    for model in models:
+        if isinstance(model, PSTN):
+            model.chunk_size = None
     # Two examples, where there are: batch norm in training mode, which finding the shapes takes, refuses one.
     some = min(2, len(x))
     with Population(models, x[:some], y[:some], members, Recipe(batch_size=some), groups=1) as population:

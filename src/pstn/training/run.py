@@ -20,8 +20,8 @@ from pstn.training.interrupt import Interrupt
 from pstn.training.population import Population, Progress
 from pstn.training.progress import Display
 from pstn.training.settings import SettingsError, TrainSettings, write_settings
-from pstn.training.sources import Source, load_source
-from pstn.training.watchdog import collapses
+from pstn.training.sources import Source, prepare
+from pstn.training.watchdog import look_for_collapses
 
 __all__ = ["Outcome", "model_folder", "saved_settings", "train"]
 
@@ -67,8 +67,7 @@ def train(
         settings = saved_settings(folder)
     elif (folder / CHECKPOINT).exists() and not overwrite:
         raise SettingsError(f"{folder} holds a run already: --resume goes on with it, --overwrite replaces it")
-    source = load_source(settings.data, size=settings.size, kind=settings.kind, policy=settings.policy)
-    settings = _as_the_data_wants(settings, source)
+    source = prepare(settings)
     make_about(settings, source, 0)  # a class whose name cannot be written is refused now, not after training
     with make_population(settings, source) as population:
         require_room(folder, population)
@@ -108,11 +107,6 @@ def _clear(folder: Path) -> None:
             config.parent.rmdir()
 
 
-def _as_the_data_wants(settings: TrainSettings, source: Source) -> TrainSettings:
-    """A generated set says how its examples are changed, unless the settings do."""
-    return settings.replace(augment=source.augment) if settings.augment == "none" != source.augment else settings
-
-
 def _fit(
     settings: TrainSettings, folder: Path, population: Population, source: Source, say: Callable[[str], None]
 ) -> tuple[list[str], bool]:
@@ -150,7 +144,7 @@ def _problems(population: Population, source: Source) -> dict[str, str]:
         for number, model in enumerate(population.models()):
             member = population.members[number]
             pool = source.train if member.train is None else member.train
-            for text in collapses(model, _seen(population, source.x[pool[:64]])):
+            for text in look_for_collapses(model, _seen(population, source.x[pool[:64]])):
                 kind = re.split("[:(]", text)[0]  # figures come after it
                 found[f"model {number}: {kind}"] = f"model {number}: {text}"
     return found

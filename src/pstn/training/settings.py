@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pstn.files import write_atomically
-from pstn.training.augment import Augmentation, RandomPlacement, RandomRotation
+from pstn.training.augment import Augmentation
 from pstn.training.recipe import Precision, Recipe
 
 __all__ = ["SettingsError", "TrainSettings", "describe_field", "read_settings", "write_settings"]
@@ -68,7 +68,10 @@ class TrainSettings:
     lr_gamma: float = _setting(0.1, "That factor.")
     clip_norm: float | None = _setting(None, "Largest norm of a model's gradient.")
     precision: Precision = _setting("float32", "float32, tf32 or bf16.")  # noqa: RUF009
-    augment: Literal["none", "rotation", "placement"] = _setting("none", "Random change of the inputs at each access.")
+    augment: Literal["none", "rotation", "placement"] = _setting(
+        "none", "Turn images by any angle, or place them, 28 pixels wide, on a canvas of 96: afresh at each access in "
+        "training, once for validation and test."
+    )  # fmt: skip
     valid_fraction: float = _setting(0.0, "Part of the training examples kept for validation, where the data has none.")
     patience: int | None = _setting(None, "Validations without improvement after which a model stops.")
     validate_every: int | None = _setting(None, "Epochs between validations; only with PATIENCE when not given.")
@@ -114,21 +117,18 @@ class TrainSettings:
         """Where the run goes."""
         return Path(self.out or f"runs/{Path(self.data).stem}-{self.model}")
 
-    def recipe(self, fill: float = 0.0) -> Recipe:
+    def recipe(self, augment: Augmentation | None = None) -> Recipe:
         """The part that says how to train.
 
         Args:
-            fill: the background's value, for augmentations.
+            augment: the change that the data asks for: see `pstn.training.sources.prepare`.
         """
-        augment: dict[str, Augmentation | None] = {
-            "none": None, "rotation": RandomRotation(fill=fill), "placement": RandomPlacement(fill=fill),
-        }  # fmt: skip
         names = (
             "epochs", "batch_size", "accumulate", "lr_step", "lr_gamma", "clip_norm", "precision", "patience",
             "validate_every", "loss_limit",
         )  # fmt: skip
         chosen = {name: getattr(self, name) for name in names}
-        return Recipe(samples=self.samples, augment=augment[self.augment], **chosen)
+        return Recipe(samples=self.samples, augment=augment, **chosen)
 
 
 def _fit(value: Any, hint: Any) -> Any:

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from pstn._checks import require_positive_int, require_positive_number
 from pstn.nn.classifier import Prediction, TransformerClassifier
+from pstn.nn.modes import evaluating
 from pstn.training.program import loss_parts
 from pstn.training.progress import Bar
-from pstn.training.watchdog import collapses
+from pstn.training.watchdog import look_for_collapses
 from pstn.uncertainty import accuracy, calibration_error, negative_log_likelihood
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def fit(
             bar.update(number, f"epoch {number}/{epochs}", words)
             if on_epoch is not None and on_epoch(figures):
                 break
-    for problem in collapses(model.eval(), x[:64]):
+    for problem in look_for_collapses(model.eval(), x[:64]):
         warnings.warn(problem, UserWarning, stacklevel=2)
     return model
 
@@ -151,17 +152,13 @@ def evaluate(
         >>> 0 < scores.accuracy < 0.5
         True
     """
-    modes = [(module, module.training) for module in model.modules()]
     log_probs, labels = [], []
-    model.eval()
-    with torch.no_grad():
+    with evaluating(model), torch.no_grad():
         for x, y in _on(_device(model), _batches(data, batch_size, shuffle=False)):
             transformer = isinstance(model, TransformerClassifier)
             output = model(x, samples, generator=generator) if transformer else model(x)
             log_probs.append(output.log_probs if isinstance(output, Prediction) else output.float().log_softmax(-1))
             labels.append(y)
-    for module, training in modes:
-        module.training = training
     if not labels:
         raise ValueError("data holds no batches")
     p, y = torch.cat(log_probs), torch.cat(labels)

@@ -9,11 +9,20 @@ from torch import Tensor
 
 import pstn.data
 from pstn.data.detect import detect
+from pstn.data.generated import generate_all
+from pstn.data.makers import Maker, RandomPlacement, RandomRotation
 from pstn.data.places import expand
 from pstn.data.registry import find_known
+from pstn.data.split import Splits
+from pstn.training.augment import Augmentation, RandomWarp
+from pstn.training.settings import TrainSettings
 
-__all__ = ["Source", "choose_subset", "load_source"]
-_AUGMENT = {"NoneType": "none", "RandomRotation": "rotation", "RandomPlacement": "placement"}
+__all__ = ["Policy", "Source", "choose_subset", "load_source", "prepare"]
+
+Policy = Literal["refuse", "resample", "pad"]
+
+# What the setting `augment` means: the changes of the generated sets.
+_MAKERS: dict[str, Maker] = {"rotation": RandomRotation(), "placement": RandomPlacement()}
 
 
 class Source(NamedTuple):
@@ -28,8 +37,8 @@ class Source(NamedTuple):
     test: tuple[Tensor, Tensor] | None
     fill: float
     """The background's value."""
-    augment: str = "none"
-    """How a generated set changes its examples at each access, by the names that settings have."""
+    augment: Augmentation | None = None
+    """How the examples in `x` are changed at each access; those for the test are changed already."""
     names: tuple[str, ...] = ()
     """Of the classes."""
     mean: tuple[float, ...] = (0.0,)
@@ -43,6 +52,13 @@ class Source(NamedTuple):
         return torch.arange(len(self.x) - (0 if self.valid is None else len(self.valid)))
 
     @property
+    def size(self) -> tuple[int, ...]:
+        """What a model sees: an augmentation may place an example on a larger canvas."""
+        if self.augment is None:
+            return tuple(self.x.shape[2:])
+        return tuple(self.augment(self.x[:1], torch.zeros(1, self.augment.width)).shape[2:])
+
+    @property
     def classes(self) -> int:
         """K."""
         return len(self.names) if self.names else int(self.y.max()) + 1
@@ -54,7 +70,8 @@ def load_source(
     size: int | tuple[int, int] | None = None,
     channels: int | None = None,
     kind: Literal["auto", "image", "series"] = "auto",
-    policy: Literal["refuse", "resample", "pad"] = "refuse",
+    policy: Policy = "refuse",
+    augment: Literal["none", "rotation", "placement"] = "none",
 ) -> Source:
     """Load a data set.
 
@@ -64,6 +81,7 @@ def load_source(
         channels: likewise 1 for grey, 3 for colour.
         kind: what an .npz file holds; must be said for three axes.
         policy: what becomes of missing values and unequal lengths in series.
+        augment: how images are changed at random, where the set does not change its own; those for the test once.
 
     Example:
         >>> source = load_source("digits")
@@ -80,7 +98,32 @@ def load_source(
     splits: Any = pstn.data.load(data, **{name: value for name, value in settings.items() if value is not None})
     if own:
         _require_classes(data, splits)
-    return _from_splits(splits)
+    return _from_splits(_changed(data, splits, augment))
+
+
+def prepare(settings: TrainSettings) -> Source:
+    """The data of a run as its models are to see it: the one way from settings to data.
+
+    Example:
+        >>> prepare(TrainSettings(data="digits", augment="placement")).size
+        (96, 96)
+    """
+    return load_source(
+        settings.data, size=settings.size, kind=settings.kind, policy=settings.policy, augment=settings.augment
+    )
+
+
+def _changed(data: str, splits: Any, augment: str) -> Any:
+    """The set with the change that is asked for, as if it were a generated set; one that is keeps its own."""
+    if augment == "none":
+        return splits
+    own, wanted = getattr(splits.train, "maker", None), _MAKERS[augment]
+    if type(own) is type(wanted):
+        return splits
+    if own is not None or splits.train.ndim != 2:
+        reason = "has changes of its own" if own is not None else "holds no images"
+        raise ValueError(f"augment must be 'none' for {data}, which {reason}, got {augment!r}")
+    return generate_all(Splits(*map(_as_split, splits)), wanted)
 
 
 def _require_classes(data: str, splits: Any) -> None:
@@ -100,7 +143,7 @@ def _require_classes(data: str, splits: Any) -> None:
 
 def _from_splits(splits: Any) -> Source:
     # A generated set: the trainer changes its originals, those for validation too, on the device.
-    augment = _AUGMENT[type(getattr(splits.train, "maker", None)).__name__]
+    maker = getattr(splits.train, "maker", None)
     originals = [getattr(part, "base", part) for part in (splits.train, splits.validation)]
     train, valid, test = (_as_split(part) for part in (*originals, splits.test))
     x, y, index = train.x, train.y, None
@@ -108,6 +151,7 @@ def _from_splits(splits: Any) -> Source:
         index = torch.arange(len(x), len(x) + len(valid.x))
         x, y = torch.cat([x, valid.x]), torch.cat([y, valid.y])
     fill = train.fill if isinstance(train.fill, float) else float(train.fill[0])
+    augment = None if maker is None else RandomWarp(maker, train.fill)
     tested = None if test is None else (test.x, test.y.long())
     mean, std = (value if isinstance(value, tuple) else (value,) for value in (train.mean, train.std))
     return Source(x, y.long(), index, tested, fill, augment, train.classes, mean, std)

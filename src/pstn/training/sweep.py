@@ -11,14 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pstn.files import write_atomically
 from pstn.training.build import make_population
-from pstn.training.settings import SettingsError, TrainSettings
-from pstn.training.sources import load_source
+from pstn.training.settings import SettingsError, TrainSettings, write_settings
+from pstn.training.sources import prepare
 
 __all__ = ["AUTHORS_KL_WEIGHTS", "SweepResult", "open_study", "parse_space", "run_sweep"]
 
 AUTHORS_KL_WEIGHTS = (0.0, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0)
 """The grid that the paper's authors searched."""
+
+STUDY, SETTINGS, RESULTS, BEST = "study.log", "sweep.yaml", "sweep.json", "best.yaml"
+# What may differ between machines that share a study: where and how fast, not what.
+_ANYWHERE = ("out", "device", "groups", "compile", "save_every")
 
 # What models of one population may differ in; any other setting makes a population of its own.
 _PER_MODEL = ("kl_weight", "lr", "seed")
@@ -64,7 +69,7 @@ def _read(text: str) -> Any:
         return text
 
 
-def open_study(space: Mapping[str, Any], storage: str | None, name: str) -> Any:
+def open_study(space: Mapping[str, Any], storage: str | None, name: str, about: Mapping[str, Any] | None = None) -> Any:
     """The study called `name`, made if need be.
 
     Args:
@@ -72,6 +77,7 @@ def open_study(space: Mapping[str, Any], storage: str | None, name: str) -> Any:
         storage: None for memory; a URL such as sqlite:///sweep.db or postgresql://...; or a plain file, written as a
             journal that several processes and machines on one file system may share.
         name: of the study.
+        about: what its trials have in common, by name; a study that was made with anything else is refused.
     """
     import optuna
 
@@ -88,6 +94,8 @@ def open_study(space: Mapping[str, Any], storage: str | None, name: str) -> Any:
             storage=backend, study_name=name, sampler=sampler, direction="minimize", load_if_exists=True
         )
     )
+    if about is not None:
+        _require_same(made, about)
     if grid:
         # Queued rather than sampled: whoever asks next, on any machine, takes the next combination.
         for combination in itertools.product(*space.values()):
@@ -169,6 +177,7 @@ def run_sweep(
     space: Mapping[str, Any] | None = None,
     *,
     trials: int | None = None,
+    folder: str | Path | None = None,
     storage: str | None = None,
     study: str = "pstn",
     together: int = 12,
@@ -177,13 +186,16 @@ def run_sweep(
 ) -> SweepResult:
     """Search for the settings with the lowest validation loss.
 
-    Trials that differ only in what models of one population may differ in are trained together.
+    Trials that differ only in what models of one population may differ in are trained together. A study that was
+    stopped goes on, if it is kept: what is finished is not trained again.
 
     Args:
         settings: of every trial, but for what is searched.
         space: by name, a list to choose from or a (low, high) range; the authors' KL weights when empty.
-        trials: how many; the whole grid when None.
-        storage: see `open_study`.
+        trials: how many the study is to have in all; the whole grid when None.
+        folder: where to keep the study (study.log), the settings of every trial (sweep.yaml), the table (sweep.json)
+            and the settings that were chosen (best.yaml, for `pstn train --config`); nowhere when None.
+        storage: see `open_study`; in `folder`, if there is one, when None.
         study: its name.
         together: how many trials are asked for at a time.
         take_over: train again what processes that were killed had taken. Only where no other process runs this study.
@@ -192,34 +204,97 @@ def run_sweep(
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    settings = settings.replace(models=1, kl_weight=settings.kl_weight[:1], lr=settings.lr[:1])
+    if settings.models != 1:
+        raise SettingsError(f"models must be 1 in a sweep, where every trial is a model, got {settings.models}")
     space = _checked(settings, space or {"kl_weight": list(AUTHORS_KL_WEIGHTS)})
     if trials is None and not _is_grid(space):
         raise SettingsError("trials must be given where a range is searched: it has no end of its own")
-    left = math.prod(len(values) for values in space.values()) if trials is None else trials
-    made, running = open_study(space, storage, study), optuna.trial.TrialState.RUNNING
+    if folder is not None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        storage = storage or str(Path(folder) / STUDY)
+    made, running = open_study(space, storage, study, _in_common(settings, space)), optuna.trial.TrialState.RUNNING
     if take_over:
         _give_back(made, [t.number for t in made.get_trials(deepcopy=False, states=(running,))])
-    while left > 0 and (asked := _claim(made, space, min(together, left))):
+    if folder is not None:
+        write_settings(Path(folder) / SETTINGS, settings)
+    while asked := _claim(made, space, together if trials is None else min(together, trials - _begun(made))):
         try:
             found = _train_all(settings, asked)
         except BaseException:
             _give_back(made, [trial.number for trial, _ in asked])
             raise
-        for trial, value in found:
-            if math.isfinite(value):
-                made.tell(trial, value)
-            else:
-                made.tell(trial, state=optuna.trial.TrialState.FAIL)
-            say(f"trial {trial.number}: validation loss {value:.4f} with {json.dumps(trial.params)}")
-        left -= len(asked)
+        _tell(made, found, say)
+        if folder is not None:
+            _write(Path(folder), settings, space, made)
     if others := len(made.get_trials(deepcopy=False, states=(running,))):
         say(f"{others} trials are with other processes. If those were killed: --take-over trains them again.")
     return _result(made)
 
 
+def _tell(study: Any, found: Sequence[tuple[Any, float]], say: Callable[[str], None]) -> None:
+    from optuna.trial import TrialState
+
+    for trial, value in found:
+        if math.isfinite(value):
+            study.tell(trial, value)
+        else:
+            trial.set_user_attr("broken", True)  # finished all the same: it is not to be trained again
+            study.tell(trial, state=TrialState.FAIL)
+        say(f"trial {trial.number}: validation loss {value:.4f} with {json.dumps(trial.params)}")
+
+
+def _in_common(settings: TrainSettings, space: Mapping[str, Any]) -> dict[str, Any]:
+    """What the losses of a study's trials can be compared by."""
+    fixed = {name: value for name, value in settings.to_dict().items() if name not in (*_ANYWHERE, *space)}
+    return {**fixed, "over": _as_texts(space)}
+
+
+def _require_same(study: Any, about: Mapping[str, Any]) -> None:
+    known = study.user_attrs.get("about")
+    if known is None:
+        study.set_user_attr("about", about)
+        return
+    for name in about:
+        if known.get(name) != about[name]:
+            raise SettingsError(
+                f"{name} of this study is {known.get(name)}, got {about[name]}: a study goes on with its own "
+                "settings; leave it out, or give --out another folder to start anew"
+            )
+
+
+def _as_texts(space: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: list(v) if isinstance(v, list) else f"{v[0]:g}:{v[1]:g}" for name, v in space.items()}
+
+
+def _begun(study: Any) -> int:
+    """How many trials of a study are finished or with somebody; those that were given back are neither."""
+    from optuna.trial import TrialState
+
+    states = (TrialState.COMPLETE, TrialState.RUNNING)
+    return sum(t.state in states or "broken" in t.user_attrs for t in study.get_trials(deepcopy=False))
+
+
+def _write(folder: Path, settings: TrainSettings, space: Mapping[str, Any], study: Any) -> None:
+    """The table so far, and the settings that are best so far."""
+    if not _done(study):
+        return
+    result = _result(study)
+    chosen = settings.replace(**result.best, out="")
+    about = {
+        "settings": settings.to_dict(), "over": _as_texts(space), "best": result.best, "value": result.value,
+        "chosen": chosen.to_dict(), "table": [{**values, "validation_loss": loss} for values, loss in result.table],
+    }  # fmt: skip
+    with write_atomically(folder / RESULTS) as draft:
+        draft.write_text(json.dumps(about, indent=1))
+    write_settings(folder / BEST, chosen)
+
+
+def _done(study: Any) -> list[Any]:
+    return [t for t in study.get_trials(deepcopy=False) if t.value is not None]
+
+
 def _result(study: Any) -> SweepResult:
-    done = [t for t in study.get_trials(deepcopy=False) if t.value is not None]
+    done = _done(study)
     if not done:
         raise SettingsError("no trial finished with a finite validation loss")
     table = sorted(((dict(t.params), float(t.value)) for t in done), key=lambda row: row[1])
@@ -246,7 +321,7 @@ def _train_all(settings: TrainSettings, asked: Sequence[tuple[Any, dict[str, Any
 
 
 def _losses(settings: TrainSettings, values: Sequence[dict[str, Any]]) -> list[float]:
-    source = load_source(settings.data, size=settings.size, kind=settings.kind, policy=settings.policy)
+    source = prepare(settings)
     if source.valid is None and settings.valid_fraction == 0:
         settings = settings.replace(valid_fraction=0.2)
     columns = {

@@ -8,19 +8,20 @@ import torch
 from torch import Tensor, nn
 
 from pstn.nn.classifier import TransformerClassifier
+from pstn.nn.modes import evaluating
 from pstn.posterior import Posterior
 from pstn.training.group import Group
 from pstn.training.program import model_losses
 from pstn.training.stacking import view_rows
 
-__all__ = ["collapses", "diagnose"]
+__all__ = ["collapses", "diagnose", "look_for_collapses"]
 
 
 def diagnose(group: Group, row: int, step: int, loss: float) -> str:
     """Take the step at which a model broke once more, without its update, and say which part is not finite.
 
     A broken model's weights are those before the step, and its noise is a function of the step: the same numbers come
-    out again.
+    out again. Whatever goes wrong here is told, not raised: the other models go on.
 
     Args:
         group: the group that the model belongs to.
@@ -28,6 +29,13 @@ def diagnose(group: Group, row: int, step: int, loss: float) -> str:
         step: the step at which it broke.
         loss: the loss that it had there.
     """
+    try:
+        return _repeat(group, row, step, loss)
+    except Exception as error:
+        return f"Repeating the step raised: {error}."
+
+
+def _repeat(group: Group, row: int, step: int, loss: float) -> str:
     noise = group.draw(step, 1).step(0)
     module, params = group.template.module, {k: v[row] for k, v in view_rows(group.stack, group.state.rows).items()}
     bad = [name for name, value in params.items() if not bool(torch.isfinite(value).all())]
@@ -52,16 +60,14 @@ def diagnose(group: Group, row: int, step: int, loss: float) -> str:
                 [w[index] for w in constants.weights], constants.kl_weight[row], theta,
                 [u[row, part] for u in noise.dropout], augment,
             )  # fmt: skip
-            report = _explain(seen, found)
+            report = _explain(module, seen, found)
             if report:
                 return report
-    except (ValueError, RuntimeError) as error:
-        return f"Repeating the step raised: {error}."
     finally:
         for hook in hooks:
             hook.remove()
     reason = "the loss exceeded its limit" if loss >= group.recipe.loss_limit else "its gradient's norm overflowed"
-    return f"{_theta_report(seen)} Every value was finite when the step was repeated: {reason}."
+    return f"{_theta_report(module, seen)} Every value was finite when the step was repeated: {reason}."
 
 
 def _named_parts(module: nn.Module) -> dict[str, nn.Module]:
@@ -88,24 +94,25 @@ def _as_tensor(out: object) -> Tensor:
     return out.detach()
 
 
-def _explain(seen: dict[str, Tensor], grads: dict[str, Tensor]) -> str:
+def _explain(module: nn.Module, seen: dict[str, Tensor], grads: dict[str, Tensor]) -> str:
     for name, value in seen.items():
         if not bool(torch.isfinite(value).all()):
-            return f"The first part with values that are not finite: the {name}. {_theta_report(seen)}"
+            return f"The first part with values that are not finite: the {name}. {_theta_report(module, seen)}"
     for name, grad in grads.items():
         if not bool(torch.isfinite(grad).all()):
-            return f"The forward pass was finite, the gradient of {name} was not. {_theta_report(seen)}"
+            return f"The forward pass was finite, the gradient of {name} was not. {_theta_report(module, seen)}"
     return ""
 
 
-def _theta_report(seen: dict[str, Tensor]) -> str:
-    if "mean head" not in seen:
+def _theta_report(module: nn.Module, seen: dict[str, Tensor]) -> str:
+    if "mean head" not in seen or not isinstance(module, TransformerClassifier):
         return ""
     mean = seen["mean head"].reshape(-1, seen["mean head"].shape[-1])
     text = f"Theta's mean over the batch was {_listed(mean.mean(0))}"
     if "variance head" in seen:
-        spread = nn.functional.softplus(seen["variance head"]).sqrt().reshape(-1, mean.shape[-1]).mean(0)
-        text += f", its scale {_listed(spread)}"
+        raw = seen["variance head"]  # one for each parameter, or one for all of them
+        scale = (nn.functional.softplus(raw) / module.layer.alpha).sqrt().reshape(-1, raw.shape[-1]).mean(0)
+        text += f", its scale {_listed(scale.expand(mean.shape[-1]))}"
     return text + "."
 
 
@@ -130,13 +137,8 @@ def collapses(model: nn.Module, x: Tensor, *, tolerance: float = 1e-3) -> list[s
     """
     if not isinstance(model, TransformerClassifier):
         return []
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        with torch.no_grad():
-            posterior = model.eval().layer.localize(x)
-    finally:
-        for module, training in modes:
-            module.training = training
+    with evaluating(model), torch.no_grad():
+        posterior = model.layer.localize(x)
     layer, loc = model.layer, posterior.loc
     found = []
     start = layer.transform.initial().to(loc)
@@ -160,6 +162,14 @@ def collapses(model: nn.Module, x: Tensor, *, tolerance: float = 1e-3) -> list[s
     if isinstance(posterior, Posterior):
         found += _posterior_collapses(posterior)
     return found
+
+
+def look_for_collapses(model: nn.Module, x: Tensor) -> list[str]:
+    """`collapses` for whoever trains: what cannot be looked at is told as well, for a warning must not stop a run."""
+    try:
+        return collapses(model, x)
+    except Exception as error:
+        return [f"Whether the transformation has collapsed cannot be told: {error}."]
 
 
 def _posterior_collapses(posterior: Posterior) -> list[str]:

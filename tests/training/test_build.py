@@ -1,0 +1,30 @@
+"""From settings to populations: who trains on what, and who is validated on what."""
+
+import pytest
+import torch
+
+from pstn.training.build import make_population
+from pstn.training.settings import TrainSettings
+from pstn.training.sources import Source
+
+
+def unbalanced(*counts: int) -> Source:
+    """Images of two classes without a validation part, so many of each."""
+    y = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    return Source(torch.rand(len(y), 1, 16, 16), y, None, None, 0.0)
+
+
+def test_validation_takes_its_part_of_every_class():
+    source = unbalanced(90, 10)
+    settings = TrainSettings(model="cnn", models=2, valid_fraction=0.2, groups=1)
+    with make_population(settings, source) as population:
+        for member in population.members:
+            assert torch.bincount(source.y[member.valid]).tolist() == [18, 2]
+            assert torch.bincount(source.y[member.train]).tolist() == [72, 8]
+            assert sorted([*member.train.tolist(), *member.valid.tolist()]) == list(range(100))
+        assert not torch.equal(population.members[0].valid, population.members[1].valid)
+
+
+def test_a_validation_part_without_examples_is_refused():
+    with pytest.raises(ValueError, match=r"valid_fraction 0\.01 of 12 training examples leaves none to validate on"):
+        make_population(TrainSettings(model="cnn", valid_fraction=0.01), unbalanced(10, 2))

@@ -1,0 +1,52 @@
+"""What a run trains on is what it is tested on."""
+
+import pytest
+import torch
+
+import pstn
+from data_files import needs_real
+from pstn.data import RandomPlacement, RandomRotation, generate, load
+from pstn.training import RandomWarp
+from pstn.training.settings import TrainSettings
+from pstn.training.sources import load_source, prepare
+
+
+def test_a_generated_set_says_how_its_training_examples_are_changed():
+    source = prepare(TrainSettings(data="rotated-digits"))
+    assert source.augment == RandomWarp(RandomRotation())
+    assert prepare(TrainSettings(data="rotated-digits", augment="rotation")).augment == source.augment
+    assert prepare(TrainSettings(data="digits")).augment is None
+
+
+@needs_real
+def test_placed_images_are_trained_on_where_they_are_tested():
+    source = prepare(TrainSettings(data="placed-fashion-mnist"))
+    assert source.augment.maker == load("placed-fashion-mnist").test.maker
+    assert source.augment.fill == pytest.approx(source.fill)
+
+
+def test_training_and_generated_sets_change_images_alike():
+    digits = load("digits").train.take(range(5))
+    for maker in (RandomRotation(1.0), RandomPlacement(64, 28, None)):
+        u = torch.rand(5, maker.width, generator=torch.Generator().manual_seed(3))
+        made = pstn.data.Generated(digits, maker, maker.theta(u)).all()
+        assert torch.equal(made.x, RandomWarp(maker, digits.fill)(digits.x, u))
+
+
+@pytest.mark.parametrize(("augment", "size"), [("rotation", (28, 28)), ("placement", (96, 96))])
+def test_an_augmentation_changes_the_test_part_once(augment, size):
+    source, plain = load_source("digits", augment=augment), load_source("digits")
+    assert source.size == size
+    assert torch.equal(source.x, plain.x)  # drawn afresh at each access
+    x, y = source.test
+    assert torch.equal(x, load_source("digits", augment=augment).test[0])
+    assert torch.equal(y, plain.test[1])
+    assert torch.equal(x, generate(load("digits").test, source.augment.maker, seed=0).all().x)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"), [("rotated-digits", "changes of its own"), ("ItalyPowerDemand", "no image")]
+)
+def test_an_augmentation_that_does_not_fit_is_refused(data, reason):
+    with pytest.raises(ValueError, match=rf"augment must be 'none' for {data}.*{reason}"):
+        load_source(data, augment="placement")
