@@ -110,7 +110,8 @@ SEARCH = Experiment(
         Training(
             "mnist-subsets-search", "P-STN", f"MNIST{size}", subset(size, validation=True), same(make_pstn), RECIPE,
             variants={f"w={w:g}": w for w in AUTHORS_KL_WEIGHTS}, lr=LR, localizer_lr=LOCALIZER_LR,
-            weight_decay=WEIGHT_DECAY, measures=(as_validation,), departures=(_FOLDS, PRECISIONS, BOTH_SCALED, BLACK_OUTSIDE),
+            weight_decay=WEIGHT_DECAY, measures=(as_validation,),
+            departures=(_FOLDS, PRECISIONS, BOTH_SCALED, BLACK_OUTSIDE),
         )
         for size in WEIGHTS
     ),
