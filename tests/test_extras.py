@@ -1,7 +1,6 @@
 """What is not installed is said with the extra that holds it, by the commands and by the library."""
 
 import re
-import subprocess
 import sys
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -95,12 +94,3 @@ def test_an_estimator_without_safetensors_says_what_to_install(monkeypatch):
     for call in (lambda: pack_tensors({}), lambda: unpack_tensors(b"")):
         with pytest.raises(ImportError, match=r"needs safetensors.*pip install 'pstn\[sklearn\]'"):
             call()
-
-
-def test_the_core_runs_without_any_extra():
-    code = (
-        f"import sys\nfor name in {sorted(_EXTRAS)}:\n    sys.modules[name] = None\n"
-        "import torch, pstn\nprint(pstn.nn.mnist_pstn().eval()(torch.rand(2, 1, 28, 28)).log_probs.shape)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "[2, 10]" in done.stdout

@@ -1,0 +1,39 @@
+"""What `import pstn` gives, in an interpreter that has imported nothing else."""
+
+import subprocess
+import sys
+
+from pstn.cli import _EXTRAS
+
+ROOMS = ("data", "experiments", "export", "predict", "report", "training")
+WITHOUT_EXTRAS = f"""
+import inspect, sys
+for name in {sorted(_EXTRAS)}:
+    sys.modules[name] = None
+import torch, pstn
+assert set({ROOMS}) <= set(dir(pstn))
+pstn.data.load_digits, pstn.experiments.EXPERIMENTS, pstn.export.export_onnx, pstn.predict.predict_files
+pstn.report.pictures.draw_looks, pstn.training.Population
+assert len(inspect.getmembers(pstn)) > 40  # as help(pstn) reads them
+assert not hasattr(pstn, "dating")
+assert pstn.nn.mnist_pstn().eval()(torch.rand(2, 1, 28, 28)).log_probs.shape == (2, 10)
+"""
+
+
+def run(code):
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_importing_pstn_loads_the_core_alone():
+    loaded = run("import sys, pstn; print(*sys.modules)").split()
+    assert "pstn.nn" in loaded
+    assert not {f"pstn.{name}" for name in (*ROOMS, "estimators", "app", "commands") if name != "training"} & set(
+        loaded
+    )
+    assert not set(_EXTRAS) & set(loaded)
+
+
+def test_everything_that_is_listed_is_there_without_any_extra():
+    run(WITHOUT_EXTRAS)
