@@ -11,6 +11,7 @@ import pstn
 from made_up_results import make_results
 from pstn.cli import _EXTRAS, main
 
+ROOT = Path(__file__).parents[1]
 OF_DEVELOPERS = ("dev", "docs")
 
 
@@ -21,7 +22,7 @@ def normal(name):
 def extras():
     """The packages of each extra, with those of the extras that it names."""
     tomllib = pytest.importorskip("tomllib")  # Python 3.11
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     listed = project["optional-dependencies"]
 
     def packages(extra):
@@ -57,6 +58,17 @@ def test_an_extra_that_is_named_brings_the_module():
         packages = {package for package, names in modules.items() if module in names}
         if packages:  # it is installed here
             assert packages & known[extra], f"{extra} does not bring {module}"
+
+
+def test_messages_and_pages_name_extras_that_exist_in_one_way():
+    known = {*extras(), *OF_DEVELOPERS}
+    for pattern in ("README.md", "docs/**/*.md", "docs/**/*.rst", "src/**/*.py", "examples/*.py"):
+        for path in ROOT.glob(pattern):
+            text = path.read_text(encoding="utf-8")
+            for inner in re.findall(r"'pstn\[([\w,]+)\]'", text):
+                assert set(inner.split(",")) <= known, path
+            # How to install from a clone is said in two places, one for each kind of reader.
+            assert "'.[" not in text or path in (ROOT / "README.md", ROOT / "docs" / "index.md"), path
 
 
 @pytest.mark.parametrize(
