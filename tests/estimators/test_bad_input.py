@@ -168,8 +168,8 @@ def test_inputs_without_a_value_are_refused():
         quick().fit(np.zeros((4, 0, 3)), [0, 1, 0, 1])
 
 
-# scikit-learn's own validation sums and casts what it is given, and numpy remarks on it.
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+# scikit-learn's own validation casts what it is given to whole numbers, to see whether it is; numpy remarks on it.
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], max_examples=20)
 @given(
     X=arrays.arrays(

@@ -9,7 +9,6 @@ from pstn.training.settings import SettingsError, TrainSettings
 from pstn.training.sweep import AUTHORS_KL_WEIGHTS, open_study, parse_space, run_sweep
 
 optuna = pytest.importorskip("optuna")
-pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
 
 @pytest.fixture
