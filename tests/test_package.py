@@ -1,7 +1,11 @@
-"""What `import pstn` gives, in an interpreter that has imported nothing else."""
+"""What `import pstn` gives, in an interpreter that has imported nothing else; and what a source distribution holds."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from pstn.cli import _EXTRAS
 
@@ -37,3 +41,14 @@ def test_importing_pstn_loads_the_core_alone():
 
 def test_everything_that_is_listed_is_there_without_any_extra():
     run(WITHOUT_EXTRAS)
+
+
+def test_a_source_distribution_holds_what_its_tests_read():
+    tomllib = pytest.importorskip("tomllib")  # Python 3.11
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    for test in root.glob("tests/**/*.py"):
+        named = re.findall(r"(?:ROOT|root|parents\[\d\]) / \"([\w.]+)\"", test.read_text(encoding="utf-8"))
+        read = {name for name in named if (root / name).exists()} - {"pyproject.toml"}  # which is always there
+        assert read <= set(included), test
