@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import pstn
 from pstn.cli import _EXTRAS
 
+ROOT = Path(__file__).parents[1]
 ROOMS = ("data", "experiments", "export", "predict", "report", "training")
 WITHOUT_EXTRAS = f"""
 import inspect, sys
@@ -45,10 +47,20 @@ def test_everything_that_is_listed_is_there_without_any_extra():
 
 def test_a_source_distribution_holds_what_its_tests_read():
     tomllib = pytest.importorskip("tomllib")  # Python 3.11
-    root = Path(__file__).parents[1]
-    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
-    for test in root.glob("tests/**/*.py"):
+    for test in ROOT.glob("tests/**/*.py"):
         named = re.findall(r"(?:ROOT|root|parents\[\d\]) / \"([\w.]+)\"", test.read_text(encoding="utf-8"))
-        read = {name for name in named if (root / name).exists()} - {"pyproject.toml"}  # which is always there
+        read = {name for name in named if (ROOT / name).exists()} - {"pyproject.toml"}  # which is always there
         assert read <= set(included), test
+
+
+def test_the_citation_and_the_changelog_are_of_this_version():
+    yaml = pytest.importorskip("yaml")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    version, released = re.search(r"^## \[([\d.]+)\] - (\S+)$", changelog, re.MULTILINE).groups()
+    assert version == citation["version"] == pstn.__version__
+    # A release has its date in both.
+    assert released == str(citation.get("date-released", "unreleased"))
+    assert citation["preferred-citation"]["url"] in (ROOT / "README.md").read_text(encoding="utf-8")
