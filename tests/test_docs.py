@@ -1,4 +1,4 @@
-"""Every Python block in the README and the docs runs, in order, as a reader would run it.
+"""Every Python block in the README and the docs runs, in order, as a reader would run it: in a fresh interpreter.
 
 A block that cannot run here has a comment on the line above it, which says why and which no reader sees:
 
@@ -6,7 +6,10 @@ A block that cannot run here has a comment on the line above it, which says why 
 """
 
 import importlib
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,17 @@ PUBLIC = ("nn", "data", "training", "estimators", "experiments", "export", "pred
 BLOCK = re.compile(r"^(<!-- not run: [^\n]+ -->\n)?```python\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 
 
+# Nothing of pstn is imported but what the page itself imports: here, some other test may have imported it all.
+READER = """
+import json, sys
+import torch
+torch.manual_seed(0), torch.set_num_threads(1)
+names = {"__name__": "__main__"}
+for block in json.load(sys.stdin):
+    exec(compile(block, sys.argv[1], "exec"), names)
+"""
+
+
 def blocks(page):
     return [code for excused, code in BLOCK.findall(page.read_text(encoding="utf-8")) if not excused]
 
@@ -30,9 +44,9 @@ def blocks(page):
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_code_on_the_page_runs(page):
-    names = {"__name__": "__main__"}
-    for block in blocks(page):
-        exec(compile(block, str(page), "exec"), names)
+    read = [sys.executable, "-W", "error", "-c", READER, str(page)]
+    done = subprocess.run(read, input=json.dumps(blocks(page)), capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -51,6 +65,25 @@ def test_the_family_in_the_docs_keeps_the_invariants_of_all_families():
     assert box.has_identity
     assert torch.autograd.gradcheck(lambda t: box.grid(t, (3, 4)), theta)
     assert torch.autograd.gradcheck(box.inverse, theta)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_python_hides_in_a_block_without_a_language(page):
+    for language, code in re.findall(
+        r"^```(\w*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    ):
+        assert language or not re.search(r"^(import |from \w|pstn\.|model\.)", code, re.MULTILINE), code
+
+
+def test_every_command_has_its_section():
+    from typer.main import get_command
+
+    from pstn.commands import app
+
+    text = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    for name in get_command(app).commands:
+        assert f"| `pstn {name}" in text, f"{name}: add it to the table of docs/command-line.md"
+        assert f"\n## {name.capitalize()}\n" in text, f"{name}: add a section to docs/command-line.md"
 
 
 def test_a_block_is_left_out_only_with_a_reason(tmp_path):

@@ -96,7 +96,7 @@ def test_compiles_as_one_graph(make):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch's CPU compiler needs a C++ compiler")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch, of itself
 @every_model
 def test_compiles_to_machine_code(make):
     check_compiled(make, "inductor")
@@ -134,7 +134,8 @@ def test_torch_export_of_the_whole_prediction(tmp_path):
     assert isinstance(exported.posterior, pstn.Posterior)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore:# The axis name")
+@pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated")  # torch, of itself
+@pytest.mark.filterwarnings("ignore:# The axis name")  # of the batch, which the outputs have too
 @pytest.mark.parametrize("make", [*MODELS.values(), wrapped], ids=[*MODELS.keys(), "wrapped"])
 def test_onnx_in_onnxruntime(make, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
@@ -251,7 +252,6 @@ def _ddp_worker(rank, folder):
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_two_processes_give_the_gradients_of_one(tmp_path):
     torch.multiprocessing.spawn(_ddp_worker, args=(tmp_path,), nprocs=2)
     assert (tmp_path / "equal").exists()

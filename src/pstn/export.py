@@ -26,6 +26,12 @@ from pstn.uncertainty import entropy
 
 __all__ = ["export_onnx", "export_program"]
 
+# What the exporters warn of, that is neither the user's doing nor for the user to change.
+_REMARKS = (
+    r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # torch, of itself
+    "# The axis name: batch will not be used",  # for the outputs: it is the inputs' already
+)
+
 
 @final
 class _Tensors(nn.Module):
@@ -123,13 +129,14 @@ def export_program(model: Shareable, path: str | Path, *, samples: int | None = 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporters' notes to themselves: what torch deprecates in itself, what is not installed."""
-    logger = logging.getLogger("torch.onnx")
+    """Without the exporters' notes to themselves."""
+    logger = logging.getLogger("torch.onnx")  # it lists what is not installed
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+            for message in _REMARKS:
+                warnings.filterwarnings("ignore", message=message)
             yield
     finally:
         logger.setLevel(before)

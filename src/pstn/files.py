@@ -1,4 +1,4 @@
-"""Writing files so that a reader finds the whole of one, or the old one, and never a part; and telling files apart."""
+"""Writing files so that a reader finds the whole of one, or the old one, and never a part; files of tensors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,28 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
-__all__ = ["sha256_of", "write_atomically"]
+__all__ = ["load_safetensors", "sha256_of", "write_atomically"]
+
+
+def load_safetensors(extra: str) -> ModuleType:
+    """The package safetensors with its part for torch, or an error that says how to install it.
+
+    Args:
+        extra: that brings it, for whoever calls.
+
+    Example:
+        >>> load_safetensors("hub").torch.load(load_safetensors("hub").torch.save({"a": torch.ones(1)}))
+        {'a': tensor([1.])}
+    """
+    try:
+        import safetensors.torch
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"this needs safetensors, which is not installed: pip install 'pstn[{extra}]'", name="safetensors"
+        ) from error
+    return safetensors
 
 
 @contextmanager

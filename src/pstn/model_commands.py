@@ -43,7 +43,7 @@ def predict(
     """
     from pstn.data.errors import DataError, DataWarning
     from pstn.nn import from_pretrained
-    from pstn.predict import predict_files, require_about, write_answers
+    from pstn.predict import Answer, predict_files, require_about, write_answers
 
     refused = answered = 0
 
@@ -56,7 +56,7 @@ def predict(
         loaded = from_pretrained(model)
         about = require_about(loaded)
 
-        def counted() -> Iterator[object]:
+        def counted() -> Iterator[Answer]:
             nonlocal answered
             for answer in predict_files(
                 loaded, inputs, samples=samples, seed=seed, batch_size=batch_size, refuse=refuse
@@ -65,7 +65,7 @@ def predict(
                 yield answer
 
         with _opened(out) as stream:
-            write_answers(stream, counted(), about, as_json=as_json)  # type: ignore[arg-type]
+            write_answers(stream, counted(), about, as_json=as_json)
     if out is not None:
         typer.echo(f"{answered:,} answers are in {out}", err=True)
     if refused:

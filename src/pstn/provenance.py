@@ -38,12 +38,20 @@ def _commit() -> str:
     """The commit measured; $PSTN_COMMIT says it where only a copy of the files is at hand."""
     if told := os.environ.get("PSTN_COMMIT"):
         return told
-    describe = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    own = Path(__file__)
     try:
-        done = subprocess.run(describe, capture_output=True, text=True, cwd=Path(__file__).parent, check=False)
+        # Installed inside somebody's project, the package lies in their repository without being part of it.
+        if not _git(own.parent, "ls-files", own.name):
+            return "unknown"
+        return _git(own.parent, "describe", "--always", "--dirty", "--abbrev=12") or "unknown"
     except OSError:  # no git on this machine
         return "unknown"
-    return done.stdout.strip() or "unknown"
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """What git says, in a folder; nothing where that is no repository."""
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=folder, check=False)
+    return done.stdout.strip()
 
 
 def _machine() -> str:

@@ -1,9 +1,9 @@
 """The check of folders that were not made to be checked, and what a folder is taken for."""
 
+import collections
 import io
 import sys
 import tarfile
-import time
 
 import numpy as np
 import pytest
@@ -80,16 +80,33 @@ def test_damaged_archives(tmp_path):
     assert run("check", tmp_path).exit_code == 1
 
 
-def test_many_images_take_time_in_proportion(tmp_path):
-    picture = save_image(tmp_path / "a" / "0.png", 4, 4).read_bytes()
-    for i in range(300):
-        (tmp_path / "a" / f"{i}.png").write_bytes(picture)
-    (tmp_path / "a" / "7.png").write_bytes(b"x")
-    start = time.monotonic()
-    notes = found(tmp_path)
-    assert time.monotonic() - start < 5
+def test_many_images_are_work_in_proportion(tmp_path, monkeypatch):
+    picture = save_image(tmp_path / "3" / "0.png", 4, 4).read_bytes()
+    for count in (3, 300):
+        (tmp_path / str(count)).mkdir(exist_ok=True)
+        for i in range(count):
+            (tmp_path / str(count) / f"{i}.png").write_bytes(picture)
+    (tmp_path / "300" / "7.png").write_bytes(b"x")
+    calls = collections.Counter()
+
+    def counted(name, function):
+        def call(*args, **kwargs):
+            calls[name] += 1
+            return function(*args, **kwargs)
+
+        return call
+
+    for name in ("iterdir", "glob", "rglob"):
+        monkeypatch.setattr(type(tmp_path), name, counted("listed", getattr(type(tmp_path), name)))
+    module = sys.modules["pstn.data.check"]
+    monkeypatch.setattr(module, "open_image", counted("opened", module.open_image))
+    assert found(tmp_path / "3") == {"3": ("readable", "3 images decode")}
+    few = calls["listed"]
+    calls.clear()
+    notes = found(tmp_path / "300")
     assert notes["7.png"][0] == "damaged"
-    assert notes["a"] == ("readable", "299 images decode")
+    assert notes["300"] == ("readable", "299 images decode")
+    assert calls == {"opened": 300, "listed": few}
 
 
 def test_an_npz_of_three_axes_is_readable(tmp_path):

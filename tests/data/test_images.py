@@ -1,6 +1,6 @@
 """Decoding pictures: their depth, their number, and a user who has waited long enough."""
 
-import time
+import threading
 
 import numpy as np
 import pytest
@@ -69,15 +69,21 @@ def test_pictures_without_a_white_are_refused(tmp_path, dtype):
 
 
 def test_an_interrupt_does_not_wait_for_what_is_queued(monkeypatch):
-    done = []
+    begun, ended, release, before = [], [], threading.Event(), set(threading.enumerate())
+
+    def work(item):
+        begun.append(item)
+        release.wait(10)
+        ended.append(item)
 
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("pstn.data.images.wait", interrupted)
-    start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        each_in_parallel(lambda i: done.append(time.sleep(0.05)), range(100), 2)
-    assert time.monotonic() - start < 1
-    time.sleep(0.2)
-    assert len(done) <= 2
+        each_in_parallel(work, range(100), 2)
+    assert ended == []  # it did not wait for those under way
+    release.set()
+    for thread in set(threading.enumerate()) - before:
+        thread.join()
+    assert len(begun) <= 2  # nor were the others begun

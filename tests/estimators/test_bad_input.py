@@ -5,6 +5,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
 
 import pstn
 
@@ -70,6 +72,31 @@ def test_a_refused_fit_leaves_the_last_one_in_place(fitted):
         with pytest.raises(ValueError, match=r"class|NaN|axes"):
             fitted.fit(*bad)
     np.testing.assert_array_equal(fitted.predict_proba(X), before)
+
+
+def test_a_refused_first_fit_leaves_nothing_behind():
+    X, y = series()
+    for options in ({"kl_weight": "large"}, {"kl_weight": -1}, {"kl_weight": "auto", "n_jobs": 0}):
+        classifier = quick(**options)
+        with pytest.raises(ValueError, match=r"kl_weight|n_jobs"):
+            classifier.fit(X, y)
+        with pytest.raises(NotFittedError):
+            check_is_fitted(classifier)
+    classifier = quick()
+    with pytest.raises(ValueError, match="sample_weight"):
+        classifier.partial_fit(X, y, classes=[0, 1], sample_weight=np.ones(3))
+    with pytest.raises(NotFittedError):
+        check_is_fitted(classifier)
+
+
+def test_a_refused_refit_keeps_what_the_search_found():
+    X, y = series()
+    classifier = quick(kl_weight="auto").fit(X, y)
+    before = classifier.kl_weight_losses_
+    with pytest.raises(ValueError, match="kl_weight"):
+        classifier.set_params(kl_weight="large").fit(X, y)
+    assert len(before) == 3
+    assert classifier.kl_weight_losses_ == before
 
 
 @pytest.mark.parametrize(
@@ -141,8 +168,8 @@ def test_inputs_without_a_value_are_refused():
         quick().fit(np.zeros((4, 0, 3)), [0, 1, 0, 1])
 
 
-# scikit-learn's own validation sums and casts what it is given, and numpy remarks on it.
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+# scikit-learn's own validation casts what it is given to whole numbers, to see whether it is; numpy remarks on it.
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], max_examples=20)
 @given(
     X=arrays.arrays(

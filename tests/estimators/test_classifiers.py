@@ -15,6 +15,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import pstn
+from pstn.estimators import fitting
 from pstn.estimators.fitting import thumb_kl_weight
 
 KINDS = [pstn.PSTNClassifier, pstn.STNClassifier, pstn.CNNClassifier]
@@ -155,6 +156,12 @@ def test_the_search_tries_all_weights_together_and_keeps_the_best():
     np.testing.assert_allclose(list(shared.kl_weight_losses_.values()), list(losses.values()), rtol=1e-3)
 
 
+def test_partial_fit_does_not_search_and_says_so():
+    classifier = quick(kl_weight="auto").partial_fit(*examples(), classes=["no", "yes"])
+    assert classifier.kl_weight_ == thumb_kl_weight(20)
+    assert classifier.kl_weight_losses_ == {}
+
+
 def test_without_anything_to_hold_out_the_weight_is_a_rule_of_thumb():
     classifier = quick(kl_weight="auto").fit(*examples(count=2))
     assert classifier.kl_weight_ == 1e-3
@@ -191,6 +198,30 @@ def test_balanced_weights_are_the_weights_of_the_classes():
     assert not tensors_equal(balanced.model_, quick().fit(X, y).model_)
 
 
+def test_a_weight_means_the_same_in_every_call_of_partial_fit():
+    X, _ = examples()
+    # The size of an Adam step does not grow with the loss; the squares that it keeps of the gradient do.
+    options = {"batch_size": 20, "class_weight": {"yes": 10.0}}
+    square = {}
+    for label in ("no", "yes"):
+        one = quick(pstn.CNNClassifier, **options).partial_fit(X, np.full(20, label), classes=["no", "yes"])
+        plain = quick(pstn.CNNClassifier, batch_size=20).partial_fit(X, np.full(20, label), classes=["no", "yes"])
+        square[label] = (one._optimiser["square"].sum() / plain._optimiser["square"].sum()).item()
+    assert square["no"] == pytest.approx(1)
+    assert square["yes"] == pytest.approx(100, rel=0.05)  # weight decay is not weighted
+    weighted = quick(pstn.CNNClassifier, batch_size=20).partial_fit(
+        X, np.full(20, "yes"), classes=["no", "yes"], sample_weight=np.full(20, 10.0)
+    )
+    assert tensors_equal(weighted.model_, one.model_)
+
+
+def test_a_call_of_partial_fit_may_hold_nothing_that_counts():
+    X, y = examples()
+    classifier = quick(pstn.CNNClassifier, class_weight={"no": 0.0}).partial_fit(X, y, classes=["no", "yes"])
+    classifier.partial_fit(X[y == "no"], y[y == "no"])
+    assert classifier.loss_curve_[1] == 0
+
+
 def test_warm_start_goes_on_and_a_cold_start_does_not():
     X, y = examples()
     classifier = quick(warm_start=True, learning_rate=1e-6).fit(X, y)
@@ -212,6 +243,31 @@ def test_partial_fit_passes_over_what_it_is_given():
     for _ in range(4):
         classifier.partial_fit(X, y)
     assert classifier.score(X, y) > 0.75
+
+
+@pytest.mark.parametrize(("count", "batch_size"), [(20, 8), (13, 4), (9, 8), (5, 5), (3, 64), (20, None)])
+def test_partial_fit_sees_every_example_once(count, batch_size, monkeypatch):
+    X, y = examples(count=count)
+    seen = []
+
+    class Seeing(fitting.Population):
+        def __init__(self, models, x, y, members, recipe, **options):
+            super().__init__(models, x, y, members, recipe, **options)
+            steps = self.steps_per_epoch
+            order = self.groups[0]._order.draw(self.recipe.epochs * steps - steps, steps).flatten()
+            weights = torch.ones(len(x)) if options["weights"] is None else options["weights"]
+            seen.append((x[order], weights[order], self.recipe.batch_size))
+
+    monkeypatch.setattr(fitting, "Population", Seeing)
+    classifier = quick(pstn.CNNClassifier, batch_size=batch_size).partial_fit(X, y, classes=["no", "yes"])
+    for _ in range(2):
+        classifier.partial_fit(X, y)
+    for x, weights, batch in seen:
+        counted = x[weights > 0].flatten(1)
+        assert len(counted) == len(counted.unique(dim=0)) == count
+        assert weights[weights > 0].unique().numel() == 1
+        assert weights.mean() == pytest.approx(1)
+        assert batch <= (batch_size or 64)
 
 
 def test_partial_fits_over_one_set_are_one_fit():

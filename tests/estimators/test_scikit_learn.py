@@ -11,23 +11,22 @@ from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_s
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
+from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import pstn
 
-_ROUNDING = (
-    "networks compute in float32: the last bits of a probability depend on its place in the batch, and the check wants "
-    "equality to 1e-7"
-)
-EXPECTED_FAILURES = {
+FAILS = {
     "check_sample_weight_equivalence_on_dense_data": (
         "training is stochastic: a repeated example is drawn into other batches, beside other noise, than one of "
         "weight 2; the losses agree in expectation, not to 1e-7"
-    ),
-    "check_methods_sample_order_invariance": _ROUNDING,
-    "check_methods_subset_invariance": _ROUNDING,
+    )
 }
-"""Checks that the estimators do not always pass, and why. All others pass."""
+"""Checks that the estimators do not pass, and why. All others pass."""
+
+# Networks compute in float32: the last bits of a probability depend on its place in the batch, and these want 1e-7.
+ROUNDED = {"check_methods_sample_order_invariance", "check_methods_subset_invariance"}
+ROUNDING = 1e-5
 
 # A network small enough for some hundred fits, trained long enough for the checks that ask for accuracy.
 _SMALL = {"width": 8, "batch_size": 32, "learning_rate": 1e-2, "epochs": 20}
@@ -59,26 +58,42 @@ def all_checks():
             quick = name_of(check) in _QUICK and isinstance(estimator, pstn.PSTNClassifier)
             # The quick ones ask for no accuracy.
             one = clone(one).set_params(epochs=1) if quick else one
-            yield pytest.param(
-                one, check, marks=[] if quick else [pytest.mark.slow], id=f"{type(estimator).__name__}-{name_of(check)}"
-            )
+            marks = [] if quick else [pytest.mark.slow]
+            if name_of(check) in FAILS:
+                marks.append(pytest.mark.xfail(raises=AssertionError, strict=True, reason=FAILS[name_of(check)]))
+            yield pytest.param(one, check, marks=marks, id=f"{type(estimator).__name__}-{name_of(check)}")
 
 
 @pytest.mark.parametrize(("estimator", "check"), list(all_checks()))
 @pytest.mark.filterwarnings("ignore")  # the checks make estimators warn on purpose
-def test_passes_the_checks_of_scikit_learn(estimator, check):
-    try:
-        check(estimator)
-    except AssertionError as error:
-        if name_of(check) not in EXPECTED_FAILURES:
-            raise
-        pytest.xfail(f"{EXPECTED_FAILURES[name_of(check)]}: {error}")
+def test_passes_the_checks_of_scikit_learn(estimator, check, monkeypatch):
+    if name_of(check) in ROUNDED:
+        allow_rounding(monkeypatch)
+    check(estimator)
 
 
-def test_the_explained_failures_are_checks_that_exist():
+def allow_rounding(monkeypatch):
+    """Let the checks compare to 1e-5 instead of 1e-7 and 1e-9."""
+    for name in ("assert_allclose", "assert_allclose_dense_sparse"):
+        compare = getattr(estimator_checks, name)
+
+        def loosely(a, b, *, compare=compare, **options):
+            compare(a, b, **{**options, "atol": ROUNDING})
+
+        monkeypatch.setattr(estimator_checks, name, loosely)
+
+
+def test_rounding_is_allowed_and_nothing_more(monkeypatch):
+    allow_rounding(monkeypatch)
+    for compare in (estimator_checks.assert_allclose, estimator_checks.assert_allclose_dense_sparse):
+        compare(np.zeros(2), np.full(2, 0.9 * ROUNDING), atol=1e-9, err_msg="")
+        with pytest.raises(AssertionError):
+            compare(np.zeros(2), np.full(2, 1.1 * ROUNDING), atol=1e-9, err_msg="")
+
+
+def test_the_checks_that_are_named_exist():
     names = {name_of(check) for _, check in estimator_checks_generator(ESTIMATORS[0])}
-    assert set(EXPECTED_FAILURES) <= names
-    assert set(_QUICK) <= names
+    assert set(FAILS) | ROUNDED | _QUICK <= names
 
 
 def images(count=24):

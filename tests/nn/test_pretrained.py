@@ -16,7 +16,7 @@ from torch import nn
 
 import pstn
 from pstn.nn import About, ConvClassifier, ConvLocalizer, Frozen, ModelFileError, SeriesClassifier, SeriesLocalizer
-from pstn.nn.parts import build, describe
+from pstn.nn.parts import _PARTS, build, describe
 
 IMAGE, SERIES = (3, 20, 24), (2, 30)
 
@@ -36,6 +36,11 @@ def reading_small():
     return pstn.PSTN(layer, ConvClassifier(1, (40, 40), 3, (4,), 5))
 
 
+def learned_augmentation():
+    layer = pstn.SpatialTransformer(pstn.Affine(), pstn.nn.GlobalLocalizer())
+    return pstn.PSTN(layer, ConvClassifier(2, (16, 18), 3, (4,), 5))
+
+
 MODELS = {
     "cnn": (pstn.nn.mnist_cnn, (1, 28, 28)),
     "stn": (pstn.nn.mnist_stn, (1, 28, 28)),
@@ -46,6 +51,8 @@ MODELS = {
     "translation": (lambda: image_pstn(pstn.Translation(0.7), sampling="antithetic"), IMAGE),
     "frozen": (lambda: image_pstn(pstn.Crop(), Frozen(ConvClassifier(3, (16, 18), 4, (4,), 7, 3))), IMAGE),
     "small reading": (reading_small, (1, 40, 40)),
+    "one precision per input": (lambda: image_pstn(pstn.Similarity(), precision="per-input"), IMAGE),
+    "one posterior for all inputs": (learned_augmentation, (2, 16, 18)),
     "series": (series_pstn, SERIES),
     "series cnn": (lambda: SeriesClassifier(2, 3, (4, 6), (4, 3)), SERIES),
 }
@@ -90,6 +97,35 @@ def test_a_model_comes_back_as_it_was(make, shape, tmp_path):
     assert describe(loaded) == describe(model)
     assert torch.equal(answers(loaded, x), answers(model, x))
     assert [p.requires_grad for p in loaded.parameters()] == [p.requires_grad for p in model.parameters()]
+
+
+def test_every_public_module_is_in_a_model_that_comes_back():
+    saved = {type(module) for make, _ in MODELS.values() for module in make().modules()}
+    public = (getattr(pstn.nn, name) for name in pstn.nn.__all__)
+    modules = {thing for thing in public if inspect.isclass(thing) and issubclass(thing, nn.Module)}
+    assert modules - {pstn.nn.Shareable, pstn.nn.TransformerClassifier} <= saved  # less the two bases
+
+
+def test_every_argument_of_a_part_is_described():
+    needless = {
+        "SpatialTransformer": {"features", "var_init"},  # how wide the heads are and where they started: in the weights
+        "Rotation": {"ndim"}, "Similarity": {"ndim"},  # 2 and nothing else
+        "CPAB": {"backend"},  # the machine's, not the model's
+    }  # fmt: skip
+    for name, part in _PARTS.items():
+        taken = set(inspect.signature(part.cls).parameters) - {"args", "kwargs"}  # a module without an __init__
+        assert set(part.fields) == taken - needless.get(name, set()), name
+
+
+def test_a_model_that_does_not_look_takes_the_input_of_its_classifier(tmp_path):
+    model = pstn.from_pretrained(learned_augmentation().save_pretrained(tmp_path))
+    assert (model.about.channels, model.about.size) == (2, (16, 18))
+
+
+def test_a_folder_from_before_precision_was_described_still_loads(folder):
+    expected = pstn.from_pretrained(folder)
+    edit(folder, lambda config: config["model"]["layer"].pop("precision"))
+    assert describe(pstn.from_pretrained(folder)) == describe(expected)
 
 
 def test_what_belongs_to_a_model_travels_with_it(tmp_path):

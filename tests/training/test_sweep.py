@@ -17,7 +17,6 @@ from pstn.training.sweep import AUTHORS_KL_WEIGHTS, open_study, parse_space, run
 optuna = pytest.importorskip("optuna")
 app = typer.Typer(pretty_exceptions_enable=False)
 register(app)
-pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
 
 def run_command(*arguments: object):

@@ -242,8 +242,9 @@ def from_folder(
         everything = _read_folder(root, None, target, channels, workers)
         return divide(everything, test=test, validation=validation, seed=seed)
     train = _read_folder(folders["train"], None, target, channels, workers)
-    settings = (train.classes, target or tuple(train.x.shape[-2:]), channels or train.x.shape[1], workers)
-    rest = {p: None if f is None else _read_folder(f, *settings) for p, f in folders.items() if p != "train"}  # type: ignore[arg-type]
+    size = target or (train.x.shape[-2], train.x.shape[-1])
+    settings = (train.classes, size, channels or train.x.shape[1], workers)
+    rest = {p: None if f is None else _read_folder(f, *settings) for p, f in folders.items() if p != "train"}
     return Splits(train, rest["validation"], rest["test"])
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils import check_random_state
-from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
@@ -24,13 +24,21 @@ from pstn.estimators.scaling import Scaling, fit_scaling
 from pstn.estimators.state import pack_tensors, unpack_tensors
 from pstn.training.build import make_device
 
-__all__ = ["ArrayClassifier"]
+__all__ = ["ArrayClassifier", "KLWeight"]
 
 Fitted = TypeVar("Fitted", bound="ArrayClassifier")
 
 _LEARNING_RATES = {"image": 1e-3, "series": 3e-3}
 # Numbers of the warped samples that prediction holds at once.
 _AT_ONCE = 1 << 21
+
+
+class KLWeight(NamedTuple):
+    """The weight w of a fit."""
+
+    value: float
+    losses: dict[float, float]
+    """The validation loss of each that was tried; empty without a search."""
 
 
 class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn has no types
@@ -60,7 +68,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
     model_: Any
     loss_curve_: list[float]
     _optimiser: dict[str, Tensor] | None
-    _kl_weight: float
+    _kl_weight: KLWeight
     _seed: int
     _steps: int
 
@@ -69,7 +77,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
         """The network for the data."""
 
     @abstractmethod
-    def _find_kl_weight(self, design: Design, data: TrainingData, schedule: Schedule, seed: int) -> float:
+    def _find_kl_weight(self, design: Design, data: TrainingData, schedule: Schedule, seed: int) -> KLWeight:
         """The weight w for a fit from the start."""
 
     @abstractmethod
@@ -101,15 +109,16 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
         schedule = self._schedule(layout)
         scaling = fit_scaling(layout.channels_first(array), getattr(self, "fill", "auto"))
         design = self._design(layout, scaling, len(classes))
-        data = self._data(array, encoded, self._weights(labels, sample_weight, array), layout, scaling)
+        weights = _one_on_average(self._weights(encoded, classes, sample_weight, array))
+        data = self._data(array, encoded, weights, layout, scaling)
         seed = self._draw_seed()
         kl_weight = self._find_kl_weight(design, data, schedule, seed)
         outcome = train(
             design.build(seed), data, schedule,
-            kl_weight=kl_weight, seed=seed, valid_fraction=self.validation_fraction,
+            kl_weight=kl_weight.value, seed=seed, valid_fraction=self.validation_fraction,
         )  # fmt: skip
+        fresh.classes_, fresh.layout_, fresh.scaling_, fresh.design_ = classes, layout, scaling, design
         self._adopt(fresh)
-        self.classes_, self.layout_, self.scaling_, self.design_ = classes, layout, scaling, design
         self._keep(outcome, kl_weight, seed)
         return self
 
@@ -117,10 +126,11 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
         """Go on from the weights of the last fit: the same classes, scaling and w, other or the same data."""
         schedule = self._schedule(self.layout_)
         data = self._known_data(X, y, sample_weight)
+        data = data._replace(weights=_one_on_average(data.weights))
         seed = self._draw_seed()
         outcome = train(
             self.model_, data, schedule,
-            kl_weight=self._kl_weight, seed=seed, valid_fraction=self.validation_fraction,
+            kl_weight=self._kl_weight.value, seed=seed, valid_fraction=self.validation_fraction,
         )  # fmt: skip
         self._keep(outcome, self._kl_weight, seed)
         return self
@@ -132,9 +142,10 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
         classes: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> Fitted:
-        """Take one pass over these examples, from where the estimator stands.
+        """Take one pass over these examples, each of them once, from where the estimator stands.
 
-        Scaling is learned from the first call; there is no search for w and no early stopping.
+        Scaling is learned from the first call; there is no search for w and no early stopping. Weights count as they
+        are: a weight of 2 means the same in every call, whatever the others in it. (`fit` divides by their mean.)
 
         Args:
             X: as for `fit`.
@@ -149,21 +160,21 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
             raise ValueError(
                 "class_weight must be a dict or None for partial_fit, got 'balanced': the classes' shares are not known"
             )
-        if not hasattr(self, "model_"):
-            self._start(X, y, classes)
-        schedule = self._schedule(self.layout_)
-        data = self._known_data(X, y, sample_weight)
+        known = self if hasattr(self, "model_") else self._started(X, y, classes)
+        data = known._known_data(X, y, sample_weight)
         outcome = advance(
-            self.model_, data, schedule,
-            kl_weight=self._kl_weight, seed=self._seed, step=self._steps, optimiser=self._optimiser,
+            known.model_, data, self._schedule(known.layout_),
+            kl_weight=known._kl_weight.value, seed=known._seed, step=known._steps, optimiser=known._optimiser,
         )  # fmt: skip
-        curve = self.loss_curve_ + outcome.loss_curve
-        self._keep(outcome, self._kl_weight, self._seed)
+        curve = known.loss_curve_ + outcome.loss_curve
+        if known is not self:
+            self._adopt(known)
+        self._keep(outcome, known._kl_weight, known._seed)
         self.loss_curve_, self.n_iter_ = curve, len(curve)
         return self
 
-    def _start(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None) -> None:
-        """An untrained network for the first call of `partial_fit`."""
+    def _started(self: Fitted, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None) -> Fitted:
+        """A clone with an untrained network, for the first call of `partial_fit`."""
         if classes is None:
             raise ValueError("classes must be given in the first call of partial_fit: all labels that will occur")
         fresh = clone(self)
@@ -173,14 +184,13 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
             raise ValueError(f"classes must hold at least two classes, got {known.tolist()}")
         _encode(labels, known)
         layout = choose_layout(array.shape[1:], self.kind)
-        self._schedule(layout)  # refuses bad parameters before anything is kept
         scaling = fit_scaling(layout.channels_first(array), getattr(self, "fill", "auto"))
         design = self._design(layout, scaling, len(known))
         seed = self._draw_seed()
-        kl_weight = self._kl_weight_without_search(len(array))
-        self._adopt(fresh)
-        self.classes_, self.layout_, self.scaling_, self.design_ = known, layout, scaling, design
-        self._keep(Outcome(design.build(seed).eval(), [], [], None, 0), kl_weight, seed)
+        kl_weight = KLWeight(self._kl_weight_without_search(len(array)), {})
+        fresh.classes_, fresh.layout_, fresh.scaling_, fresh.design_ = known, layout, scaling, design
+        fresh._keep(Outcome(design.build(seed).eval(), [], [], None, 0), kl_weight, seed)
+        return fresh
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable label of each input, (N,)."""
@@ -228,32 +238,32 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
         """Further examples of the classes and shape that are known already."""
         array, labels = self._check_examples(X, y, reset=False)
         encoded = _encode(labels, self.classes_)
-        weights = self._weights(labels, sample_weight, array)
+        weights = self._weights(encoded, self.classes_, sample_weight, array)
         return self._data(array, encoded, weights, self.layout_, self.scaling_)
 
     def _weights(
-        self, labels: NDArray[Any], sample_weight: ArrayLike | None, array: NDArray[Any]
-    ) -> NDArray[Any] | None:
+        self, encoded: NDArray[Any], classes: NDArray[Any], sample_weight: ArrayLike | None, array: NDArray[Any]
+    ) -> Tensor | None:
+        """(N,), what each example's own weight and its class's come to; None if there are neither."""
         if sample_weight is None and self.class_weight is None:
             return None
         given = _check_sample_weight(sample_weight, array, dtype=np.float64, ensure_non_negative=True)
-        weights = given * compute_sample_weight(self.class_weight, labels)
-        if not weights.sum() > 0:
-            raise ValueError("sample_weight and class_weight must leave some example a weight above zero")
-        # One on average, so that learning rates mean the same with weights and without.
-        return np.asarray(weights / weights.mean())
+        if isinstance(self.class_weight, dict):  # by all classes: a call of partial_fit need not hold each of them
+            per_class = compute_class_weight(self.class_weight, classes=classes, y=classes)[encoded]
+        else:
+            per_class = compute_sample_weight(self.class_weight, classes[encoded])
+        return torch.from_numpy(given * per_class)
 
     @staticmethod
     def _data(
-        array: NDArray[Any], encoded: NDArray[Any], weights: NDArray[Any] | None, layout: Layout, scaling: Scaling
+        array: NDArray[Any], encoded: NDArray[Any], weights: Tensor | None, layout: Layout, scaling: Scaling
     ) -> TrainingData:
         x = scaling.apply(layout.channels_first(array))
-        y = torch.from_numpy(encoded.astype(np.int64))
-        return TrainingData(x, y, None if weights is None else torch.from_numpy(weights.astype(np.float32)))
+        return TrainingData(x, torch.from_numpy(encoded.astype(np.int64)), weights)
 
     def _adopt(self, fresh: ArrayClassifier) -> None:
-        """Take over what scikit-learn notes of the data: only now, so that data refused leave the last fit whole."""
-        for name in ("n_features_in_", "feature_names_in_"):
+        """Take over what is known of the data: only now, so that data refused leave the last fit whole."""
+        for name in ("n_features_in_", "feature_names_in_", "classes_", "layout_", "scaling_", "design_"):
             self.__dict__.pop(name, None)
             if hasattr(fresh, name):
                 setattr(self, name, getattr(fresh, name))
@@ -261,7 +271,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
     def _draw_seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _keep(self, outcome: Outcome, kl_weight: float, seed: int) -> None:
+    def _keep(self, outcome: Outcome, kl_weight: KLWeight, seed: int) -> None:
         self.model_, self._optimiser = outcome.model, outcome.optimiser
         self.loss_curve_, self.validation_curve_ = outcome.loss_curve, outcome.validation_curve
         self.n_iter_ = len(outcome.loss_curve)
@@ -311,3 +321,12 @@ def _encode(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[Any]:
     if len(unknown):
         raise ValueError(f"y must hold the classes of the first call only, got {unknown[:5].tolist()} as well")
     return np.searchsorted(classes, labels)
+
+
+def _one_on_average(weights: Tensor | None) -> Tensor | None:
+    """Weights for a whole fit, so that learning rates mean the same with weights and without."""
+    if weights is None:
+        return None
+    if not weights.sum() > 0:
+        raise ValueError("sample_weight and class_weight must leave some example a weight above zero")
+    return weights / weights.mean()

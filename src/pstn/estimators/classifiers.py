@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from pstn._checks import require_choice, require_finite, require_nonnegative_number, require_positive_int
-from pstn.estimators.base import ArrayClassifier
+from pstn.estimators.base import ArrayClassifier, KLWeight
 from pstn.estimators.design import Design
 from pstn.estimators.fitting import Schedule, TrainingData, search_kl_weight, thumb_kl_weight
 from pstn.estimators.layout import Layout
@@ -70,7 +70,8 @@ class PSTNClassifier(Warping, ArrayClassifier):
 
     Attributes:
         classes_: (K,), the labels.
-        kl_weight_: the w that was used; `kl_weight_losses_` has the validation loss of each that was tried.
+        kl_weight_: the w that was used; `kl_weight_losses_` has the validation loss of each that was tried, and is
+            empty where none was: for a number, and after `partial_fit` alone, which takes the rule of thumb.
         n_iter_: epochs trained; `loss_curve_` has the loss of each, `validation_curve_` that of held-out data.
         n_features_in_: the length of X's second axis; `layout_` says what the axes are.
         scaling_: mean, deviation and fill.
@@ -135,16 +136,14 @@ class PSTNClassifier(Warping, ArrayClassifier):
             require_positive_int("test_samples", self.test_samples), scaling.scaled_fill,
         )  # fmt: skip
 
-    def _find_kl_weight(self, design: Design, data: TrainingData, schedule: Schedule, seed: int) -> float:
-        self.kl_weight_losses_: dict[float, float] = {}
+    def _find_kl_weight(self, design: Design, data: TrainingData, schedule: Schedule, seed: int) -> KLWeight:
         if not isinstance(self.kl_weight, str):
-            return self._kl_weight_without_search(len(data.y))
+            return KLWeight(self._kl_weight_without_search(len(data.y)), {})
         require_choice("kl_weight (unless it is a number)", self.kl_weight, ("auto",))
         losses = search_kl_weight(
             design, data, schedule, seed=seed, valid_fraction=self.validation_fraction, n_jobs=self.n_jobs
         )
-        self.kl_weight_losses_ = losses
-        return min(losses, key=lambda weight: losses[weight])
+        return KLWeight(min(losses, key=lambda weight: losses[weight]), losses)
 
     def _kl_weight_without_search(self, examples: int) -> float:
         if isinstance(self.kl_weight, str):
@@ -156,7 +155,13 @@ class PSTNClassifier(Warping, ArrayClassifier):
     def kl_weight_(self) -> float:
         """The weight w that the fit used."""
         check_is_fitted(self)
-        return self._kl_weight
+        return self._kl_weight.value
+
+    @property
+    def kl_weight_losses_(self) -> dict[float, float]:
+        """The validation loss of each weight that was tried; empty where there was no search."""
+        check_is_fitted(self)
+        return self._kl_weight.losses
 
     def _log_probs(self, x: Tensor) -> Tensor:
         return self._look(x).log_probs
@@ -274,8 +279,8 @@ class STNClassifier(Warping, ArrayClassifier):
             "stn", layout.channels, layout.size, classes, vars(self)["transform"], self.width, fill=scaling.scaled_fill
         )
 
-    def _find_kl_weight(self, design: Design, data: TrainingData, schedule: Schedule, seed: int) -> float:
-        return 0.0
+    def _find_kl_weight(self, design: Design, data: TrainingData, schedule: Schedule, seed: int) -> KLWeight:
+        return KLWeight(0.0, {})
 
     def _kl_weight_without_search(self, examples: int) -> float:
         return 0.0
@@ -345,8 +350,8 @@ class CNNClassifier(ArrayClassifier):
     def _design(self, layout: Layout, scaling: Scaling, classes: int) -> Design:
         return Design("cnn", layout.channels, layout.size, classes, width=self.width)
 
-    def _find_kl_weight(self, design: Design, data: TrainingData, schedule: Schedule, seed: int) -> float:
-        return 0.0
+    def _find_kl_weight(self, design: Design, data: TrainingData, schedule: Schedule, seed: int) -> KLWeight:
+        return KLWeight(0.0, {})
 
     def _kl_weight_without_search(self, examples: int) -> float:
         return 0.0

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from pstn.nn import PSTN, STN, ConvClassifier, ConvLocalizer, SeriesClassifier, SeriesLocalizer, SpatialTransformer
+from pstn.training.build import USUAL_FAMILY
 from pstn.transforms import Transform, make_transform
 
 __all__ = ["Design"]
@@ -76,7 +77,7 @@ class Design:
     def family(self) -> Transform:
         """The family of transformations."""
         ndim = len(self.size)
-        name = {1: "cpab", 2: "similarity"}[ndim] if self.transform in ("auto", None) else self.transform
+        name = USUAL_FAMILY[ndim] if self.transform in ("auto", None) else self.transform
         family = make_transform(name, ndim)
         if family.ndim != ndim:
             kind = "images" if ndim == 2 else "series"

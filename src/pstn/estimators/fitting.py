@@ -47,7 +47,7 @@ class TrainingData(NamedTuple):
     y: Tensor
     """(N,), classes 0..K-1."""
     weights: Tensor | None
-    """(N,), how much each counts, 1 on average; None if all count the same."""
+    """(N,), how much each counts; None if all count the same."""
 
 
 @dataclass(frozen=True)
@@ -132,19 +132,20 @@ def advance(
     step: int,
     optimiser: dict[str, Tensor] | None,
 ) -> Outcome:
-    """Take a trained network one pass over new data further, with the optimiser where it was.
+    """Take a trained network one pass over new data further, each of them once, with the optimiser where it was.
 
     Args:
         model: where it stands; left as it is.
         data: what is new.
-        schedule: batch size and rates; epochs and patience do not matter here.
+        schedule: rates, and the largest batch; epochs and patience do not matter here.
         kl_weight: w.
         seed: of batches and samples.
         step: how many steps the optimiser has taken.
         optimiser: its state, from the last outcome; None for a fresh one.
     """
-    batch = schedule.recipe(len(data.y)).batch_size
-    per_pass = len(data.y) // batch
+    per_pass = math.ceil(len(data.y) / schedule.recipe(len(data.y)).batch_size)
+    batch = math.ceil(len(data.y) / per_pass)
+    data = _filled_up(data, per_pass * batch)
     # Noise and batches are functions of the step, and a pass starts at a multiple of its length.
     passed = -(-step // per_pass)
     members = [schedule.member(seed, kl_weight)]
@@ -154,6 +155,17 @@ def advance(
         population.progress.step, population.progress.epoch = passed * per_pass, passed
         population.fit()
         return _outcome(population)
+
+
+def _filled_up(data: TrainingData, count: int) -> TrainingData:
+    """Data of `count` examples: a population takes whole batches, so the first few come again and count for nothing."""
+    missing = count - len(data.y)
+    if missing == 0:
+        return data
+    weights = torch.ones(len(data.y)) if data.weights is None else data.weights
+    # What is left over of the mean over a batch goes to those that count.
+    weights = torch.cat([weights * (count / len(data.y)), weights.new_zeros(missing)])
+    return TrainingData(torch.cat([data.x, data.x[:missing]]), torch.cat([data.y, data.y[:missing]]), weights)
 
 
 def thumb_kl_weight(examples: int) -> float:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from pstn.files import load_safetensors
+
 __all__ = ["pack_tensors", "unpack_tensors"]
 
 
@@ -16,9 +18,7 @@ def pack_tensors(groups: Mapping[str, Mapping[str, Tensor]]) -> bytes:
         >>> unpack_tensors(pack_tensors({"model": {"weight": torch.ones(2)}}))
         {'model': {'weight': tensor([1., 1.])}}
     """
-    from safetensors.torch import save
-
-    return save(
+    return load_safetensors("sklearn").torch.save(
         {
             f"{group}/{name}": tensor.detach().cpu().contiguous().clone()
             for group, tensors in groups.items()
@@ -29,10 +29,8 @@ def pack_tensors(groups: Mapping[str, Mapping[str, Tensor]]) -> bytes:
 
 def unpack_tensors(packed: bytes) -> dict[str, dict[str, Tensor]]:
     """What `pack_tensors` packed."""
-    from safetensors.torch import load
-
     groups: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in load(packed).items():
+    for name, tensor in load_safetensors("sklearn").torch.load(packed).items():
         group, _, rest = name.partition("/")
         groups.setdefault(group, {})[rest] = tensor
     return groups

@@ -120,6 +120,7 @@ class SpatialTransformer(nn.Module):
         )
         self.probabilistic, self.alpha = probabilistic, require_alpha(alpha)
         self.sampling, self.mode, self.padding_mode, self.hidden = sampling, mode, padding_mode, hidden
+        self.precision = precision
         if isinstance(fill, (int, float)):
             self.fill = float(fill)
         else:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pstn.nn.classifier import PSTN, STN
 from pstn.nn.layer import SpatialTransformer
-from pstn.nn.networks import ConvClassifier, ConvLocalizer, SeriesClassifier, SeriesLocalizer
+from pstn.nn.networks import ConvClassifier, ConvLocalizer, GlobalLocalizer, SeriesClassifier, SeriesLocalizer
 from pstn.nn.wrap import Frozen
 from pstn.transforms import CPAB, Affine, Compose, Crop, Rotation, Similarity, Translation
 
@@ -31,6 +31,8 @@ class Part:
 
     cls: Callable[..., nn.Module]
     fields: Mapping[str, Check]
+    later: frozenset[str] = frozenset()
+    """Arguments that older files do not have: the constructor's default is what they were written with."""
 
 
 def _whole(low: int = 1, high: int = _LARGE) -> Check:
@@ -86,7 +88,8 @@ _FLAG, _SIZE = _choice(True, False), _each(_whole(high=65536), high=3)
 _NDIM, _SCALE, _RATE = _whole(high=3), _choice("linear", "log"), _number(0, 1)
 _WIDTHS, _KERNELS = _each(_whole(high=65536)), _each(_whole(high=4096))
 _TRANSFORMS = ("Rotation", "Translation", "Crop", "Similarity", "Affine", "CPAB", "Compose")
-_LOCALIZERS, _CLASSIFIERS = ("ConvLocalizer", "SeriesLocalizer"), ("ConvClassifier", "SeriesClassifier", "Frozen")
+_LOCALIZERS = ("ConvLocalizer", "SeriesLocalizer", "GlobalLocalizer")
+_CLASSIFIERS = ("ConvClassifier", "SeriesClassifier", "Frozen")
 _MODELS = ("PSTN", "STN", "ConvClassifier", "SeriesClassifier")
 _CONV = {"in_channels": _whole(), "size": _SIZE, "filters": _WIDTHS, "kernel": _whole(high=4096)}
 _SERIES = {"in_channels": _whole(), "filters": _WIDTHS, "kernels": _KERNELS, "dropout": _RATE}
@@ -103,6 +106,7 @@ _PARTS: dict[str, Part] = {
     "Compose": Part(lambda transforms: Compose(transforms), {"transforms": _each(_part(*_TRANSFORMS), 2, 8)}),
     "ConvLocalizer": Part(ConvLocalizer, _CONV),
     "SeriesLocalizer": Part(SeriesLocalizer, _SERIES),
+    "GlobalLocalizer": Part(GlobalLocalizer, {}),
     "ConvClassifier": Part(ConvClassifier, {**_CONV, "classes": _whole(), "hidden": _whole(), "dropout": _RATE}),
     "SeriesClassifier": Part(SeriesClassifier, {**_SERIES, "classes": _whole()}),
     "Frozen": Part(Frozen, {"module": _part("ConvClassifier", "SeriesClassifier")}),
@@ -111,9 +115,11 @@ _PARTS: dict[str, Part] = {
         {
             "transform": _part(*_TRANSFORMS), "localizer": _part(*_LOCALIZERS), "size": _maybe(_SIZE),
             "probabilistic": _FLAG, "alpha": _number(0.25, 1e9), "hidden": _maybe(_whole()),
+            "precision": _choice("per-parameter", "per-input"),
             "localizer_size": _maybe(_SIZE), "sampling": _choice("iid", "antithetic", "sobol"), "fill": _fill,
             "mode": _choice("bilinear", "nearest", "bicubic"), "padding_mode": _choice("zeros", "border", "reflection"),
         },
+        later=frozenset({"precision"}),
     ),
     "PSTN": Part(
         PSTN,
@@ -185,10 +191,11 @@ def _build(place: str, description: Any, kinds: Sequence[str]) -> nn.Module:
         raise ValueError(f"{place} must be one of {', '.join(kinds)}, got {kind!r}")
     part = _PARTS[kind]
     wanted, found = {"type", *part.fields}, set(description)
-    if found != wanted:
-        odd = sorted(map(str, found ^ wanted))[0]
-        raise ValueError(f"{place}.{odd} is {'missing' if odd in wanted else 'unknown'} in a {kind}")
-    values = {name: check(f"{place}.{name}", description[name]) for name, check in part.fields.items()}
+    if odd := (found ^ wanted) - part.later:
+        first = sorted(map(str, odd))[0]
+        raise ValueError(f"{place}.{first} is {'missing' if first in wanted else 'unknown'} in a {kind}")
+    present = {name: check for name, check in part.fields.items() if name in found}
+    values = {name: check(f"{place}.{name}", description[name]) for name, check in present.items()}
     if kind == "CPAB" and len(values["tess"]) == 2 and math.prod(values["tess"]) > 256:
         raise ValueError(f"{place}.tess must have at most 256 cells, got {values['tess']}")
     try:
@@ -207,6 +214,11 @@ def describe_input(description: Mapping[str, Any]) -> tuple[int, int, tuple[int,
     layer = description.get("layer")
     head = description if layer is None else description["classifier"]
     head = head.get("module", head)
-    reader = head if layer is None else layer["localizer"]
-    size = None if layer is not None and layer["localizer_size"] is not None else reader.get("size")
+    if layer is None:
+        reader, size = head, head.get("size")
+    elif layer["localizer"]["type"] == "GlobalLocalizer":  # it reads nothing: what is warped goes to the classifier
+        reader, size = head, head.get("size") if layer["size"] is None else None
+    else:
+        reader = layer["localizer"]
+        size = reader.get("size") if layer["localizer_size"] is None else None
     return head["classes"], reader["in_channels"], None if size is None else tuple(size)

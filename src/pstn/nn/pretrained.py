@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from pstn.files import sha256_of, write_atomically
+from pstn.files import load_safetensors, sha256_of, write_atomically
 from pstn.nn.about import About
 from pstn.nn.card import card_text
 
@@ -62,13 +62,12 @@ class Shareable(nn.Module, ABC):
             >>> sorted(path.name for path in folder.iterdir())
             ['README.md', 'config.json', 'model.safetensors']
         """
-        from safetensors.torch import save_file
-
+        safetensors = load_safetensors("hub")
         description, about = _described(self, about or self.about)
         folder = Path(folder)
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
         with write_atomically(folder / WEIGHTS) as draft:
-            save_file(weights, draft, metadata={"format": "pt"})
+            safetensors.torch.save_file(weights, draft, metadata={"format": "pt"})
             digest = sha256_of(draft)
         parameters = sum(parameter.numel() for parameter in self.parameters())
         config = dict(zip(_KEYS, (_FORMAT, description, about.to_config(), digest), strict=True))
@@ -255,18 +254,17 @@ def _refuse_constant(text: str) -> Any:
 
 def _read_tensors(path: Path, model: nn.Module) -> dict[str, Tensor]:
     """The tensors of a file, once their names and shapes are those of the model; all finite."""
-    from safetensors import SafetensorError, safe_open
-
+    safetensors = load_safetensors("hub")
     expected = model.state_dict()
     try:
-        with safe_open(str(path), framework="pt") as stream:
+        with safetensors.safe_open(str(path), framework="pt") as stream:
             _check_names(path, set(stream.keys()), set(expected))
             for name, tensor in expected.items():
                 shape = tuple(stream.get_slice(name).get_shape())
                 if shape != tuple(tensor.shape):
                     raise ModelFileError(f"{path}: {name} must have shape {tuple(tensor.shape)}, got {shape}")
             tensors = {name: stream.get_tensor(name) for name in expected}
-    except (SafetensorError, OSError) as error:
+    except (safetensors.SafetensorError, OSError) as error:
         raise ModelFileError(f"{path} is not a readable safetensors file: {error}") from error
     for name, tensor in tensors.items():
         if tensor.is_floating_point() != expected[name].is_floating_point():

@@ -42,7 +42,7 @@ class Frozen(nn.Module):
         """What the module returns."""
         return self.module(x)
 
-    def train(self, mode: bool = True) -> "Frozen":  # noqa: UP037
+    def train(self, mode: bool = True) -> Frozen:
         """Set the mode of this wrapper; the module inside stays in evaluation mode."""
         super().train(mode)
         self.module.eval()

@@ -70,6 +70,7 @@ def write_report(
         raise ValueError(
             f"no result files in {results}. `pstn reproduce NAME` makes them; a quick run's are in its folder quick"
         )
+    environment = _templates()  # what is missing is missed before figures are drawn
     sections = [make_section(study, found) for study in studies]
     target = Path(out)
     files = _save_figures(sections, target / "figures", _FORMATS)
@@ -83,7 +84,6 @@ def write_report(
         "notes": _strangers(found, studies),
         "quick": any(section.quick for section in sections),
     }
-    environment = _templates()
     embedded = {path.stem: _data_uri(path) for path in files if path.suffix == ".svg"}
     files.append(_write(target / "report.html", environment.get_template("report.html").render(page, images=embedded)))
     links = {path.stem: f"figures/{path.name}" for path in files if path.suffix == ".png"}

@@ -25,13 +25,13 @@ from pstn.training.settings import TrainSettings
 from pstn.training.sources import Source, choose_subset
 from pstn.transforms import make_transform
 
-__all__ = ["make_about", "make_device", "make_model", "make_population"]
+__all__ = ["USUAL_FAMILY", "make_about", "make_device", "make_model", "make_population"]
 
 # Filters of classifier and localizer, so that the three kinds have about as many parameters each: the paper's choice.
 _FILTERS = {"cnn": ((12, 24), 52, ()), "stn": ((10, 20), 50, (12, 18)), "pstn": ((10, 20), 50, (8, 14))}
 
-# The family of transformations where none is asked for, by the number of spatial axes.
-_USUAL = {1: "cpab", 2: "similarity"}
+USUAL_FAMILY = {1: "cpab", 2: "similarity"}
+"""The family of transformations where none is asked for, by the number of spatial axes."""
 
 
 def make_model(settings: TrainSettings, source: Source, seed: int) -> Shareable:
@@ -60,7 +60,7 @@ def _make(settings: TrainSettings, source: Source) -> Shareable:
     localizer: nn.Module
     localizer = SeriesLocalizer(channels) if len(size) == 1 else ConvLocalizer(channels, size, localizer_filters)
     layer = SpatialTransformer(
-        make_transform(settings.transform or _USUAL[len(size)], len(size)), localizer, size,
+        make_transform(settings.transform or USUAL_FAMILY[len(size)], len(size)), localizer, size,
         probabilistic=settings.model == "pstn", var_init=settings.var_init, fill=source.fill,
     )  # fmt: skip
     if settings.model == "stn":

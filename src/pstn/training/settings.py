@@ -54,8 +54,8 @@ class TrainSettings:
     models: int = _setting(1, "How many models to train together, with seeds SEED, SEED + 1, ...")
     seed: int = _setting(0, "Of the first model: weights, subset, batches, samples, dropout.")
     train_size: int | None = _setting(None, "Training examples of each model, drawn for each; all when not given.")
-    kl_weight: list[float] = _setting([1e-3], "Weight of the KL term; one for all models or one each.")  # noqa: RUF009
-    lr: list[float] = _setting([1e-3], "Learning rate; one for all models or one each.")  # noqa: RUF009
+    kl_weight: list[float] = _setting([1e-3], "Weight of the KL term; one for all models or one each.")
+    lr: list[float] = _setting([1e-3], "Learning rate; one for all models or one each.")
     localizer_lr: float = _setting(0.1, "What the localizer's learning rate is multiplied with.")
     weight_decay: float = _setting(0.0, "Adam's L2 term.")
     epochs: int = _setting(100, "Passes over the data.")
@@ -67,7 +67,7 @@ class TrainSettings:
     lr_step: int | None = _setting(None, "Epochs after which learning rates are multiplied with LR_GAMMA, repeatedly.")
     lr_gamma: float = _setting(0.1, "That factor.")
     clip_norm: float | None = _setting(None, "Largest norm of a model's gradient.")
-    precision: Precision = _setting("float32", "float32, tf32 or bf16.")  # noqa: RUF009
+    precision: Precision = _setting("float32", "float32, tf32 or bf16.")
     augment: Literal["none", "rotation", "placement"] = _setting(
         "none", "Turn images by any angle, or place them, 28 pixels wide, on a canvas of 96: afresh at each access in "
         "training, once for validation and test."

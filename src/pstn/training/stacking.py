@@ -92,14 +92,15 @@ def make_template(model: nn.Module, x: Tensor, samples: int | None, conv: ConvKi
                 "or replace it by nn.Dropout"
             )
     module = _swap(copy.deepcopy(model), conv).to(x.device).train()
-    theta, method = None, "iid"
+    theta: tuple[int, ...] | None = None
+    method: SamplingMethod = "iid"
     if isinstance(module, TransformerClassifier):
         if module.chunk_size is not None:
             raise ValueError("chunk_size must be None to train together; LitPSTN trains one model in chunks of samples")
         if module.layer.probabilistic:
             drawn = module.train_samples if samples is None else samples
             theta, method = (drawn, x.shape[0], module.layer.transform.dim), module.layer.sampling
-    template = Template(module, theta, method, tuple(x.shape[1:]))  # type: ignore[arg-type]
+    template = Template(module, theta, method, tuple(x.shape[1:]))
 
     def record(shape: tuple[int, ...]) -> Tensor:
         template.dropout.append(shape)
@@ -138,7 +139,7 @@ def _swap(module: nn.Module, conv: ConvKind) -> nn.Module:
             passed.training = child.training
             setattr(module, name, passed)
         elif conv != "library" and can_multiply(child, conv):
-            setattr(module, name, MatmulConv(child, conv))  # type: ignore[arg-type]
+            setattr(module, name, MatmulConv(child, conv))  # type: ignore[arg-type]  # can_multiply has looked
         else:
             _swap(child, conv)
     return module

@@ -87,7 +87,7 @@ def _keeper(seen: dict[str, Tensor], name: str) -> Callable[..., None]:
 
 def _as_tensor(out: object) -> Tensor:
     while not isinstance(out, Tensor):
-        out = out[0]  # type: ignore[index]
+        out = out[0]  # type: ignore[index]  # a tuple, or whatever else a module of the user's returns
     # Under torch.func the hook sees a wrapper: what is inside is the value.
     while torch._C._functorch.is_functorch_wrapped_tensor(out):
         out = torch._C._functorch.get_unwrapped(out)
