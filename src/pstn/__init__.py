@@ -47,6 +47,7 @@ from pstn.warp import warp
 
 if TYPE_CHECKING:
     # Not in __all__: a star-import would load them all, and need scikit-learn.
+    from pstn import bench as bench
     from pstn import data as data
     from pstn import estimators as estimators
     from pstn import experiments as experiments
@@ -102,7 +103,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_ROOMS = ("data", "experiments", "export", "predict", "report", "training")
+_ROOMS = ("bench", "data", "experiments", "export", "predict", "report", "training")
 _ESTIMATORS = ("CNNClassifier", "PSTNClassifier", "STNClassifier")
 
 
