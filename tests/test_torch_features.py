@@ -72,6 +72,14 @@ def test_other_dtypes(dtype):
     pstn.elbo_loss(p, batch()[1], kl_weight=1e-3).backward()
 
 
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    """Every test compiles for itself: torch gives up on a function of which it has compiled eight kinds."""
+    yield
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
+
+
 def check_compiled(make, backend):
     model = moved(make()).eval()
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=backend)

@@ -114,6 +114,18 @@ def test_a_trial_that_another_process_took_is_not_made_up_anew(settings, tmp_pat
     assert [values for _, values in taken] == [{"kl_weight": 0.0}, {"kl_weight": 1e-3}]
 
 
+def test_a_trial_that_two_processes_got_is_told_once(tmp_path):
+    from pstn.training.sweep import _claim, _tell
+
+    space, where = {"kl_weight": [0.0]}, str(tmp_path / "journal.log")
+    study = open_study(space, where, "pstn")
+    [(trial, _)] = _claim(study, space, 1)
+    again = optuna.trial.Trial(open_study(space, where, "pstn"), trial._trial_id)
+    _tell(study, [(trial, 1.0)], lambda line: None)
+    _tell(study, [(again, 2.0)], lambda line: None)
+    assert [t.value for t in study.get_trials()] == [1.0]
+
+
 def test_what_was_interrupted_or_killed_is_trained_again(settings, tmp_path, monkeypatch):
     space, where = {"kl_weight": [0.0, 1e-3]}, str(tmp_path / "journal.log")
     with monkeypatch.context() as patch:

@@ -72,13 +72,19 @@ def test_it_is_for_cpus():
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # by torch's compiler itself
 @pytest.mark.parametrize(("tess", "size"), FAMILIES)
 def test_compiled_agrees_with_plain_torch(tess, size):
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
     torch.manual_seed(0)
     plain, compiled = families(tess)
+    counters.clear()
     for batch in (20, 33):
         theta = torch.randn(batch, plain.dim)
         (grid, gradient), (fast, fast_gradient) = (grid_and_gradient(f, theta, size) for f in (plain, compiled))
         assert torch.allclose(fast, grid, atol=1e-5)
         assert torch.allclose(fast_gradient, gradient, rtol=1e-3, atol=1e-4 * gradient.abs().max().item())
+    assert counters["stats"]["unique_graphs"] > 0
+    assert not counters["graph_break"]
     with torch.inference_mode():
         assert torch.allclose(compiled.grid(theta, size), grid, atol=1e-5)
     assert torch.allclose(vmap(lambda t: compiled.grid(t, size))(theta), grid, atol=1e-5)

@@ -235,11 +235,12 @@ def _tell(study: Any, found: Sequence[tuple[Any, float]], say: Callable[[str], N
     from optuna.trial import TrialState
 
     for trial, value in found:
+        # SQLite may hand one trial to two processes that ask at the same time: the first answer counts.
         if math.isfinite(value):
-            study.tell(trial, value)
+            study.tell(trial, value, skip_if_finished=True)
         else:
             trial.set_user_attr("broken", True)  # finished all the same: it is not to be trained again
-            study.tell(trial, state=TrialState.FAIL)
+            study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
         say(f"trial {trial.number}: validation loss {value:.4f} with {json.dumps(trial.params)}")
 
 

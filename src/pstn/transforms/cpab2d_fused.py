@@ -26,7 +26,8 @@ _WORTH_A_CALL = 64
 @cache
 def compiled_step() -> Callable[..., StepResult]:
     """`cpab2d_step.take_step`, compiled on its first call for each kind of visit and dtype."""
-    compiled = torch.compile(_take_step, dynamic=True, fullgraph=True)
+    # Without fullgraph=True a function of which torch has compiled too many kinds runs as it is, instead of raising.
+    compiled = torch.compile(_take_step, dynamic=True)
 
     def step(tables: Tables, visit: Visit, row: Tensor, *state: Tensor) -> StepResult:
         return (compiled if row.shape[0] >= _WORTH_A_CALL else take_step)(tables, visit, row, *state)

@@ -148,7 +148,7 @@ def _line_kernels() -> ModuleType:
 
 @cache
 def _compiled_line() -> Any:
-    return torch.compile(flow1d, dynamic=True, fullgraph=True)
+    return torch.compile(flow1d, dynamic=True)  # as in `cpab2d_fused`
 
 
 def _run_line(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
