@@ -106,12 +106,12 @@ def test_the_planes_operator_is_what_the_compiler_takes_it_for():
     theta, points = draw(transform, 4, 2), torch.rand(5, 2) * 2 - 1
     for own in (points, points.expand(4, 2, 5, 2).contiguous()):
         inputs = (theta, transform._nodal, own, 2, 3, True)
-        moved, matrix, velocities = torch.ops.pstn.cpab_plane(*inputs, True, False)
-        torch.library.opcheck(torch.ops.pstn.cpab_plane, (*inputs, True, False), test_utils=CHECKS)
-        torch.library.opcheck(torch.ops.pstn.cpab_plane, (*inputs, False, False), test_utils=CHECKS)
+        moved, matrix, velocities = torch.ops.pstn.cpab_plane(*inputs, True, "torch")
+        torch.library.opcheck(torch.ops.pstn.cpab_plane, (*inputs, True, "torch"), test_utils=CHECKS)
+        torch.library.opcheck(torch.ops.pstn.cpab_plane, (*inputs, False, "torch"), test_utils=CHECKS)
         pull = (torch.randn_like(moved), matrix, velocities, *inputs[1:])
         for to_points in (True, False):
-            torch.library.opcheck(torch.ops.pstn.cpab_plane_pull, (*pull, to_points, False), test_utils=CHECKS)
+            torch.library.opcheck(torch.ops.pstn.cpab_plane_pull, (*pull, to_points, "torch"), test_utils=CHECKS)
 
 
 @pytest.mark.slow

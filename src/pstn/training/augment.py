@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from torch import Tensor
 
-from pstn.data.makers import Maker
+if TYPE_CHECKING:  # `import pstn` is to load this and not the data
+    from pstn.data.makers import Maker
 
 __all__ = ["Augmentation", "RandomWarp"]
 
