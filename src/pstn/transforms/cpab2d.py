@@ -16,6 +16,7 @@ quadrature on each piece. The backward pass follows the particles again and keep
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -48,7 +49,7 @@ def flow(
 
     Args:
         velocities: (S, K, 2), at the nodes.
-        points: (S, N, 2).
+        points: (S, N, 2), or (1, N, 2) for all thetas.
         nx: cells along x.
         ny: cells along y.
         closed: whether the velocity normal to the boundary is zero.
@@ -58,18 +59,18 @@ def flow(
     Returns:
         (S, N, 2), and d moved / d points (S, N, 4), row by row; empty if not asked for.
     """
-    place = points.reshape(-1, 2).t().contiguous()
-    out = torch.empty_like(place)
+    lead = (len(velocities), points.shape[1])
+    out = points.new_empty(2, math.prod(lead))
     if jacobian:
-        matrix = out.new_tensor([[1.0, 0.0], [0.0, 1.0]])[..., None].repeat(1, 1, place.shape[1])
+        matrix = out.new_tensor([[1.0, 0.0], [0.0, 1.0]])[..., None].repeat(1, 1, out.shape[1])
     else:
-        matrix = out.new_empty(0, place.shape[1])
+        matrix = out.new_empty(0, out.shape[1])
     end = torch.empty_like(matrix)
-    _walk(velocities, place, nx, ny, closed, "grow" if jacobian else "move", matrix, step, ends=(out, end))
-    moved = out.t().contiguous().view(points.shape)
+    _walk(velocities, points, nx, ny, closed, "grow" if jacobian else "move", matrix, step, ends=(out, end))
+    moved = out.t().contiguous().view(*lead, 2)
     if closed:  # a wall: rounding is not to move a particle off it or through it
         moved = torch.where(points.abs() >= 1, points, moved.clamp(-1, 1))
-    matrix = end.flatten(0, 1).t().contiguous().view(*points.shape[:-1], 4) if jacobian else points.new_empty(0)
+    matrix = end.flatten(0, 1).t().contiguous().view(*lead, 4) if jacobian else points.new_empty(0)
     return moved, matrix
 
 
@@ -96,14 +97,14 @@ def pull_back(
         for axis in (0, 1):
             total[axis].index_add_(0, index, shares[axis].view(-1))
 
-    place, adjoint = (tensor.reshape(-1, 2).t().contiguous() for tensor in (points, adjoint))
-    _walk(velocities, place, nx, ny, closed, "adjoin", adjoint, step, collect=collect)
+    adjoint = adjoint.reshape(-1, 2).t().contiguous()
+    _walk(velocities, points, nx, ny, closed, "adjoin", adjoint, step, collect=collect)
     return total.t().reshape(-1, nodes, 2)[:, :-1]
 
 
 def _walk(
     velocities: Tensor,
-    place: Tensor,
+    points: Tensor,
     nx: int,
     ny: int,
     closed: bool,
@@ -114,17 +115,20 @@ def _walk(
     ends: tuple[Tensor, ...] = (),
     collect: Callable[[Tensor, Tensor, Tensor], None] | None = None,
 ) -> None:
-    """Take every particle from its place (2, m) through its pieces.
+    """Take every particle from its point through its pieces.
 
     The place where a particle ends goes to the first tensor of `ends`, if there is one, and what it carries then,
     (..., m), to the second; `collect` gets which thetas and regions gradients for nodes belong to, and these.
     """
-    geometry = regions(nx, ny, closed, place.dtype, place.device)
+    geometry = regions(nx, ny, closed, points.dtype, points.device)
     functions = geometry.functions.permute(2, 1, 0).reshape(9, -1)
     tables = Tables(_fields(velocities, geometry), functions, geometry.across.t().contiguous())
-    who = torch.arange(place.shape[1], device=place.device)
-    row = who // max(1, place.shape[1] // max(1, len(velocities)))
-    region = locate(place[0], place[1], nx, ny)
+    thetas, each = len(velocities), points.shape[1]
+    place = points.expand(thetas, -1, -1).reshape(-1, 2).t().contiguous()
+    # Points that all thetas share are looked up once.
+    region = locate(points[..., 0], points[..., 1], nx, ny).expand(thetas, -1).reshape(-1)
+    who = torch.arange(thetas * each, device=points.device)
+    row = who // max(1, each)
     left = torch.ones_like(place[0])
     for _ in range(MAX_PIECES):
         before = region

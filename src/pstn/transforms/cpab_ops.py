@@ -251,7 +251,6 @@ def _run_plane(
     if way == "triton":
         moved, matrix = _plane_kernels().flow2d_forward(flat, flat_points, nx, ny, closed, jacobian)
     else:
-        flat_points = flat_points.expand(len(flat), -1, -1)
         moved, matrix = cpab2d.flow(flat, flat_points, nx, ny, closed, jacobian, _plane_step(way))
     matrix = matrix.view(*lead, size, 4) if jacobian else matrix
     return moved.view(*lead, size, 2), matrix, velocities.view(*lead, width)
@@ -279,7 +278,6 @@ def _pull_plane(
         )
     else:
         by_point = _adjoint(grad, matrix)
-        flat_points = flat_points.expand(len(flat), -1, -1)
         by_velocity = cpab2d.pull_back(by_point, flat, flat_points, nx, ny, closed, _plane_step(way))
     by_theta = node_velocities(by_velocity.reshape(_groups(nodal), -1, nodal.shape[-2]), nodal.mT)
     by_point = by_point.view(*lead, size, 2) if to_points else by_point.new_empty(0)
