@@ -136,7 +136,8 @@ def _walk(
         if collect is not None and shares is not None:
             collect(row, before, shares)
         going = (left > 0).nonzero()[:, 0]
-        if len(going) < len(who):
+        # Without time left a particle stays: to take a few along is cheaper than to copy all the others.
+        if len(going) < 0.9 * len(who):
             for target, part in zip(ends, (place, carried), strict=False):
                 target.index_copy_(-1, who, part)  # those that go on are written again
             state = (who, row, region, left, place, carried)
