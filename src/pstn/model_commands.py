@@ -20,6 +20,8 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a li
 _Samples = Annotated[int | None, typer.Option(help="S; the model's own when not given.", min=1)]
 _Seed = Annotated[int, typer.Option(help="Of the samples: the same seed gives the same answers.", min=0)]
 
+_MOST_NAMED = 20  # of a table with a wrong column, every row is as bad as the first
+
 
 def predict(
     model: _Model,
@@ -38,8 +40,9 @@ def predict(
 
         pstn predict runs/photos new-photos --out answers.csv
 
-    A box has its corners in pixels of the image as viewers show it, by the mean transformation. Files that cannot be
-    read are named on standard error and left out. Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
+    A box has its corners in pixels of the image as viewers show it, by the mean transformation. Files and rows that
+    cannot be read are named on standard error and left out.
+    Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
     """
     from pstn.data.errors import DataError, DataWarning
     from pstn.nn import from_pretrained
@@ -50,7 +53,8 @@ def predict(
     def refuse(error: DataError) -> None:
         nonlocal refused
         refused += 1
-        typer.echo(f"error: {error}", err=True)
+        if refused <= _MOST_NAMED:
+            typer.echo(f"error: {error}", err=True)
 
     with plain_errors(DataWarning):
         loaded = from_pretrained(model)
@@ -69,7 +73,8 @@ def predict(
     if out is not None:
         typer.echo(f"{answered:,} answers are in {out}", err=True)
     if refused:
-        typer.echo(f"error: {refused:,} input(s) could not be read, {answered:,} were answered", err=True)
+        more = f" ({refused - _MOST_NAMED:,} more than are named here)" if refused > _MOST_NAMED else ""
+        typer.echo(f"error: {refused:,} input(s) could not be read{more}, {answered:,} were answered", err=True)
         raise typer.Exit(MISTAKE)
 
 
