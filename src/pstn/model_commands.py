@@ -130,7 +130,9 @@ def show(
 
 def export(
     model: _Model,
-    format: Annotated[str, typer.Option(help="onnx, or pt2 for a program of torch.export.")] = "onnx",
+    format: Annotated[
+        str | None, typer.Option(help="onnx, or pt2 for a program of torch.export; by the name of --out, or onnx.")
+    ] = None,
     mean: Annotated[bool, typer.Option("--mean", help="Take the mean transformation: no samples, no noise.")] = False,
     samples: Annotated[
         int | None, typer.Option(help="S, with the noise as an input; the model's own when not given.", min=1)
@@ -149,13 +151,11 @@ def export(
     The file takes a batch of any size, and holds the names of the classes and how its input is prepared.
     Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
     """
-    from pstn.export import export_onnx, export_program
+    from pstn.export import advice_on_running, export_onnx, export_program
     from pstn.nn import PSTN, TransformerClassifier, from_pretrained
 
     with plain_errors():
-        writers = {"onnx": export_onnx, "pt2": export_program}
-        if format not in writers:
-            raise ValueError(f"--format must be one of onnx, pt2, got {format!r}")
+        format = _chosen_format(format, out)
         if mean and samples is not None:
             raise ValueError("--mean and --samples exclude each other: the mean transformation has no samples")
         loaded = from_pretrained(model)
@@ -163,13 +163,29 @@ def export(
         target = out or Path(f"model.{format}")
         if target.is_dir():
             raise IsADirectoryError(f"--out must be a file, got the folder {target}")
-        writers[format](loaded, target, samples=chosen)
+        write = export_onnx if format == "onnx" else export_program
+        write(loaded, target, samples=chosen)
     if as_json:
         typer.echo(json.dumps({"written": str(target), "format": format, "samples": chosen}))
     else:
         looks = isinstance(loaded, TransformerClassifier)
         how = ", the mean transformation" if looks else ""
         typer.echo(f"wrote {target}{how if chosen is None else f', {chosen} samples, their noise an input'}")
+    if format == "onnx" and (advice := advice_on_running(loaded)):
+        typer.echo(f"note: {advice}", err=True)
+
+
+def _chosen_format(format: str | None, out: Path | None) -> str:
+    """The format that is asked for, by its name or by that of the file; both have to agree."""
+    formats = ("onnx", "pt2")
+    if format is not None and format not in formats:
+        raise ValueError(f"--format must be one of {', '.join(formats)}, got {format!r}")
+    suffix = "" if out is None else out.suffix.lower().removeprefix(".")
+    if suffix not in formats:
+        return format or "onnx"
+    if format not in (None, suffix):
+        raise ValueError(f"--format {format} and --out {out} contradict each other: give one of them, or .{format}")
+    return suffix
 
 
 def register(app: typer.Typer) -> None:
