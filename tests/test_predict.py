@@ -250,3 +250,35 @@ def test_a_model_saved_before_there_were_policies_loads(folder, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     assert pstn.from_pretrained(tmp_path).about == ABOUT
+
+
+def test_hidden_folders_are_left_out(folder, images, tmp_path):
+    hidden = tmp_path / "a" / ".ipynb_checkpoints"
+    hidden.mkdir(parents=True)
+    for place in (hidden / "0.png", tmp_path / "a" / "0.png"):
+        place.write_bytes((images / "0.png").read_bytes())
+    [answer] = predict_files(pstn.from_pretrained(folder), [tmp_path])
+    assert answer.input == str(tmp_path / "a" / "0.png")
+
+
+def test_a_run_whose_data_are_elsewhere_says_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.csv").write_text("\n".join(f"{'ud'[i % 2]},{i},{i * i},1,2,3,4,5" for i in range(24)))
+    flow("mine.csv", tmp_path / "run", "--model", "cnn")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for model in (tmp_path / "run", tmp_path / "run" / "model-0"):
+        found = run("evaluate", model)
+        assert found.exit_code == 2
+        assert "was trained on 'mine.csv', which is not to be found from this folder" in found.stderr
+        assert f"pstn evaluate {model} DATA" in found.stderr
+        assert run("evaluate", model, tmp_path / "mine.csv").exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["predict", "show"])
+def test_a_file_that_cannot_be_written_is_called_as_the_user_called_it(command, folder, images, tmp_path):
+    (tmp_path / "taken.png").mkdir()
+    done = run(command, folder, images / "0.png", "--out", tmp_path / "taken.png")
+    assert done.exit_code == 2
+    assert f"'{tmp_path / 'taken.png'}'" in done.stderr
+    assert "draft" not in done.stderr

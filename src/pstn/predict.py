@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pstn._checks import require_positive_int
 from pstn.data.errors import DataError, Refuse, raise_it
-from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, read_image
+from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, find_images, read_image
 from pstn.data.rows import Wanted, read_rows
 from pstn.nn import PSTN, About, Prediction, Shareable, TransformerClassifier
 from pstn.nn.modes import evaluating
@@ -168,12 +168,9 @@ def _image_paths(paths: Iterable[str | os.PathLike[str]], refuse: Refuse) -> Ite
             yield path
             continue
         found = False
-        for folder, inner, files in os.walk(path):
-            inner.sort()
-            for file in sorted(files):
-                if Path(file).suffix.lower() in IMAGE_SUFFIXES and not file.startswith("."):
-                    found = True
-                    yield Path(folder) / file
+        for image in find_images(path):
+            found = True
+            yield image
         if not found:
             refuse(DataError(path, f"holds no images ({', '.join(IMAGE_SUFFIXES)})"))
 

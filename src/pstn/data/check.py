@@ -144,7 +144,7 @@ def _describe_npz(path: Path) -> tuple[Status, str]:
             sizes = from_npz(path, kind="image").sizes()
         except DataError:
             raise first from None
-        return "readable", f"examples: {sizes}; to be loaded with kind='image' or kind='series'"
+        return "readable", f"examples: {sizes}; to be loaded with kind='image' or 'series' (--kind)"
 
 
 def _describe_archive(path: Path) -> tuple[Status, str]:

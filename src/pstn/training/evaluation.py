@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from pstn.data.errors import MissingDataError
 from pstn.nn import About, Shareable, from_pretrained
 from pstn.training.population import score_models
 from pstn.training.run import CHECKPOINT, SETTINGS, model_folder
@@ -46,13 +49,28 @@ def evaluate_models(
         raise ValueError(f"{name} does not say what it was trained on: say which data to evaluate it on")
     if run is not None and policy is not None:
         run = run.replace(policy=policy)
-    if run is not None and data in (None, run.data):
-        source = prepare(run)  # as it was trained on, with its change of the test part
-    else:
-        source = _load(data or about.data, about, policy or (run.policy if run else about.policy))
+    with _explaining(name, about.data if data is None else None):
+        if run is not None and data in (None, run.data):
+            source = prepare(run)  # as it was trained on, with its change of the test part
+        else:
+            source = _load(data or about.data, about, policy or (run.policy if run else about.policy))
     x, y = _test_part(data or about.data, source, about)
     seeds = [about.seed if seed is None else seed for about in abouts]
     return score_models(models, x, y, samples=samples, seeds=seeds)
+
+
+@contextmanager
+def _explaining(name: str | Path, remembered: str | None) -> Iterator[None]:
+    """Say why data that a model remembers are not here: their path is kept as it was given, from wherever that was."""
+    try:
+        yield
+    except MissingDataError as error:
+        if remembered is None or str(error.path) != remembered:
+            raise
+        raise ValueError(
+            f"{name} was trained on {remembered!r}, which is not to be found from this folder: say where it is, "
+            f"pstn evaluate {name} DATA"
+        ) from error
 
 
 def _run_settings(folder: Path) -> TrainSettings | None:
