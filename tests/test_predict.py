@@ -282,3 +282,14 @@ def test_a_file_that_cannot_be_written_is_called_as_the_user_called_it(command, 
     assert done.exit_code == 2
     assert f"'{tmp_path / 'taken.png'}'" in done.stderr
     assert "draft" not in done.stderr
+
+
+def test_show_goes_on_past_what_cannot_be_read(folder, images, tmp_path, monkeypatch):
+    (tmp_path / "text.png").write_text("not an image")
+    drawn = {}
+    monkeypatch.setattr("pstn.report.pictures.draw_looks", lambda out, model, x, **rest: drawn.update(rest, x=x))
+    done = run("show", folder, tmp_path / "text.png", images / "0.png", "--out", tmp_path / "looks.png")
+    assert done.exit_code == 2
+    assert "text.png" in done.stderr
+    assert "1 input(s) could not be read, 1 were drawn" in done.stderr
+    assert (len(drawn["x"]), drawn["names"]) == (1, ["0.png"])

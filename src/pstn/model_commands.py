@@ -12,6 +12,7 @@ from typing import Annotated, TextIO
 import typer
 
 from pstn.command_errors import MISTAKE, plain_errors
+from pstn.data.errors import DataError
 
 __all__ = ["export", "predict", "register", "show"]
 
@@ -21,6 +22,25 @@ _Samples = Annotated[int | None, typer.Option(help="S; the model's own when not 
 _Seed = Annotated[int, typer.Option(help="Of the samples: the same seed gives the same answers.", min=0)]
 
 _MOST_NAMED = 20  # of a table with a wrong column, every row is as bad as the first
+
+
+class _Refusals:
+    """Inputs that cannot be read: the first are named on standard error, and all are counted."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, error: DataError) -> None:
+        self.count += 1
+        if self.count <= _MOST_NAMED:
+            typer.echo(f"error: {error}", err=True)
+
+    def stop_if_any(self, rest: str) -> None:
+        """End the command with the exit code of a mistake, after what was done about the rest."""
+        if self.count:
+            more = f" ({self.count - _MOST_NAMED:,} more than are named here)" if self.count > _MOST_NAMED else ""
+            typer.echo(f"error: {self.count:,} input(s) could not be read{more}, {rest}", err=True)
+            raise typer.Exit(MISTAKE)
 
 
 def predict(
@@ -44,17 +64,11 @@ def predict(
     cannot be read are named on standard error and left out.
     Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
     """
-    from pstn.data.errors import DataError, DataWarning
+    from pstn.data.errors import DataWarning
     from pstn.nn import from_pretrained
     from pstn.predict import Answer, predict_files, require_about, write_answers
 
-    refused = answered = 0
-
-    def refuse(error: DataError) -> None:
-        nonlocal refused
-        refused += 1
-        if refused <= _MOST_NAMED:
-            typer.echo(f"error: {error}", err=True)
+    refusals, answered = _Refusals(), 0
 
     with plain_errors(DataWarning):
         loaded = from_pretrained(model)
@@ -63,7 +77,7 @@ def predict(
         def counted() -> Iterator[Answer]:
             nonlocal answered
             for answer in predict_files(
-                loaded, inputs, samples=samples, seed=seed, batch_size=batch_size, refuse=refuse
+                loaded, inputs, samples=samples, seed=seed, batch_size=batch_size, refuse=refusals
             ):
                 answered += 1
                 yield answer
@@ -72,10 +86,7 @@ def predict(
             write_answers(stream, counted(), about, as_json=as_json)
     if out is not None:
         typer.echo(f"{answered:,} answers are in {out}", err=True)
-    if refused:
-        more = f" ({refused - _MOST_NAMED:,} more than are named here)" if refused > _MOST_NAMED else ""
-        typer.echo(f"error: {refused:,} input(s) could not be read{more}, {answered:,} were answered", err=True)
-        raise typer.Exit(MISTAKE)
+    refusals.stop_if_any(f"{answered:,} were answered")
 
 
 @contextmanager
@@ -103,6 +114,7 @@ def show(
 
         pstn show pstn-demo/pstn digit.png --out looks.png
 
+    Files and rows that cannot be read are named on standard error and left out.
     Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
     """
     from itertools import islice
@@ -114,18 +126,23 @@ def show(
     from pstn.predict import read_items, require_about
     from pstn.report.pictures import draw_looks
 
+    refusals = _Refusals()
     with plain_errors(DataWarning):
         loaded = from_pretrained(model)
         about = require_about(loaded)
         if not isinstance(loaded, (PSTN, STN)):
             raise ValueError(f"{model} is a {type(loaded).__name__}, which looks at the whole input: nothing to show")
-        items = list(islice(read_items(inputs, about, batch_size=20), 20))
+        items = list(islice(read_items(inputs, about, batch_size=20, refuse=refusals), 20))
         if not items:
-            raise ValueError("there is nothing to draw: the table holds no series")
+            raise ValueError("there is nothing to draw: no input could be read")
         x = about.prepare(torch.stack([item.x for item in items]))
         source = torch.Generator().manual_seed(seed)
-        draw_looks(out, loaded, x, samples=samples, display=about.undo(x), classes=about.classes, generator=source)
+        names = [Path(item.name).name for item in items]
+        draw_looks(
+            out, loaded, x, samples=samples, display=about.undo(x), classes=about.classes, names=names, generator=source
+        )
     typer.echo(json.dumps({"written": str(out), "inputs": len(items)}) if as_json else f"wrote {out}")
+    refusals.stop_if_any(f"{len(items):,} were drawn")
 
 
 def export(
