@@ -298,6 +298,13 @@ def test_a_bad_row_is_named_and_the_rest_is_answered(series_model, tmp_path):
     assert len(out.read_text().splitlines()) == 89
 
 
+@pytest.mark.parametrize("text", ["t0,t1,t2,t3\n1,2,3,4\n", "class;t0;t1;t2;t3\nup;1;2;3;4\n"])
+def test_a_header_is_no_series(text, series_model, tmp_path):
+    (tmp_path / "series.csv").write_text(text)
+    result = run("predict", series_model, tmp_path / "series.csv", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["input"]) == (0, f"{tmp_path / 'series.csv'}:2")
+
+
 @pytest.mark.parametrize("suffix", ["ts", "arff"])
 def test_a_bad_row_of_any_format_is_named(suffix, series_model, tmp_path):
     rows = {"ts": "1,2,3,4:up", "arff": "1,2,3,4,up"}[suffix]
