@@ -1,25 +1,40 @@
-"""Answer over HTTP with a model that `pstn export` wrote: numpy, onnxruntime and Pillow, no torch.
+"""Answer over HTTP with a model of images that `pstn export` wrote: numpy, onnxruntime and Pillow, no torch.
 
 python serve_onnx.py model.onnx image.png     # one answer
 python serve_onnx.py model.onnx               # serves: curl --data-binary @image.png http://127.0.0.1:8000
 """
 
+import argparse
 import io
 import json
-import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
-from PIL import Image
+from PIL import Image, ImageOps
 
-session = onnxruntime.InferenceSession(sys.argv[1])
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("model", type=Path)
+parser.add_argument("image", nargs="?", default="8000", help="an image, or the port to serve at")
+given = parser.parse_args()
+if not given.model.is_file():
+    parser.error(f"there is no file {given.model}")
+# onnxruntime 1.31 dies in this optimiser of a CPAB transformation of series, before we can say that it is one.
+session = onnxruntime.InferenceSession(given.model, disabled_optimizers=["NchwcTransformer"])
 meta = {name: json.loads(value) for name, value in session.get_modelmeta().custom_metadata_map.items()}
+if len(meta["size"]) != 2:
+    parser.error(f"{given.model} takes series, and this example reads images")
 
 
 def answer(stream: str | io.BytesIO) -> dict[str, str | float]:
     """What the model says of an image."""
-    image = Image.open(stream).convert("L" if meta["channels"] == 1 else "RGB").resize(meta["size"][::-1])
+    image = ImageOps.exif_transpose(Image.open(stream))
+    if image.mode[0] in "IF":
+        raise ValueError("8 bits a channel are expected")
+    if image.has_transparency_data:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "black"), image.convert("RGBA"))
+    image = image.convert("L" if meta["channels"] == 1 else "RGB").resize(meta["size"][::-1])
     x = np.asarray(image, np.float32).reshape(*meta["size"], -1) / 255  # (H, W, C)
     x = (x - np.float32(meta["mean"])) / np.float32(meta["std"])
     feed = {"x": x.transpose(2, 0, 1)[None]}
@@ -42,7 +57,9 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(json.dumps(said).encode())
 
 
-if len(sys.argv) > 2 and not sys.argv[2].isdigit():
-    print(json.dumps(answer(sys.argv[2])))
-else:
-    HTTPServer(("127.0.0.1", int(sys.argv[2]) if len(sys.argv) > 2 else 8000), Handler).serve_forever()
+if given.image.isdigit():
+    HTTPServer(("127.0.0.1", int(given.image)), Handler).serve_forever()
+try:
+    print(json.dumps(answer(given.image)))
+except (OSError, ValueError) as error:
+    parser.error(f"{given.image} cannot be read: {error}")

@@ -63,3 +63,15 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path):
         fail()
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_what_cannot_be_written_is_named_without_the_draft(tmp_path):
+    target = tmp_path / ("n" * 250)  # a name that a file may have, but not with a draft's ending
+    with pytest.raises(OSError, match="n") as caught, write_atomically(target):
+        pass
+    assert caught.value.filename == str(target)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError) as caught, write_atomically(tmp_path / "folder"):
+        pass
+    assert caught.value.filename == str(tmp_path / "folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer.testing import CliRunner
 
 import pstn
 from pstn.export import export_onnx, export_program
@@ -228,7 +229,103 @@ def test_the_example_answers_over_http_and_survives_rubbish(exported, image):
         server.communicate()
 
 
+@pytest.fixture(scope="module")
+def odd_images(tmp_path_factory):
+    """Images that Pillow alone would read otherwise than a person sees them."""
+    folder = tmp_path_factory.mktemp("odd")
+    pixels = np.random.default_rng(1).integers(0, 256, (20, 16, 4), dtype=np.uint8)
+    Image.fromarray(pixels).save(folder / "see-through.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(pixels[..., :3]).save(folder / "turned.png", exif=exif)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["see-through.png", "turned.png"])
+def test_the_example_reads_images_as_predict_does(name, exported, odd_images):
+    from pstn.predict import read_items
+
+    model, path = exported
+    [item] = read_items([odd_images / name], model.about)
+    noise = torch.from_numpy(np.random.default_rng(0).random((SAMPLES, 1, 4), np.float32))
+    wanted = expected(model, model.about.prepare(item.x[None]), noise)
+    said, errors = serve(path, odd_images / name).communicate(timeout=120)
+    assert errors == ""
+    assert json.loads(said)["probability"] == pytest.approx(float(wanted["probabilities"].max()), abs=1e-4)
+
+
+def test_the_example_says_what_is_wrong(exported, image, tmp_path):
+    Image.fromarray(np.zeros((8, 8), np.uint16)).save(tmp_path / "bits16.png")
+    mistakes = {
+        (tmp_path / "none.onnx", image): "there is no file",
+        (exported[1], tmp_path / "none.png"): "none.png cannot be read",
+        (exported[1], tmp_path / "bits16.png"): "8 bits a channel are expected",
+    }
+    for arguments, words in mistakes.items():
+        server = serve(*arguments)
+        _, errors = server.communicate(timeout=120)
+        assert (server.returncode, words in errors, "Traceback" in errors) == (2, True, False), errors
+    usage = serve("--help")
+    assert "python serve_onnx.py model.onnx image.png" in usage.communicate(timeout=120)[0]
+    assert usage.returncode == 0
+
+
+@slow
+def test_the_example_refuses_a_model_of_series(image, tmp_path):
+    server = serve(export_onnx(series_pstn(), tmp_path / "series.onnx"), image)
+    assert "takes series" in server.communicate(timeout=120)[1]
+    assert server.returncode == 2
+
+
 def test_the_example_stays_short():
     lines = EXAMPLE.read_text().split('"""')[2]
     assert "torch" not in lines
-    assert len(re.findall(r"^\s*\S", lines, flags=re.MULTILINE)) < 45
+    assert len(re.findall(r"^\s*\S", lines, flags=re.MULTILINE)) < 60
+
+
+def command(*arguments):
+    from pstn.commands import app
+
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """Which exporter was called, in place of the seconds that it takes."""
+    calls = []
+    monkeypatch.setattr("pstn.export.export_onnx", lambda *_, **__: calls.append("onnx"))
+    monkeypatch.setattr("pstn.export.export_program", lambda *_, **__: calls.append("pt2"))
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ((), "onnx"),
+        (("--out", "m.pt2"), "pt2"),
+        (("--out", "m.ONNX"), "onnx"),
+        (("--out", "m.bin"), "onnx"),
+        (("--out", "m.bin", "--format", "pt2"), "pt2"),
+        (("--out", "m.pt2", "--format", "pt2"), "pt2"),
+    ],
+)
+def test_the_name_of_the_file_says_its_format(options, wanted, written, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = small_pstn().save_pretrained(tmp_path / "model")
+    done = command("export", folder, *options)
+    assert (done.exit_code, written) == (0, [wanted]), done.output
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(("name", "format"), [("m.onnx", "pt2"), ("m.pt2", "onnx")])
+def test_a_name_of_another_format_is_refused(name, format, written, tmp_path):
+    folder = small_pstn().save_pretrained(tmp_path / "model")
+    done = command("export", folder, "--out", tmp_path / name, "--format", format)
+    assert (done.exit_code, written) == (2, [])
+    assert "contradict each other" in done.stderr
+
+
+def test_export_says_how_to_open_what_crashes_onnxruntime(written, tmp_path):
+    folder = series_pstn().save_pretrained(tmp_path / "model")
+    assert "NchwcTransformer" in command("export", folder, "--out", tmp_path / "m.onnx").stderr
+    assert "NchwcTransformer" not in command("export", folder, "--out", tmp_path / "m.pt2").stderr

@@ -199,3 +199,97 @@ def test_train_means_one_thing_for_a_name_a_folder_and_a_file(tmp_path, images):
     assert with_labels == without
     assert run("evaluate", tmp_path / "folder", "--json").exit_code == 0
     assert run("show", tmp_path / "file", unlabelled, "--out", tmp_path / "s.png").exit_code == 0
+
+
+@pytest.fixture(scope="module")
+def resampling(tmp_path_factory):
+    torch.manual_seed(0)
+    about = About(("1", "2"), 1, (5,), policy="resample")
+    return pstn.nn.SeriesClassifier(1, 2, (4,), (3,)).save_pretrained(tmp_path_factory.mktemp("series"), about=about)
+
+
+def probabilities(model, path, text):
+    path.write_text(text)
+    return [answer.probabilities for answer in predict_files(model, [path])]
+
+
+def test_a_model_reads_series_by_the_policy_of_its_training(resampling, tmp_path):
+    """Gaps and lengths by hand: interpolated between neighbours, and read at five points from end to end."""
+    model = pstn.from_pretrained(resampling)
+    whole = probabilities(model, tmp_path / "whole.csv", "0,1,2,3,4\n0,1,2,3,4\n0,1,2,3,4\n0,1,2,3,4\n")
+    assert probabilities(model, tmp_path / "gaps.csv", "0,?,2,,4\n0,2,4\n0,4\n0,.5,1,1.5,2,2.5,3,3.5,4\n") == whole
+
+
+def test_a_label_is_told_from_a_value_where_lengths_differ(resampling, tmp_path):
+    model = pstn.from_pretrained(resampling)
+    [wanted] = probabilities(model, tmp_path / "whole.csv", "0,1,2,3,4\n")
+    for text in ("up,0,2,4\nup,0,4\n", "1,0,2,4\n2,0,4\n", "?,0,2,4\n2,0,4\n", "7,0,1,2,3,4\n7,0,1,2,3,4\n"):
+        assert probabilities(model, tmp_path / "labelled.csv", text) == [wanted, wanted], text
+    [ones] = probabilities(model, tmp_path / "ones.csv", "1,1,1,1,1\n")  # as long as the model takes: all of it values
+    assert probabilities(model, tmp_path / "twos.csv", "0.5,1.5\n1,1\n")[1] == pytest.approx(ones)
+
+
+def test_a_run_keeps_its_policy_for_predict_and_evaluate(tmp_path):
+    generator = np.random.default_rng(0)
+    lengths = [20 + i % 5 for i in range(24)]
+    rows = [",".join([("up", "down")[i % 2], *map(str, generator.normal(size=n))]) for i, n in enumerate(lengths)]
+    (tmp_path / "series.csv").write_text("\n".join(rows))
+    flow(tmp_path / "series.csv", tmp_path / "run", "--policy", "resample", "--model", "cnn")
+    shorter = "\n".join(row.rsplit(",", 7)[0] for row in rows)
+    (tmp_path / "shorter.csv").write_text(shorter)
+    done = run("predict", tmp_path / "run", tmp_path / "shorter.csv", "--json")
+    assert (done.exit_code, len(done.stdout.splitlines())) == (0, 24), done.output
+    for model in (tmp_path / "run", tmp_path / "run" / "model-0"):
+        found = run("evaluate", model, tmp_path / "shorter.csv")
+        assert found.exit_code == 0, found.output
+
+
+def test_a_model_saved_before_there_were_policies_loads(folder, tmp_path):
+    config = json.loads((folder / "config.json").read_text())
+    del config["about"]["policy"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    assert pstn.from_pretrained(tmp_path).about == ABOUT
+
+
+def test_hidden_folders_are_left_out(folder, images, tmp_path):
+    hidden = tmp_path / "a" / ".ipynb_checkpoints"
+    hidden.mkdir(parents=True)
+    for place in (hidden / "0.png", tmp_path / "a" / "0.png"):
+        place.write_bytes((images / "0.png").read_bytes())
+    [answer] = predict_files(pstn.from_pretrained(folder), [tmp_path])
+    assert answer.input == str(tmp_path / "a" / "0.png")
+
+
+def test_a_run_whose_data_are_elsewhere_says_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.csv").write_text("\n".join(f"{'ud'[i % 2]},{i},{i * i},1,2,3,4,5" for i in range(24)))
+    flow("mine.csv", tmp_path / "run", "--model", "cnn")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for model in (tmp_path / "run", tmp_path / "run" / "model-0"):
+        found = run("evaluate", model)
+        assert found.exit_code == 2
+        assert "was trained on 'mine.csv', which is not to be found from this folder" in found.stderr
+        assert f"pstn evaluate {model} DATA" in found.stderr
+        assert run("evaluate", model, tmp_path / "mine.csv").exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["predict", "show"])
+def test_a_file_that_cannot_be_written_is_called_as_the_user_called_it(command, folder, images, tmp_path):
+    (tmp_path / "taken.png").mkdir()
+    done = run(command, folder, images / "0.png", "--out", tmp_path / "taken.png")
+    assert done.exit_code == 2
+    assert f"'{tmp_path / 'taken.png'}'" in done.stderr
+    assert "draft" not in done.stderr
+
+
+def test_show_goes_on_past_what_cannot_be_read(folder, images, tmp_path, monkeypatch):
+    (tmp_path / "text.png").write_text("not an image")
+    drawn = {}
+    monkeypatch.setattr("pstn.report.pictures.draw_looks", lambda out, model, x, **rest: drawn.update(rest, x=x))
+    done = run("show", folder, tmp_path / "text.png", images / "0.png", "--out", tmp_path / "looks.png")
+    assert done.exit_code == 2
+    assert "text.png" in done.stderr
+    assert "1 input(s) could not be read, 1 were drawn" in done.stderr
+    assert (len(drawn["x"]), drawn["names"]) == (1, ["0.png"])

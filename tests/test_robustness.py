@@ -285,6 +285,45 @@ def test_series_that_cannot_be_predicted(text, words, series_model, tmp_path):
     refused(run("predict", series_model, tmp_path / "series.csv"), "series.csv", *words)
 
 
+def test_a_bad_row_is_named_and_the_rest_is_answered(series_model, tmp_path):
+    rows = ["1,2,3,4"] * 90
+    rows[6] = "1,two,3,4"
+    rows[8] = "1,2,3"
+    (tmp_path / "series.csv").write_text("\n".join(rows))
+    out = tmp_path / "answers.csv"
+    result = run("predict", series_model, tmp_path / "series.csv", "--out", out)
+    refused(
+        result, "line 7, column 2: 'two' is not a number", "line 9", "2 input(s) could not be read, 88 were answered"
+    )
+    assert len(out.read_text().splitlines()) == 89
+
+
+@pytest.mark.parametrize("text", ["t0,t1,t2,t3\n1,2,3,4\n", "class;t0;t1;t2;t3\nup;1;2;3;4\n"])
+def test_a_header_is_no_series(text, series_model, tmp_path):
+    (tmp_path / "series.csv").write_text(text)
+    result = run("predict", series_model, tmp_path / "series.csv", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["input"]) == (0, f"{tmp_path / 'series.csv'}:2")
+
+
+@pytest.mark.parametrize("suffix", ["ts", "arff"])
+def test_a_bad_row_of_any_format_is_named(suffix, series_model, tmp_path):
+    rows = {"ts": "1,2,3,4:up", "arff": "1,2,3,4,up"}[suffix]
+    head = {
+        "ts": "@classLabel true up down\n@data\n",
+        "arff": "".join(f"@attribute t{i} numeric\n" for i in range(4)) + "@attribute c {up,down}\n@data\n",
+    }[suffix]
+    (tmp_path / f"new.{suffix}").write_text(head + "\n".join([rows, rows.replace("2", "x"), rows]))
+    result = run("predict", series_model, tmp_path / f"new.{suffix}", "--json")
+    refused(result, "'x' is not a number", "1 input(s) could not be read, 2 were answered")
+    assert len(result.stdout.splitlines()) == 2
+
+
+def test_rows_that_are_all_bad_do_not_fill_the_screen(series_model, tmp_path):
+    (tmp_path / "series.csv").write_text("1,2,3\n" * 500)
+    result = refused(run("predict", series_model, tmp_path / "series.csv"), "500 input(s)", "480 more")
+    assert len(result.stderr.splitlines()) < 25
+
+
 def test_the_wrong_kind_of_input(model, series_model, digit, tmp_path):
     refused(run("predict", series_model, digit), "is not a table of series")
     (tmp_path / "series.csv").write_text("1,2,3,4\n")

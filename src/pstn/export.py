@@ -22,9 +22,10 @@ from pstn._checks import require_positive_int
 from pstn.files import write_atomically
 from pstn.nn import PSTN, Shareable, TransformerClassifier
 from pstn.nn.modes import evaluating
+from pstn.transforms import CPAB
 from pstn.uncertainty import entropy
 
-__all__ = ["export_onnx", "export_program"]
+__all__ = ["advice_on_running", "export_onnx", "export_program"]
 
 # What the exporters warn of, that is neither the user's doing nor for the user to change.
 _REMARKS = (
@@ -125,6 +126,23 @@ def export_program(model: Shareable, path: str | Path, *, samples: int | None = 
         with write_atomically(path) as draft, draft.open("wb") as stream:
             torch.export.save(program, stream, extra_files={"about.json": json.dumps(plan.metadata)})
     return Path(path)
+
+
+def advice_on_running(model: Shareable) -> str:
+    """What whoever opens a model's ONNX file in onnxruntime has to know; empty where there is nothing.
+
+    Example:
+        >>> advice_on_running(pstn.nn.mnist_pstn())
+        ''
+    """
+    if not isinstance(model, TransformerClassifier) or model.layer.transform.ndim != 1:
+        return ""
+    if not any(isinstance(part, CPAB) for part in model.layer.transform.modules()):
+        return ""
+    return (
+        "onnxruntime 1.31 crashes while it optimises a CPAB transformation of series: open the file with "
+        'InferenceSession(path, disabled_optimizers=["NchwcTransformer"])'
+    )
 
 
 @contextmanager

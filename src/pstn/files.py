@@ -42,6 +42,9 @@ def write_atomically(path: str | Path) -> Iterator[Path]:
     Yields:
         The draft's path. It is removed if the block raises.
 
+    Raises:
+        OSError: it cannot be written; the error names `path`, as nobody but this function knows of a draft.
+
     Example:
         >>> import tempfile
         >>> target = Path(tempfile.mkdtemp()) / "folder" / "note.txt"
@@ -52,7 +55,10 @@ def write_atomically(path: str | Path) -> Iterator[Path]:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".draft")
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".draft")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(target)) from error
     os.close(handle)
     draft = Path(name)
     try:
@@ -62,6 +68,10 @@ def write_atomically(path: str | Path) -> Iterator[Path]:
         # mkstemp makes private files; a result is as readable as anything else its owner writes.
         draft.chmod(0o666 & ~_umask())
         draft.replace(target)
+    except OSError as error:
+        if str(error.filename) != name:
+            raise
+        raise OSError(error.errno, error.strerror, str(target)) from error
     finally:
         draft.unlink(missing_ok=True)
 

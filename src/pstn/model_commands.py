@@ -12,6 +12,7 @@ from typing import Annotated, TextIO
 import typer
 
 from pstn.command_errors import MISTAKE, plain_errors
+from pstn.data.errors import DataError
 
 __all__ = ["export", "predict", "register", "show"]
 
@@ -19,6 +20,27 @@ _Model = Annotated[str, typer.Argument(help="Folder of a model or of a run with 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line, instead of a table.")]
 _Samples = Annotated[int | None, typer.Option(help="S; the model's own when not given.", min=1)]
 _Seed = Annotated[int, typer.Option(help="Of the samples: the same seed gives the same answers.", min=0)]
+
+_MOST_NAMED = 20  # of a table with a wrong column, every row is as bad as the first
+
+
+class _Refusals:
+    """Inputs that cannot be read: the first are named on standard error, and all are counted."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, error: DataError) -> None:
+        self.count += 1
+        if self.count <= _MOST_NAMED:
+            typer.echo(f"error: {error}", err=True)
+
+    def stop_if_any(self, rest: str) -> None:
+        """End the command with the exit code of a mistake, after what was done about the rest."""
+        if self.count:
+            more = f" ({self.count - _MOST_NAMED:,} more than are named here)" if self.count > _MOST_NAMED else ""
+            typer.echo(f"error: {self.count:,} input(s) could not be read{more}, {rest}", err=True)
+            raise typer.Exit(MISTAKE)
 
 
 def predict(
@@ -38,19 +60,15 @@ def predict(
 
         pstn predict runs/photos new-photos --out answers.csv
 
-    A box has its corners in pixels of the image as viewers show it, by the mean transformation. Files that cannot be
-    read are named on standard error and left out. Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
+    A box has its corners in pixels of the image as viewers show it, by the mean transformation. Files and rows that
+    cannot be read are named on standard error and left out.
+    Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
     """
-    from pstn.data.errors import DataError, DataWarning
+    from pstn.data.errors import DataWarning
     from pstn.nn import from_pretrained
     from pstn.predict import Answer, predict_files, require_about, write_answers
 
-    refused = answered = 0
-
-    def refuse(error: DataError) -> None:
-        nonlocal refused
-        refused += 1
-        typer.echo(f"error: {error}", err=True)
+    refusals, answered = _Refusals(), 0
 
     with plain_errors(DataWarning):
         loaded = from_pretrained(model)
@@ -59,7 +77,7 @@ def predict(
         def counted() -> Iterator[Answer]:
             nonlocal answered
             for answer in predict_files(
-                loaded, inputs, samples=samples, seed=seed, batch_size=batch_size, refuse=refuse
+                loaded, inputs, samples=samples, seed=seed, batch_size=batch_size, refuse=refusals
             ):
                 answered += 1
                 yield answer
@@ -68,9 +86,7 @@ def predict(
             write_answers(stream, counted(), about, as_json=as_json)
     if out is not None:
         typer.echo(f"{answered:,} answers are in {out}", err=True)
-    if refused:
-        typer.echo(f"error: {refused:,} input(s) could not be read, {answered:,} were answered", err=True)
-        raise typer.Exit(MISTAKE)
+    refusals.stop_if_any(f"{answered:,} were answered")
 
 
 @contextmanager
@@ -98,6 +114,7 @@ def show(
 
         pstn show pstn-demo/pstn digit.png --out looks.png
 
+    Files and rows that cannot be read are named on standard error and left out.
     Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
     """
     from itertools import islice
@@ -109,23 +126,30 @@ def show(
     from pstn.predict import read_items, require_about
     from pstn.report.pictures import draw_looks
 
+    refusals = _Refusals()
     with plain_errors(DataWarning):
         loaded = from_pretrained(model)
         about = require_about(loaded)
         if not isinstance(loaded, (PSTN, STN)):
             raise ValueError(f"{model} is a {type(loaded).__name__}, which looks at the whole input: nothing to show")
-        items = list(islice(read_items(inputs, about, batch_size=20), 20))
+        items = list(islice(read_items(inputs, about, batch_size=20, refuse=refusals), 20))
         if not items:
-            raise ValueError("there is nothing to draw: the table holds no series")
+            raise ValueError("there is nothing to draw: no input could be read")
         x = about.prepare(torch.stack([item.x for item in items]))
         source = torch.Generator().manual_seed(seed)
-        draw_looks(out, loaded, x, samples=samples, display=about.undo(x), classes=about.classes, generator=source)
+        names = [Path(item.name).name for item in items]
+        draw_looks(
+            out, loaded, x, samples=samples, display=about.undo(x), classes=about.classes, names=names, generator=source
+        )
     typer.echo(json.dumps({"written": str(out), "inputs": len(items)}) if as_json else f"wrote {out}")
+    refusals.stop_if_any(f"{len(items):,} were drawn")
 
 
 def export(
     model: _Model,
-    format: Annotated[str, typer.Option(help="onnx, or pt2 for a program of torch.export.")] = "onnx",
+    format: Annotated[
+        str | None, typer.Option(help="onnx, or pt2 for a program of torch.export; by the name of --out, or onnx.")
+    ] = None,
     mean: Annotated[bool, typer.Option("--mean", help="Take the mean transformation: no samples, no noise.")] = False,
     samples: Annotated[
         int | None, typer.Option(help="S, with the noise as an input; the model's own when not given.", min=1)
@@ -144,13 +168,11 @@ def export(
     The file takes a batch of any size, and holds the names of the classes and how its input is prepared.
     Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
     """
-    from pstn.export import export_onnx, export_program
+    from pstn.export import advice_on_running, export_onnx, export_program
     from pstn.nn import PSTN, TransformerClassifier, from_pretrained
 
     with plain_errors():
-        writers = {"onnx": export_onnx, "pt2": export_program}
-        if format not in writers:
-            raise ValueError(f"--format must be one of onnx, pt2, got {format!r}")
+        format = _chosen_format(format, out)
         if mean and samples is not None:
             raise ValueError("--mean and --samples exclude each other: the mean transformation has no samples")
         loaded = from_pretrained(model)
@@ -158,13 +180,29 @@ def export(
         target = out or Path(f"model.{format}")
         if target.is_dir():
             raise IsADirectoryError(f"--out must be a file, got the folder {target}")
-        writers[format](loaded, target, samples=chosen)
+        write = export_onnx if format == "onnx" else export_program
+        write(loaded, target, samples=chosen)
     if as_json:
         typer.echo(json.dumps({"written": str(target), "format": format, "samples": chosen}))
     else:
         looks = isinstance(loaded, TransformerClassifier)
         how = ", the mean transformation" if looks else ""
         typer.echo(f"wrote {target}{how if chosen is None else f', {chosen} samples, their noise an input'}")
+    if format == "onnx" and (advice := advice_on_running(loaded)):
+        typer.echo(f"note: {advice}", err=True)
+
+
+def _chosen_format(format: str | None, out: Path | None) -> str:
+    """The format that is asked for, by its name or by that of the file; both have to agree."""
+    formats = ("onnx", "pt2")
+    if format is not None and format not in formats:
+        raise ValueError(f"--format must be one of {', '.join(formats)}, got {format!r}")
+    suffix = "" if out is None else out.suffix.lower().removeprefix(".")
+    if suffix not in formats:
+        return format or "onnx"
+    if format not in (None, suffix):
+        raise ValueError(f"--format {format} and --out {out} contradict each other: give one of them, or .{format}")
+    return suffix
 
 
 def register(app: typer.Typer) -> None:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO, TypeVar
+from typing import NamedTuple, TextIO, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from pstn._checks import require_positive_int
-from pstn.data.errors import DataError
-from pstn.data.files import read_lines
-from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, read_image
-from pstn.data.series import parse_numbers
-from pstn.data.series_files import read_series, series_format, split_cells
+from pstn.data.errors import DataError, Refuse, raise_it
+from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, find_images, read_image
+from pstn.data.rows import Wanted, read_rows
 from pstn.nn import PSTN, About, Prediction, Shareable, TransformerClassifier
 from pstn.nn.modes import evaluating
 from pstn.noise import draw_noise
@@ -28,7 +25,6 @@ from pstn.uncertainty import entropy
 
 __all__ = ["Answer", "Item", "ask", "predict_files", "read_items", "require_about", "write_answers"]
 
-_MOST_TEXT = 1 << 32
 T = TypeVar("T")
 
 
@@ -76,7 +72,7 @@ def predict_files(
     samples: int | None = None,
     seed: int = 0,
     batch_size: int = 64,
-    refuse: Callable[[DataError], None] | None = None,
+    refuse: Refuse = raise_it,
 ) -> Iterator[Answer]:
     """Classify image files, all images in folders, or the series in tables, one batch after another.
 
@@ -86,7 +82,8 @@ def predict_files(
         samples: S; the model's own `test_samples` when not given.
         seed: of the samples. Every input has the same noise, so that its answer does not depend on its neighbours.
         batch_size: how many inputs are in memory at a time.
-        refuse: told of each file that cannot be read, which is then left out; when not given, the first one raises.
+        refuse: told of each image, series or file that cannot be read, which is then left out; when not given, the
+            first one raises.
 
     Example:
         >>> import tempfile
@@ -150,18 +147,13 @@ def read_items(
     about: About,
     *,
     batch_size: int = 64,
-    refuse: Callable[[DataError], None] | None = None,
+    refuse: Refuse = raise_it,
 ) -> Iterator[Item]:
     """The inputs in files and folders, as a model takes them; the arguments are those of `predict_files`."""
-
-    def stop(error: DataError) -> None:
-        raise error
-
-    refuse = refuse or stop
     if about.ndim == 1:
         for path in paths:
             try:
-                yield from _series(Path(path), about)
+                yield from _series(Path(path), about, refuse)
             except DataError as error:
                 refuse(error)
         return
@@ -169,24 +161,21 @@ def read_items(
         yield from _images(batch, about, refuse)
 
 
-def _image_paths(paths: Iterable[str | os.PathLike[str]], refuse: Callable[[DataError], None]) -> Iterator[Path]:
+def _image_paths(paths: Iterable[str | os.PathLike[str]], refuse: Refuse) -> Iterator[Path]:
     for name in paths:
         path = Path(name)
         if not path.is_dir():
             yield path
             continue
         found = False
-        for folder, inner, files in os.walk(path):
-            inner.sort()
-            for file in sorted(files):
-                if Path(file).suffix.lower() in IMAGE_SUFFIXES and not file.startswith("."):
-                    found = True
-                    yield Path(folder) / file
+        for image in find_images(path):
+            found = True
+            yield image
         if not found:
             refuse(DataError(path, f"holds no images ({', '.join(IMAGE_SUFFIXES)})"))
 
 
-def _images(paths: Sequence[Path], about: About, refuse: Callable[[DataError], None]) -> Iterator[Item]:
+def _images(paths: Sequence[Path], about: About, refuse: Refuse) -> Iterator[Item]:
     assert about.size is not None
     size = (about.size[0], about.size[1])
     read: list[Item | DataError | None] = [None] * len(paths)
@@ -206,38 +195,12 @@ def _images(paths: Sequence[Path], about: About, refuse: Callable[[DataError], N
             refuse(item)
 
 
-def _series(path: Path, about: About) -> Iterator[Item]:
-    """The rows of a table: values, with or without a label before them, which the length tells."""
+def _series(path: Path, about: About, refuse: Refuse) -> Iterator[Item]:
     assert about.size is not None
     length = about.size[0]
-    if path.is_dir() or series_format(path) is None:
-        raise DataError(path, "is not a table of series (.tsv, .csv, .txt, .ts, .arff), which this model takes")
-    if series_format(path) in (".ts", ".arff"):
-        labelled = read_series(path)
-        rows: Iterable[tuple[int, Any]] = zip(labelled.lines, labelled.values, strict=True)
-    else:
-        rows = _rows(path, length)
-    for line, values in rows:
-        place = f"line {line}"
-        if values.shape != (about.channels, length):
-            wanted = f"{about.channels} channel(s) of {length} values"
-            raise DataError(path, f"{wanted} are expected, got {values.shape[0]} of {values.shape[1]}", place=place)
-        if np.isnan(values).any():
-            missing = int(np.isnan(values).sum())
-            raise DataError(path, f"{missing} value(s) are missing (NaN): fill them in first", place=place)
-        yield Item(f"{_printable(path)}:{line}", torch.from_numpy(values).float(), (length,))
-
-
-def _rows(path: Path, length: int) -> Iterator[tuple[int, Any]]:
-    for number, line in read_lines(path, limit=_MOST_TEXT):
-        if not line.strip():
-            continue
-        cells = split_cells(line)
-        if len(cells) not in (length, length + 1):
-            problem = f"{length} values are expected, with or without a label before them, got {len(cells)} cells"
-            raise DataError(path, problem, place=f"line {number}")
-        first = len(cells) - length
-        yield number, np.atleast_2d(parse_numbers(cells[first:], path, number, first=first + 1))
+    wanted = Wanted(about.channels, length, about.classes, about.policy)
+    for line, x in read_rows(path, wanted, refuse):
+        yield Item(f"{_printable(path)}:{line}", x, (length,))
 
 
 def _printable(path: Path) -> str:

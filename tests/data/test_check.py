@@ -7,6 +7,7 @@ import tarfile
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from data_files import needs_real, save_image, write_mtsd
@@ -185,3 +186,20 @@ def test_a_huge_number_is_a_finding(mtsd):
     annotations["alone"]["width"] = 10**400
     write_mtsd(root, annotations, splits)
     assert found(root)["mtsd"][0] == "damaged"
+
+
+def test_tables_among_other_files_are_read_and_notes_are_said_to_be_skipped(tmp_path):
+    (tmp_path / "mine.csv").write_text("class,t0,t1\nup,1,2\ndown,3,4\n")
+    (tmp_path / "readme.txt").write_text("These are my series.\nI measured them.\n")
+    notes = found(tmp_path)
+    assert notes["mine.csv"] == ("readable", "2 series of 1 channel(s), length 2, 2 classes")
+    assert notes["readme.txt"][0] == "skipped"
+    assert CliRunner().invoke(app, ["check", str(tmp_path)]).exit_code == 0
+    (tmp_path / "mine.csv").unlink()
+    assert CliRunner().invoke(app, ["check", str(tmp_path)]).exit_code == 2
+
+
+def test_an_image_that_training_refuses_is_not_called_readable(tmp_path):
+    Image.fromarray(np.zeros((8, 8), np.float32)).save(tmp_path / "floats.tif")
+    status, note = found(tmp_path)["floats.tif"]
+    assert (status, "32 bits a pixel" in note) == ("damaged", True)

@@ -278,3 +278,9 @@ def test_pictures_without_classes_are_not_classes(tmp_path):
         save_image(tmp_path / name / "1.png", 8, 8)
     with pytest.raises(DataError, match="one per class is expected"):
         from_folder(tmp_path)
+
+
+def test_hidden_folders_within_a_class_are_left_out(tmp_path):
+    for place in ("a/1.png", "a/.ipynb_checkpoints/1.png", "a/inner/2.png", "b/1.png"):
+        save_image(tmp_path / place, 8, 8)
+    assert from_folder(tmp_path, test=0.0).train.counts().tolist() == [2, 1]

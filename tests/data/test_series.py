@@ -183,9 +183,9 @@ def test_one_long_cell_does_not_widen_all_others(tmp_path):
 
 def test_lines_are_read_one_by_one(tmp_path):
     """What is wrong on the first line is told before the rest is read, which would fail here."""
-    path = write(tmp_path / "Toy.tsv.gz", "a\tx\n" + "".join(f"a\t{i / 7}\n" for i in range(20_000)))
+    path = write(tmp_path / "Toy.tsv.gz", "a\t1\tx\n" + "".join(f"a\t{i / 7}\n" for i in range(20_000)))
     path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(DataError, match="line 1, column 2: 'x' is not a number"):
+    with pytest.raises(DataError, match="line 1, column 3: 'x' is not a number"):
         read_series(path)
 
 
@@ -285,3 +285,28 @@ def test_no_value_at_all():
 def test_channels_must_agree():
     with pytest.raises(DataError, match="line 2: has 2 channels, others have 1"):
         stack_series([raw([1, 2], [[1, 2], [3, 4]])])
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_a_header_is_passed_over(separator, tmp_path):
+    rows = [["class", "t0", "t1"], ["up", "1", "2"], ["down", "3", "4"]]
+    series = read_series(write(tmp_path / "mine.csv", "\n".join(separator.join(row) for row in rows)))
+    assert (series.labels, series.lines) == (("up", "down"), (2, 3))
+    assert series.values[1].tolist() == [[3.0, 4.0]]
+
+
+def test_what_is_no_header_is_named(tmp_path):
+    with pytest.raises(DataError, match="line 1, column 3: 'two' is not a number"):
+        read_series(write(tmp_path / "mine.csv", "up,1,two,3\nup,1,2,3\n"))
+    with pytest.raises(DataError, match="line 1, column 2: 'one' is not a number"):
+        read_series(write(tmp_path / "mine.csv", "up,one,two\n"))
+
+
+def test_labels_in_the_last_column_and_decimal_commas_are_told_what_to_do(tmp_path):
+    with pytest.raises(
+        DataError, match="line 1, column 4: 'up' is not a number; if it is a label, move the last column"
+    ):
+        read_series(write(tmp_path / "mine.csv", "1,2,3,up\n4,5,6,down\n"))
+    with pytest.raises(DataError, match="line 1, column 2: '1,5' is not a number: decimals have a point"):
+        read_series(write(tmp_path / "mine.csv", "up;1,5;2\n"))
+    assert read_series(write(tmp_path / "mine.csv", "a;b,1,2\n")).labels == ("a;b",)

@@ -367,7 +367,10 @@ def test_push_and_pull_by_the_hubs_client(monkeypatch, tmp_path):
     api = real.HfApi
     inspect.signature(api.create_repo).bind(None, "me/digits", private=None, exist_ok=True)
     inspect.signature(api.upload_folder).bind(None, repo_id="me/digits", folder_path="f", commit_message="m")
-    inspect.signature(real.hf_hub_download).bind("me/digits", "config.json", revision=None)
+    inspect.signature(real.hf_hub_download).bind("me/digits", "config.json", revision=None, local_files_only=False)
+    inspect.signature(real.hf_hub_url).bind("me/digits", "config.json", revision=None)
+    inspect.signature(real.get_hf_file_metadata).bind("https://example.org")
+    assert issubclass(real.errors.HfHubHTTPError, Exception)
 
     class HfApi:
         def __init__(self, token=None):
@@ -382,13 +385,23 @@ def test_push_and_pull_by_the_hubs_client(monkeypatch, tmp_path):
 
             shutil.copytree(folder_path, tmp_path / repo_id, dirs_exist_ok=True)
 
-    def download(repo_id, file, revision=None):
-        found = tmp_path / repo_id / file
-        if not found.exists():
-            raise ConnectionError("no such repository\nand more")
-        return str(found)
+    class HTTPError(Exception):
+        pass
 
-    stand_in = types.SimpleNamespace(HfApi=HfApi, hf_hub_download=download)
+    def url(repo_id, file, revision=None):
+        return tmp_path / repo_id / file
+
+    def metadata(found):
+        if not found.exists():
+            raise HTTPError("no such repository\nand more")
+
+    def download(repo_id, file, revision=None, local_files_only=False):
+        return str(url(repo_id, file))
+
+    stand_in = types.SimpleNamespace(
+        HfApi=HfApi, hf_hub_download=download, hf_hub_url=url, get_hf_file_metadata=metadata,
+        errors=types.SimpleNamespace(HfHubHTTPError=HTTPError),
+    )  # fmt: skip
     monkeypatch.setitem(sys.modules, "huggingface_hub", stand_in)
     model = moved(pstn.nn.mnist_pstn())
     model.push_to_hub("me/digits")
@@ -396,3 +409,65 @@ def test_push_and_pull_by_the_hubs_client(monkeypatch, tmp_path):
     assert torch.equal(answers(pstn.from_pretrained("me/digits"), x), answers(model, x))
     with pytest.raises(ModelFileError, match=r"no folder me/other, nor .* on the Hugging Face Hub: no such repo.*$"):
         pstn.from_pretrained("me/other")
+
+
+def unreachable_hub(kept):
+    """A client without a network that has kept some files, and counts its questions."""
+    asked = []
+
+    def metadata(url):
+        asked.append(url)
+        raise ConnectionError("Name or service not known")
+
+    def download(repo_id, file, revision=None, local_files_only=False):
+        assert local_files_only  # or it would ask again and again
+        if kept is None:
+            raise FileNotFoundError(file)
+        return str(kept / file)
+
+    errors = types.SimpleNamespace(HfHubHTTPError=type("HfHubHTTPError", (Exception,), {}))
+    stand_in = types.SimpleNamespace(
+        hf_hub_download=download, hf_hub_url=lambda *_, **__: "url", get_hf_file_metadata=metadata, errors=errors
+    )
+    return stand_in, asked
+
+
+def test_without_a_network_the_hub_is_asked_once(folder, monkeypatch):
+    stand_in, asked = unreachable_hub(None)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", stand_in)
+    with pytest.raises(
+        ModelFileError, match=r"no folder me/digits, and the Hugging Face Hub cannot be reached: Name or"
+    ):
+        pstn.from_pretrained("me/digits")
+    assert len(asked) == 1
+    monkeypatch.setitem(sys.modules, "huggingface_hub", unreachable_hub(folder)[0])
+    assert type(pstn.from_pretrained("me/digits")) is pstn.PSTN  # the client has kept it
+
+
+def test_a_slip_in_a_folders_name_does_not_go_to_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    stand_in, asked = unreachable_hub(None)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", stand_in)
+    (tmp_path / "runs" / "mydigits").mkdir(parents=True)
+    with pytest.raises(ModelFileError, match=r"there is no folder runs/mydigts: did you mean runs/mydigits\?"):
+        pstn.from_pretrained("runs/mydigts")
+    with pytest.raises(
+        ModelFileError, match=r"there is no folder runs/photos: pstn train and save_pretrained write one"
+    ):
+        pstn.from_pretrained("runs/photos")
+    assert asked == []
+
+
+def test_a_run_that_is_not_finished_says_how_to_go_on(tmp_path):
+    from pstn.training.run import CHECKPOINT
+
+    (tmp_path / CHECKPOINT).write_bytes(b"")
+    with pytest.raises(ModelFileError, match="is not finished: pstn train --resume --out"):
+        pstn.from_pretrained(tmp_path)
+
+
+def test_the_card_of_a_series_model_speaks_of_series(tmp_path):
+    network = pstn.nn.SeriesClassifier(1, 2, (4,), (3,))
+    card = (network.save_pretrained(tmp_path, about=About(("a", "b"), 1, (24,))) / "README.md").read_text()
+    assert "series (B, C, L)" in card
+    assert "image" not in card

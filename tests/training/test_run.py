@@ -182,9 +182,9 @@ def test_evaluate_reads_the_runs_own_data_as_training_did(tmp_path):
     assert run_command("train", data, *options).exit_code == 0
     own = run_command("evaluate", out, "--json")
     assert own.exit_code == 0, own.output
-    alone = run_command("evaluate", out / "model-0", "--policy", "resample", "--json")
+    alone = run_command("evaluate", out / "model-0", "--json")  # the model keeps the policy, too
     assert json.loads(alone.output) == json.loads(own.output)
-    assert run_command("evaluate", out / "model-0").exit_code == 2
+    assert run_command("evaluate", out / "model-0", "--policy", "refuse").exit_code == 2
     assert "policy must be one of" in run_command("evaluate", out, "--policy", "guess").output
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pstn.data.errors import DataError
+from pstn.data.errors import DataError, Refuse, raise_it
 from pstn.data.labels import as_label
 from pstn.data.series import RawSeries, Values, parse_numbers
 
@@ -27,7 +27,7 @@ class _Header:
     names: set[str] = field(default_factory=set)
 
 
-def parse_arff(path: Path, lines: Iterator[tuple[int, str]]) -> RawSeries:
+def parse_arff(path: Path, lines: Iterator[tuple[int, str]], refuse: Refuse = raise_it) -> RawSeries:
     """Parse the numbered lines of an .arff file whose last attribute is nominal: the class.
 
     Univariate files have one numeric attribute per point in time; multivariate ones a relational attribute whose rows,
@@ -41,16 +41,25 @@ def parse_arff(path: Path, lines: Iterator[tuple[int, str]]) -> RawSeries:
         line = raw.strip()
         if not line or line[0] == "%":
             continue
-        if line[0] == "{":
-            raise DataError(path, "sparse rows are not supported", place=f"line {number}")
-        series, label = (_relational_row if header.relational else _flat_row)(line, header, path, number)
-        if label not in header.classes:
-            known = ", ".join(header.classes)
-            raise DataError(path, f"unknown label {label!r}: the header declares {known}", place=f"line {number}")
+        try:
+            series, label = _row(line, header, path, number)
+        except DataError as error:
+            refuse(error)
+            continue
         values.append(series)
         labels.append(label)
         numbers.append(number)
     return RawSeries(path, tuple(values), tuple(labels), tuple(numbers), header.classes)
+
+
+def _row(line: str, header: _Header, path: Path, number: int) -> tuple[Values, str]:
+    if line[0] == "{":
+        raise DataError(path, "sparse rows are not supported", place=f"line {number}")
+    series, label = (_relational_row if header.relational else _flat_row)(line, header, path, number)
+    if label not in header.classes:
+        known = ", ".join(header.classes)
+        raise DataError(path, f"unknown label {label!r}: the header declares {known}", place=f"line {number}")
+    return series, label
 
 
 def _flat_row(line: str, header: _Header, path: Path, number: int) -> tuple[Values, str]:

@@ -14,7 +14,7 @@ from pstn.data.detect import detect
 from pstn.data.errors import DataError
 from pstn.data.files import read_npy, sha256_of_content
 from pstn.data.idx import read_idx
-from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, open_image
+from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, open_image, with_bytes
 from pstn.data.mnist import MNIST_FILES
 from pstn.data.mtsd import find_mtsd, read_mtsd
 from pstn.data.own import from_npz
@@ -25,7 +25,7 @@ from pstn.data.yolo import read_yolo
 
 __all__ = ["Finding", "check"]
 
-Status = Literal["verified", "readable", "differs", "damaged"]
+Status = Literal["verified", "readable", "differs", "damaged", "skipped"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class Finding:
     Attributes:
         path: the file or folder.
         status: "verified", its checksum is the published one; "readable", no checksum is on record; "differs", it can
-            be read but is not the published file; "damaged", it cannot be used.
+            be read but is not the published file; "damaged", it cannot be used; "skipped", text that is no table of
+            series, as a note may be.
         note: what is in it, or what is wrong.
 
     Example:
@@ -52,8 +53,9 @@ def check(path: str | os.PathLike[str]) -> Iterator[Finding]:
     r"""Look through a file or a folder and everything below it, one finding at a time.
 
     Files of kinds that this package does not read are passed over, and so are links to folders, which may lead round in
-    circles. YOLO and MTSD folders are one finding each, and so are the images of one folder. Nothing is written but
-    what an archive holds, in a temporary folder.
+    circles. A .csv or .txt file among others may be a note: one that is no table of series is "skipped", not "damaged".
+    YOLO and MTSD folders are one finding each, and so are the images of one folder. Nothing is written but what an
+    archive holds, in a temporary folder.
 
     Args:
         path: the file or folder.
@@ -61,7 +63,7 @@ def check(path: str | os.PathLike[str]) -> Iterator[Finding]:
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "Toy_TRAIN.tsv"
-        >>> _ = path.write_text("1\t0.5\tabc\n")
+        >>> _ = path.write_text("1\t0.5\tabc\t2\n")
         >>> [(finding.status, finding.note) for finding in check(path)]
         [('damaged', "line 1, column 3: 'abc' is not a number")]
     """
@@ -90,18 +92,26 @@ def _check_folder(path: Path) -> Iterator[Finding]:
         for entry in entries:
             if entry.is_dir() and not entry.is_symlink():
                 yield from _check_folder(entry)
-            elif entry.is_file() and not _is_image(entry) and not _is_note(entry):
-                yield from _check_file(entry)
+            elif entry.is_file() and not _is_image(entry):
+                yield from _check_note(entry) if _is_text(entry) else _check_file(entry)
 
 
 def _is_image(path: Path) -> bool:
     return path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()
 
 
-def _is_note(path: Path) -> bool:
+def _is_text(path: Path) -> bool:
     """Text that is not called a part of a data set: it may be anything, unless somebody asks for this very file."""
     named = any(part in path.name.lower() for part in ("_train.", "_test."))
     return series_format(path) in (".txt", ".csv") and not named
+
+
+def _check_note(path: Path) -> Iterator[Finding]:
+    for finding in _check_file(path):
+        if finding.status == "damaged":
+            yield Finding(path, "skipped", f"no table of series: {finding.note}")
+        else:
+            yield finding
 
 
 def _check_file(path: Path) -> Iterator[Finding]:
@@ -144,7 +154,7 @@ def _describe_npz(path: Path) -> tuple[Status, str]:
             sizes = from_npz(path, kind="image").sizes()
         except DataError:
             raise first from None
-        return "readable", f"examples: {sizes}; to be loaded with kind='image' or kind='series'"
+        return "readable", f"examples: {sizes}; to be loaded with kind='image' or 'series' (--kind)"
 
 
 def _describe_archive(path: Path) -> tuple[Status, str]:
@@ -231,6 +241,7 @@ def _damaged(paths: list[Path]) -> list[DataError]:
         try:
             with open_image(path) as image:
                 image.load()
+                with_bytes(image, "L", path)  # as training would: not every picture that decodes can be used
         except DataError as error:
             errors.append(error)
 

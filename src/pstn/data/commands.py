@@ -29,7 +29,13 @@ from pstn.data.split import Splits
 __all__ = ["app"]
 
 app = typer.Typer(help="The data sets: what is known, fetch one, check a folder, look at one.", no_args_is_help=True)
-_COLOURS = {"verified": "green", "readable": "default", "differs": "yellow", "damaged": "red"}
+_COLOURS = {
+    "verified": "green",
+    "readable": "default",
+    "differs": "yellow",
+    "damaged": "red",
+    "skipped": "bright_black",
+}
 
 
 def _say(*pieces: str | tuple[str, str], stderr: bool = False) -> None:
@@ -102,7 +108,8 @@ def check(path: Annotated[Path, typer.Argument(help="A file or folder.")], as_js
 
     For example:  pstn data check photos
 
-    The exit code is 1 where something is damaged. With --json there is one object a line.
+    Text files (.csv, .txt) that are no tables of series are skipped, and named. The exit code is 1 where something is
+    damaged. With --json there is one object a line.
     """
     tally: dict[str, int] = {}
     with plain_errors(DataWarning):
@@ -113,7 +120,7 @@ def check(path: Annotated[Path, typer.Argument(help="A file or folder.")], as_js
                 typer.echo(json.dumps(told))
             else:
                 _say((f"{finding.status:<9}", _COLOURS[finding.status]), f" {finding.path}: {finding.note}")
-        if not tally:
+        if not tally.keys() - {"skipped"}:
             raise ValueError(f"{path} holds no file of a kind that pstn reads")
     if not as_json:
         _say(", ".join(f"{count} {status}" for status, count in tally.items()))

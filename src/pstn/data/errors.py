@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from os import PathLike
+from typing import NoReturn
 
-__all__ = ["DataError", "DataWarning", "MissingDataError", "require_package"]
+__all__ = ["DataError", "DataWarning", "MissingDataError", "Refuse", "raise_it", "require_package"]
 
 
 class DataError(ValueError):
@@ -27,6 +29,15 @@ class DataError(ValueError):
     def __reduce__(self) -> tuple[object, ...]:
         # The default would call __init__ with the finished message alone, and fail in a worker process.
         return (_rebuild, (type(self), self.path, self.problem, self.place))
+
+
+Refuse = Callable[[DataError], None]
+"""Told of what cannot be used, which is then left out."""
+
+
+def raise_it(error: DataError) -> NoReturn:
+    """The `Refuse` that leaves nothing out: the first error is raised."""
+    raise error
 
 
 class MissingDataError(DataError):

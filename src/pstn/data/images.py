@@ -17,6 +17,7 @@ from pstn.data.errors import DataError, require_package
 __all__ = [
     "IMAGE_SUFFIXES",
     "each_in_parallel",
+    "find_images",
     "image_size",
     "is_grey",
     "open_image",
@@ -33,6 +34,18 @@ T = TypeVar("T")
 
 _MOST_PIXELS = 89_478_485  # Pillow's own limit, from which on it warns: a quarter of a gigabyte in colour
 _TOO_LARGE = f"has more than {_MOST_PIXELS:,} pixels, too many to decode safely: make it smaller first"
+
+
+def find_images(folder: Path) -> Iterator[Path]:
+    """The image files in a folder and in those below it, in the order of names; hidden files and folders are left out.
+
+    Hidden ones are for programs, which keep copies of images there: of notebooks, thumbnails, a resource fork each.
+    """
+    for place, inner, files in os.walk(folder):
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        for file in sorted(files):
+            if Path(file).suffix.lower() in IMAGE_SUFFIXES and not file.startswith("."):
+                yield Path(place) / file
 
 
 @contextmanager

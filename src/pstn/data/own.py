@@ -17,7 +17,15 @@ from pstn._checks import require_choice, require_positive_int
 from pstn.data.archives import read_zip_member
 from pstn.data.errors import DataError
 from pstn.data.files import parse_npy
-from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, is_grey, open_image, read_image, upright_size
+from pstn.data.images import (
+    IMAGE_SUFFIXES,
+    each_in_parallel,
+    find_images,
+    is_grey,
+    open_image,
+    read_image,
+    upright_size,
+)
 from pstn.data.labels import as_label, encode_labels, sort_classes
 from pstn.data.split import Split, Splits
 from pstn.data.subsets import stratified_indices
@@ -96,7 +104,7 @@ def _with_channels(tensor: Tensor, kind: str | None) -> Tensor:
         return tensor.movedim(-1, 1).contiguous()
     if tensor.dim() == 3:
         raise ValueError(
-            f"x of shape {shape} may be images (N, H, W) or series (N, C, L): pass kind='image' or 'series'"
+            f"x of shape {shape} may be images (N, H, W) or series (N, C, L): pass kind='image' or 'series' (--kind)"
         )
     raise ValueError(f"x must have shape (N, L), (N, C, L), (N, H, W) or (N, H, W, C), got {shape} for kind={kind!r}")
 
@@ -297,9 +305,7 @@ def _read_folder(
     for folder in folders:
         if folder.name not in chosen:
             raise DataError(folder, f"unknown label {folder.name!r}: the training part has {', '.join(chosen)}")
-        images = sorted(
-            p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and not p.name.startswith(".")
-        )
+        images = sorted(find_images(folder))
         if not images and classes is None:
             raise DataError(folder, f"holds no images ({', '.join(IMAGE_SUFFIXES)})")
         paths += images
@@ -326,7 +332,7 @@ def _decode(paths: list[Path], size: tuple[int, int] | None, channels: int | Non
         size = extents[0]
         odd = next((i for i, extent in enumerate(extents) if extent != size), None)
         if odd is not None:
-            problem = f"is {extents[odd][1]}x{extents[odd][0]}, others are {size[1]}x{size[0]}: pass size="
+            problem = f"is {extents[odd][1]}x{extents[odd][0]}, others are {size[1]}x{size[0]}: pass size= (--size)"
             raise DataError(paths[odd], problem)
     out = np.empty((len(paths), channels, *size), np.uint8)
 

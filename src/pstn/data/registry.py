@@ -15,6 +15,7 @@ from pstn.data.known import KNOWN, Known, get_ucr
 from pstn.data.mnist import load_mnist
 from pstn.data.own import from_folder, from_npz
 from pstn.data.places import expand
+from pstn.data.series_files import SERIES_SUFFIXES
 from pstn.data.signs import load_mtsd, load_yolo
 from pstn.data.split import Splits
 from pstn.data.ucr import load_series_file, load_ucr, plain_name
@@ -30,7 +31,7 @@ def load(data: str | os.PathLike[str], **settings: Any) -> Splits[Any]:
     Args:
         data: a name of `pstn data list`, in any case; "ucr:NAME" for any other set of the UCR and UEA archives; a
             folder (images per class, a YOLO data set, MTSD, NAME_TRAIN and NAME_TEST files); or a file (.npz, .tsv,
-            .ts, .arff, a tar archive of a YOLO data set).
+            .csv, .txt, .ts, .arff, a tar archive of a YOLO data set).
         **settings: of the loader, e.g. `normalise=False` for MNIST.
 
     Returns:
@@ -104,8 +105,10 @@ def _load_path(path: Path, settings: Mapping[str, Any]) -> Splits[Any]:
         return from_npz(path, **settings)
     if kind == "classes":
         return from_folder(path, **settings)
-    problem = "is no file of a known kind: .npz; .tsv, .ts or .arff, also with .gz; or a tar archive of a YOLO folder"
-    raise DataError(path, problem)
+    series = ", ".join(SERIES_SUFFIXES)
+    raise DataError(
+        path, f"is no file of a known kind: .npz; {series}, also with .gz; or a tar archive of a YOLO folder"
+    )
 
 
 def _training_file(folder: Path) -> Path:

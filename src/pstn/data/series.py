@@ -15,14 +15,14 @@ from torch import Tensor
 from pstn._checks import require_choice
 from pstn.data.errors import DataError
 
-__all__ = ["Policy", "RawSeries", "parse_numbers", "stack_series"]
+__all__ = ["MISSING", "Policy", "RawSeries", "is_number", "parse_numbers", "stack_series"]
 
 Policy = Literal["refuse", "resample", "pad"]
 Values = npt.NDArray[np.float64]
 
 _LARGEST = float(np.finfo(np.float32).max)
 _LONGEST = 400  # characters of a number; the longest float64 that is written out in full has about 330
-_MISSING = ("?", "", "NaN", "nan", "NAN")
+MISSING = ("?", "", "NaN", "nan", "NAN")
 
 
 @dataclass(frozen=True)
@@ -77,20 +77,41 @@ def parse_numbers(cells: Sequence[str], path: Path, line: int, *, first: int = 1
     return numbers
 
 
+def is_number(cell: str) -> bool:
+    """Whether a text cell is a number or the mark of a missing one.
+
+    Example:
+        >>> [is_number(cell) for cell in ("1.5", "?", "up")]
+        [True, True, False]
+    """
+    try:
+        _number(cell.strip())
+    except ValueError:
+        return False
+    return True
+
+
+def _number(text: str) -> float:
+    if text in MISSING:
+        return float("nan")
+    if "_" in text or len(text) > _LONGEST:
+        raise ValueError
+    return float(text)
+
+
 def _parse_cell(cell: str, path: Path, line: int, column: int) -> float:
     text = cell.strip()
-    if text in _MISSING:
-        return float("nan")
     try:
-        if "_" in text or len(text) > _LONGEST:
-            raise ValueError
-        return float(text)
+        return _number(text)
     except ValueError as error:
         shown = text if len(text) <= 40 else text[:37] + "..."
-        raise DataError(path, f"{shown!r} is not a number", place=f"line {line}, column {column}") from error
+        advice = ": decimals have a point" if is_number(text.replace(",", ".", 1)) else ""
+        raise DataError(path, f"{shown!r} is not a number{advice}", place=f"line {line}, column {column}") from error
 
 
-def stack_series(parts: Sequence[RawSeries], policy: Policy = "refuse") -> list[tuple[Tensor, Tensor | None]]:
+def stack_series(
+    parts: Sequence[RawSeries], policy: Policy = "refuse", *, length: int | None = None
+) -> list[tuple[Tensor, Tensor | None]]:
     """Tensors of one length from the series of several files, e.g. the training and the test part.
 
     The policy says what becomes of missing values and unequal lengths:
@@ -107,6 +128,7 @@ def stack_series(parts: Sequence[RawSeries], policy: Policy = "refuse") -> list[
     Args:
         parts: the files, the training part first.
         policy: "refuse", "resample" or "pad".
+        length: L, where something else has chosen it, such as a model; by the policy when not given.
 
     Returns:
         For each part (x, mask): x (N, C, L) float32; mask (N, L) bool with "pad", else None.
@@ -122,12 +144,14 @@ def stack_series(parts: Sequence[RawSeries], policy: Policy = "refuse") -> list[
     _check_channels(parts)
     cut = [[_cut_end(v, part, i) for i, v in enumerate(part.values)] for part in parts]
     if policy == "refuse":
-        _refuse_odd(parts, cut)
+        _refuse_odd(parts, cut, length)
     longest = [max(v.shape[1] for v in values) for values in cut]
-    length = longest[0] if policy == "resample" else max(longest)
+    if length is None:
+        length = longest[0] if policy == "resample" else max(longest)
     stacked: list[tuple[Tensor, Tensor | None]] = []
     for part, values in zip(parts, cut, strict=True):
         if policy == "pad":
+            _refuse_longer(part, values, length)
             stacked.append(_pad(values, length))
         else:
             even = [_resample(_fill_gaps(v, part, i), length) for i, v in enumerate(values)]
@@ -152,17 +176,25 @@ def _cut_end(values: Values, part: RawSeries, at: int) -> Values:
     return values[:, : int(real[-1]) + 1]
 
 
-def _refuse_odd(parts: Sequence[RawSeries], cut: Sequence[Sequence[Values]]) -> None:
-    length = cut[0][0].shape[1]
-    advice = "pass policy='resample' or policy='pad'"
+def _refuse_odd(parts: Sequence[RawSeries], cut: Sequence[Sequence[Values]], length: int | None) -> None:
+    others = "others have" if length is None else "wanted is"
+    length = length or cut[0][0].shape[1]
+    advice = "pass policy='resample' or policy='pad' (--policy)"
     for part, values in zip(parts, cut, strict=True):
         for series, whole, line in zip(values, part.values, part.lines, strict=True):
             place = f"line {line}"
             if series.shape[1] != length:
-                raise DataError(part.path, f"has length {series.shape[1]}, others have {length}: {advice}", place=place)
+                raise DataError(part.path, f"has length {series.shape[1]}, {others} {length}: {advice}", place=place)
             if np.isnan(whole).any():
                 count = int(np.isnan(whole).sum())
                 raise DataError(part.path, f"{count} value(s) are missing: {advice}", place=place)
+
+
+def _refuse_longer(part: RawSeries, values: Sequence[Values], length: int) -> None:
+    for series, line in zip(values, part.lines, strict=True):
+        if series.shape[1] > length:
+            problem = f"has length {series.shape[1]}, and padding cannot make it {length}"
+            raise DataError(part.path, problem, place=f"line {line}")
 
 
 def _fill_gaps(values: Values, part: RawSeries, at: int) -> Values:

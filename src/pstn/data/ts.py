@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pstn.data.errors import DataError
+from pstn.data.errors import DataError, Refuse, raise_it
 from pstn.data.labels import as_label
 from pstn.data.series import RawSeries, Values, parse_numbers
 
@@ -16,7 +16,7 @@ __all__ = ["parse_ts"]
 _FLAGS = {"true": True, "false": False}
 
 
-def parse_ts(path: Path, lines: Iterator[tuple[int, str]]) -> RawSeries:
+def parse_ts(path: Path, lines: Iterator[tuple[int, str]], refuse: Refuse = raise_it) -> RawSeries:
     """Parse the numbered lines of a .ts file.
 
     Supported are univariate and multivariate series with class labels, of equal or unequal length, with missing
@@ -32,10 +32,13 @@ def parse_ts(path: Path, lines: Iterator[tuple[int, str]]) -> RawSeries:
         if not line or line[0] in "#%":
             continue
         *channels, label = line.split(":")
-        label = _check_label(label, classes, path, number)
-        if not channels:
-            raise DataError(path, "values and a label, divided by ':', are expected", place=f"line {number}")
-        values.append(_read_channels(channels, dimensions, length, path, number))
+        try:
+            label = _check_label(label, classes, path, number)
+            row = _read_channels(channels, dimensions, length, path, number)
+        except DataError as error:
+            refuse(error)
+            continue
+        values.append(row)
         labels.append(label)
         numbers.append(number)
     return RawSeries(path, tuple(values), tuple(labels), tuple(numbers), classes)
@@ -94,6 +97,8 @@ def _check_label(label: str, classes: tuple[str, ...], path: Path, number: int) 
 
 
 def _read_channels(channels: list[str], dimensions: int | None, length: int | None, path: Path, number: int) -> Values:
+    if not channels:
+        raise DataError(path, "values and a label, divided by ':', are expected", place=f"line {number}")
     if dimensions is not None and len(channels) != dimensions:
         problem = f"has {len(channels)} channel(s), the header promises {dimensions}"
         raise DataError(path, problem, place=f"line {number}")

@@ -103,9 +103,11 @@ def _read_parts(name: str, paths: list[Path]) -> list[RawSeries]:
     return parts
 
 
-def _build(name: str, parts: list[RawSeries], policy: Policy, validation: float, seed: int) -> Splits[Split]:
+def _build(
+    name: str, parts: list[RawSeries], policy: Policy, validation: float, seed: int, length: int | None = None
+) -> Splits[Split]:
     classes = sort_classes(parts[0].declared or parts[0].labels)
-    stacked = stack_series(parts, policy)
+    stacked = stack_series(parts, policy, length=length)
     splits = []
     for series, (x, mask), which in zip(parts, stacked, ("train", "test"), strict=False):
         for label, line in zip(series.labels, series.lines, strict=True):
@@ -125,16 +127,18 @@ def load_series_file(
     test: float = 0.2,
     seed: int = 0,
     need_test: bool = True,
+    length: int | None = None,
 ) -> Splits[Split]:
     r"""Series of your own from one file, or from NAME_TRAIN with NAME_TEST beside it, in whatever format each is.
 
     Args:
-        path: a .tsv, .ts or .arff file, plain or gzipped.
+        path: a .tsv, .csv, .txt, .ts or .arff file, plain or gzipped.
         policy: as for `load_ucr`.
         validation: the share of the training part set aside.
         test: the share of a single file to test on. No part of a NAME_TRAIN file is ever used to test on.
         seed: of these divisions.
         need_test: whether a missing NAME_TEST is an error; else the test split is None.
+        length: as for `stack_series`.
 
     Example:
         >>> import tempfile
@@ -146,9 +150,10 @@ def load_series_file(
     path = Path(path)
     match = _PART.fullmatch(path.name)
     if match is not None and path.is_file():
-        return _build(match[1], _read_parts(_on_record(match[1]), _both(path, need_test)), policy, validation, seed)
+        parts = _read_parts(_on_record(match[1]), _both(path, need_test))
+        return _build(match[1], parts, policy, validation, seed, length)
     name = path.name.split(".")[0]
-    whole = _build(name, [read_series(path)], policy, 0.0, seed).train
+    whole = _build(name, [read_series(path)], policy, 0.0, seed, length).train
     rest, tested = stratified_indices(whole.y, test, seed=seed)
     held = dataclasses.replace(whole.take(tested), name=f"{name} test") if len(tested) else None
     return hold_out(whole.take(rest), validation, seed, held)

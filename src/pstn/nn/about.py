@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
-from pstn._checks import require_positive_int
+from pstn._checks import require_choice, require_positive_int
 
 __all__ = ["About"]
 
@@ -30,6 +30,8 @@ class About:
         seed: of its training and of its scores.
         data: what it was trained on, in the words of `pstn train`.
         metrics: its scores, by name.
+        policy: what becomes of missing values and other lengths in series, as in its training: "refuse", "resample" or
+            "pad".
 
     Example:
         >>> about = About(("cat", "dog"), channels=1, size=(2, 2), mean=(0.5,), std=(0.25,))
@@ -48,6 +50,7 @@ class About:
     seed: int = 0
     data: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    policy: Literal["refuse", "resample", "pad"] = "refuse"
 
     def __post_init__(self) -> None:
         for name in ("classes", "size", "mean", "std"):
@@ -56,6 +59,7 @@ class About:
                 object.__setattr__(self, name, _as_tuple(name, value))
         object.__setattr__(self, "metrics", dict(self.metrics))
         self._check_text()
+        require_choice("policy", self.policy, ("refuse", "resample", "pad"))
         require_positive_int("channels", self.channels)
         for extent in self.size or ():
             require_positive_int("size", extent)
@@ -110,6 +114,7 @@ class About:
             "size": None if self.size is None else list(self.size), "mean": list(self.mean), "std": list(self.std),
             "kl_weight": self.kl_weight, "seed": self.seed, "data": self.data,
             "metrics": {name: value if math.isfinite(value) else None for name, value in self.metrics.items()},
+            "policy": self.policy,
         }  # fmt: skip
 
     @classmethod
@@ -120,7 +125,8 @@ class About:
             ValueError: a key is missing or unknown, or a value cannot be.
         """
         known = ("classes", "channels", "size", "mean", "std", "kl_weight", "seed", "data", "metrics")
-        if not isinstance(config, dict) or set(config) != set(known):
+        # Earlier files have no policy: theirs was always to refuse.
+        if not isinstance(config, dict) or set(config) - {"policy"} != set(known):
             got = sorted(map(str, config)) if isinstance(config, dict) else type(config).__name__
             raise ValueError(f"about must hold {', '.join(known)}, got {got}")
         if not isinstance(config["metrics"], dict):

@@ -41,7 +41,7 @@ def card_text(description: Mapping[str, Any], about: About, parameters: int) -> 
         facts.append(f"- KL weight: {about.kl_weight:g}")
     facts.append(f"- classes: {', '.join(map(_code, about.classes[:100]))}{', …' if len(about.classes) > 100 else ''}")
     scores = _scores(about)
-    return "\n".join([*_header(about, title), f"# {title}", "", *facts, "", *scores, *_USE])
+    return "\n".join([*_header(about, title), f"# {title}", "", *facts, "", *scores, *_use(about)])
 
 
 def _input(about: About) -> str:
@@ -89,13 +89,18 @@ def _plain(text: str) -> str:
     return text.replace("|", "/")
 
 
-_USE = [
-    "```python",
-    "import pstn",
-    "",
-    'model = pstn.from_pretrained("path/of/this/folder")',
-    "p = model(model.about.prepare(images))  # images (B, C, H, W): uint8, or floats from 0 to 1",
-    "```",
-    "",
-    "Or, without writing any: `pstn predict path/of/this/folder image.png`.",
-]
+def _use(about: About) -> list[str]:
+    if about.ndim == 1:
+        file, call = "series.csv", "model.about.prepare(series))  # series (B, C, L), floats as in the files"
+    else:
+        file, call = "image.png", "model.about.prepare(images))  # images (B, C, H, W): uint8, or floats from 0 to 1"
+    return [
+        "```python",
+        "import pstn",
+        "",
+        'model = pstn.from_pretrained("path/of/this/folder")',
+        f"p = model({call}",
+        "```",
+        "",
+        f"Or, without writing any: `pstn predict path/of/this/folder {file}`.",
+    ]

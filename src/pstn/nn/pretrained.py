@@ -6,6 +6,7 @@ description is checked key by key, and the names and shapes of all tensors befor
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import tempfile
@@ -23,6 +24,7 @@ from pstn.nn.card import card_text
 __all__ = ["CONFIG", "ModelFileError", "Shareable", "from_pretrained", "load_weights"]
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+_CHECKPOINT = "checkpoint.safetensors"  # of `pstn train`: a run that has no model yet has this
 _FORMAT = "pstn 1"
 _KEYS = ("format", "model", "about", "weights_sha256")
 _LARGEST_CONFIG = 1 << 23
@@ -116,7 +118,7 @@ def from_pretrained(name: str | Path, *, revision: str | None = None) -> Shareab
 
     Args:
         name: a folder that `save_pretrained`, `pstn train` or `pstn demo` wrote; or "owner/name" of the Hub, where
-            there is no such folder.
+            there is neither such a folder nor a folder "owner".
         revision: a branch, a tag or a commit of the Hub's repository.
 
     Returns:
@@ -198,29 +200,69 @@ def _find(name: str | Path, revision: str | None) -> tuple[Path, Path]:
     """config.json and the weights: in a folder, in the only model of a run's folder, or on the Hub."""
     folder = Path(name)
     if folder.is_dir():
-        models = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
-        if not (folder / CONFIG).exists() and models:
-            if len(models) > 1:
-                raise ModelFileError(f"{folder} holds {len(models)} models: give one of them, e.g. {models[0]}")
-            folder = models[0]
-        for file in (CONFIG, WEIGHTS):
-            if not (folder / file).is_file():
-                raise ModelFileError(f"{folder} holds no model: it has no {file}")
-        return folder / CONFIG, folder / WEIGHTS
-    if folder.exists() or not _HUB_NAME.fullmatch(str(name)):
-        raise ModelFileError(f"{name} is no folder of a model: pstn train writes one, and so does save_pretrained")
+        return _in_folder(folder)
+    # Where there is a folder "runs", "runs/name" is a slip and no model of somebody called "runs".
+    slip = folder.parent != Path() and folder.parent.is_dir() and not folder.exists()
+    if slip or folder.exists() or not _HUB_NAME.fullmatch(str(name)):
+        near = difflib.get_close_matches(folder.name, _names_in(folder.parent), n=1)
+        meant = f"did you mean {folder.parent / near[0]}?" if near else "pstn train and save_pretrained write one"
+        raise ModelFileError(
+            f"there is no folder {name}: {meant}" if slip else f"{name} is no folder of a model: {meant}"
+        )
     try:
         hub = _hub()
     except ImportError as error:
         raise ModelFileError(f"there is no folder {name}; to look for it on the Hugging Face Hub: {error}") from error
+    return _on_hub(hub, str(name), revision)
+
+
+def _in_folder(folder: Path) -> tuple[Path, Path]:
+    models = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
+    if not (folder / CONFIG).exists() and models:
+        if len(models) > 1:
+            raise ModelFileError(f"{folder} holds {len(models)} models: give one of them, e.g. {models[0]}")
+        folder = models[0]
+    if not (folder / CONFIG).exists() and (folder / _CHECKPOINT).exists():
+        raise ModelFileError(f"{folder} is not finished: pstn train --resume --out {folder}")
+    for file in (CONFIG, WEIGHTS):
+        if not (folder / file).is_file():
+            raise ModelFileError(f"{folder} holds no model: it has no {file}")
+    return folder / CONFIG, folder / WEIGHTS
+
+
+def _names_in(folder: Path) -> list[str]:
     try:
-        found = [Path(hub.hf_hub_download(str(name), file, revision=revision)) for file in (CONFIG, WEIGHTS)]
+        return [path.name for path in folder.iterdir() if path.is_dir()]
+    except OSError:  # there is no such folder, or we may not look
+        return []
+
+
+def _on_hub(hub: Any, name: str, revision: str | None) -> tuple[Path, Path]:
+    """The two files from the Hub or, where that cannot be reached, from what its client has kept."""
+    absent = f"there is no folder {name}"
+    unreached = None
+    try:
+        # Asked once: without a network the client's download alone would try for half a minute, and say so.
+        hub.get_hf_file_metadata(hub.hf_hub_url(name, CONFIG, revision=revision))
+    except hub.errors.HfHubHTTPError as error:
+        raise ModelFileError(f"{absent}, nor such a model on the Hugging Face Hub: {_first_line(error)}") from error
     except Exception as error:  # the Hub's client raises its own, its network library's and the system's
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ModelFileError(
-            f"there is no folder {name}, nor such a model on the Hugging Face Hub: {reason}"
-        ) from error
-    return found[0], found[1]
+        unreached = error
+    try:
+        config, weights = (
+            Path(hub.hf_hub_download(name, file, revision=revision, local_files_only=unreached is not None))
+            for file in (CONFIG, WEIGHTS)
+        )
+    except Exception as error:
+        if unreached is not None:
+            reason = _first_line(unreached)
+            raise ModelFileError(f"{absent}, and the Hugging Face Hub cannot be reached: {reason}") from unreached
+        raise ModelFileError(f"{absent}, nor such a model on the Hugging Face Hub: {_first_line(error)}") from error
+    return config, weights
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _hub() -> Any:

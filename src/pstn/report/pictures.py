@@ -31,6 +31,7 @@ def draw_looks(
     samples: int = 6,
     display: Tensor | None = None,
     classes: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
     generator: torch.Generator | None = None,
 ) -> Path:
     """Draw, for each image, the boxes that were sampled, what the classifier saw through them, and what it made of it.
@@ -43,6 +44,7 @@ def draw_looks(
         samples: S, how many looks to draw.
         display: the inputs as a person should see them, images from 0 to 1; `x` when not given.
         classes: the names of the classes, for the bars; their numbers when not given.
+        names: of the inputs, to stand beside them.
         generator: where the randomness comes from.
 
     Returns:
@@ -63,20 +65,25 @@ def draw_looks(
     axes = figure.subplots(rows, columns, squeeze=False, width_ratios=[1.25] + [1.0] * looks + [1.9])
     for row in range(rows):
         _draw_input(axes[row, 0], shown[row], _boxes(model, prediction, row, x))
+        if names is not None:
+            # The end of a long name tells more than its beginning: IMG_0001, IMG_0002.
+            whole = names[row]
+            axes[row, 0].set_ylabel(_plain(whole if len(whole) <= 24 else "…" + whole[-23:]), fontsize=7)
         for look in range(looks):
             _draw_image(axes[row, look + 1], seen[look, row])
         truth = None if y is None else int(y[row])
         _draw_answer(axes[row, -1], prediction, row, truth, classes, last=row == rows - 1)
-    for column, title in [
-        (0, "input, with where it looked"),
-        (1 + looks // 2, "what the classifier saw"),
-        (-1, "answer"),
-    ]:
-        axes[0, column].set_title(title, fontsize=10, loc="left" if column == 0 else "center")
+    _draw_titles(axes[0], looks)
     target = Path(path)
     with write_atomically(target) as draft:
         figure.savefig(draft, dpi=130, format=target.suffix.lstrip(".") or "png")
     return target
+
+
+def _draw_titles(axes: Sequence[Axes], looks: int) -> None:
+    axes[0].set_title("input, with where it looked", fontsize=10, loc="left")
+    axes[1 + looks // 2].set_title("what the classifier saw", fontsize=10)
+    axes[-1].set_title("answer", fontsize=10)
 
 
 def _boxes(model: PSTN | STN, prediction: Prediction, row: int, x: Tensor) -> Tensor:
@@ -114,6 +121,11 @@ def _draw_input(axes: Axes, image: Tensor, boxes: Tensor) -> None:
     axes.set_facecolor("0.88")
 
 
+def _plain(text: str) -> str:
+    """Text as it is: a dollar sign would start mathematics."""
+    return text.replace("$", r"\$")
+
+
 def _draw_answer(
     axes: Axes, prediction: Prediction, row: int, truth: int | None, names: Sequence[str] | None, *, last: bool
 ) -> None:
@@ -126,8 +138,7 @@ def _draw_answer(
     axes.set_xticks(classes if len(probs) <= 10 else [], minor=False)
     if names is not None and len(probs) <= 10:
         slanted = max(map(len, names)) > 2
-        # A dollar sign would start mathematics.
-        shown = [name[:16].replace("$", r"\$") for name in names]
+        shown = [_plain(name[:16]) for name in names]
         axes.set_xticklabels(shown, rotation=35 if slanted else 0, ha="right" if slanted else "center")
     axes.tick_params(labelsize=8, length=0)
     for side in ("top", "right", "left"):

@@ -73,7 +73,7 @@ def make_about(settings: TrainSettings, source: Source, number: int) -> About:
     return About(
         source.names, source.x.shape[1], source.size, source.mean, source.std,
         kl_weight=settings.kl_weight[number % len(settings.kl_weight)], seed=settings.seed + number,
-        data=settings.data,
+        data=settings.data, policy=settings.policy,
     )  # fmt: skip
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from pstn.data.errors import MissingDataError
 from pstn.nn import About, Shareable, from_pretrained
 from pstn.training.population import score_models
 from pstn.training.run import CHECKPOINT, SETTINGS, model_folder
@@ -33,8 +36,7 @@ def evaluate_models(
             as the models want them, and its classes found by their names.
         samples: S; the models' own `test_samples` when not given.
         seed: of the samples; that of each model's training when not given.
-        policy: for missing values and unequal lengths in series; the run's own when not given, and "refuse" for a model
-            alone.
+        policy: for missing values and unequal lengths in series; that of the models' training when not given.
 
     Returns:
         {"nll": [...], "accuracy": [...], "ece": [...]}, one number per model.
@@ -47,13 +49,28 @@ def evaluate_models(
         raise ValueError(f"{name} does not say what it was trained on: say which data to evaluate it on")
     if run is not None and policy is not None:
         run = run.replace(policy=policy)
-    if run is not None and data in (None, run.data):
-        source = prepare(run)  # as it was trained on, with its change of the test part
-    else:
-        source = _load(data or about.data, about, policy or (run.policy if run else "refuse"))
+    with _explaining(name, about.data if data is None else None):
+        if run is not None and data in (None, run.data):
+            source = prepare(run)  # as it was trained on, with its change of the test part
+        else:
+            source = _load(data or about.data, about, policy or (run.policy if run else about.policy))
     x, y = _test_part(data or about.data, source, about)
     seeds = [about.seed if seed is None else seed for about in abouts]
     return score_models(models, x, y, samples=samples, seeds=seeds)
+
+
+@contextmanager
+def _explaining(name: str | Path, remembered: str | None) -> Iterator[None]:
+    """Say why data that a model remembers are not here: their path is kept as it was given, from wherever that was."""
+    try:
+        yield
+    except MissingDataError as error:
+        if remembered is None or str(error.path) != remembered:
+            raise
+        raise ValueError(
+            f"{name} was trained on {remembered!r}, which is not to be found from this folder: say where it is, "
+            f"pstn evaluate {name} DATA"
+        ) from error
 
 
 def _run_settings(folder: Path) -> TrainSettings | None:
@@ -75,7 +92,9 @@ def _load(data: str, about: About, policy: Policy) -> Source:
     size = (about.size[0], about.size[1]) if about.size is not None and len(about.size) == 2 else None
     kind: Literal["auto", "image", "series"] = "image" if about.ndim == 2 else "series" if about.ndim == 1 else "auto"
     channels = about.channels if about.channels in (1, 3) else None
-    return load_source(data, size=size, channels=channels, kind=kind, policy=policy)
+    # Other data have a longest series of their own: theirs become as long as the model's.
+    length = about.size[0] if about.size is not None and about.ndim == 1 and policy != "refuse" else None
+    return load_source(data, size=size, channels=channels, kind=kind, policy=policy, length=length)
 
 
 def _test_part(data: str, source: Source, about: About) -> tuple[Tensor, Tensor]:

@@ -71,6 +71,7 @@ def load_source(
     channels: int | None = None,
     kind: Literal["auto", "image", "series"] = "auto",
     policy: Policy = "refuse",
+    length: int | None = None,
     augment: Literal["none", "rotation", "placement"] = "none",
 ) -> Source:
     """Load a data set.
@@ -81,6 +82,7 @@ def load_source(
         channels: likewise 1 for grey, 3 for colour.
         kind: what an .npz file holds; must be said for three axes.
         policy: what becomes of missing values and unequal lengths in series.
+        length: what series of a file are made by it, where a model has chosen that; by the data when not given.
         augment: how images are changed at random, where the set does not change its own; those for the test once.
 
     Example:
@@ -91,7 +93,7 @@ def load_source(
     # Only a folder of images can be read in more than one way, and only an .npz file needs to be told what it holds.
     held = None if kind == "auto" else kind
     ways: dict[str, dict[str, Any]] = {"classes": {"size": size, "channels": channels}, "npz": {"kind": held}}
-    ways["series"] = {"policy": policy}
+    ways["series"] = {"policy": policy, "length": length}
     path = expand(data)
     own = find_known(data) is None and path.exists()
     settings = ways.get(detect(path) or "", {}) if own else {}
