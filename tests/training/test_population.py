@@ -2,6 +2,8 @@
 
 import copy
 import operator
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -115,6 +117,30 @@ def test_processes_of_their_own_change_no_bit():
             population.fit()
             rows.append(population.tensors())
     assert all(torch.equal(a, b) for a, b in zip(rows[0].values(), rows[1].values(), strict=True))
+
+
+UNGUARDED = """
+import torch
+import pstn
+from pstn.training import Population, Recipe
+
+x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
+models = [pstn.nn.mnist_cnn() for _ in range(2)]
+with Population(models, x, y, recipe=Recipe(epochs=1), groups=2, workers=True) as population:
+    population.fit()
+"""
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_is_told_what_to_do(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1  # the script's own, none of the processes that it started
+    last = done.stderr.strip().splitlines()[-1]
+    assert 'put its work under `if __name__ == "__main__":`' in last
+    assert "workers=False" in last
 
 
 def test_frozen_parts_stay_and_shared_ones_are_held_once():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +22,12 @@ __all__ = ["LocalRunner", "Runner", "WorkerRunner"]
 _BLOCK = 1 << 20
 # Tracing takes about as long as this many steps without it. The bits are the same.
 _TRACE_AFTER = 30
+# With which a process ends that, while it imported the script that started it, was itself told to start processes.
+_UNGUARDED = 86
+_GUARD = (
+    "this script trains in several processes, and each of them imports it: put its work under "
+    '`if __name__ == "__main__":`, or pass workers=False'
+)
 
 
 class Runner(ABC):
@@ -91,6 +98,8 @@ class WorkerRunner(Runner):
     """
 
     def __init__(self, group: Group, compile: bool = False) -> None:
+        if getattr(mp.current_process(), "_inheriting", False):
+            sys.exit(_UNGUARDED)  # the parent says why, once for all of its processes
         self.group = group
         for tensor in (
             *group.tensors().values(),
@@ -100,8 +109,11 @@ class WorkerRunner(Runner):
         context: Any = mp.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(group, theirs, compile), daemon=True)
-        with _interrupts_ignored():  # a child inherits it: Ctrl-C is the parent's to answer, while it starts up too
-            self._process.start()
+        try:
+            with _interrupts_ignored():  # a child inherits it: Ctrl-C is the parent's to answer, while it starts up too
+                self._process.start()
+        except BrokenPipeError:  # it ended before it had heard what to do: while it imported the script
+            raise RuntimeError(_GUARD) from None
         theirs.close()
 
     def launch(self, start: int, count: int) -> None:
@@ -114,10 +126,10 @@ class WorkerRunner(Runner):
         try:
             reply = self._pipe.recv()
         except (EOFError, ConnectionResetError):
+            self._process.join(timeout=10)
+            unguarded = self._process.exitcode == _UNGUARDED
             raise RuntimeError(
-                "a training process ended unexpectedly; its last words are above. If they speak of bootstrapping: a "
-                'script that trains in several processes keeps its work under `if __name__ == "__main__":`, or passes '
-                "workers=False"
+                _GUARD if unguarded else "a training process ended unexpectedly; its last words are above"
             ) from None
         if isinstance(reply, Exception):
             raise reply
