@@ -54,10 +54,11 @@ class LocalRunner(Runner):
     Args:
         group: what to move.
         compile: fuse the step's small operations with torch.compile first.
+        threads: torch's threads while it steps, which it has back afterwards; None leaves them as they are.
     """
 
-    def __init__(self, group: Group, compile: bool = False) -> None:
-        self.group, self._compile = group, compile
+    def __init__(self, group: Group, compile: bool = False, threads: int | None = None) -> None:
+        self.group, self._compile, self._threads = group, compile, threads
         # Compiled sums may be taken in another order: a run must be compiled from its first step to be repeatable.
         self._trace_after = 0 if compile else _TRACE_AFTER
         self._step: Callable[..., Tensor] = make_step(group.template, group.stack, group.recipe, len(group.members))
@@ -67,7 +68,7 @@ class LocalRunner(Runner):
         """Run; the metrics are kept for `collect`."""
         group = self.group
         block = max(1, _BLOCK // group.noise_per_step)
-        with precision_flags(group.recipe):
+        with precision_flags(group.recipe), _threads(self._threads):
             for at in range(start, start + count, block):
                 noise = group.draw(at, min(block, start + count - at))
                 for k in range(noise.examples.shape[0]):
@@ -141,6 +142,16 @@ class WorkerRunner(Runner):
             self._pipe.send(None)
         self._pipe.close()
         self._process.join(timeout=10)
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if count is None else count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager
