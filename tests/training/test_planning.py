@@ -40,7 +40,7 @@ def test_small_stacks_have_one_thread_unless_the_user_says_otherwise(monkeypatch
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     x = torch.rand(1, 1, 28, 28)
-    small = count_work(pstn.nn.mnist_pstn(), x, Recipe(batch_size=64))
+    small = count_work(pstn.nn.mnist_pstn(), x, Recipe(batch_size=8))
     series = pstn.nn.SeriesClassifier(1, classes=14)
     large = count_work(series, torch.rand(1, 1, 131), Recipe(batch_size=16, samples=10))
     assert (choose_threads(small), choose_threads(large)) == (1, None)

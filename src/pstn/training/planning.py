@@ -36,11 +36,11 @@ _FILLS_DEVICE = 100_000_000
 # Compiling takes about 15 s, once for all stacks of one size, and saves a third of each step of a stack, which is near
 # 1 ms or below.
 _WORTH_COMPILING = 40_000
-# On a CPU, multiplications in a stack's forward pass over a batch, from which on several threads pay. Below, they gain
-# little where the machine is quiet, and where it is not, each waits for the one that was put aside.
-# Measured on two cores that others used, in ms per step with one thread and with two: the paper's MNIST P-STN (6e6), 22
-# and 580; a P-STN for 128 x 128 pixels (4e8), 155 and 834; the series networks on 131 values (1.3e9), 163 and 96.
-_WORTH_THREADS = 500_000_000
+# On a CPU, multiplications in a stack's forward pass over a batch, from which on torch's threads are left as they are.
+# Where others use the machine too, every thread waits for the one that was put aside, and small steps wait the longest.
+# Measured on two cores, in ms per step with one thread and with two. Quiet: the paper's MNIST P-STN in batches of 8
+# (6e6), 8.6 and 7.4; of 32 (2.5e7), 20 and 15; of 64 (5e7), 33 and 24. In use by others: 22 and 580 for batches of 8.
+_WORTH_THREADS = 30_000_000
 
 
 def choose_groups(models: int, device: torch.device, work: int) -> int:
