@@ -297,7 +297,7 @@ def test_refusals_come_before_training(data, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     found = run_command("train", data, "--out", tmp_path / "file" / "run", "--epochs", 1)
     assert found.exit_code == 2
-    assert "cannot write to the run's folder" in found.output
+    assert "cannot write to the folder" in found.output
     found = run_command("train", data, "--out", tmp_path / "none", "--resume")
     assert "holds no run to resume" in found.output
     usage = type("Usage", (), {"free": 1000})
