@@ -416,7 +416,7 @@ def test_a_command_says_what_it_trains_and_json_is_quiet(data, tmp_path):
     options = ("--epochs", 1, "--model", "cnn")
     found = run_command("train", data, "--out", tmp_path / "a run", *options)
     assert "32 examples of 3 classes to learn from, 6 to test on" in found.stderr
-    assert "Training one cnn for 1 epochs" in found.stderr
+    assert "Training one cnn for 1 epoch." in found.stderr
     assert "On 6 test examples:" in found.stdout
     assert f"Use it: pstn predict '{tmp_path / 'a run' / 'model-0'}' IMAGES" in found.stdout
     assert "On 6 test examples:" in run_command("evaluate", tmp_path / "a run").stdout

@@ -131,8 +131,9 @@ def _plan(settings: TrainSettings, population: Population, source: Source) -> st
     parts += [f"{valid:,} to validate on"] if recipe.validates and valid else []
     parts += ["none to test on" if source.test is None else f"{len(source.test[1]):,} to test on"]
     models = f"one {settings.model}" if settings.models == 1 else f"{settings.models} of {settings.model}"
+    passes = "1 epoch" if recipe.epochs == 1 else f"{recipe.epochs:,} epochs"
     begun = f", from epoch {population.progress.epoch}" if population.progress.step else ""
-    return f"{settings.data}: {', '.join(parts)}.\nTraining {models} for {recipe.epochs} epochs{begun}."
+    return f"{settings.data}: {', '.join(parts)}.\nTraining {models} for {passes}{begun}."
 
 
 def _fit(
