@@ -30,7 +30,7 @@ $(VENV)/.examples: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
 	@$(PIP) -e '.[examples]'
 	@touch $@
 
-demo: $(VENV)/.demo  ## Train CNN, STN and P-STN on 100 digits, compare them, draw a picture (about 1 to 2 minutes).
+demo: $(VENV)/.demo  ## Train CNN, STN and P-STN on 100 digits, compare them, draw a picture (1 to 2 minutes, once torch is here).
 	@$(BIN)/pstn demo
 
 example-%: $(VENV)/.examples

@@ -43,6 +43,29 @@ def test_a_mistake_is_one_line_and_a_non_zero_exit(tmp_path):
     assert "file" in result.output
 
 
+def test_a_folder_that_cannot_be_written_is_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr("pstn.demo.train", lambda *_, **__: pytest.fail("trained"))
+    (tmp_path / "file").touch()
+    result = run("demo", "--out", str(tmp_path / "file" / "demo"))
+    assert result.exit_code == 2
+    assert "cannot write to the folder" in result.output
+
+
+def test_ctrl_c_while_commands_are_imported_is_no_traceback():
+    code = """
+import sys
+from pstn.cli import main
+class Press:
+    def find_spec(self, name, *rest):
+        if name == "pstn.commands":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Press())
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 def test_without_typer_it_says_what_to_install():
     code = "import sys; sys.modules['typer'] = None; from pstn.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -34,12 +34,12 @@ def main() -> None:
     """Run `pstn` as a command."""
     try:
         from pstn.commands import app
-    except ModuleNotFoundError as error:
-        _explain(error)
-    try:
+
         app()
     except ModuleNotFoundError as error:
         _explain(error)
+    except KeyboardInterrupt:  # while modules are imported: the commands answer it themselves
+        sys.exit(130)
 
 
 def _explain(error: ModuleNotFoundError) -> NoReturn:

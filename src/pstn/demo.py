@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pstn.data import MNIST_MEAN, MNIST_STD, load_digits
+from pstn.files import require_writable
 from pstn.nn import PSTN, About, Shareable, TransformerClassifier, mnist_cnn, mnist_pstn, mnist_stn
 from pstn.objective import elbo_loss
 from pstn.training import single as training
@@ -142,6 +143,7 @@ def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 
 
     console = Console()
     data = demo_data(images, seed)
+    require_writable(folder)
     console.print(f"{images} real digits to learn from, 1,000 others to be tested on; {epochs} passes over them.")
     scores: dict[str, Score] = {}
     trained: dict[str, Shareable] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import tempfile
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["load_safetensors", "sha256_of", "write_atomically"]
+__all__ = ["load_safetensors", "require_writable", "sha256_of", "write_atomically"]
 
 
 def load_safetensors(extra: str) -> ModuleType:
@@ -74,6 +75,24 @@ def write_atomically(path: str | Path) -> Iterator[Path]:
         raise OSError(error.errno, error.strerror, str(target)) from error
     finally:
         draft.unlink(missing_ok=True)
+
+
+def require_writable(folder: Path) -> None:
+    """Make a folder, and refuse it if nothing can be written there: to be asked before long work, not after it.
+
+    Raises:
+        OSError: with what is wrong and what to do.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".probe"
+        probe.write_bytes(b"\0")
+        probe.unlink()
+    except OSError as error:
+        reason = os.strerror(error.errno or errno.EIO)
+        raise OSError(
+            error.errno, f"cannot write to the folder ({reason}); choose another with --out", str(folder)
+        ) from error
 
 
 def sha256_of(path: Path) -> str:

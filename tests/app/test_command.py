@@ -21,7 +21,10 @@ def run(*arguments):
 
 
 def test_help_says_where_it_listens():
-    assert "127.0.0.1" in run("--help").output
+    text = run("--help").output
+    assert "127.0.0.1" in text
+    assert "pstn app --models pstn-demo" in text
+    assert "Exit codes: 0" in text
 
 
 def test_a_port_in_use_is_said_before_anything_is_trained():
@@ -39,6 +42,8 @@ def test_an_address_of_another_machine_is_refused(host):
     result = run("--host", host)
     assert result.exit_code == 2
     assert host in result.output
+    assert "--host must be an address of this machine" in result.output
+    assert "--port" not in result.output
 
 
 def test_a_folder_without_models_is_refused():

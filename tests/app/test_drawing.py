@@ -43,6 +43,13 @@ def test_a_series_shows_what_was_seen_and_how_time_was_bent(series_trio):
     assert "Right on" not in " ".join(tree.itertext())  # nobody noted a score
 
 
+def test_the_answers_on_a_phone_come_with_the_digit_that_they_are_about(digit_trio):
+    tree = parsed(draw_digit(digit_trio, look(digit_trio, load_digits("test").x[4])))
+    (gist,) = of_class(tree, "verdicts")
+    assert gist[0].get("src") == next(tree.iter("image")).get("href")
+    assert [node.tag for node in gist] == ["img", "span", "span", "span"]
+
+
 def test_a_flat_series_can_be_drawn(series_trio):
     assert "nan" not in draw_series(series_trio, look(series_trio, torch.zeros(1, 24)))
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 import pstn
-from pstn.training import Recipe
-from pstn.training.planning import choose_compile, choose_groups, count_work
+from pstn.training import Population, Recipe
+from pstn.training.planning import choose_compile, choose_groups, choose_threads, count_work
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
@@ -27,3 +27,45 @@ def test_models_that_fill_a_gpu_by_themselves_are_not_stacked(work, groups):
 def test_short_runs_and_runs_on_the_cpu_are_not_compiled():
     assert not choose_compile(1000, CUDA)
     assert not choose_compile(10**9, CPU)
+
+
+def test_counting_work_draws_no_random_numbers():
+    model, x = pstn.nn.mnist_pstn(), torch.rand(1, 1, 28, 28)
+    state = torch.random.get_rng_state()
+    count_work(model, x, Recipe())
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_small_stacks_have_one_thread_unless_the_user_says_otherwise(monkeypatch):
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    x = torch.rand(1, 1, 28, 28)
+    small = count_work(pstn.nn.mnist_pstn(), x, Recipe(batch_size=8))
+    series = pstn.nn.SeriesClassifier(1, classes=14)
+    large = count_work(series, torch.rand(1, 1, 131), Recipe(batch_size=16, samples=10))
+    assert (choose_threads(small), choose_threads(large)) == (1, None)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert choose_threads(small) is None
+
+
+def test_a_population_steps_with_those_threads_and_gives_them_back(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    threads, before = [], torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+        model.register_forward_hook(lambda *_: threads.append(torch.get_num_threads()))
+        population = Population([model], torch.rand(16, 1, 28, 28), torch.arange(16) % 10, recipe=Recipe(epochs=1))
+        threads.clear()
+        population.fit()
+        assert threads
+        assert set(threads[1:]) == {1}  # the first counted the work
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_tf32_is_refused_where_there_is_none():
+    with pytest.raises(ValueError, match="precision must be 'float32' or 'bf16' on cpu, got 'tf32'"):
+        Population([pstn.nn.mnist_cnn()], torch.rand(8, 1, 28, 28), torch.arange(8), recipe=Recipe(precision="tf32"))

@@ -2,6 +2,8 @@
 
 import copy
 import operator
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -117,6 +119,30 @@ def test_processes_of_their_own_change_no_bit():
     assert all(torch.equal(a, b) for a, b in zip(rows[0].values(), rows[1].values(), strict=True))
 
 
+UNGUARDED = """
+import torch
+import pstn
+from pstn.training import Population, Recipe
+
+x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
+models = [pstn.nn.mnist_cnn() for _ in range(2)]
+with Population(models, x, y, recipe=Recipe(epochs=1), groups=2, workers=True) as population:
+    population.fit()
+"""
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_is_told_what_to_do(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1  # the script's own, none of the processes that it started
+    last = done.stderr.strip().splitlines()[-1]
+    assert 'put its work under `if __name__ == "__main__":`' in last
+    assert "workers=False" in last
+
+
 def test_frozen_parts_stay_and_shared_ones_are_held_once():
     x, y = images(16)
     classifier = seeded(small_cnn, 0)
@@ -226,7 +252,8 @@ def test_placement_puts_images_where_the_noise_says():
     [
         ({"members": [Member()]}, "one entry for each of 2 models"),
         ({"y": torch.zeros(40)}, "y must be int64"),
-        ({"recipe": Recipe(batch_size=64)}, "must not exceed the smallest training subset"),
+        ({"recipe": Recipe(batch_size=64)}, r"for 16: give batch_size=16 \(--batch-size 16\) or less"),
+        ({"recipe": Recipe(batch_size=1, accumulate=64)}, "for 16: give a smaller accumulate"),
         ({"members": [Member(train=torch.arange(50)), Member()]}, "must index 40 examples"),
         ({"models": [small_cnn(), small_pstn()]}, "must have one shape"),
         ({"groups": 3}, "between 1 and the number of models"),

@@ -22,7 +22,14 @@ def app(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 7860,
 ) -> None:
-    """Open a page in the browser: draw a digit, turn it, and see where three networks look and how sure they are."""
+    """Serve a page for the browser: draw a digit, turn it, and see where three networks look and how sure they are.
+
+    It prints the address to open, and runs until Ctrl-C. For example, with the models of `pstn demo`, for a phone too:
+
+        pstn app --models pstn-demo --host 0.0.0.0
+
+    Exit codes: 0 ended by Ctrl-C, 2 a mistake in what was given, or a port that is taken.
+    """
     from pstn.app.serving import serve
 
     try:

@@ -46,7 +46,7 @@ def draw_digit(trio: Trio, look: Look) -> str:
             "The digit through each orange frame, and what the P-STN read in it.",
             _thumbs(look),
         ),
-        _answers(trio, look, _DIGIT_WAYS),
+        _answers(trio, look, _DIGIT_WAYS, f"<img src='{_picture(look.shown)}' alt=''/>"),
     )
 
 
@@ -133,14 +133,15 @@ def _thumbs(look: Look) -> str:
     return f"<div class='thumbs'>{''.join(figures)}</div>"
 
 
-def _answers(trio: Trio, look: Look, ways: dict[str, str]) -> str:
+def _answers(trio: Trio, look: Look, ways: dict[str, str], about: str = "") -> str:
+    """The answers, and their gist for narrow screens behind a picture of what it is about."""
     cards = "".join(_card(name, ways[name], answer, trio.accuracy(name)) for name, answer in look.answers.items())
     sentence = "They learned from the same few examples. The bars are the chances that each gives to each answer."
     gist = "".join(
         f"<span>{_NAMES[name]} <b>{escape(answer.best)}</b> {answer.sureness}</span>"
         for name, answer in look.answers.items()
     )
-    verdicts = f"<div class='verdicts' aria-hidden='true'>{gist}</div>"
+    verdicts = f"<div class='verdicts' aria-hidden='true'>{about}{gist}</div>"
     return _panel("What they say", sentence, f"<div class='cards'>{cards}</div>{verdicts}", "wide")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -83,9 +84,14 @@ def _require_free(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise OSError(
-                f"cannot listen on {host}, port {port} ({error.strerror or error}): try --port {port + 1}"
-            ) from None
+            reason = error.strerror or error
+            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+                raise OSError(
+                    f"cannot listen on {host} ({reason}): --host must be an address of this machine, such as "
+                    "127.0.0.1, or 0.0.0.0 for all of them"
+                ) from None
+            other = port + 1 if port >= 1024 else 7860  # those below are for the system alone
+            raise OSError(f"cannot listen on {host}, port {port} ({reason}): try --port {other}") from None
 
 
 def _work(workshop: Workshop, say: Callable[[str], None]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pstn.files import write_atomically
+from pstn.files import require_writable, write_atomically
 from pstn.training.population import Failure, Population, Progress
 from pstn.training.recipe import Member
 
@@ -128,16 +128,7 @@ def require_room(folder: str | Path, population: Population) -> None:
     # keeps the best state beside the current one.
     held = 1 if population.recipe.patience is None else 2
     needed = (2 * held + 1) * sum(t.numel() * t.element_size() for t in population.tensors().values()) + (1 << 20)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".probe"
-        probe.write_bytes(b"\0")
-        probe.unlink()
-    except OSError as error:
-        reason = os.strerror(error.errno or errno.EIO)
-        raise OSError(
-            error.errno, f"cannot write to the run's folder ({reason}); choose another with --out", str(folder)
-        ) from error
+    require_writable(folder)
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise OSError(

@@ -5,18 +5,22 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import shlex
 import types
 import typing
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from pstn.command_errors import plain_errors
 from pstn.data.errors import DataWarning
-from pstn.training.settings import SettingsError, TrainSettings, read_settings
+from pstn.training.settings import SettingsError, TrainSettings, describe_field, read_settings
+
+if TYPE_CHECKING:
+    from pstn.training.run import Outcome
 
 __all__ = ["evaluate", "register", "sweep", "train"]
 
@@ -41,7 +45,7 @@ def _with_settings(command: Callable[..., None], without: Sequence[str] = ()) ->
             continue
         kind, flag = _option_type(hints[item.name]), "--" + item.name.replace("_", "-")
         names = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
-        option = typer.Option(None, names, help=_help(item), show_default=False)
+        option = typer.Option(None, names, help=_help(item, hints[item.name]), show_default=False)
         annotation = kind | None
         added.append(
             inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
@@ -51,14 +55,17 @@ def _with_settings(command: Callable[..., None], without: Sequence[str] = ()) ->
     return command
 
 
-def _help(item: Any) -> str:
+def _help(item: Any, hint: Any) -> str:
+    from rich.markup import escape
+
     default = item.default_factory() if item.default is dataclasses.MISSING else item.default
-    shown = (
-        ""
-        if default in (None, "")
-        else f" [default: {', '.join(map(str, default)) if isinstance(default, list) else default}]"
-    )
-    return f"{item.metadata['help']}{shown}"
+    text = item.metadata["help"]
+    if typing.get_origin(hint) is Literal:
+        text += f" {describe_field(hint).capitalize()}."
+    if default not in (None, ""):
+        # rich would take the brackets for markup of its own, and drop them with all that is in them.
+        text += escape(f" [default: {', '.join(map(str, default)) if isinstance(default, list) else default}]")
+    return text
 
 
 def _values(data: str | None, config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
@@ -71,6 +78,14 @@ def _values(data: str | None, config: Path | None, given: dict[str, Any]) -> dic
     if data is not None:
         values["data"] = data
     return values
+
+
+def _require_data(command: str, values: dict[str, Any]) -> None:
+    if "data" not in values:
+        raise SettingsError(
+            f"DATA is missing: say what to train on, a folder, a file or a name of `pstn data list`, for example "
+            f"`pstn {command} digits`"
+        )
 
 
 def _require_same(values: dict[str, Any], settings: TrainSettings) -> None:
@@ -88,7 +103,9 @@ def _require_same(values: dict[str, Any], settings: TrainSettings) -> None:
 
 @_with_settings
 def train(
-    data: Annotated[str | None, typer.Argument(help="A known set's name, a folder or a file.")] = None,
+    data: Annotated[
+        str | None, typer.Argument(help="A known set's name, a folder or a file; ./NAME is the folder where both are.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings; options override it.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is there already.")] = False,
@@ -105,25 +122,41 @@ def train(
 
     Exit codes: 0 done, 2 a mistake in what was given, 1 a failure, 130 stopped by Ctrl-C.
     """
-    from pstn.training.run import model_folder
     from pstn.training.run import train as run
 
     with plain_errors(DataWarning):
         values = _values(data, config, given)
         settings = TrainSettings.from_dict(values)
-        if resume:
+        if not resume:
+            _require_data("train", values)
+        elif not {"data", "out"} & values.keys():
+            raise SettingsError("--resume needs the run to go on with: give --out FOLDER")
+        else:
             _require_same(values, settings)
-        outcome = run(settings, resume=resume, overwrite=overwrite, say=lambda text: typer.echo(text, err=True))
-    models = sorted(str(path.parent) for path in outcome.folder.glob("model-*/config.json"))
+        outcome = run(
+            settings, resume=resume, overwrite=overwrite, say=lambda text: typer.echo(text, err=True), quiet=as_json
+        )
+        _print_outcome(outcome, as_json)
+    if not outcome.finished:
+        raise typer.Exit(130)
+
+
+def _print_outcome(outcome: Outcome, as_json: bool) -> None:
     if as_json:
+        models = sorted(str(path.parent) for path in outcome.folder.glob("model-*/config.json"))
         about = {"folder": str(outcome.folder), "finished": outcome.finished, "models": models}
         typer.echo(json.dumps({**about, "scores": outcome.scores, "problems": outcome.problems}))
     elif outcome.finished:
-        _print_scores(outcome.scores)
+        from pstn.training.run import model_folder
+        from pstn.training.sources import HOW_TO_ADD_A_TEST
+
+        if outcome.scores:
+            _print_scores(outcome.scores, outcome.test_examples)
+        else:
+            typer.echo(f"No scores, as the data have no test part: {HOW_TO_ADD_A_TEST}")
         typer.echo(f"Models, settings, scores and the whole history are in {outcome.folder}")
-        typer.echo(f"Use it: pstn predict {model_folder(outcome.folder, 0)} IMAGES")
-    if not outcome.finished:
-        raise typer.Exit(130)
+        use = shlex.join(["pstn", "predict", str(model_folder(outcome.folder, 0))])
+        typer.echo(f"Use it: {use} {outcome.takes.upper()}")
 
 
 def evaluate(
@@ -149,19 +182,22 @@ def evaluate(
     Images are resized and normalised as the model wants them; classes are found by their names.
     Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
     """
-    from pstn.training.evaluation import evaluate_models
+    from pstn.training.evaluation import prepare_examination
 
     with plain_errors(DataWarning):
-        scores = evaluate_models(model, data, samples, seed=seed, policy=_policy(policy))
-    if as_json:
-        typer.echo(json.dumps(scores))
-    else:
-        _print_scores(scores)
+        examination = prepare_examination(model, data, seed=seed, policy=_policy(policy))
+        scores = examination.score(samples)
+        if as_json:
+            typer.echo(json.dumps(scores))
+        else:
+            _print_scores(scores, len(examination.y))
 
 
 @partial(_with_settings, without=("models", "save_every"))
 def sweep(
-    data: Annotated[str | None, typer.Argument(help="A known set's name, a folder or a file.")] = None,
+    data: Annotated[
+        str | None, typer.Argument(help="A known set's name, a folder or a file; ./NAME is the folder where both are.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings; options override it.")] = None,
     over: Annotated[
         list[str] | None,
@@ -194,7 +230,9 @@ def sweep(
     from pstn.training.sweep import BEST, parse_space, run_sweep
 
     with plain_errors(DataWarning):
-        settings = TrainSettings.from_dict(_values(data, config, given))
+        values = _values(data, config, given)
+        settings = TrainSettings.from_dict(values)
+        _require_data("sweep", values)
         folder = Path(settings.out or f"{settings.folder}-sweep")
         try:
             result = run_sweep(
@@ -204,19 +242,19 @@ def sweep(
         except KeyboardInterrupt:
             typer.echo(f"Stopped; what is finished is in {folder}. To go on: the same command again.", err=True)
             raise typer.Exit(130) from None
-    for parameters, value in result.table:
-        typer.echo(f"{value:10.4f}  {json.dumps(parameters)}")
-    typer.echo(f"Best validation loss {result.value:.4f} with {json.dumps(result.best)}")
-    typer.echo(f"Study, settings and table are in {folder}. Train it: pstn train --config {folder / BEST}")
+        for parameters, value in result.table:
+            typer.echo(f"{value:10.4f}  {json.dumps(parameters)}")
+        typer.echo(f"Best validation loss {result.value:.4f} with {json.dumps(result.best)}")
+        train_it = shlex.join(["pstn", "train", "--config", str(folder / BEST)])
+        typer.echo(f"Study, settings and table are in {folder}. Train it: {train_it}")
 
 
 def _policy(text: str | None) -> Any:
     return None if text is None else TrainSettings.from_dict({"policy": text}).policy
 
 
-def _print_scores(scores: dict[str, list[float]]) -> None:
-    if not scores:
-        return
+def _print_scores(scores: dict[str, list[float]], examples: int) -> None:
+    typer.echo(f"On {examples:,} test examples:")
     typer.echo("model  accuracy     NLL     ECE")
     for number, (accuracy, nll, ece) in enumerate(zip(scores["accuracy"], scores["nll"], scores["ece"], strict=True)):
         typer.echo(f"{number:5d}  {accuracy:8.2%}  {nll:6.3f}  {ece:6.3f}")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,10 +15,27 @@ from pstn.data.errors import MissingDataError
 from pstn.nn import About, Shareable, from_pretrained
 from pstn.training.population import score_models
 from pstn.training.run import CHECKPOINT, SETTINGS, model_folder
+from pstn.training.scoring import Scores
 from pstn.training.settings import SettingsError, TrainSettings, read_settings
-from pstn.training.sources import Policy, Source, load_source, prepare
+from pstn.training.sources import HOW_TO_ADD_A_TEST, Policy, Source, load_source, prepare
 
-__all__ = ["evaluate_models"]
+__all__ = ["Examination", "evaluate_models", "prepare_examination"]
+
+
+class Examination(NamedTuple):
+    """Trained models, and what they are to be scored on."""
+
+    models: list[Shareable]
+    x: Tensor
+    """(M, C, *size), as the models take it."""
+    y: Tensor
+    """(M,), positions among the models' classes."""
+    seeds: list[int]
+    """Of each model's samples."""
+
+    def score(self, samples: int | None = None) -> Scores:
+        """{"nll": [...], "accuracy": [...], "ece": [...]}, one number per model; S is their own when not given."""
+        return score_models(self.models, self.x, self.y, samples=samples, seeds=self.seeds)
 
 
 def evaluate_models(
@@ -27,19 +45,33 @@ def evaluate_models(
     *,
     seed: int | None = None,
     policy: Policy | None = None,
-) -> dict[str, list[float]]:
-    """Score the trained models of a run, or one model, on the test part of a data set.
+) -> Scores:
+    """Score the trained models of a run, or one model, on the test part of a data set: see `prepare_examination`.
+
+    Args:
+        name: folder of a run, or whatever `pstn.from_pretrained` takes.
+        data: whatever `pstn.data.load` takes; what the models were trained on when not given.
+        samples: S; the models' own `test_samples` when not given.
+        seed: of the samples; that of each model's training when not given.
+        policy: for missing values and unequal lengths in series.
+
+    Returns:
+        {"nll": [...], "accuracy": [...], "ece": [...]}, one number per model.
+    """
+    return prepare_examination(name, data, seed=seed, policy=policy).score(samples)
+
+
+def prepare_examination(
+    name: str | Path, data: str | None = None, *, seed: int | None = None, policy: Policy | None = None
+) -> Examination:
+    """Load the trained models of a run, or one model, and the test part of a data set as they take it.
 
     Args:
         name: folder of a run, or whatever `pstn.from_pretrained` takes.
         data: whatever `pstn.data.load` takes; what the models were trained on when not given. Its images are prepared
             as the models want them, and its classes found by their names.
-        samples: S; the models' own `test_samples` when not given.
         seed: of the samples; that of each model's training when not given.
         policy: for missing values and unequal lengths in series; that of the models' training when not given.
-
-    Returns:
-        {"nll": [...], "accuracy": [...], "ece": [...]}, one number per model.
     """
     run = _run_settings(Path(name))
     models = [from_pretrained(name)] if run is None else _models(Path(name), run)
@@ -55,8 +87,7 @@ def evaluate_models(
         else:
             source = _load(data or about.data, about, policy or (run.policy if run else about.policy))
     x, y = _test_part(data or about.data, source, about)
-    seeds = [about.seed if seed is None else seed for about in abouts]
-    return score_models(models, x, y, samples=samples, seeds=seeds)
+    return Examination(models, x, y, [about.seed if seed is None else seed for about in abouts])
 
 
 @contextmanager
@@ -83,7 +114,7 @@ def _run_settings(folder: Path) -> TrainSettings | None:
 def _models(folder: Path, settings: TrainSettings) -> list[Shareable]:
     folders = [model_folder(folder, number) for number in range(settings.models)]
     if not all(model.is_dir() for model in folders):
-        raise SettingsError(f"{folder} is not finished: pstn train --resume --out {folder}")
+        raise SettingsError(f"{folder} is not finished: pstn train --resume --out {shlex.quote(str(folder))}")
     return [from_pretrained(model) for model in folders]
 
 
@@ -100,7 +131,7 @@ def _load(data: str, about: About, policy: Policy) -> Source:
 def _test_part(data: str, source: Source, about: About) -> tuple[Tensor, Tensor]:
     """Test examples as the model takes them: its normalisation, the positions of its classes."""
     if source.test is None:
-        raise ValueError(f"{data} has no test part")
+        raise ValueError(f"{data} has no test part: {HOW_TO_ADD_A_TEST}")
     x, y = source.test
     if x.shape[1] != about.channels or (about.size is not None and tuple(x.shape[2:]) != about.size):
         wanted, got = (about.channels, *(about.size or ())), tuple(x.shape[1:])

@@ -18,10 +18,12 @@ from pstn.training.convolution import ConvKind
 from pstn.training.group import Group
 from pstn.training.planning import (
     check_population,
+    check_precision,
     check_validation,
     choose_compile,
     choose_conv,
     choose_groups,
+    choose_threads,
     count_steps,
     count_work,
 )
@@ -128,6 +130,7 @@ class Population:
         self.device = torch.device(x.device if device is None else device)
         check_population(models, self.members, x, y, weights)
         check_validation(self.members, self.recipe)
+        check_precision(self.recipe, self.device)
         self.steps_per_epoch = count_steps(self.members, len(x), self.recipe)
         self._models = [copy.deepcopy(m).cpu() for m in models]
         x, y = x.to(self.device).contiguous(), y.to(self.device)
@@ -227,8 +230,10 @@ class Population:
             from pstn.training.cuda import CudaRunner
 
             return CudaRunner(group, compile=self.compiles, programs=self._programs)
-        kind = WorkerRunner if self._workers and len(self.groups) > 1 else LocalRunner
-        return kind(group, self.compiles)
+        if self._workers and len(self.groups) > 1:
+            return WorkerRunner(group, self.compiles)
+        work = count_work(self._models[0], self._example(group.constants.x), self.recipe) * len(group.members)
+        return LocalRunner(group, self.compiles, choose_threads(work))
 
     def _record(self, start: int, metrics: Tensor) -> None:
         """Add (count, N, 5) metrics to the history, epoch by epoch, and look for models that broke."""

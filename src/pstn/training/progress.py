@@ -1,15 +1,19 @@
-"""What a run shows while it trains: on a terminal, with rich; anywhere else nothing."""
+"""What a run shows while it trains: a bar on a terminal, with rich; anywhere else a line now and then, if asked for."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from pstn.training.population import Population, Progress
 
 __all__ = ["Bar", "Display", "summary"]
+
+# Seconds between the lines of a log: enough to show that it lives.
+_LINE_EVERY = 30.0
 
 
 def summary(progress: Progress, models: int) -> dict[str, str]:
@@ -58,6 +62,11 @@ class Bar:
         self._task = self._bar.add_task("training", total=self._total, completed=self._completed, figures="")
         return self
 
+    @property
+    def shown(self) -> bool:
+        """Whether anybody sees it."""
+        return self._bar is not None
+
     def update(self, completed: float, description: str, figures: Mapping[str, str]) -> None:
         """Show how much is done; without figures, the last ones stay."""
         if self._bar is None:
@@ -74,15 +83,17 @@ class Bar:
 
 @final
 class Display:
-    """The progress of a population, on a terminal.
+    """The progress of a population: a bar on a terminal, else a line every half minute.
 
     Args:
         population: what is being trained.
+        say: where lines go where there is no terminal; None for none.
     """
 
-    def __init__(self, population: Population) -> None:
-        self._population = population
+    def __init__(self, population: Population, say: Callable[[str], None] | None = None) -> None:
+        self._population, self._say = population, say
         self._bar = Bar(population.total_steps, population.progress.step)
+        self._last = time.monotonic()
 
     def __enter__(self) -> Display:
         self._bar.__enter__()
@@ -91,7 +102,12 @@ class Display:
     def update(self, progress: Progress) -> None:
         """Show where training stands."""
         figures = summary(progress, len(self._population.members))
-        self._bar.update(progress.step, f"epoch {progress.epoch}/{self._population.recipe.epochs}", figures)
+        epoch = f"epoch {progress.epoch}/{self._population.recipe.epochs}"
+        self._bar.update(progress.step, epoch, figures)
+        now = time.monotonic()
+        if self._say is not None and not self._bar.shown and now - self._last >= _LINE_EVERY:
+            self._say(", ".join([epoch, *(f"{name} {value}" for name, value in figures.items())]))
+            self._last = now
 
     def __exit__(self, *error: object) -> None:
         self._bar.__exit__(*error)

@@ -6,11 +6,12 @@ import dataclasses
 import json
 import math
 import re
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from pstn.files import write_atomically
 from pstn.nn import Shareable
@@ -35,7 +36,11 @@ class Outcome:
     folder: Path
     finished: bool
     scores: dict[str, list[float]] = field(default_factory=dict)
-    """On the test set, one number per model."""
+    """On the test set, one number per model; none where the data have no test part."""
+    test_examples: int = 0
+    """How many examples the scores are over."""
+    takes: Literal["images", "series"] = "images"
+    """What its models classify."""
     problems: list[str] = field(default_factory=list)
     """Models that broke, and collapses, each with what to try."""
 
@@ -46,7 +51,12 @@ def model_folder(run: Path, number: int) -> Path:
 
 
 def train(
-    settings: TrainSettings, *, resume: bool = False, overwrite: bool = False, say: Callable[[str], None] = print
+    settings: TrainSettings,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    say: Callable[[str], None] = print,
+    quiet: bool = False,
 ) -> Outcome:
     """Train what the settings describe, into its folder.
 
@@ -57,6 +67,8 @@ def train(
         resume: go on with the run in the folder; its own saved settings count.
         overwrite: replace a run that is there already.
         say: where messages go.
+        quiet: of messages, warnings alone and how to go on; else also what is trained and, without a terminal, a line
+            every half minute.
 
     Raises:
         SettingsError: if there is a run already, or none to resume.
@@ -81,9 +93,13 @@ def train(
             _clear(folder)
             write_settings(folder / SETTINGS, settings)
             save_checkpoint(folder / CHECKPOINT, population, settings.to_dict())
-        problems, stopped = _fit(settings, folder, population, source, say)
+        if not quiet:
+            say(_plan(settings, population, source))
+        with Display(population, None if quiet else say) as display:
+            problems, stopped = _fit(settings, folder, population, source, say, display)
         if stopped:
-            say(f"Stopped at epoch {population.progress.epoch} and saved. To go on: pstn train --resume --out {folder}")
+            again = shlex.join(["pstn", "train", "--resume", "--out", str(folder)])
+            say(f"Stopped at epoch {population.progress.epoch} and saved. To go on: {again}")
             return Outcome(folder, False, problems=problems)
         return _finish(settings, folder, population, source, problems)
 
@@ -107,13 +123,27 @@ def _clear(folder: Path) -> None:
             config.parent.rmdir()
 
 
+def _plan(settings: TrainSettings, population: Population, source: Source) -> str:
+    """What is about to be trained, on what, in one or two lines."""
+    member, recipe = population.members[0], population.recipe
+    subset, valid = (0 if part is None else len(part) for part in (member.train, member.valid))
+    parts = [f"{subset or len(source.x):,} examples of {source.classes} classes to learn from"]
+    parts += [f"{valid:,} to validate on"] if recipe.validates and valid else []
+    parts += ["none to test on" if source.test is None else f"{len(source.test[1]):,} to test on"]
+    models = f"one {settings.model}" if settings.models == 1 else f"{settings.models} of {settings.model}"
+    passes = "1 epoch" if recipe.epochs == 1 else f"{recipe.epochs:,} epochs"
+    begun = f", from epoch {population.progress.epoch}" if population.progress.step else ""
+    return f"{settings.data}: {', '.join(parts)}.\nTraining {models} for {passes}{begun}."
+
+
 def _fit(
-    settings: TrainSettings, folder: Path, population: Population, source: Source, say: Callable[[str], None]
-) -> tuple[list[str], bool]:
+    settings: TrainSettings, folder: Path, population: Population, source: Source, say: Callable[[str], None],
+    display: Display,
+) -> tuple[list[str], bool]:  # fmt: skip
     """Train, save every so often, tell of problems once; return them, and whether Ctrl-C was pressed."""
     told: dict[str, str] = {}
     last = time.monotonic()
-    with Interrupt() as interrupt, Display(population) as display:
+    with Interrupt() as interrupt:
 
         def save() -> None:
             save_checkpoint(folder / CHECKPOINT, population, settings.to_dict())
@@ -174,7 +204,8 @@ def _finish(
     }  # fmt: skip
     with write_atomically(folder / RESULTS) as draft:
         draft.write_text(json.dumps(_finite(results), indent=1, allow_nan=False))
-    return Outcome(folder, True, scores, problems)
+    tested = 0 if source.test is None else len(source.test[1])
+    return Outcome(folder, True, scores, tested, "series" if len(source.size) == 1 else "images", problems)
 
 
 def _finite(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +22,12 @@ __all__ = ["LocalRunner", "Runner", "WorkerRunner"]
 _BLOCK = 1 << 20
 # Tracing takes about as long as this many steps without it. The bits are the same.
 _TRACE_AFTER = 30
+# With which a process ends that, while it imported the script that started it, was itself told to start processes.
+_UNGUARDED = 86
+_GUARD = (
+    "this script trains in several processes, and each of them imports it: put its work under "
+    '`if __name__ == "__main__":`, or pass workers=False'
+)
 
 
 class Runner(ABC):
@@ -47,10 +54,11 @@ class LocalRunner(Runner):
     Args:
         group: what to move.
         compile: fuse the step's small operations with torch.compile first.
+        threads: torch's threads while it steps, which it has back afterwards; None leaves them as they are.
     """
 
-    def __init__(self, group: Group, compile: bool = False) -> None:
-        self.group, self._compile = group, compile
+    def __init__(self, group: Group, compile: bool = False, threads: int | None = None) -> None:
+        self.group, self._compile, self._threads = group, compile, threads
         # Compiled sums may be taken in another order: a run must be compiled from its first step to be repeatable.
         self._trace_after = 0 if compile else _TRACE_AFTER
         self._step: Callable[..., Tensor] = make_step(group.template, group.stack, group.recipe, len(group.members))
@@ -60,7 +68,7 @@ class LocalRunner(Runner):
         """Run; the metrics are kept for `collect`."""
         group = self.group
         block = max(1, _BLOCK // group.noise_per_step)
-        with precision_flags(group.recipe):
+        with precision_flags(group.recipe), _threads(self._threads):
             for at in range(start, start + count, block):
                 noise = group.draw(at, min(block, start + count - at))
                 for k in range(noise.examples.shape[0]):
@@ -91,6 +99,8 @@ class WorkerRunner(Runner):
     """
 
     def __init__(self, group: Group, compile: bool = False) -> None:
+        if getattr(mp.current_process(), "_inheriting", False):
+            sys.exit(_UNGUARDED)  # the parent says why, once for all of its processes
         self.group = group
         for tensor in (
             *group.tensors().values(),
@@ -100,8 +110,11 @@ class WorkerRunner(Runner):
         context: Any = mp.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(group, theirs, compile), daemon=True)
-        with _interrupts_ignored():  # a child inherits it: Ctrl-C is the parent's to answer, while it starts up too
-            self._process.start()
+        try:
+            with _interrupts_ignored():  # a child inherits it: Ctrl-C is the parent's to answer, while it starts up too
+                self._process.start()
+        except BrokenPipeError:  # it ended before it had heard what to do: while it imported the script
+            raise RuntimeError(_GUARD) from None
         theirs.close()
 
     def launch(self, start: int, count: int) -> None:
@@ -114,10 +127,10 @@ class WorkerRunner(Runner):
         try:
             reply = self._pipe.recv()
         except (EOFError, ConnectionResetError):
+            self._process.join(timeout=10)
+            unguarded = self._process.exitcode == _UNGUARDED
             raise RuntimeError(
-                "a training process ended unexpectedly; its last words are above. If they speak of bootstrapping: a "
-                'script that trains in several processes keeps its work under `if __name__ == "__main__":`, or passes '
-                "workers=False"
+                _GUARD if unguarded else "a training process ended unexpectedly; its last words are above"
             ) from None
         if isinstance(reply, Exception):
             raise reply
@@ -129,6 +142,16 @@ class WorkerRunner(Runner):
             self._pipe.send(None)
         self._pipe.close()
         self._process.join(timeout=10)
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if count is None else count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

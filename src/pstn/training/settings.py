@@ -67,7 +67,9 @@ class TrainSettings:
     lr_step: int | None = _setting(None, "Epochs after which learning rates are multiplied with LR_GAMMA, repeatedly.")
     lr_gamma: float = _setting(0.1, "That factor.")
     clip_norm: float | None = _setting(None, "Largest norm of a model's gradient.")
-    precision: Precision = _setting("float32", "float32, tf32 or bf16.")
+    precision: Precision = _setting(
+        "float32", "Of products: tf32 rounds them to ten bits, on a GPU alone; bf16 is autocast."
+    )
     augment: Literal["none", "rotation", "placement"] = _setting(
         "none", "Turn images by any angle, or place them, 28 pixels wide, on a canvas of 96: afresh at each access in "
         "training, once for validation and test."

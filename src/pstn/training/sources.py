@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 import pstn.data
 from pstn.data.detect import detect
+from pstn.data.errors import DataWarning
 from pstn.data.generated import generate_all
 from pstn.data.makers import Maker, RandomPlacement, RandomRotation
 from pstn.data.places import expand
@@ -17,9 +19,12 @@ from pstn.data.split import Splits
 from pstn.training.augment import Augmentation, RandomWarp
 from pstn.training.settings import TrainSettings
 
-__all__ = ["Policy", "Source", "choose_subset", "load_source", "prepare"]
+__all__ = ["HOW_TO_ADD_A_TEST", "Policy", "Source", "choose_subset", "load_source", "prepare"]
 
 Policy = Literal["refuse", "resample", "pad"]
+
+# For data that come without examples to be tested on; anything else is divided by itself.
+HOW_TO_ADD_A_TEST = "add a folder test beside the folder train, or arrays x_test and y_test to an .npz file"
 
 # What the setting `augment` means: the changes of the generated sets.
 _MAKERS: dict[str, Maker] = {"rotation": RandomRotation(), "placement": RandomPlacement()}
@@ -77,7 +82,8 @@ def load_source(
     """Load a data set.
 
     Args:
-        data: whatever `pstn.data.load` takes; "digits" ships with the package.
+        data: whatever `pstn.data.load` takes; "digits" ships with the package. A known name wins over a folder or file
+            of that name, with a `DataWarning`.
         size: what the images of a folder are resized to; other data must have it already.
         channels: likewise 1 for grey, 3 for colour.
         kind: what an .npz file holds; must be said for three axes.
@@ -94,8 +100,11 @@ def load_source(
     held = None if kind == "auto" else kind
     ways: dict[str, dict[str, Any]] = {"classes": {"size": size, "channels": channels}, "npz": {"kind": held}}
     ways["series"] = {"policy": policy, "length": length}
-    path = expand(data)
-    own = find_known(data) is None and path.exists()
+    path, known = expand(data), find_known(data)
+    if known is not None and path.exists():
+        what = "folder" if path.is_dir() else "file"
+        warnings.warn(f"the known set {known.name!r} is used; for the {what} say ./{data}", DataWarning, stacklevel=2)
+    own = known is None and path.exists()
     settings = ways.get(detect(path) or "", {}) if own else {}
     splits: Any = pstn.data.load(data, **{name: value for name, value in settings.items() if value is not None})
     if own:
