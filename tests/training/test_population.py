@@ -252,8 +252,8 @@ def test_placement_puts_images_where_the_noise_says():
     [
         ({"members": [Member()]}, "one entry for each of 2 models"),
         ({"y": torch.zeros(40)}, "y must be int64"),
-        ({"recipe": Recipe(batch_size=64)}, r"for 16: give batch_size=16 \(--batch-size 16\) or less"),
-        ({"recipe": Recipe(batch_size=1, accumulate=64)}, "for 16: give a smaller accumulate"),
+        ({"recipe": Recipe(batch_size=64)}, r"for 40: give batch_size=40 \(--batch-size 40\) or less"),
+        ({"recipe": Recipe(batch_size=1, accumulate=64)}, "for 40: give a smaller accumulate"),
         ({"members": [Member(train=torch.arange(50)), Member()]}, "must index 40 examples"),
         ({"models": [small_cnn(), small_pstn()]}, "must have one shape"),
         ({"groups": 3}, "between 1 and the number of models"),
