@@ -20,7 +20,9 @@ from pstn.training import Population, Recipe, make_members
 from pstn.training.checkpoint import CheckpointError, load_checkpoint, require_room, save_checkpoint
 from pstn.training.commands import register
 from pstn.training.evaluation import evaluate_models
+from pstn.training.interrupt import Interrupt
 from pstn.training.run import train
+from pstn.training.runners import interrupts_held
 from pstn.training.settings import SettingsError, TrainSettings, read_settings, write_settings
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -485,6 +487,13 @@ def test_a_full_disk_behind_standard_output_is_one_line(data, tmp_path):
     assert done.returncode == 1
     assert "error: [Errno 28] No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_while_a_process_starts_is_not_lost():
+    with Interrupt() as interrupt:
+        with interrupts_held():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert interrupt.asked
 
 
 @pytest.mark.slow

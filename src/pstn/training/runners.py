@@ -7,6 +7,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from typing import Any, final
 
 import torch
@@ -16,7 +17,7 @@ from torch import multiprocessing as mp
 from pstn.training.group import Group, precision_flags
 from pstn.training.program import METRICS, make_step, trace
 
-__all__ = ["LocalRunner", "Runner", "WorkerRunner"]
+__all__ = ["LocalRunner", "Runner", "WorkerRunner", "interrupts_held"]
 
 # Noise is drawn for many steps at once, up to this many numbers.
 _BLOCK = 1 << 20
@@ -111,7 +112,7 @@ class WorkerRunner(Runner):
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(group, theirs, compile), daemon=True)
         try:
-            with _interrupts_ignored():  # a child inherits it: Ctrl-C is the parent's to answer, while it starts up too
+            with interrupts_held():  # a child inherits it: Ctrl-C is the parent's to answer, while it starts up too
                 self._process.start()
         except BrokenPipeError:  # it ended before it had heard what to do: while it imported the script
             raise RuntimeError(_GUARD) from None
@@ -155,16 +156,17 @@ def _threads(count: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not in the main thread, which is the one to ask
-        before = None
+def interrupts_held() -> Iterator[None]:
+    """Ctrl-C waits until the block is over. Ignored for so long, it would be lost."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # else multiprocessing starts it in the block, and lets signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        if before is not None:
-            signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(group: Group, pipe: Any, compile: bool) -> None:
