@@ -270,6 +270,16 @@ def _quadrature(x, y, a, b, c, d, e, f, trace, det, t, first, second):
     return px, py, one, two
 
 
+@triton.jit
+def _charge(sums, node, owned, along_x, along_y, constant, xa, ya, oa, ta, xb, yb, ob, tb, xc, yc, oc, tc):
+    """Add a node's share of a piece: its edge function times the adjoint, at three places with their weights."""
+    ea = along_x * xa + along_y * ya + constant
+    eb = along_x * xb + along_y * yb + constant
+    ec = along_x * xc + along_y * yc + constant
+    tl.atomic_add(sums + node * 2, ea * oa + eb * ob + ec * oc, mask=owned, sem="relaxed")
+    tl.atomic_add(sums + node * 2 + 1, ea * ta + eb * tb + ec * tc, mask=owned, sem="relaxed")
+
+
 @triton.jit(
     do_not_specialize=["N", "stride"],
     do_not_specialize_on_alignment=[
@@ -331,18 +341,9 @@ def _backward(
         xc, yc, oc, tc = _quadrature(x, y, a, b, c, d, e, f, trace, det, time * 0.8872983346207417, first, second)
         oa, ob, oc = oa * time * (5 / 18), ob * time * (8 / 18), oc * time * (5 / 18)
         ta, tb, tc = ta * time * (5 / 18), tb * time * (8 / 18), tc * time * (5 / 18)
-        ea, eb, ec = f00 * xa + f01 * ya + f02, f00 * xb + f01 * yb + f02, f00 * xc + f01 * yc + f02
-        owned = going & (n0 < NODES)
-        tl.atomic_add(sums + n0 * 2, ea * oa + eb * ob + ec * oc, mask=owned, sem="relaxed")
-        tl.atomic_add(sums + n0 * 2 + 1, ea * ta + eb * tb + ec * tc, mask=owned, sem="relaxed")
-        ea, eb, ec = f10 * xa + f11 * ya + f12, f10 * xb + f11 * yb + f12, f10 * xc + f11 * yc + f12
-        owned = going & (n1 < NODES)
-        tl.atomic_add(sums + n1 * 2, ea * oa + eb * ob + ec * oc, mask=owned, sem="relaxed")
-        tl.atomic_add(sums + n1 * 2 + 1, ea * ta + eb * tb + ec * tc, mask=owned, sem="relaxed")
-        ea, eb, ec = f20 * xa + f21 * ya + f22, f20 * xb + f21 * yb + f22, f20 * xc + f21 * yc + f22
-        owned = going & (n2 < NODES)
-        tl.atomic_add(sums + n2 * 2, ea * oa + eb * ob + ec * oc, mask=owned, sem="relaxed")
-        tl.atomic_add(sums + n2 * 2 + 1, ea * ta + eb * tb + ec * tc, mask=owned, sem="relaxed")
+        _charge(sums, n0, going & (n0 < NODES), f00, f01, f02, xa, ya, oa, ta, xb, yb, ob, tb, xc, yc, oc, tc)
+        _charge(sums, n1, going & (n1 < NODES), f10, f11, f12, xa, ya, oa, ta, xb, yb, ob, tb, xc, yc, oc, tc)
+        _charge(sums, n2, going & (n2 < NODES), f20, f21, f22, xa, ya, oa, ta, xb, yb, ob, tb, xc, yc, oc, tc)
         one, two = _unwind(a, b, c, d, trace, det, time, low, high, first, second)
         first = tl.minimum(tl.maximum(one, -_HUGE), _HUGE)
         second = tl.minimum(tl.maximum(two, -_HUGE), _HUGE)

@@ -1,0 +1,30 @@
+"""Small runs for tests: the command, settings, and what a run leaves behind."""
+
+from pathlib import Path
+
+import torch
+import typer
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from pstn.training.commands import register
+from pstn.training.settings import TrainSettings
+
+app = typer.Typer(pretty_exceptions_enable=False)
+register(app)
+
+
+def run_command(*arguments: object):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def small(data: str, out: Path, **values) -> TrainSettings:
+    return TrainSettings(data=data, out=str(out), **{"epochs": 3, "models": 2, "batch_size": 8, "groups": 1, **values})
+
+
+def final_weights(folder: Path) -> list[dict[str, torch.Tensor]]:
+    return [load_file(folder / f"model-{i}" / "model.safetensors") for i in range(2)]
+
+
+def same(a: list[dict[str, torch.Tensor]], b: list[dict[str, torch.Tensor]]) -> bool:
+    return all(x.keys() == y.keys() and all(torch.equal(x[k], y[k]) for k in x) for x, y in zip(a, b, strict=True))

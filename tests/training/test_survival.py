@@ -1,0 +1,174 @@
+"""Runs that survive: checkpoints, Ctrl-C, kills, a disk without room."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+import pstn
+from pstn.training import Population, Recipe, make_members
+from pstn.training.checkpoint import CheckpointError, load_checkpoint, require_room, save_checkpoint
+from pstn.training.interrupt import Interrupt
+from pstn.training.runners import interrupts_held
+from small_runs import final_weights, same
+
+
+def test_a_checkpoint_continues_to_the_same_bits(tmp_path):
+    x, y = torch.rand(24, 1, 28, 28, generator=torch.Generator().manual_seed(0)), torch.arange(24) % 10
+    torch.manual_seed(0)
+    models = [pstn.nn.mnist_pstn() for _ in range(2)]
+    members = make_members(2, kl_weight=1e-3, train=torch.arange(16), valid=torch.arange(16, 24))
+
+    def fresh() -> Population:
+        return Population(models, x, y, members, Recipe(epochs=3, patience=5), groups=1)
+
+    whole = fresh()
+    whole.fit()
+    first = fresh()
+    first.fit(until=3)  # in the middle of an epoch
+    save_checkpoint(tmp_path / "c.safetensors", first, {"note": 1})
+    second = fresh()
+    load_checkpoint(tmp_path / "c.safetensors", second)
+    second.fit()
+    assert all(torch.equal(a, b) for a, b in zip(whole.tensors().values(), second.tensors().values(), strict=True))
+    assert second.progress.best == whole.progress.best
+    assert [e["loss"] for e in second.progress.history] == [pytest.approx(e["loss"]) for e in whole.progress.history]
+
+
+def test_a_foreign_checkpoint_is_refused(tmp_path):
+    x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
+    save_checkpoint(tmp_path / "c.safetensors", Population([pstn.nn.mnist_cnn()], x, y, recipe=Recipe(epochs=1)))
+    other = Population([pstn.nn.mnist_cnn()], x, y, make_members(1, seed=[4]), Recipe(epochs=1))
+    with pytest.raises(CheckpointError, match="belongs to other models"):
+        load_checkpoint(tmp_path / "c.safetensors", other)
+    (tmp_path / "half.safetensors").write_bytes((tmp_path / "c.safetensors").read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match="not a readable checkpoint"):
+        load_checkpoint(tmp_path / "half.safetensors", other)
+
+
+def test_a_checkpoint_of_another_training_is_refused_with_what_differs(tmp_path):
+    x, y = torch.rand(32, 1, 28, 28), torch.arange(32) % 10
+    path, model = tmp_path / "c.safetensors", pstn.nn.mnist_cnn()
+
+    def made(x=x, y=y, weights=None, **values) -> Population:
+        return Population([model], x, y, recipe=Recipe(**{"epochs": 1, **values}), weights=weights)
+
+    save_checkpoint(path, made(lr_step=3))
+    load_checkpoint(path, made(lr_step=3, epochs=5))  # only for longer
+    with pytest.raises(CheckpointError, match=r"batch_size was 8, is 16.*clip_norm was None, is 1\.0"):
+        load_checkpoint(path, made(lr_step=3, batch_size=16, clip_norm=1.0))
+    with pytest.raises(CheckpointError, match="another training: lr_step was 3, is None"):
+        load_checkpoint(path, made())
+    flipped, relabelled = x.flip(0), y.roll(1)
+    for other in (made(flipped, lr_step=3), made(x, relabelled, lr_step=3), made(weights=torch.ones(32), lr_step=3)):
+        with pytest.raises(CheckpointError, match="another training: data was"):
+            load_checkpoint(path, other)
+
+
+def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
+    population = Population([pstn.nn.mnist_cnn()], x, y, recipe=Recipe(epochs=1))
+    save_checkpoint(tmp_path / "c.safetensors", population)
+    before = (tmp_path / "c.safetensors").read_bytes()
+    population.fit()
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        save_checkpoint(tmp_path / "c.safetensors", population)
+    assert (tmp_path / "c.safetensors").read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["c.safetensors"]
+
+
+def test_early_stopping_needs_room_for_the_best_state_too(tmp_path, monkeypatch):
+    x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
+
+    def fresh() -> Population:
+        members = make_members(12, valid=torch.arange(8))
+        return Population([pstn.nn.mnist_cnn()] * 12, x, y, members, Recipe(epochs=1, patience=1), groups=1)
+
+    population = fresh()
+    population.fit()
+    save_checkpoint(tmp_path / "after.safetensors", population)
+    at_worst = 2 * (tmp_path / "after.safetensors").stat().st_size
+    usage = type("Usage", (), {"free": at_worst})
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    with pytest.raises(OSError, match="not trained"):
+        require_room(tmp_path, fresh())
+
+
+def test_ctrl_c_while_a_process_starts_is_not_lost():
+    with Interrupt() as interrupt:
+        with interrupts_held():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert interrupt.asked
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_processes_start_saves_too(data, tmp_path):
+    """A terminal sends Ctrl-C to every process: those that are still starting must leave the answer to the parent."""
+    code = "import typer; from pstn.training.commands import register; a = typer.Typer(); register(a); a()"
+    options = ["--epochs", "400", "--models", "2", "--groups", "2", "--batch-size", "8", "--save-every", "0.05"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "train", data, "--out", str(tmp_path / "run"), *options],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not (tmp_path / "run" / "checkpoint.safetensors").exists():  # written right before training begins
+        assert process.poll() is None
+        time.sleep(0.01)
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert "To go on: pstn train --resume" in errors
+    assert "Traceback" not in errors
+    assert process.returncode == 130
+
+
+KILLS = 10
+
+
+@pytest.mark.slow
+def test_kill_at_random_moments_loses_nothing(data, tmp_path):
+    """Ten runs, each killed at a random moment and resumed: all end with the weights of a run left alone."""
+    options = ["--epochs", "25", "--models", "2", "--batch-size", "8", "--groups", "1", "--save-every", "0.05"]
+    code = "import typer; from pstn.training.commands import register; a = typer.Typer(); register(a); a()"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", code, "train", *arguments]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    begun = time.monotonic()
+    assert start(data, "--out", str(tmp_path / "whole"), *options).wait() == 0
+    length = time.monotonic() - begun
+    moments, killed, resumed = random.Random(0), 0, 0
+    for attempt in range(3 * KILLS):
+        out = tmp_path / str(attempt)
+        begun = time.monotonic()
+        process = start(data, "--out", str(out), *options)
+        try:
+            # A run that ends before its moment says how fast the machine is just now; that one does not count.
+            process.wait(moments.uniform(0.3, 1.0) * length)
+            length = time.monotonic() - begun
+            continue
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        killed += 1
+        if (out / "checkpoint.safetensors").exists():
+            resumed += 1
+            assert start("--out", str(out), "--resume").wait() == 0
+        else:
+            assert start(data, "--out", str(out), *options).wait() == 0
+        assert same(final_weights(tmp_path / "whole"), final_weights(out))
+        if killed == KILLS:
+            break
+    assert killed == KILLS
+    assert resumed > 0
