@@ -75,12 +75,12 @@ def test_efficientnet_halves_sides_five_times_and_rounds_up(size):
 @pytest.mark.parametrize(("side", "first"), [(6, 0), (7, -1)])
 def test_padding_is_tensorflows(side, first):
     # "SAME" with a kernel of 3 and a stride of 2: an even side has no padding before it, an odd one has a pixel.
-    conv = EfficientNetLite0(None).stem.conv
-    nn.init.zeros_(conv.weight)
+    stem = EfficientNetLite0(None).stem
+    nn.init.zeros_(stem.conv.weight)
     with torch.no_grad():
-        conv.weight[:, 0, 0, 0] = 1  # reads the upper left pixel under the kernel
+        stem.conv.weight[:, 0, 0, 0] = 1  # reads the upper left pixel under the kernel
     x = torch.arange(1.0, side * side + 1).view(1, 1, side, side).expand(1, 3, side, side)
-    read = conv(x)[0, 0]
+    read = stem.conv(stem.border(x))[0, 0]
     places = range(first, side - 1, 2)
     wanted = [[0.0 if min(row, col) < 0 else x[0, 0, row, col].item() for col in places] for row in places]
     assert read.tolist() == wanted

@@ -41,13 +41,16 @@ def published_name(name: str) -> str:
     return name
 
 
-class _Halving(nn.Conv2d):
-    """Every second pixel, padded as TensorFlow does: where a side is even, one less before it than after it."""
+class _Border(nn.Module):
+    """Pads what is halved next as TensorFlow does: where a side is even, one less before it than after it."""
+
+    def __init__(self, kernel: int) -> None:
+        super().__init__()
+        self.half = kernel // 2
 
     def forward(self, x: Tensor) -> Tensor:
-        half = self.kernel_size[0] // 2
-        top, left = (half - 1 + side % 2 for side in x.shape[-2:])
-        return super().forward(nn.functional.pad(x, (left, half, top, half)))
+        top, left = (self.half - 1 + side % 2 for side in x.shape[-2:])
+        return nn.functional.pad(x, (left, self.half, top, self.half))
 
 
 class _Stage(nn.Module):
@@ -57,16 +60,14 @@ class _Stage(nn.Module):
         self, inputs: int, filters: int, kernel: int = 1, stride: int = 1, *, groups: int = 1, linear: bool = False
     ) -> None:
         super().__init__()
-        self.conv: nn.Conv2d
-        if stride == 2:
-            self.conv = _Halving(inputs, filters, kernel, stride, groups=groups, bias=False)
-        else:
-            self.conv = nn.Conv2d(inputs, filters, kernel, padding=kernel // 2, groups=groups, bias=False)
+        halves = stride == 2
+        self.border = _Border(kernel) if halves else nn.Identity()
+        self.conv = nn.Conv2d(inputs, filters, kernel, stride, 0 if halves else kernel // 2, groups=groups, bias=False)
         self.norm = nn.BatchNorm2d(filters, eps=1e-3, momentum=0.01)
         self.act = nn.Identity() if linear else nn.ReLU6()
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.act(self.norm(self.conv(x)))
+        out: Tensor = self.act(self.norm(self.conv(self.border(x))))
         return out
 
 
