@@ -46,11 +46,11 @@ class _Border(nn.Module):
 
     def __init__(self, kernel: int) -> None:
         super().__init__()
-        self.half = kernel // 2
+        self.reach = kernel // 2
 
     def forward(self, x: Tensor) -> Tensor:
-        top, left = (self.half - 1 + side % 2 for side in x.shape[-2:])
-        return nn.functional.pad(x, (left, self.half, top, self.half))
+        top, left = (self.reach - 1 + side % 2 for side in x.shape[-2:])
+        return nn.functional.pad(x, (left, self.reach, top, self.reach))
 
 
 class _Stage(nn.Module):
