@@ -7,7 +7,6 @@ import torch
 
 from pstn.data import Box, Photo, Sign
 from pstn.experiments import Lab
-from pstn.experiments.backbones import load_weights, make_small
 from pstn.experiments.traffic_signs import _box_in_crop, overlap, wide
 
 
@@ -37,14 +36,3 @@ def test_the_stand_in_of_a_quick_run_knows_where_its_digits_are(tmp_path):
         assert columns.max() < right
         assert top <= rows.min()
         assert rows.max() < bottom
-
-
-def test_weights_of_another_network_are_refused(tmp_path):
-    path = tmp_path / "weights.pth"
-    torch.save(make_small(10).state_dict(), path)
-    same = load_weights(make_small(10), path)
-    assert torch.equal(same[0].weight, torch.load(path)["0.weight"])
-    with pytest.raises(ValueError, match="does not fit"):
-        load_weights(torch.nn.Linear(3, 3), path)
-    with pytest.raises(ValueError, match="there is none"):
-        load_weights(make_small(10), tmp_path / "nothing.pth")

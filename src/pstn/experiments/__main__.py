@@ -26,7 +26,9 @@ def main() -> int:
     parser.add_argument("--search", action="store_true", help="search the KL weights on validation data too")
     parser.add_argument("--epochs-scale", type=float, default=1.0, help="shorten schedules by this factor")
     parser.add_argument("--compile", action="store_true", help="fuse small GPU kernels before training")
-    parser.add_argument("--backbone", type=Path, help="ImageNet weights for the traffic signs' ResNet-18")
+    parser.add_argument(
+        "--backbone", type=Path, help="ImageNet weights for the traffic signs: ResNet-18's or EfficientNet-Lite0's"
+    )
     parser.add_argument("--together", type=int, default=1, help="groups that train side by side on the device")
     return run_command(**vars(parser.parse_args()))
 

@@ -1,14 +1,21 @@
-"""Networks for photos: torchvision's ResNet-18 where it is to be had, and a small one of our own."""
+"""Networks for photos: ResNet-18, EfficientNet-Lite0 and a small one, with the weights that a file has for them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-__all__ = ["has_resnet", "load_weights", "make_resnet", "make_small"]
+from pstn.data import IMAGENET_MEAN, IMAGENET_STD
+from pstn.experiments.efficientnet import EfficientNetLite0, published_name
+from pstn.files import load_safetensors
+
+__all__ = ["EFFICIENTNET", "RESNET", "SMALL", "Backbone", "find_backbone", "has_resnet", "make_resnet", "make_small"]
 
 
 def has_resnet() -> bool:
@@ -52,26 +59,107 @@ def make_small(outputs: int | None, filters: tuple[int, ...] = (3, 16, 32, 64)) 
     return network.append(nn.Linear(filters[-1], outputs))
 
 
-def load_weights(network: nn.Module, path: Path | None) -> nn.Module:
-    """Put weights from a file into a network, all but those of its last layer.
+@dataclass(frozen=True)
+class Backbone:
+    """A network for photos, what it wants them to be like, and the weights that it starts from.
 
     Args:
-        network: from `make_resnet`.
-        path: .safetensors, or .pth as torchvision publishes them; None leaves the network as it is.
+        name: in messages.
+        network: (outputs) -> a module (N, 3, H, W) -> (N, outputs), or features where `outputs` is None. Its last
+            layer is called `fc`.
+        mean: what is taken off pixels from 0 to 1, for each channel.
+        std: what they are divided by then.
+        published: what files call a tensor of the network.
+        weights: by the names of files, without those of the last layer; None for random ones.
+
+    Example:
+        >>> SMALL.make(10)(torch.rand(2, 3, 64, 64)).shape
+        torch.Size([2, 10])
+    """
+
+    name: str
+    network: Callable[[int | None], nn.Module]
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+    published: Callable[[str], str] = str
+    weights: Mapping[str, Tensor] | None = None
+
+    @property
+    def black(self) -> tuple[float, ...]:
+        """What a black pixel is to the network, for each channel."""
+        return tuple((0 - mean) / std for mean, std in zip(self.mean, self.std, strict=True))
+
+    def make(self, outputs: int | None) -> nn.Module:
+        """The network, with the weights where there are some and a random last layer.
+
+        Args:
+            outputs: of the last layer; None leaves it out, which makes a localizer.
+        """
+        network = self.network(outputs)
+        if self.weights is not None:
+            own = {self.published(name): name for name in network.state_dict()}
+            # Not strict, for the last layer: find_backbone has seen that all others are there and fit.
+            network.load_state_dict({own[name]: tensor for name, tensor in self.weights.items()}, strict=False)
+        return network
+
+
+RESNET = Backbone("ResNet-18", make_resnet)
+EFFICIENTNET = Backbone(
+    "EfficientNet-Lite0", EfficientNetLite0, (127 / 255,) * 3, (128 / 255,) * 3, published=published_name
+)
+SMALL = Backbone("a small network", make_small)
+
+# A tensor by which a file is known to be of the one or the other, and what all those of its last layer begin with.
+_KNOWN_BY = {("conv1.weight", "fc."): RESNET, ("_conv_stem.weight", "_fc."): EFFICIENTNET}
+
+
+def find_backbone(path: Path | None) -> Backbone:
+    """The network that a file has weights for; without a file ResNet-18, or a small one where torchvision is missing.
+
+    Args:
+        path: .safetensors, or .pth as they are published: of torchvision's ResNet-18, or of EfficientNet-Lite0.
     """
     if path is None:
-        return network
+        return RESNET if has_resnet() else SMALL
+    accepted = f"backbone must be a file with the weights of {RESNET.name} or {EFFICIENTNET.name}, got {path}"
     if not path.is_file():
-        raise ValueError(f"backbone must be a file of weights, got {path}: there is none")
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
+        raise ValueError(f"{accepted}: there is none")
+    weights = _read(path, accepted)
+    for (first, last), known in _KNOWN_BY.items():
+        if first not in weights:
+            continue
+        if known is RESNET and not has_resnet():
+            raise ValueError(f"{path} has the weights of {known.name}, for which torchvision must import: install it")
+        kept = {name: tensor for name, tensor in weights.items() if not name.startswith(last)}
+        odd = _misfit(known, kept)
+        if odd is not None:
+            raise ValueError(f"{accepted}: {odd} does not fit {known.name}")
+        return replace(known, weights=kept)
+    raise ValueError(f"{accepted}: its tensors have other names")
 
-        weights = load_file(path)
+
+def _read(path: Path, accepted: str) -> dict[str, Tensor]:
+    """All tensors of a file, by name; a file of anything else is refused."""
+    if path.suffix == ".safetensors":
+        load = load_safetensors("cli").torch.load_file
     else:
-        weights = torch.load(path, map_location="cpu", weights_only=True)
-    kept = {name: tensor for name, tensor in weights.items() if not name.startswith("fc.")}
-    missing, unexpected = network.load_state_dict(kept, strict=False)
-    odd = [name for name in (*missing, *unexpected) if not name.startswith("fc.")]
-    if odd:
-        raise ValueError(f"backbone must hold the weights of ResNet-18, got {path}: {odd[0]} does not fit")
-    return network
+        load = partial(torch.load, map_location="cpu", weights_only=True)
+    try:
+        weights = load(path)
+    except Exception as error:  # of pickle, zipfile, torch or safetensors: damaged files raise almost anything
+        raise ValueError(f"{accepted}: it cannot be read as a file of tensors") from error
+    tensors = weights.items() if isinstance(weights, dict) else ()
+    if not tensors or not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors):
+        raise ValueError(f"{accepted}: it holds something else than tensors by name")
+    return dict(tensors)
+
+
+def _misfit(known: Backbone, weights: Mapping[str, Tensor]) -> str | None:
+    """The first tensor that only one of network and file has, or that has another shape there."""
+    with torch.device("meta"):  # takes no time, and no random numbers from those who follow
+        network = known.network(None).state_dict()
+    wanted = {known.published(name): tensor.shape for name, tensor in network.items()}
+    # Files of older versions of torch do not count batches.
+    counters = {name: shape for name, shape in wanted.items() if name.endswith("num_batches_tracked")}
+    found = counters | {name: tensor.shape for name, tensor in weights.items()}
+    return next((name for name in (*wanted, *found) if wanted.get(name) != found.get(name)), None)

@@ -26,7 +26,8 @@ def reproduce(
     epochs_scale: Annotated[float, typer.Option(help="Shorten schedules by this factor; the results say so.")] = 1.0,
     compile: Annotated[bool, typer.Option("--compile", help="Fuse small GPU kernels before training.")] = False,
     backbone: Annotated[
-        Path | None, typer.Option(help="File of ImageNet weights for the traffic signs' ResNet-18.")
+        Path | None,
+        typer.Option(help="File of ImageNet weights for the traffic signs: ResNet-18's or EfficientNet-Lite0's."),
     ] = None,
     together: Annotated[int, typer.Option(help="Groups that train side by side on the device.")] = 1,
 ) -> None:

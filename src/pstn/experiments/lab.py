@@ -40,7 +40,8 @@ class Lab:
         epochs_scale: what epochs, and the steps of learning-rate schedules, are multiplied with; trainings that
             others build on stay whole.
         compile: fuse small GPU kernels before training, also where the trainer would not by itself.
-        backbone: a file of ImageNet weights for the traffic signs' ResNet-18 (.pth or .safetensors).
+        backbone: a file of ImageNet weights for the traffic signs (.pth or .safetensors), of ResNet-18 or
+            EfficientNet-Lite0.
         together: how many groups train side by side: small networks leave most of a GPU idle.
         save_every: seconds between checkpoints.
         say: where messages go.

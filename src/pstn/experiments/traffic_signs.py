@@ -12,8 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from pstn.data import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
     RandomPlacement,
     Sign,
     Split,
@@ -25,7 +23,7 @@ from pstn.data import (
 )
 from pstn.data.boxes import region_around
 from pstn.data.signs import divide_photos, find_traffic_signs, unpacked
-from pstn.experiments.backbones import has_resnet, load_weights, make_resnet, make_small
+from pstn.experiments.backbones import EFFICIENTNET, SMALL, Backbone, find_backbone, has_resnet
 from pstn.experiments.declare import Experiment, Probe, Task, Training
 from pstn.experiments.execute import trained
 from pstn.experiments.lab import Lab
@@ -44,6 +42,8 @@ RECIPE = Recipe(epochs=60, batch_size=10, lr_step=20, samples=10, precision="tf3
 KL_WEIGHT, LOCALIZER_LR = 1e-7, 0.1
 LR, SCRATCH_LR = 1e-4, 1e-3
 DATA = "stand-in photos"
+# The digits of a quick run stay as they are, from 0 to 1.
+_QUICK_BACKBONE = replace(SMALL, mean=(0.0,) * 3, std=(1.0,) * 3)
 
 _DEPARTURES = (
     "Not MTSD: Italian street photos of 608 pixels with YOLO boxes, a margin of 50 pixels instead of 150, the ten "
@@ -101,6 +101,7 @@ def _stand_in(lab: Lab, *, tight: bool) -> tuple[Split, Split]:
 
 def _crops(lab: Lab, *, tight: bool) -> Task:
     def make() -> Task:
+        backbone = _backbone(lab)  # first: a file that is of no use is to be told before the photos are read
         if lab.quick:
             train, test = _stand_in(lab, tight=tight)
         else:
@@ -114,7 +115,7 @@ def _crops(lab: Lab, *, tight: bool) -> Task:
                 )  # fmt: skip
                 # What a test example is compared with: the sign's box, in the place where others keep their theta.
                 boxes = torch.tensor([_box_in_crop(sign) for sign in signs[part]])
-                splits.append(replace(split, theta=boxes).to(lab.device).as_float(IMAGENET_MEAN, IMAGENET_STD))
+                splits.append(replace(split, theta=boxes).to(lab.device).as_float(backbone.mean, backbone.std))
             train, test = splits
         return Task(train.x, train.y, test, train.name, batch=50, classes=len(train.classes), notes=_equipment(lab))
 
@@ -131,22 +132,31 @@ def tight(lab: Lab) -> Task:
     return _crops(lab, tight=True)
 
 
+def _backbone(lab: Lab) -> Backbone:
+    """What classifiers and localizers are made of, and the weights that they start from."""
+    return _QUICK_BACKBONE if lab.quick else lab.keep("backbone", lambda: find_backbone(lab.backbone))
+
+
 def _equipment(lab: Lab) -> tuple[str, ...]:
     """What this run has to do without."""
-    small = "A small network in place of ResNet-18: torchvision does not import here."
-    scratch = f"No ImageNet weights: trained from scratch, at a learning rate of {SCRATCH_LR:g} instead of {LR:g}."
-    return (*(() if has_resnet() else (small,)), *(() if lab.backbone else (scratch,)))
+    notes, backbone = [], _backbone(lab)
+    if backbone.name == EFFICIENTNET.name:
+        notes.append("EfficientNet-Lite0 with ImageNet weights in place of ResNet-18.")
+    elif not has_resnet():
+        notes.append("A small network in place of ResNet-18: torchvision does not import here.")
+    if backbone.weights is None:
+        rates = f"at a learning rate of {SCRATCH_LR:g} instead of {LR:g}"
+        notes.append(f"No ImageNet weights: trained from scratch, {rates}.")
+    return tuple(notes)
 
 
 def _lr(lab: Lab) -> float:
-    return SCRATCH_LR if lab.backbone is None else LR
+    return SCRATCH_LR if _backbone(lab).weights is None else LR
 
 
-def _backbone(lab: Lab, outputs: int | None) -> nn.Module:
-    """ResNet-18 with its last layer replaced, or without it; a small network in quick runs and without torchvision."""
-    if lab.quick or not has_resnet():
-        return make_small(outputs)
-    return load_weights(make_resnet(outputs), lab.backbone)
+def make_cnn(lab: Lab, seed: int) -> nn.Module:
+    """The backbone as a classifier."""
+    return _backbone(lab).make(_classes(lab))
 
 
 def _classes(lab: Lab) -> int:
@@ -154,18 +164,16 @@ def _classes(lab: Lab) -> int:
 
 
 CLASSIFIER = Training(
-    "traffic-signs", "classifier", "tight boxes", tight, lambda lab, seed: _backbone(lab, _classes(lab)), RECIPE,
+    "traffic-signs", "classifier", "tight boxes", tight, make_cnn, RECIPE,
     lr=_lr, departures=_DEPARTURES, keep=True, stacked=False,
 )  # fmt: skip
 """Trained on the tight boxes, then frozen."""
 
 
 def _layer(lab: Lab, *, probabilistic: bool) -> SpatialTransformer:
-    size = QUICK_SIZE if lab.quick else SIZE
-    localizer = _backbone(lab, None)
-    black = tuple((0 - mean) / std for mean, std in zip(IMAGENET_MEAN, IMAGENET_STD, strict=True))
+    size, backbone = QUICK_SIZE if lab.quick else SIZE, _backbone(lab)
     return SpatialTransformer(
-        Similarity(), localizer, (size, size), probabilistic=probabilistic, fill=0.0 if lab.quick else black
+        Similarity(), backbone.make(None), (size, size), probabilistic=probabilistic, fill=backbone.black
     )
 
 
@@ -214,16 +222,15 @@ def _windows(probe: Probe, count: int = 6, side: int = 80) -> dict[str, Any]:
     with torch.no_grad():
         theta = layer.localize(x).rsample(10, generator=torch.Generator().manual_seed(0))
     small = nn.functional.interpolate(x, size=(side, side), mode="bilinear", antialias=True)
-    if not probe.lab.quick:
-        mean, std = (torch.tensor(v).view(3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
-        small = small * std + mean
-    images = (small.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1)
+    backbone = _backbone(probe.lab)
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (backbone.mean, backbone.std))
+    images = ((small * std + mean).clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1)
     corners = to_pixels(layer.transform.corners(theta), (side, side)).transpose(0, 1)
     return {"images": images.tolist(), "corners": rounded(corners, 1)}
 
 
 CNN_GROUP = Training(
-    "traffic-signs", "CNN", DATA, wide, lambda lab, seed: _backbone(lab, _classes(lab)), RECIPE,
+    "traffic-signs", "CNN", DATA, wide, make_cnn, RECIPE,
     lr=_lr, localizer_lr=LOCALIZER_LR, departures=_DEPARTURES, stacked=False,
 )  # fmt: skip
 STN_GROUP = replace(
