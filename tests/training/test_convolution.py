@@ -60,6 +60,14 @@ def test_thin_convolutions_have_one_channel():
     assert not any(can_multiply(conv, "thin") for conv in BY_ROWS + BY_PATCHES_ALONE)
 
 
+def test_a_convolution_with_a_forward_of_its_own_is_left_alone():
+    class Doubled(nn.Conv2d):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    assert not any(can_multiply(Doubled(1, 3, 5), kind) for kind in ("matmul", "rows", "thin"))
+
+
 def test_convolution_by_rows_takes_shared_weights_and_unstacked_input():
     torch.manual_seed(0)
     conv, x = nn.Conv2d(2, 3, 5), torch.randn(3, 4, 2, 11, 11)

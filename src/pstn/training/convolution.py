@@ -18,9 +18,11 @@ which cuDNN is slow at."""
 
 
 def can_multiply(conv: nn.Module, kind: ConvKind) -> bool:
-    """Whether a module is a convolution that `MatmulConv` can stand in for."""
+    """Whether `MatmulConv` can stand in for a module: a plain convolution, not one with a forward of its own."""
+    plain = (nn.Conv2d,) if kind == "rows" else (nn.Conv1d, nn.Conv2d)
     return (
-        isinstance(conv, nn.Conv2d if kind == "rows" else (nn.Conv1d, nn.Conv2d))
+        isinstance(conv, plain)
+        and type(conv) in plain
         and conv.groups == 1
         and conv.padding_mode == "zeros"
         and set(conv.dilation) == {1}
