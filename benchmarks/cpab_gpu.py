@@ -157,9 +157,14 @@ def measure(name: str, tess: Any, size: Any, thetas: int, target: float | None, 
 
     replay = passes(replayed(grid, theta), theta, grad)
     times = events({"eager": work, "graphed_callable": replay, "forward_only": forward, **bystanders()})
+    with torch.autograd.set_multithreading_enabled(False):  # no handing over to autograd's own thread and back
+        alone = events({"eager": work, **bystanders()})
+    times |= {f"one_thread_{key}": value for key, value in alone.items()}
     row: dict[str, Any] = {"case": name, "target_ms": target, **{f"{key}_ms": value for key, value in times.items()}}
     row["met"] = None if target is None else times["eager"] <= target
     row["eager_streamed_ms"] = streamed(work)
+    with torch.autograd.set_multithreading_enabled(False):
+        row["one_thread_eager_streamed_ms"] = streamed(work)
     row["graphed_callable_streamed_ms"] = streamed(replay)
     row["graph_ms"] = graphed(work)
     row["floor_ms"] = floor_bytes(theta, grad, transform.ndim) / speed * 1e3
@@ -183,7 +188,8 @@ def main() -> None:
     speed = bandwidth()
     figures = {
         "what": "forward and backward through CPAB.grid, medians in ms; eager, as a graphed callable, forward only and "
-        "the two bystanders in turns; streamed: calls in a row without waiting; graph: replay of one CUDA graph",
+        "the two bystanders in turns; streamed: calls in a row without waiting; graph: replay of one CUDA graph; "
+        "one_thread: with torch.autograd.set_multithreading_enabled(False)",
         "theta_scale": 0.5,
         "copy_bandwidth_bytes_per_s": speed,
         "against_the_twin_in_float64": checks,
