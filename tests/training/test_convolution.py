@@ -43,29 +43,12 @@ def test_convolution_as_a_matrix_product_is_the_same(conv, kind):
     torch.testing.assert_close(found[1], expected[1], atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "conv", [nn.Conv2d(1, 3, 5, stride=2), nn.Conv1d(1, 3, 4), nn.Conv1d(1, 3, 3, bias=False)], ids=str
-)
-@pytest.mark.parametrize("learned_input", [True, False])
-def test_a_thin_convolution_is_the_same(conv, learned_input):
-    torch.manual_seed(0)
-    assert can_multiply(conv, "thin")
-    x = torch.randn(4, 1, *[11] * (conv.weight.dim() - 2)).requires_grad_(learned_input)
-    wanted = [*conv.parameters(), *([x] if learned_input else [])]
-    expected, found = (torch.autograd.grad(m(x).sin().sum(), wanted) for m in (conv, MatmulConv(conv, "thin")))
-    torch.testing.assert_close(found, expected)
-
-
-def test_thin_convolutions_have_one_channel():
-    assert not any(can_multiply(conv, "thin") for conv in BY_ROWS + BY_PATCHES_ALONE)
-
-
 def test_a_convolution_with_a_forward_of_its_own_is_left_alone():
     class Doubled(nn.Conv2d):
         def forward(self, x):
             return 2 * super().forward(x)
 
-    assert not any(can_multiply(Doubled(1, 3, 5), kind) for kind in ("matmul", "rows", "thin"))
+    assert not any(can_multiply(Doubled(1, 3, 5), kind) for kind in ("matmul", "rows"))
 
 
 def test_convolution_by_rows_takes_shared_weights_and_unstacked_input():
@@ -91,15 +74,3 @@ def test_all_kinds_of_convolution_take_the_same_steps(case):
         rows.append(population.models()[1])
     assert largest_difference(*rows[:2]) < TOLERANCE
     assert largest_difference(*rows[1:]) < TOLERANCE
-
-
-@pytest.mark.parametrize("case", ["pstn", "batch norm"])
-def test_thin_convolutions_take_the_same_steps_alone(case):
-    make, data, recipe = CASES[case]
-    (x, y), models = data(), [seeded(make, i) for i in range(2)]
-    rows = []
-    for conv in ("library", "thin"):
-        population = Population(models, x, y, recipe=recipe, groups=2, conv=conv, workers=False)
-        population.fit(until=4)
-        rows.append(population.models()[1])
-    assert largest_difference(*rows) < TOLERANCE

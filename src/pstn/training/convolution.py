@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 __all__ = ["ConvKind", "MatmulConv", "can_multiply"]
 
-ConvKind = Literal["library", "matmul", "rows", "thin"]
-"""A library's convolution; one product with all patches, which suits stacks on GPUs; one for each row of the kernel,
-which copies a fifth as much for a kernel of 5, and suits CPUs; or the library's for all but inputs of one channel,
-which cuDNN is slow at."""
+ConvKind = Literal["library", "matmul", "rows"]
+"""A library's convolution; one product with all patches, which suits GPUs; or one for each row of the kernel, which
+copies a fifth as much for a kernel of 5, and suits CPUs."""
 
 
 def can_multiply(conv: nn.Module, kind: ConvKind) -> bool:
@@ -26,8 +25,7 @@ def can_multiply(conv: nn.Module, kind: ConvKind) -> bool:
         and conv.groups == 1
         and conv.padding_mode == "zeros"
         and set(conv.dilation) == {1}
-        and (kind != "rows" or set(conv.stride) == {1})
-        and (kind != "thin" or conv.in_channels == 1)
+        and (kind == "matmul" or set(conv.stride) == {1})
     )
 
 
@@ -39,14 +37,14 @@ class MatmulConv(nn.Module):
 
     Args:
         conv: that convolution.
-        kind: "matmul", "rows" or "thin".
+        kind: "matmul" or "rows".
     """
 
     def __init__(self, conv: nn.Conv1d | nn.Conv2d, kind: ConvKind = "matmul") -> None:
         super().__init__()
         self.weight, self.bias = conv.weight, conv.bias
         self.kernel, self.stride = tuple(conv.kernel_size), tuple(conv.stride)
-        self.by_rows, self.thin = kind == "rows", kind == "thin"
+        self.by_rows = kind == "rows"
         if conv.padding == "same":
             pads = [((k - 1) // 2, k - 1 - (k - 1) // 2) for k in self.kernel]
         else:
@@ -58,9 +56,6 @@ class MatmulConv(nn.Module):
         """(B, C, *in) -> (B, O, *out)."""
         if any(self.pad):
             x = F.pad(x, self.pad)
-        if self.thin and x.requires_grad and len(self.kernel) == 2:
-            # Adding overlapping patches of images up again takes longer than what the product saves.
-            return F.conv2d(x, self.weight, self.bias, self.stride)
         if self.by_rows:
             read = _Rows.apply(x, self.weight)[0]
         else:
