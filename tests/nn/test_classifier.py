@@ -29,6 +29,25 @@ def test_series_networks_have_about_1_2_million_parameters():
         assert kernel_even(torch.randn(4, 2, 31)).shape[0] == 4
 
 
+def test_unpadded_series_networks_are_plain_convolutions():
+    torch.manual_seed(0)
+    network = pstn.nn.SeriesClassifier(1, classes=3, filters=(4, 5), kernels=(8, 3), padded=False).eval()
+    x = torch.randn(2, 1, 30)
+    expected = x
+    for conv, norm in ((network.body[1], network.body[2]), (network.body[5], network.body[6])):
+        expected = norm(torch.nn.functional.conv1d(expected, conv.weight, conv.bias)).relu()
+    assert expected.shape == (2, 5, 30 - 7 - 2)
+    torch.testing.assert_close(network(x), network.head(expected.mean(2)))
+
+
+def test_a_series_too_short_for_unpadded_networks_is_refused():
+    for network in (pstn.nn.SeriesLocalizer(1, padded=False), pstn.nn.SeriesClassifier(1, 3, padded=False)):
+        least = 1 + sum(kernel - 1 for kernel in network.kernels)
+        assert network.eval()(torch.randn(2, 1, least)).shape[0] == 2
+        with pytest.raises(ValueError, match=f"at least {least} values .* padded=True"):
+            network(torch.randn(2, 1, least - 1))
+
+
 def test_prediction_is_the_mean_of_the_samples_probabilities():
     model = pstn.nn.mnist_pstn(var_init=0.0).eval()
     p = model(torch.rand(3, 1, 28, 28))

@@ -55,6 +55,7 @@ MODELS = {
     "one posterior for all inputs": (learned_augmentation, (2, 16, 18)),
     "series": (series_pstn, SERIES),
     "series cnn": (lambda: SeriesClassifier(2, 3, (4, 6), (4, 3)), SERIES),
+    "unpadded": (lambda: SeriesClassifier(2, 3, (4, 6), (4, 3), padded=False), SERIES),
 }
 every_model = pytest.mark.parametrize(("make", "shape"), MODELS.values(), ids=MODELS.keys())
 

@@ -130,14 +130,24 @@ class ConvClassifier(Shareable):
         return self.head(self.body(x))
 
 
-def _series_body(in_channels: int, filters: Sequence[int], kernels: Sequence[int]) -> nn.Sequential:
-    """Conv-BatchNorm-ReLU stages that keep a series' length, then its mean over time: (B, C, L) -> (B, F)."""
+def _series_body(in_channels: int, filters: Sequence[int], kernels: Sequence[int], padded: bool) -> nn.Sequential:
+    """Conv-BatchNorm-ReLU stages, then the mean over time: (B, C, L) -> (B, F)."""
     stages: list[nn.Module] = []
     for (inputs, outputs), kernel in zip(pairwise((in_channels, *filters)), kernels, strict=True):
         # padding="same" would do, but warns that it copies the input where the kernel is even.
-        pad = nn.ZeroPad1d(((kernel - 1) // 2, kernel // 2))
+        pad = nn.ZeroPad1d(((kernel - 1) // 2, kernel // 2)) if padded else nn.Identity()
         stages += [pad, nn.Conv1d(inputs, outputs, kernel), nn.BatchNorm1d(outputs), nn.ReLU()]
     return nn.Sequential(*stages, nn.AdaptiveAvgPool1d(1), nn.Flatten())
+
+
+def _require_length(x: Tensor, kernels: Sequence[int]) -> None:
+    """Refuse a series of which convolutions without padding would leave nothing."""
+    least = 1 + sum(kernel - 1 for kernel in kernels)
+    if x.shape[-1] < least:
+        raise ValueError(
+            f"x must have at least {least} values for kernels {tuple(kernels)}, got {x.shape[-1]}: "
+            "pass padded=True, or smaller kernels"
+        )
 
 
 @final
@@ -149,6 +159,8 @@ class SeriesLocalizer(nn.Module):
         filters: channels of each convolution.
         kernels: width of each convolution.
         dropout: probability of dropping a feature in training.
+        padded: zeros beside the series, so that each convolution keeps its length. The authors' networks have none:
+            each takes a kernel's width less one from it.
 
     Attributes:
         features: F.
@@ -164,16 +176,19 @@ class SeriesLocalizer(nn.Module):
         filters: Sequence[int] = (64, 164, 64),
         kernels: Sequence[int] = (8, 5, 3),
         dropout: float = 0.5,
+        padded: bool = True,
     ) -> None:
         super().__init__()
         self.in_channels = require_positive_int("in_channels", in_channels)
-        self.filters, self.kernels = tuple(filters), tuple(kernels)
-        self.body = _series_body(in_channels, filters, kernels)
+        self.filters, self.kernels, self.padded = tuple(filters), tuple(kernels), padded
+        self.body = _series_body(in_channels, filters, kernels, padded)
         self.dropout = nn.Dropout(dropout)
         self.features = filters[-1]
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, L) -> (B, F)."""
+        if not self.padded:
+            _require_length(x, self.kernels)
         return self.dropout(self.body(x))
 
 
@@ -187,6 +202,8 @@ class SeriesClassifier(Shareable):
         filters: channels of each convolution.
         kernels: width of each convolution.
         dropout: probability of dropping a feature in training.
+        padded: zeros beside the series, so that each convolution keeps its length. The authors' networks have none:
+            each takes a kernel's width less one from it.
 
     Example:
         >>> SeriesClassifier(1, classes=14)(torch.rand(2, 1, 100)).shape
@@ -200,16 +217,19 @@ class SeriesClassifier(Shareable):
         filters: Sequence[int] = (164, 256, 256, 256, 256),
         kernels: Sequence[int] = (8, 8, 5, 5, 3),
         dropout: float = 0.25,
+        padded: bool = True,
     ) -> None:
         super().__init__()
         self.in_channels = require_positive_int("in_channels", in_channels)
         self.classes = require_positive_int("classes", classes)
-        self.filters, self.kernels, self.dropout = tuple(filters), tuple(kernels), dropout
-        self.body = _series_body(in_channels, filters, kernels)
+        self.filters, self.kernels, self.dropout, self.padded = tuple(filters), tuple(kernels), dropout, padded
+        self.body = _series_body(in_channels, filters, kernels, padded)
         self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(filters[-1], classes))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, L) -> (B, K) logits."""
+        if not self.padded:
+            _require_length(x, self.kernels)
         return self.head(self.body(x))
 
 

@@ -92,7 +92,7 @@ _LOCALIZERS = ("ConvLocalizer", "SeriesLocalizer", "GlobalLocalizer")
 _CLASSIFIERS = ("ConvClassifier", "SeriesClassifier", "Frozen")
 _MODELS = ("PSTN", "STN", "ConvClassifier", "SeriesClassifier")
 _CONV = {"in_channels": _whole(), "size": _SIZE, "filters": _WIDTHS, "kernel": _whole(high=4096)}
-_SERIES = {"in_channels": _whole(), "filters": _WIDTHS, "kernels": _KERNELS, "dropout": _RATE}
+_SERIES = {"in_channels": _whole(), "filters": _WIDTHS, "kernels": _KERNELS, "dropout": _RATE, "padded": _FLAG}
 _HEADED = {"layer": _part("SpatialTransformer"), "classifier": _part(*_CLASSIFIERS)}
 
 _PARTS: dict[str, Part] = {
@@ -105,10 +105,10 @@ _PARTS: dict[str, Part] = {
     "CPAB": Part(CPAB, {"tess": _each(_whole(high=512), high=2), "zero_boundary": _FLAG, "volume_preserving": _FLAG}),
     "Compose": Part(lambda transforms: Compose(transforms), {"transforms": _each(_part(*_TRANSFORMS), 2, 8)}),
     "ConvLocalizer": Part(ConvLocalizer, _CONV),
-    "SeriesLocalizer": Part(SeriesLocalizer, _SERIES),
+    "SeriesLocalizer": Part(SeriesLocalizer, _SERIES, later=frozenset({"padded"})),
     "GlobalLocalizer": Part(GlobalLocalizer, {}),
     "ConvClassifier": Part(ConvClassifier, {**_CONV, "classes": _whole(), "hidden": _whole(), "dropout": _RATE}),
-    "SeriesClassifier": Part(SeriesClassifier, {**_SERIES, "classes": _whole()}),
+    "SeriesClassifier": Part(SeriesClassifier, {**_SERIES, "classes": _whole()}, later=frozenset({"padded"})),
     "Frozen": Part(Frozen, {"module": _part("ConvClassifier", "SeriesClassifier")}),
     "SpatialTransformer": Part(
         SpatialTransformer,
