@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pstn.training.build import make_population
+from pstn.training.build import make_model, make_population
 from pstn.training.settings import TrainSettings
 from pstn.training.sources import Source
 
@@ -28,3 +28,11 @@ def test_validation_takes_its_part_of_every_class():
 def test_a_validation_part_without_examples_is_refused():
     with pytest.raises(ValueError, match=r"valid_fraction 0\.01 of 12 training examples leaves none to validate on"):
         make_population(TrainSettings(model="cnn", valid_fraction=0.01), unbalanced(10, 2))
+
+
+def test_a_warp_of_series_repeats_their_ends():
+    """A series has no background: a level of 3 at its end must not fade to 0 beyond it."""
+    source = Source(torch.full((4, 1, 40), 3.0), torch.arange(4) % 2, None, None, 0.0)
+    model = make_model(TrainSettings(model="stn"), source, seed=0)
+    theta = torch.randn(4, model.layer.transform.dim)
+    torch.testing.assert_close(model.layer.warp(source.x, theta[None])[0], source.x)

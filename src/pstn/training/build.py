@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -59,9 +60,11 @@ def _make(settings: TrainSettings, source: Source) -> Shareable:
         return classifier
     localizer: nn.Module
     localizer = SeriesLocalizer(channels) if len(size) == 1 else ConvLocalizer(channels, size, localizer_filters)
+    # Beyond an image lies its background; a series has none, and goes on as it ends.
+    beyond: dict[str, Any] = {"padding_mode": "border"} if len(size) == 1 else {"fill": source.fill}
     layer = SpatialTransformer(
         make_transform(settings.transform or USUAL_FAMILY[len(size)], len(size)), localizer, size,
-        probabilistic=settings.model == "pstn", var_init=settings.var_init, fill=source.fill,
+        probabilistic=settings.model == "pstn", var_init=settings.var_init, **beyond,
     )  # fmt: skip
     if settings.model == "stn":
         return STN(layer, classifier)
