@@ -50,3 +50,14 @@ def test_an_augmentation_changes_the_test_part_once(augment, size):
 def test_an_augmentation_that_does_not_fit_is_refused(data, reason):
     with pytest.raises(ValueError, match=rf"augment must be 'none' for {data}.*{reason}"):
         load_source(data, augment="placement")
+
+
+def test_the_policy_for_gaps_reaches_sets_of_the_archive(tmp_path, monkeypatch):
+    rows = ["1\t0.0\t1.0\tNaN\t3.0", "2\t3.0\t2.0\t1.0\t0.0"]
+    for part in ("TRAIN", "TEST"):
+        (tmp_path / "ucr").mkdir(exist_ok=True)
+        (tmp_path / "ucr" / f"Toy_{part}.tsv").write_text("\n".join(rows * 8) + "\n")
+    monkeypatch.setenv("PSTN_DATA", str(tmp_path))
+    with pytest.raises(ValueError, match="resample"):
+        load_source("ucr:Toy")
+    assert load_source("ucr:Toy", policy="resample").x[0, 0].isfinite().all()

@@ -49,8 +49,8 @@ _QUICK_BACKBONE = replace(SMALL, mean=(0.0,) * 3, std=(1.0,) * 3)
 _DEPARTURES = (
     "Not MTSD: Italian street photos of 608 pixels with YOLO boxes, a margin of 50 pixels instead of 150, the ten "
     "commonest classes that stand alone, a fifth of the photos to test on.",
-    "Networks and warp see crops of 128×128 instead of 224×224 and 1024×1024: those of these photos are 118 pixels wide "
-    "in the median.",
+    "Networks and warp see crops of 128×128 instead of 224×224 and 1024×1024: those of these photos are 118 pixels "
+    "wide in the median.",
     "The frozen classifier is in evaluation mode while the localizer trains: batch statistics of warped crops would "
     "unfreeze its normalisation.",
     "Matrix products are in TF32 on the GPU, in float32 elsewhere.",

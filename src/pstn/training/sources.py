@@ -105,7 +105,8 @@ def load_source(
         what = "folder" if path.is_dir() else "file"
         warnings.warn(f"the known set {known.name!r} is used; for the {what} say ./{data}", DataWarning, stacklevel=2)
     own = known is None and path.exists()
-    settings = ways.get(detect(path) or "", {}) if own else {}
+    of_archive = data.startswith("ucr:") if known is None else known.kind == "series"
+    settings = ways.get(detect(path) or "", {}) if own else {"policy": policy} if of_archive else {}
     splits: Any = pstn.data.load(data, **{name: value for name, value in settings.items() if value is not None})
     if own:
         _require_classes(data, splits)
