@@ -163,11 +163,14 @@ def _train(lab: Lab, trainings: Sequence[tuple[Training, list[Pair]]]) -> list[_
         for job, _ in started:
             stack.enter_context(job.population)
         fit(lab, [job for job, _ in started])
+        times = [job.population.progress.seconds for job, _ in started]
+        # Side by side they take as long as the longest: that time is shared out, so that the shares add up to it.
+        share = max(times) / max(sum(times), 1e-9)
         runs = []
         for job, pairs in started:
             progress = job.population.progress
             made = dict(zip(pairs, job.population.models(), strict=True))
-            seconds = progress.seconds / len(pairs) / len(started)
+            seconds = progress.seconds * share / len(pairs)
             notes = {pairs[failure.model]: [_told(failure)] for failure in progress.failures}
             runs.append(_Run(made, job.population.recipe, seconds, notes, progress.epoch))
     return runs
