@@ -15,6 +15,7 @@ from pstn.experiments import EXPERIMENTS, Lab, Shard, Stopped, choose, plan, rep
 from pstn.experiments.declare import Experiment, Training, same
 from pstn.experiments.execute import trained
 from pstn.experiments.mnist_subsets import subset
+from pstn.experiments.rotated_mnist import rotated
 from pstn.nn import mnist_cnn
 from pstn.report.results import Result, read_results
 from pstn.training import Recipe
@@ -245,6 +246,14 @@ def test_cells_of_one_training_share_its_time(tmp_path, monkeypatch):
     assert len(results) == 4
     assert 600 < sum(r.seconds for r in results) < 700
     assert {r.training for r in results} == {"mnist30-cnn-0"}
+
+
+def test_a_model_tested_on_other_data_says_what_it_was_trained_on(tmp_path):
+    group = replace(SMALL, also={"rotated": rotated})
+    reproduce([experiment(group)], quiet(tmp_path))
+    results = read_results(tmp_path / "quick")
+    assert {r.data for r in results} == {"MNIST30", "rotated"}
+    assert {(r.settings["source"], r.settings["train_examples"]) for r in results} == {("digits train", 30)}
 
 
 def test_groups_that_train_side_by_side_share_the_time_on_the_clock(tmp_path, monkeypatch):

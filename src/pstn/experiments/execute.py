@@ -240,7 +240,7 @@ def _test(lab: Lab, group: Training, run: _Run, variant: str, seed: int, wanted:
             notes.append(_diverged(error))
         # One training and one test may fill several cells: each has its share, so that their sum is what it took.
         seconds = run.seconds / len(given) + (time.perf_counter() - started) / len(cells)
-        settings = _settings(lab, group, run, task, model, variant, seed, len(test))
+        settings = _settings(lab, group, run, model, variant, seed, len(test))
         for cell in cells:
             named = dataclasses.replace(cell, training=given[0].name)
             _write(lab, named, (metrics, figure), settings, notes, seconds)
@@ -280,8 +280,9 @@ def _write(
 
 
 def _settings(
-    lab: Lab, group: Training, run: _Run, task: Task, model: nn.Module, variant: str, seed: int, tests: int
+    lab: Lab, group: Training, run: _Run, model: nn.Module, variant: str, seed: int, tests: int
 ) -> dict[str, Any]:
+    task = group.task(lab)  # what it was trained on, whatever it is tested on
     member = _members(lab, group, task, [(variant, seed)])[0]
     subset = member.train
     recipe = {f.name: getattr(run.recipe, f.name) for f in dataclasses.fields(run.recipe)}
