@@ -150,6 +150,19 @@ def test_weights_that_are_kept_are_not_trained_twice(tmp_path, monkeypatch):
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
+def test_what_is_damaged_in_the_work_folder_is_trained_again(tmp_path):
+    keeping, lab, said = replace(SMALL, keep=True), quiet(tmp_path), []
+    first = trained(lab, keeping, 0).state_dict()
+    (lab.work / "small" / "mnist30-cnn-0.weights.safetensors").write_bytes(b"junk")
+    (lab.work / "small" / "mnist30-cnn.safetensors").write_bytes(b"junk")
+    lab = quiet(tmp_path)
+    lab.say = said.append
+    again = trained(lab, keeping, 0).state_dict()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert "is not a readable checkpoint" in said[0]
+    assert "starting anew" in said[0]
+
+
 def test_weights_that_are_kept_are_trained_again_for_another_setting_or_another_start(tmp_path):
     keeping = replace(SMALL, keep=True)
     first = trained(quiet(tmp_path), keeping, 0).state_dict()

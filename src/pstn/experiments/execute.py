@@ -25,7 +25,7 @@ from pstn.nn import TransformerClassifier
 from pstn.provenance import provenance
 from pstn.report.results import Result
 from pstn.training import Failure, Member, Population, Recipe
-from pstn.training.checkpoint import load_checkpoint, read_checkpoint, save_weights
+from pstn.training.checkpoint import CheckpointError, load_checkpoint, read_checkpoint, save_weights
 from pstn.training.group import precision_flags
 
 __all__ = ["carry_out", "trained"]
@@ -121,13 +121,16 @@ def _load_or_train(lab: Lab, group: Training) -> _Run:
 
 
 def _about(path: Path) -> dict[str, str]:
-    """What stands beside the weights in a file; nothing where there is none."""
-    from safetensors import safe_open
+    """What stands beside the weights in a file; nothing where there is none, or none that can be read."""
+    from safetensors import SafetensorError, safe_open
 
     if not path.exists():
         return {}
-    with safe_open(str(path), framework="pt") as stream:
-        return stream.metadata() or {}
+    try:
+        with safe_open(str(path), framework="pt") as stream:
+            return stream.metadata() or {}
+    except SafetensorError:
+        return {}
 
 
 def _identities(lab: Lab, group: Training, recipe: Recipe, untrained: dict[Pair, nn.Module]) -> list[str]:
@@ -211,7 +214,12 @@ def _held(lab: Lab, group: Training, recipe: Recipe, pairs: list[Pair]) -> list[
     path = _checkpoint(lab, group)
     if not path.exists():
         return None
-    settings = read_checkpoint(path)[1]["settings"]
+    try:
+        settings = read_checkpoint(path)[1]["settings"]
+    except CheckpointError as error:
+        lab.say(f"{error}: starting anew")
+        path.unlink()
+        return None
     there = [(variant, seed) for variant, seed in settings["pairs"]]
     if set(pairs) <= set(there) <= set(group.pairs(lab)):
         models = {pair: _make(lab, group, pair[1]) for pair in there}
