@@ -39,6 +39,13 @@ def compare(settings, scale, count, seed):
         for x, y in zip(torch.autograd.grad(a, (theta, p), weight), torch.autograd.grad(b, (theta, p), weight)):
             close(x, y, 1e-4)
 
+def corner():
+    # Past a vertex, where two edges are met almost at once.
+    theta = 3 * torch.randn(34, generator=torch.Generator().manual_seed(31), dtype=torch.float64)
+    start = torch.tensor([[-0.107759, -0.640544]], dtype=torch.float64)
+    moved = CPAB((3, 3), backend="triton").to(device).apply(theta.float().to(device), start.float().to(device))
+    close(moved.cpu().double(), CPAB((3, 3)).apply(theta, start), 1e-5)
+
 def batch(settings):
     fast, twin = CPAB(**settings, backend="triton").to(device), CPAB(**settings, backend="torch").to(device)
     theta = (torch.randn(2, 2, fast.dim) * 0.3).to(device)
@@ -106,6 +113,7 @@ spoil({"tess": 5, "zero_boundary": False})
 for scale in (0.0, 1.0): compare({"tess": (3, 3)}, scale, 30, 3)
 compare({"tess": (2, 1), "zero_boundary": False}, 1.0, 30, 4)
 spoil({"tess": (2, 2)})
+corner()
 """,
     "batched plane": 'batch({"tess": (2, 2)})',
     "traced": 'traced({"tess": 5}, (7,)); traced({"tess": (2, 1)}, (3, 2))',

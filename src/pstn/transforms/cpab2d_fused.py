@@ -111,15 +111,27 @@ def _leave(motion: _Motion, edges: list[_Edge], limit: Tensor, region: Tensor) -
         first = edge.or_else(first, time < guess)
         guess = torch.minimum(guess, time)
     leaves = guess < math.inf
-    guess = torch.minimum(guess, limit)
-    # One step of Halley's method.
+    time = _polish(motion, first, torch.minimum(guess, limit), limit)
+    # As `cpab2d_step._turn_back`.
+    there, _, _ = motion.after(time)
+    passed, deepest = first, torch.full_like(limit, edge_tolerance(limit.dtype))
+    for met, edge in zip(times, edges, strict=True):
+        value = edge.value(there)
+        deeper = (met < math.inf) & (value < deepest)
+        passed, deepest = edge.or_else(passed, deeper), torch.where(deeper, value, deepest)
+    back = deepest < edge_tolerance(limit.dtype)
+    time = torch.where(back, _polish(motion, passed, time, time), time)
+    return torch.where(leaves, time, limit), torch.where(leaves, passed.beyond, region)
+
+
+def _polish(motion: _Motion, edge: _Edge, guess: Tensor, latest: Tensor) -> Tensor:
+    """One step of Halley's method towards the time at which an edge is met."""
     there, _, _ = motion.after(guess)
     pace = motion.at(there)
-    value, slope, bend = first.value(there), first.slope(pace), first.slope(motion.turn(pace))
+    value, slope, bend = edge.value(there), edge.slope(pace), edge.slope(motion.turn(pace))
     move = 2 * value * slope / (2 * slope * slope - value * bend)
     move = torch.where(move.abs() < math.inf, move, 0.0)  # nor NaN
-    time = torch.minimum((guess - move).clamp(min=0), limit)
-    return torch.where(leaves, time, limit), torch.where(leaves, first.beyond, region)
+    return torch.minimum((guess - move).clamp(min=0), latest)
 
 
 def _meet(motion: _Motion, edge: _Edge, limit: Tensor, end: Pair, arrival: Pair) -> Tensor:
