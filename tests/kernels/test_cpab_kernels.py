@@ -46,6 +46,17 @@ def corner():
     moved = CPAB((3, 3), backend="triton").to(device).apply(theta.float().to(device), start.float().to(device))
     close(moved.cpu().double(), CPAB((3, 3)).apply(theta, start), 1e-5)
 
+def wild(settings):
+    # Finite under a wild theta, and the twin's derivative, also where nothing moves: at the ends.
+    fast, twin = CPAB(**settings, backend="triton").to(device), CPAB(**settings, backend="torch").to(device)
+    for scale in (5.0, 30.0, 100.0):
+        theta = (torch.randn(20, fast.dim) * scale).to(device).requires_grad_()
+        points = torch.linspace(-1, 1, 21, device=device)[:, None].requires_grad_()
+        by_theta, by_point = torch.autograd.grad(fast.apply(theta, points).sum(), (theta, points))
+        assert by_theta.isfinite().all() and by_point.isfinite().all()
+        (expected,) = torch.autograd.grad(twin.apply(theta, points).sum(), points)
+        close(by_point[0], expected[0], 1e-4)
+
 def batch(settings):
     fast, twin = CPAB(**settings, backend="triton").to(device), CPAB(**settings, backend="torch").to(device)
     theta = (torch.randn(2, 2, fast.dim) * 0.3).to(device)
@@ -104,6 +115,7 @@ CASES = {
     "line": """
 for scale in (0.0, 0.3, 3.0, 30.0): compare({"tess": 10}, scale, 150, 1)
 for scale in (0.3, 3.0): compare({"tess": 7, "zero_boundary": False}, scale, 40, 2)
+wild({"tess": 10})
 batch({"tess": 6})
 nest({"tess": 5})
 spoil({"tess": 5})
