@@ -16,7 +16,12 @@ LINE = [CPAB(tess=10), CPAB(tess=3), CPAB(tess=10, zero_boundary=False)]
 PLANE = [CPAB(tess=(3, 3)), CPAB(tess=(2, 3), zero_boundary=False), CPAB(tess=(3, 3), volume_preserving=True)]
 FAMILIES = LINE + PLANE
 # A family, the scale and seed of a theta, and a start from which it leads closely past a vertex.
-PAST_CORNERS = [(1, 1.0, 40, (1.5867094, 0.0008212)), (0, 3.0, 31, (-0.107759, -0.640544))]
+# The last theta leads in and out of a triangle within a step.
+PAST_CORNERS = [
+    (1, 1.0, 40, (1.5867094, 0.0008212)),
+    (0, 3.0, 31, (-0.107759, -0.640544)),
+    (0, 3.0, 25, (0.0860735366, -0.112683402)),
+]
 
 
 def named(transform):

@@ -106,9 +106,18 @@ def place(x, y, a, b, c, d, e, f, trace, det, t):
 
 
 @triton.jit
+def _lowest_point(gain, fall, rise):
+    """Where on [0, 1] a cubic is lowest that changes by `gain`, with slopes `fall` < 0 at 0 and `rise` > 0 at 1."""
+    half = 3 * gain - 2 * fall - rise
+    root = tl.sqrt(tl.maximum(half * half - 3 * fall * (fall + rise - 2 * gain), 0.0))
+    bottom = half + root
+    return -fall / tl.where(bottom > 0, bottom, 1.0)
+
+
+@triton.jit
 def _edge(f0, f1, f2, x, y, vx, vy, px, py, ux, uy, a, b, c, d, e, f, trace, det, limit, open_):
     """A guess of when a particle crosses an edge, or `_FAR`."""
-    start = tl.maximum(f0 * x + f1 * y + f2, 0.0)
+    begin = f0 * x + f1 * y + f2
     fall = f0 * vx + f1 * vy
     rise = f0 * ux + f1 * uy
     end = f0 * px + f1 * py + f2
@@ -116,13 +125,13 @@ def _edge(f0, f1, f2, x, y, vx, vy, px, py, ux, uy, a, b, c, d, e, f, trace, det
     turning = (fall < 0) & (rise > 0) & open_ & (end >= -_TOLERANCE)
     span = limit
     if tl.max(turning.to(tl.int32), axis=0) > 0:
-        lowest = tl.where(turning, limit * fall / tl.where(turning, fall - rise, 1.0), limit)
+        lowest = tl.where(turning, limit * _lowest_point(end - begin, limit * fall, limit * rise), limit)
         qx, qy, low, high = place(x, y, a, b, c, d, e, f, trace, det, lowest)
         deepest = f0 * qx + f1 * qy + f2
         span = tl.where(turning, lowest, limit)
         end = tl.where(turning, deepest, end)
         out = out | (turning & (deepest < -_TOLERANCE))
-    return _root(start, fall, end, span, out)
+    return _root(tl.maximum(begin, 0.0), fall, end, span, out)
 
 
 @triton.jit

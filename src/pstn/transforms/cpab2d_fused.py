@@ -14,7 +14,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pstn.transforms.cpab2d_step import HUGE, QUADRATURE, StepResult, Tables, Visit, edge_tolerance, series, take_step
+from pstn.transforms.cpab2d_step import (
+    HUGE,
+    QUADRATURE,
+    StepResult,
+    Tables,
+    Visit,
+    edge_tolerance,
+    lowest_point,
+    series,
+    take_step,
+)
 
 __all__ = ["compiled_step"]
 
@@ -141,11 +151,12 @@ def _meet(motion: _Motion, edge: _Edge, limit: Tensor, end: Pair, arrival: Pair)
     out = (last < tolerance) & open_
     # Outwards at the start and inwards at the end: it may have been out, and come back in.
     turning = (fall < 0) & (rise > 0) & ~out & open_
-    span = torch.where(turning, limit * fall / (fall - rise), limit)
+    begin = edge.value(motion.place)
+    span = torch.where(turning, limit * lowest_point(last - begin, limit * fall, limit * rise), limit)
     deepest = edge.value(motion.after(span)[0])
     last, out = torch.where(turning, deepest, last), torch.where(turning, deepest < tolerance, out)
     # The parabola through value and slope at the start, and the last value.
-    start = edge.value(motion.place).clamp(min=0)
+    start = begin.clamp(min=0)
     bend = (last - start - fall * span) / (span * span)
     root = (fall * fall - 4 * bend * start).clamp(min=0).sqrt()
     time = torch.where(fall > 0, (fall + root) / (-2 * bend), 2 * start / (root - fall))

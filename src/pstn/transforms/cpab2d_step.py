@@ -12,7 +12,18 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["HUGE", "QUADRATURE", "Step", "StepResult", "Tables", "Visit", "edge_tolerance", "series", "take_step"]
+__all__ = [
+    "HUGE",
+    "QUADRATURE",
+    "Step",
+    "StepResult",
+    "Tables",
+    "Visit",
+    "edge_tolerance",
+    "lowest_point",
+    "series",
+    "take_step",
+]
 
 # Derivatives under a wild theta are cut off here, past any use, so that they stay finite in float32.
 HUGE = 1e15
@@ -116,6 +127,16 @@ def series(time: Tensor, trace: Tensor, det: Tensor) -> tuple[Tensor, Tensor]:
     return low.mul_(square), high.mul_(square).mul_(time)
 
 
+def lowest_point(gain: Tensor, fall: Tensor, rise: Tensor) -> Tensor:
+    """Where on [0, 1] a cubic is lowest that changes by `gain`, with slopes `fall` < 0 at 0 and `rise` > 0 at 1.
+
+    A parabola through the slopes alone would be too far off: an edge crossed for a moment would be missed.
+    """
+    half = 3 * gain - 2 * fall - rise
+    root = (half * half - 3 * fall * (fall + rise - 2 * gain)).clamp(min=0).sqrt()
+    return -fall / (half + root)
+
+
 def _step(field: _Field, place: Tensor, time: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Where a particle is after a time in its region, given the series at that time."""
     return _move(field, place, field.at(place), time, low, high)
@@ -185,8 +206,9 @@ def _exit(edges: _Edges, field: _Field, place: Tensor, limit: Tensor) -> tuple[S
     span = limit.expand(3, -1)
     edge, who = turning.nonzero(as_tuple=True)
     if len(who):
-        start, end, own = fall[edge, who], rise[edge, who], field.take(who)
-        lowest = limit.index_select(0, who) * start / (start - end)
+        own, latest = field.take(who), limit.index_select(0, who)
+        gain = values[edge, who] - _at_edge(functions, edge, who, place.index_select(1, who))
+        lowest = latest * lowest_point(gain, latest * fall[edge, who], latest * rise[edge, who])
         there = _step(own, place.index_select(1, who), lowest, *series(lowest, own.trace, own.det))
         deepest = _at_edge(functions, edge, who, there)
         span, values = span.contiguous().index_put((edge, who), lowest), values.index_put((edge, who), deepest)
