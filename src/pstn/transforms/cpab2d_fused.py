@@ -14,7 +14,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pstn.transforms.cpab2d_step import HUGE, QUADRATURE, StepResult, Tables, Visit, edge_tolerance, series, take_step
+from pstn.transforms.cpab2d_step import (
+    HUGE,
+    QUADRATURE,
+    StepResult,
+    Tables,
+    Visit,
+    edge_tolerance,
+    lowest_point,
+    series,
+    take_step,
+)
 
 __all__ = ["compiled_step"]
 
@@ -111,15 +121,27 @@ def _leave(motion: _Motion, edges: list[_Edge], limit: Tensor, region: Tensor) -
         first = edge.or_else(first, time < guess)
         guess = torch.minimum(guess, time)
     leaves = guess < math.inf
-    guess = torch.minimum(guess, limit)
-    # One step of Halley's method.
+    time = _polish(motion, first, torch.minimum(guess, limit), limit)
+    # As `cpab2d_step._turn_back`.
+    there, _, _ = motion.after(time)
+    passed, deepest = first, torch.full_like(limit, edge_tolerance(limit.dtype))
+    for met, edge in zip(times, edges, strict=True):
+        value = edge.value(there)
+        deeper = (met < math.inf) & (value < deepest)
+        passed, deepest = edge.or_else(passed, deeper), torch.where(deeper, value, deepest)
+    back = deepest < edge_tolerance(limit.dtype)
+    time = torch.where(back, _polish(motion, passed, time, time), time)
+    return torch.where(leaves, time, limit), torch.where(leaves, passed.beyond, region)
+
+
+def _polish(motion: _Motion, edge: _Edge, guess: Tensor, latest: Tensor) -> Tensor:
+    """One step of Halley's method towards the time at which an edge is met."""
     there, _, _ = motion.after(guess)
     pace = motion.at(there)
-    value, slope, bend = first.value(there), first.slope(pace), first.slope(motion.turn(pace))
+    value, slope, bend = edge.value(there), edge.slope(pace), edge.slope(motion.turn(pace))
     move = 2 * value * slope / (2 * slope * slope - value * bend)
     move = torch.where(move.abs() < math.inf, move, 0.0)  # nor NaN
-    time = torch.minimum((guess - move).clamp(min=0), limit)
-    return torch.where(leaves, time, limit), torch.where(leaves, first.beyond, region)
+    return torch.minimum((guess - move).clamp(min=0), latest)
 
 
 def _meet(motion: _Motion, edge: _Edge, limit: Tensor, end: Pair, arrival: Pair) -> Tensor:
@@ -129,11 +151,12 @@ def _meet(motion: _Motion, edge: _Edge, limit: Tensor, end: Pair, arrival: Pair)
     out = (last < tolerance) & open_
     # Outwards at the start and inwards at the end: it may have been out, and come back in.
     turning = (fall < 0) & (rise > 0) & ~out & open_
-    span = torch.where(turning, limit * fall / (fall - rise), limit)
+    begin = edge.value(motion.place)
+    span = torch.where(turning, limit * lowest_point(last - begin, limit * fall, limit * rise), limit)
     deepest = edge.value(motion.after(span)[0])
     last, out = torch.where(turning, deepest, last), torch.where(turning, deepest < tolerance, out)
     # The parabola through value and slope at the start, and the last value.
-    start = edge.value(motion.place).clamp(min=0)
+    start = begin.clamp(min=0)
     bend = (last - start - fall * span) / (span * span)
     root = (fall * fall - 4 * bend * start).clamp(min=0).sqrt()
     time = torch.where(fall > 0, (fall + root) / (-2 * bend), 2 * start / (root - fall))
