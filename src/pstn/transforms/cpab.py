@@ -137,7 +137,7 @@ class CPAB(Transform):
             tensor([0.0000, 0.2507, 0.4386])
         """
         theta = self._checked_theta(theta)
-        if not isinstance(t, (int, float, Tensor)):
+        if isinstance(t, (list, tuple, str)):
             raise TypeError(f"t must be a number or a tensor of them, got {t!r}")
         time = t[..., None].to(theta) if isinstance(t, Tensor) else t
         # The velocity does not depend on time: a time t under v is a time 1 under t v.
