@@ -122,11 +122,13 @@ class Empty(torch.autograd.Function):
     """The least that a function of autograd can do: make its output and its gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: D102
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """The output, not computed."""
         return torch.empty_like(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # noqa: D102
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        """The gradient, not computed."""
         return torch.empty_like(grad)
 
 

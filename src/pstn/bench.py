@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from statistics import median
 from typing import NamedTuple
 
@@ -98,8 +99,8 @@ def _predictions(device: torch.device, seconds: float) -> list[Figure]:
             warped = model.layer(x, SAMPLES).warped.flatten(0, 1).contiguous()
             times = time_in_turns(
                 {
-                    "model": lambda x=x: model(x, SAMPLES),  # type: ignore[misc]  # mypy wants the default's type
-                    "classifier": lambda warped=warped: model.classifier(warped),  # type: ignore[misc]
+                    "model": partial(model, x, SAMPLES),
+                    "classifier": partial(model.classifier, warped),
                 },
                 seconds,
                 device,

@@ -134,12 +134,11 @@ def demo_about(score: Score, seed: int) -> About:
 
 def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 0) -> dict[str, Score]:
     """Train and compare the three models, print one table, and save the picture and the models in `folder`."""
-    # Asked for before training, not after it.
-    import matplotlib.figure  # noqa: F401
+    import matplotlib.figure  # noqa: F401  # asked for before training, not after it
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Table
-    from safetensors.torch import save_file  # noqa: F401
+    from safetensors.torch import save_file  # noqa: F401  # likewise
 
     console = Console()
     data = demo_data(images, seed)
@@ -156,6 +155,7 @@ def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 
             start = time.perf_counter()
             trained[name] = train(
                 entry, data, epochs=epochs, seed=seed,
+                # mypy has no type for a default of a lambda
                 progress=lambda loss, task=tasks[name]: bars.update(task, advance=1, loss=loss),  # type: ignore[misc]
             )  # fmt: skip
             scores[name] = evaluate(trained[name], data, time.perf_counter() - start)

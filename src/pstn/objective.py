@@ -58,6 +58,7 @@ def elbo_loss(
     y: Target,
     kl_weight: float | Tensor,
     *,
+    # The default fits predictions of classes and no other P: mypy has no default for one type variable alone.
     log_likelihood: Callable[[P, Target], Tensor] = class_log_likelihood,  # type: ignore[assignment]
     alpha0: float = 1.0,
     beta0: float = 1.0,

@@ -46,7 +46,7 @@ class TinyResNet(nn.Module):
 def torchvision(monkeypatch) -> None:
     """A torchvision that imports, wherever the tests run."""
     package, models = ModuleType("torchvision"), ModuleType("torchvision.models")
-    models.resnet18 = TinyResNet  # type: ignore[attr-defined]
+    models.resnet18 = TinyResNet
     monkeypatch.setitem(sys.modules, "torchvision", package)
     monkeypatch.setitem(sys.modules, "torchvision.models", models)
 
@@ -201,7 +201,7 @@ def test_photos_are_scaled_as_the_backbone_wants_them_and_back_for_the_figure(li
     torch.testing.assert_close(task.x, torch.full_like(task.x, (200 - 127) / 128))
     model = nn.Module()
     model.layer = traffic_signs._layer(lab, probabilistic=True).eval()
-    probe = traffic_signs.Probe(lab, task, model, None, None)  # type: ignore[arg-type]
+    probe = traffic_signs.Probe(lab, task, model, None, None)
     drawn = traffic_signs._windows(probe, count=1, side=8)
     assert (torch.tensor(drawn["images"]) == 200).all()
 
@@ -218,7 +218,7 @@ def test_a_training_from_other_weights_is_another_one(lite_weights, lite_file, t
     assert told(lite_file) != told(tmp_path / "other.pth")
 
 
-TASK = traffic_signs.Task(torch.zeros(1, 3, 8, 8), torch.zeros(1), None, "none")  # type: ignore[arg-type]
+TASK = traffic_signs.Task(torch.zeros(1, 3, 8, 8), torch.zeros(1), None, "none")
 
 
 @pytest.mark.skipif(not (REAL and WEIGHTS.is_file()), reason="PSTN_DATA has no weights of EfficientNet-Lite0")

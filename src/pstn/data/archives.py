@@ -17,7 +17,7 @@ from pstn.data.places import inside
 try:
     from lzma import LZMAError
 except ImportError:  # Python can be built without it, and does not read .xz then
-    LZMAError = EOFError  # type: ignore[misc,assignment]
+    LZMAError = EOFError  # type: ignore[misc,assignment]  # a stand-in: nothing raises the real one
 
 __all__ = ["read_zip_member", "unpack_tar"]
 

@@ -24,7 +24,7 @@ class parameter_too:
 
     def __init__(self, method: Callable[..., Any]) -> None:
         self._method = method
-        update_wrapper(self, method)  # type: ignore[arg-type]
+        update_wrapper(self, method)  # type: ignore[arg-type]  # it takes any object, its types a function
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name

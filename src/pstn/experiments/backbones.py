@@ -54,7 +54,7 @@ def make_small(outputs: int | None, filters: tuple[int, ...] = (3, 16, 32, 64)) 
     ]
     network = nn.Sequential(*stages, nn.AdaptiveAvgPool2d(1), nn.Flatten())
     if outputs is None:
-        network.features = filters[-1]  # type: ignore[assignment]
+        network.features = filters[-1]  # type: ignore[assignment]  # as above
         return network
     return network.append(nn.Linear(filters[-1], outputs))
 

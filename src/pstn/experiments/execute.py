@@ -114,7 +114,7 @@ def _load_or_train(lab: Lab, group: Training) -> _Run:
         return run
     for pair, path in zip(pairs, paths, strict=True):
         with safe_open(str(path), framework="pt") as stream:
-            models[pair].load_state_dict({name: stream.get_tensor(name) for name in stream.keys()})  # noqa: SIM118
+            models[pair].load_state_dict({name: stream.get_tensor(name) for name in stream.keys()})  # noqa: SIM118  # no dict
         models[pair].eval()
     notes = {pair: json.loads(about["notes"]) for pair, about in zip(pairs, held, strict=True)}
     return _Run(models, recipe, float(held[0]["seconds"]), notes, recipe.epochs)

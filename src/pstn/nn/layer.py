@@ -232,4 +232,4 @@ def require_input(name: str, x: Any, ndim: int) -> None:
 
 def _average_to(x: Tensor, size: tuple[int, ...]) -> Tensor:
     pool = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[len(size) - 1]
-    return pool(x, size)  # type: ignore[arg-type]
+    return pool(x, size)  # type: ignore[arg-type]  # each wants a tuple of its own length

@@ -73,7 +73,7 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]
     try:
         with safe_open(str(path), framework="pt") as stream:
             about = stream.metadata() or {}
-            tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+            tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118  # it is no dict
     except (SafetensorError, FileNotFoundError) as error:
         raise CheckpointError(f"{path} is not a readable checkpoint: {error}") from error
     if about.get("format") != _FORMAT:

@@ -50,7 +50,7 @@ def _with_settings(command: Callable[..., None], without: Sequence[str] = ()) ->
         added.append(
             inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
         )
-    command.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
+    command.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]  # read by inspect
     command.__annotations__ = {p.name: p.annotation for p in (*own, *added)}
     return command
 

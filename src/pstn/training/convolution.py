@@ -20,7 +20,7 @@ def can_multiply(conv: nn.Module, kind: ConvKind) -> bool:
     """Whether `MatmulConv` can stand in for a module: a plain convolution, not one with a forward of its own."""
     plain = (nn.Conv2d,) if kind == "rows" else (nn.Conv1d, nn.Conv2d)
     return (
-        isinstance(conv, plain)
+        isinstance(conv, plain)  # for the type checker: the next line says more
         and type(conv) in plain
         and conv.groups == 1
         and conv.padding_mode == "zeros"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from pstn._checks import require_choice
 from pstn.transforms.affine import Affine
@@ -17,13 +18,13 @@ __all__ = ["make_transform"]
 _FAMILIES: dict[tuple[str, int], Callable[[], Transform]] = {
     ("rotation", 2): Rotation,
     ("similarity", 2): Similarity,
-    ("similarity-log", 2): lambda: Similarity(scale="log"),
-    **{("translation", n): lambda n=n: Translation(ndim=n) for n in (1, 2, 3)},  # type: ignore[misc]
-    **{("crop", n): lambda n=n: Crop(ndim=n) for n in (1, 2, 3)},  # type: ignore[misc]
-    **{("crop-log", n): lambda n=n: Crop(scale="log", ndim=n) for n in (1, 2, 3)},  # type: ignore[misc]
-    ("cpab", 1): lambda: CPAB(tess=10),
-    ("cpab", 2): lambda: CPAB(tess=(3, 3)),
-    **{("affine", n): lambda n=n: Affine(ndim=n) for n in (2, 3)},  # type: ignore[misc]
+    ("similarity-log", 2): partial(Similarity, scale="log"),
+    **{("translation", n): partial(Translation, ndim=n) for n in (1, 2, 3)},
+    **{("crop", n): partial(Crop, ndim=n) for n in (1, 2, 3)},
+    **{("crop-log", n): partial(Crop, scale="log", ndim=n) for n in (1, 2, 3)},
+    ("cpab", 1): partial(CPAB, tess=10),
+    ("cpab", 2): partial(CPAB, tess=(3, 3)),
+    **{("affine", n): partial(Affine, ndim=n) for n in (2, 3)},
 }
 
 
