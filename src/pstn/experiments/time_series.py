@@ -69,27 +69,31 @@ def series(name: str, *, search: bool = False) -> Callable[[Lab], Task]:
 
 def make_cnn(classes: int) -> nn.Module:
     """The classifier alone."""
-    return SeriesClassifier(1, classes)
+    return SeriesClassifier(1, classes, padded=False)
 
 
 def _layer(length: int, *, probabilistic: bool) -> SpatialTransformer:
     """1-D CPAB in 10 cells with a zero boundary, D = 9; the mean starts at 1e-5, the variance at softplus(-5)."""
     layer = SpatialTransformer(
-        CPAB(tess=10, zero_boundary=True), SeriesLocalizer(1), (length,), probabilistic=probabilistic, var_init=-5.0
-    )
+        CPAB(tess=10, zero_boundary=True), SeriesLocalizer(1, padded=False), (length,),
+        probabilistic=probabilistic, var_init=-5.0, padding_mode="border",
+    )  # fmt: skip
     nn.init.constant_(layer.mean_head.last.bias, 1e-5)
     return layer
 
 
 def make_stn(classes: int, length: int) -> nn.Module:
     """The STN."""
-    return STN(_layer(length, probabilistic=False), SeriesClassifier(1, classes, filters=WITH_LOCALIZER))
+    return STN(_layer(length, probabilistic=False), _reader(classes))
+
+
+def _reader(classes: int) -> SeriesClassifier:
+    return SeriesClassifier(1, classes, filters=WITH_LOCALIZER, padded=False)
 
 
 def make_pstn(classes: int, length: int) -> nn.Module:
     """The P-STN, ten samples in training and at test."""
-    classifier = SeriesClassifier(1, classes, filters=WITH_LOCALIZER)
-    return PSTN(_layer(length, probabilistic=True), classifier, train_samples=10, test_samples=10)
+    return PSTN(_layer(length, probabilistic=True), _reader(classes), train_samples=10, test_samples=10)
 
 
 def _augmentations(probe: Probe) -> Found:
