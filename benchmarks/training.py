@@ -97,8 +97,9 @@ def placed_pstn() -> nn.Module:
 
 def series_pstn(classes: int = 14, length: int = 131) -> nn.Module:
     family = pstn.CPAB(tess=10) if hasattr(pstn, "CPAB") else pstn.Crop(ndim=1)
-    layer = pstn.SpatialTransformer(family, pstn.nn.SeriesLocalizer(1), (length,))
-    classifier = pstn.nn.SeriesClassifier(1, classes, filters=(196, 256, 256, 256, 64))
+    localizer = pstn.nn.SeriesLocalizer(1, padded=False)
+    layer = pstn.SpatialTransformer(family, localizer, (length,), padding_mode="border")
+    classifier = pstn.nn.SeriesClassifier(1, classes, filters=(196, 256, 256, 256, 64), padded=False)
     return pstn.PSTN(layer, classifier, train_samples=10)
 
 

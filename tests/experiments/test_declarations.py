@@ -111,7 +111,8 @@ def test_placed_fashion():
 
 
 def test_time_series():
-    for module in (series.make_cnn(14), series.make_stn(14, 131), series.make_pstn(14, 131)):
+    for module in (series.make_cnn(14, 131), series.make_stn(14, 131), series.make_pstn(14, 131)):
+        assert not any(part.padded for part in module.modules() if hasattr(part, "padded"))
         assert count(module) == pytest.approx(1.2e6, rel=0.01)
     weights = {
         "faceall": 1e-4, "wafer": 1e-5, "uwavegesturelibraryx": 1e-3, "twopatterns": 0.0,

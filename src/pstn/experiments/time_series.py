@@ -67,29 +67,38 @@ def series(name: str, *, search: bool = False) -> Callable[[Lab], Task]:
     return load
 
 
-def make_cnn(classes: int) -> nn.Module:
+def _padded(length: int) -> bool:
+    """The authors' convolutions have no padding; the 24 values of the set that ships with the package need some."""
+    return length < sum(kernel - 1 for kernel in (8, 8, 5, 5, 3)) + 1
+
+
+def make_cnn(classes: int, length: int) -> nn.Module:
     """The classifier alone."""
-    return SeriesClassifier(1, classes)
+    return SeriesClassifier(1, classes, padded=_padded(length))
 
 
 def _layer(length: int, *, probabilistic: bool) -> SpatialTransformer:
     """1-D CPAB in 10 cells with a zero boundary, D = 9; the mean starts at 1e-5, the variance at softplus(-5)."""
     layer = SpatialTransformer(
-        CPAB(tess=10, zero_boundary=True), SeriesLocalizer(1), (length,), probabilistic=probabilistic, var_init=-5.0
-    )
+        CPAB(tess=10, zero_boundary=True), SeriesLocalizer(1, padded=_padded(length)), (length,),
+        probabilistic=probabilistic, var_init=-5.0, padding_mode="border",
+    )  # fmt: skip
     nn.init.constant_(layer.mean_head.last.bias, 1e-5)
     return layer
 
 
 def make_stn(classes: int, length: int) -> nn.Module:
     """The STN."""
-    return STN(_layer(length, probabilistic=False), SeriesClassifier(1, classes, filters=WITH_LOCALIZER))
+    return STN(_layer(length, probabilistic=False), _reader(classes, length))
+
+
+def _reader(classes: int, length: int) -> SeriesClassifier:
+    return SeriesClassifier(1, classes, filters=WITH_LOCALIZER, padded=_padded(length))
 
 
 def make_pstn(classes: int, length: int) -> nn.Module:
     """The P-STN, ten samples in training and at test."""
-    classifier = SeriesClassifier(1, classes, filters=WITH_LOCALIZER)
-    return PSTN(_layer(length, probabilistic=True), classifier, train_samples=10, test_samples=10)
+    return PSTN(_layer(length, probabilistic=True), _reader(classes, length), train_samples=10, test_samples=10)
 
 
 def _augmentations(probe: Probe) -> Found:
@@ -111,7 +120,7 @@ def _of_set(name: str, weight: float) -> tuple[Training, ...]:
         return loaded.classes, loaded.x.shape[-1]
 
     cnn = Training(
-        "time-series", "CNN", name, task, lambda lab, seed: make_cnn(sizes(lab)[0]), RECIPE,
+        "time-series", "CNN", name, task, lambda lab, seed: make_cnn(*sizes(lab)), RECIPE,
         lr=LR, localizer_lr=LOCALIZER_LR, weight_decay=WEIGHT_DECAY, stacked=False,
         departures=_DEPARTURES,
     )  # fmt: skip
