@@ -77,8 +77,12 @@ def write_atomically(path: str | Path) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
-def require_writable(folder: Path) -> None:
+def require_writable(folder: Path, option: str = "--out") -> None:
     """Make a folder, and refuse it if nothing can be written there: to be asked before long work, not after it.
+
+    Args:
+        folder: where something will be written.
+        option: of the command line, that chooses another one.
 
     Raises:
         OSError: with what is wrong and what to do.
@@ -91,7 +95,7 @@ def require_writable(folder: Path) -> None:
     except OSError as error:
         reason = os.strerror(error.errno or errno.EIO)
         raise OSError(
-            error.errno, f"cannot write to the folder ({reason}); choose another with --out", str(folder)
+            error.errno, f"cannot write to the folder ({reason}); choose another with {option}", str(folder)
         ) from error
 
 

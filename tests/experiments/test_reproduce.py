@@ -15,6 +15,7 @@ from pstn.experiments import EXPERIMENTS, Lab, Shard, Stopped, choose, plan, rep
 from pstn.experiments.declare import Experiment, Training, same
 from pstn.experiments.execute import trained
 from pstn.experiments.mnist_subsets import subset
+from pstn.experiments.rotated_mnist import rotated
 from pstn.nn import mnist_cnn
 from pstn.report.results import Result, read_results
 from pstn.training import Recipe
@@ -149,6 +150,19 @@ def test_weights_that_are_kept_are_not_trained_twice(tmp_path, monkeypatch):
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
+def test_what_is_damaged_in_the_work_folder_is_trained_again(tmp_path):
+    keeping, lab, said = replace(SMALL, keep=True), quiet(tmp_path), []
+    first = trained(lab, keeping, 0).state_dict()
+    (lab.work / "small" / "mnist30-cnn-0.weights.safetensors").write_bytes(b"junk")
+    (lab.work / "small" / "mnist30-cnn.safetensors").write_bytes(b"junk")
+    lab = quiet(tmp_path)
+    lab.say = said.append
+    again = trained(lab, keeping, 0).state_dict()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert "is not a readable checkpoint" in said[0]
+    assert "starting anew" in said[0]
+
+
 def test_weights_that_are_kept_are_trained_again_for_another_setting_or_another_start(tmp_path):
     keeping = replace(SMALL, keep=True)
     first = trained(quiet(tmp_path), keeping, 0).state_dict()
@@ -247,12 +261,58 @@ def test_cells_of_one_training_share_its_time(tmp_path, monkeypatch):
     assert {r.training for r in results} == {"mnist30-cnn-0"}
 
 
+def test_a_model_tested_on_other_data_says_what_it_was_trained_on(tmp_path):
+    group = replace(SMALL, also={"rotated": rotated})
+    reproduce([experiment(group)], quiet(tmp_path))
+    results = read_results(tmp_path / "quick")
+    assert {r.data for r in results} == {"MNIST30", "rotated"}
+    assert {(r.settings["source"], r.settings["train_examples"]) for r in results} == {("digits train", 30)}
+
+
+def test_groups_that_train_side_by_side_share_the_time_on_the_clock(tmp_path, monkeypatch):
+    from pstn.experiments import execute
+
+    fit = execute.fit
+
+    def timed(lab, jobs):
+        fit(lab, jobs)
+        for job, seconds in zip(jobs, (100.0, 300.0), strict=True):
+            job.population.progress.seconds = seconds
+
+    monkeypatch.setattr(execute, "fit", timed)
+    other = replace(SMALL, data="MNIST100", task=subset(100))
+    reproduce([experiment(SMALL, other)], quiet(tmp_path, together=2))
+    results = read_results(tmp_path / "quick")
+    # The longer one ran 200 of its 300 seconds alone: together they took 300, not the mean of 200.
+    assert 300 < sum(r.seconds for r in results) < 350
+    assert 75 < sum(r.seconds for r in results if r.data == "MNIST30") < 100
+
+
 def test_missing_data_is_an_early_error_that_says_where_it_goes(tmp_path, monkeypatch):
     monkeypatch.setenv("PSTN_DATA", str(tmp_path / "nowhere"))
     monkeypatch.setenv("PSTN_CACHE", str(tmp_path / "nothing"))
     lab = Lab(tmp_path, say=lambda text: pytest.fail(text))
     with pytest.raises(MissingDataError, match="PSTN_DATA"):
         reproduce(choose(["mnist-subsets"], EXPERIMENTS), lab)
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_trained(tmp_path):
+    (tmp_path / "file").write_text("")
+    lab = quiet(tmp_path / "file")
+    lab.say = pytest.fail
+    with pytest.raises(OSError, match=r"cannot write to the folder.*choose another with --results"):
+        reproduce([experiment(SMALL)], lab)
+
+
+def test_a_part_without_work_is_no_mistake_and_a_pattern_without_cells_is(tmp_path):
+    lab, said = quiet(tmp_path), []
+    lab.say = said.append
+    assert reproduce([experiment(SMALL)], lab, Shard(2, 2)) == 0
+    assert said == ["Part 2/2 has nothing to do."]
+    assert reproduce([experiment(SMALL)], lab, Shard(2, 2), ["*-cnn-*"]) == 0
+    for part in (Shard(1, 2), Shard(2, 2)):
+        with pytest.raises(ValueError, match=r"no cell matches mnist3-\*: --list without"):
+            reproduce([experiment(SMALL)], lab, part, ["mnist3-*"])
 
 
 def test_shortened_epochs_take_their_schedule_along(tmp_path):
@@ -314,3 +374,26 @@ def test_the_command_lists_cells_and_names_a_mistake(tmp_path):
     wrong = CliRunner().invoke(app, ["reproduce", "calibration", "--shard", "4/3", "--results", str(tmp_path)])
     assert wrong.exit_code == 2
     assert "shard must be i/n" in wrong.stderr
+
+
+def test_the_list_says_what_a_run_would_say(tmp_path):
+    from typer.testing import CliRunner
+
+    from pstn.commands import app
+
+    def listed(*options):
+        return CliRunner().invoke(app, ["reproduce", "calibration", "--list", "--results", str(tmp_path), *options])
+
+    nothing = listed("--cells", "mnist3-*")
+    assert nothing.exit_code == 2
+    assert "no cell matches mnist3-*" in nothing.stderr
+    held = Result("calibration", "CNN", "MNIST100", 0)
+    held.write(tmp_path)
+    assert listed("--cells", "*-cnn-[01]").stdout.splitlines() == [
+        "done   calibration/mnist100-cnn-0",
+        "to do  calibration/mnist100-cnn-1",
+    ]
+    held.path(tmp_path).write_text("{")
+    damaged = listed()
+    assert damaged.exit_code == 2
+    assert "mnist100-cnn-0.json is not a result file" in damaged.stderr

@@ -39,6 +39,25 @@ def compare(settings, scale, count, seed):
         for x, y in zip(torch.autograd.grad(a, (theta, p), weight), torch.autograd.grad(b, (theta, p), weight)):
             close(x, y, 1e-4)
 
+def corner():
+    # Past a vertex, where two edges are met almost at once, or one for a moment.
+    for seed, start in ((31, (-0.107759, -0.640544)), (25, (0.0860735366, -0.112683402))):
+        theta = 3 * torch.randn(34, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        start = torch.tensor([start], dtype=torch.float64)
+        moved = CPAB((3, 3), backend="triton").to(device).apply(theta.float().to(device), start.float().to(device))
+        close(moved.cpu().double(), CPAB((3, 3)).apply(theta, start), 1e-6)
+
+def wild(settings):
+    # Finite under a wild theta, and the twin's derivative, also where nothing moves: at the ends.
+    fast, twin = CPAB(**settings, backend="triton").to(device), CPAB(**settings, backend="torch").to(device)
+    for scale in (5.0, 30.0, 100.0):
+        theta = (torch.randn(20, fast.dim) * scale).to(device).requires_grad_()
+        points = torch.linspace(-1, 1, 21, device=device)[:, None].requires_grad_()
+        by_theta, by_point = torch.autograd.grad(fast.apply(theta, points).sum(), (theta, points))
+        assert by_theta.isfinite().all() and by_point.isfinite().all()
+        (expected,) = torch.autograd.grad(twin.apply(theta, points).sum(), points)
+        close(by_point[0], expected[0], 1e-4)
+
 def batch(settings):
     fast, twin = CPAB(**settings, backend="triton").to(device), CPAB(**settings, backend="torch").to(device)
     theta = (torch.randn(2, 2, fast.dim) * 0.3).to(device)
@@ -97,6 +116,7 @@ CASES = {
     "line": """
 for scale in (0.0, 0.3, 3.0, 30.0): compare({"tess": 10}, scale, 150, 1)
 for scale in (0.3, 3.0): compare({"tess": 7, "zero_boundary": False}, scale, 40, 2)
+wild({"tess": 10})
 batch({"tess": 6})
 nest({"tess": 5})
 spoil({"tess": 5})
@@ -106,6 +126,7 @@ spoil({"tess": 5, "zero_boundary": False})
 for scale in (0.0, 1.0): compare({"tess": (3, 3)}, scale, 30, 3)
 compare({"tess": (2, 1), "zero_boundary": False}, 1.0, 30, 4)
 spoil({"tess": (2, 2)})
+corner()
 """,
     "batched plane": 'batch({"tess": (2, 2)})',
     "traced": 'traced({"tess": 5}, (7,)); traced({"tess": (2, 1)}, (3, 2))',

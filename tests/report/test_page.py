@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+import shutil
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -17,6 +18,7 @@ from pstn.report.results import Result
 from pstn.report.section import make_section
 from pstn.report.style import look
 
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PLAIN = tuple(dataclasses.replace(study, drawings=()) for study in STUDIES)
 
 
@@ -101,6 +103,24 @@ def test_text_in_figures_is_at_least_eight_points(report):
         for drawing, figure in section.figures:
             sizes = [t.get_fontsize() for t in figure.findobj(Text) if t.get_text() and t.get_visible()]
             assert min(sizes, default=8) >= 8, drawing.name
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
+def test_a_phone_scrolls_tables_and_figures_instead_of_squeezing_them(report):
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for width in (390, 1280):
+            page = chromium.new_page(viewport={"width": width, "height": 844})
+            page.goto((report[1] / "report.html").as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            lines = "[...document.querySelectorAll('td')].map(e => e.offsetHeight)"
+            assert max(page.evaluate(lines)) < 150  # six lines and no more
+            assert min(page.evaluate("[...document.querySelectorAll('figure img')].map(e => e.offsetWidth)")) > 500
+            captions = "[...document.querySelectorAll('caption span')].map(e => e.getBoundingClientRect().right)"
+            assert max(page.evaluate(captions)) <= width
+        chromium.close()
 
 
 def test_tables_in_the_markdown_are_whole(plain):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
@@ -29,4 +30,22 @@ def test_a_foreign_file_is_named(tmp_path, text):
     path.parent.mkdir()
     path.write_text(text)
     with pytest.raises(ValueError, match=r"broken\.json is not a result file"):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"metrics": {"accuracy": "high"}}, {"metrics": {"accuracy": float("nan")}}, {"metrics": [0.9]}, {"seed": "3"}],
+)
+def test_a_result_whose_numbers_are_none_is_named(tmp_path, change):
+    path = CELL.write(tmp_path)
+    path.write_text(json.dumps(dataclasses.asdict(CELL) | change))
+    with pytest.raises(ValueError, match=r"mnist100-p-stn-3\.json is not a result file"):
+        read_results(tmp_path)
+
+
+def test_a_copy_under_another_cells_name_is_not_counted_as_that_cell(tmp_path):
+    path = CELL.write(tmp_path)
+    path.with_name("mnist100-p-stn-4.json").write_bytes(path.read_bytes())
+    with pytest.raises(ValueError, match=r"mnist100-p-stn-4\.json holds the cell mnist-subsets/mnist100-p-stn-3"):
         read_results(tmp_path)

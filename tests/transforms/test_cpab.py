@@ -15,6 +15,13 @@ from pstn import CPAB
 LINE = [CPAB(tess=10), CPAB(tess=3), CPAB(tess=10, zero_boundary=False)]
 PLANE = [CPAB(tess=(3, 3)), CPAB(tess=(2, 3), zero_boundary=False), CPAB(tess=(3, 3), volume_preserving=True)]
 FAMILIES = LINE + PLANE
+# A family, the scale and seed of a theta, and a start from which it leads closely past a vertex.
+# The last theta leads in and out of a triangle within a step.
+PAST_CORNERS = [
+    (1, 1.0, 40, (1.5867094, 0.0008212)),
+    (0, 3.0, 31, (-0.107759, -0.640544)),
+    (0, 3.0, 25, (0.0860735366, -0.112683402)),
+]
 
 
 def named(transform):
@@ -58,6 +65,15 @@ def test_plane_against_dop853(transform, scale, tolerance):
     expected = flow(transform, theta.numpy(), points.numpy())
     assert np.abs(transform.apply(theta, points).numpy() - expected).max() < tolerance / 10
     assert np.abs(transform.apply(theta.float(), points.float()).numpy() - expected).max() < tolerance
+
+
+@pytest.mark.parametrize(("which", "scale", "seed", "point"), PAST_CORNERS)
+def test_plane_past_a_corner_against_dop853(which, scale, seed, point):
+    """Past a vertex, where two edges are met almost at once, the right one comes first."""
+    transform, points = PLANE[which], torch.tensor([point], dtype=torch.float64)
+    theta = draw(transform, scale, seed)
+    expected = flow(transform, theta.numpy(), points.numpy(), max_step=0.002)
+    assert np.abs(transform.apply(theta, points).numpy() - expected).max() < 1e-7
 
 
 @pytest.mark.parametrize("transform", FAMILIES, ids=named)

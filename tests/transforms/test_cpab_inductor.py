@@ -52,6 +52,15 @@ def test_the_fused_step_takes_particles_where_the_plain_one_does(zero_boundary, 
 
 
 @pytest.mark.usefixtures("fused_but_not_compiled")
+def test_the_fused_step_goes_past_a_corner_as_the_plain_one_does():
+    """Where two edges are met almost at once; see the test against an integrator."""
+    plain, fused = families((3, 3))
+    theta = 3 * torch.randn(plain.dim, generator=torch.Generator().manual_seed(31), dtype=torch.float64)
+    points = torch.tensor([[-0.107759, -0.640544]], dtype=torch.float64)
+    torch.testing.assert_close(fused.apply(theta, points), plain.apply(theta, points), rtol=0, atol=1e-10)
+
+
+@pytest.mark.usefixtures("fused_but_not_compiled")
 def test_a_wild_theta_stays_finite():
     torch.manual_seed(0)
     family = pstn.CPAB(tess=(3, 3), backend="inductor")

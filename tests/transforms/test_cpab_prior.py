@@ -76,3 +76,5 @@ def test_a_wrong_width_is_refused():
             prior.log_prob(torch.zeros(2, width))
         with pytest.raises(ValueError, match=r"noise must have shape \(..., 4\)"):
             prior.sample(noise=torch.zeros(2, width))
+    with pytest.raises(TypeError, match=r"theta must be a torch.Tensor, got list"):
+        prior.log_prob([0.0] * 4)

@@ -25,7 +25,7 @@ from pstn.nn import TransformerClassifier
 from pstn.provenance import provenance
 from pstn.report.results import Result
 from pstn.training import Failure, Member, Population, Recipe
-from pstn.training.checkpoint import load_checkpoint, read_checkpoint, save_weights
+from pstn.training.checkpoint import CheckpointError, load_checkpoint, read_checkpoint, save_weights
 from pstn.training.group import precision_flags
 
 __all__ = ["carry_out", "trained"]
@@ -121,13 +121,16 @@ def _load_or_train(lab: Lab, group: Training) -> _Run:
 
 
 def _about(path: Path) -> dict[str, str]:
-    """What stands beside the weights in a file; nothing where there is none."""
-    from safetensors import safe_open
+    """What stands beside the weights in a file; nothing where there is none, or none that can be read."""
+    from safetensors import SafetensorError, safe_open
 
     if not path.exists():
         return {}
-    with safe_open(str(path), framework="pt") as stream:
-        return stream.metadata() or {}
+    try:
+        with safe_open(str(path), framework="pt") as stream:
+            return stream.metadata() or {}
+    except SafetensorError:
+        return {}
 
 
 def _identities(lab: Lab, group: Training, recipe: Recipe, untrained: dict[Pair, nn.Module]) -> list[str]:
@@ -163,11 +166,14 @@ def _train(lab: Lab, trainings: Sequence[tuple[Training, list[Pair]]]) -> list[_
         for job, _ in started:
             stack.enter_context(job.population)
         fit(lab, [job for job, _ in started])
+        times = [job.population.progress.seconds for job, _ in started]
+        # Side by side they take as long as the longest: that time is shared out, so that the shares add up to it.
+        share = max(times) / max(sum(times), 1e-9)
         runs = []
         for job, pairs in started:
             progress = job.population.progress
             made = dict(zip(pairs, job.population.models(), strict=True))
-            seconds = progress.seconds / len(pairs) / len(started)
+            seconds = progress.seconds * share / len(pairs)
             notes = {pairs[failure.model]: [_told(failure)] for failure in progress.failures}
             runs.append(_Run(made, job.population.recipe, seconds, notes, progress.epoch))
     return runs
@@ -208,7 +214,12 @@ def _held(lab: Lab, group: Training, recipe: Recipe, pairs: list[Pair]) -> list[
     path = _checkpoint(lab, group)
     if not path.exists():
         return None
-    settings = read_checkpoint(path)[1]["settings"]
+    try:
+        settings = read_checkpoint(path)[1]["settings"]
+    except CheckpointError as error:
+        lab.say(f"{error}: starting anew")
+        path.unlink()
+        return None
     there = [(variant, seed) for variant, seed in settings["pairs"]]
     if set(pairs) <= set(there) <= set(group.pairs(lab)):
         models = {pair: _make(lab, group, pair[1]) for pair in there}
@@ -237,7 +248,7 @@ def _test(lab: Lab, group: Training, run: _Run, variant: str, seed: int, wanted:
             notes.append(_diverged(error))
         # One training and one test may fill several cells: each has its share, so that their sum is what it took.
         seconds = run.seconds / len(given) + (time.perf_counter() - started) / len(cells)
-        settings = _settings(lab, group, run, task, model, variant, seed, len(test))
+        settings = _settings(lab, group, run, model, variant, seed, len(test))
         for cell in cells:
             named = dataclasses.replace(cell, training=given[0].name)
             _write(lab, named, (metrics, figure), settings, notes, seconds)
@@ -277,8 +288,9 @@ def _write(
 
 
 def _settings(
-    lab: Lab, group: Training, run: _Run, task: Task, model: nn.Module, variant: str, seed: int, tests: int
+    lab: Lab, group: Training, run: _Run, model: nn.Module, variant: str, seed: int, tests: int
 ) -> dict[str, Any]:
+    task = group.task(lab)  # what it was trained on, whatever it is tested on
     member = _members(lab, group, task, [(variant, seed)])[0]
     subset = member.train
     recipe = {f.name: getattr(run.recipe, f.name) for f in dataclasses.fields(run.recipe)}

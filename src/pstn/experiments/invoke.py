@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from pstn.experiments import EXPERIMENTS, Experiment, Lab, Shard, Stopped, choose, plan, reproduce
+from pstn.experiments.reproduce import done_cells
 from pstn.training.build import make_device
 
 __all__ = ["run_command"]
@@ -62,6 +63,8 @@ def run_command(
 
 
 def _list(lab: Lab, shard: Shard, chosen: Sequence[Experiment], cells: Sequence[str]) -> None:
-    for piece in plan(chosen, lab, shard, cells):
+    pieces = plan(chosen, lab, shard, cells)
+    done = done_cells(lab, pieces)
+    for piece in pieces:
         for cell in piece.cells:
-            _say(f"{'done' if cell.path(lab.folder).exists() else 'to do':6} {cell.experiment}/{cell.name}")
+            _say(f"{'done' if cell.path(lab.folder) in done else 'to do':6} {cell.experiment}/{cell.name}")

@@ -6,13 +6,15 @@ import dataclasses
 import time
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
+from pathlib import Path
 
 from pstn.experiments.declare import Evaluation, Experiment, Group
 from pstn.experiments.execute import carry_out
 from pstn.experiments.lab import Lab
+from pstn.files import require_writable
 from pstn.report.results import Result, read_results
 
-__all__ = ["Piece", "Shard", "choose", "plan", "reproduce"]
+__all__ = ["Piece", "Shard", "choose", "done_cells", "plan", "reproduce"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +40,9 @@ class Shard:
         if not (first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second)):
             raise ValueError(f"shard must be i/n with i from 1 to n, such as 3/8, got {text!r}")
         return cls(int(first), int(second))
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +84,15 @@ def plan(
         lab: where: a quick run has fewer seeds and groups.
         shard: which machine this is. Groups are dealt out in order, whatever is done already.
         cells: patterns such as "mnist100-p-stn-*" or "calibration/*"; a cell is taken if it matches any.
+
+    Raises:
+        ValueError: when no cell of any shard matches.
     """
-    dealt = list(_groups(experiments, lab))
+    dealt = [Piece(group, _matching(group.cells(lab), cells)) for group in _groups(experiments, lab)]
+    if not any(piece.cells for piece in dealt):
+        raise ValueError(f"no cell matches {', '.join(cells)}: --list without --cells shows them all")
     shard = shard or Shard()
-    pieces = [Piece(g, _matching(g.cells(lab), cells)) for g in dealt[shard.index - 1 :: shard.count]]
-    return [piece for piece in pieces if piece.cells]
+    return [piece for piece in dealt[shard.index - 1 :: shard.count] if piece.cells]
 
 
 def _groups(experiments: Sequence[Experiment], lab: Lab) -> Iterator[Group]:
@@ -98,6 +107,16 @@ def _matching(cells: list[Result], patterns: Sequence[str]) -> list[Result]:
         return any(fnmatch(cell.name, p) or fnmatch(f"{cell.experiment}/{cell.name}", p) for p in patterns)
 
     return [cell for cell in cells if not patterns or wanted(cell)]
+
+
+def done_cells(lab: Lab, pieces: Sequence[Piece]) -> set[Path]:
+    """The files of the cells that are done, in the experiments of these pieces.
+
+    Raises:
+        ValueError: for a result file that cannot be read, naming it.
+    """
+    asked = sorted({piece.group.experiment for piece in pieces})
+    return {result.path(lab.folder) for name in asked for result in read_results(lab.folder, name)}
 
 
 def reproduce(
@@ -116,20 +135,24 @@ def reproduce(
 
     Raises:
         MissingDataError: before anything is trained.
-        ValueError: for a result file that cannot be read, naming it.
+        ValueError: for a result file that cannot be read, naming it; when no cell matches.
+        OSError: when nothing can be written to the folder, before anything is trained.
         Stopped: after Ctrl-C, with everything saved.
     """
     pieces = plan(experiments, lab, shard, cells)
-    if not pieces:
-        raise ValueError(f"no cell matches {', '.join(cells) or 'this shard'}: --list shows them")
+    if not pieces:  # more parts than groups: some machines of a job array have nothing to do
+        lab.say(f"Part {shard} has nothing to do.")
+        return 0
     asked = {piece.group.experiment for piece in pieces}
     lab.require_data([need for e in experiments if e.name in asked for need in e.needs])
-    done = {result.path(lab.folder) for name in sorted(asked) for result in read_results(lab.folder, name)}
+    done = done_cells(lab, pieces)
     pending = [
         Piece(piece.group, missing)
         for piece in pieces
         if (missing := [cell for cell in piece.cells if cell.path(lab.folder) not in done])
     ]
+    if pending:
+        require_writable(lab.folder, "--results")
     before = ""
     for batch in _batches(pending, lab.together):
         if batch[0].group.experiment != before:

@@ -45,7 +45,7 @@ def _integrals(slope, time):
     first = less_one / z
     near = 0.5 + z * (1 / 6 + z * (1 / 24 + z * (1 / 120 + z * (1 / 720))))
     second = tl.where(tl.abs(z) < 0.1, near, (first - 1.0) / z)
-    return time * first, time * time * second, less_one
+    return time * first, time * time * second, z
 
 
 @triton.jit
@@ -191,8 +191,8 @@ def _backward(
         a = _pick(goal, slope, k)
         enter = tl.where(crosses, back, place)
         speed = _pick(goal, left, k) + a * enter
-        shrink, lag, less_one = _integrals(a, time)
-        growth = 1.0 / (1.0 + less_one)
+        shrink, lag, z = _integrals(a, time)
+        growth = tl.exp(-z)  # 1 / (1 + less_one) would leave no digits where the flow expands, and divide by 0
         arrival = speed * growth
         stretch = tl.where(crosses, arrival / tl.where(crosses, u, 1.0), growth)
         if POINTS:
@@ -201,7 +201,7 @@ def _backward(
         right = g * growth * speed * lag + base * enter
         by_left += _put(goal, base - right, k)
         by_right += _put(goal, right, k)
-        shrink, lag, less_one = _integrals(_pick(cell, slope, k), leave)
+        shrink, lag, _ = _integrals(_pick(cell, slope, k), leave)
         weight = tl.where(crosses, g * stretch, 0.0)
         base = weight * shrink
         right = weight * u * lag + base * place
@@ -215,7 +215,7 @@ def _backward(
     crossed = whole < _NEVER
     enter = tl.where(left < 0, 1.0, 0.0)
     speed = tl.where(crossed, left + slope * enter, 1.0)
-    shrink, lag, less_one = _integrals(slope, whole)
+    shrink, lag, _ = _integrals(slope, whole)
     weight = tl.where(crossed, charges, 0.0) / speed
     base = weight * shrink
     right = weight * speed * lag + base * enter

@@ -7,6 +7,7 @@ that are there, several machines fill one folder, and the report reads nothing e
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -92,6 +93,8 @@ class Result:
             known = {f.name for f in fields(cls)}
             if not isinstance(held, dict) or not {"experiment", "model", "data", "seed"} <= held.keys() <= known:
                 raise ValueError("its keys are not those of a result")
+            if type(held["seed"]) is not int or not _are_numbers(held.get("metrics", {})):
+                raise ValueError("its seed or its metrics are no numbers")
         except ValueError as error:
             raise ValueError(f"{path} is not a result file: {error}. Remove it, and its cell is run again") from None
         return cls(**held)
@@ -105,6 +108,24 @@ def read_results(folder: str | Path, experiment: str | None = None) -> list[Resu
     Args:
         folder: that holds a folder for each experiment.
         experiment: read that one's alone.
+
+    Raises:
+        ValueError: for a file that is no result, or that holds another cell than its name says, naming it.
     """
-    paths = sorted(Path(folder).glob(f"{experiment or '[!.]*'}/*.json"))
-    return [Result.read(path) for path in paths]
+    found = []
+    for path in sorted(Path(folder).glob(f"{experiment or '[!.]*'}/*.json")):
+        result = Result.read(path)
+        if result.path(folder) != path:
+            raise ValueError(
+                f"{path} holds the cell {result.experiment}/{result.name}: a copy would count twice. Move it to where "
+                "it belongs, or remove it"
+            )
+        found.append(result)
+    return found
+
+
+def _are_numbers(metrics: Any) -> bool:
+    """Whether metrics are finite numbers by name."""
+    return isinstance(metrics, dict) and all(
+        isinstance(value, (int, float)) and math.isfinite(value) for value in metrics.values()
+    )

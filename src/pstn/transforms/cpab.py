@@ -137,6 +137,7 @@ class CPAB(Transform):
             tensor([0.0000, 0.2507, 0.4386])
         """
         theta = self._checked_theta(theta)
+        _refuse_lists("t", t)
         time = t[..., None].to(theta) if isinstance(t, Tensor) else t
         # The velocity does not depend on time: a time t under v is a time 1 under t v.
         return cast(Tensor, self.apply(theta * time, points))
@@ -208,3 +209,8 @@ def _require_bool(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}")
     return value
+
+
+def _refuse_lists(name: str, value: Any) -> None:
+    if isinstance(value, (list, tuple, str)):
+        raise TypeError(f"{name} must be a number or a tensor of them, got {value!r}")

@@ -14,7 +14,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pstn.transforms.cpab2d_step import HUGE, QUADRATURE, StepResult, Tables, Visit, edge_tolerance, series, take_step
+from pstn.transforms.cpab2d_step import (
+    HUGE,
+    QUADRATURE,
+    StepResult,
+    Tables,
+    Visit,
+    edge_tolerance,
+    lowest_point,
+    series,
+    take_step,
+)
 
 __all__ = ["compiled_step"]
 
@@ -112,14 +122,39 @@ def _leave(motion: _Motion, edges: list[_Edge], limit: Tensor, region: Tensor) -
         guess = torch.minimum(guess, time)
     leaves = guess < math.inf
     guess = torch.minimum(guess, limit)
-    # One step of Halley's method.
     there, _, _ = motion.after(guess)
     pace = motion.at(there)
-    value, slope, bend = first.value(there), first.slope(pace), first.slope(motion.turn(pace))
-    move = 2 * value * slope / (2 * slope * slope - value * bend)
-    move = torch.where(move.abs() < math.inf, move, 0.0)  # nor NaN
-    time = torch.minimum((guess - move).clamp(min=0), limit)
-    return torch.where(leaves, time, limit), torch.where(leaves, first.beyond, region)
+    bend = motion.turn(pace)
+    time = torch.minimum((guess + _towards(first, there, pace, bend)).clamp(min=0), limit)
+    # As `cpab2d_step._turn_back`.
+    there, pace = _a_little_later(motion, there, pace, bend, guess, time)
+    passed, deepest = first, torch.full_like(limit, edge_tolerance(limit.dtype))
+    for met, edge in zip(times, edges, strict=True):
+        value = edge.value(there)
+        deeper = (met < math.inf) & (value < deepest)
+        passed, deepest = edge.or_else(passed, deeper), torch.where(deeper, value, deepest)
+    early = torch.minimum((time + _towards(passed, there, pace, bend)).clamp(min=0), time)
+    time = torch.where(deepest < edge_tolerance(limit.dtype), early, time)
+    return torch.where(leaves, time, limit), torch.where(leaves, passed.beyond, region)
+
+
+def _a_little_later(
+    motion: _Motion, there: Pair, pace: Pair, bend: Pair, now: Tensor, later: Tensor
+) -> tuple[Pair, Pair]:
+    """Place and velocity at a time near another at which they, and A times the velocity, are known."""
+    if later.dtype == torch.float64:
+        there, _, _ = motion.after(later)
+        return there, motion.at(there)
+    # In float32 the velocity and its change tell all digits, for a fraction of the work.
+    (x, y), (u, v), (a, b), more = there, pace, bend, later - now
+    return (x + more * (u + more / 2 * a), y + more * (v + more / 2 * b)), (u + more * a, v + more * b)
+
+
+def _towards(edge: _Edge, there: Pair, pace: Pair, bend: Pair) -> Tensor:
+    """One step of Halley's method towards the time at which an edge is met: how much later than now."""
+    value, slope = edge.value(there), edge.slope(pace)
+    move = 2 * value * slope / (2 * slope * slope - value * edge.slope(bend))
+    return torch.where(move.abs() < math.inf, -move, 0.0)  # nor NaN
 
 
 def _meet(motion: _Motion, edge: _Edge, limit: Tensor, end: Pair, arrival: Pair) -> Tensor:
@@ -129,11 +164,12 @@ def _meet(motion: _Motion, edge: _Edge, limit: Tensor, end: Pair, arrival: Pair)
     out = (last < tolerance) & open_
     # Outwards at the start and inwards at the end: it may have been out, and come back in.
     turning = (fall < 0) & (rise > 0) & ~out & open_
-    span = torch.where(turning, limit * fall / (fall - rise), limit)
+    begin = edge.value(motion.place)
+    span = torch.where(turning, limit * lowest_point(last - begin, limit * fall, limit * rise), limit)
     deepest = edge.value(motion.after(span)[0])
     last, out = torch.where(turning, deepest, last), torch.where(turning, deepest < tolerance, out)
     # The parabola through value and slope at the start, and the last value.
-    start = edge.value(motion.place).clamp(min=0)
+    start = begin.clamp(min=0)
     bend = (last - start - fall * span) / (span * span)
     root = (fall * fall - 4 * bend * start).clamp(min=0).sqrt()
     time = torch.where(fall > 0, (fall + root) / (-2 * bend), 2 * start / (root - fall))

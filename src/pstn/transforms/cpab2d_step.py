@@ -12,7 +12,18 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["HUGE", "QUADRATURE", "Step", "StepResult", "Tables", "Visit", "edge_tolerance", "series", "take_step"]
+__all__ = [
+    "HUGE",
+    "QUADRATURE",
+    "Step",
+    "StepResult",
+    "Tables",
+    "Visit",
+    "edge_tolerance",
+    "lowest_point",
+    "series",
+    "take_step",
+]
 
 # Derivatives under a wild theta are cut off here, past any use, so that they stay finite in float32.
 HUGE = 1e15
@@ -116,6 +127,16 @@ def series(time: Tensor, trace: Tensor, det: Tensor) -> tuple[Tensor, Tensor]:
     return low.mul_(square), high.mul_(square).mul_(time)
 
 
+def lowest_point(gain: Tensor, fall: Tensor, rise: Tensor) -> Tensor:
+    """Where on [0, 1] a cubic is lowest that changes by `gain`, with slopes `fall` < 0 at 0 and `rise` > 0 at 1.
+
+    A parabola through the slopes alone would be too far off: an edge crossed for a moment would be missed.
+    """
+    half = 3 * gain - 2 * fall - rise
+    root = (half * half - 3 * fall * (fall + rise - 2 * gain)).clamp(min=0).sqrt()
+    return -fall / (half + root)
+
+
 def _step(field: _Field, place: Tensor, time: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Where a particle is after a time in its region, given the series at that time."""
     return _move(field, place, field.at(place), time, low, high)
@@ -155,11 +176,10 @@ def _advance(
         return limit, region, end, (low, high)
     edges = _Edges(*(part.index_select(1, some) for part in (functions, out, turning, fall, rise, values)))
     field, place, latest = field.take(some), place.index_select(1, some), limit.index_select(0, some)
-    time, edge, leaves = _exit(edges, field, place, latest)
-    sums = series(time, field.trace, field.det)
+    (time, edge, there, sums), leaves = _exit(edges, field, place, latest)
     following = beyond.index_select(1, some).gather(0, edge[None])[0]
     following = torch.where(leaves, following, region.index_select(0, some))
-    new = (time, following, _step(field, place, time, *sums), *sums)
+    new = (time, following, there, *sums)
     old = (limit, region, end, low, high)
     time, region, end, low, high = (o.index_copy(-1, some, n) for o, n in zip(old, new, strict=True))
     return time, region, end, (low, high)
@@ -176,23 +196,47 @@ class _Edges(NamedTuple):
     values: Tensor  # value at the end
 
 
-def _exit(edges: _Edges, field: _Field, place: Tensor, limit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """When, through which edge, and whether particles leave; the time is `limit` for those that do not."""
+# When and at which edge particles stop, the place then, and the series.
+Stop = tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]
+
+
+def _exit(edges: _Edges, field: _Field, place: Tensor, limit: Tensor) -> tuple[Stop, Tensor]:
+    """Where particles stop, and whether they leave; the time is `limit` for those that do not."""
     functions, out, turning, fall, rise, values = edges
     span = limit.expand(3, -1)
     edge, who = turning.nonzero(as_tuple=True)
     if len(who):
-        start, end, own = fall[edge, who], rise[edge, who], field.take(who)
-        lowest = limit.index_select(0, who) * start / (start - end)
+        own, latest = field.take(who), limit.index_select(0, who)
+        gain = values[edge, who] - _at_edge(functions, edge, who, place.index_select(1, who))
+        lowest = latest * lowest_point(gain, latest * fall[edge, who], latest * rise[edge, who])
         there = _step(own, place.index_select(1, who), lowest, *series(lowest, own.trace, own.det))
         deepest = _at_edge(functions, edge, who, there)
         span, values = span.contiguous().index_put((edge, who), lowest), values.index_put((edge, who), deepest)
         out = out.index_put((edge, who), deepest < edge_tolerance(place.dtype))
     guess, edge = _quadratic_root(_value(functions, place).clamp_(min=0), fall, values, span, out).min(0)
-    guess, leaves = torch.minimum(guess, limit), out.any(0)
-    shape = functions.view(3, 3, -1).gather(1, edge.expand(3, 1, -1))[:, 0]
-    guess = torch.minimum(_polish(shape, field, place, guess), limit)
-    return torch.where(leaves, guess, limit), edge, leaves
+    leaves = out.any(0)
+    time = _polish(functions, edge, field, place, torch.minimum(guess, limit))
+    time = torch.where(leaves, torch.minimum(time, limit), limit)
+    sums = series(time, field.trace, field.det)
+    stop = (time, edge, _step(field, place, time, *sums), sums)
+    return _turn_back(functions, out, field, place, stop), leaves
+
+
+def _turn_back(functions: Tensor, out: Tensor, field: _Field, place: Tensor, stop: Stop) -> Stop:
+    """Stop particles at an edge that they have passed already: near a corner the parabolas may tell the wrong one."""
+    time, edge, there, sums = stop
+    deepest, passed = _value(functions, there).masked_fill_(~out, 0).min(0)
+    some = (deepest < edge_tolerance(place.dtype)).nonzero()[:, 0]
+    if not len(some):
+        return stop
+    functions, field, place = functions.index_select(1, some), field.take(some), place.index_select(1, some)
+    late, passed = time.index_select(0, some), passed.index_select(0, some)
+    early = torch.minimum(_polish(functions, passed, field, place, late), late)
+    low, high = series(early, field.trace, field.det)
+    new = (early, passed, _step(field, place, early, low, high), low, high)
+    old = (time, edge, there, *sums)
+    time, edge, there, low, high = (o.index_copy(-1, some, n) for o, n in zip(old, new, strict=True))
+    return time, edge, there, (low, high)
 
 
 def _at_edge(functions: Tensor, edge: Tensor, who: Tensor, place: Tensor) -> Tensor:
@@ -209,8 +253,9 @@ def _quadratic_root(start: Tensor, fall: Tensor, end: Tensor, span: Tensor, out:
     return torch.minimum(time.nan_to_num_(nan=0.0).clamp_(min=0), span).masked_fill_(~out, math.inf)
 
 
-def _polish(shape: Tensor, field: _Field, place: Tensor, guess: Tensor) -> Tensor:
-    """One step of Halley's method towards the time at which an edge function, (3, m), is 0."""
+def _polish(functions: Tensor, edge: Tensor, field: _Field, place: Tensor, guess: Tensor) -> Tensor:
+    """One step of Halley's method towards the time at which an edge function, one each, is 0."""
+    shape = functions.view(3, 3, -1).gather(1, edge.expand(3, 1, -1))[:, 0]
     place = _step(field, place, guess, *series(guess, field.trace, field.det))
     velocity = field.at(place)
     turned = field.turn(velocity)

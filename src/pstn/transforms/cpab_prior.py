@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from pstn._checks import require_positive_int, require_positive_number
+from pstn._checks import require_floating, require_positive_int, require_positive_number
 from pstn.transforms.cpab import CPAB
 from pstn.transforms.cpab_basis import make_basis
 
@@ -85,6 +85,7 @@ class SmoothPrior(nn.Module):
         return -(rotated.square() * torch.where(kept, 1 / values.clamp(min=1e-30), 0.0)).sum(-1).to(theta.dtype) / 2
 
     def _require_width(self, name: str, tensor: Tensor) -> None:
+        require_floating(name, tensor)
         # A width of 1 would broadcast.
         if tensor.dim() < 1 or tensor.shape[-1] != len(self.factor):
             raise ValueError(f"{name} must have shape (..., {len(self.factor)}), got {tuple(tensor.shape)}")
