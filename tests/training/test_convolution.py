@@ -6,7 +6,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from pstn.training import Population
-from pstn.training.convolution import MatmulConv, can_multiply
+from pstn.training.convolution import BlockConv, MatmulConv, can_multiply, stand_in
 from small_models import CASES, TOLERANCE, largest_difference, seeded
 
 BY_ROWS = [nn.Conv2d(2, 3, 5), nn.Conv2d(2, 3, (4, 3), padding=(0, 2))]
@@ -41,6 +41,58 @@ def test_convolution_as_a_matrix_product_is_the_same(conv, kind):
     for name in stacked:
         torch.testing.assert_close(found[0][name], expected[0][name], atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(found[1], expected[1], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("side", [2, 3, 4])
+@pytest.mark.parametrize(
+    "conv",
+    [
+        nn.Conv2d(1, 3, 5),
+        nn.Conv2d(1, 3, 7, bias=False),
+        nn.Conv2d(1, 2, (4, 1)),
+        nn.Conv2d(3, 2, (1, 9)),
+        nn.Conv2d(2, 3, 5),
+    ],
+    ids=str,
+)
+def test_a_convolution_of_blocks_is_the_same(conv, side):
+    torch.manual_seed(0)
+    conv = conv.double()
+    for size in ((16, 16), (13, 18)):
+        x = torch.randn(4, conv.in_channels, *size, dtype=torch.float64).requires_grad_()
+        wanted = [x, *conv.parameters()]
+        for module in (conv, BlockConv(conv, side)):
+            assert module(x).shape == (
+                4,
+                conv.out_channels,
+                *[n - k + 1 for n, k in zip(size, conv.kernel_size, strict=True)],
+            )
+        expected, found = (torch.autograd.grad(m(x).sin().sum(), wanted) for m in (conv, BlockConv(conv, side)))
+        torch.testing.assert_close(found, expected)
+
+
+def test_blocks_are_for_one_channel():
+    assert isinstance(stand_in(nn.Conv2d(1, 3, 5), "blocks2"), BlockConv)
+    for conv in (
+        *BY_ROWS,
+        *BY_PATCHES_ALONE,
+        nn.Conv2d(1, 3, 5, stride=2),
+        nn.Conv2d(1, 3, 5, padding=1),
+        nn.Linear(1, 2),
+    ):
+        assert stand_in(conv, "blocks2") is None
+
+
+@pytest.mark.parametrize("case", ["pstn", "batch norm"])
+def test_blocks_take_the_same_steps_alone(case):
+    make, data, recipe = CASES[case]
+    (x, y), models = data(), [seeded(make, i) for i in range(2)]
+    rows = []
+    for conv in ("library", "allblocks2"):
+        population = Population(models, x, y, recipe=recipe, groups=2, conv=conv, workers=False)
+        population.fit(until=4)
+        rows.append(population.models()[1])
+    assert largest_difference(*rows) < TOLERANCE
 
 
 def test_a_convolution_with_a_forward_of_its_own_is_left_alone():

@@ -9,11 +9,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["ConvKind", "MatmulConv", "can_multiply"]
+__all__ = ["BlockConv", "ConvKind", "MatmulConv", "can_multiply", "stand_in"]
 
-ConvKind = Literal["library", "matmul", "rows"]
-"""A library's convolution; one product with all patches, which suits GPUs; or one for each row of the kernel, which
-copies a fifth as much for a kernel of 5, and suits CPUs."""
+ConvKind = Literal["library", "matmul", "rows", "blocks2", "blocks4", "allblocks2"]
+"""A library's convolution; one product with all patches, which suits stacks on GPUs; one for each row of the kernel,
+which copies a fifth as much for a kernel of 5, and suits CPUs; or the library's, with images of one channel cut into
+blocks of 2×2 or 4×4 first, which suits one model on a GPU."""
+
+
+def stand_in(conv: nn.Module, kind: ConvKind) -> nn.Module | None:
+    """What computes a convolution in this way, with the same parameters; None where it is to stay as it is."""
+    if kind in ("blocks2", "blocks4", "allblocks2"):
+        most = 16 if kind == "allblocks2" else 1
+        return BlockConv(conv, int(kind[-1])) if isinstance(conv, nn.Conv2d) and _can_cut(conv, most) else None
+    return MatmulConv(conv, kind) if kind != "library" and can_multiply(conv, kind) else None  # type: ignore[arg-type]
+
+
+def _can_cut(conv: nn.Conv2d, most: int) -> bool:
+    return can_multiply(conv, "rows") and conv.in_channels <= most and conv.padding in ("valid", (0, 0))
 
 
 def can_multiply(conv: nn.Module, kind: ConvKind) -> bool:
@@ -63,6 +76,47 @@ class MatmulConv(nn.Module):
             columns = _Columns.apply(x, self.kernel, self.stride)
             read = torch.mm(self.weight.flatten(1), columns).view(-1, x.shape[0], *out).transpose(0, 1)
         return read if self.bias is None else read + self.bias.view(-1, *[1] * len(self.kernel))
+
+
+@final
+class BlockConv(nn.Module):
+    """A 2-D convolution of few channels as one of r² times as many, over blocks of r×r pixels.
+
+    Tensor cores multiply channels, and one or ten are too few for them. Cut into blocks, an image has r² times its
+    channels at each block, and so has the output; the kernel covers all blocks that it touches, with zeros where it
+    does not reach.
+
+    Args:
+        conv: what it stands in for, under the same names; stride 1, no padding.
+        side: r.
+    """
+
+    def __init__(self, conv: nn.Conv2d, side: int) -> None:
+        super().__init__()
+        self.weight, self.bias, self.side = conv.weight, conv.bias, side
+        self.training = conv.training
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, O, H', W')."""
+        r, kernel = self.side, self.weight.shape[2:]
+        out = [n - k + 1 for n, k in zip(x.shape[2:], kernel, strict=True)]
+        reach = [1 + -(-(k - 1) // r) for k in kernel]  # blocks that a kernel covers
+        needed = [(-(-n // r) + q - 1) * r for n, q in zip(out, reach, strict=True)]
+        x = F.pad(x, (0, needed[1] - x.shape[3], 0, needed[0] - x.shape[2]))
+        bias = None if self.bias is None else self.bias.repeat_interleave(r * r)
+        read = F.conv2d(F.pixel_unshuffle(x, r), self._of_blocks(reach), bias)
+        return F.pixel_shuffle(read, r)[:, :, : out[0], : out[1]]
+
+    def _of_blocks(self, reach: list[int]) -> Tensor:
+        """The kernel from each pixel of a block to each pixel of the blocks around: (O r², C r², q, q)."""
+        r, (high, wide) = self.side, (q * self.side for q in reach)
+        outputs, channels, rows, columns = self.weight.shape
+        spread = F.pad(self.weight, (r - 1, wide - columns, r - 1, high - rows))
+        moved = [
+            spread[:, :, r - 1 - a : r - 1 - a + high, r - 1 - b : r - 1 - b + wide] for a in range(r) for b in range(r)
+        ]
+        apart = torch.stack(moved, dim=1).view(outputs * r * r, channels, reach[0], r, reach[1], r)
+        return apart.permute(0, 1, 3, 5, 2, 4).reshape(outputs * r * r, channels * r * r, *reach)
 
 
 def _columns(x: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pstn.nn.classifier import Prediction, TransformerClassifier
 from pstn.noise import SamplingMethod
-from pstn.training.convolution import ConvKind, MatmulConv, can_multiply
+from pstn.training.convolution import ConvKind, stand_in
 
 __all__ = [
     "PassedDropout",
@@ -138,8 +138,8 @@ def _swap(module: nn.Module, conv: ConvKind) -> nn.Module:
             passed = PassedDropout(child.p, not isinstance(child, nn.Dropout))
             passed.training = child.training
             setattr(module, name, passed)
-        elif conv != "library" and can_multiply(child, conv):
-            setattr(module, name, MatmulConv(child, conv))  # type: ignore[arg-type]  # can_multiply has looked
+        elif (made := stand_in(child, conv)) is not None:
+            setattr(module, name, made)
         else:
             _swap(child, conv)
     return module
