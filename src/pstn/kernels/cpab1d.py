@@ -6,6 +6,10 @@ registers: a particle reads its cell by a masked sum over all cells, which for t
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -242,11 +246,9 @@ def flow1d_forward(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -
     Returns:
         (..., N, 1).
     """
-    size = points.shape[-2]
-    out = theta.new_empty((*theta.shape[:-1], size, 1))
-    numbers, constants = _sizes(theta, nodal, points, closed)
-    programs = theta.numel() // theta.shape[-1] * -(-size // constants[-1])
-    _launch_forward(theta.get_device(), programs, (theta, nodal, points, out, *numbers), constants)
+    plan = _plan(theta.shape, nodal.shape, points.shape, closed)
+    out = theta.new_empty(plan.out)
+    _launch_forward(theta.get_device(), plan.blocks, (theta, nodal, points, out, *plan.numbers), plan.constants)
     return out
 
 
@@ -256,18 +258,28 @@ def flow1d_backward(
     """The gradient with respect to theta (..., D) and, if asked for, to the points of each theta (..., N, 1)."""
     by_theta = torch.empty_like(theta)
     by_point = torch.empty_like(grad) if to_points else by_theta  # any tensor will do for what is not written
-    numbers, constants = _sizes(theta, nodal, points, closed)
-    arguments = (grad, theta, nodal, points, by_theta, by_point, *numbers)
-    _launch_backward(theta.get_device(), theta.numel() // theta.shape[-1], arguments, (*constants, to_points))
+    plan = _plan(theta.shape, nodal.shape, points.shape, closed)
+    arguments = (grad, theta, nodal, points, by_theta, by_point, *plan.numbers)
+    _launch_backward(theta.get_device(), plan.thetas, arguments, (*plan.constants, to_points))
     return by_theta, by_point if to_points else theta.new_empty(0)
 
 
-def _sizes(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The kernels' numbers and the constants that both have."""
-    nodes, d = nodal.shape[-2:]
-    size = points.shape[-2]
-    share = theta.numel() * nodes // nodal.numel()  # how many thetas have the same basis
-    stride = 0 if points.dim() == 2 else size
+class _Plan(NamedTuple):
+    """What the launches for tensors of some shapes need."""
+
+    out: tuple[int, ...]
+    thetas: int
+    blocks: int  # of points, of all thetas
+    numbers: tuple[int, ...]
+    constants: tuple[int, ...]  # those that both kernels have
+
+
+@lru_cache(maxsize=256)  # of a small call, working it out would be a tenth of the host's time
+def _plan(theta: tuple[int, ...], nodal: tuple[int, ...], points: tuple[int, ...], closed: bool) -> _Plan:
+    *lead, d = theta
+    nodes, size, thetas = nodal[-2], points[-2], math.prod(lead)
+    share = thetas // math.prod(nodal[:-2])  # how many thetas have the same basis
+    stride = 0 if len(points) == 2 else size
     block = min(256, next_power_of_two(size))
-    k, dp = next_power_of_two(nodes + 2), next_power_of_two(d)
-    return (size, share, stride), (nodes - 1, d, closed, k, dp, block)
+    constants = (nodes - 1, d, closed, next_power_of_two(nodes + 2), next_power_of_two(d), block)
+    return _Plan((*lead, size, 1), thetas, thetas * -(-size // block), (size, share, stride), constants)
