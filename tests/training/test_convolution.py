@@ -71,16 +71,16 @@ def test_a_convolution_of_blocks_is_the_same(conv, side):
         torch.testing.assert_close(found, expected)
 
 
-def test_blocks_are_for_one_channel():
-    assert isinstance(stand_in(nn.Conv2d(1, 3, 5), "blocks2"), BlockConv)
+def test_blocks_are_for_few_channels():
+    assert all(isinstance(stand_in(nn.Conv2d(few, 3, 5), "blocks"), BlockConv) for few in (1, 16))
     for conv in (
-        *BY_ROWS,
         *BY_PATCHES_ALONE,
+        nn.Conv2d(17, 3, 5),
         nn.Conv2d(1, 3, 5, stride=2),
         nn.Conv2d(1, 3, 5, padding=1),
         nn.Linear(1, 2),
     ):
-        assert stand_in(conv, "blocks2") is None
+        assert stand_in(conv, "blocks") is None
 
 
 @pytest.mark.parametrize("case", ["pstn", "batch norm"])
@@ -88,7 +88,7 @@ def test_blocks_take_the_same_steps_alone(case):
     make, data, recipe = CASES[case]
     (x, y), models = data(), [seeded(make, i) for i in range(2)]
     rows = []
-    for conv in ("library", "allblocks2"):
+    for conv in ("library", "blocks"):
         population = Population(models, x, y, recipe=recipe, groups=2, conv=conv, workers=False)
         population.fit(until=4)
         rows.append(population.models()[1])

@@ -3,7 +3,7 @@ import torch
 
 import pstn
 from pstn.training import Population, Recipe
-from pstn.training.planning import choose_compile, choose_groups, choose_threads, count_work
+from pstn.training.planning import choose_compile, choose_conv, choose_groups, choose_threads, count_work
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
@@ -22,6 +22,21 @@ def test_work_is_counted_with_the_batch_and_the_samples_that_are_drawn():
 @pytest.mark.parametrize(("work", "groups"), [(4_000_000, 1), (600_000_000, 5)])
 def test_models_that_fill_a_gpu_by_themselves_are_not_stacked(work, groups):
     assert choose_groups(5, CUDA, work) == groups
+
+
+@pytest.mark.parametrize(
+    ("stacked", "device", "work", "precision", "kind"),
+    [
+        (5, CUDA, 4_000_000, "tf32", "matmul"),
+        (5, CPU, 0, "float32", "rows"),
+        (1, CPU, 0, "float32", "library"),
+        (1, CUDA, 600_000_000, "tf32", "library"),
+        (1, CUDA, 1_800_000_000, "tf32", "blocks"),
+        (1, CUDA, 1_800_000_000, "float32", "library"),
+    ],
+)
+def test_how_convolutions_are_computed(stacked, device, work, precision, kind):
+    assert choose_conv(stacked, device, work, Recipe(precision=precision)) == kind
 
 
 def test_short_runs_and_runs_on_the_cpu_are_not_compiled():

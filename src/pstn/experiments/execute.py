@@ -256,7 +256,7 @@ def _test(lab: Lab, group: Training, run: _Run, variant: str, seed: int, wanted:
 
 def _measure(lab: Lab, group: Training, task: Task, model: nn.Module, cell: Result) -> Found:
     """The scores of a model and all else that its group measures."""
-    with precision_flags(Recipe()):
+    with precision_flags(Recipe(), tune=True):
         answers = predict(model, task.test, seed=cell.seed, batch=task.batch)
         probe = Probe(lab, task, model, answers, cell)
         metrics: dict[str, float] = dict(classify(answers))
@@ -323,7 +323,7 @@ def _evaluate(lab: Lab, group: Evaluation, wanted: Sequence[Result]) -> None:
         notes = [*group.departures, *lab.departures(Recipe(), Recipe())]
         settings: dict[str, Any] = {}
         try:
-            with precision_flags(Recipe()):
+            with precision_flags(Recipe(), tune=True):
                 metrics, figure, settings = group.measure(lab, cell)
         except NotFiniteError as error:
             metrics, figure = {}, {}

@@ -54,7 +54,7 @@ class Group:
         y: (M,), their classes.
         recipe: how to train.
         steps_per_epoch: steps in one epoch.
-        conv: how convolutions are computed: "library", "matmul" or "rows".
+        conv: how convolutions are computed.
         weights: (M,), how much each example counts; all the same when None.
     """
 

@@ -33,6 +33,9 @@ __all__ = [
 # On CUDA, multiplications in one model's forward pass over a batch, from which on the model fills the device by itself.
 # Measured on an H200 (benchmarks/training.py): a stack of 5 is the faster at 4e6, 5 streams at 6e8 and beyond.
 _FILLS_DEVICE = 100_000_000
+# From here on convolutions of few channels are worth cutting into blocks for tensor cores. Measured on an H200, in
+# TF32: the paper's P-STN for images on a canvas of 96×96 (1.8e9) takes 0.80 ms a step with blocks, 1.04 ms without.
+_WORTH_CUTTING = 1_000_000_000
 # Compiling takes about 15 s, once for all stacks of one size, and saves a third of each step of a stack, which is near
 # 1 ms or below.
 _WORTH_COMPILING = 40_000
@@ -73,11 +76,19 @@ def choose_threads(work: int) -> int | None:
     return 1 if work < _WORTH_THREADS and not asked else None
 
 
-def choose_conv(stacked: int, device: torch.device) -> ConvKind:
-    """How a stack of this many models computes its convolutions."""
-    if stacked == 1:
-        return "library"
-    return "matmul" if device.type == "cuda" else "rows"
+def choose_conv(stacked: int, device: torch.device, work: int, recipe: Recipe) -> ConvKind:
+    """How a stack computes its convolutions.
+
+    Args:
+        stacked: models in the stack.
+        device: where they train.
+        work: multiplications in one model's forward pass over a batch.
+        recipe: says in which precision.
+    """
+    if stacked > 1:
+        return "matmul" if device.type == "cuda" else "rows"
+    cuts = device.type == "cuda" and recipe.precision == "tf32" and work >= _WORTH_CUTTING
+    return "blocks" if cuts else "library"
 
 
 def choose_compile(steps: int, device: torch.device) -> bool:

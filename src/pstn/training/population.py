@@ -96,7 +96,8 @@ class Population:
         workers: on the CPU, whether each stack has a process of its own; None decides by the amount of work.
         compile: fuse small operations with torch.compile, which takes 10 to 30 s at the start; None does so on a CUDA
             device for runs that are long enough to gain by it.
-        conv: how convolutions are computed, "library", "matmul" or "rows"; chosen by device and stack when None.
+        conv: how convolutions are computed, "library", "matmul", "rows" or "blocks"; chosen by device, stack and size
+            when None.
         weights: (M,), how much each example counts in the training loss, at least 0; all 1 when None. Validation
             counts every example once.
 
@@ -137,20 +138,21 @@ class Population:
         weights = None if weights is None else weights.to(self.device, torch.float32)
         self._touch(x)
         require_one_shape(self._models)
-        count = groups or self._choose_groups(x)
+        work = self._count_work(x)
+        count = groups or choose_groups(len(models), self.device, work)
         if not 1 <= count <= len(models):
             raise ValueError(f"groups must lie between 1 and the number of models, {len(models)}, got {groups}")
         self.compiles = choose_compile(self.total_steps * count, self.device) if compile is None else compile
         bounds = [len(models) * g // count for g in range(count + 1)]
         self._spans = [slice(a, b) for a, b in pairwise(bounds)]
-        kind = conv or choose_conv(-(-len(models) // count), self.device)
+        kind = conv or choose_conv(-(-len(models) // count), self.device, work, self.recipe)
         self.groups = [
             Group(self._models[s], self.members[s], x, y, self.recipe, self.steps_per_epoch, kind, weights)
             for s in self._spans
         ]
         self.progress = Progress(best=[math.inf] * len(models), waited=[0] * len(models))
-        work = self.recipe.epochs * self.steps_per_epoch * len(models)
-        self._workers = (work >= _WORTH_WORKERS) if workers is None else workers
+        steps = self.total_steps * len(models)
+        self._workers = (steps >= _WORTH_WORKERS) if workers is None else workers
         self._runners: list[Runner] = []
         self._programs: dict[Hashable, Callable[..., Tensor]] = {}
         self._best: list[dict[str, Tensor]] = []
@@ -160,10 +162,9 @@ class Population:
         augment = self.recipe.augment
         return (x[:1] if augment is None else augment(x[:1], torch.zeros(1, augment.width, device=x.device))).cpu()
 
-    def _choose_groups(self, x: Tensor) -> int:
-        asks = self.device.type == "cuda" and len(self._models) > 1  # for nothing but a GPU the work matters
-        work = count_work(self._models[0], self._example(x), self.recipe) if asks else 0
-        return choose_groups(len(self._models), self.device, work)
+    def _count_work(self, x: Tensor) -> int:
+        """Multiplications in one model's forward pass over a batch; 0 where nobody asks: on a CPU."""
+        return count_work(self._models[0], self._example(x), self.recipe) if self.device.type == "cuda" else 0
 
     def _touch(self, x: Tensor) -> None:
         """Let layers of unknown width find it: all models need their parameters now."""

@@ -83,7 +83,7 @@ def make_template(model: nn.Module, x: Tensor, samples: int | None, conv: ConvKi
         model: any classifier; left as it is.
         x: (B, C, *size), one micro-batch, for the shapes alone.
         samples: S in training; the model's own `train_samples` when None.
-        conv: "library" keeps convolutions as they are; "matmul" and "rows" compute them as matrix products.
+        conv: "library" keeps convolutions as they are; `ConvKind` says what the others do.
     """
     for name, module in model.named_modules():
         if isinstance(module, _DRAWS_ITS_OWN):
