@@ -99,7 +99,9 @@ def test_what_is_known_of_no_run_of_the_authors_is_declared():
 
 def test_placed_fashion():
     for probabilistic in (False, True):
-        assert count(placed.make_layer(probabilistic=probabilistic)) == pytest.approx(193_000, rel=0.01)
+        layer = placed.make_layer(probabilistic=probabilistic)
+        assert count(layer) == pytest.approx(193_000, rel=0.01)
+        assert layer.mean_head.last.bias.tolist() == [0.0, 0.5, 0.0, 0.0]
     recipe = placed.PSTN_GROUP.recipe
     assert (recipe.epochs, recipe.batch_size, recipe.lr_step, recipe.samples) == (600, 64, 200, 10)
     assert (recipe.augment.maker.canvas, recipe.augment.maker.corners) == (96, 64)

@@ -33,9 +33,10 @@ __all__ = [
 # On CUDA, multiplications in one model's forward pass over a batch, from which on the model fills the device by itself.
 # Measured on an H200 (benchmarks/training.py): a stack of 5 is the faster at 4e6, 5 streams at 6e8 and beyond.
 _FILLS_DEVICE = 100_000_000
-# From here on convolutions of few channels are worth cutting into blocks for tensor cores. Measured on an H200, in
-# TF32: the paper's P-STN for images on a canvas of 96×96 (1.8e9) takes 0.80 ms a step with blocks, 1.04 ms without.
-_WORTH_CUTTING = 1_000_000_000
+# From here on convolutions of few channels are worth cutting into blocks for tensor cores. Measured on an H200 in TF32,
+# in ms a step with and without: the paper's P-STN for rotated MNIST (6e8) 0.50 and 0.57, for images on a canvas of 96
+# by 96 pixels (1.8e9) 0.83 and 1.13.
+_WORTH_CUTTING = 500_000_000
 # Compiling takes about 15 s, once for all stacks of one size, and saves a third of each step of a stack, which is near
 # 1 ms or below.
 _WORTH_COMPILING = 40_000
