@@ -94,9 +94,14 @@ def _take_step(
     tables: Tables, visit: Visit, row: Tensor, region: Tensor, left: Tensor, place: Tensor, carried: Tensor
 ) -> StepResult:
     count = tables.functions.shape[1]
-    a, c, b, d, e, f, trace, det, longest = (column[region + row * count] for column in tables.fields)
+    a, c, b, d, e, f = (column[region + row * count] for column in tables.fields[:6])
+    # To work these out again is cheaper than to look them up.
+    trace, det = a + d, a * d - b * c
+    longest = 0.5 / torch.maximum(a.abs() + b.abs(), c.abs() + d.abs()).clamp(min=1e-6)
     functions = [function[region] for function in tables.functions]
-    edges = [_Edge(functions[k], functions[3 + k], functions[6 + k], tables.across[k][region]) for k in range(3)]
+    # As numbers of the places' own kind, exact up to 2**24: to choose among whole numbers takes twice the work.
+    across = tables.across.to(place.dtype)
+    edges = [_Edge(functions[k], functions[3 + k], functions[6 + k], across[k][region]) for k in range(3)]
     still = _Motion(((a, c), (b, d)), (e, f), trace, det, (place[0], place[1]), (e, f), (e, f))
     velocity = still.at(still.place)
     motion = still._replace(velocity=velocity, turned=still.turn(velocity))
@@ -135,7 +140,7 @@ def _leave(motion: _Motion, edges: list[_Edge], limit: Tensor, region: Tensor) -
         passed, deepest = edge.or_else(passed, deeper), torch.where(deeper, value, deepest)
     early = torch.minimum((time + _towards(passed, there, pace, bend)).clamp(min=0), time)
     time = torch.where(deepest < edge_tolerance(limit.dtype), early, time)
-    return torch.where(leaves, time, limit), torch.where(leaves, passed.beyond, region)
+    return torch.where(leaves, time, limit), torch.where(leaves, passed.beyond.long(), region)
 
 
 def _a_little_later(
