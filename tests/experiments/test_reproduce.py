@@ -98,8 +98,8 @@ def test_a_broken_result_file_is_named_before_anything_runs(tmp_path):
         reproduce([experiment(SMALL)], quiet(tmp_path))
 
 
-@pytest.mark.parametrize("together", [1, 2])
-def test_a_training_stopped_by_ctrl_c_goes_on_to_the_same_results(tmp_path, together):
+@pytest.mark.parametrize(("together", "number"), [(1, signal.SIGINT), (2, signal.SIGINT), (1, signal.SIGTERM)])
+def test_a_stopped_training_goes_on_to_the_same_results(tmp_path, together, number):
     other = replace(SMALL, data="MNIST100", task=subset(100), recipe=Recipe(epochs=1, batch_size=8))
     groups = [experiment(SMALL, other)]
     reproduce(groups, quiet(tmp_path / "whole"))
@@ -108,7 +108,7 @@ def test_a_training_stopped_by_ctrl_c_goes_on_to_the_same_results(tmp_path, toge
     def press_once(text):
         said.append(text)
         if "mnist30-cnn: 2 models" in text:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
 
     lab = quiet(tmp_path / "cut", together=together)
     lab.say = press_once

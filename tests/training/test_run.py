@@ -163,7 +163,8 @@ def test_results_are_json_even_where_a_model_broke(data, tmp_path):
     json.loads((tmp_path / "run" / "results.json").read_text(), parse_constant=refuse)
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(data, tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_save_and_say_how_to_go_on(data, tmp_path, monkeypatch, number):
     train(small(data, tmp_path / "whole"), say=lambda _: None)
     said: list[str] = []
     from pstn.training import run as room
@@ -173,7 +174,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(data, tmp_path, monkeypatch):
     def press(self, progress) -> None:
         real(self, progress)
         if progress.step == 1:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
 
     monkeypatch.setattr(room.Display, "update", press)
     outcome = train(small(data, tmp_path / "cut"), say=said.append)

@@ -1,25 +1,26 @@
-"""Ctrl-C that asks instead of tearing a step apart."""
+"""Ctrl-C, and the SIGTERM that clusters send before they kill, as a question instead of a torn step."""
 
 from __future__ import annotations
 
 import signal
 import types
-from typing import final
+from contextlib import suppress
+from typing import Any, final
 
 __all__ = ["Interrupt"]
 
 
 @final
 class Interrupt:
-    """Turns the first Ctrl-C into a question, asked between rounds; a second one is the usual KeyboardInterrupt."""
+    """Turns the first Ctrl-C or SIGTERM into a question, asked between rounds; the next is a KeyboardInterrupt."""
 
     asked = False
 
     def __enter__(self) -> Interrupt:
-        try:
-            self._before = signal.signal(signal.SIGINT, self._ask)
-        except ValueError:  # not in the main thread: Ctrl-C is somebody else's
-            self._before = None
+        self._before: dict[signal.Signals, Any] = {}
+        with suppress(ValueError):  # not in the main thread: signals are somebody else's
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._ask)
         return self
 
     def _ask(self, number: int, frame: types.FrameType | None) -> None:
@@ -28,5 +29,5 @@ class Interrupt:
         self.asked = True
 
     def __exit__(self, *error: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        for number, before in self._before.items():
+            signal.signal(number, before)
