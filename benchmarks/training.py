@@ -91,7 +91,7 @@ def rotated_pstn() -> nn.Module:
 
 def placed_pstn() -> nn.Module:
     localizer = pstn.nn.ConvLocalizer(1, (96, 96), filters=(11, 21), kernel=7)
-    layer = pstn.SpatialTransformer(pstn.Similarity(), localizer, (28, 28), hidden=12, fill=FILL)
+    layer = pstn.SpatialTransformer(pstn.Similarity(), localizer, (28, 28), hidden=12)
     return pstn.PSTN(layer, pstn.nn.mnist_cnn().requires_grad_(False), train_samples=10)
 
 
@@ -178,10 +178,13 @@ class Bench:
     def placed(self) -> list[Row]:
         """Random placement FashionMNIST P-STN, batch 64, S = 10, images placed afresh on the device."""
         x, y = read_idx(self.folder / "fashion-mnist", "train")
-        count, augment = 640 if self.quick else 50_000, RandomWarp(RandomPlacement(), fill=FILL)
-        data = ((x[:count] - 0.1307) / 0.3081, y[:count])
+        count, augment = 640 if self.quick else 50_000, RandomWarp(RandomPlacement())
         return self.variants(
-            placed_pstn, data, {"kl_weight": 3e-5, "weight_decay": 0.0}, batch_size=64, augment=augment
+            placed_pstn,
+            (x[:count], y[:count]),
+            {"kl_weight": 3e-5, "weight_decay": 0.0},
+            batch_size=64,
+            augment=augment,
         )
 
     def faceall(self) -> list[Row]:

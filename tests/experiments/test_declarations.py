@@ -102,9 +102,10 @@ def test_placed_fashion():
         layer = placed.make_layer(probabilistic=probabilistic)
         assert count(layer) == pytest.approx(193_000, rel=0.01)
         assert layer.mean_head.last.bias.tolist() == [0.0, 0.5, 0.0, 0.0]
+        assert layer.fill == 0
     recipe = placed.PSTN_GROUP.recipe
     assert (recipe.epochs, recipe.batch_size, recipe.lr_step, recipe.samples) == (600, 64, 200, 10)
-    assert (recipe.augment.maker.canvas, recipe.augment.maker.corners) == (96, 64)
+    assert (recipe.augment.maker.canvas, recipe.augment.maker.corners, recipe.augment.fill) == (96, 64, 0)
     assert (placed.PSTN_GROUP.lr, placed.PSTN_GROUP.localizer_lr) == (1e-3, 0.1)
     assert list(placed.PSTN_GROUP.variants.values()) == [3e-5]
     assert (placed.CLASSIFIER.recipe.epochs, placed.CLASSIFIER.recipe.lr_step) == (100, 50)
@@ -114,8 +115,11 @@ def test_placed_fashion():
 
 def test_time_series():
     for module in (series.make_cnn(14, 131), series.make_stn(14, 131), series.make_pstn(14, 131)):
-        assert not any(part.padded for part in module.modules() if hasattr(part, "padded"))
+        convolutions = [part for part in module.modules() if isinstance(part, nn.Conv1d)]
+        assert [part.padding for part in convolutions] == [(0,)] * len(convolutions)
+        assert len(convolutions) == (5 if isinstance(module, pstn.nn.SeriesClassifier) else 8)
         assert count(module) == pytest.approx(1.2e6, rel=0.01)
+    assert series.make_pstn(14, 131).layer.padding_mode == "border"
     weights = {
         "faceall": 1e-4, "wafer": 1e-5, "uwavegesturelibraryx": 1e-3, "twopatterns": 0.0,
         "phalangesoutlinescorrect": 1e-4,

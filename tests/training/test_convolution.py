@@ -83,16 +83,23 @@ def test_blocks_are_for_few_channels():
         assert stand_in(conv, "blocks") is None
 
 
-@pytest.mark.parametrize("case", ["pstn", "batch norm"])
-def test_blocks_take_the_same_steps_alone(case):
-    make, data, recipe = CASES[case]
+def test_blocks_take_the_same_steps_alone():
+    make, data, recipe = CASES["pstn"]
     (x, y), models = data(), [seeded(make, i) for i in range(2)]
     rows = []
-    for conv in ("library", "blocks"):
+    for conv, blocks in (("library", 0), ("blocks", 4)):
         population = Population(models, x, y, recipe=recipe, groups=2, conv=conv, workers=False)
+        modules = population.groups[0].template.module.modules()
+        assert sum(isinstance(module, BlockConv) for module in modules) == blocks
         population.fit(until=4)
         rows.append(population.models()[1])
     assert largest_difference(*rows) < TOLERANCE
+
+
+def test_an_unknown_kind_is_refused():
+    make, data, recipe = CASES["cnn"]
+    with pytest.raises(ValueError, match=r"conv must be .*blocks.*got 'block'"):
+        Population([make()], *data(), recipe=recipe, conv="block")
 
 
 def test_a_convolution_with_a_forward_of_its_own_is_left_alone():

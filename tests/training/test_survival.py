@@ -13,7 +13,7 @@ import torch
 import pstn
 from pstn.training import Population, Recipe, make_members
 from pstn.training.checkpoint import CheckpointError, load_checkpoint, require_room, save_checkpoint
-from pstn.training.interrupt import Interrupt
+from pstn.training.interrupt import Interrupt, sigterm_as_ctrl_c
 from pstn.training.runners import interrupts_held
 from small_runs import final_weights, same
 
@@ -104,16 +104,38 @@ def test_early_stopping_needs_room_for_the_best_state_too(tmp_path, monkeypatch)
         require_room(tmp_path, fresh())
 
 
-def test_ctrl_c_while_a_process_starts_is_not_lost():
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_while_a_process_starts_is_not_lost(number):
     with Interrupt() as interrupt:
         with interrupts_held():
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
         assert interrupt.asked
 
 
+def test_handlers_that_are_not_pythons_are_left_alone(monkeypatch):
+    before = [signal.getsignal(number) for number in SIGNALS]
+    real = signal.signal
+    with monkeypatch.context() as patch:
+        patch.setattr(signal, "signal", lambda number, handler: None if handler is not None else real(number, handler))
+        with Interrupt() as interrupt, sigterm_as_ctrl_c():
+            assert not interrupt.asked
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_sigterm_can_be_ctrl_c():
+    with pytest.raises(KeyboardInterrupt), sigterm_as_ctrl_c():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
 @pytest.mark.slow
-def test_ctrl_c_while_processes_start_saves_too(data, tmp_path):
-    """A terminal sends Ctrl-C to every process: those that are still starting must leave the answer to the parent."""
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("wait", [0.5, 12.0], ids=["starting", "training"])
+def test_a_signal_to_every_process_saves_too(data, tmp_path, number, wait):
+    """A terminal sends Ctrl-C to every process, a cluster SIGTERM: they must leave the answer to the parent."""
     code = "import typer; from pstn.training.commands import register; a = typer.Typer(); register(a); a()"
     options = ["--epochs", "400", "--models", "2", "--groups", "2", "--batch-size", "8", "--save-every", "0.05"]
     process = subprocess.Popen(
@@ -123,8 +145,8 @@ def test_ctrl_c_while_processes_start_saves_too(data, tmp_path):
     while not (tmp_path / "run" / "checkpoint.safetensors").exists():  # written right before training begins
         assert process.poll() is None
         time.sleep(0.01)
-    time.sleep(0.5)
-    os.killpg(process.pid, signal.SIGINT)
+    time.sleep(wait)
+    os.killpg(process.pid, number)
     _, errors = process.communicate(timeout=120)
     assert "To go on: pstn train --resume" in errors
     assert "Traceback" not in errors

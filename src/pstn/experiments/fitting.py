@@ -1,4 +1,4 @@
-"""Trainings in progress: saved every so often, stopped by Ctrl-C, several side by side on one device."""
+"""Trainings in progress: saved every so often, stopped by a signal, several side by side on one device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TELL_EVERY = 20.0
 
 
 class Stopped(Exception):
-    """Ctrl-C was pressed: everything is saved, and the same command goes on."""
+    """Ctrl-C or SIGTERM came: everything is saved, and the same command goes on."""
 
 
 class Job:
@@ -66,7 +66,7 @@ def fit(lab: Lab, jobs: Sequence[Job]) -> None:
     """Train populations to their end, all at once: each steps on streams of its own.
 
     Raises:
-        Stopped: after Ctrl-C, with everything saved.
+        Stopped: after Ctrl-C or SIGTERM, with everything saved.
     """
     with Interrupt() as interrupt:
         for job in jobs:

@@ -137,7 +137,7 @@ def reproduce(
         MissingDataError: before anything is trained.
         ValueError: for a result file that cannot be read, naming it; when no cell matches.
         OSError: when nothing can be written to the folder, before anything is trained.
-        Stopped: after Ctrl-C, with everything saved.
+        Stopped: after Ctrl-C or SIGTERM, with everything saved.
     """
     pieces = plan(experiments, lab, shard, cells)
     if not pieces:  # more parts than groups: some machines of a job array have nothing to do

@@ -7,7 +7,7 @@ from functools import partial
 from pstn.experiments import published, rotated_mnist
 from pstn.experiments.ablations_study import ABLATIONS
 from pstn.experiments.metrics import ACCURACY, ECE, ECE10, NLL, SCORES, given_by
-from pstn.experiments.mnist_subsets import BLACK_OUTSIDE, BOTH_SCALED, PRECISIONS, STN_START
+from pstn.experiments.mnist_subsets import BLACK_OUTSIDE, BOTH_SCALED, STN_START
 from pstn.experiments.time_series import NO_TEST
 from pstn.report import figures
 from pstn.report.study import Drawing, Line, Mean, Metric, Omission, Order, Paper, Search, Study, Table
@@ -240,7 +240,6 @@ TIME_SERIES = Study(
         Drawing("time-series", "A test series of each set, and three samples of it by the P-STN.", figures.draw_series),
     ),
     search=Search("time-series-search", "w", _VALIDATION, published.TABLE_2_W),
-    omissions=(Omission(PRECISIONS, ("P-STN",), _EARLIER),),
 )
 
 # --- Calibration ---------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import typer
 
 from pstn.command_errors import plain_errors
 from pstn.data.errors import DataWarning
+from pstn.training.interrupt import sigterm_as_ctrl_c
 from pstn.training.settings import SettingsError, TrainSettings, describe_field, read_settings
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def train(
 
         pstn predict runs/photos photos/cat/1.jpg
 
-    Exit codes: 0 done, 2 a mistake in what was given, 1 a failure, 130 stopped by Ctrl-C.
+    Exit codes: 0 done, 2 a mistake in what was given, 1 a failure, 130 stopped by Ctrl-C or SIGTERM.
     """
     from pstn.training.run import train as run
 
@@ -225,7 +226,7 @@ def sweep(
         pstn train --config runs/sweep/best.yaml
 
     OUT holds the study, the settings, the table and the settings that were chosen.
-    Exit codes: 0 done, 2 a mistake in what was given, 1 a failure, 130 stopped by Ctrl-C.
+    Exit codes: 0 done, 2 a mistake in what was given, 1 a failure, 130 stopped by Ctrl-C or SIGTERM.
     """
     from pstn.training.sweep import BEST, parse_space, run_sweep
 
@@ -235,10 +236,11 @@ def sweep(
         _require_data("sweep", values)
         folder = Path(settings.out or f"{settings.folder}-sweep")
         try:
-            result = run_sweep(
-                settings, parse_space(over or []), trials=trials, folder=folder, storage=storage, study=study,
-                together=together, take_over=take_over, say=lambda text: typer.echo(text, err=True),
-            )  # fmt: skip
+            with sigterm_as_ctrl_c():
+                result = run_sweep(
+                    settings, parse_space(over or []), trials=trials, folder=folder, storage=storage, study=study,
+                    together=together, take_over=take_over, say=lambda text: typer.echo(text, err=True),
+                )  # fmt: skip
         except KeyboardInterrupt:
             typer.echo(f"Stopped; what is finished is in {folder}. To go on: the same command again.", err=True)
             raise typer.Exit(130) from None

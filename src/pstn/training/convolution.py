@@ -1,21 +1,22 @@
-"""Convolution as matrix products: for stacks of models, where libraries' grouped convolutions are slow."""
+"""Convolutions in other ways: as products for stacks, where grouped ones are slow; over blocks for tensor cores."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, final
+from typing import Any, Literal, final, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["BlockConv", "ConvKind", "MatmulConv", "can_multiply", "stand_in"]
+__all__ = ["CONV_KINDS", "BlockConv", "ConvKind", "MatmulConv", "can_multiply", "stand_in"]
 
 ConvKind = Literal["library", "matmul", "rows", "blocks"]
 """A library's convolution; one product with all patches, which suits stacks on GPUs; one for each row of the kernel,
 which copies a fifth as much for a kernel of 5, and suits CPUs; or the library's over blocks of 2×2 pixels, which suits
 large images of few channels on a GPU with tensor cores."""
 
+CONV_KINDS = get_args(ConvKind)
 _SIDE = 2  # of a block; of 4, an H200 was slower
 _FEW = 16  # channels
 

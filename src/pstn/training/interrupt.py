@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 import types
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, final
 
-__all__ = ["Interrupt"]
+__all__ = ["Interrupt", "sigterm_as_ctrl_c"]
 
 
 @final
@@ -30,4 +31,19 @@ class Interrupt:
 
     def __exit__(self, *error: object) -> None:
         for number, before in self._before.items():
-            signal.signal(number, before)
+            if before is not None:  # else it is not Python's, and cannot be put back
+                signal.signal(number, before)
+
+
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does, for work that tidies up after that."""
+    try:
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    except ValueError:  # not in the main thread: signals are somebody else's
+        before = None
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)

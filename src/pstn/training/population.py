@@ -13,8 +13,9 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from pstn._checks import require_choice
 from pstn.nn.classifier import PSTN
-from pstn.training.convolution import ConvKind
+from pstn.training.convolution import CONV_KINDS, ConvKind
 from pstn.training.group import Group
 from pstn.training.planning import (
     check_population,
@@ -132,6 +133,8 @@ class Population:
         check_population(models, self.members, x, y, weights)
         check_validation(self.members, self.recipe)
         check_precision(self.recipe, self.device)
+        if conv is not None:
+            require_choice("conv", conv, CONV_KINDS)
         self.steps_per_epoch = count_steps(self.members, len(x), self.recipe)
         self._models = [copy.deepcopy(m).cpu() for m in models]
         x, y = x.to(self.device).contiguous(), y.to(self.device)

@@ -60,7 +60,7 @@ def train(
 ) -> Outcome:
     """Train what the settings describe, into its folder.
 
-    Ctrl-C saves and stops; `resume=True` goes on from there, as after any other end, to the same final weights.
+    Ctrl-C or SIGTERM saves and stops; `resume=True` goes on, as after any other end, to the same final weights.
 
     Args:
         settings: what to do.
@@ -140,7 +140,7 @@ def _fit(
     settings: TrainSettings, folder: Path, population: Population, source: Source, say: Callable[[str], None],
     display: Display,
 ) -> tuple[list[str], bool]:  # fmt: skip
-    """Train, save every so often, tell of problems once; return them, and whether Ctrl-C was pressed."""
+    """Train, save every so often, tell of problems once; return them, and whether it was stopped."""
     told: dict[str, str] = {}
     last = time.monotonic()
     with Interrupt() as interrupt:

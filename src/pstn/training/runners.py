@@ -23,6 +23,8 @@ __all__ = ["LocalRunner", "Runner", "WorkerRunner", "interrupts_held"]
 _BLOCK = 1 << 20
 # Tracing takes about as long as this many steps without it. The bits are the same.
 _TRACE_AFTER = 30
+# Seconds after which a process that waits for work looks whether it is to leave.
+_LOOK_UP = 0.2
 # With which a process ends that, while it imported the script that started it, was itself told to start processes.
 _UNGUARDED = 86
 _GUARD = (
@@ -112,7 +114,7 @@ class WorkerRunner(Runner):
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(group, theirs, compile), daemon=True)
         try:
-            with interrupts_held():  # a child inherits it: Ctrl-C is the parent's to answer, while it starts up too
+            with interrupts_held():  # a child inherits it: signals are the parent's to answer, while it starts up too
                 self._process.start()
         except BrokenPipeError:  # it ended before it had heard what to do: while it imported the script
             raise RuntimeError(_GUARD) from None
@@ -157,12 +159,12 @@ def _threads(count: int | None) -> Iterator[None]:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Ctrl-C waits until the block is over. Ignored for so long, it would be lost."""
+    """Ctrl-C and SIGTERM wait until the block is over. Ignored for so long, they would be lost."""
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
     resource_tracker.ensure_running()  # else multiprocessing starts it in the block, and lets signals through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:
@@ -171,10 +173,23 @@ def interrupts_held() -> Iterator[None]:
 
 def _serve(group: Group, pipe: Any, compile: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A cluster sends SIGTERM to every process of a job, and the parent has a round to finish and to save; at its end
+    # multiprocessing sends it too, and waits. So a process leaves when all that it was asked is answered.
+    leaving: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: leaving.append(number))
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # held while this process was started
     torch.set_num_threads(1)
     runner = LocalRunner(group, compile)
     with suppress(EOFError, BrokenPipeError):  # the parent is gone
-        while (asked := pipe.recv()) is not None:
+        while True:
+            if not pipe.poll(_LOOK_UP):
+                if leaving:
+                    return
+                continue
+            asked = pipe.recv()
+            if asked is None:
+                return
             try:
                 runner.launch(*asked)
                 # As an array: a tensor would travel through shared memory, and small ones are not worth a descriptor.
