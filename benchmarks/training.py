@@ -96,9 +96,8 @@ def placed_pstn() -> nn.Module:
 
 
 def series_pstn(classes: int = 14, length: int = 131) -> nn.Module:
-    family = pstn.CPAB(tess=10) if hasattr(pstn, "CPAB") else pstn.Crop(ndim=1)
     localizer = pstn.nn.SeriesLocalizer(1, padded=False)
-    layer = pstn.SpatialTransformer(family, localizer, (length,), padding_mode="border")
+    layer = pstn.SpatialTransformer(pstn.CPAB(tess=10), localizer, (length,), padding_mode="border")
     classifier = pstn.nn.SeriesClassifier(1, classes, filters=(196, 256, 256, 256, 64), padded=False)
     return pstn.PSTN(layer, classifier, train_samples=10)
 
@@ -190,8 +189,7 @@ class Bench:
     def faceall(self) -> list[Row]:
         """FaceAll P-STN, batch 16, S = 10, in each precision."""
         data = read_tsv(self.folder / "ucr" / "FaceAll_TRAIN.tsv.gz")
-        rows = self.variants(series_pstn, data, {"kl_weight": 1e-4, "weight_decay": 0.0}, batch_size=16)
-        return [{"transform": "CPAB" if hasattr(pstn, "CPAB") else "Crop, for want of CPAB", **row} for row in rows]
+        return self.variants(series_pstn, data, {"kl_weight": 1e-4, "weight_decay": 0.0}, batch_size=16)
 
     def faceall_accuracy(self) -> list[Row]:
         """Test accuracy of FaceAll P-STN after 200 epochs, the same three seeds in each precision."""

@@ -113,13 +113,22 @@ def test_placed_fashion():
     assert any("softplus(-5)" in sentence for sentence in placed.PSTN_GROUP.departures)
 
 
+def layers(module: nn.Module, kind: type[nn.Module]) -> int:
+    return sum(isinstance(part, kind) for part in module.modules())
+
+
 def test_time_series():
-    for module in (series.make_cnn(14, 131), series.make_stn(14, 131), series.make_pstn(14, 131)):
-        convolutions = [part for part in module.modules() if isinstance(part, nn.Conv1d)]
-        assert [part.padding for part in convolutions] == [(0,)] * len(convolutions)
-        assert len(convolutions) == (5 if isinstance(module, pstn.nn.SeriesClassifier) else 8)
+    for module, convolutions in (
+        (series.make_cnn(14, 131), 5),
+        (series.make_stn(14, 131), 8),
+        (series.make_pstn(14, 131), 8),
+    ):
+        assert layers(module, nn.Conv1d) == convolutions
+        assert layers(module, nn.ZeroPad1d) == 0
         assert count(module) == pytest.approx(1.2e6, rel=0.01)
     assert series.make_pstn(14, 131).layer.padding_mode == "border"
+    # The shipped set has 24 values: one fewer than five kernels without padding need.
+    assert [layers(series.make_cnn(2, length), nn.ZeroPad1d) for length in (24, 25)] == [5, 0]
     weights = {
         "faceall": 1e-4, "wafer": 1e-5, "uwavegesturelibraryx": 1e-3, "twopatterns": 0.0,
         "phalangesoutlinescorrect": 1e-4,

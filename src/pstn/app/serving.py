@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import socket
 import tempfile
 import time
@@ -16,6 +15,7 @@ import torch
 
 from pstn.app.inputs import LARGEST_FILE
 from pstn.app.models import Workshop
+from pstn.training.interrupt import sigterm_as_ctrl_c
 
 __all__ = ["serve"]
 
@@ -39,8 +39,7 @@ def serve(
     torch.set_num_threads(1)
     workshop = Workshop(models)
     # Whoever ends it, the drawings are removed.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with _opened(workshop, host=host, port=port) as address:
+    with sigterm_as_ctrl_c(), _opened(workshop, host=host, port=port) as address:
         say(f"The page is at {address} (Ctrl-C ends it).")
         try:
             if workshop.digits is None or workshop.series is None:

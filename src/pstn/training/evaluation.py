@@ -2,24 +2,50 @@
 
 from __future__ import annotations
 
+import copy
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pstn.data.errors import MissingDataError
-from pstn.nn import About, Shareable, from_pretrained
-from pstn.training.population import score_models
+from pstn.nn import PSTN, About, Shareable, from_pretrained
+from pstn.training.population import Population
+from pstn.training.recipe import Member, Recipe
 from pstn.training.run import CHECKPOINT, SETTINGS, model_folder
 from pstn.training.scoring import Scores
 from pstn.training.settings import SettingsError, TrainSettings, read_settings
 from pstn.training.sources import HOW_TO_ADD_A_TEST, Policy, Source, load_source, prepare
 
-__all__ = ["Examination", "evaluate_models", "prepare_examination"]
+__all__ = ["Examination", "evaluate_models", "prepare_examination", "score_models"]
+
+
+def score_models(
+    models: Sequence[nn.Module], x: Tensor, y: Tensor, samples: int | None = None, seeds: Sequence[int] | None = None
+) -> Scores:
+    """Trained models of one shape on the same examples, with the noise that `Population.evaluate` uses.
+
+    Args:
+        models: of one shape.
+        x: (M, C, *size).
+        y: (M,).
+        samples: S; the models' own `test_samples` when None.
+        seeds: of their evaluation noise; 0, 1, 2, ... when not given.
+    """
+    members = [Member(seed=s) for s in (range(len(models)) if seeds is None else seeds)]
+    # Chunks are a matter of one model's memory; here batches are cut instead, and a population refuses chunks.
+    models = [copy.deepcopy(model) for model in models]
+    for model in models:
+        if isinstance(model, PSTN):
+            model.chunk_size = None
+    # Two examples, where there are: batch norm in training mode, which finding the shapes takes, refuses one.
+    some = min(2, len(x))
+    with Population(models, x[:some], y[:some], members, Recipe(batch_size=some), groups=1) as population:
+        return population.evaluate(x, y, samples)
 
 
 class Examination(NamedTuple):

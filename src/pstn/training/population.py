@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from pstn._checks import require_choice
-from pstn.nn.classifier import PSTN
 from pstn.training.convolution import CONV_KINDS, ConvKind
 from pstn.training.group import Group
 from pstn.training.planning import (
@@ -34,7 +33,7 @@ from pstn.training.runners import LocalRunner, Runner, WorkerRunner
 from pstn.training.scoring import Scores, score_members, score_together
 from pstn.training.stacking import require_one_shape
 
-__all__ = ["Failure", "Population", "Progress", "score_models"]
+__all__ = ["Failure", "Population", "Progress"]
 
 # Seconds between looks at the metrics: reading them stalls the device. Where a run is cut changes no bit of it.
 _ROUND = 2.0
@@ -373,30 +372,6 @@ class Population:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def score_models(
-    models: Sequence[nn.Module], x: Tensor, y: Tensor, samples: int | None = None, seeds: Sequence[int] | None = None
-) -> Scores:
-    """Trained models of one shape on the same examples, with the noise that `Population.evaluate` uses.
-
-    Args:
-        models: of one shape.
-        x: (M, C, *size).
-        y: (M,).
-        samples: S; the models' own `test_samples` when None.
-        seeds: of their evaluation noise; 0, 1, 2, ... when not given.
-    """
-    members = [Member(seed=s) for s in (range(len(models)) if seeds is None else seeds)]
-    # Chunks are a matter of one model's memory; here batches are cut instead, and a population refuses chunks.
-    models = [copy.deepcopy(model) for model in models]
-    for model in models:
-        if isinstance(model, PSTN):
-            model.chunk_size = None
-    # Two examples, where there are: batch norm in training mode, which finding the shapes takes, refuses one.
-    some = min(2, len(x))
-    with Population(models, x[:some], y[:some], members, Recipe(batch_size=some), groups=1) as population:
-        return population.evaluate(x, y, samples)
 
 
 def _join(parts: list[Scores]) -> Scores:

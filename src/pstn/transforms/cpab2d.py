@@ -22,7 +22,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pstn.transforms.cpab2d_step import Step, Tables, Visit, take_step
+from pstn.transforms.cpab2d_step import Step, Tables, Visit, derive, take_step
 from pstn.transforms.cpab_regions import Regions, locate, regions
 
 __all__ = ["MAX_PIECES", "flow", "pull_back", "velocity2d"]
@@ -155,6 +155,5 @@ def _fields(velocities: Tensor, geometry: Regions) -> Tensor:
     # Products and sums, not a matmul: TF32 and autocast would round velocities to a few bits.
     affine = (corners[..., :, None] * geometry.functions[..., None, :]).sum(-3)  # (S, R, 2, 3)
     (a, b, e), (c, d, f) = (affine[..., axis, :].unbind(-1) for axis in (0, 1))
-    norm = torch.maximum(a.abs() + b.abs(), c.abs() + d.abs())
-    columns = (a, c, b, d, e, f, a + d, a * d - b * c, 0.5 / norm.clamp(min=1e-6))
+    columns = (a, c, b, d, e, f, *derive(a, b, c, d))
     return torch.stack([column.reshape(-1) for column in columns])

@@ -20,6 +20,7 @@ from pstn.transforms.cpab2d_step import (
     StepResult,
     Tables,
     Visit,
+    derive,
     edge_tolerance,
     lowest_point,
     series,
@@ -96,8 +97,7 @@ def _take_step(
     count = tables.functions.shape[1]
     a, c, b, d, e, f = (column[region + row * count] for column in tables.fields[:6])
     # To work these out again is cheaper than to look them up.
-    trace, det = a + d, a * d - b * c
-    longest = 0.5 / torch.maximum(a.abs() + b.abs(), c.abs() + d.abs()).clamp(min=1e-6)
+    trace, det, longest = derive(a, b, c, d)
     functions = [function[region] for function in tables.functions]
     # As numbers of the places' own kind, exact up to 2**24: to choose among whole numbers takes twice the work.
     across = tables.across.to(place.dtype)

@@ -19,6 +19,7 @@ __all__ = [
     "StepResult",
     "Tables",
     "Visit",
+    "derive",
     "edge_tolerance",
     "lowest_point",
     "series",
@@ -106,6 +107,12 @@ def take_step(
     elif visit == "adjoin":
         shares, carried = _adjoin(piece, carried)
     return crossed, left - time, end, carried, shares
+
+
+def derive(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Trace and determinant of A = [[a, b], [c, d]], and the longest time for the series, |A| t = 1/2."""
+    norm = torch.maximum(a.abs() + b.abs(), c.abs() + d.abs())
+    return a + d, a * d - b * c, 0.5 / norm.clamp(min=1e-6)
 
 
 def edge_tolerance(dtype: torch.dtype) -> float:
