@@ -300,7 +300,7 @@ def test_noise_that_no_module_shows_is_refused_too():
 
 
 def test_models_with_batch_norm_on_features_are_scored():
-    from pstn.training.population import score_models
+    from pstn.training.evaluation import score_models
 
     x, y = images(12)
     model = nn.Sequential(nn.Flatten(), nn.Linear(144, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)).eval()

@@ -25,7 +25,9 @@ def stand_in(conv: nn.Module, kind: ConvKind) -> nn.Module | None:
     """What computes a convolution in this way, with the same parameters; None where it is to stay as it is."""
     if kind == "blocks":
         return BlockConv(conv) if isinstance(conv, nn.Conv2d) and _can_cut(conv) else None
-    return MatmulConv(conv, kind) if kind != "library" and can_multiply(conv, kind) else None  # type: ignore[arg-type]
+    if isinstance(conv, (nn.Conv1d, nn.Conv2d)) and kind != "library" and can_multiply(conv, kind):
+        return MatmulConv(conv, kind)
+    return None
 
 
 def _can_cut(conv: nn.Conv2d) -> bool:
