@@ -171,7 +171,7 @@ def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 
 
 
 def _draw(path: Path, model: nn.Module, data: DemoData) -> Path:
-    """The picture: three digits that the P-STN is sure of and the three that it is least sure of."""
+    """The picture: three of the fifth of digits that the P-STN is surest of, and the three that it is least sure of."""
     from pstn.report.pictures import draw_looks
 
     assert isinstance(model, PSTN)
