@@ -3,6 +3,9 @@
 import json
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import typer
@@ -94,6 +97,29 @@ def test_processes_at_the_same_time_train_each_combination_once(settings, tmp_pa
     study = open_study({"kl_weight": list(AUTHORS_KL_WEIGHTS)}, where, "pstn")
     done = [t.params["kl_weight"] for t in study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))]
     assert sorted(done) == list(AUTHORS_KL_WEIGHTS)
+
+
+@pytest.mark.parametrize("storage", ["journal.log", "sqlite"])
+def test_who_starts_at_the_same_time_takes_each_combination_once(tmp_path, storage, monkeypatch):
+    from pstn.training.sweep import _claim
+
+    # SQLite's storage looks whether a trial is free and then takes it: a pause between the two lets others look too.
+    look = optuna.storages.RDBStorage.check_trial_is_updatable
+    slowly = lambda *arguments: (look(*arguments), time.sleep(0.01))  # noqa: E731
+    monkeypatch.setattr(optuna.storages.RDBStorage, "check_trial_is_updatable", slowly)
+    where = f"sqlite:///{tmp_path / 'sweep.db'}" if storage == "sqlite" else str(tmp_path / storage)
+    space, start = {"kl_weight": [float(w) for w in range(12)]}, threading.Barrier(4)
+
+    def take_all(_: int) -> list[float]:
+        start.wait()
+        study, mine = open_study(space, where, "pstn"), list[float]()
+        while taken := _claim(study, space, 1, storage=where):
+            mine += [values["kl_weight"] for _, values in taken]
+        return mine
+
+    with ThreadPoolExecutor(4) as pool:
+        taken = [weight for mine in pool.map(take_all, range(4)) for weight in mine]
+    assert sorted(taken) == space["kl_weight"]
 
 
 def test_a_trial_that_another_process_took_is_not_made_up_anew(settings, tmp_path):

@@ -6,7 +6,8 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,18 +90,36 @@ def open_study(space: Mapping[str, Any], storage: str | None, name: str, about: 
         from optuna.storages.journal import JournalFileBackend
 
         backend = optuna.storages.JournalStorage(JournalFileBackend(storage))
-    made = _patiently(
-        lambda: optuna.create_study(
-            storage=backend, study_name=name, sampler=sampler, direction="minimize", load_if_exists=True
+    with _one_at_a_time(storage):
+        made = _patiently(
+            lambda: optuna.create_study(
+                storage=backend, study_name=name, sampler=sampler, direction="minimize", load_if_exists=True
+            )
         )
-    )
-    if about is not None:
-        _require_same(made, about)
-    if grid:
-        # Queued rather than sampled: whoever asks next, on any machine, takes the next combination.
-        for combination in itertools.product(*space.values()):
-            _queue(made, dict(zip(space, combination, strict=True)), skip_if_exists=True)
+        if about is not None:
+            _require_same(made, about)
+        if grid:
+            # Queued rather than sampled: whoever asks next, on any machine, takes the next combination.
+            for combination in itertools.product(*space.values()):
+                _queue(made, dict(zip(space, combination, strict=True)), skip_if_exists=True)
     return made
+
+
+@contextmanager
+def _one_at_a_time(storage: str | None) -> Iterator[None]:
+    """Keep the other processes of a study out; only SQLite needs it, which cannot lock the row of a trial."""
+    if storage is None or not storage.startswith("sqlite:///"):
+        yield
+        return
+    from optuna.storages.journal import JournalFileOpenLock
+    from sqlalchemy.engine import make_url
+
+    lock = JournalFileOpenLock(str(make_url(storage).database))
+    lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _patiently(create: Callable[[], Any]) -> Any:
@@ -119,20 +138,24 @@ def _queue(study: Any, values: dict[str, Any], *, skip_if_exists: bool = False) 
     study.enqueue_trial(values, user_attrs={"queued": values}, skip_if_exists=skip_if_exists)
 
 
-def _claim(study: Any, space: Mapping[str, Any], limit: int) -> list[tuple[Any, dict[str, Any]]]:
-    """Up to `limit` trials for this process alone; of a grid, what others have not taken."""
+def _claim(
+    study: Any, space: Mapping[str, Any], limit: int, *, trials: int | None = None, storage: str | None = None
+) -> list[tuple[Any, dict[str, Any]]]:
+    """Up to `limit` trials for this process alone, while the study has fewer than `trials`; of a grid, what is left."""
     from optuna.trial import TrialState
 
     grid, asked = _is_grid(space), list[tuple[Any, dict[str, Any]]]()
-    while len(asked) < limit and (not grid or study.get_trials(deepcopy=False, states=(TrialState.WAITING,))):
-        trial = study.ask()
-        values = {name: _suggest(trial, name, choices) for name, choices in space.items()}
-        # Others may have taken the last one since we looked, so that this one was made up; or two that started at the
-        # same time both queued it, and the earlier of the two counts.
-        if grid and ("queued" not in trial.user_attrs or _has_earlier_twin(study, trial.number, values)):
-            study.tell(trial, state=TrialState.PRUNED)
-            continue
-        asked.append((trial, values))
+    with _one_at_a_time(storage):
+        limit = limit if trials is None else min(limit, trials - _begun(study))
+        while len(asked) < limit and (not grid or study.get_trials(deepcopy=False, states=(TrialState.WAITING,))):
+            trial = study.ask()
+            values = {name: _suggest(trial, name, choices) for name, choices in space.items()}
+            # Others may have taken the last one since we looked, so that this one was made up; or two that started at
+            # the same time both queued it, and the earlier of the two counts.
+            if grid and ("queued" not in trial.user_attrs or _has_earlier_twin(study, trial.number, values)):
+                study.tell(trial, state=TrialState.PRUNED)
+                continue
+            asked.append((trial, values))
     return asked
 
 
@@ -149,7 +172,7 @@ def _give_back(study: Any, numbers: Sequence[int]) -> None:
     from optuna.trial import TrialState
 
     known = {t.number: t for t in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))}
-    for number in numbers:
+    for number in known.keys() & set(numbers):
         study.tell(number, state=TrialState.FAIL)
         if "queued" in known[number].user_attrs:
             _queue(study, known[number].user_attrs["queued"])
@@ -217,7 +240,7 @@ def run_sweep(
         _give_back(made, [t.number for t in made.get_trials(deepcopy=False, states=(running,))])
     if folder is not None:
         write_settings(Path(folder) / SETTINGS, settings)
-    while asked := _claim(made, space, together if trials is None else min(together, trials - _begun(made))):
+    while asked := _claim(made, space, together, trials=trials, storage=storage):
         try:
             found = _train_all(settings, asked)
         except BaseException:
@@ -235,7 +258,7 @@ def _tell(study: Any, found: Sequence[tuple[Any, float]], say: Callable[[str], N
     from optuna.trial import TrialState
 
     for trial, value in found:
-        # SQLite may hand one trial to two processes that ask at the same time: the first answer counts.
+        # Trials that were taken over from a process that lives after all are trained twice: the first answer counts.
         if math.isfinite(value):
             study.tell(trial, value, skip_if_finished=True)
         else:
