@@ -93,7 +93,7 @@ class _Trip(NamedTuple):
     speed: Tensor  # u
     leave: Tensor  # e, at most _LATE
     goal: Tensor  # J, which is c for those that stay
-    stays: Tensor  # 1 for those, 0 for others
+    crosses: Tensor  # 0 for those, 1 for others
     enter: Tensor  # place in the last cell where the particle comes in, or is
     time: Tensor  # r, or 1 for those that stay
     last_slope: Tensor  # of the last cell
@@ -108,7 +108,7 @@ class _PlainFlow1d(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
         cells = _tabulate(node_velocities(theta, nodal))
-        moved, trip = _follow(cells, points[..., 0].expand(*theta.shape[:-1], -1), closed)
+        moved, trip = _follow(cells, points[..., 0], closed)
         ctx.shared = points.dim() == 2
         ctx.save_for_backward(nodal, *cells, *trip)
         return moved[..., None]
@@ -117,12 +117,15 @@ class _PlainFlow1d(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         nodal, *saved = ctx.saved_tensors
-        by_velocity, by_point = _pull_back(grad[..., 0], *_unpack(saved))
+        cells, trip = _unpack(saved)
+        slopes = _differentiate(grad[..., 0], cells, trip)
+        by_theta = node_velocities(_gather_up(slopes, cells, trip), nodal.mT)
         if not ctx.needs_input_grad[2]:
-            return node_velocities(by_velocity, nodal.mT), None, None, None
+            return by_theta, None, None, None
+        by_point = _by_point(slopes, trip)
         if ctx.shared:
             by_point = by_point.reshape(-1, by_point.shape[-1]).sum(0)
-        return node_velocities(by_velocity, nodal.mT), None, by_point[..., None], None
+        return by_theta, None, by_point[..., None], None
 
 
 class _Flow1d(torch.autograd.Function):
@@ -157,7 +160,9 @@ class _PullBack1d(torch.autograd.Function):
 
     @staticmethod
     def forward(grad: Tensor, *saved: Tensor) -> tuple[Tensor, Tensor]:
-        return _pull_back(grad, *_unpack(saved))
+        cells, trip = _unpack(saved)
+        slopes = _differentiate(grad, cells, trip)
+        return _gather_up(slopes, cells, trip), _by_point(slopes, trip)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -200,16 +205,19 @@ def _tabulate(velocities: Tensor) -> _Cells:
 
 
 def _follow(cells: _Cells, points: Tensor, closed: bool) -> tuple[Tensor, _Trip]:
+    """Where particles end, (..., N), and how they got there; points (N,) are those of all thetas."""
     n = cells.left.shape[-1] - 2
     place = (points * (n / 2)).add_(n / 2 + 1)
     within = place.clamp(0, n + 1)
-    cell = within.nan_to_num().long()  # a place that is NaN stays so, and is in some cell
+    floor = within.nan_to_num().floor_()  # a place that is NaN stays so, and is in some cell
+    cell = floor.long().expand(*cells.left.shape[:-1], -1)
     # Where the ends do not move nothing outside does: one place will do for all of it.
-    place = (within if closed else place) - cell
+    place = (within if closed else place) - floor
     slope = cells.slope.gather(-1, cell)
     speed = torch.addcmul(cells.left.gather(-1, cell), slope, place)
-    forth = torch.heaviside(speed, torch.zeros_like(speed[..., :1]))
-    back = 1 - forth
+    one = speed.new_ones(())
+    forth = speed.sign().clamp(min=0)
+    back = one - forth
     leave = (forth - place).mul_(slope).div_(speed).log1p_().div_(slope)
     # NaN or infinite where the border is not on the way.
     leave = leave.nan_to_num_(nan=_LATE, posinf=_LATE, neginf=_LATE).clamp(_INSTANT, _LATE)
@@ -219,25 +227,26 @@ def _follow(cells: _Cells, points: Tensor, closed: bool) -> tuple[Tensor, _Trip]
     clock = torch.nn.functional.pad(cells.whole.cumsum(-1), (1, 0))
     sign = forth - back
     # What a clock says that runs from cell to cell: those that stay read a time of their own cell.
-    now = torch.addcmul(clock.gather(-1, cell + forth.long()), sign, 1 - leave)
+    now = torch.addcmul(clock.gather(-1, cell + forth.long()), sign, one - leave)
     # A particle that moves left and stands on a border belongs to the cell on its left.
     before = torch.sub(now, back, alpha=16 * torch.finfo(now.dtype).eps)
-    goal = _count_below(clock[..., 1:-1], before)
-    stays = (goal == cell).to(place.dtype)
+    count = _count_below(clock[..., 1:-1], before)
+    goal = count.long()
+    crosses = (count - floor).abs_().clamp(max=1)
     time = (now - clock.gather(-1, goal + back.long())).mul_(sign).clamp(min=_INSTANT)
-    time = torch.lerp(time, torch.ones_like(time[..., :1]), stays)
-    enter = torch.lerp(back, place, stays)
-    moved, *arrival = _arrive(cells, goal, enter, time, closed)
-    trip = _Trip(cell, place, slope, speed, leave, goal, stays, enter, time, *arrival)
+    time = torch.lerp(one, time, crosses)
+    enter = torch.lerp(place, back, crosses)
+    moved, *arrival = _arrive(cells, goal, count, enter, time, closed)
+    trip = _Trip(cell, place, slope, speed, leave, goal, crosses, enter, time, *arrival)
     return torch.where(speed.abs() <= 10 * _TINY, points, moved), trip
 
 
 def _count_below(table: Tensor, values: Tensor) -> Tensor:
-    """How many entries of a sorted table (..., K) are at most each value (..., N)."""
+    """How many entries of a sorted table (..., K) are at most each value (..., N), in the values' dtype."""
     size = table.shape[-1]
     if size <= 32 or torch.compiler.is_compiling():  # fuses, and exports
         signs = (values[..., None, :] - table[..., None]).sign_().sum(-2)
-        return signs.add_(size + 1).mul_(0.5).long()
+        return signs.add_(size).mul_(0.5).ceil_()
     # By bisection: `searchsorted` takes longer at the sizes of a batch, on CPUs.
     bits = size.bit_length()
     padded = torch.nn.functional.pad(table, (1, 2**bits - 1 - size), value=math.inf)
@@ -245,11 +254,15 @@ def _count_below(table: Tensor, values: Tensor) -> Tensor:
     for bit in reversed(range(bits)):
         more = count + 2**bit
         count = torch.where(padded.gather(-1, more) <= values, more, count)
-    return count
+    return count.to(values.dtype)
 
 
-def _arrive(cells: _Cells, goal: Tensor, enter: Tensor, time: Tensor, closed: bool) -> tuple[Tensor, ...]:
-    """Where particles end that enter a cell at place `enter`, or are there, and spend `time` in it.
+def _arrive(
+    cells: _Cells, goal: Tensor, count: Tensor, enter: Tensor, time: Tensor, closed: bool
+) -> tuple[Tensor, ...]:
+    """Where particles end that enter cell `goal` at place `enter`, or are there, and spend `time` in it.
+
+    `count` is the number of the cell in the dtype of the places.
 
     The end is written about the cell's anchor. It is then an increasing function of one quantity, and rounding cannot
     exchange two particles, however strongly the flow contracts.
@@ -266,10 +279,10 @@ def _arrive(cells: _Cells, goal: Tensor, enter: Tensor, time: Tensor, closed: bo
     end = torch.addcmul(torch.addcmul(anchor, offset, less_one + 1), drift, less_one)
     # Rounding is not to carry a particle over a border.
     if closed:
-        end = end.clamp(0, 1).add_(goal).mul_(2 / n).sub_(1 + 2 / n).clamp(-1, 1)
+        end = end.clamp(0, 1).add_(count).mul_(2 / n).sub_(1 + 2 / n).clamp(-1, 1)
     else:
         end = torch.where(goal > 0, end.clamp(min=0), end)
-        end = (torch.where(goal <= n, end.clamp(max=1), end) + goal) * (2 / n) - (1 + 2 / n)
+        end = (torch.where(goal <= n, end.clamp(max=1), end) + count) * (2 / n) - (1 + 2 / n)
     return end, slope, offset + drift, grown, less_one
 
 
@@ -282,40 +295,37 @@ class _Slopes(NamedTuple):
     begin: Tensor  # (..., N) the first of these cells
     end: Tensor  # (..., N) the one after the last of them
     cells: tuple[Tensor, Tensor]  # (..., n + 2) that time, by the velocities at the ends of the cell, for every cell
-    point: Tensor  # (..., N) by the place of the particle
+    by_leave: Tensor  # (..., N) by the place of a particle that crosses
+    by_enter: Tensor  # (..., N) by the place in the last cell
 
 
 def _differentiate(grad: Tensor, cells: _Cells, trip: _Trip) -> _Slopes:
-    growth = torch.exp(trip.grown)  # less_one + 1 would leave no digits where the flow contracts
-    by_end = grad * growth
-    shrink, lag = _integrals(-trip.grown, (trip.less_one / growth).neg_(), trip.time)
-    speed = trip.reach * trip.last_slope
-    pace = by_end * speed
-    last = _share(by_end, pace, trip.enter, shrink, lag)
-
-    charge = pace * (1 - trip.stays)
-    by_place = (charge / trip.speed).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)  # a particle without speed stays
     limit = _LOG_MAX[grad.dtype]
-    # The first cell of every particle, and every cell.
-    time = torch.cat([trip.leave, cells.whole], dim=-1)
-    z = torch.cat([trip.slope, cells.slope], dim=-1).mul_(time).neg_().clamp(-limit, limit)
-    (shrink, shrink_whole), (lag, lag_whole) = (
-        integral.split([trip.leave.shape[-1], cells.whole.shape[-1]], dim=-1)
-        for integral in _integrals(z, _expm1(z), time)
+    # The last cell of every particle, the first of every particle, and every cell, in one go.
+    sizes = [trip.time.shape[-1], trip.leave.shape[-1], cells.whole.shape[-1]]
+    time = torch.cat([trip.time, trip.leave, cells.whole], dim=-1)
+    z = torch.cat([trip.last_slope, trip.slope, cells.slope], dim=-1).mul_(time).clamp(-limit, limit).neg_()
+    (shrink_last, shrink_first, shrink_whole), (lag_last, lag_first, lag_whole) = (
+        integral.split(sizes, dim=-1) for integral in _integrals(z, time)
     )
-    first = _share(by_place, charge, trip.place, shrink, lag)
+
+    by_enter = grad * torch.exp(trip.grown)
+    pace = by_enter * (trip.reach * trip.last_slope)
+    last = _share(by_enter, pace, trip.enter, shrink_last, lag_last)
+    charge = pace * trip.crosses
+    by_leave = (charge / trip.speed).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)  # a particle without speed stays
+    first = _share(by_leave, charge, trip.place, shrink_first, lag_first)
 
     never = cells.whole >= _NEVER
     enter = (cells.left < 0).to(grad.dtype)
     per_speed = torch.addcmul(cells.left, cells.slope, enter).reciprocal_().masked_fill_(never, 0)
     whole = _share(per_speed, (~never).to(grad.dtype), enter, shrink_whole, lag_whole)
     begin, end = torch.minimum(trip.cell, trip.goal) + 1, torch.maximum(trip.cell, trip.goal)
-    return _Slopes(first, last, charge, begin, end, whole, torch.addcmul(by_place, by_end, trip.stays))
+    return _Slopes(first, last, charge, begin, end, whole, by_leave, by_enter)
 
 
-def _pull_back(grad: Tensor, cells: _Cells, trip: _Trip) -> tuple[Tensor, Tensor]:
-    """Gradients with respect to the nodes' velocities and to the points."""
-    slopes = _differentiate(grad, cells, trip)
+def _gather_up(slopes: _Slopes, cells: _Cells, trip: _Trip) -> Tensor:
+    """The gradient with respect to the nodes' velocities, (..., n + 1)."""
     # A particle charges every cell that it crosses whole: + at the first, - after the last, and a running sum.
     charges = torch.nn.functional.pad(torch.zeros_like(cells.left), (0, 1))
     charges.scatter_add_(-1, slopes.begin, slopes.charge).scatter_add_(-1, slopes.end, -slopes.charge)
@@ -328,7 +338,12 @@ def _pull_back(grad: Tensor, cells: _Cells, trip: _Trip) -> tuple[Tensor, Tensor
     nodes = by_left[..., 1:] + by_right[..., :-1]
     nodes[..., 0].add_(by_left[..., 0])
     nodes[..., -1].add_(by_right[..., -1])
-    return nodes, slopes.point
+    return nodes
+
+
+def _by_point(slopes: _Slopes, trip: _Trip) -> Tensor:
+    """The gradient with respect to the points, (..., N)."""
+    return torch.addcmul(slopes.by_leave, slopes.by_enter, 1 - trip.crosses)
 
 
 def _traced_flow(velocities: Tensor, points: Tensor, closed: bool) -> Tensor:
@@ -352,7 +367,7 @@ def _traced_flow(velocities: Tensor, points: Tensor, closed: bool) -> Tensor:
     times = ends[0] * slopes.cells[0] + ends[1] * slopes.cells[1]
     clock = torch.nn.functional.pad(times.cumsum(-1), (1, 0))
     spent = clock.gather(-1, slopes.end) - clock.gather(-1, slopes.begin)
-    return moved + slopes.charge * spent + slopes.point * (points - points.detach())
+    return moved + slopes.charge * spent + _by_point(slopes, trip) * (points - points.detach())
 
 
 def _share(weight: Tensor, pace: Tensor, enter: Tensor, shrink: Tensor, lag: Tensor) -> tuple[Tensor, Tensor]:
@@ -362,9 +377,9 @@ def _share(weight: Tensor, pace: Tensor, enter: Tensor, shrink: Tensor, lag: Ten
     return base - right, right
 
 
-def _integrals(z: Tensor, less_one: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-    """The integrals over a time of exp(-a s) and of (1 - exp(-a s)) / a, given z = -a time, not 0, and exp(z) - 1."""
-    first = less_one / z
+def _integrals(z: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+    """The integrals over a time of exp(-a s) and of (1 - exp(-a s)) / a, given z = -a time, not 0."""
+    first = _expm1(z).div_(z)
     # Near 0 the quotient loses digits, as many as the series has terms to spare.
     border, series = (0.1, _SERIES) if z.dtype == torch.float64 else (0.03, _SERIES[:3])
     near = (z * series[-1]).add_(series[-2])
