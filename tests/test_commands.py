@@ -25,6 +25,7 @@ def test_demo_prints_a_table_and_saves_a_picture_and_models(tmp_path):
     assert result.exit_code == 0, result.output
     for word in ("CNN", "STN", "P-STN", "accuracy", "NLL", "calibration error", "seconds"):
         assert word in result.output
+    assert f"pstn show {tmp_path}/pstn" in result.output.replace("\n", "")  # what to do next
     assert (tmp_path / "looks.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cnn", "looks.png", "pstn", "stn"]
     for name in ("cnn", "stn", "pstn"):

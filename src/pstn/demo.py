@@ -167,6 +167,7 @@ def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 
     console.print(table)
     picture = _draw(folder / "looks.png", trained["pstn"], data)
     console.print(f"What the P-STN looked at: {picture}\nThe three models: {folder}/cnn, {folder}/stn, {folder}/pstn")
+    console.print(f"Next, images of your own: pstn predict {folder}/pstn IMAGE, pstn show {folder}/pstn IMAGE")
     return scores
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["draw_looks"]
 
 _BOX = "#e8590c"
+# How much of the surroundings is drawn, in sizes of the image: what the boxes need, but no more than this.
+_WIDEST_MARGIN = 1.0
 
 
 def draw_looks(
@@ -63,8 +65,10 @@ def draw_looks(
     rows, columns = len(x), looks + 2
     figure = Figure(figsize=(1.35 * columns + 1.2, 1.45 * rows + 0.4), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, width_ratios=[1.25] + [1.0] * looks + [1.9])
+    boxes = [_boxes(model, prediction, row, x) for row in range(rows)]
+    margin = max(_overshoot(corners, tuple(x.shape[2:])) for corners in boxes)
     for row in range(rows):
-        _draw_input(axes[row, 0], shown[row], _boxes(model, prediction, row, x))
+        _draw_input(axes[row, 0], shown[row], boxes[row], margin)
         if names is not None:
             # The end of a long name tells more than its beginning: IMG_0001, IMG_0002.
             whole = names[row]
@@ -92,6 +96,13 @@ def _boxes(model: PSTN | STN, prediction: Prediction, row: int, x: Tensor) -> Te
     return to_pixels(model.layer.transform.corners(prediction.theta[:, row], aspect=size[::-1]), size)
 
 
+def _overshoot(boxes: Tensor, size: tuple[int, ...]) -> float:
+    """How far boxes (S, K, ndim) reach beyond an image of `size`, in its longer side, with a little air around them."""
+    extents = torch.tensor(size[::-1], dtype=boxes.dtype)
+    beyond = torch.maximum(-boxes, boxes - extents).max() / max(size)
+    return float((beyond + 0.05).clamp(0.05, _WIDEST_MARGIN))
+
+
 def _draw_image(axes: Axes, image: Tensor) -> None:
     if image.dim() == 2:
         axes.plot(image.T.numpy(), linewidth=1.1)
@@ -104,7 +115,7 @@ def _draw_image(axes: Axes, image: Tensor) -> None:
     axes.set_yticks([])
 
 
-def _draw_input(axes: Axes, image: Tensor, boxes: Tensor) -> None:
+def _draw_input(axes: Axes, image: Tensor, boxes: Tensor, margin: float) -> None:
     _draw_image(axes, image)
     if image.dim() == 2:
         for ends in boxes[..., 0].tolist():
@@ -115,7 +126,7 @@ def _draw_input(axes: Axes, image: Tensor, boxes: Tensor) -> None:
     for corners in boxes:
         outline = torch.cat([corners, corners[:1]]).numpy()
         axes.plot(outline[:, 0], outline[:, 1], color=_BOX, linewidth=1.1, alpha=0.8)
-    margin = 0.35 * max(height, width)
+    margin *= max(height, width)
     axes.set_xlim(-margin, width + margin)
     axes.set_ylim(height + margin, -margin)
     axes.set_facecolor("0.88")
@@ -143,8 +154,11 @@ def _draw_answer(
     axes.tick_params(labelsize=8, length=0)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
+    answer = int(probs.argmax())
     note = f"entropy {prediction.entropy[row]:.2f}\nfrom looking {prediction.mutual_information[row]:.2f}"
-    left = int(probs.argmax()) >= len(probs) / 2
+    if truth is not None and answer != truth:
+        note = f"wrong\n{note}"
+    left = answer >= len(probs) / 2
     axes.text(
         0.02 if left else 0.98,
         0.97,
