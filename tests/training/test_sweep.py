@@ -3,9 +3,6 @@
 import json
 import subprocess
 import sys
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import typer
@@ -15,7 +12,8 @@ from pstn.data import RandomRotation
 from pstn.training import RandomWarp
 from pstn.training.commands import register
 from pstn.training.settings import SettingsError, TrainSettings, read_settings
-from pstn.training.sweep import AUTHORS_KL_WEIGHTS, open_study, parse_space, run_sweep
+from pstn.training.study import Study
+from pstn.training.sweep import AUTHORS_KL_WEIGHTS, parse_space, run_sweep
 
 optuna = pytest.importorskip("optuna")
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -94,62 +92,8 @@ def test_processes_at_the_same_time_train_each_combination_once(settings, tmp_pa
     for process in processes:
         _, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors.decode()
-    study = open_study({"kl_weight": list(AUTHORS_KL_WEIGHTS)}, where, "pstn")
-    done = [t.params["kl_weight"] for t in study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))]
-    assert sorted(done) == list(AUTHORS_KL_WEIGHTS)
-
-
-@pytest.mark.parametrize("storage", ["journal.log", "sqlite"])
-def test_who_starts_at_the_same_time_takes_each_combination_once(tmp_path, storage, monkeypatch):
-    from pstn.training.sweep import _claim
-
-    # SQLite's storage looks whether a trial is free and then takes it: a pause between the two lets others look too.
-    look = optuna.storages.RDBStorage.check_trial_is_updatable
-    slowly = lambda *arguments: (look(*arguments), time.sleep(0.01))  # noqa: E731
-    monkeypatch.setattr(optuna.storages.RDBStorage, "check_trial_is_updatable", slowly)
-    where = f"sqlite:///{tmp_path / 'sweep.db'}" if storage == "sqlite" else str(tmp_path / storage)
-    space, start = {"kl_weight": [float(w) for w in range(12)]}, threading.Barrier(4)
-
-    def take_all(_: int) -> list[float]:
-        start.wait()
-        study, mine = open_study(space, where, "pstn"), list[float]()
-        while taken := _claim(study, space, 1, storage=where):
-            mine += [values["kl_weight"] for _, values in taken]
-        return mine
-
-    with ThreadPoolExecutor(4) as pool:
-        taken = [weight for mine in pool.map(take_all, range(4)) for weight in mine]
-    assert sorted(taken) == space["kl_weight"]
-
-
-def test_a_trial_that_another_process_took_is_not_made_up_anew(settings, tmp_path):
-    from pstn.training.sweep import _claim
-
-    space, where = {"kl_weight": [0.0, 1e-3]}, str(tmp_path / "journal.log")
-    ours, theirs = open_study(space, where, "pstn"), open_study(space, where, "pstn")
-    theirs.enqueue_trial({"kl_weight": 0.0}, user_attrs={"queued": {"kl_weight": 0.0}})  # both queued it at once
-    real, taken = ours.ask, []
-
-    def ask_too_late():
-        if not taken:
-            taken.extend(_claim(theirs, space, 3))
-        return real()
-
-    ours.ask = ask_too_late
-    assert _claim(ours, space, 3) == []
-    assert [values for _, values in taken] == [{"kl_weight": 0.0}, {"kl_weight": 1e-3}]
-
-
-def test_a_trial_that_two_processes_got_is_told_once(tmp_path):
-    from pstn.training.sweep import _claim, _tell
-
-    space, where = {"kl_weight": [0.0]}, str(tmp_path / "journal.log")
-    study = open_study(space, where, "pstn")
-    [(trial, _)] = _claim(study, space, 1)
-    again = optuna.trial.Trial(open_study(space, where, "pstn"), trial._trial_id)
-    _tell(study, [(trial, 1.0)], lambda line: None)
-    _tell(study, [(again, 2.0)], lambda line: None)
-    assert [t.value for t in study.get_trials()] == [1.0]
+    table = Study({"kl_weight": list(AUTHORS_KL_WEIGHTS)}, where).table()
+    assert sorted(values["kl_weight"] for values, _ in table) == list(AUTHORS_KL_WEIGHTS)
 
 
 def test_what_was_interrupted_or_killed_is_trained_again(settings, tmp_path, monkeypatch):
@@ -158,7 +102,7 @@ def test_what_was_interrupted_or_killed_is_trained_again(settings, tmp_path, mon
         patch.setattr("pstn.training.sweep.make_population", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run_sweep(settings, space, storage=where, say=lambda _: None)
-    open_study(space, where, "pstn").ask()  # taken by a process that is then killed
+    assert Study(space, where).claim(1)  # taken by a process that is then killed
     said: list[str] = []
     first = run_sweep(settings, space, storage=where, say=said.append)
     assert len(first.table) == 1
@@ -212,7 +156,53 @@ def test_a_number_of_trials_is_that_of_the_whole_study(settings, tmp_path):
     space, where = {"lr": (1e-4, 1e-2)}, str(tmp_path / "journal.log")
     for trials, wanted in ((2, 2), (3, 3), (3, 3)):
         result = run_sweep(settings, space, trials=trials, storage=where, together=2, say=lambda _: None)
-        assert len(result.table) == wanted
+        assert len({values["lr"] for values, _ in result.table}) == wanted
+
+
+def test_what_is_finished_stays_finished_when_a_later_population_is_interrupted(settings, tmp_path, monkeypatch):
+    from pstn.training import sweep as room
+
+    real, trained = room.make_population, []
+
+    def stop_at_the_second(settings, source, seeds):
+        trained.append(settings.samples)
+        if len(trained) == 2:
+            raise KeyboardInterrupt
+        return real(settings, source, seeds)
+
+    monkeypatch.setattr(room, "make_population", stop_at_the_second)
+    folder, space = tmp_path / "sweep", {"samples": [1, 2, 3]}  # a population each
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(settings, space, folder=folder, say=lambda _: None)
+    assert [row["samples"] for row in json.loads((folder / "sweep.json").read_text())["table"]] == [1]
+    assert len(run_sweep(settings, space, folder=folder, say=lambda _: None).table) == 3
+    assert sorted(trained) == [1, 2, 2, 3]
+
+
+def test_who_finds_nothing_left_writes_what_others_found(settings, tmp_path):
+    space, where = {"kl_weight": [0.0, 1e-3]}, str(tmp_path / "journal.log")
+    run_sweep(settings, space, storage=where, folder=tmp_path / "first", say=lambda _: None)
+    run_sweep(settings, space, storage=where, folder=tmp_path / "second", say=lambda _: None)
+    assert (tmp_path / "second" / "best.yaml").read_bytes() == (tmp_path / "first" / "best.yaml").read_bytes()
+
+
+def test_trials_that_are_all_with_others_are_no_failure_of_theirs(settings, tmp_path):
+    space, where = {"kl_weight": [0.0, 1e-3]}, str(tmp_path / "journal.log")
+    Study(space, where).claim(2)
+    with pytest.raises(SettingsError, match="with other processes, and none is finished yet"):
+        run_sweep(settings, space, storage=where, say=lambda _: None)
+
+
+def test_what_was_chosen_can_be_trained_with_the_same_patience(settings, tmp_path):
+    run_sweep(settings.replace(patience=2), {"kl_weight": [0.0]}, folder=tmp_path / "sweep", say=lambda _: None)
+    chosen = tmp_path / "sweep" / "best.yaml"
+    found = run_command("train", "--config", chosen, "--out", tmp_path / "run")
+    assert found.exit_code == 0, found.output
+
+
+def test_a_run_shorter_than_the_time_between_validations_has_a_loss(settings):
+    result = run_sweep(settings.replace(patience=2, validate_every=5), {"kl_weight": [0.0]}, say=lambda _: None)
+    assert len(result.table) == 1
 
 
 def test_settings_without_a_meaning_are_refused(settings):
@@ -240,7 +230,10 @@ def test_whole_numbers_can_be_searched_from_the_command_line(settings):
         ({"model": ["cnn", "vit"]}, "model must be one of cnn, stn, pstn, got 'vit'"),
         ({"models": [1, 2]}, "models cannot be searched"),
         ({"lr": (1e-2, 1e-4)}, "0 < LOW < HIGH"),
-        ({"samples": (1.0, 8.0)}, "samples must be a whole number, got 1.0"),
+        ({"lr": (1e-4, 1e-3, 1e-2)}, "0 < LOW < HIGH"),
+        ({"samples": (1.0, 8.0)}, "samples takes no range.*V1,V2.*whole number"),
+        ({"batch_size": (8, 16)}, "batch_size takes no range"),
+        ({"seed": (1, 50)}, "seed takes no range"),
     ],
 )
 def test_every_value_is_checked_before_anything_is_trained(settings, space, message, monkeypatch):
