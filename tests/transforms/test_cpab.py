@@ -12,7 +12,7 @@ from torch.autograd import gradcheck
 from cpab_reference import flow, velocity
 from pstn import CPAB
 
-LINE = [CPAB(tess=10), CPAB(tess=3), CPAB(tess=10, zero_boundary=False)]
+LINE = [CPAB(tess=10), CPAB(tess=3), CPAB(tess=10, zero_boundary=False), CPAB(tess=40)]
 PLANE = [CPAB(tess=(3, 3)), CPAB(tess=(2, 3), zero_boundary=False), CPAB(tess=(3, 3), volume_preserving=True)]
 FAMILIES = LINE + PLANE
 # A family, the scale and seed of a theta, and a start from which it leads closely past a vertex.

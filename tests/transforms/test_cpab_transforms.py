@@ -51,14 +51,25 @@ def test_gradients_under_vmap(transform, size):
 
 
 @pytest.mark.parametrize(("transform", "size"), CASES, ids=by_name)
-def test_a_second_derivative_is_refused(transform, size):
+@pytest.mark.parametrize("power", [1, 2])  # of the loss: the gradient that comes in depends on theta, or does not
+def test_a_second_derivative_is_refused(transform, size, power):
     theta = draw(transform, 2).requires_grad_()
-    loss = transform.grid(theta, size).square().sum()
+    loss = transform.grid(theta, size).pow(power).sum()
     (expected,) = torch.autograd.grad(loss, theta, retain_graph=True)
     (again,) = torch.autograd.grad(loss, theta, create_graph=True)
     assert torch.equal(again, expected)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        again.sum().backward()
+    with pytest.raises(NotImplementedError, match="first derivatives only"):
+        torch.autograd.grad(again.sum(), theta, retain_graph=True, allow_unused=True)
+    with pytest.raises(NotImplementedError, match="first derivatives only"):
+        (again.sum() + theta.sum()).backward()
+
+
+@pytest.mark.parametrize(("transform", "size"), CASES, ids=by_name)
+def test_no_points_have_a_gradient_of_their_own_shape(transform, size):
+    theta, points = draw(transform, 3).requires_grad_(), torch.rand(0, transform.ndim, requires_grad=True)
+    transform.apply(theta, points).sum().backward()
+    assert points.grad.shape == points.shape
+    assert torch.equal(theta.grad, torch.zeros_like(theta))
 
 
 @pytest.mark.parametrize(("transform", "size"), CASES, ids=by_name)

@@ -24,10 +24,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pstn.transforms.cpab_nodes import node_velocities
-from pstn.transforms.cpab_operation import fold, plain
+from pstn.transforms.cpab_operation import first_derivative, fold, plain
 
 __all__ = ["flow1d", "velocity1d"]
 
@@ -109,12 +108,12 @@ class _PlainFlow1d(torch.autograd.Function):
     def forward(ctx: Any, theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
         cells = _tabulate(node_velocities(theta, nodal))
         moved, trip = _follow(cells, points[..., 0], closed)
-        ctx.shared = points.dim() == 2
+        ctx.shared, ctx.inputs = points.dim() == 2, (theta, points)
         ctx.save_for_backward(nodal, *cells, *trip)
         return moved[..., None]
 
     @staticmethod
-    @once_differentiable
+    @first_derivative
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         nodal, *saved = ctx.saved_tensors
         cells, trip = _unpack(saved)
@@ -124,7 +123,7 @@ class _PlainFlow1d(torch.autograd.Function):
             return by_theta, None, None, None
         by_point = _by_point(slopes, trip)
         if ctx.shared:
-            by_point = by_point.reshape(-1, by_point.shape[-1]).sum(0)
+            by_point = by_point.reshape(math.prod(by_point.shape[:-1]), by_point.shape[-1]).sum(0)
         return by_theta, None, by_point[..., None], None
 
 
@@ -221,8 +220,6 @@ def _follow(cells: _Cells, points: Tensor, closed: bool) -> tuple[Tensor, _Trip]
     leave = (forth - place).mul_(slope).div_(speed).log1p_().div_(slope)
     # NaN or infinite where the border is not on the way.
     leave = leave.nan_to_num_(nan=_LATE, posinf=_LATE, neginf=_LATE).clamp(_INSTANT, _LATE)
-    if not closed:  # the outside has no far end
-        leave = torch.where(cell == forth * (n + 1), _LATE, leave)
 
     clock = torch.nn.functional.pad(cells.whole.cumsum(-1), (1, 0))
     sign = forth - back

@@ -7,15 +7,16 @@ which does not differentiate operators; and a plainer function for everyday use,
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.library import custom_op, register_vmap
 
-__all__ = ["Operation", "fold", "plain"]
+__all__ = ["Operation", "first_derivative", "fold", "plain"]
+
+_FIRST_ONLY = "CPAB has first derivatives only"
 
 
 def plain() -> bool:
@@ -79,10 +80,6 @@ def _or_recorded(run: Any, operator: Any) -> Any:
 
 
 def _make_everyday(run: Any, pull: Any, context: Any, derive: Any) -> Any:
-    @once_differentiable
-    def derive_once(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        return derive(ctx, pull, *grads)
-
     class Everyday(torch.autograd.Function):
         """Without `setup_context`, for which arguments are bound by name at every call, a function costs half."""
 
@@ -90,15 +87,45 @@ def _make_everyday(run: Any, pull: Any, context: Any, derive: Any) -> Any:
         def forward(ctx: Any, *inputs: Any) -> Any:
             output = run(*inputs)
             context(ctx, inputs, output)
+            ctx.inputs = inputs
             return output
 
         @staticmethod
+        @first_derivative
         def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-            if torch.is_grad_enabled():  # a second derivative may be asked for: that is to raise
-                return derive_once(ctx, *grads)
             return derive(ctx, pull, *grads)
 
     return Everyday
+
+
+def first_derivative(backward: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+    """A backward pass, for a function that keeps its inputs as `ctx.inputs`, whose own derivative is refused.
+
+    torch's `once_differentiable` refuses it only where the gradients that come in can be differentiated, and takes the
+    second derivative for zero elsewhere.
+    """
+
+    @wraps(backward)
+    def once(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        if not torch.is_grad_enabled():  # nobody can ask for more
+            return backward(ctx, *grads)
+        with torch.no_grad():
+            found = backward(ctx, *grads)
+        return tuple(None if g is None else _Refuse.apply(g, *grads, *ctx.inputs) for g in found)
+
+    return once
+
+
+class _Refuse(torch.autograd.Function):
+    """A first derivative, and what it depends on."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, *inputs: Any) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise NotImplementedError(_FIRST_ONLY)
 
 
 def _make_functional(run: Any, pull: Any, rule: Any, context: Any, derive: Any) -> Any:
@@ -130,7 +157,7 @@ class _Pull(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        raise NotImplementedError("CPAB has first derivatives only")
+        raise NotImplementedError(_FIRST_ONLY)
 
     @staticmethod
     def vmap(info: Any, dims: Any, run: Any, rule: Any, *inputs: Any) -> Any:

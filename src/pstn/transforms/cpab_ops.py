@@ -133,7 +133,9 @@ def _fold_points(size: int, dim: int | None, points: Tensor, theta: Tensor) -> T
 
 
 def _sum_over_thetas(by_point: Tensor, points: Tensor) -> Tensor:
-    return by_point.view(-1, *points.shape).sum(0) if points.dim() == 2 else by_point
+    if points.dim() > 2:
+        return by_point
+    return by_point.view(math.prod(by_point.shape[:-2]), *points.shape).sum(0)  # a size of its own: N may be 0
 
 
 # ----------------------------------------------------------------------------------------------------------- the line
