@@ -43,13 +43,12 @@ DEMO_MODELS = {
 
 
 class DemoData(NamedTuple):
-    """Normalised digits for training and test, and the test digits as a person sees them."""
+    """Normalised digits for training and test."""
 
     x: Tensor
     y: Tensor
     test_x: Tensor
     test_y: Tensor
-    test_images: Tensor
 
 
 class Score(NamedTuple):
@@ -73,7 +72,7 @@ def demo_data(images: int = 100, seed: int = 0) -> DemoData:
     pool, test = load_digits("train"), load_digits("test")
     by_class = torch.randperm(400, generator=torch.Generator().manual_seed(seed))[: images // 10]
     chosen = (by_class[:, None] * 10 + torch.arange(10)).flatten()
-    return DemoData(_normalised(pool.x[chosen]), pool.y[chosen], _normalised(test.x), test.y, test.x)
+    return DemoData(_normalised(pool.x[chosen]), pool.y[chosen], _normalised(test.x), test.y)
 
 
 def _normalised(x: Tensor) -> Tensor:
@@ -180,5 +179,5 @@ def _draw(path: Path, model: nn.Module, data: DemoData) -> Path:
     with torch.no_grad():
         by_entropy = model(data.test_x, generator=source).entropy.argsort()
     chosen = torch.cat([by_entropy[[0, 100, 200]], by_entropy[-3:]])
-    x, y, images = data.test_x[chosen], data.test_y[chosen], data.test_images[chosen]
-    return draw_looks(path, model, x, y, display=images, generator=source)
+    x, y = data.test_x[chosen], data.test_y[chosen]
+    return draw_looks(path, model, x, y, undo=lambda x: x * MNIST_STD + MNIST_MEAN, generator=source)

@@ -67,7 +67,7 @@ def write_atomically(path: str | Path) -> Iterator[Path]:
         with draft.open("rb+") as stream:
             os.fsync(stream.fileno())
         # mkstemp makes private files; a result is as readable as anything else its owner writes.
-        draft.chmod(0o666 & ~_umask())
+        draft.chmod(0o666 & ~_UMASK)
         draft.replace(target)
     except OSError as error:
         if str(error.filename) != name:
@@ -108,7 +108,11 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _umask() -> int:
+def _read_umask() -> int:
     current = os.umask(0)
     os.umask(current)
     return current
+
+
+# Read once: it can only be read by changing it, for all threads, some of which may be making files.
+_UMASK = _read_umask()

@@ -139,7 +139,7 @@ def show(
         source = torch.Generator().manual_seed(seed)
         names = [Path(item.name).name for item in items]
         draw_looks(
-            out, loaded, x, samples=samples, display=about.undo(x), classes=about.classes, names=names, generator=source
+            out, loaded, x, samples=samples, undo=about.undo, classes=about.classes, names=names, generator=source
         )
     typer.echo(json.dumps({"written": str(out), "inputs": len(items)}) if as_json else f"wrote {out}")
     refusals.stop_if_any(f"{len(items):,} were drawn")

@@ -7,6 +7,7 @@ import pstn
 from pstn.app import models
 from pstn.app.answers import Answers
 from pstn.app.models import Workshop, load_trio, plan_digits, plan_series, season_data
+from pstn.data import load_digits
 from pstn.demo import DemoData, demo_data
 from pstn.nn import ModelFileError
 
@@ -48,7 +49,7 @@ def test_first_start_trains_and_the_next_one_does_not(monkeypatch):
     monkeypatch.setattr(models, "train", lambda *args, **kwargs: pytest.fail("trained again"))
     second = small_workshop()
     second.work()
-    digit = second.digits.about.prepare(demo_data(10).test_images[:2])
+    digit = second.digits.about.prepare(load_digits("test").x[:2])
     assert torch.equal(first.digits.cnn(digit), second.digits.cnn(digit))
     assert second.digits.accuracy("pstn") == first.digits.accuracy("pstn")
     assert 0 < second.series.accuracy("cnn") <= 1

@@ -97,7 +97,7 @@ def test_what_is_known_of_no_run_of_the_authors_is_declared():
         assert any("There is no weight decay" in sentence for sentence in cell.departures)
 
 
-def test_placed_fashion():
+def test_placed_fashion(tmp_path):
     for probabilistic in (False, True):
         layer = placed.make_layer(probabilistic=probabilistic)
         assert count(layer) == pytest.approx(193_000, rel=0.01)
@@ -105,7 +105,11 @@ def test_placed_fashion():
         assert layer.fill == 0
     recipe = placed.PSTN_GROUP.recipe
     assert (recipe.epochs, recipe.batch_size, recipe.lr_step, recipe.samples) == (600, 64, 200, 10)
-    assert (recipe.augment.maker.canvas, recipe.augment.maker.corners, recipe.augment.fill) == (96, 64, 0)
+    assert (recipe.augment.maker.canvas, recipe.augment.maker.corners) == (96, 64)
+    lab = Lab(tmp_path, quick=True)
+    assert placed.upright(lab).x.min() == 0  # the classifier's images are not normalised, the canvas is
+    assert placed.placed(lab).x.min().item() == pytest.approx(recipe.augment.fill)
+    assert recipe.augment.fill == pytest.approx(-0.1307 / 0.3081)
     assert (placed.PSTN_GROUP.lr, placed.PSTN_GROUP.localizer_lr) == (1e-3, 0.1)
     assert list(placed.PSTN_GROUP.variants.values()) == [3e-5]
     assert (placed.CLASSIFIER.recipe.epochs, placed.CLASSIFIER.recipe.lr_step) == (100, 50)

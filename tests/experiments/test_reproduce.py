@@ -15,6 +15,7 @@ from pstn.experiments import EXPERIMENTS, Lab, Shard, Stopped, choose, plan, rep
 from pstn.experiments.declare import Experiment, Training, same
 from pstn.experiments.execute import trained
 from pstn.experiments.mnist_subsets import subset
+from pstn.experiments.reproduce import done_cells
 from pstn.experiments.rotated_mnist import rotated
 from pstn.nn import mnist_cnn
 from pstn.report.results import Result, read_results
@@ -326,6 +327,15 @@ def test_shortened_epochs_take_their_schedule_along(tmp_path):
     assert lab.shorten(declared, 1000, whole=True) == declared
     with pytest.raises(ValueError, match="epochs_scale"):
         Lab(tmp_path, epochs_scale=0)
+
+
+def test_shortened_cells_are_done_for_those_who_shorten(tmp_path):
+    pieces = plan([experiment(SMALL)], Lab(tmp_path))
+    departures = Lab(tmp_path, epochs_scale=0.5).departures(Recipe(epochs=600), Recipe(epochs=300))
+    for cell in pieces[0].cells:
+        replace(cell, departures=departures).write(tmp_path)
+    assert done_cells(Lab(tmp_path), pieces) == set()
+    assert len(done_cells(Lab(tmp_path, epochs_scale=0.5), pieces)) == len(pieces[0].cells)
 
 
 def test_patterns_choose_cells(tmp_path):

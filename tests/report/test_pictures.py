@@ -22,7 +22,7 @@ class Says(torch.nn.Module):
         return 3 * torch.nn.functional.one_hot(torch.full((len(x),), self.answer), 4).float()
 
 
-def drawn(monkeypatch, tmp_path, *, scale: float, answer: int = 1):
+def drawn(monkeypatch, tmp_path, *, scale: float, answer: int = 1, undo=None):
     """The axes of a picture of two images of class 1, seen at a scale of the image."""
     layer = SpatialTransformer(Similarity(), ConvLocalizer(1, (16, 16), filters=(2, 2)), (8, 8), probabilistic=False)
     with torch.no_grad():
@@ -31,9 +31,8 @@ def drawn(monkeypatch, tmp_path, *, scale: float, answer: int = 1):
     seen = []
     save = Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda figure, *a, **k: (seen.append(figure), save(figure, *a, **k)))
-    pictures.draw_looks(
-        tmp_path / "looks.png", STN(layer, Says(answer)), torch.rand(2, 1, 16, 16), torch.tensor([1, 1])
-    )
+    x, y = torch.rand(2, 1, 16, 16), torch.tensor([1, 1])
+    pictures.draw_looks(tmp_path / "looks.png", STN(layer, Says(answer)), x, y, undo=undo)
     return seen[0].axes
 
 
@@ -53,6 +52,15 @@ def test_a_box_far_too_large_does_not_shrink_the_image_to_nothing(monkeypatch, t
     panel = drawn(monkeypatch, tmp_path, scale=50.0)[0]
     left, right = sorted(panel.get_xlim())
     assert right - left <= 3 * 16
+
+
+def test_what_the_classifier_saw_is_drawn_with_what_lay_outside(monkeypatch, tmp_path):
+    shown = []
+    monkeypatch.setattr(pictures, "_draw_image", lambda axes, image: shown.append(image))
+    drawn(monkeypatch, tmp_path, scale=3.0, undo=lambda x: x * 0.25 + 0.5)  # 0, which lies outside, is grey
+    looks = [image for image in shown if image.shape[-1] == 8]
+    assert len(looks) == 2
+    assert all(look[0, 0, 0] == 0.5 for look in looks)
 
 
 @pytest.mark.parametrize(("answer", "wrong"), [(1, False), (2, True)])

@@ -93,6 +93,16 @@ def test_rows_whose_results_say_so_are_not_tested_and_neither_is_a_mean_that_hol
     assert make_section(study, [*told, *others]).outcome.worse == ()
 
 
+def test_shortened_runs_are_not_tested():
+    short = [
+        dataclasses.replace(r, departures=["Shortened: 60 epochs instead of 600."])
+        for r in runs("P-STN", "A", [10, 10, 11, 10, 10])
+    ]
+    _, lines = view_table(TABLE, short, STUDY)
+    assert texts(lines)[1][-1] == "not tested: fewer epochs"
+    assert make_section(STUDY, short).outcome.worse == ()
+
+
 def test_a_run_that_diverged_is_not_missing_and_is_named():
     broken = Result("made-up", "P-STN", "A", 4, departures=["No numbers: it diverged."])
     results = [*FULL[:9], broken, *FULL[10:]]

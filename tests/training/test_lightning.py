@@ -60,6 +60,18 @@ def test_trains_with_clipping_accumulation_and_a_schedule(tmp_path):
     assert {"train_loss", "train_kl", "val_nll", "val_accuracy"} <= set(trainer.callback_metrics)
 
 
+def test_tests_and_predicts(tmp_path):
+    module, data, trainer = LitPSTN(make_model()), make_data(batch_size=4), make_trainer(tmp_path)
+    (scores,) = trainer.test(module, data, verbose=False)
+    assert set(scores) == {"test_nll", "test_accuracy"}
+    found = trainer.predict(module, data.test_dataloader())
+    alone = trainer.predict(module, torch.utils.data.DataLoader(data.parts["test"][0], batch_size=4))
+    assert len(found) == 4
+    for log_probs, again in zip(found, alone, strict=True):
+        assert torch.equal(log_probs, again)
+        assert torch.allclose(log_probs.exp().sum(1), torch.ones(4))
+
+
 def test_one_step_is_the_elbo_of_the_batch(tmp_path):
     model = make_model()
     module = LitPSTN(model, kl_weight=1e-2, seed=3)
@@ -95,7 +107,7 @@ def test_other_classifiers_train_too(tmp_path):
     trainer = make_trainer(tmp_path, fast_dev_run=True)
     trainer.fit(module, make_data(batch_size=8))
     trainer.test(module, make_data(batch_size=8))
-    assert 0 <= trainer.callback_metrics["val_accuracy"] <= 1
+    assert 0 <= trainer.callback_metrics["test_accuracy"] <= 1
 
 
 @pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-mixed", "bf16-true"])

@@ -12,6 +12,7 @@ from torch import nn
 import pstn
 from pstn.data import RandomPlacement
 from pstn.training import Member, Population, RandomWarp, Recipe, make_members
+from pstn.training.checkpoint import load_checkpoint, save_checkpoint
 from small_models import (
     CASES,
     TOLERANCE,
@@ -65,6 +66,30 @@ def test_cutting_a_run_into_calls_changes_nothing():
     for until in (1, 3, 7, 10):
         cut.fit(until=until)
     assert all(torch.equal(a, b) for a, b in zip(whole.tensors().values(), cut.tensors().values(), strict=True))
+
+
+@pytest.mark.parametrize("workers", [False, True])
+def test_a_run_that_was_cut_off_goes_on_from_a_checkpoint_only(tmp_path, monkeypatch, workers):
+    x, y = images()
+    models = [seeded(small_pstn, i) for i in range(2)]
+
+    def make() -> Population:
+        return Population(models, x, y, recipe=Recipe(epochs=2), groups=2, workers=workers)
+
+    with make() as whole, make() as cut:
+        whole.fit()
+        cut.fit(until=4)
+        save_checkpoint(tmp_path / "c.safetensors", cut)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(cut._runners[1]), "collect", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                cut.fit()
+        with pytest.raises(RuntimeError, match=r"cut off in the middle of a round.*load a checkpoint"):
+            cut.fit()
+        load_checkpoint(tmp_path / "c.safetensors", cut)
+        cut.fit()
+        assert cut.progress.history == whole.progress.history
+        assert all(torch.equal(a, b) for a, b in zip(whole.tensors().values(), cut.tensors().values(), strict=True))
 
 
 @pytest.mark.parametrize("case", ["pstn", "batch norm", "accumulated"])

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 import pstn
-from pstn.training import Population, Recipe, make_members
+from pstn.training import Augmentation, Population, Recipe, make_members
 from pstn.training.checkpoint import CheckpointError, load_checkpoint, require_room, save_checkpoint
 from pstn.training.interrupt import Interrupt, sigterm_as_ctrl_c
 from pstn.training.runners import interrupts_held
+from small_models import images, seeded, small_pstn
 from small_runs import final_weights, same
 
 
@@ -68,6 +69,28 @@ def test_a_checkpoint_of_another_training_is_refused_with_what_differs(tmp_path)
     for other in (made(flipped, lr_step=3), made(x, relabelled, lr_step=3), made(weights=torch.ones(32), lr_step=3)):
         with pytest.raises(CheckpointError, match="another training: data was"):
             load_checkpoint(path, other)
+
+
+class Lighter(Augmentation):
+    """An augmentation as a user writes one, with no `__repr__`."""
+
+    width = 1
+
+    def __init__(self, most: float) -> None:
+        self.most = most
+
+    def __call__(self, x, u):
+        return x + self.most * u[:, :, None, None]
+
+
+def test_an_augmentation_of_ones_own_is_known_again(tmp_path):
+    def make(most: float) -> Population:
+        return Population([seeded(small_pstn, 0)], *images(), recipe=Recipe(epochs=2, augment=Lighter(most)))
+
+    save_checkpoint(tmp_path / "c.safetensors", make(0.5))
+    load_checkpoint(tmp_path / "c.safetensors", make(0.5))
+    with pytest.raises(CheckpointError, match=r"augment was Lighter\(most=0.5\), is Lighter\(most=0.25\)"):
+        load_checkpoint(tmp_path / "c.safetensors", make(0.25))
 
 
 def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):

@@ -53,7 +53,7 @@ def season_data() -> DemoData:
     splits = load_italy_power_demand(validation=0.0)
     test = splits.test
     assert test is not None
-    return DemoData(splits.train.x, splits.train.y, test.x, test.y, test.x)
+    return DemoData(splits.train.x, splits.train.y, test.x, test.y)
 
 
 def _time_warp(probabilistic: bool) -> SpatialTransformer:

@@ -13,6 +13,7 @@ import torch
 from pstn._checks import require_positive_int
 from pstn.data import KNOWN, MissingDataError, Splits, load
 from pstn.data.split import Sized
+from pstn.report.results import SHORTENED
 from pstn.training import Recipe
 
 __all__ = ["QUICK_SEEDS", "SEEDS", "Lab"]
@@ -148,4 +149,4 @@ class Lab:
         if declared.epochs == taken.epochs:
             return []
         steps = "" if taken.lr_step is None else f", the learning rate's steps every {taken.lr_step} epochs"
-        return [f"Shortened: {taken.epochs} epochs instead of {declared.epochs}{steps}."]
+        return [f"{SHORTENED} {taken.epochs} epochs instead of {declared.epochs}{steps}."]

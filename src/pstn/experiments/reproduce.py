@@ -112,11 +112,14 @@ def _matching(cells: list[Result], patterns: Sequence[str]) -> list[Result]:
 def done_cells(lab: Lab, pieces: Sequence[Piece]) -> set[Path]:
     """The files of the cells that are done, in the experiments of these pieces.
 
+    Where nothing is to be shortened, cells that were are not done.
+
     Raises:
         ValueError: for a result file that cannot be read, naming it.
     """
     asked = sorted({piece.group.experiment for piece in pieces})
-    return {result.path(lab.folder) for name in asked for result in read_results(lab.folder, name)}
+    found = (result for name in asked for result in read_results(lab.folder, name))
+    return {result.path(lab.folder) for result in found if lab.epochs_scale < 1 or not result.shortened}
 
 
 def reproduce(

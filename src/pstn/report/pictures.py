@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ def draw_looks(
     y: Tensor | None = None,
     *,
     samples: int = 6,
-    display: Tensor | None = None,
+    undo: Callable[[Tensor], Tensor] | None = None,
     classes: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
     generator: torch.Generator | None = None,
@@ -44,7 +44,8 @@ def draw_looks(
         x: (B, C, H, W) or (B, C, L), the inputs as the model takes them.
         y: (B,), the true classes, if known.
         samples: S, how many looks to draw.
-        display: the inputs as a person should see them, images from 0 to 1; `x` when not given.
+        undo: turns what the model takes, (B, C, ...), into what a person should see, images from 0 to 1: the other
+            way round than normalising, as `About.undo` does; leaves it as it is when not given.
         classes: the names of the classes, for the bars; their numbers when not given.
         names: of the inputs, to stand beside them.
         generator: where the randomness comes from.
@@ -55,20 +56,21 @@ def draw_looks(
     # A Figure of its own, not pyplot's: whatever backend the caller uses stays as it is.
     from matplotlib.figure import Figure
 
-    shown = x if display is None else display
     with evaluating(model), torch.no_grad():
         prediction = model(x, samples, generator=generator)
-        seen = model.layer.warp(shown, prediction.theta).cpu()
-    shown, (log_probs, sample_log_probs, theta, posterior) = shown.cpu(), prediction
+        seen = model.layer.warp(x, prediction.theta)  # with the classifier's own outside, and undone after that
+        boxes = _boxes(model, prediction.theta, x).cpu()
+    if undo is not None:
+        x, seen = undo(x), undo(seen.flatten(0, 1)).unflatten(0, seen.shape[:2])
+    shown, seen, (log_probs, sample_log_probs, theta, posterior) = x.cpu(), seen.cpu(), prediction
     prediction = Prediction(log_probs.cpu(), sample_log_probs.cpu(), theta.cpu(), posterior)
     looks = prediction.theta.shape[0]
     rows, columns = len(x), looks + 2
     figure = Figure(figsize=(1.35 * columns + 1.2, 1.45 * rows + 0.4), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, width_ratios=[1.25] + [1.0] * looks + [1.9])
-    boxes = [_boxes(model, prediction, row, x) for row in range(rows)]
-    margin = max(_overshoot(corners, tuple(x.shape[2:])) for corners in boxes)
+    margin = _overshoot(boxes, tuple(x.shape[2:]))
     for row in range(rows):
-        _draw_input(axes[row, 0], shown[row], boxes[row], margin)
+        _draw_input(axes[row, 0], shown[row], boxes[:, row], margin)
         if names is not None:
             # The end of a long name tells more than its beginning: IMG_0001, IMG_0002.
             whole = names[row]
@@ -90,14 +92,14 @@ def _draw_titles(axes: Sequence[Axes], looks: int) -> None:
     axes[-1].set_title("answer", fontsize=10)
 
 
-def _boxes(model: PSTN | STN, prediction: Prediction, row: int, x: Tensor) -> Tensor:
-    """(S, 4, 2), the corners in pixels of what each sample looked at."""
+def _boxes(model: PSTN | STN, theta: Tensor, x: Tensor) -> Tensor:
+    """(S, B, 2**ndim, ndim), the corners in pixels of what each sample looked at."""
     size = tuple(x.shape[2:])
-    return to_pixels(model.layer.transform.corners(prediction.theta[:, row], aspect=size[::-1]), size)
+    return to_pixels(model.layer.transform.corners(theta, aspect=size[::-1]), size)
 
 
 def _overshoot(boxes: Tensor, size: tuple[int, ...]) -> float:
-    """How far boxes (S, K, ndim) reach beyond an image of `size`, in its longer side, with a little air around them."""
+    """How far boxes (..., ndim) reach beyond an image of `size`, in its longer side, with a little air around them."""
     extents = torch.tensor(size[::-1], dtype=boxes.dtype)
     beyond = torch.maximum(-boxes, boxes - extents).max() / max(size)
     return float((beyond + 0.05).clamp(0.05, _WIDEST_MARGIN))

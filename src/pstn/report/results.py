@@ -15,7 +15,10 @@ from typing import Any
 
 from pstn.files import write_atomically
 
-__all__ = ["Result", "read_results"]
+__all__ = ["SHORTENED", "Result", "read_results"]
+
+SHORTENED = "Shortened:"
+"""How the departure begins of a cell that was trained for fewer epochs than its declaration says."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,11 @@ class Result:
     versions: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     training: str = ""
+
+    @property
+    def shortened(self) -> bool:
+        """Whether it was trained for fewer epochs than its declaration says."""
+        return any(sentence.startswith(SHORTENED) for sentence in self.departures)
 
     @property
     def name(self) -> str:

@@ -196,10 +196,15 @@ class Table:
         if reason := self.incomparable.get(line.heading[0]):
             return reason
         for part in line.lines if isinstance(line, Mean) else (line,):
-            for sentence in (s for r in part.among(results) for s in r.departures):
-                if reason := self.incomparable_where.get(sentence):
-                    return f"{reason} ({part.data})" if isinstance(line, Mean) else reason
+            if reason := self._why_not(part.among(results)):
+                return f"{reason} ({part.data})" if isinstance(line, Mean) else reason
         return None
+
+    def _why_not(self, results: Sequence[Result]) -> str | None:
+        if any(result.shortened for result in results):
+            return "fewer epochs"
+        sentences = (sentence for result in results for sentence in result.departures)
+        return next((self.incomparable_where[s] for s in sentences if s in self.incomparable_where), None)
 
 
 @dataclass(frozen=True)

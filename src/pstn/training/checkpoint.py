@@ -160,11 +160,20 @@ def _members(population: Population) -> list[dict[str, Any]]:
 
 def _training(population: Population) -> dict[str, str]:
     """All that decides what the next step will be, but for models and members."""
-    recipe = {f.name: repr(getattr(population.recipe, f.name)) for f in fields(population.recipe)}
+    recipe = {f.name: _words(getattr(population.recipe, f.name)) for f in fields(population.recipe)}
     del recipe["epochs"]  # how long it is to go on does not change how it does
     recipe["steps_per_epoch"] = str(population.steps_per_epoch)
     constants = population.groups[0].constants
     return {**recipe, "data": _fingerprint([constants.x, constants.y, *constants.weights])}
+
+
+def _words(value: Any) -> str:
+    """`repr`, but for objects that have none of their own: theirs holds an address, which differs from run to run."""
+    words = repr(value)
+    if " object at 0x" not in words:
+        return words
+    held = ", ".join(f"{name}={_words(part)}" for name, part in sorted(vars(value).items()))
+    return f"{type(value).__qualname__}({held})"
 
 
 def _fingerprint(tensors: Sequence[Tensor]) -> str:

@@ -79,19 +79,30 @@ class LitPSTN(pl.LightningModule):
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Log the loss and the accuracy under S samples; draw the first batch's samples."""
+        """Log `val_nll` and `val_accuracy` under S samples; draw the first batch's samples."""
+        output = self._score("val", batch, batch_idx)
+        if batch_idx == 0 and isinstance(output, Prediction):
+            self._draw_samples(batch[0], output.theta)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        """Log `test_nll` and `test_accuracy`."""
+        self._score("test", batch, batch_idx)
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The classes' log-probabilities (B, K) for a batch: (x, y) as everywhere, or x alone."""
+        x = batch[0] if isinstance(batch, (list, tuple)) else batch
+        return _log_probs(self._predict(x, "evaluate", batch_idx))
+
+    def _score(self, part: str, batch: Any, batch_idx: int) -> Any:
         x, y = batch
         output = self._predict(x, "evaluate", batch_idx)
-        log_probs = output.log_probs if isinstance(output, Prediction) else output.float().log_softmax(-1)
+        log_probs = _log_probs(output)
         figures = {
-            "val_nll": nn.functional.nll_loss(log_probs, y),
-            "val_accuracy": (log_probs.argmax(1) == y).float().mean(),
+            f"{part}_nll": nn.functional.nll_loss(log_probs, y),
+            f"{part}_accuracy": (log_probs.argmax(1) == y).float().mean(),
         }
         self.log_dict(figures, prog_bar=True, batch_size=len(x), sync_dist=True)
-        if batch_idx == 0 and isinstance(output, Prediction):
-            self._draw_samples(x, output.theta)
-
-    test_step = validation_step
+        return output
 
     def configure_optimizers(self) -> Any:
         """Adam, with the localizer's learning rate apart, and the step schedule."""
@@ -134,6 +145,10 @@ class LitPSTN(pl.LightningModule):
         shown = ((warped - low) / (high - low).clamp_min(1e-8))[:, :, :3]
         rows = shown.permute(2, 1, 3, 0, 4).flatten(3, 4).flatten(1, 2)  # (C, b h, S w)
         board.add_image("posterior samples", rows[:1] if rows.shape[0] == 2 else rows, self.global_step)
+
+
+def _log_probs(output: Any) -> Tensor:
+    return output.log_probs if isinstance(output, Prediction) else output.float().log_softmax(-1)
 
 
 @final

@@ -156,6 +156,7 @@ class Population:
         steps = self.total_steps * len(models)
         self._workers = (steps >= _WORTH_WORKERS) if workers is None else workers
         self._runners: list[Runner] = []
+        self._torn = False  # whether a round was begun and not finished
         self._programs: dict[Hashable, Callable[..., Tensor]] = {}
         self._best: list[dict[str, Tensor]] = []
 
@@ -199,6 +200,11 @@ class Population:
             until: stop after this step instead of the recipe's end.
             seconds: about how long a round takes. Rounds also end where models are validated.
         """
+        if self._torn:
+            raise RuntimeError(
+                "training was cut off in the middle of a round, so that nobody knows which step its models are at: "
+                "load a checkpoint or make the population anew; to stop where it can go on, return True from on_round"
+            )
         end = self.total_steps if until is None else min(until, self.total_steps)
         every = self.recipe.validate_every or 1
         stride = every * self.steps_per_epoch if self.recipe.validates else self.total_steps
@@ -220,9 +226,11 @@ class Population:
         started, step = time.perf_counter(), self.progress.step
         if not self._runners:
             self._runners = [self._make_runner(group) for group in self.groups]
+        self._torn = True
         for runner in self._runners:
             runner.launch(step, count)
         metrics = torch.cat([runner.collect() for runner in self._runners], dim=1)
+        self._torn = False
         self.progress.step += count
         self.progress.epoch = self.progress.step // self.steps_per_epoch
         self.progress.seconds += time.perf_counter() - started
@@ -354,6 +362,9 @@ class Population:
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Put back what `tensors` returned."""
+        if self._torn:  # what is still under way is to write nothing more
+            self.close()
+            self._torn = False
         if "best.rows" in tensors:
             self._best = [{k: t.clone() for k, t in group.tensors().items()} for group in self.groups]
         for prefix, parts in (("", [g.tensors() for g in self.groups]), ("best.", self._best)):

@@ -25,8 +25,11 @@ def summary(progress: Progress, models: int) -> dict[str, str]:
     """
     if not progress.history:
         return {}
-    last = progress.history[-1]
-    sound = {name: [v for v in last[name] if math.isfinite(v)] for name in ("loss", "kl", "accuracy")}
+    last, broken = progress.history[-1], {failure.model for failure in progress.failures}
+    sound = {
+        name: [v for model, v in enumerate(last[name]) if model not in broken and math.isfinite(v)]
+        for name in ("loss", "kl", "accuracy")
+    }
     means = {name: sum(values) / len(values) if values else math.nan for name, values in sound.items()}
     speed = progress.step * models / max(progress.seconds, 1e-9)
     return {
