@@ -206,6 +206,7 @@ def test_bad_input_is_named(call, error, message):
         (lambda: flat_layer(pstn.Crop(), var_init=float("nan")), ValueError, "var_init must be finite"),
         (lambda: flat_layer(pstn.Crop(), fill="black"), TypeError, "fill must be one number or one per channel"),
         (lambda: flat_layer(pstn.Crop(), fill=float("inf")), ValueError, "fill must be finite"),
+        (lambda: flat_layer(pstn.Crop(), fill=torch.tensor([float("nan")])), ValueError, "fill must be finite"),
         (lambda: pstn.nn.ConvLocalizer(1, (28, 28), filters=()), ValueError, "filters must hold at least one"),
         (lambda: pstn.nn.ConvLocalizer(1, (9, 9, 9, 9)), ValueError, "axes in size must be one of 1, 2, 3, got 4"),
         (lambda: flat_layer(pstn.Crop(), mode="cubic"), ValueError, "mode must be one of"),
