@@ -180,6 +180,19 @@ def test_a_model_changed_after_it_was_built_is_refused(tmp_path):
         model.save_pretrained(tmp_path)
 
 
+def test_parts_that_share_their_weights_are_refused_until_they_do_not(tmp_path):
+    classifier = ConvClassifier(1, (28, 28), 3, (4, 5), 7, 3)
+    model = pstn.PSTN(pstn.SpatialTransformer(pstn.Crop(), classifier.body), classifier)
+    with pytest.raises(
+        ValueError, match=r"^layer\.localizer\.\S+ and classifier\.body\.\S+ are one tensor.*copy\.deepcopy"
+    ):
+        model.save_pretrained(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    model.layer.localizer = copy.deepcopy(classifier.body)
+    back, x = pstn.from_pretrained(model.save_pretrained(tmp_path / "out")), torch.rand(2, 1, 28, 28)
+    assert torch.equal(answers(back, x), answers(model.eval(), x))
+
+
 def test_weights_that_do_not_fit_leave_the_model_alone(tmp_path):
     model = pstn.nn.mnist_cnn()
     before = copy.deepcopy(model.state_dict())
