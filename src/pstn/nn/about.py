@@ -10,6 +10,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from pstn._checks import plain, require_choice, require_positive_int
+from pstn._pixels import standardise
 
 __all__ = ["About"]
 
@@ -100,9 +101,7 @@ class About:
         Args:
             x: (B, C, *size), uint8 as stored, or floating point.
         """
-        floats = x.float() if x.is_floating_point() else x.float() / 255
-        shape = (-1, *[1] * (x.dim() - 2))
-        return (floats - floats.new_tensor(self.mean).view(shape)) / floats.new_tensor(self.std).view(shape)
+        return standardise(x, self.mean, self.std)
 
     def undo(self, x: Tensor) -> Tensor:
         """What `prepare` was given, as floats: the input as a person sees it."""
