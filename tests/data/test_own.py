@@ -289,6 +289,7 @@ def test_normalisation_per_channel_keeps_the_background():
     assert torch.equal(split.x[0, :, 0, 0], torch.tensor(split.fill))
     white = Split(x, torch.tensor([0, 0]), ("a",), fill=255.0).as_float(0.5, 0.5)
     assert white.fill == 1.0
+    assert torch.equal(Split(x, torch.tensor([0, 0]), ("a",), fill=255.0).as_float(np.float32(0.5), 0.5).x, white.x)
     with pytest.raises(ValueError, match="std must be above 0"):
         split.as_float(0.0, 0.0)
     with pytest.raises(ValueError, match="one per channel"):

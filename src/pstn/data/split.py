@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from pstn._checks import require_positive_int
+from pstn._checks import plain, require_positive_int
 from pstn._pixels import standardise
 
 __all__ = ["Sized", "Split", "Splits", "batches"]
@@ -210,6 +210,7 @@ def batches(
 
 
 def _per_channel(name: str, value: float | Sequence[float], channels: int) -> tuple[float, ...]:
+    value = plain(value)
     values = (float(value),) * channels if isinstance(value, (int, float)) else tuple(float(v) for v in value)
     if len(values) != channels:
         raise ValueError(f"{name} must be one number or one per channel ({channels}), got {len(values)}")
