@@ -1,5 +1,6 @@
 """The ELBO, term by term."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -24,6 +25,14 @@ def test_equals_its_two_terms():
     torch.testing.assert_close(pstn.elbo_loss(p, y.int(), kl_weight=torch.tensor(0.3)), likelihood + 0.3 * kl)
     other = torch.distributions.kl_divergence(gamma(torch.tensor(1.0), p.posterior.beta), gamma(2.0, 0.5)).mean()
     torch.testing.assert_close(pstn.elbo_loss(p, y, 0.3, alpha0=2.0, beta0=0.5), likelihood + 0.3 * other)
+
+
+@pytest.mark.parametrize("weight", [np.float32(0.5), np.float64(0.5), np.int64(2)])
+def test_the_weight_may_be_a_number_of_numpys(weight):
+    p, y = prediction(), torch.tensor([0, 1, 2, 3, 0, 1])
+    loss = pstn.elbo_loss(p, y, weight)
+    assert isinstance(loss, torch.Tensor)
+    torch.testing.assert_close(loss, pstn.elbo_loss(p, y, float(weight)))
 
 
 def test_of_an_stn_is_the_cross_entropy():

@@ -94,6 +94,15 @@ def test_an_answer_does_not_depend_on_its_neighbours(folder, images):
         np.testing.assert_allclose(a.probabilities, b.probabilities, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("size", [0, -1, 2.5])
+def test_a_batch_holds_something(folder, images, size):
+    model = pstn.from_pretrained(folder)
+    with pytest.raises((ValueError, TypeError), match=r"batch_size must be .*at least 1"):
+        list(predict_files(model, [images], batch_size=size))
+    with pytest.raises((ValueError, TypeError), match=r"batch_size must be .*at least 1"):
+        list(room.read_items([images], ABOUT, batch_size=size))
+
+
 def test_a_cnn_looks_nowhere(tmp_path, images):
     pstn.nn.mnist_cnn().save_pretrained(tmp_path, about=ABOUT)
     [answer] = predict_files(pstn.from_pretrained(tmp_path), [images / "0.png"])

@@ -72,6 +72,25 @@ def test_fill_is_what_lies_outside(ndim):
     torch.testing.assert_close(pstn.warp(x, grid + 100, fill=2.0), torch.full_like(outside, 2.0))
 
 
+@pytest.mark.parametrize(
+    ("fill", "same"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.int64(2), 2.0),
+        (np.array(0.5), 0.5),
+        (np.array([0.5, 1.0], np.float32), (0.5, 1.0)),
+        ([np.float32(0.5), 1], (0.5, 1.0)),
+        ([torch.tensor(0.5), torch.tensor(1.0)], (0.5, 1.0)),
+    ],
+)
+def test_fill_may_hold_numbers_of_any_library(fill, same):
+    x, grid = setting(2)
+    assert torch.equal(pstn.warp(x, 3 * grid, fill=fill), pstn.warp(x, 3 * grid, fill=same))
+    assert torch.equal(
+        pstn.warp(x, grid, np.float32(0), padding_mode="border"), pstn.warp(x, grid, padding_mode="border")
+    )
+
+
 def test_labels_come_back_as_they_were_with_any_fill():
     labels = torch.arange(64.0).reshape(1, 1, 8, 8)
     family = pstn.Translation(scale=1.0)
@@ -190,6 +209,12 @@ def test_memory_grows_with_the_output_and_not_with_samples_times_source():
         (lambda x, g: pstn.warp(x, g[..., :1]), ValueError, "grid must have shape"),
         (lambda x, g: pstn.warp(x, g, mode="cubic"), ValueError, "mode must be one of 'bilinear'"),
         (lambda x, g: pstn.warp(x, g, fill=float("nan")), ValueError, "fill must be finite"),
+        (lambda x, g: pstn.warp(x, g, fill=np.float32("inf")), ValueError, "fill must be finite"),
+        (lambda x, g: pstn.warp(x, g, fill=np.array([0, np.nan])), ValueError, "fill must be finite"),
+        (lambda x, g: pstn.warp(x, g, fill=torch.tensor([0, np.nan])), ValueError, "fill must be finite"),
+        (lambda x, g: pstn.warp(x, g, fill=["a"]), TypeError, r"fill must be one number or one per channel, got \['a'"),
+        (lambda x, g: pstn.warp(x, g, fill=np.array(["a"])), TypeError, "fill must be one number or one per channel"),
+        (lambda x, g: pstn.warp(x, g, fill=[[1.0]]), TypeError, "fill must be one number or one per channel"),
         (lambda x, g: pstn.warp(x, g, fill=None), TypeError, "fill must be one number or one per channel, got None"),
         (lambda x, g: pstn.warp(x, g, padding_mode="wrap"), ValueError, "padding_mode must be one of 'zeros'"),
         (

@@ -16,6 +16,7 @@ __all__ = [
     "NotFiniteError",
     "is_transformed",
     "overwritable",
+    "plain",
     "require_choice",
     "require_finite",
     "require_floating",
@@ -66,6 +67,11 @@ def overwritable(tensor: Tensor) -> bool:
 def is_transformed(tensor: Tensor) -> bool:
     """Whether `tensor` stands for something inside a `torch.func` transform, where reading its value raises."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)  # torch has no public way to ask
+
+
+def plain(value: Any) -> Any:
+    """Turn numpy's numbers and arrays into Python's numbers and lists, and leave anything else as it is."""
+    return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
 
 
 class NotFiniteError(ValueError):

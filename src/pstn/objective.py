@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from pstn._checks import values_readable
+from pstn._checks import require_nonnegative_number, values_readable
 from pstn.posterior import ThetaDistribution
 from pstn.uncertainty import require_labels
 
@@ -90,7 +90,7 @@ def elbo_loss(
         >>> pstn.elbo_loss(out, y, kl_weight=1e-3, log_likelihood=gaussian).shape
         torch.Size([])
     """
-    _check_kl_weight(kl_weight)
+    kl_weight = _checked_kl_weight(kl_weight)
     log_p = log_likelihood(prediction, y)
     posterior = prediction.posterior
     batch = posterior.loc.shape[0]
@@ -105,13 +105,11 @@ def elbo_loss(
     return loss
 
 
-def _check_kl_weight(kl_weight: Any) -> None:
-    if isinstance(kl_weight, Tensor):
-        if kl_weight.dim() != 0:
-            raise ValueError(f"kl_weight must be one number, got a tensor of shape {tuple(kl_weight.shape)}")
-        if not values_readable(kl_weight):
-            return
-    elif not isinstance(kl_weight, (int, float)):
-        raise TypeError(f"kl_weight must be a finite number of at least 0, got {kl_weight!r}")
-    if not 0 <= float(kl_weight) < float("inf"):
-        raise ValueError(f"kl_weight must be a finite number of at least 0, got {float(kl_weight)}")
+def _checked_kl_weight(kl_weight: Any) -> float | Tensor:
+    if not isinstance(kl_weight, Tensor):
+        return require_nonnegative_number("kl_weight", kl_weight)
+    if kl_weight.dim() != 0:
+        raise ValueError(f"kl_weight must be one number, got a tensor of shape {tuple(kl_weight.shape)}")
+    if values_readable(kl_weight):
+        require_nonnegative_number("kl_weight", kl_weight.item())
+    return kl_weight

@@ -81,7 +81,7 @@ def predict_files(
         paths: files and folders.
         samples: S; the model's own `test_samples` when not given.
         seed: of the samples. Every input has the same noise, so that its answer does not depend on its neighbours.
-        batch_size: how many inputs are in memory at a time.
+        batch_size: how many inputs are in memory at a time, at least 1.
         refuse: told of each image, series or file that cannot be read, which is then left out; when not given, the
             first one raises.
 
@@ -209,6 +209,7 @@ def _printable(path: Path) -> str:
 
 
 def _in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    size = require_positive_int("batch_size", size)  # islice would take none at 0, and call it the end
     source = iter(items)
     while batch := list(islice(source, size)):
         yield batch

@@ -6,17 +6,21 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pstn._checks import is_transformed, overwritable, require_choice, require_floating
+from pstn._checks import is_transformed, overwritable, plain, require_choice, require_finite, require_floating
 
 __all__ = ["Fill", "InterpolationMode", "PaddingMode", "require_modes", "warp"]
 
 InterpolationMode = Literal["bilinear", "nearest", "bicubic"]
 PaddingMode = Literal["zeros", "border", "reflection"]
-Fill = float | Sequence[float] | Tensor
+Fill = float | Sequence[float] | Tensor | np.number[Any] | npt.NDArray[Any]
+
+_LEVELS = (int, float, np.integer, np.floating, Tensor)
 
 # Far outside the input all coordinates read the same, but beyond float32's whole numbers grid_sample's arithmetic
 # turns into infinity minus infinity. Nobody looks a million image widths away.
@@ -62,7 +66,7 @@ def warp(
     """
     samples = _check_shapes(x, grid)
     ndim = grid.shape[-1]
-    require_modes(mode, padding_mode, fill, ndim)
+    fill = require_modes(mode, padding_mode, fill, ndim)
     if not samples:
         return warp(x, grid[None], fill=fill, mode=mode, padding_mode=padding_mode)[0]
 
@@ -97,21 +101,32 @@ def _read_samples(source: Tensor, grid: Tensor, mode: str, padding_mode: str) ->
     return read.reshape(batch, source.shape[1], samples, *out).movedim(2, 0)
 
 
-def require_modes(mode: Any, padding_mode: Any, fill: Any, ndim: int) -> None:
-    """Refuse interpolation settings that do not exist or do not go together."""
+def require_modes(mode: Any, padding_mode: Any, fill: Any, ndim: int) -> Fill:
+    """Refuse interpolation settings that do not exist or do not go together; return `fill` without numpy's types."""
     require_choice("mode", mode, ("bilinear", "nearest", "bicubic"))
     require_choice("padding_mode", padding_mode, ("zeros", "border", "reflection"))
     if mode == "bicubic" and ndim != 2:
         raise ValueError(f"mode='bicubic' is for images, got {ndim} spatial axis/axes: use 'bilinear' or 'nearest'")
-    if isinstance(fill, (str, bytes)) or not isinstance(fill, (int, float, Sequence, Tensor)):
-        raise TypeError(f"fill must be one number or one per channel, got {fill!r}")
-    values = () if isinstance(fill, Tensor) else fill if isinstance(fill, Sequence) else (fill,)
-    if not all(-math.inf < value < math.inf for value in values):
-        raise ValueError(f"fill must be finite, got {fill}")
-    if padding_mode != "zeros" and not (isinstance(fill, (int, float)) and fill == 0):
+    level = _require_fill(fill)
+    if padding_mode != "zeros" and not (isinstance(level, (int, float)) and level == 0):
         raise ValueError(
             f"fill is what padding_mode='zeros' reads outside the input, got padding_mode={padding_mode!r}"
         )
+    return level
+
+
+def _require_fill(fill: Any) -> Fill:
+    level: Fill = plain(fill)
+    values = level if isinstance(level, Sequence) else (level,)
+    if isinstance(level, (str, bytes)) or not all(isinstance(v, _LEVELS) for v in values):
+        raise TypeError(f"fill must be one number or one per channel, got {fill!r}")
+    for value in values:
+        if not isinstance(value, Tensor):
+            if not -math.inf < value < math.inf:
+                raise ValueError(f"fill must be finite, got {fill}")
+        elif value.device.type == "cpu":  # elsewhere each warp would wait for the device to be read
+            require_finite("fill", value, "pass the background's value")
+    return level
 
 
 def _fill_level(fill: Fill, source: Tensor) -> Tensor | None:

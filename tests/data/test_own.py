@@ -53,6 +53,13 @@ def test_bytes_stay_bytes_until_asked():
         (np.zeros((2, 8)), [0, 5], {"classes": ["0", "1"]}, ValueError, "unknown label '5'"),
         (np.zeros((2, 8)), [0, 1], {"kind": "video"}, ValueError, "kind must be one of"),
         (np.zeros(3), [0, 1, 2], {}, ValueError, "must have shape"),
+        (np.zeros((3, 8)), [0.0, 1.0, np.nan], {}, ValueError, "example 2 has no label, got nan: leave it out"),
+        (np.zeros((2, 8)), np.array([np.nan, 1.0]), {}, ValueError, "example 0 has no label"),
+        (np.zeros((2, 8)), torch.tensor([1.0, np.nan]), {}, ValueError, "example 1 has no label"),
+        (np.zeros((2, 8)), ["a", None], {}, ValueError, "example 1 has no label, got None"),
+        (np.zeros((2, 8)), ["a", np.nan], {}, ValueError, "example 1 has no label, got nan"),
+        (np.zeros((2, 8)), ["a", "b"], {"classes": ["a", "b", "a"]}, ValueError, "different names, got 'a' twice"),
+        (np.zeros((2, 8)), [0, 1], {"classes": ["0", "1", "1.0"]}, ValueError, "different names, got '1' twice"),
     ],
 )
 def test_bad_arrays(x, y, settings, error, message):
@@ -91,10 +98,41 @@ def test_a_dataset_of_pictures_with_names():
     assert split.classes == ("cat", "dog")
 
 
+class Named(list):
+    """A data set that has names for its classes."""
+
+    classes = ("zero", "one", "two")
+
+
+@pytest.mark.parametrize("as_kind", [int, np.int64, np.uint8, torch.tensor, np.array, lambda y: np.array([y])])
+def test_positions_of_any_kind_are_positions_in_the_classes_of_a_dataset(as_kind):
+    split = from_dataset(Named((torch.zeros(1, 2, 2), as_kind(y)) for y in (0, 2)))
+    assert split.classes == ("zero", "one", "two")
+    assert split.y.tolist() == [0, 2]
+    assert split.y.dtype == torch.int64
+
+
+@pytest.mark.parametrize("as_kind", [bool, np.bool_, torch.tensor])
+def test_truth_values_become_whole_numbers(as_kind):
+    split = from_dataset(Named((torch.zeros(1, 2, 2), as_kind(y)) for y in (False, True)))
+    assert split.y.tolist() == [0, 1]
+    assert split.y.dtype == torch.int64
+
+
+def test_text_that_looks_like_a_missing_label_is_a_name():
+    assert from_arrays(np.zeros((2, 8)), ["None", "nan"]).classes == ("None", "nan")
+
+
 @pytest.mark.parametrize(
     ("items", "error", "message"),
     [
         ([], ValueError, "must not be empty"),
+        ([(torch.zeros(1, 2, 2), torch.tensor([0, 1]))], ValueError, "label of item 0 must be one value, got shape"),
+        ([(torch.zeros(1, 2, 2), np.array([0, 1]))], ValueError, "label of item 0 must be one value, got shape"),
+        ([(torch.zeros(1, 2, 2), 0), (torch.zeros(1, 2, 2), None)], ValueError, "item 1 has no label, got None"),
+        ([(torch.zeros(1, 2, 2), np.float32("nan"))], ValueError, "item 0 has no label, got nan"),
+        ([(torch.full((1, 2, 2), np.nan), 0)], ValueError, "x of item 0 must be finite"),
+        ([(np.full((2, 2), np.inf), 0)], ValueError, "x of item 0 must be finite"),
         ([torch.zeros(1, 2, 2)], TypeError, "must be \\(x, y\\)"),
         ([(torch.zeros(1, 2, 2), 0), (torch.zeros(1, 3, 3), 0)], ValueError, "one shape.*at 1"),
         ([("text", 0)], TypeError, "item 0"),
@@ -104,6 +142,15 @@ def test_a_dataset_of_pictures_with_names():
 def test_bad_datasets(items, error, message):
     with pytest.raises(error, match=message):
         from_dataset(items)
+
+
+def test_the_classes_that_are_asked_for_must_cover_a_dataset():
+    items = [(torch.zeros(1, 2, 2), "cat"), (torch.zeros(1, 2, 2), "dog")]
+    assert from_dataset(items, classes=["dog", "cat"]).y.tolist() == [1, 0]
+    with pytest.raises(ValueError, match="unknown label 'dog': classes are cat, bird"):
+        from_dataset(items, classes=["cat", "bird"])
+    with pytest.raises(ValueError, match="got 'cat' twice"):
+        from_dataset(items, classes=["cat", "dog", "cat"])
 
 
 @pytest.fixture
@@ -242,6 +289,7 @@ def test_normalisation_per_channel_keeps_the_background():
     assert torch.equal(split.x[0, :, 0, 0], torch.tensor(split.fill))
     white = Split(x, torch.tensor([0, 0]), ("a",), fill=255.0).as_float(0.5, 0.5)
     assert white.fill == 1.0
+    assert torch.equal(Split(x, torch.tensor([0, 0]), ("a",), fill=255.0).as_float(np.float32(0.5), 0.5).x, white.x)
     with pytest.raises(ValueError, match="std must be above 0"):
         split.as_float(0.0, 0.0)
     with pytest.raises(ValueError, match="one per channel"):

@@ -295,6 +295,19 @@ def test_a_header_is_passed_over(separator, tmp_path):
     assert series.values[1].tolist() == [[3.0, 4.0]]
 
 
+@pytest.mark.parametrize("separator", [",", ";", "\t", " "])
+def test_quotes_around_cells_are_not_part_of_them(separator, tmp_path):
+    rows = [['"class"', '"t0"', '"t1"'], ['"up"', "1.5", '"2"'], ['"5""-pipe"', "3", '""']]
+    series = read_series(write(tmp_path / "mine.csv", "\n".join(separator.join(row) for row in rows)))
+    assert series.labels == ("up", '5"-pipe')
+    assert series.values[0].tolist() == [[1.5, 2.0]]
+    assert np.isnan(series.values[1][0, 1])
+
+
+def test_a_quote_without_its_pair_stays(tmp_path):
+    assert read_series(write(tmp_path / "mine.csv", '5",1,2\n",3,4\n')).labels == ('5"', '"')
+
+
 def test_what_is_no_header_is_named(tmp_path):
     with pytest.raises(DataError, match="line 1, column 3: 'two' is not a number"):
         read_series(write(tmp_path / "mine.csv", "up,1,two,3\nup,1,2,3\n"))

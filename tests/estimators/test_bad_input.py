@@ -1,5 +1,7 @@
 """A user's mistake is answered with an error that names it, before anything is lost."""
 
+import copy
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -161,6 +163,14 @@ def test_partial_fit_refuses_what_it_cannot_know():
 def test_samples_must_be_a_number(fitted):
     with pytest.raises(ValueError, match="samples must be at least 1"):
         fitted.sample(series()[0], 0)
+
+
+@pytest.mark.parametrize("samples", [0, -1, 2.5, "ten"])
+@pytest.mark.parametrize("method", ["predict", "predict_proba", "uncertainty"])
+def test_samples_set_after_the_fit_must_be_a_number(fitted, method, samples):
+    classifier = copy.deepcopy(fitted).set_params(test_samples=samples)
+    with pytest.raises((ValueError, TypeError), match=r"test_samples must be .*at least 1"):
+        getattr(classifier, method)(series()[0])
 
 
 def test_inputs_without_a_value_are_refused():

@@ -206,6 +206,7 @@ def test_bad_input_is_named(call, error, message):
         (lambda: flat_layer(pstn.Crop(), var_init=float("nan")), ValueError, "var_init must be finite"),
         (lambda: flat_layer(pstn.Crop(), fill="black"), TypeError, "fill must be one number or one per channel"),
         (lambda: flat_layer(pstn.Crop(), fill=float("inf")), ValueError, "fill must be finite"),
+        (lambda: flat_layer(pstn.Crop(), fill=torch.tensor([float("nan")])), ValueError, "fill must be finite"),
         (lambda: pstn.nn.ConvLocalizer(1, (28, 28), filters=()), ValueError, "filters must hold at least one"),
         (lambda: pstn.nn.ConvLocalizer(1, (9, 9, 9, 9)), ValueError, "axes in size must be one of 1, 2, 3, got 4"),
         (lambda: flat_layer(pstn.Crop(), mode="cubic"), ValueError, "mode must be one of"),
@@ -234,6 +235,45 @@ def test_the_channels_of_a_foreign_localizer_are_named():
     flat = pstn.SpatialTransformer(pstn.Crop(), nn.Sequential(nn.Flatten(), nn.Linear(64, 2)))
     with pytest.raises(ValueError, match=r"x .* must have 64 values per input for the localizer"):
         flat(torch.rand(2, 1, 9, 9))
+
+
+class Raises(nn.Module):
+    """Fails over something that is not the shape of its input."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def forward(self, x):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("localizer", "dtype", "message"),
+    [
+        (
+            nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 2), Raises(RuntimeError("mine"))),
+            torch.float,
+            "mine",
+        ),
+        (nn.Sequential(Raises(torch.OutOfMemoryError("no memory")), nn.Conv2d(3, 2, 3)), torch.float, "no memory"),
+        (nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten()), torch.double, "type"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(9, 2)), torch.double, "type"),
+    ],
+    ids=["after pooling", "memory", "dtype of a convolution", "dtype of a linear layer"],
+)
+def test_a_failure_that_is_not_over_the_shape_is_left_as_it_is(localizer, dtype, message):
+    layer = pstn.SpatialTransformer(pstn.Crop(), localizer, features=2)
+    with pytest.raises(RuntimeError, match=message):
+        layer(torch.rand(2, 1, 8, 8, dtype=dtype))
+
+
+def test_an_explained_failure_keeps_what_torch_said():
+    layer = pstn.SpatialTransformer(pstn.Crop(), nn.Sequential(nn.Identity(), nn.Flatten(), nn.Linear(64, 2)))
+    with pytest.raises(
+        ValueError, match=r"64 values per input for the localizer, which got \(2, 1, 9, 9\): mat1 and mat2"
+    ):
+        layer(torch.rand(2, 1, 9, 9))
 
 
 @pytest.mark.parametrize("head", ["mean", "variance"])

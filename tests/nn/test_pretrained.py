@@ -6,6 +6,7 @@ import json
 import pickle
 import sys
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -46,6 +47,8 @@ MODELS = {
     "stn": (pstn.nn.mnist_stn, (1, 28, 28)),
     "pstn": (pstn.nn.mnist_pstn, (1, 28, 28)),
     "fill per channel": (lambda: image_pstn(pstn.Similarity("log"), fill=(0.1, -0.2, 0.3), alpha=1.5), IMAGE),
+    "fill of numpy's": (lambda: image_pstn(pstn.Crop(), fill=np.array([0.1, -0.2, 0.3], np.float32)), IMAGE),
+    "one fill of numpy's": (lambda: image_pstn(pstn.Crop(), fill=np.float32(0.5)), IMAGE),
     "border": (lambda: image_pstn(pstn.Affine(), padding_mode="border", mode="bicubic"), IMAGE),
     "composed": (lambda: image_pstn(pstn.Compose(pstn.Rotation(), pstn.CPAB(tess=(2, 2)))), IMAGE),
     "translation": (lambda: image_pstn(pstn.Translation(0.7), sampling="antithetic"), IMAGE),
@@ -98,6 +101,16 @@ def test_every_argument_of_a_part_is_described():
     for name, part in _PARTS.items():
         taken = set(inspect.signature(part.cls).parameters) - {"args", "kwargs"}  # a module without an __init__
         assert set(part.fields) == taken - needless.get(name, set()), name
+
+
+def test_what_belongs_to_a_model_may_be_numbers_of_numpys():
+    about = About(
+        np.array(["a", "b"]), np.int64(1), np.array([28, 28]), np.array([0.5], np.float32), [np.float32(0.25)],
+        kl_weight=np.float32(0.5), seed=np.int64(7), metrics={"accuracy": np.float32(0.875)},
+    )  # fmt: skip
+    plain = About(("a", "b"), 1, (28, 28), (0.5,), (0.25,), 0.5, 7, metrics={"accuracy": 0.875})
+    assert about == plain
+    assert json.dumps(about.to_config()) == json.dumps(plain.to_config())
 
 
 def test_a_model_that_does_not_look_takes_the_input_of_its_classifier(tmp_path):
@@ -165,6 +178,19 @@ def test_a_model_changed_after_it_was_built_is_refused(tmp_path):
     model.head[3] = nn.Linear(52, 11)
     with pytest.raises(ValueError, match="changed after it was built"):
         model.save_pretrained(tmp_path)
+
+
+def test_parts_that_share_their_weights_are_refused_until_they_do_not(tmp_path):
+    classifier = ConvClassifier(1, (28, 28), 3, (4, 5), 7, 3)
+    model = pstn.PSTN(pstn.SpatialTransformer(pstn.Crop(), classifier.body), classifier)
+    with pytest.raises(
+        ValueError, match=r"^layer\.localizer\.\S+ and classifier\.body\.\S+ are one tensor.*copy\.deepcopy"
+    ):
+        model.save_pretrained(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    model.layer.localizer = copy.deepcopy(classifier.body)
+    back, x = pstn.from_pretrained(model.save_pretrained(tmp_path / "out")), torch.rand(2, 1, 28, 28)
+    assert torch.equal(answers(back, x), answers(model.eval(), x))
 
 
 def test_weights_that_do_not_fit_leave_the_model_alone(tmp_path):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import zipfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pstn._checks import require_choice, require_positive_int
+from pstn._checks import require_choice, require_finite, require_positive_int
 from pstn.data.archives import read_zip_member
 from pstn.data.errors import DataError
 from pstn.data.files import parse_npy
@@ -32,6 +34,8 @@ from pstn.data.subsets import stratified_indices
 
 __all__ = ["divide", "from_arrays", "from_dataset", "from_folder", "from_npz"]
 
+_NO_LABEL = ("None", "nan", "NaN", "NaT", "<NA>")
+_GAPS = "leave such examples out, or fill their gaps in first"
 _PARTS = {"train": ("train",), "validation": ("val", "valid", "validation"), "test": ("test",)}
 
 
@@ -48,9 +52,9 @@ def from_arrays(
     Args:
         x: numbers, as a numpy array, a tensor or nested lists. Whole numbers of 0 to 255 (uint8) are kept for
             `as_float` to divide by 255; everything else becomes float32.
-        y: (N,) labels of any kind; they are mapped to 0..K-1 and kept as `classes`.
+        y: (N,) labels of any kind, none of them missing; they are mapped to 0..K-1 and kept as `classes`.
         kind: "image" or "series". It must be given for three axes, which could be either.
-        classes: the order of the classes; by value or name where None.
+        classes: the classes in their order, each once; by value or name where None.
         name: what this is.
 
     Example:
@@ -62,14 +66,36 @@ def from_arrays(
     if kind is not None:
         require_choice("kind", kind, ("image", "series"))
     tensor = _with_channels(tensor, kind)
-    labels = [as_label(label) for label in np.asarray(y).tolist()] if np.ndim(y) == 1 else None
-    if labels is None or len(labels) != len(tensor) or not labels:
+    if np.ndim(y) != 1 or len(y) != len(tensor) or not len(y):
         raise ValueError(f"y must hold one label per example, {len(tensor)}, got shape {np.shape(y)}")
-    chosen = sort_classes(labels) if classes is None else tuple(as_label(c) for c in classes)
-    unknown = sorted(set(labels) - set(chosen))
+    # A list is read as it is: numpy would make text of the gaps in a list of names.
+    labels = [_plain_label(f"example {i}", v) for i, v in enumerate(y.tolist() if hasattr(y, "tolist") else y)]
+    return Split(tensor, *_encoded(labels, classes), name)
+
+
+def _plain_label(place: str, label: Any) -> Any:
+    """A label as a value of Python's; refused where there is none."""
+    if isinstance(label, (Tensor, np.ndarray, np.generic)):
+        if math.prod(label.shape) != 1:
+            raise ValueError(f"the label of {place} must be one value, got shape {tuple(label.shape)}")
+        label = label.item()
+    # By how it prints, as each library has a missing value of its own. Text that reads so may be a name.
+    if not isinstance(label, (str, bytes)) and str(label) in _NO_LABEL:
+        raise ValueError(f"{place} has no label, got {label!r}: leave it out, or give it a class of its own")
+    return label
+
+
+def _encoded(labels: Sequence[Any], classes: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
+    """The labels as positions in the classes, and the classes: those given, or else those that occur."""
+    texts = [as_label(label) for label in labels]
+    chosen = sort_classes(texts) if classes is None else tuple(as_label(c) for c in classes)
+    twice = next((c for c, times in Counter(chosen).items() if times > 1), None)
+    if twice is not None:
+        raise ValueError(f"classes must be different names, got {twice!r} twice: give each of them once")
+    unknown = sorted(set(texts) - set(chosen))
     if unknown:
-        raise ValueError(f"unknown label {unknown[0]!r} in y: classes are {', '.join(chosen)}")
-    return Split(tensor, encode_labels(labels, chosen), chosen, name)
+        raise ValueError(f"unknown label {unknown[0]!r}: classes are {', '.join(chosen)}")
+    return encode_labels(texts, chosen), chosen
 
 
 def _as_tensor(x: Any) -> Tensor:
@@ -79,8 +105,7 @@ def _as_tensor(x: Any) -> Tensor:
     if tensor.is_complex() or tensor.dtype == torch.bool:
         raise TypeError(f"x must hold real numbers, got {tensor.dtype}")
     tensor = tensor.float()
-    if not bool(torch.isfinite(tensor).all()):
-        raise ValueError("x must be finite, got NaN or infinite values")
+    require_finite("x", tensor, _GAPS)
     return tensor
 
 
@@ -114,7 +139,7 @@ def from_dataset(dataset: Any, *, classes: Sequence[str] | None = None, name: st
 
     Args:
         dataset: anything with a length whose items are (x, y): x a tensor (C, *size), an array (H, W[, C]) or a
-            Pillow image; y a label of any kind.
+            Pillow image; y a label of any kind, or an array of one.
         classes: the order of the classes; else the dataset's own `classes` where y are positions in it, else by value.
         name: what this is.
 
@@ -132,34 +157,32 @@ def from_dataset(dataset: Any, *, classes: Sequence[str] | None = None, name: st
         if not isinstance(item, (tuple, list)) or len(item) < 2:
             raise TypeError(f"items of dataset must be (x, y), got {type(item).__name__} at {i}")
         xs.append(_item_tensor(item[0], i))
-        labels.append(item[1].item() if isinstance(item[1], Tensor) else item[1])
+        labels.append(_plain_label(f"item {i}", item[1]))
         if xs[i].shape != xs[0].shape or xs[i].dtype != xs[0].dtype:
             raise ValueError(
                 f"items of dataset must have one shape, got {tuple(xs[0].shape)} and {tuple(xs[i].shape)} at {i}"
             )
-    texts = [as_label(label) for label in labels]
     own = getattr(dataset, "classes", None)
     if classes is None and own is not None and all(isinstance(v, int) and 0 <= v < len(own) for v in labels):
-        return Split(torch.stack(xs), torch.tensor(labels), tuple(map(str, own)), name)
-    chosen = sort_classes(texts) if classes is None else tuple(map(as_label, classes))
-    unknown = sorted(set(texts) - set(chosen))
-    if unknown:
-        raise ValueError(f"unknown label {unknown[0]!r} in dataset: classes are {', '.join(chosen)}")
-    return Split(torch.stack(xs), encode_labels(texts, chosen), chosen, name)
+        return Split(torch.stack(xs), torch.tensor(labels, dtype=torch.long), tuple(map(str, own)), name)
+    return Split(torch.stack(xs), *_encoded(labels, classes), name)
 
 
 def _item_tensor(x: Any, position: int) -> Tensor:
+    name = f"x of item {position}"
     if isinstance(x, Tensor):
         if x.dim() < 2:
-            raise ValueError(f"x of item {position} must have shape (C, *size), got {tuple(x.shape)}")
-        return x if x.dtype == torch.uint8 else x.float()
-    array = np.asarray(x)
-    if array.dtype.kind not in "iuf" or array.ndim not in (2, 3):
-        raise TypeError(
-            f"x of item {position} must be a tensor, an array (H, W[, C]) or an image, got {type(x).__name__}"
-        )
-    array = array if array.dtype == np.uint8 else array.astype(np.float32)
-    return torch.from_numpy(array.copy() if array.ndim == 3 else array[..., None].copy()).movedim(-1, 0).contiguous()
+            raise ValueError(f"{name} must have shape (C, *size), got {tuple(x.shape)}")
+        tensor = x if x.dtype == torch.uint8 else x.float()
+    else:
+        array = np.asarray(x)
+        if array.dtype.kind not in "iuf" or array.ndim not in (2, 3):
+            raise TypeError(f"{name} must be a tensor, an array (H, W[, C]) or an image, got {type(x).__name__}")
+        array = array if array.dtype == np.uint8 else array.astype(np.float32)
+        array = array.copy() if array.ndim == 3 else array[..., None].copy()
+        tensor = torch.from_numpy(array).movedim(-1, 0).contiguous()
+    require_finite(name, tensor, _GAPS)
+    return tensor
 
 
 def from_npz(path: str | os.PathLike[str], *, kind: Literal["image", "series"] | None = None) -> Splits[Split]:

@@ -115,8 +115,19 @@ def _is_header(first: list[str], second: list[str]) -> bool:
 
 
 def _split_cells(line: str) -> list[str]:
-    """The cells of a row, whatever separates them: tabs, semicolons, commas or spaces."""
-    line = line.strip("\r\n")
+    """The cells of a row, whatever separates them: tabs, semicolons, commas or spaces; without quotes around them."""
+    cells = _split_line(line.strip("\r\n"))
+    return [_unquoted(cell) for cell in cells] if '"' in line else cells
+
+
+def _unquoted(cell: str) -> str:
+    """A cell as it was before a program such as R put quotes around it, and doubled those in it."""
+    if len(cell) > 1 and cell[0] == cell[-1] == '"':
+        return cell[1:-1].replace('""', '"').strip()
+    return cell
+
+
+def _split_line(line: str) -> list[str]:
     # Where semicolons separate, a comma may stand in a number; where commas do, a semicolon may stand in a label.
     semicolons = line.count(";") >= max(1, line.count(","))
     for separator in ("\t", ";" if semicolons else ","):

@@ -10,7 +10,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from pstn._checks import require_positive_int
+from pstn._checks import plain, require_positive_int
+from pstn._pixels import standardise
 
 __all__ = ["Sized", "Split", "Splits", "batches"]
 
@@ -102,23 +103,18 @@ class Split:
         means, stds = _per_channel("mean", mean, self.x.shape[1]), _per_channel("std", std, self.x.shape[1])
         if min(stds) <= 0:
             raise ValueError(f"std must be above 0, got {std}")
-
-        def convert(x: Tensor) -> Tensor:
-            shape = (-1, *[1] * (x.dim() - 2))
-            floats = x.float() if x.is_floating_point() else x.float() / 255
-            return (floats - floats.new_tensor(means).view(shape)) / floats.new_tensor(stds).view(shape)
-
         # The background goes through the same arithmetic as the pixels, so that it stays equal to them to the last bit.
         raw = self.fill if isinstance(self.fill, tuple) else (self.fill,) * len(means)
-        fills = tuple(convert(torch.tensor(raw).view(1, -1, 1).to(self.x.dtype)).flatten().tolist())
-        source = None if self.source is None else convert(self.source)
+        background = torch.tensor(raw).view(1, -1, 1).to(self.x.dtype)
+        fills = tuple(standardise(background, means, stds).flatten().tolist())
+        source = None if self.source is None else standardise(self.source, means, stds)
         before = zip(*(_per_channel(n, getattr(self, n), len(means)) for n in ("mean", "std")), strict=True)
         steps = list(zip(before, means, stds, strict=True))
         shift = tuple(old_mean + old_std * mean for (old_mean, old_std), mean, _ in steps)
         width = tuple(old_std * std for (_, old_std), _, std in steps)
         return dataclasses.replace(
-            self, x=convert(self.x), source=source, fill=_one_or_each(fills), mean=_one_or_each(shift),
-            std=_one_or_each(width),
+            self, x=standardise(self.x, means, stds), source=source, fill=_one_or_each(fills),
+            mean=_one_or_each(shift), std=_one_or_each(width),
         )  # fmt: skip
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Split:
@@ -214,6 +210,7 @@ def batches(
 
 
 def _per_channel(name: str, value: float | Sequence[float], channels: int) -> tuple[float, ...]:
+    value = plain(value)
     values = (float(value),) * channels if isinstance(value, (int, float)) else tuple(float(v) for v in value)
     if len(values) != channels:
         raise ValueError(f"{name} must be one number or one per channel ({channels}), got {len(values)}")

@@ -21,7 +21,7 @@ from pstn.data.files import open_stream
 from pstn.data.labels import encode_labels, sort_classes
 from pstn.data.places import cache_folder, offline, search_folders
 from pstn.data.series import Policy, RawSeries, stack_series
-from pstn.data.series_files import read_series
+from pstn.data.series_files import SERIES_SUFFIXES, read_series
 from pstn.data.split import Split, Splits
 from pstn.data.subsets import stratified_indices
 from pstn.data.ucr_sums import UCR_RECORDS, PartRecord
@@ -41,7 +41,7 @@ __all__ = [
 
 _SITE = "https://timeseriesclassification.com/aeon-toolkit/"
 _MIRROR = "https://www.timeseriesclassification.com/aeon-toolkit/"
-_SUFFIXES = tuple(suffix + packed for suffix in (".tsv", ".ts", ".arff", ".txt", ".csv") for packed in ("", ".gz"))
+_SUFFIXES = tuple(suffix + packed for suffix in SERIES_SUFFIXES for packed in ("", ".gz"))
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_-]*"
 _PART = re.compile(r"(.+)_(TRAIN|TEST|train|test)\..+")
 _OTHER = {"TRAIN": "TEST", "TEST": "TRAIN", "train": "test", "test": "train"}

@@ -280,6 +280,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
     def _batches(self, X: ArrayLike, samples: int = 1) -> Iterator[Tensor]:
         """Inputs as the network takes them, some at a time, on its device."""
         check_is_fitted(self)
+        samples = require_positive_int("test_samples", samples)  # which set_params may have changed since the fit
         array = validate_data(self, X, reset=False, allow_nd=True, dtype="numeric")
         self._check_shape(array)
         device = make_device(self.device)

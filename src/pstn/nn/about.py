@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from pstn._checks import require_choice, require_positive_int
+from pstn._checks import plain, require_choice, require_positive_int
+from pstn._pixels import standardise
 
 __all__ = ["About"]
 
@@ -57,7 +58,9 @@ class About:
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, _as_tuple(name, value))
-        object.__setattr__(self, "metrics", dict(self.metrics))
+        for name in ("channels", "kl_weight", "seed"):
+            object.__setattr__(self, name, plain(getattr(self, name)))
+        object.__setattr__(self, "metrics", {name: plain(value) for name, value in self.metrics.items()})
         self._check_text()
         require_choice("policy", self.policy, ("refuse", "resample", "pad"))
         require_positive_int("channels", self.channels)
@@ -98,9 +101,7 @@ class About:
         Args:
             x: (B, C, *size), uint8 as stored, or floating point.
         """
-        floats = x.float() if x.is_floating_point() else x.float() / 255
-        shape = (-1, *[1] * (x.dim() - 2))
-        return (floats - floats.new_tensor(self.mean).view(shape)) / floats.new_tensor(self.std).view(shape)
+        return standardise(x, self.mean, self.std)
 
     def undo(self, x: Tensor) -> Tensor:
         """What `prepare` was given, as floats: the input as a person sees it."""
@@ -139,9 +140,10 @@ class About:
 
 
 def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
+    value = plain(value)
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise TypeError(f"{name} must be a list, got {value!r}")
-    return tuple(value)
+    return tuple(map(plain, value))
 
 
 def _is_number(value: Any) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 __all__ = ["call_on"]
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_PASSING = (nn.Sequential, nn.Flatten, nn.Identity)  # what leaves the values of its input as they are
 
 
 def call_on(role: str, module: nn.Module, x: Tensor) -> Any:
@@ -21,17 +22,25 @@ def call_on(role: str, module: nn.Module, x: Tensor) -> Any:
         return module(x)
     try:
         return module(x)
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
         wanted = _wanted(module, x)
         if wanted is None:
             raise
-        raise ValueError(f"x (or source) must have {wanted} for the {role}, which got {tuple(x.shape)}") from error
+        raise ValueError(
+            f"x (or source) must have {wanted} for the {role}, which got {tuple(x.shape)}: {error}"
+        ) from error
 
 
 def _wanted(module: nn.Module, x: Tensor) -> str | None:
-    first = next((m for m in module.modules() if isinstance(m, (*_CONVOLUTIONS, nn.Linear))), None)
+    layers = [m for m in module.modules() if not isinstance(m, _PASSING)]
+    first = next((m for m in layers if isinstance(m, (*_CONVOLUTIONS, nn.Linear))), None)
+    if first is None or first.weight.dtype != x.dtype or first.weight.device != x.device:
+        return None  # the failure may be over that, of which torch says enough
     if isinstance(first, _CONVOLUTIONS) and first.in_channels != x.shape[1]:
         return f"{first.in_channels} channels"
-    if isinstance(first, nn.Linear) and first.in_features != x[0].numel():
+    # After anything else, or in a forward pass that is somebody's own, a linear layer need not see the input's values.
+    if isinstance(first, nn.Linear) and first is layers[0] and first.in_features != x[0].numel():
         return f"{first.in_features} values per input"
     return None

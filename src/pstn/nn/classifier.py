@@ -179,10 +179,12 @@ class PSTN(TransformerClassifier):
         layer: the spatial transformer.
         classifier: a module that turns warped inputs (N, C, *size) into logits (N, K).
         train_samples: S in training mode.
-        test_samples: S in evaluation mode.
-        chunk_size: how many samples to warp and classify at a time; None does all at once. In training, chunks are
-            recomputed in the backward pass, so that memory does not grow with S; batch norm then sees each chunk by
-            itself, twice.
+        test_samples: S in evaluation mode. A layer with `probabilistic=False` has one transformation to offer: S is 1
+            then, whatever is given here.
+        chunk_size: how many samples to warp and classify at a time. None does all at once, except for a prediction on
+            a CPU (evaluation mode, no gradients): there it takes as many as make 500 warped inputs, which is faster.
+            In training, chunks are recomputed in the backward pass, so that memory does not grow with S; batch norm
+            then sees each chunk by itself, twice.
 
     Example:
         >>> model = pstn.nn.mnist_pstn()

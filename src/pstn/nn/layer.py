@@ -108,7 +108,7 @@ class SpatialTransformer(nn.Module):
             raise TypeError(f"transform must be a pstn.Transform such as pstn.Similarity(), got {transform!r}")
         if not isinstance(localizer, nn.Module):
             raise TypeError(f"localizer must be a torch.nn.Module, got {type(localizer).__name__}")
-        require_modes(mode, padding_mode, fill, transform.ndim)
+        fill = require_modes(mode, padding_mode, fill, transform.ndim)
         require_choice("sampling", sampling, ("iid", "antithetic", "sobol"))
         require_choice("precision", precision, ("per-parameter", "per-input"))
         if not math.isfinite(var_init):

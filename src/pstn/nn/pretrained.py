@@ -57,6 +57,7 @@ class Shareable(nn.Module, ABC):
 
         Raises:
             TypeError: the model holds a module that is not of this package.
+            ValueError: two parts of the model share weights, or `about` does not fit it.
 
         Example:
             >>> import tempfile
@@ -176,6 +177,7 @@ def _described(model: Shareable, about: About | None) -> tuple[dict[str, Any], A
     from pstn.nn.parts import build, describe, describe_input
 
     description = describe(model)
+    _refuse_shared(model)
     with torch.device("meta"):
         built = {name: tensor.shape for name, tensor in build(description).state_dict().items()}
     if built != {name: tensor.shape for name, tensor in model.state_dict().items()}:
@@ -185,6 +187,17 @@ def _described(model: Shareable, about: About | None) -> tuple[dict[str, Any], A
         about = About(tuple(map(str, range(classes))), channels, size)
     _check_about(about, classes, channels, size)
     return description, about
+
+
+def _refuse_shared(model: nn.Module) -> None:
+    """Refuse weights that two parts share: the parts of a model that is loaded would each have their own."""
+    seen: dict[int, str] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if (first := seen.setdefault(id(tensor), name)) != name:
+            raise ValueError(
+                f"{first} and {name} are one tensor, and config.json cannot say so: give one of the two parts weights "
+                "of its own with copy.deepcopy(part), or keep model.state_dict() with torch.save"
+            )
 
 
 def _check_about(about: About, classes: int, channels: int, size: tuple[int, ...] | None) -> None:
