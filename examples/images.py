@@ -68,8 +68,8 @@ def draw(path: Path, model: nn.Module, test: Split) -> None:
         by_entropy = model(test.x, generator=source).entropy.argsort()
     chosen = torch.cat([by_entropy[:2], by_entropy[-4:]])
     x = test.x[chosen]
-    low, high = x.amin((1, 2, 3), keepdim=True), x.amax((1, 2, 3), keepdim=True)
-    draw_looks(path, model, x, test.y[chosen], display=(x - low) / (high - low), generator=source)
+    low, high = x.amin(), x.amax()
+    draw_looks(path, model, x, test.y[chosen], undo=lambda pixels: (pixels - low) / (high - low), generator=source)
 
 
 def main(arguments: list[str] | None = None) -> dict[str, pstn.Scores]:
