@@ -98,7 +98,6 @@ class _Trip(NamedTuple):
     last_slope: Tensor  # of the last cell
     reach: Tensor  # velocity at `enter`, over that slope
     grown: Tensor  # slope times time there
-    less_one: Tensor  # exp of that, less 1
 
 
 class _PlainFlow1d(torch.autograd.Function):
@@ -265,7 +264,7 @@ def _arrive(
     exchange two particles, however strongly the flow contracts.
 
     Returns:
-        the points, and the last four fields of `_Trip`.
+        the points, and the last three fields of `_Trip`.
     """
     n = cells.left.shape[-1] - 2
     slope, anchor, drift = (table.gather(-1, goal) for table in (cells.slope, cells.anchor, cells.drift))
@@ -280,7 +279,7 @@ def _arrive(
     else:
         end = torch.where(goal > 0, end.clamp(min=0), end)
         end = (torch.where(goal <= n, end.clamp(max=1), end) + count) * (2 / n) - (1 + 2 / n)
-    return end, slope, offset + drift, grown, less_one
+    return end, slope, offset + drift, grown
 
 
 class _Slopes(NamedTuple):
