@@ -52,8 +52,8 @@ def upright(lab: Lab) -> Task:
 def placed(lab: Lab) -> Task:
     """Normalised, and each test image placed once on a canvas, at a corner uniform on 0..63.
 
-    The classifier was trained without normalising, as in the authors' runs; benchmarks/placed_start.py has what localizers
-    do in their first steps on a canvas that is not normalised either.
+    The classifier was trained without normalising, as in the authors' runs; benchmarks/placed_start.py has what
+    localizers do in their first steps on a canvas that is not normalised either.
     """
     train, _, test = lab.data("fashion-mnist", normalise=True)
     canvases = generate(test, PLACEMENT, seed=0)
