@@ -20,12 +20,15 @@ def test_help_and_version():
     assert run("--version").output.strip() == pstn.__version__
 
 
-def test_demo_prints_a_table_and_saves_a_picture_and_models(tmp_path):
+@pytest.mark.parametrize(("found", "command"), [("/usr/bin/pstn", "pstn"), (None, ".venv/bin/pstn")])
+def test_demo_prints_a_table_and_saves_a_picture_and_models(tmp_path, monkeypatch, found, command):
+    monkeypatch.setattr("shutil.which", lambda name: found)
+    monkeypatch.setattr("sys.argv", [".venv/bin/pstn", "demo"])
     result = run("demo", "--out", str(tmp_path), "--epochs", "1", "--images", "20")
     assert result.exit_code == 0, result.output
     for word in ("CNN", "STN", "P-STN", "accuracy", "NLL", "calibration error", "seconds"):
         assert word in result.output
-    assert f"pstn show {tmp_path}/pstn" in result.output.replace("\n", "")  # what to do next
+    assert f"yours:{command}show{tmp_path}/pstn" in "".join(result.output.split())  # what to do next
     assert (tmp_path / "looks.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cnn", "looks.png", "pstn", "stn"]
     for name in ("cnn", "stn", "pstn"):

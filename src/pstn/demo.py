@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -166,7 +168,9 @@ def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 
     console.print(table)
     picture = _draw(folder / "looks.png", trained["pstn"], data)
     console.print(f"What the P-STN looked at: {picture}\nThe three models: {folder}/cnn, {folder}/stn, {folder}/pstn")
-    console.print(f"Next, images of your own: pstn predict {folder}/pstn IMAGE, pstn show {folder}/pstn IMAGE")
+    # As it was called where the shell does not know it: `make demo` calls it in an environment that nobody is in.
+    command = "pstn" if shutil.which("pstn") else sys.argv[0]
+    console.print(f"Next, where it looks in an image of yours: {command} show {folder}/pstn IMAGE")
     return scores
 
 

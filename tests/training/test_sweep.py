@@ -34,6 +34,22 @@ def settings(tmp_path) -> TrainSettings:
     return TrainSettings(data=str(path), epochs=1, groups=1)
 
 
+def interrupt_the_second(monkeypatch) -> list[TrainSettings]:
+    """Interrupt the training of the second population; returns a list that fills with the settings of each."""
+    from pstn.training import sweep as room
+
+    real, trained = room.make_population, list[TrainSettings]()
+
+    def make(settings, source, seeds):
+        trained.append(settings)
+        if len(trained) == 2:
+            raise KeyboardInterrupt
+        return real(settings, source, seeds)
+
+    monkeypatch.setattr(room, "make_population", make)
+    return trained
+
+
 def test_the_authors_grid_is_the_preset_and_trains_as_one_population(settings, monkeypatch):
     sizes = []
     from pstn.training import sweep as room
@@ -115,24 +131,14 @@ def test_a_sweep_keeps_its_study_and_goes_on(settings, tmp_path, monkeypatch):
     folder = tmp_path / "sweep"
     options = ("sweep", settings.data, "--epochs", 1, "--groups", 1, "--over", "kl_weight=0,1e-3,1e-2", "--out", folder)
     options = (*options, "--together", 1)
-    from pstn.training import sweep as room
-
-    real, trained = room.make_population, []
-
-    def stop_at_the_second(settings, source, seeds):
-        trained.append(settings.kl_weight)
-        if len(trained) == 2:
-            raise KeyboardInterrupt
-        return real(settings, source, seeds)
-
-    monkeypatch.setattr(room, "make_population", stop_at_the_second)
+    trained = interrupt_the_second(monkeypatch)
     stopped = run_command(*options)
     assert stopped.exit_code == 130
     assert "the same command again" in stopped.output
     assert len(json.loads((folder / "sweep.json").read_text())["table"]) == 1
     again = run_command(*options)
     assert again.exit_code == 0, again.output
-    assert trained == [[0.0], [1e-3], [1e-2], [1e-3]]  # what was stopped comes last
+    assert [s.kl_weight for s in trained] == [[0.0], [1e-3], [1e-2], [1e-3]]  # what was stopped comes last
     assert {p.name for p in folder.iterdir()} == {"study.log", "sweep.yaml", "sweep.json", "best.yaml"}
     found = json.loads((folder / "sweep.json").read_text())
     assert [row["validation_loss"] for row in found["table"]] == sorted(r["validation_loss"] for r in found["table"])
@@ -160,23 +166,13 @@ def test_a_number_of_trials_is_that_of_the_whole_study(settings, tmp_path):
 
 
 def test_what_is_finished_stays_finished_when_a_later_population_is_interrupted(settings, tmp_path, monkeypatch):
-    from pstn.training import sweep as room
-
-    real, trained = room.make_population, []
-
-    def stop_at_the_second(settings, source, seeds):
-        trained.append(settings.samples)
-        if len(trained) == 2:
-            raise KeyboardInterrupt
-        return real(settings, source, seeds)
-
-    monkeypatch.setattr(room, "make_population", stop_at_the_second)
+    trained = interrupt_the_second(monkeypatch)
     folder, space = tmp_path / "sweep", {"samples": [1, 2, 3]}  # a population each
     with pytest.raises(KeyboardInterrupt):
         run_sweep(settings, space, folder=folder, say=lambda _: None)
     assert [row["samples"] for row in json.loads((folder / "sweep.json").read_text())["table"]] == [1]
     assert len(run_sweep(settings, space, folder=folder, say=lambda _: None).table) == 3
-    assert sorted(trained) == [1, 2, 2, 3]
+    assert sorted(s.samples for s in trained) == [1, 2, 2, 3]
 
 
 def test_who_finds_nothing_left_writes_what_others_found(settings, tmp_path):
