@@ -136,7 +136,8 @@ def test_tables_in_the_markdown_are_whole(plain):
 
 
 def test_the_html_is_well_formed(plain):
-    assert not Page((plain[1] / "report.html").read_text()).images
+    drawn = Page((plain[1] / "report.html").read_text()).images
+    assert all(image["alt"].startswith("Validation scores by w") for image in drawn)  # the search draws itself
 
 
 def test_models_can_be_told_apart_without_colour():

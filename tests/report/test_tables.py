@@ -4,9 +4,11 @@ import dataclasses
 
 import pytest
 
-from pstn.report.claims import check_order, view_orders, view_search
+from pstn.report.claims import check_order, view_orders
 from pstn.report.costs import costs_table
+from pstn.report.figures import draw_search
 from pstn.report.results import Result
+from pstn.report.search import view_search
 from pstn.report.section import make_section, summary_table
 from pstn.report.study import Line, Mean, Metric, Omission, Order, Paper, Search, Study, Table
 from pstn.report.tables import view_table
@@ -161,17 +163,46 @@ def test_a_robust_order_compares_medians():
     assert not check_order(Order(A["P-STN"], A["STN"]), results).holds
 
 
+VALIDATION = (Metric("valid_nll", "NLL"), Metric("valid_accuracy", "accuracy", scale=100, higher_is_better=True))
+SEARCH = Search("made-up-search", "w", VALIDATION, {"A": 1e-3, "B": 0.0})
+TRIALS = [
+    Result(
+        "made-up-search", "P-STN", "A", seed, f"w={w}", metrics={"valid_nll": nll, "valid_accuracy": accuracy},
+        seconds=40.0,
+    )
+    for w, nll, accuracy in (("0.001", 0.4, 0.9), ("0", 0.5, 0.8), ("0.0001", 0.3, 0.7)) for seed in (0, 1)
+]  # fmt: skip
+
+
 def test_the_search_chooses_by_each_validation_score_and_says_what_it_tried():
-    metrics = (Metric("valid_nll", "NLL"), Metric("valid_accuracy", "accuracy", higher_is_better=True))
-    search = Search("made-up-search", "w", metrics, {"A": 3e-4, "B": 0.0})
-    results = [
-        Result("made-up-search", "P-STN", "A", seed, f"w={w}", metrics={"valid_nll": nll, "valid_accuracy": accuracy})
-        for w, nll, accuracy in (("0", 0.5, 0.8), ("0.0001", 0.3, 0.7), ("0.001", 0.4, 0.9)) for seed in (0, 1)
-    ]  # fmt: skip
-    assert texts(view_search(search, results)) == [
-        ["A", "0.0001", "0.001", "0.0003", "0, 0.0001, 0.001", "2"],
+    assert texts(view_search(SEARCH, TRIALS)) == [
+        ["A", "0.0001", "0.001", "0.001", "0, 0.0001, 0.001", "2"],
         ["B", "missing", "missing", "0", "", "0"],
     ]
+
+
+def test_the_search_is_drawn_with_its_best_filled_and_the_papers_ringed():
+    figure = draw_search(TRIALS, search=SEARCH)
+    assert figure is not None
+    for axes, best, score in zip(figure.axes, (1, 2), (0.3, 90), strict=True):
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "0.0001", "0.001"]
+        points = [line for line in axes.get_lines() if len(line.get_xdata()) == 1]
+        filled, ring = sorted(points, key=lambda line: line.get_markersize())
+        assert (filled.get_xdata()[0], filled.get_ydata()[0]) == (best, pytest.approx(score))
+        assert (ring.get_xdata()[0], ring.get_markerfacecolor()) == (2, "none")
+    assert draw_search([], search=SEARCH) is None
+
+
+def test_a_search_costs_on_top_of_the_tables():
+    study = dataclasses.replace(STUDY, search=SEARCH)
+    section = make_section(study, [*(dataclasses.replace(r, seconds=30.0) for r in FULL), *TRIALS])
+    assert [drawing.name for drawing, _ in section.figures] == ["made-up-search"]
+    assert texts(costs_table([section]))[1:] == [
+        ["together", "20 of 20", "10 min", ""],
+        ["Made up: the search for w", "6", "4 min", "B"],
+    ]
+    assert dict(section.origin)["time, all cells"] == "10 min, and 4 min for the search"
+    assert texts(costs_table([make_section(study, FULL)]))[-1][1:] == ["0", "–", "all"]
 
 
 def test_variants_are_grouped_by_what_is_varied():

@@ -1,4 +1,4 @@
-"""What is claimed to be better than what, and what was chosen on validation data: do our results agree?"""
+"""What is claimed to be better than what: do our results agree?"""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from pstn.report.results import Result
 from pstn.report.statistics import LEVEL, summarise, welch
-from pstn.report.study import Metric, Order, Search
+from pstn.report.study import Order
 from pstn.report.tables import MISSING, Cell, TableView, p_value, signed
 
-__all__ = ["Finding", "check_order", "chosen", "view_orders", "view_search"]
+__all__ = ["Finding", "check_order", "view_orders"]
 
 
 @dataclass(frozen=True)
@@ -77,33 +77,3 @@ def view_orders(orders: Sequence[Order], results: Sequence[Result]) -> TableView
         notes.append("The order is that of the medians; p is Welch’s, which compares means.")
     header = ["where", "claim", "measure", "difference, ours", "the paper’s", "p", "holds in ours?"]
     return TableView("The order that the paper claims", header, rows, notes)
-
-
-def chosen(search: Search, data: str, metric: Metric, results: Sequence[Result]) -> float | None:
-    """The value with the best mean on validation data; None where there are no trials."""
-    trials: dict[float, list[float]] = {}
-    for r in results:
-        name, _, value = r.variant.partition("=")
-        if (r.experiment, r.data, name) == (search.experiment, data, search.name) and metric.name in r.metrics:
-            trials.setdefault(float(value), []).append(r.metrics[metric.name])
-    if not trials:
-        return None
-    return (max if metric.higher_is_better else min)(trials, key=lambda value: statistics.fmean(trials[value]))
-
-
-def view_search(search: Search, results: Sequence[Result]) -> TableView:
-    """For each data set, what validation chooses and what the paper chose."""
-    rows = []
-    for data, published in search.published.items():
-        own = [r for r in results if (r.experiment, r.data) == (search.experiment, data)]
-        values = sorted({float(r.variant.partition("=")[2]) for r in own})
-        choices = [chosen(search, data, metric, results) for metric in search.metrics]
-        rows.append([
-            Cell(data), *(Cell(MISSING, tone="quiet") if c is None else Cell(f"{c:g}") for c in choices),
-            Cell(f"{published:g}", tone="quiet"), Cell(", ".join(f"{v:g}" for v in values)),
-            Cell(str(len({r.seed for r in own}))),
-        ])  # fmt: skip
-    header = ["data", *(f"best {m.label}" for m in search.metrics), "the paper’s", "tried", "runs of each"]
-    missing = any(cell.text == MISSING for row in rows for cell in row)
-    notes = [f"`pstn reproduce {search.experiment}` runs what is missing."] if missing else []
-    return TableView(f"{search.name}, chosen on validation data", header, rows, notes)

@@ -85,9 +85,21 @@ def costs_table(sections: Sequence[Section]) -> TableView:
         ])  # fmt: skip
     total = [sum(getattr(section.outcome, name) for section in sections) for name in ("found", "wanted", "seconds")]
     rows.append([Cell("together"), Cell(f"{total[0]:.0f} of {total[1]:.0f}"), Cell(duration(total[2])), Cell("")])
+    rows += [_search_row(section) for section in sections if section.study.search]
     notes = [
         f"Measured on: {', '.join(machines) or 'nothing yet'}. The time is that of training and testing what is there; "
         "reading data and starting up are not in it, and what is missing was not guessed. Models that train together "
-        "share their time, and a training that fills several cells is counted once."
+        "share their time, and a training that fills several cells is counted once. Searches are on top."
     ]
     return TableView("What it took", ["experiment", "runs", "wall time", "not run yet"], rows, notes)
+
+
+def _search_row(section: Section) -> list[Cell]:
+    outcome, search = section.outcome, section.study.search
+    assert search is not None
+    lacking = ", ".join(outcome.unsearched) if outcome.searched else "all"
+    return [
+        Cell(f"{section.study.title}: the search for {search.name}"), Cell(str(outcome.searched)),
+        Cell(duration(outcome.search_seconds) if outcome.searched else "–"),
+        Cell(lacking or "none", tone="" if lacking else "quiet"),
+    ]  # fmt: skip

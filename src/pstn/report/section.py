@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from pstn.report.claims import check_order, view_orders, view_search
+from pstn.report.claims import check_order, view_orders
 from pstn.report.costs import duration, missing_cells, wall_time
+from pstn.report.figures.search import draw_search
 from pstn.report.results import Result
-from pstn.report.study import CellKey, Drawing, Line, Omission, Study, summary_of
+from pstn.report.search import view_search
+from pstn.report.study import CellKey, Drawing, Line, Omission, Search, Study, summary_of
 from pstn.report.style import applied
 from pstn.report.tables import Cell, TableView, tables_of, view_table
 from pstn.report.verdict import judge
@@ -36,6 +39,9 @@ class Outcome:
         seconds: wall time of all its cells.
         missing: which runs are not there, in words.
         machines: that it was run on.
+        searched: how many runs its search has, if there is one.
+        search_seconds: their wall time.
+        unsearched: the data sets that the search has no runs on.
     """
 
     found: int
@@ -48,6 +54,9 @@ class Outcome:
     seconds: float
     missing: str
     machines: tuple[str, ...]
+    searched: int
+    search_seconds: float
+    unsearched: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -98,8 +107,8 @@ def make_section(study: Study, results: Sequence[Result]) -> Section:
         quick=quick,
         tables=tables,
         orders=view_orders(study.orders, full) if full else None,
-        figures=_draw(study, used),
-        origin=_origin([*used, *searched], study),
+        figures=_draw(study, used, searched),
+        origin=_origin(used, searched, study),
         departures=_departures(used, study.omissions),
         notes=_notes(study, own, used),
         outcome=_outcome(study, [] if quick else full, searched),
@@ -119,16 +128,29 @@ def _in_order(study: Study, results: Sequence[Result]) -> list[Result]:
     return sorted(results, key=lambda r: place.get((r.model, r.data, r.variant), len(cells)))
 
 
-def _draw(study: Study, results: Sequence[Result]) -> list[tuple[Drawing, Figure]]:
+def _draw(study: Study, results: Sequence[Result], searched: Sequence[Result]) -> list[tuple[Drawing, Figure]]:
     with applied():
         drawn = [(drawing, drawing.draw(results)) for drawing in study.drawings]
+        if study.search:
+            drawing = _search_drawing(study.search)
+            drawn.append((drawing, drawing.draw(searched)))
     return [(drawing, figure) for drawing, figure in drawn if figure is not None]
+
+
+def _search_drawing(search: Search) -> Drawing:
+    return Drawing(
+        search.experiment,
+        f"Validation scores by {search.name}, mean ± one standard deviation over the runs; filled: the best, ring: the "
+        "paper’s choice.",
+        partial(draw_search, search=search),
+    )
 
 
 def _outcome(study: Study, results: Sequence[Result], searched: Sequence[Result]) -> Outcome:
     cells = dict.fromkeys(_cells(study, results))
     seeds = [{r.seed for r in results if (r.model, r.data, r.variant) == cell} for cell in cells]
     findings = [(order, check_order(order, results)) for order in study.orders]
+    asked = study.search.published if study.search else {}
     return Outcome(
         found=sum(min(len(present), study.runs) for present in seeds),
         wanted=study.runs * len(cells),
@@ -142,9 +164,12 @@ def _outcome(study: Study, results: Sequence[Result], searched: Sequence[Result]
             if finding.holds is False
         ),
         claimed=sum(finding.holds is not None for _, finding in findings),
-        seconds=wall_time([*results, *searched], study),
+        seconds=wall_time(results, study),
         missing=missing_cells(list(cells), results, study.runs),
         machines=tuple(dict.fromkeys(r.machine for r in (*results, *searched))),
+        searched=len(searched),
+        search_seconds=wall_time(searched, study),
+        unsearched=tuple(data for data in asked if not any(r.data == data for r in searched)),
     )
 
 
@@ -190,15 +215,17 @@ def _named(result: Result) -> str:
     return f"{what} on {result.data}, seed {result.seed}"
 
 
-def _origin(results: Sequence[Result], study: Study) -> list[tuple[str, str]]:
+def _origin(used: Sequence[Result], searched: Sequence[Result], study: Study) -> list[tuple[str, str]]:
     """Where the numbers come from, as pairs of a heading and its text."""
+    results = [*used, *searched]
     if not results:
         return []
+    apart = f", and {duration(wall_time(searched, study))} for the search" if searched else ""
     versions = [f"{name} {version}" for r in results for name, version in r.versions.items()]
     return [
-        ("cells", str(len(results))),
+        ("cells", f"{len(used)}{f', and {len(searched)} of the search' if searched else ''}"),
         ("seeds", ", ".join(str(seed) for seed in sorted({r.seed for r in results}))),
-        ("time, all cells", duration(wall_time(results, study))),
+        ("time, all cells", duration(wall_time(used, study)) + apart),
         ("machines", _counted([r.machine for r in results])),
         ("commits", _counted([r.commit for r in results])),
         ("versions", ", ".join(sorted(set(versions)))),

@@ -17,7 +17,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["INK", "Look", "applied", "look", "mosaic", "picture"]
+__all__ = ["INK", "Look", "applied", "look", "mosaic", "picture", "shades"]
 
 INK = "#222222"
 _GRID = "#d9d9d9"
@@ -75,6 +75,20 @@ _REFERENCE = Look(INK, "D", ":", "xxx")
 def look(model: str) -> Look:
     """How a model is drawn; the reference look for any but the paper's three."""
     return _LOOKS.get(model, _REFERENCE)
+
+
+_SHADES = ("#56B4E9", "#E69F00", "#009E73", "#D55E00", "#0072B2", "#222222")
+_SHADE_MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+def shades(count: int) -> list[Look]:
+    """Looks for as many things of one kind, from light to dark; from the seventh on they repeat.
+
+    Example:
+        >>> [look.marker for look in shades(3)]
+        ['o', 's', '^']
+    """
+    return [Look(_SHADES[at % 6], _SHADE_MARKERS[at % 6], "-", "") for at in range(count)]
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from pstn.report.figures.calibration import draw_reliability
 from pstn.report.figures.curves import draw_by_depth, draw_by_size, draw_samples_at_test, draw_variants
 from pstn.report.figures.landscape import draw_landscapes
 from pstn.report.figures.looks import draw_angles, draw_boxes, draw_placed
+from pstn.report.figures.search import draw_search
 from pstn.report.figures.series import draw_series
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "draw_placed",
     "draw_reliability",
     "draw_samples_at_test",
+    "draw_search",
     "draw_series",
     "draw_variants",
 ]

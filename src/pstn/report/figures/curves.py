@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_by_depth", "draw_by_size", "draw_samples_at_test", "draw_variants"]
+__all__ = ["draw_by_depth", "draw_by_size", "draw_samples_at_test", "draw_variants", "stretch_near_perfect"]
 
 
 def draw_by_size(results: Sequence[Result], *, table: Table) -> Figure | None:
@@ -58,7 +58,7 @@ def draw_by_size(results: Sequence[Result], *, table: Table) -> Figure | None:
     sizes = sorted({_number(line.data) for line in lines})
     axes.set_xscale("log")
     axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
-    _stretch_near_perfect(axes, lines[0].metric)
+    stretch_near_perfect(axes, lines[0].metric, axes.dataLim.y0, axes.dataLim.y1)
     axes.minorticks_off()
     axes.grid(axis="y")
     axes.set_xlabel("training images")
@@ -67,12 +67,19 @@ def draw_by_size(results: Sequence[Result], *, table: Table) -> Figure | None:
     return figure
 
 
-def _stretch_near_perfect(axes: Axes, metric: Metric) -> None:
-    """Accuracies by the logarithm of their errors: 97 and 98 percent are as far apart as 70 and 80."""
+def stretch_near_perfect(axes: Axes, metric: Metric, lowest: float, highest: float) -> None:
+    """Accuracies by the logarithm of their errors, so that 97 and 98 percent are as far apart as 70 and 80.
+
+    Args:
+        axes: with everything drawn.
+        metric: what is drawn; others than accuracies in percent stay as they are.
+        lowest: what must be in view.
+        highest: likewise.
+    """
     if not (metric.higher_is_better and metric.scale == 100):
         return
     floor = 0.01  # no error at all would be infinitely far up
-    low, high = 100 - 1.2 * (100 - axes.dataLim.y0), 100 - max(100 - axes.dataLim.y1, floor) / 1.2
+    low, high = 100 - 1.2 * (100 - lowest), 100 - max(100 - highest, floor) / 1.2
     axes.set_yscale(
         "function",
         functions=(

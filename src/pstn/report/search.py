@@ -1,0 +1,47 @@
+"""What was chosen on validation data: the trials, the best of them, and what the paper chose."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from pstn.report.results import Result
+from pstn.report.study import Metric, Search
+from pstn.report.tables import MISSING, Cell, TableView
+
+__all__ = ["chosen", "trials", "view_search"]
+
+
+def trials(search: Search, data: str, metric: Metric, results: Sequence[Result]) -> dict[float, list[float]]:
+    """The scores of every value that was tried on a data set, a run each, from the smallest value on."""
+    found: dict[float, list[float]] = {}
+    for r in results:
+        name, _, value = r.variant.partition("=")
+        if (r.experiment, r.data, name) == (search.experiment, data, search.name) and metric.name in r.metrics:
+            found.setdefault(float(value), []).append(r.metrics[metric.name])
+    return dict(sorted(found.items()))
+
+
+def chosen(search: Search, data: str, metric: Metric, results: Sequence[Result]) -> float | None:
+    """The value with the best mean on validation data; None where there are no trials."""
+    means = {value: statistics.fmean(runs) for value, runs in trials(search, data, metric, results).items()}
+    best = max if metric.higher_is_better else min
+    return best(means, key=lambda value: means[value]) if means else None
+
+
+def view_search(search: Search, results: Sequence[Result]) -> TableView:
+    """For each data set, what validation chooses and what the paper chose."""
+    rows = []
+    for data, published in search.published.items():
+        own = [r for r in results if (r.experiment, r.data) == (search.experiment, data)]
+        values = sorted({float(r.variant.partition("=")[2]) for r in own})
+        choices = [chosen(search, data, metric, results) for metric in search.metrics]
+        rows.append([
+            Cell(data), *(Cell(MISSING, tone="quiet") if c is None else Cell(f"{c:g}") for c in choices),
+            Cell(f"{published:g}", tone="quiet"), Cell(", ".join(f"{v:g}" for v in values)),
+            Cell(str(len({r.seed for r in own}))),
+        ])  # fmt: skip
+    header = ["data", *(f"best {m.label}" for m in search.metrics), "the paper’s", "tried", "runs of each"]
+    missing = any(cell.text == MISSING for row in rows for cell in row)
+    notes = [f"`pstn reproduce {search.experiment}` runs what is missing."] if missing else []
+    return TableView(f"{search.name}, chosen on validation data", header, rows, notes)
