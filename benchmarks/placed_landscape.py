@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import pstn
-from pstn.data import Batch, generate, load
+from pstn.data import Split, generate, load
 from pstn.experiments import placed_fashion as placed
-from pstn.files import load_safetensors
 from pstn.nn import mnist_cnn
 from pstn.transforms import Similarity
 from recording import Stopwatch, write
@@ -32,7 +32,7 @@ SCALES = (0.02, 0.1, 0.2, RIGHT, 0.4, 0.5, 0.7, 1.0)
 DISTANCES = (0, 2, 4, 6, 8, 12, 16, 24)
 
 
-def score(classifier: nn.Module, canvases: Batch, theta: Tensor) -> dict[str, float]:
+def score(classifier: nn.Module, canvases: Split, theta: Tensor) -> dict[str, float]:
     """What the classifier says of what it sees through these windows."""
     with torch.no_grad():
         seen = pstn.warp(canvases.x, Similarity().grid(theta, (placed.SIZE, placed.SIZE)))
@@ -41,7 +41,7 @@ def score(classifier: nn.Module, canvases: Batch, theta: Tensor) -> dict[str, fl
     return {"nll": round(float(nll), 3), "accuracy": float((log_probs.argmax(1) == canvases.y).float().mean())}
 
 
-def look(classifier: nn.Module, canvases: Batch) -> dict[str, Any]:
+def look(classifier: nn.Module, canvases: Split) -> dict[str, Any]:
     """One classifier's landscape."""
     assert canvases.theta is not None
     right = Similarity().inverse(canvases.theta)
@@ -79,7 +79,7 @@ def main() -> None:
         canvases = generate(test, placed.PLACEMENT, seed=0).batch(range(LOOKED_AT))
         for file in files:
             classifier = mnist_cnn().eval()
-            classifier.load_state_dict(load_safetensors(file))
+            classifier.load_state_dict(load_file(file))
             rows.append({"canvas": canvas, "classifier": file.name.split(".")[0], **look(classifier, canvases)})
             print(rows[-1], flush=True)
     what = "placed FashionMNIST: what the frozen classifier says of windows that are off"
