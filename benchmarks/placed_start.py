@@ -1,24 +1,30 @@
-"""Whether the localizers of placed FashionMNIST set out towards the garment, by how the pixels are scaled.
+"""Whether the localizers of placed FashionMNIST set out towards the garment, and what that depends on.
 
-The first few hundred steps of STN and P-STN, as the experiment declares them, but for the frozen classifier, which is
-trained for a few epochs only. The classifier was trained on pixels from 0 to 1; the canvas is either left at that too,
-or normalised, as in the authors' runs. A window that shrinks to nothing, or turns its image upside down (a negative
-scale), has lost its way; the error of its position says whether it is under way to the garment.
+The first steps of STN and P-STN in front of frozen classifiers, as the experiment declares them, and with one thing
+changed at a time. A window that shrinks to nothing, or turns its image upside down (a negative scale), or leaves the
+canvas, has lost its way; the error of its position says whether it is under way to the garment.
 
     PSTN_DATA=... python benchmarks/placed_start.py --out benchmarks/results/placed_start_cpu.json
+
+The classifiers are trained for --classifier-epochs, or are those that the experiment has kept, with --classifiers:
+
+    python -m pstn.experiments placed-fashion --cells '*cnn*'
+    PSTN_DATA=... python benchmarks/placed_start.py --classifiers results/.work/placed-fashion --seeds 5 --out ...
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
-from pstn.data import generate, load
+from pstn.data import RandomPlacement, generate, load
 from pstn.experiments import placed_fashion as placed
 from pstn.nn import PSTN, STN, mnist_cnn
 from pstn.training import Population, RandomWarp, Recipe, make_members
@@ -28,19 +34,84 @@ from recording import Stopwatch, write
 LOOKED_AT = 500  # test canvases
 
 
-def train_classifier(epochs: int) -> nn.Module:
-    """The classifier, on images that are not normalised."""
-    torch.manual_seed(0)
-    data = load("fashion-mnist", normalise=False).train
-    with Population([mnist_cnn()], data.x, data.y, recipe=Recipe(epochs=epochs, batch_size=64)) as population:
+@dataclass(frozen=True)
+class Way:
+    """What a localizer starts with.
+
+    Args:
+        size: of the garment on the canvas, in pixels.
+        normalise: whether the canvas is normalised; the classifier's images never are.
+        black: whether black, and not 0, lies outside a normalised canvas.
+        scale: of the first window.
+        var_init: the variance at the start, before softplus.
+        localizer_lr: times the learning rate.
+        weight_decay: of the classifier, where it is trained here.
+    """
+
+    size: int = placed.SIZE
+    normalise: bool = True
+    black: bool = False
+    scale: float = placed.START_SCALE
+    var_init: float = -5.0
+    localizer_lr: float = 0.1
+    weight_decay: float = 1e-5
+
+    @property
+    def placement(self) -> RandomPlacement:
+        """Anywhere on the canvas, as the experiment places garments of its size."""
+        return placed.PLACEMENT if self.size == placed.SIZE else RandomPlacement(placed.CANVAS, self.size, None)
+
+
+WAYS = {
+    "normalised": Way(),
+    "from 0 to 1": Way(normalise=False),
+    "black outside": Way(black=True),
+    "the whole canvas": Way(scale=1.0),
+    "a window of 28 pixels": Way(scale=placed.SIZE / placed.CANVAS),
+    "wider": Way(var_init=-3.0),
+    "slower": Way(localizer_lr=0.02),
+    "garments of 48 pixels": Way(size=48),
+    "garments of 48 pixels, from 0 to 1": Way(size=48, normalise=False),
+    "decay 1e-4": Way(weight_decay=1e-4),
+    "decay 1e-3": Way(weight_decay=1e-3),
+    "decay 1e-4, from 0 to 1": Way(weight_decay=1e-4, normalise=False),
+    "decay 1e-3, from 0 to 1": Way(weight_decay=1e-3, normalise=False),
+    "decay 1e-3, black outside": Way(weight_decay=1e-3, black=True),
+}
+
+
+def train_classifiers(seeds: int, epochs: int, weight_decay: float, device: torch.device) -> list[nn.Module]:
+    """Classifiers on images that are not normalised, on the experiment's schedule with so many epochs."""
+    data = load("fashion-mnist", normalise=False).train.to(device)
+    models = []
+    for seed in range(seeds):
+        torch.manual_seed(seed)
+        models.append(mnist_cnn())
+    members = make_members(seeds, seed=list(range(seeds)), lr=placed.CLASSIFIER.lr, weight_decay=weight_decay)
+    recipe = Recipe(epochs=epochs, batch_size=64, lr_step=max(1, epochs // 2))
+    with Population([m.to(device) for m in models], data.x, data.y, members, recipe) as population:
         population.fit()
-        return population.models()[0]
+        return population.models()
 
 
-def make_model(classifier: nn.Module, seed: int, *, probabilistic: bool) -> nn.Module:
+def test_accuracy(classifiers: Sequence[nn.Module], device: torch.device) -> list[float]:
+    """Of the classifiers on the images that they were trained for."""
+    test = load("fashion-mnist", normalise=False).test
+    assert test is not None
+    x, y = test.x.to(device), test.y.to(device)
+    with torch.no_grad():
+        return [float((c.eval()(x).argmax(1) == y).float().mean()) for c in classifiers]
+
+
+def make_model(classifier: nn.Module, seed: int, way: Way, outside: Any, *, probabilistic: bool) -> nn.Module:
     """A localizer in front of the frozen classifier."""
     torch.manual_seed(seed)
     layer = placed.make_layer(probabilistic=probabilistic)
+    layer.fill = outside
+    with torch.no_grad():
+        layer.mean_head.last.bias[1] = way.scale
+        if layer.variance_head is not None:
+            layer.variance_head.last.bias.fill_(way.var_init)
     frozen = classifier.requires_grad_(False)
     return PSTN(layer, frozen, train_samples=10, test_samples=10) if probabilistic else STN(layer, frozen)
 
@@ -48,67 +119,84 @@ def make_model(classifier: nn.Module, seed: int, *, probabilistic: bool) -> nn.M
 def look(model: Any, canvases: Any) -> dict[str, float]:
     """Accuracy, the distance of the window from the garment in pixels, and the window's scale."""
     batch = canvases.batch(range(LOOKED_AT))
+    generator = torch.Generator(batch.x.device).manual_seed(0)
     with torch.no_grad():
-        prediction = model.eval()(batch.x, generator=torch.Generator().manual_seed(0))
+        prediction = model.eval()(batch.x, generator=generator)
     mean = prediction.posterior.loc
     off = (mean - Similarity().inverse(batch.theta))[:, 2:] * placed.CANVAS / 2
     return {
-        "accuracy": float((prediction.log_probs.argmax(1) == batch.y).float().mean()),
-        "position_error": float(off.norm(dim=1).mean()),
-        "scale": float(mean[:, 1].mean()),
+        "accuracy": round(float((prediction.log_probs.argmax(1) == batch.y).float().mean()), 4),
+        "nll": round(float(-prediction.log_probs.gather(1, batch.y[:, None]).mean()), 3),
+        "position_error": round(float(off.norm(dim=1).mean()), 2),
+        "scale": round(float(mean[:, 1].mean()), 4),
     }
 
 
-def follow(classifier: nn.Module, *, normalise: bool, probabilistic: bool, seeds: int, steps: list[int]) -> list[Any]:
+def follow(
+    classifiers: Sequence[nn.Module], way: Way, steps: Sequence[int], device: torch.device, *, probabilistic: bool
+) -> list[dict[str, Any]]:
     """What is found after so many steps, for each seed."""
-    splits = load("fashion-mnist", normalise=normalise)
+    splits = load("fashion-mnist", normalise=way.normalise).to(device)
     assert splits.test is not None
-    fill = splits.train.fill
-    recipe = replace(placed.RECIPE, precision="float32", augment=RandomWarp(placed.PLACEMENT, fill=fill))
-    group = placed.PSTN_GROUP
+    fill, seeds = splits.train.fill, len(classifiers)
+    recipe = replace(placed.RECIPE, augment=RandomWarp(way.placement, fill=fill))
+    if device.type != "cuda":
+        recipe = replace(recipe, precision="float32")
     members = make_members(
-        seeds, seed=list(range(seeds)), lr=group.lr, localizer_lr=group.localizer_lr, kl_weight=placed.KL_WEIGHT,
-        weight_decay=group.weight_decay,
+        seeds, seed=list(range(seeds)), lr=placed.PSTN_GROUP.lr, localizer_lr=way.localizer_lr,
+        kl_weight=placed.KL_WEIGHT, weight_decay=placed.PSTN_GROUP.weight_decay,
     )  # fmt: skip
-    models = [make_model(classifier, seed, probabilistic=probabilistic) for seed in range(seeds)]
-    canvases = generate(splits.test, placed.PLACEMENT, seed=0)
-    found: list[Any] = []
+    models = [
+        make_model(classifier, seed, way, fill if way.black else 0.0, probabilistic=probabilistic).to(device)
+        for seed, classifier in enumerate(classifiers)
+    ]
+    canvases = generate(splits.test, way.placement, seed=0)
+    found: list[dict[str, Any]] = []
     with Population(models, splits.train.x, splits.train.y, members, recipe) as population:
         for step in steps:
             population.fit(until=step)
             found.append({"step": step, "by_seed": [look(model, canvases) for model in population.models()]})
-            print(f"normalise={normalise} probabilistic={probabilistic} {found[-1]}", flush=True)
+            print(way, "P-STN" if probabilistic else "STN", found[-1], flush=True)
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["normalised", "from 0 to 1"])
+    parser.add_argument("--models", nargs="+", choices=("P-STN", "STN"), default=["P-STN", "STN"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, nargs="+", default=[200, 400])
     parser.add_argument("--classifier-epochs", type=int, default=3)
+    parser.add_argument("--classifiers", type=Path, help="a folder of kept ones, for the ways with their weight decay")
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     arguments = parser.parse_args()
-    watch = Stopwatch()
-    classifier = train_classifier(arguments.classifier_epochs)
-    rows = [
-        {
-            "canvas": "normalised" if normalise else "from 0 to 1",
-            "model": "P-STN" if probabilistic else "STN",
-            "found": follow(
-                classifier, normalise=normalise, probabilistic=probabilistic, seeds=arguments.seeds,
-                steps=arguments.steps,
-            ),
+    watch, device = Stopwatch(), arguments.device
+    known: dict[float, list[nn.Module]] = {}
+    if arguments.classifiers:
+        known[Way().weight_decay] = [mnist_cnn().to(device) for _ in range(arguments.seeds)]
+        for seed, classifier in enumerate(known[Way().weight_decay]):
+            classifier.load_state_dict(load_file(arguments.classifiers / f"upright-cnn-{seed}.weights.safetensors"))
+    rows: list[dict[str, Any]] = []
+    for name in arguments.ways:
+        way = WAYS[name]
+        if way.weight_decay not in known:
+            known[way.weight_decay] = train_classifiers(
+                arguments.seeds, arguments.classifier_epochs, way.weight_decay, device
+            )
+        classifiers = known[way.weight_decay]
+        accuracy = test_accuracy(classifiers, device)
+        for model in arguments.models:
+            found = follow(classifiers, way, arguments.steps, device, probabilistic=model == "P-STN")
+            rows.append({"way": name, "model": model, "classifiers": accuracy, "found": found})
+        # After every way: what was found so far is not lost if the run is cut off.
+        figures = {
+            "what": "placed FashionMNIST, the first steps: accuracy, NLL, pixels from the garment, mean scale",
+            "classifier_epochs": "kept" if arguments.classifiers else arguments.classifier_epochs,
+            "test_canvases": LOOKED_AT,
+            "rows": rows,
         }
-        for normalise in (True, False)
-        for probabilistic in (True, False)
-    ]  # fmt: skip
-    figures = {
-        "what": "placed FashionMNIST, the first steps: accuracy, distance from the garment in pixels, mean scale",
-        "classifier_epochs": arguments.classifier_epochs,
-        "test_canvases": LOOKED_AT,
-        "rows": rows,
-    }
-    write(arguments.out, figures, seed=0, watch=watch)
+        write(arguments.out, figures, seed=0, watch=watch)
 
 
 if __name__ == "__main__":
