@@ -31,7 +31,7 @@ from pstn.training import Population, RandomWarp, Recipe, make_members
 from pstn.transforms import Similarity
 from recording import Stopwatch, write
 
-LOOKED_AT = 500  # test canvases
+LOOKED_AT = 1000  # canvases of the validation part, as settings may be chosen by what is seen here
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,13 @@ def train_classifiers(seeds: int, epochs: int, weight_decay: float, device: torc
         return population.models()
 
 
-def test_accuracy(classifiers: Sequence[nn.Module], device: torch.device) -> list[float]:
-    """Of the classifiers on the images that they were trained for."""
-    test = load("fashion-mnist", normalise=False).test
-    assert test is not None
-    x, y = test.x.to(device), test.y.to(device)
+def validate(classifiers: Sequence[nn.Module], device: torch.device) -> list[float]:
+    """The classifiers' accuracy on images as they know them."""
+    images = load("fashion-mnist", normalise=False).validation
+    assert images is not None
+    x, y = images.x.to(device), images.y.to(device)
     with torch.no_grad():
-        return [float((c.eval()(x).argmax(1) == y).float().mean()) for c in classifiers]
+        return [round(float((c.eval()(x).argmax(1) == y).float().mean()), 4) for c in classifiers]
 
 
 def make_model(classifier: nn.Module, seed: int, way: Way, outside: Any, *, probabilistic: bool) -> nn.Module:
@@ -137,7 +137,7 @@ def follow(
 ) -> list[dict[str, Any]]:
     """What is found after so many steps, for each seed."""
     splits = load("fashion-mnist", normalise=way.normalise).to(device)
-    assert splits.test is not None
+    assert splits.validation is not None
     fill, seeds = splits.train.fill, len(classifiers)
     recipe = replace(placed.RECIPE, augment=RandomWarp(way.placement, fill=fill))
     if device.type != "cuda":
@@ -150,7 +150,7 @@ def follow(
         make_model(classifier, seed, way, fill if way.black else 0.0, probabilistic=probabilistic).to(device)
         for seed, classifier in enumerate(classifiers)
     ]
-    canvases = generate(splits.test, way.placement, seed=0)
+    canvases = generate(splits.validation, way.placement, seed=0)
     found: list[dict[str, Any]] = []
     with Population(models, splits.train.x, splits.train.y, members, recipe) as population:
         for step in steps:
@@ -185,7 +185,7 @@ def main() -> None:
                 arguments.seeds, arguments.classifier_epochs, way.weight_decay, device
             )
         classifiers = known[way.weight_decay]
-        accuracy = test_accuracy(classifiers, device)
+        accuracy = validate(classifiers, device)
         for model in arguments.models:
             found = follow(classifiers, way, arguments.steps, device, probabilistic=model == "P-STN")
             rows.append({"way": name, "model": model, "classifiers": accuracy, "found": found})
@@ -193,7 +193,7 @@ def main() -> None:
         figures = {
             "what": "placed FashionMNIST, the first steps: accuracy, NLL, pixels from the garment, mean scale",
             "classifier_epochs": "kept" if arguments.classifiers else arguments.classifier_epochs,
-            "test_canvases": LOOKED_AT,
+            "validation_canvases": LOOKED_AT,
             "rows": rows,
         }
         write(arguments.out, figures, seed=0, watch=watch)
