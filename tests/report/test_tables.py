@@ -105,6 +105,15 @@ def test_shortened_runs_are_not_tested():
     assert make_section(STUDY, short).outcome.worse == ()
 
 
+def test_the_summary_tells_what_was_tested_from_what_was_not():
+    shortened = [dataclasses.replace(r, departures=["Shortened: 6 epochs instead of 60."]) for r in FULL]
+    assert summary_table([make_section(STUDY, FULL)]).rows[0][2].text == "none of 1"
+    assert summary_table([make_section(STUDY, shortened)]).rows[0][2].text == "not tested"
+    assert summary_table([make_section(STUDY, [])]).rows[0][2].text == "–"
+    unpublished = dataclasses.replace(STUDY, tables=(Table("Ours", tuple(B.values())),), orders=())
+    assert summary_table([make_section(unpublished, FULL)]).rows[0][2].text == "–"
+
+
 def test_a_run_that_diverged_is_not_missing_and_is_named():
     broken = Result("made-up", "P-STN", "A", 4, departures=["No numbers: it diverged."])
     results = [*FULL[:9], broken, *FULL[10:]]

@@ -16,7 +16,7 @@ from pstn.report.search import view_search
 from pstn.report.study import CellKey, Drawing, Line, Omission, Search, Study, summary_of
 from pstn.report.style import applied
 from pstn.report.tables import Cell, TableView, tables_of, view_table
-from pstn.report.verdict import judge
+from pstn.report.verdict import Verdict, judge
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +31,8 @@ class Outcome:
     Args:
         found: how many of the runs that its tables want are there.
         wanted: how many there should be.
-        worse: which watched numbers are significantly worse than published.
+        tested: how many of the watched numbers were tested against published ones.
+        worse: which of those are significantly worse.
         held: how many of the claimed orders hold.
         sure: how many of those significantly.
         reversed: which do not.
@@ -46,6 +47,7 @@ class Outcome:
 
     found: int
     wanted: int
+    tested: int
     worse: tuple[str, ...]
     held: int
     sure: int
@@ -150,11 +152,13 @@ def _outcome(study: Study, results: Sequence[Result], searched: Sequence[Result]
     cells = dict.fromkeys(_cells(study, results))
     seeds = [{r.seed for r in results if (r.model, r.data, r.variant) == cell} for cell in cells]
     findings = [(order, check_order(order, results)) for order in study.orders]
+    tested = _tested(study, results)
     asked = study.search.published if study.search else {}
     return Outcome(
         found=sum(min(len(present), study.runs) for present in seeds),
         wanted=study.runs * len(cells),
-        worse=tuple(_significantly_worse(study, results)),
+        tested=len(tested),
+        worse=tuple(name for name, verdict in tested if verdict.worse),
         held=sum(finding.holds is True for _, finding in findings),
         sure=sum(finding.holds is True and finding.sure for _, finding in findings),
         reversed=tuple(
@@ -173,18 +177,17 @@ def _outcome(study: Study, results: Sequence[Result], searched: Sequence[Result]
     )
 
 
-def _significantly_worse(study: Study, results: Sequence[Result]) -> list[str]:
-    """The watched numbers that a test finds worse than published."""
+def _tested(study: Study, results: Sequence[Result]) -> list[tuple[str, Verdict]]:
+    """The watched numbers that may be tested against published ones, by name, and what the test says."""
     found = []
     for table in study.tables:
         for line in table.lines:
             (row, column), ours = line.heading, summary_of(line, results)
             watched = isinstance(line, Line) and line.model in study.watch
             if watched and ours and line.paper and not table.why_not(line, results):
+                basis = "" if line.paper.std is not None else " (against our own spread)"
                 verdict = judge(ours, line.paper, higher_is_better=line.metric.higher_is_better)
-                if verdict.worse:
-                    basis = "" if line.paper.std is not None else " (against our own spread)"
-                    found.append(f"{column}, {row}, {line.metric.label}{basis}")
+                found.append((f"{column}, {row}, {line.metric.label}{basis}", verdict))
     return found
 
 
@@ -288,7 +291,8 @@ def summary_table(sections: Sequence[Section]) -> TableView:
             state = [Cell("quick runs only", tone="quiet"), Cell("not compared", tone="quiet"), Cell("–", tone="quiet")]
         else:
             orders = f"{outcome.held} of {outcome.claimed}, {outcome.sure} significantly" if outcome.claimed else "–"
-            worse = "; ".join(outcome.worse) or ("none" if outcome.found and _has_paper(study) else "–")
+            untested = "not tested" if outcome.found and _has_paper(study) else "–"
+            worse = "; ".join(outcome.worse) or (f"none of {outcome.tested}" if outcome.tested else untested)
             state = [
                 Cell(f"{outcome.found} of {outcome.wanted}"), Cell(worse, tone="bad" if outcome.worse else ""),
                 Cell(orders, tone="bad" if outcome.reversed else ""),
