@@ -32,13 +32,12 @@ SCALES = (0.02, 0.1, 0.2, RIGHT, 0.4, 0.5, 0.7, 1.0)
 DISTANCES = (0, 2, 4, 6, 8, 12, 16, 24)
 
 
-def score(classifier: nn.Module, canvases: Split, theta: Tensor) -> dict[str, float]:
-    """What the classifier says of what it sees through these windows."""
+def score(classifier: nn.Module, seen: Tensor, y: Tensor) -> dict[str, float]:
+    """What the classifier says of what it sees."""
     with torch.no_grad():
-        seen = pstn.warp(canvases.x, Similarity().grid(theta, (placed.SIZE, placed.SIZE)))
         log_probs = classifier(seen).log_softmax(1)
-    nll = -log_probs.gather(1, canvases.y[:, None]).mean()
-    return {"nll": round(float(nll), 3), "accuracy": float((log_probs.argmax(1) == canvases.y).float().mean())}
+    nll = -log_probs.gather(1, y[:, None]).mean()
+    return {"nll": round(float(nll), 3), "accuracy": round(float((log_probs.argmax(1) == y).float().mean()), 4)}
 
 
 def look(classifier: nn.Module, canvases: Split) -> dict[str, Any]:
@@ -48,19 +47,19 @@ def look(classifier: nn.Module, canvases: Split) -> dict[str, Any]:
     turn = 2 * math.pi * torch.rand(len(right), generator=torch.Generator().manual_seed(0))
     away = torch.stack([turn.cos(), turn.sin()], dim=1) * 2 / placed.CANVAS
 
-    def window(scale: float, position: Tensor) -> Tensor:
-        return torch.cat([torch.zeros(len(right), 1), torch.full((len(right), 1), scale), position], dim=1)
+    def through(scale: float, position: Tensor) -> dict[str, float]:
+        theta = torch.cat([torch.zeros(len(right), 1), torch.full((len(right), 1), scale), position], dim=1)
+        seen = pstn.warp(canvases.x, Similarity().grid(theta, (placed.SIZE, placed.SIZE)))
+        return score(classifier, seen, canvases.y)
 
     middle = torch.zeros(len(right), 2)
+    black = torch.full((len(right), 1, placed.SIZE, placed.SIZE), float(canvases.x.min()))
     return {
-        "on the garment, by scale": [
-            {"scale": s, **score(classifier, canvases, window(s, right[:, 2:]))} for s in SCALES
-        ],
-        "in the middle, by scale": [{"scale": s, **score(classifier, canvases, window(s, middle))} for s in SCALES],
-        "by distance in pixels": [
-            {"distance": d, **score(classifier, canvases, window(RIGHT, right[:, 2:] + d * away))} for d in DISTANCES
-        ],
-    }  # fmt: skip
+        "nothing but black": score(classifier, black, canvases.y),
+        "on the garment, by scale": [{"scale": s, **through(s, right[:, 2:])} for s in SCALES],
+        "in the middle, by scale": [{"scale": s, **through(s, middle)} for s in SCALES],
+        "by distance in pixels": [{"distance": d, **through(RIGHT, right[:, 2:] + d * away)} for d in DISTANCES],
+    }
 
 
 def main() -> None:
