@@ -18,6 +18,10 @@ from pstn.report.results import Result
 from pstn.report.section import make_section
 from pstn.report.style import look
 
+# All that are declared, and those of the searches, which draw themselves.
+FIGURES = {drawing.name for study in STUDIES for drawing in study.drawings} | {
+    study.search.experiment for study in STUDIES if study.search
+}
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PLAIN = tuple(dataclasses.replace(study, drawings=()) for study in STUDIES)
 
@@ -77,7 +81,7 @@ class Page(HTMLParser):
 def test_the_html_holds_everything_and_asks_for_nothing(report):
     text = (report[1] / "report.html").read_text()
     page = Page(text)
-    assert len(page.images) == sum(len(study.drawings) for study in STUDIES)
+    assert len(page.images) == len(FIGURES)
     assert all(image["src"].startswith("data:image/svg+xml;base64,") and image["alt"] for image in page.images)
     assert set(page.links) == {f"#{study.experiment}" for study in STUDIES} <= {f"#{name}" for name in page.ids}
     assert "http" not in re.sub(r'src="data:[^"]*"', "", text)
@@ -86,13 +90,12 @@ def test_the_html_holds_everything_and_asks_for_nothing(report):
 @pytest.mark.slow
 def test_every_figure_is_there_as_png_and_svg_and_the_markdown_shows_it(report):
     folder = report[1] / "figures"
-    names = {drawing.name for study in STUDIES for drawing in study.drawings}
-    assert {path.name for path in folder.iterdir()} == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
-    for name in names:
+    assert {path.name for path in folder.iterdir()} == {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
+    for name in FIGURES:
         assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert ElementTree.parse(folder / f"{name}.svg").getroot().tag.endswith("svg")
     shown = re.findall(r"!\[[^\]]+\]\(figures/([^)]+)\.png\)", (report[1] / "report.md").read_text())
-    assert sorted(shown) == sorted(names)
+    assert sorted(shown) == sorted(FIGURES)
 
 
 @pytest.mark.slow
