@@ -27,7 +27,7 @@ from pstn.experiments.backbones import EFFICIENTNET, SMALL, Backbone, find_backb
 from pstn.experiments.declare import Experiment, Probe, Task, Training
 from pstn.experiments.execute import trained
 from pstn.experiments.lab import Lab
-from pstn.experiments.mnist_subsets import BOTH_SCALED, PRECISIONS, STN_START
+from pstn.experiments.mnist_subsets import BOTH_SCALED, PRECISIONS
 from pstn.experiments.scores import Found, rounded
 from pstn.nn import PSTN, STN, Frozen, SpatialTransformer
 from pstn.training import Recipe
@@ -40,7 +40,10 @@ MARGIN, CLASSES, TEST_SHARE = 50.0, 10, 0.2
 # Half of the wide crops are at most 118 pixels wide: more would be made of the same pixels.
 SIZE, QUICK_SIZE = 128, 64
 RECIPE = Recipe(epochs=60, batch_size=10, lr_step=20, samples=10, precision="tf32")
-KL_WEIGHT, LOCALIZER_LR = 1e-7, 0.1
+# Twice the paper's factor: 506 photos make a ninth of its steps in as many epochs. At ten times, windows fly off.
+KL_WEIGHT, LOCALIZER_LR = 1e-7, 0.2
+# A frozen classifier of tight boxes sees next to nothing of a sign in the whole crop.
+START_SCALE = 0.5
 LR, SCRATCH_LR = 1e-4, 1e-3
 DATA = "stand-in photos"
 # The digits of a quick run stay as they are, from 0 to 1.
@@ -55,6 +58,10 @@ _DEPARTURES = (
     "unfreeze its normalisation.",
     "Matrix products are in TF32 on the GPU, in float32 elsewhere.",
     "There is no weight decay, and the variance starts at softplus(-5): neither is known for this experiment.",
+)
+_SLOWLY = (
+    "STN and P-STN both start at half the crop, the authors' P-STN at all of it, and the localizer's learning rate is "
+    "twice the paper's: 506 photos against 4,698 make a ninth of the steps in as many epochs."
 )
 
 
@@ -174,9 +181,12 @@ CLASSIFIER = Training(
 
 def _layer(lab: Lab, *, probabilistic: bool) -> SpatialTransformer:
     size, backbone = QUICK_SIZE if lab.quick else SIZE, _backbone(lab)
-    return SpatialTransformer(
+    layer = SpatialTransformer(
         Similarity(), backbone.make(None), (size, size), probabilistic=probabilistic, fill=backbone.black
     )
+    with torch.no_grad():
+        layer.mean_head.last.bias[1] = START_SCALE
+    return layer
 
 
 def make_stn(lab: Lab, seed: int) -> nn.Module:
@@ -236,11 +246,11 @@ CNN_GROUP = Training(
     lr=_lr, localizer_lr=LOCALIZER_LR, departures=_DEPARTURES, stacked=False,
 )  # fmt: skip
 STN_GROUP = replace(
-    CNN_GROUP, model="STN", make=make_stn, measures=(_localisation,), departures=(*_DEPARTURES, STN_START, BOTH_SCALED)
+    CNN_GROUP, model="STN", make=make_stn, measures=(_localisation,), departures=(*_DEPARTURES, _SLOWLY, BOTH_SCALED)
 )
 PSTN_GROUP = replace(
     STN_GROUP, model="P-STN", make=make_pstn, variants={"": KL_WEIGHT},
-    departures=(*_DEPARTURES, PRECISIONS, BOTH_SCALED),
+    departures=(*_DEPARTURES, _SLOWLY, PRECISIONS, BOTH_SCALED),
 )  # fmt: skip
 
 TRAFFIC_SIGNS = Experiment(
