@@ -77,21 +77,31 @@ WAYS = {
     "decay 1e-4, from 0 to 1": Way(weight_decay=1e-4, normalise=False),
     "decay 1e-3, from 0 to 1": Way(weight_decay=1e-3, normalise=False),
     "decay 1e-3, black outside": Way(weight_decay=1e-3, black=True),
+    "garments of 48 pixels, decay 1e-4": Way(size=48, weight_decay=1e-4),
+    "garments of 48 pixels, decay 1e-3": Way(size=48, weight_decay=1e-3),
+    "garments of 48 pixels, decay 1e-4, from 0 to 1": Way(size=48, weight_decay=1e-4, normalise=False),
+    "garments of 48 pixels, decay 1e-3, from 0 to 1": Way(size=48, weight_decay=1e-3, normalise=False),
 }
 
 
-def train_classifiers(seeds: int, epochs: int, weight_decay: float, device: torch.device) -> list[nn.Module]:
-    """Classifiers on images that are not normalised, on the experiment's schedule with so many epochs."""
+def train_classifiers(
+    seeds: int, epochs: int, decays: Sequence[float], device: torch.device
+) -> dict[float, list[nn.Module]]:
+    """Classifiers of each weight decay on images that are not normalised, on the experiment's schedule, all at once."""
     data = load("fashion-mnist", normalise=False).train.to(device)
+    each = [(decay, seed) for decay in decays for seed in range(seeds)]
     models = []
-    for seed in range(seeds):
+    for _, seed in each:
         torch.manual_seed(seed)
-        models.append(mnist_cnn())
-    members = make_members(seeds, seed=list(range(seeds)), lr=placed.CLASSIFIER.lr, weight_decay=weight_decay)
+        models.append(mnist_cnn().to(device))
+    members = make_members(
+        len(each), seed=[seed for _, seed in each], lr=placed.CLASSIFIER.lr, weight_decay=[decay for decay, _ in each]
+    )
     recipe = Recipe(epochs=epochs, batch_size=64, lr_step=max(1, epochs // 2))
-    with Population([m.to(device) for m in models], data.x, data.y, members, recipe) as population:
+    with Population(models, data.x, data.y, members, recipe) as population:
         population.fit()
-        return population.models()
+        fitted = population.models()
+    return {decay: fitted[i * seeds : (i + 1) * seeds] for i, decay in enumerate(decays)}
 
 
 def validate(classifiers: Sequence[nn.Module], device: torch.device) -> list[float]:
@@ -177,13 +187,12 @@ def main() -> None:
         known[Way().weight_decay] = [mnist_cnn().to(device) for _ in range(arguments.seeds)]
         for seed, classifier in enumerate(known[Way().weight_decay]):
             classifier.load_state_dict(load_file(arguments.classifiers / f"upright-cnn-{seed}.weights.safetensors"))
+    decays = sorted({WAYS[name].weight_decay for name in arguments.ways} - set(known))
+    if decays:
+        known |= train_classifiers(arguments.seeds, arguments.classifier_epochs, decays, device)
     rows: list[dict[str, Any]] = []
     for name in arguments.ways:
         way = WAYS[name]
-        if way.weight_decay not in known:
-            known[way.weight_decay] = train_classifiers(
-                arguments.seeds, arguments.classifier_epochs, way.weight_decay, device
-            )
         classifiers = known[way.weight_decay]
         accuracy = validate(classifiers, device)
         for model in arguments.models:
