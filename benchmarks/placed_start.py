@@ -77,6 +77,12 @@ WAYS = {
     "decay 1e-4, from 0 to 1": Way(weight_decay=1e-4, normalise=False),
     "decay 1e-3, from 0 to 1": Way(weight_decay=1e-3, normalise=False),
     "decay 1e-3, black outside": Way(weight_decay=1e-3, black=True),
+    "garments of 48 pixels, from 0 to 1, the whole canvas": Way(size=48, normalise=False, scale=1.0),
+    "garments of 48 pixels, from 0 to 1, wider": Way(size=48, normalise=False, var_init=-3.0),
+    "garments of 48 pixels, from 0 to 1, slower": Way(size=48, normalise=False, localizer_lr=0.02),
+    "garments of 48 pixels, from 0 to 1, wide, all": Way(size=48, normalise=False, var_init=-3.0, scale=1.0),
+    "48, all, decay 1e-4": Way(size=48, normalise=False, scale=1.0, weight_decay=1e-4),
+    "48, all, decay 1e-3": Way(size=48, normalise=False, scale=1.0, weight_decay=1e-3),
     "garments of 48 pixels, decay 1e-4": Way(size=48, weight_decay=1e-4),
     "garments of 48 pixels, decay 1e-3": Way(size=48, weight_decay=1e-3),
     "garments of 48 pixels, decay 1e-4, from 0 to 1": Way(size=48, weight_decay=1e-4, normalise=False),
@@ -101,7 +107,7 @@ def train_classifiers(
     with Population(models, data.x, data.y, members, recipe) as population:
         population.fit()
         fitted = population.models()
-    return {decay: fitted[i * seeds : (i + 1) * seeds] for i, decay in enumerate(decays)}
+    return {decay: [m.to(device) for m in fitted[i * seeds : (i + 1) * seeds]] for i, decay in enumerate(decays)}
 
 
 def validate(classifiers: Sequence[nn.Module], device: torch.device) -> list[float]:
@@ -131,7 +137,7 @@ def look(model: Any, canvases: Any) -> dict[str, float]:
     batch = canvases.batch(range(LOOKED_AT))
     generator = torch.Generator(batch.x.device).manual_seed(0)
     with torch.no_grad():
-        prediction = model.eval()(batch.x, generator=generator)
+        prediction = model.to(batch.x.device).eval()(batch.x, generator=generator)
     mean = prediction.posterior.loc
     off = (mean - Similarity().inverse(batch.theta))[:, 2:] * placed.CANVAS / 2
     return {
