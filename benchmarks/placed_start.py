@@ -51,7 +51,7 @@ class Way:
     size: int = placed.SIZE
     normalise: bool = True
     black: bool = False
-    scale: float = placed.START_SCALE
+    scale: float = 1.0
     var_init: float = -5.0
     localizer_lr: float = 0.1
     weight_decay: float = 1e-5

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from pstn.data import MNIST_MEAN, MNIST_STD, RandomPlacement, generate
+from pstn.data import RandomPlacement, generate
 from pstn.experiments.declare import Experiment, Probe, Task, Training, same
 from pstn.experiments.execute import trained
 from pstn.experiments.lab import Lab
-from pstn.experiments.mnist_subsets import BLACK, BOTH_SCALED, PRECISIONS
+from pstn.experiments.mnist_subsets import BOTH_SCALED, PRECISIONS, STN_START
 from pstn.experiments.scores import Found, as_pixels, rounded
 from pstn.nn import PSTN, STN, ConvLocalizer, SpatialTransformer, mnist_cnn
 from pstn.training import RandomWarp, Recipe
@@ -20,26 +20,31 @@ from pstn.transforms import Similarity, to_pixels
 
 __all__ = ["PLACED_FASHION", "make_layer"]
 
-SIZE, CANVAS, CORNERS = 28, 96, 64
-PLACEMENT = RandomPlacement(CANVAS, SIZE, CORNERS)
+# Half of the canvas, wherever it fits: what a localizer should find is the paper's theta, (0, 0.5, tx, ty).
+CANVAS, GARMENT, SIZE = 96, 48, 28
+PLACEMENT = RandomPlacement(CANVAS, GARMENT, corners=None)
 CLASSIFIER_RECIPE = Recipe(epochs=100, batch_size=64, lr_step=50)
 RECIPE = Recipe(
-    epochs=600, batch_size=64, lr_step=200, samples=10, precision="tf32", augment=RandomWarp(PLACEMENT, fill=BLACK)
+    epochs=60, batch_size=64, lr_step=20, samples=10, precision="tf32", augment=RandomWarp(PLACEMENT, fill=0.0)
 )
 KL_WEIGHT = 3e-5
-# Half of the canvas, in the middle: a localizer that starts at all of it drifts off it, for a shirt of 8 pixels says
-# nothing to the classifier.
-START_SCALE = 0.5
+# A classifier that is trained with less is so sure of itself where it is wrong that some localizers never set out.
+CLASSIFIER_DECAY, DECAY = 1e-3, 1e-5
 
-_DEPARTURES = (
-    "28 pixels on a canvas of 96, as in the authors' runs; the text shrinks the image to 50%.",
-    "The canvas is normalised, the images that the classifier was trained on are not, and outside the canvas lies 0, "
-    "which is grey: as in the authors' runs.",
-    "The frozen classifier keeps its dropout active while the localizer trains, as in the authors' runs.",
-    "STN and P-STN both start at half the canvas, the authors' P-STN at all of it; the variance at softplus(-5).",
-    "Matrix products are in TF32 on the GPU, in float32 elsewhere.",
-    "Weight decay is 1e-5, as for rotated MNIST; none is known for this experiment.",
-    BOTH_SCALED,
+_SHORTER = "60 epochs, the learning rate's steps every 20: a tenth of the authors'."
+_HALF = (
+    "The garment is 48 pixels wide on a canvas of 96, so that the theta to be found has the scale 0.5 of the text; the "
+    "authors' code pastes 28 pixels."
+)
+_PIXELS = (
+    "Nothing is normalised; the authors normalise the canvas, but not the images that the classifier learned from."
+)
+_DROPOUT = "The frozen classifier keeps its dropout active while the localizer trains, as in the authors' runs."
+_VARIANCE = "The variance starts at softplus(-5), which is not known for this experiment."
+_TF32 = "Matrix products are in TF32 on the GPU, in float32 elsewhere."
+_DECAY = (
+    "Weight decay is 1e-3 for the classifier, chosen on validation canvases, and 1e-5 for the localizers, as for "
+    "rotated MNIST; neither is known for this experiment."
 )
 
 
@@ -50,19 +55,15 @@ def upright(lab: Lab) -> Task:
 
 
 def placed(lab: Lab) -> Task:
-    """Normalised, and each test image placed once on a canvas, at a corner uniform on 0..63.
-
-    The classifier was trained without normalising, as in the authors' runs; benchmarks/placed_start.py has what
-    localizers do in their first steps on a canvas that is not normalised either.
-    """
-    train, _, test = lab.data("fashion-mnist", normalise=True)
+    """Each test image placed once on a canvas; those of training are placed afresh in every batch."""
+    train, _, test = lab.data("fashion-mnist", normalise=False)
     canvases = generate(test, PLACEMENT, seed=0)
     return Task(train.x, train.y, canvases, f"placed {train.name}", batch=500)
 
 
 CLASSIFIER = Training(
     "placed-fashion", "CNN", "upright", upright, same(mnist_cnn), CLASSIFIER_RECIPE,
-    lr=1e-3, weight_decay=1e-5, departures=(_DEPARTURES[1], _DEPARTURES[5]), keep=True,
+    lr=1e-3, weight_decay=CLASSIFIER_DECAY, departures=(_PIXELS, _DECAY), keep=True,
 )  # fmt: skip
 
 
@@ -70,12 +71,9 @@ def make_layer(*, probabilistic: bool) -> SpatialTransformer:
     """The localizers of about 193k parameters: they see the canvas, and the warp returns 28×28 of it."""
     filters, hidden = ((11, 21), 12) if probabilistic else ((16, 31), 15)
     localizer = ConvLocalizer(1, (CANVAS, CANVAS), filters=filters, kernel=7)
-    layer = SpatialTransformer(
+    return SpatialTransformer(
         Similarity(), localizer, (SIZE, SIZE), hidden=hidden, probabilistic=probabilistic, var_init=-5.0
     )
-    with torch.no_grad():
-        layer.mean_head.last.bias[1] = START_SCALE
-    return layer
 
 
 def make_stn(lab: Lab, seed: int) -> nn.Module:
@@ -90,7 +88,7 @@ def make_pstn(lab: Lab, seed: int) -> nn.Module:
 
 
 def _localisation(probe: Probe) -> Found:
-    """How far the window's centre is from the image's, in pixels of the canvas, and its scale from 28/96."""
+    """How far the window's centre is from the image's, in pixels of the canvas, and its scale from 0.5."""
     mean, truth = probe.answers.loc, probe.answers.truth
     assert mean is not None
     assert truth is not None
@@ -111,25 +109,25 @@ def _samples(probe: Probe) -> dict[str, Any]:
     with torch.no_grad():
         out = layer(x, samples=10, generator=torch.Generator().manual_seed(0))
         corners = to_pixels(layer.transform.corners(out.theta), (CANVAS, CANVAS)).transpose(0, 1)
-    normalised = {"mean": MNIST_MEAN, "std": MNIST_STD}
     return {
-        "inputs": as_pixels(x[:, 0], **normalised),
-        "warped": as_pixels(out.warped[:5, :, 0].transpose(0, 1), **normalised),
+        "inputs": as_pixels(x[:, 0]),
+        "warped": as_pixels(out.warped[:5, :, 0].transpose(0, 1)),
         "corners": rounded(corners, 2),
     }
 
 
+_BOTH = (_SHORTER, _HALF, _PIXELS, _DROPOUT, _TF32, _DECAY, BOTH_SCALED)
 STN_GROUP = Training(
     "placed-fashion", "STN", "placed", placed, make_stn, RECIPE,
-    lr=1e-3, localizer_lr=0.1, weight_decay=1e-5, measures=(_localisation,), departures=_DEPARTURES,
+    lr=1e-3, localizer_lr=0.1, weight_decay=DECAY, measures=(_localisation,), departures=(*_BOTH, STN_START),
 )  # fmt: skip
 PSTN_GROUP = replace(
-    STN_GROUP, model="P-STN", make=make_pstn, variants={"": KL_WEIGHT}, departures=(*_DEPARTURES, PRECISIONS)
+    STN_GROUP, model="P-STN", make=make_pstn, variants={"": KL_WEIGHT}, departures=(*_BOTH, _VARIANCE, PRECISIONS)
 )
 
 PLACED_FASHION = Experiment(
     "placed-fashion",
-    "Finding a 28×28 image on a canvas of 96×96 for a frozen classifier: accuracy, error of the position",
+    "Finding a garment on a canvas four times its area for a frozen classifier: accuracy, error of the position",
     needs=("fashion-mnist",),
     groups=(CLASSIFIER, STN_GROUP, PSTN_GROUP),
 )
