@@ -27,8 +27,8 @@ from pstn.transforms import Similarity
 from recording import Stopwatch, write
 
 LOOKED_AT = 1000  # test canvases
-RIGHT = placed.SIZE / placed.CANVAS
-SCALES = (0.02, 0.1, 0.2, RIGHT, 0.4, 0.5, 0.7, 1.0)
+RIGHT = placed.GARMENT / placed.CANVAS
+SCALES = (0.02, 0.1, 0.2, 0.3, 0.4, RIGHT, 0.7, 1.0)
 DISTANCES = (0, 2, 4, 6, 8, 12, 16, 24)
 
 
