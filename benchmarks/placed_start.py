@@ -5,7 +5,7 @@ at a time, and with the settings of the authors' code. A window that shrinks to 
 (a negative scale), or leaves the canvas, has lost its way; the error of its position says whether it is under way to
 the garment.
 
-    PSTN_DATA=... python benchmarks/placed_start.py --out benchmarks/results/placed_start_cpu.json
+    PSTN_DATA=... python benchmarks/placed_start.py --device cuda --seeds 5 --classifier-epochs 100 --out ...
 
 The classifiers are trained for --classifier-epochs, or are those that the experiment has kept, with --classifiers:
 
