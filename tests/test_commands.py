@@ -20,7 +20,9 @@ def test_help_and_version():
     assert run("--version").output.strip() == pstn.__version__
 
 
-@pytest.mark.parametrize(("found", "command"), [("/usr/bin/pstn", "pstn"), (None, ".venv/bin/pstn")])
+@pytest.mark.parametrize(
+    ("found", "command"), [pytest.param("/usr/bin/pstn", "pstn", marks=pytest.mark.slow), (None, ".venv/bin/pstn")]
+)
 def test_demo_prints_a_table_and_saves_a_picture_and_models(tmp_path, monkeypatch, found, command):
     monkeypatch.setattr("shutil.which", lambda name: found)
     monkeypatch.setattr("sys.argv", [".venv/bin/pstn", "demo"])

@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SLOW = {"README.md", "estimators.md"}  # they train models
+SLOW = {"README.md", "estimators.md", "export.md"}  # they train or export models
 
 
 PUBLIC = ("nn", "data", "training", "estimators", "experiments", "export", "predict")

@@ -144,7 +144,11 @@ def test_torch_export_of_the_whole_prediction(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated")  # torch, of itself
 @pytest.mark.filterwarnings("ignore:# The axis name")  # of the batch, which the outputs have too
-@pytest.mark.parametrize("make", [*MODELS.values(), wrapped], ids=[*MODELS.keys(), "wrapped"])
+@pytest.mark.parametrize(
+    "make",
+    [MODELS["pstn"], *(pytest.param(make, marks=pytest.mark.slow) for make in (MODELS["stn"], wrapped))],
+    ids=["pstn", "stn", "wrapped"],
+)
 def test_onnx_in_onnxruntime(make, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     model = Tensors(moved(make()).eval())
@@ -260,6 +264,7 @@ def _ddp_worker(rank, folder):
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_gradients_of_one(tmp_path):
     torch.multiprocessing.spawn(_ddp_worker, args=(tmp_path,), nprocs=2)
     assert (tmp_path / "equal").exists()

@@ -68,7 +68,7 @@ def test_cutting_a_run_into_calls_changes_nothing():
     assert all(torch.equal(a, b) for a, b in zip(whole.tensors().values(), cut.tensors().values(), strict=True))
 
 
-@pytest.mark.parametrize("workers", [False, True])
+@pytest.mark.parametrize("workers", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_that_was_cut_off_goes_on_from_a_checkpoint_only(tmp_path, monkeypatch, workers):
     x, y = images()
     models = [seeded(small_pstn, i) for i in range(2)]

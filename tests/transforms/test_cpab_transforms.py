@@ -95,7 +95,9 @@ def test_autocast_does_not_round_coordinates(transform, size):
     "backend",
     ["aot_eager", pytest.param("inductor", marks=[pytest.mark.slow, pytest.mark.filterwarnings("ignore")])],
 )
-@pytest.mark.parametrize(("transform", "size"), CASES, ids=by_name)
+@pytest.mark.parametrize(
+    ("transform", "size"), [CASES[0], pytest.param(*CASES[1], marks=pytest.mark.slow), CASES[2]], ids=by_name
+)
 def test_compile(transform, size, backend):
     torch._dynamo.reset()
     theta = draw(transform, 4).requires_grad_()
