@@ -7,7 +7,8 @@ the garment.
 
     PSTN_DATA=... python benchmarks/placed_start.py --device cuda --seeds 5 --classifier-epochs 100 --out ...
 
-The classifiers are trained for --classifier-epochs, or are those that the experiment has kept, with --classifiers:
+The classifiers are trained for --classifier-epochs, or, for the ways with their weight decay, are those that the
+experiment has kept:
 
     python -m pstn.experiments placed-fashion --cells '*cnn*'
     PSTN_DATA=... python benchmarks/placed_start.py --classifiers results/.work/placed-fashion --seeds 5 --out ...
@@ -63,6 +64,7 @@ class Way:
         return RandomPlacement() if self.size == 28 else replace(placed.PLACEMENT, size=self.size)
 
 
+# Size and canvas of the authors' code, and the start of their STN.
 AUTHORS = Way(size=28, normalise=True, scale=0.5, weight_decay=1e-5)
 WAYS = {
     "declared": Way(),
@@ -169,15 +171,18 @@ def follow(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["declared", "the authors'"])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["declared"])
     parser.add_argument("--models", nargs="+", choices=("P-STN", "STN"), default=["P-STN", "STN"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, nargs="+", default=[200, 400])
     parser.add_argument("--classifier-epochs", type=int, default=3)
-    parser.add_argument("--classifiers", type=Path, help="a folder of kept ones, for the ways with their weight decay")
+    parser.add_argument("--classifiers", type=Path, help="a folder of kept ones")
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     arguments = parser.parse_args()
     watch, device = Stopwatch(), arguments.device
+    others = [name for name in arguments.ways if WAYS[name].weight_decay != placed.CLASSIFIER_DECAY]
+    if arguments.classifiers and others:
+        parser.error(f"the kept classifiers have another weight decay than {', '.join(others)}: run those without them")
     known: dict[float, list[nn.Module]] = {}
     if arguments.classifiers:
         kept: list[nn.Module] = [mnist_cnn().to(device) for _ in range(arguments.seeds)]

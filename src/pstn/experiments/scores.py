@@ -114,6 +114,6 @@ def rounded(values: Tensor, digits: int = 4) -> list[Any]:
     return torch.round(values.detach().double().cpu(), decimals=digits).tolist()
 
 
-def as_pixels(images: Tensor, mean: float = 0.0, std: float = 1.0) -> list[Any]:
-    """Images as whole numbers from 0 to 255, with the normalisation taken back."""
-    return ((images.detach() * std + mean) * 255).round().clamp(0, 255).to(torch.uint8).cpu().tolist()
+def as_pixels(images: Tensor) -> list[Any]:
+    """Images with pixels from 0 to 1 as whole numbers from 0 to 255."""
+    return (images.detach() * 255).round().clamp(0, 255).to(torch.uint8).cpu().tolist()
