@@ -41,7 +41,7 @@ def test_an_example_runs_and_leaves_its_picture(name, labels, files, tmp_path, c
     assert "accuracy" in capsys.readouterr().out
 
 
-@pytest.mark.filterwarnings("ignore:The transformation is the identity")
+@pytest.mark.filterwarnings("ignore:The transformation is the identity")  # likewise
 def test_the_images_example_takes_a_folder(tmp_path):
     from PIL import Image
 

@@ -179,7 +179,7 @@ def test_inputs_without_a_value_are_refused():
 
 
 # scikit-learn's own validation casts what it is given to whole numbers, to see whether it is; numpy remarks on it.
-@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # numpy, of the bad input
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], max_examples=20)
 @given(
     X=arrays.arrays(

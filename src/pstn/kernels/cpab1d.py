@@ -1,7 +1,8 @@
 """CPAB on the line, fused over points and thetas: one launch forward, one launch backward.
 
-The computation is that of `pstn.transforms.cpab1d_trip`, which explains it; the names are the same. Tables of cells live
-in registers: a particle reads its cell by a masked sum over all cells, which for tens of cells is cheaper than memory.
+The computation is that of `pstn.transforms.cpab1d_trip`, which explains it; the names are the same. Tables of cells
+live in registers: a particle reads its cell by a masked sum over all cells, which for tens of cells is cheaper than
+memory.
 """
 
 from __future__ import annotations
