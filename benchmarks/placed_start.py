@@ -45,6 +45,7 @@ class Way:
         normalise: whether the canvas is normalised; the classifier's images never are.
         black: whether black, and not 0, lies outside a normalised canvas.
         scale: of the first window.
+        random_biases: whether the localizer's biases start at random, as torch has it, and not at 0.
         var_init: the variance at the start, before softplus.
         localizer_lr: times the learning rate.
         weight_decay: of the classifier.
@@ -53,7 +54,8 @@ class Way:
     size: int = placed.GARMENT
     normalise: bool = False
     black: bool = False
-    scale: float = 1.0
+    scale: float = placed.START_SCALE
+    random_biases: bool = False
     var_init: float = -5.0
     localizer_lr: float = 0.1
     weight_decay: float = placed.CLASSIFIER_DECAY
@@ -65,10 +67,12 @@ class Way:
 
 
 # Size and canvas of the authors' code, and the start of their STN.
-AUTHORS = Way(size=28, normalise=True, scale=0.5, weight_decay=1e-5)
+AUTHORS = Way(size=28, normalise=True, scale=0.5, random_biases=True, weight_decay=1e-5)
 WAYS = {
     "declared": Way(),
-    "from 0.7 of the canvas": Way(scale=0.7),
+    "random biases": Way(random_biases=True),
+    "from all of the canvas": Way(scale=1.0),
+    "from all of the canvas, random biases": Way(scale=1.0, random_biases=True),
     "from half of the canvas": Way(scale=0.5),
     "decay 1e-4": Way(weight_decay=1e-4),
     "decay 1e-5": Way(weight_decay=1e-5),
@@ -116,6 +120,10 @@ def make_model(classifier: nn.Module, seed: int, way: Way, outside: Any, *, prob
     torch.manual_seed(seed)
     layer = placed.make_layer(probabilistic=probabilistic)
     layer.fill = outside
+    if way.random_biases:
+        for part in layer.modules():
+            if isinstance(part, nn.Conv2d) or (isinstance(part, nn.Linear) and part.out_features == layer.hidden):
+                part.reset_parameters()
     with torch.no_grad():
         layer.mean_head.last.bias[1] = way.scale
         if layer.variance_head is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import nn
 
 import pstn
@@ -101,8 +102,12 @@ def test_placed_fashion(tmp_path):
     for probabilistic in (False, True):
         layer = placed.make_layer(probabilistic=probabilistic)
         assert count(layer) == pytest.approx(193_000, rel=0.01)
-        assert layer.mean_head.last.bias.tolist() == [0.0, 1.0, 0.0, 0.0]
+        assert layer.mean_head.last.bias.tolist() == pytest.approx([0.0, 0.7, 0.0, 0.0])
         assert layer.fill == 0
+        # A black canvas says nothing to the localizer, and nothing to the hidden layers of its heads.
+        assert layer.localizer(torch.zeros(1, 1, 96, 96)).abs().max() == 0
+        heads = [layer.mean_head, *([layer.variance_head] if probabilistic else [])]
+        assert all(head.first.bias.abs().max() == 0 for head in heads)
     recipe = placed.PSTN_GROUP.recipe
     assert (recipe.epochs, recipe.batch_size, recipe.lr_step, recipe.samples) == (60, 64, 20, 10)
     assert any("a tenth of the authors'" in sentence for sentence in placed.PSTN_GROUP.departures)
@@ -119,6 +124,8 @@ def test_placed_fashion(tmp_path):
     assert (placed.CLASSIFIER.recipe.epochs, placed.CLASSIFIER.recipe.lr_step) == (100, 50)
     assert placed.make_layer(probabilistic=True).variance_head.last.bias.tolist() == [-5.0] * 4
     assert any("softplus(-5)" in sentence for sentence in placed.PSTN_GROUP.departures)
+    for group in (placed.STN_GROUP, placed.PSTN_GROUP):
+        assert any("start at 0.7 of the canvas" in sentence for sentence in group.departures)
 
 
 def layers(module: nn.Module, kind: type[nn.Module]) -> int:
