@@ -11,6 +11,7 @@ from pstn.experiments.mnist_subsets import BLACK_OUTSIDE, BOTH_SCALED, STN_START
 from pstn.experiments.time_series import NO_TEST
 from pstn.report import figures
 from pstn.report.study import Drawing, Line, Mean, Metric, Omission, Order, Paper, Search, Study, Table
+from pstn.training.sweep import AUTHORS_KL_WEIGHTS
 
 __all__ = ["INTRODUCTION", "STUDIES", "TITLE"]
 
@@ -191,7 +192,7 @@ MNIST_SUBSETS = Study(
             partial(figures.draw_by_size, table=_TABLE_1),
         ),
     ),
-    search=Search("mnist-subsets-search", "w", _VALIDATION, published.TABLE_1_W),
+    search=Search("mnist-subsets-search", "w", _VALIDATION, published.TABLE_1_W, AUTHORS_KL_WEIGHTS),
     omissions=_NOTED_LATER,
 )
 
@@ -239,7 +240,7 @@ TIME_SERIES = Study(
     drawings=(
         Drawing("time-series", "A test series of each set, and three samples of it by the P-STN.", figures.draw_series),
     ),
-    search=Search("time-series-search", "w", _VALIDATION, published.TABLE_2_W),
+    search=Search("time-series-search", "w", _VALIDATION, published.TABLE_2_W, AUTHORS_KL_WEIGHTS),
 )
 
 # --- Calibration ---------------------------------------------------------------------------------------------------

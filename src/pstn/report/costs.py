@@ -97,7 +97,7 @@ def costs_table(sections: Sequence[Section]) -> TableView:
 def _search_row(section: Section) -> list[Cell]:
     outcome, search = section.outcome, section.study.search
     assert search is not None
-    lacking = ", ".join(outcome.unsearched) if outcome.searched else "all"
+    lacking = "; ".join(outcome.unsearched) if outcome.searched else "all"
     return [
         Cell(f"{section.study.title}: the search for {search.name}"), Cell(str(outcome.searched)),
         Cell(duration(outcome.search_seconds) if outcome.searched else "–"),

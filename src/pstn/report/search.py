@@ -9,7 +9,7 @@ from pstn.report.results import Result
 from pstn.report.study import Metric, Search
 from pstn.report.tables import MISSING, Cell, TableView
 
-__all__ = ["chosen", "trials", "view_search"]
+__all__ = ["chosen", "trials", "unsearched", "view_search"]
 
 
 def trials(search: Search, data: str, metric: Metric, results: Sequence[Result]) -> dict[float, list[float]]:
@@ -29,6 +29,17 @@ def chosen(search: Search, data: str, metric: Metric, results: Sequence[Result])
     return best(means, key=lambda value: means[value]) if means else None
 
 
+def unsearched(search: Search, results: Sequence[Result]) -> tuple[str, ...]:
+    """The data sets on which not every value was tried, in words."""
+    lacking = []
+    for data in search.published:
+        tried = {r.variant for r in results if (r.experiment, r.data) == (search.experiment, data)}
+        if len(tried) < len(search.values):
+            missing = len(search.values) - len(tried)
+            lacking.append(f"{data}: {missing} of {len(search.values)} values" if tried else data)
+    return tuple(lacking)
+
+
 def view_search(search: Search, results: Sequence[Result]) -> TableView:
     """For each data set, what validation chooses and what the paper chose."""
     rows = []
@@ -42,6 +53,6 @@ def view_search(search: Search, results: Sequence[Result]) -> TableView:
             Cell(str(len({r.seed for r in own}))),
         ])  # fmt: skip
     header = ["data", *(f"best {m.label}" for m in search.metrics), "the paper’s", "tried", "runs of each"]
-    missing = any(cell.text == MISSING for row in rows for cell in row)
+    missing = unsearched(search, results)
     notes = [f"`pstn reproduce {search.experiment}` runs what is missing."] if missing else []
     return TableView(f"{search.name}, chosen on validation data", header, rows, notes)

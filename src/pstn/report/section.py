@@ -12,7 +12,7 @@ from pstn.report.claims import check_order, view_orders
 from pstn.report.costs import duration, missing_cells, wall_time
 from pstn.report.figures.search import draw_search
 from pstn.report.results import Result
-from pstn.report.search import view_search
+from pstn.report.search import unsearched, view_search
 from pstn.report.study import CellKey, Drawing, Line, Omission, Search, Study, summary_of
 from pstn.report.style import applied
 from pstn.report.tables import Cell, TableView, tables_of, view_table
@@ -42,7 +42,7 @@ class Outcome:
         machines: that it was run on.
         searched: how many runs its search has, if there is one.
         search_seconds: their wall time.
-        unsearched: the data sets that the search has no runs on.
+        unsearched: what the search has left out, by data set.
     """
 
     found: int
@@ -153,7 +153,6 @@ def _outcome(study: Study, results: Sequence[Result], searched: Sequence[Result]
     seeds = [{r.seed for r in results if (r.model, r.data, r.variant) == cell} for cell in cells]
     findings = [(order, check_order(order, results)) for order in study.orders]
     tested = _tested(study, results)
-    asked = study.search.published if study.search else {}
     return Outcome(
         found=sum(min(len(present), study.runs) for present in seeds),
         wanted=study.runs * len(cells),
@@ -173,7 +172,7 @@ def _outcome(study: Study, results: Sequence[Result], searched: Sequence[Result]
         machines=tuple(dict.fromkeys(r.machine for r in (*results, *searched))),
         searched=len(searched),
         search_seconds=wall_time(searched, study),
-        unsearched=tuple(data for data in asked if not any(r.data == data for r in searched)),
+        unsearched=unsearched(study.search, searched) if study.search else (),
     )
 
 

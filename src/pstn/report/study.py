@@ -233,12 +233,14 @@ class Search:
         name: of what was searched, the part of the variant before "=".
         metrics: by which to choose, each on its own.
         published: by data, the value that the paper chose.
+        values: all that are to be tried.
     """
 
     experiment: str
     name: str
     metrics: tuple[Metric, ...]
     published: dict[str, float]
+    values: tuple[float, ...]
 
 
 @dataclass(frozen=True)
