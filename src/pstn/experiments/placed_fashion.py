@@ -76,8 +76,7 @@ CLASSIFIER = Training(
 def make_layer(*, probabilistic: bool) -> SpatialTransformer:
     """The localizers of about 193k parameters: they see the canvas, and the warp returns 28×28 of it.
 
-    Their random biases start at 0: the black of the canvas, which all canvases share, then says nothing, and what a
-    localizer learns first is what tells them apart.
+    Their random biases start at 0: the black of the canvas, which all canvases share, then says nothing.
     """
     filters, hidden = ((11, 21), 12) if probabilistic else ((16, 31), 15)
     localizer = ConvLocalizer(1, (CANVAS, CANVAS), filters=filters, kernel=7)
