@@ -23,7 +23,9 @@ def test_works_take_turns_and_the_first_turn_does_not_count():
     assert min(times["b"]) >= 0.002 > sorted(times["a"])[len(times["a"]) // 2]
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(
+    "part", [pytest.param(part, marks=[pytest.mark.slow] if part == "train" else []) for part in PARTS]
+)
 def test_every_part_gives_figures(part):
     figures = measure(part, "cpu", seconds=0.01)
     assert all(figure.part == part and figure.value > 0 for figure in figures)

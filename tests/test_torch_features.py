@@ -110,7 +110,7 @@ def test_compiles_to_machine_code(make):
     check_compiled(make, "inductor")
 
 
-@pytest.mark.parametrize(("alpha", "sampling"), [(1.0, "iid"), (0.7, "antithetic")])
+@pytest.mark.parametrize(("alpha", "sampling"), [(1.0, "iid"), pytest.param(0.7, "antithetic", marks=pytest.mark.slow)])
 def test_compiles_when_it_draws_its_own_noise(alpha, sampling):
     localizer = pstn.nn.ConvLocalizer(1, (28, 28))
     layer = pstn.SpatialTransformer(pstn.Similarity(), localizer, alpha=alpha, sampling=sampling)
@@ -192,6 +192,7 @@ def test_vmap_over_stacked_models(make, older_torch, monkeypatch):
             torch.testing.assert_close(gradients[name][i], parameter.grad, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_chunks_compile_and_vmap():
     x, y = batch()
     noise = torch.rand(5, 3, 4)
