@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from pstn.experiments import Stopped, reproduce
+from pstn.experiments import Lab, Stopped, reproduce
 from pstn.experiments.execute import trained
+from pstn.experiments.fitting import Job
 from pstn.experiments.mnist_subsets import subset
 from pstn.nn import mnist_cnn
 from pstn.report.results import read_results
-from pstn.training import Recipe
+from pstn.training import Progress, Recipe
 from small_experiment import SMALL, experiment, quiet
 
 
@@ -117,3 +119,14 @@ def test_a_checkpoint_of_another_learning_rate_is_not_gone_on_with(tmp_path):
     assert reproduce([experiment(replace(SMALL, lr=1e-4))], lab) == 2
     assert any("is of other settings: starting anew" in text for text in said)
     assert {r.settings["lr"] for r in read_results(lab.folder)} == {1e-4}
+
+
+def test_what_is_to_go_is_told_from_the_speed_after_the_first_round(tmp_path, monkeypatch):
+    clock, told = iter((0.0, 100.0, 110.0, 125.0)), []  # made; 100 s to compile, then 10 steps a second
+    monkeypatch.setattr("pstn.experiments.fitting.time.monotonic", lambda: next(clock))
+    population = SimpleNamespace(total_steps=1001, progress=Progress())
+    job = Job(Lab(tmp_path, say=told.append, save_every=1e9), "a", population, tmp_path / "checkpoint", {})
+    for step in (1, 101, 251):
+        population.progress.step = step
+        assert not job.look(population.progress, asked=False)
+    assert told == ["  a: 25%, 10 steps/s, 75 s to go"]

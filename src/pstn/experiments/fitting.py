@@ -38,6 +38,7 @@ class Job:
         self.population, self.name = population, name
         self._lab, self._path, self._about = lab, path, about
         self._saved = self._told = time.monotonic()
+        self._first: tuple[float, int] | None = None
 
     @property
     def left(self) -> int:
@@ -54,8 +55,11 @@ class Job:
         now = time.monotonic()
         if asked or now - self._saved >= self._lab.save_every:
             self.save()
+        if self._first is None:  # speed is counted from here: the first round compiled, or went by in another run
+            self._first, self._told = (now, progress.step), now
         if now - self._told >= _TELL_EVERY:
-            speed = progress.step / max(progress.seconds, 1e-9)
+            began, before = self._first
+            speed = (progress.step - before) / (now - began)
             share = progress.step / self.population.total_steps
             self._lab.say(f"  {self.name}: {share:.0%}, {speed:,.0f} steps/s, {self.left / speed:,.0f} s to go")
             self._told = now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable
 from typing import final
 
@@ -16,6 +17,8 @@ __all__ = ["CudaRunner"]
 
 # Noise is drawn on the device for many steps at once, up to this many numbers.
 _BLOCK = 1 << 24
+# What torch's compiler has to say of its own choices, and of a precision that is the recipe's to choose.
+_REMARKS = ("TensorFloat32 tensor cores", r"\s*Online softmax is disabled")
 
 
 @final
@@ -111,8 +114,11 @@ class CudaRunner(Runner):
             state.rows.clone(), state.mean.clone(), state.square.clone(), state.alive.clone(),
             [b.clone() for b in state.buffers],
         )  # fmt: skip
-        for k in range(min(3, noise.examples.shape[0])):
-            step(copy, self.group.constants, noise.step(k))
+        with warnings.catch_warnings():
+            for remark in _REMARKS:
+                warnings.filterwarnings("ignore", message=remark)
+            for k in range(min(3, noise.examples.shape[0])):
+                step(copy, self.group.constants, noise.step(k))
 
 
 def _kind(group: Group) -> Hashable:
