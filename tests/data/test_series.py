@@ -304,8 +304,19 @@ def test_quotes_around_cells_are_not_part_of_them(separator, tmp_path):
     assert np.isnan(series.values[1][0, 1])
 
 
+@pytest.mark.parametrize("separator", [",", ";", "\t", " "])
+def test_a_separator_within_quotes_separates_nothing(separator, tmp_path):
+    label = f"up{separator}or{separator}down"
+    rows = [[f'"{label}"', "1", "2"], ["none", "3", "4"]]
+    series = read_series(write(tmp_path / "mine.csv", "\n".join(separator.join(row) for row in rows)))
+    assert series.labels == (label, "none")
+    assert [v.tolist() for v in series.values] == [[[1.0, 2.0]], [[3.0, 4.0]]]
+
+
 def test_a_quote_without_its_pair_stays(tmp_path):
     assert read_series(write(tmp_path / "mine.csv", '5",1,2\n",3,4\n')).labels == ('5"', '"')
+    assert read_series(write(tmp_path / "mine.csv", '5"x,1,2\n')).labels == ('5"x',)
+    assert read_series(write(tmp_path / "mine.csv", 'a "b c",1,2\n')).labels == ('a "b c"',)
 
 
 def test_what_is_no_header_is_named(tmp_path):

@@ -20,6 +20,9 @@ from pstn.data.ts import parse_ts
 __all__ = ["SERIES_SUFFIXES", "parse_tsv", "parse_values", "read_series", "series_format", "table_rows"]
 
 SERIES_SUFFIXES = (".tsv", ".ts", ".arff", ".txt", ".csv")
+# From quote to quote, and nothing but a separator before and after.
+_QUOTED_CELL = re.compile(r'(?<![^\t;, ])"(?:[^"]|"")*"(?![^\t;, ])')
+_TAKEN_OUT = "\0"  # no line that `read_lines` lets through holds one
 _LIMIT = 1 << 30
 
 
@@ -116,15 +119,21 @@ def _is_header(first: list[str], second: list[str]) -> bool:
 
 def _split_cells(line: str) -> list[str]:
     """The cells of a row, whatever separates them: tabs, semicolons, commas or spaces; without quotes around them."""
-    cells = _split_line(line.strip("\r\n"))
-    return [_unquoted(cell) for cell in cells] if '"' in line else cells
+    line = line.strip("\r\n")
+    if '"' not in line:
+        return _split_line(line)
+    # What stands in quotes is taken out while the rest is split: separators in it are none.
+    quoted = iter(_QUOTED_CELL.findall(line))
+    cells = _split_line(_QUOTED_CELL.sub(_TAKEN_OUT, line))
+    return [
+        _unquoted(next(quoted)) if cell == _TAKEN_OUT else re.sub(_TAKEN_OUT, lambda _: next(quoted), cell)
+        for cell in cells
+    ]
 
 
 def _unquoted(cell: str) -> str:
     """A cell as it was before a program such as R put quotes around it, and doubled those in it."""
-    if len(cell) > 1 and cell[0] == cell[-1] == '"':
-        return cell[1:-1].replace('""', '"').strip()
-    return cell
+    return cell[1:-1].replace('""', '"').strip()
 
 
 def _split_line(line: str) -> list[str]:
