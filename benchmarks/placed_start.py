@@ -118,12 +118,8 @@ def validate(classifiers: Sequence[nn.Module], device: torch.device) -> list[flo
 def make_model(classifier: nn.Module, seed: int, way: Way, outside: Any, *, probabilistic: bool) -> nn.Module:
     """A localizer in front of the frozen classifier."""
     torch.manual_seed(seed)
-    layer = placed.make_layer(probabilistic=probabilistic)
+    layer = placed.make_layer(probabilistic=probabilistic, zero_biases=not way.random_biases)
     layer.fill = outside
-    if way.random_biases:
-        for part in layer.modules():
-            if isinstance(part, nn.Conv2d) or (isinstance(part, nn.Linear) and part.out_features == layer.hidden):
-                part.reset_parameters()
     with torch.no_grad():
         layer.mean_head.last.bias[1] = way.scale
         if layer.variance_head is not None:

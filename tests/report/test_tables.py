@@ -173,7 +173,7 @@ def test_a_robust_order_compares_medians():
 
 
 VALIDATION = (Metric("valid_nll", "NLL"), Metric("valid_accuracy", "accuracy", scale=100, higher_is_better=True))
-SEARCH = Search("made-up-search", "w", VALIDATION, {"A": 1e-3, "B": 0.0}, values=(0.0, 1e-4, 1e-3))
+SEARCH = Search("made-up-search", "w", VALIDATION, {"A": 1e-3, "B": 0.0}, values=(0.0, 1e-4, 1e-3), runs=2)
 TRIALS = [
     Result(
         "made-up-search", "P-STN", "A", seed, f"w={w}", metrics={"valid_nll": nll, "valid_accuracy": accuracy},
@@ -214,14 +214,22 @@ def test_a_search_costs_on_top_of_the_tables():
     assert texts(costs_table([make_section(study, FULL)]))[-1][1:] == ["0", "–", "all"]
 
 
-def test_a_search_that_left_out_values_says_so():
-    study = dataclasses.replace(STUDY, search=SEARCH)
-    few = [trial for trial in TRIALS if trial.variant != "w=0"]
-    section = make_section(study, [*FULL, *few])
-    assert texts(costs_table([section]))[-1][-1] == "A: 1 of 3 values; B"
-    view = view_search(SEARCH, [*few, *(dataclasses.replace(trial, data="B") for trial in TRIALS)])
-    assert view.notes == ["`pstn reproduce made-up-search` runs what is missing."]
-    assert view_search(SEARCH, [*TRIALS, *(dataclasses.replace(t, data="B") for t in TRIALS)]).notes == []
+@pytest.mark.parametrize(
+    ("left_out", "missing"),
+    [
+        (lambda trial: trial.variant == "w=0", "A: 2 of 6 runs; B"),
+        (lambda trial: trial.variant == "w=0" and trial.seed == 1, "A: 1 of 6 runs; B"),
+    ],
+)
+def test_a_search_that_left_out_values_or_seeds_says_so(left_out, missing):
+    some = [trial for trial in TRIALS if not left_out(trial)]
+    section = make_section(dataclasses.replace(STUDY, search=SEARCH), [*FULL, *some])
+    assert texts(costs_table([section]))[-1][-1] == missing
+    others = [dataclasses.replace(trial, data="B") for trial in TRIALS]
+    assert view_search(SEARCH, [*some, *others]).notes == ["`pstn reproduce made-up-search` runs what is missing."]
+    assert view_search(SEARCH, [*TRIALS, *others]).notes == []
+    beyond = [dataclasses.replace(trial, variant="w=1") for trial in TRIALS[:2]]
+    assert view_search(SEARCH, [*some, *beyond, *others]).notes  # a value that nobody asked for makes up for none
 
 
 def test_variants_are_grouped_by_what_is_varied():

@@ -30,7 +30,7 @@ RECIPE = Recipe(
 KL_WEIGHT = 3e-5
 # A classifier that is trained with less is so sure of itself where it is wrong that some localizers never set out.
 CLASSIFIER_DECAY, DECAY = 1e-3, 1e-5
-# Between the whole canvas, where the garment is too small for the classifier, and half of it, which often misses it.
+# Between the whole canvas, where the garment is too small for the classifier, and half of it, which cuts it.
 START_SCALE = 0.7
 
 _SHORTER = "60 epochs, the learning rate's steps every 20: a tenth of the authors'."
@@ -73,10 +73,13 @@ CLASSIFIER = Training(
 )  # fmt: skip
 
 
-def make_layer(*, probabilistic: bool) -> SpatialTransformer:
+def make_layer(*, probabilistic: bool, zero_biases: bool = True) -> SpatialTransformer:
     """The localizers of about 193k parameters: they see the canvas, and the warp returns 28×28 of it.
 
-    Their random biases start at 0: the black of the canvas, which all canvases share, then says nothing.
+    Args:
+        probabilistic: whether it is the P-STN's.
+        zero_biases: whether the biases that torch draws at random start at 0: the black of the canvas then says nothing
+            at first.
     """
     filters, hidden = ((11, 21), 12) if probabilistic else ((16, 31), 15)
     localizer = ConvLocalizer(1, (CANVAS, CANVAS), filters=filters, kernel=7)
@@ -86,7 +89,7 @@ def make_layer(*, probabilistic: bool) -> SpatialTransformer:
     chosen = {"mean_head.last.bias", "variance_head.last.bias"}
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
-            if name.endswith("bias") and name not in chosen:
+            if zero_biases and name.endswith("bias") and name not in chosen:
                 parameter.zero_()
         layer.mean_head.last.bias[1] = START_SCALE
     return layer

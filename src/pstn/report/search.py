@@ -30,13 +30,14 @@ def chosen(search: Search, data: str, metric: Metric, results: Sequence[Result])
 
 
 def unsearched(search: Search, results: Sequence[Result]) -> tuple[str, ...]:
-    """The data sets on which not every value was tried, in words."""
+    """The data sets on which not every value was tried in every run, in words."""
+    wanted = {(value, seed) for value in search.values for seed in range(search.runs)}
     lacking = []
     for data in search.published:
-        tried = {r.variant for r in results if (r.experiment, r.data) == (search.experiment, data)}
-        if len(tried) < len(search.values):
-            missing = len(search.values) - len(tried)
-            lacking.append(f"{data}: {missing} of {len(search.values)} values" if tried else data)
+        own = [r for r in results if (r.experiment, r.data) == (search.experiment, data)]
+        missing = wanted - {(float(r.variant.partition("=")[2]), r.seed) for r in own}
+        if missing:
+            lacking.append(f"{data}: {len(missing)} of {len(wanted)} runs" if own else data)
     return tuple(lacking)
 
 
