@@ -84,17 +84,24 @@ def test_what_is_damaged_in_the_work_folder_is_trained_again(tmp_path):
     assert "starting anew" in said[0]
 
 
-def test_weights_that_are_kept_are_trained_again_for_another_setting_or_another_start(tmp_path):
+def test_weights_that_are_kept_are_trained_again_for_another_setting_start_or_data(tmp_path):
     keeping = replace(SMALL, keep=True)
     first = trained(quiet(tmp_path), keeping, 0).state_dict()
     for changed in (
         replace(keeping, lr=1e-4),
         replace(keeping, weight_decay=0.1),
         replace(keeping, make=lambda lab, seed: started_elsewhere()),
+        replace(keeping, task=other_files),
     ):
         again = trained(quiet(tmp_path), changed, 0).state_dict()
         assert not all(torch.equal(first[name], again[name]) for name in first)
         trained(quiet(tmp_path), keeping, 0)
+
+
+def other_files(lab):
+    """The same number of examples under the same name, from another copy of the data."""
+    task = subset(30)(lab)
+    return replace(task, x=task.x.flip(0), y=task.y.flip(0))
 
 
 def started_elsewhere():
