@@ -257,15 +257,27 @@ class Raises(nn.Module):
             "mine",
         ),
         (nn.Sequential(Raises(torch.OutOfMemoryError("no memory")), nn.Conv2d(3, 2, 3)), torch.float, "no memory"),
-        (nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten()), torch.double, "type"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(9, 2)), torch.double, "type"),
+        (nn.Sequential(Raises(RuntimeError("mine")), nn.Conv2d(1, 2, 3)), torch.double, "mine"),
     ],
-    ids=["after pooling", "memory", "dtype of a convolution", "dtype of a linear layer"],
+    ids=["after pooling", "memory", "another precision, which is not what failed"],
 )
-def test_a_failure_that_is_not_over_the_shape_is_left_as_it_is(localizer, dtype, message):
+def test_a_failure_that_is_not_over_shape_or_precision_is_left_as_it_is(localizer, dtype, message):
     layer = pstn.SpatialTransformer(pstn.Crop(), localizer, features=2)
     with pytest.raises(RuntimeError, match=message):
         layer(torch.rand(2, 1, 8, 8, dtype=dtype))
+
+
+@pytest.mark.parametrize("first", [(nn.Conv2d(1, 2, 3), nn.Flatten()), (nn.Flatten(), nn.Linear(64, 2))])
+def test_another_precision_is_told_with_what_to_do(first):
+    layer = pstn.SpatialTransformer(pstn.Crop(), nn.Sequential(*first), features=2)
+    with pytest.raises(TypeError, match=r"of the localizer, torch.float32, got torch.float64: convert it, x\.to\("):
+        layer(torch.rand(2, 1, 8, 8, dtype=torch.double))
+
+
+def test_a_localizer_that_reads_at_another_size_says_so():
+    layer = pstn.wrap(pstn.nn.mnist_cnn(), "rotation", in_channels=3).layer
+    with pytest.raises(ValueError, match=r"localizer, which reads x at \(32, 32\), refuses its input: x must .* 3, 32"):
+        layer(torch.rand(2, 1, 28, 28))
 
 
 def test_an_explained_failure_keeps_what_torch_said():

@@ -185,3 +185,42 @@ def test_progress_shows_on_a_terminal_and_is_quiet_elsewhere(monkeypatch, capsys
         pstn.fit(classifier(), loader(), epochs=2)
         shown = capsys.readouterr().err
         assert ("epoch 2/2" in shown and "accuracy" in shown) == terminal
+
+
+def test_a_set_with_all_its_parts_is_refused_as_walking_it_would_train_on_the_test_part():
+    part = Split(*bars(), ("upright", "lying"))
+    for use in (pstn.fit, pstn.evaluate):
+        with pytest.raises(TypeError, match=r"pass one of them, such as data\.train"):
+            use(classifier(), pstn.data.Splits(part, None, part))
+
+
+def test_a_tuple_of_tensors_is_a_set():
+    net = quiet_fit(classifier(), bars(), epochs=6, lr=1e-2, batch_size=16)
+    assert pstn.evaluate(net, bars()) == pstn.evaluate(net, [bars()])
+    assert pstn.evaluate(net, bars()).accuracy > 0.95
+    scores = pstn.evaluate(pstn.nn.mnist_cnn(), pstn.data.load_digits("test"))
+    assert scores.accuracy < 0.5
+
+
+def test_what_is_no_batch_says_what_would_be():
+    x, y = bars()
+    with pytest.raises(TypeError, match=r"got Tensor: pass a DataLoader, .* a tuple of tensors \(x, y\)"):
+        pstn.fit(classifier(), [x, y])
+    with pytest.raises(TypeError, match=r"y of a batch must be a torch\.Tensor, got list: the number of its class"):
+        pstn.fit(classifier(), [(x, ["up"] * 64)])
+    with pytest.raises(TypeError, match=r"got torch\.uint8: pass data\.as_float\(\)"):
+        pstn.fit(classifier(), Split((x * 255).byte(), y, ("upright", "lying")))
+
+
+def test_input_of_another_precision_is_explained():
+    x, y = bars()
+    with pytest.raises(TypeError, match=r"must be of the precision of the localizer.*, torch.float32, got torch"):
+        pstn.fit(wrapped(classifier()), (x.double(), y))
+
+
+def test_a_data_loader_takes_a_split():
+    part = Split(*bars(), ("upright", "lying"))
+    x, y = next(iter(DataLoader(part, batch_size=8)))
+    assert torch.equal(x, part.x[:8])
+    assert torch.equal(y, part.y[:8])
+    assert repr(part) == "Split('': 64 examples of (1, 12, 12) float32, 2 classes)"

@@ -65,6 +65,14 @@ class Split:
     def __len__(self) -> int:
         return self.x.shape[0]
 
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """One example and its class, as a DataLoader asks for them."""
+        return self.x[index], self.y[index]
+
+    def __repr__(self) -> str:
+        shape = f"{tuple(self.x.shape[1:])} {str(self.x.dtype).removeprefix('torch.')}"
+        return f"Split({self.name!r}: {len(self):,} examples of {shape}, {len(self.classes)} classes)"
+
     @property
     def device(self) -> torch.device:
         """Where the tensors are."""

@@ -14,9 +14,14 @@ _PASSING = (nn.Sequential, nn.Flatten, nn.Identity)  # what leaves the values of
 
 
 def call_on(role: str, module: nn.Module, x: Tensor) -> Any:
-    """`module(x)`; if it fails over the shape of its input, a ValueError says what it takes.
+    """`module(x)`; if it fails over the shape or the precision of its input, the error says what it takes.
 
     What a foreign module wants is not known for sure, so its first layer is only looked at to explain a failure.
+
+    Args:
+        role: of the module, for the message.
+        module: anybody's.
+        x: its input.
     """
     if torch.compiler.is_compiling():
         return module(x)
@@ -24,7 +29,17 @@ def call_on(role: str, module: nn.Module, x: Tensor) -> Any:
         return module(x)
     except torch.OutOfMemoryError:
         raise
+    except ValueError as error:
+        if type(error) is not ValueError:  # of a kind that somebody may wait for
+            raise
+        raise ValueError(f"the {role} refuses its input: {error}") from error
     except RuntimeError as error:
+        precision = next((p.dtype for p in module.parameters() if p.is_floating_point()), x.dtype)
+        if precision != x.dtype and "type" in str(error):
+            raise TypeError(
+                f"x (or source) must be of the precision of the {role}, {precision}, got {x.dtype}: convert it, "
+                f"x.to({precision}), or the model, model.to({x.dtype})"
+            ) from error
         wanted = _wanted(module, x)
         if wanted is None:
             raise
@@ -37,7 +52,7 @@ def _wanted(module: nn.Module, x: Tensor) -> str | None:
     layers = [m for m in module.modules() if not isinstance(m, _PASSING)]
     first = next((m for m in layers if isinstance(m, (*_CONVOLUTIONS, nn.Linear))), None)
     if first is None or first.weight.dtype != x.dtype or first.weight.device != x.device:
-        return None  # the failure may be over that, of which torch says enough
+        return None  # the failure may be over that
     if isinstance(first, _CONVOLUTIONS) and first.in_channels != x.shape[1]:
         return f"{first.in_channels} channels"
     # After anything else, or in a forward pass that is somebody's own, a linear layer need not see the input's values.

@@ -42,6 +42,10 @@ class Prediction(NamedTuple):
     posterior: ThetaDistribution
     """The distribution over theta, one per input."""
 
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {tuple(getattr(self, name).shape)}" for name in self._fields[:3])
+        return f"Prediction({shapes}, {type(self.posterior).__name__})"
+
     @property
     def probs(self) -> Tensor:
         """Class probabilities, (B, K)."""

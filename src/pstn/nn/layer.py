@@ -160,7 +160,8 @@ class SpatialTransformer(nn.Module):
         """
         require_input("x", x, self.transform.ndim)
         reading = x if self.localizer_size is None else _average_to(x, self.localizer_size)
-        features = call_on("localizer", self.localizer, reading)
+        role = "localizer" if self.localizer_size is None else f"localizer, which reads x at {self.localizer_size},"
+        features = call_on(role, self.localizer, reading)
         self._check_features(features, x)
         loc = self.mean_head(features)
         if self.variance_head is None:

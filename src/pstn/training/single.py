@@ -21,7 +21,7 @@ from pstn.uncertainty import accuracy, calibration_error, negative_log_likelihoo
 if TYPE_CHECKING:
     from pstn.data import Generated, Split
 
-    Batches = Split | Generated | Iterable[Any]
+    Batches = Split | Generated | tuple[Tensor, Tensor] | Iterable[Any]
 
 __all__ = ["Epoch", "Scores", "evaluate", "fit"]
 
@@ -79,7 +79,7 @@ def fit(
     Args:
         model: a PSTN, an STN, or any module x (B, C, *size) -> logits (B, K).
         data: a DataLoader, or anything else that gives batches (x, y) each time it is walked through; or a set of
-            `pstn.data`, which is shuffled and cut into batches of `batch_size`.
+            `pstn.data`, or a tuple of tensors (x, y), which is shuffled and cut into batches of `batch_size`.
         epochs: how often the data are walked through.
         lr: learning rate.
         localizer_lr: what it is multiplied with for the localizer and its heads, before a frozen classifier too: a
@@ -87,7 +87,7 @@ def fit(
         kl_weight: w, the weight of the KL term: the fewer the data, the larger.
         weight_decay: Adam's L2 term.
         clip_norm: largest norm of the gradient; None does not clip.
-        batch_size: for sets of `pstn.data` only.
+        batch_size: for sets and tuples only.
         on_epoch: called with the figures of every epoch; returning True stops there.
 
     Raises:
@@ -103,6 +103,7 @@ def fit(
         >>> model(torch.rand(1, 1, 28, 28)).probs.shape
         torch.Size([1, 10])
     """
+    data = _examples(data)
     _check(model, data, epochs, kl_weight)
     optimiser = _optimiser(model, lr, localizer_lr, weight_decay)
     limit = math.inf if clip_norm is None else require_positive_number("clip_norm", clip_norm)
@@ -143,15 +144,15 @@ def evaluate(
         model: a PSTN, an STN, or any module x (B, C, *size) -> logits (B, K); its mode stays what it was.
         data: as in `fit`.
         samples: S, for a PSTN; its own `test_samples` when None.
-        batch_size: for sets of `pstn.data` only.
+        batch_size: for sets and tuples only.
         generator: where the randomness of a PSTN comes from; torch's global seed when None.
 
     Example:
-        >>> digits = pstn.data.load_digits("test")
-        >>> scores = pstn.evaluate(pstn.nn.mnist_cnn(), [(digits.x, digits.y)])
+        >>> scores = pstn.evaluate(pstn.nn.mnist_cnn(), pstn.data.load_digits("test"))
         >>> 0 < scores.accuracy < 0.5
         True
     """
+    data = _examples(data)
     log_probs, labels = [], []
     with evaluating(model), torch.no_grad():
         for x, y in _on(_device(model), _batches(data, batch_size, shuffle=False)):
@@ -203,6 +204,22 @@ def _step(model: nn.Module, optimiser: torch.optim.Optimizer, loss: Tensor, limi
     optimiser.step()
 
 
+def _examples(data: Any) -> Any:
+    """What was given, with a tuple of tensors as a set; what only looks like batches is refused."""
+    from pstn.data import Split, Splits
+
+    if isinstance(data, Splits):  # it can be walked, and that would train on the test part
+        raise TypeError("data holds a training, a validation and a test part: pass one of them, such as data.train")
+    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+        data = Split(*data, classes=())
+    if isinstance(data, Split) and not data.x.is_floating_point():
+        raise TypeError(
+            f"data must hold floating-point numbers, got {data.x.dtype}: pass data.as_float(), or data.as_float(mean, "
+            "std) with those that the model knows"
+        )
+    return data
+
+
 def _batches(data: Any, batch_size: int, *, shuffle: bool) -> Iterable[Any]:
     """The batches of one walk through the data."""
     if not hasattr(data, "batch"):
@@ -225,7 +242,14 @@ def _on(device: torch.device, batches: Iterable[Any]) -> Iterator[tuple[Tensor, 
         if hasattr(batch, "x") and hasattr(batch, "y"):
             batch = (batch.x, batch.y)
         if not isinstance(batch, (tuple, list)) or len(batch) < 2:
-            raise TypeError(f"data must hold batches (x, y), got {type(batch).__name__}")
+            raise TypeError(
+                f"data must hold batches (x, y), got {type(batch).__name__}: pass a DataLoader, a list of such "
+                "batches, a tuple of tensors (x, y), or a set of pstn.data"
+            )
+        for name, part in zip("xy", batch, strict=False):
+            if not isinstance(part, Tensor):
+                hint = "" if name == "x" else ": the number of its class for each example, counted from 0"
+                raise TypeError(f"{name} of a batch must be a torch.Tensor, got {type(part).__name__}{hint}")
         yield batch[0].to(device), batch[1].to(device)
 
 
