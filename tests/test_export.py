@@ -304,7 +304,6 @@ def written(monkeypatch):
         ((), "onnx"),
         (("--out", "m.pt2"), "pt2"),
         (("--out", "m.ONNX"), "onnx"),
-        (("--out", "m.bin"), "onnx"),
         (("--out", "m.bin", "--format", "pt2"), "pt2"),
         (("--out", "m.pt2", "--format", "pt2"), "pt2"),
     ],
@@ -323,6 +322,14 @@ def test_a_name_of_another_format_is_refused(name, format, written, tmp_path):
     done = command("export", folder, "--out", tmp_path / name, "--format", format)
     assert (done.exit_code, written) == (2, [])
     assert "contradict each other" in done.stderr
+
+
+def test_a_name_of_no_format_is_refused_unless_one_is_given(written, tmp_path):
+    folder = small_pstn().save_pretrained(tmp_path / "model")
+    done = command("export", folder, "--out", tmp_path / "m.foo")
+    assert (done.exit_code, written) == (2, [])
+    assert "must end in .onnx or .pt2, or --format say" in done.stderr
+    assert command("export", folder, "--out", tmp_path / "m.foo", "--format", "onnx").exit_code == 0
 
 
 def test_export_says_how_to_open_what_crashes_onnxruntime(written, tmp_path):

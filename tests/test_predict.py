@@ -146,6 +146,15 @@ def test_show_draws_a_picture(folder, images, tmp_path):
         assert picture.width > 400
 
 
+def test_show_says_that_it_draws_the_first_twenty(folder, images, tmp_path, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr("pstn.report.pictures.draw_looks", lambda out, model, x, **rest: drawn.update(x=x))
+    for count, told in ((20, False), (21, True)):
+        done = run("show", folder, *[images / "0.png"] * count, "--out", tmp_path / "looks.png")
+        assert ("the first 20 inputs are drawn" in done.stderr) == told
+        assert (done.exit_code, len(drawn["x"])) == (0, 20)
+
+
 def test_evaluate_finds_classes_by_name_and_prepares_images(folder, images, tmp_path):
     """Digits in folders named by class, larger and in colour: the score is that of the same digits as tensors."""
     digits = pstn.data.load_digits("test")
@@ -289,7 +298,7 @@ def test_a_file_that_cannot_be_written_is_called_as_the_user_called_it(command, 
     (tmp_path / "taken.png").mkdir()
     done = run(command, folder, images / "0.png", "--out", tmp_path / "taken.png")
     assert done.exit_code == 2
-    assert f"'{tmp_path / 'taken.png'}'" in done.stderr
+    assert f"error: {tmp_path / 'taken.png'}: " in done.stderr
     assert "draft" not in done.stderr
 
 

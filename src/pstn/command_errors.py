@@ -46,9 +46,17 @@ def plain_errors(notes: type[Warning] = UserWarning) -> Iterator[None]:
     except ModuleNotFoundError:  # pstn.cli says which extra to install
         raise
     except _MISTAKES as error:
-        _stop(str(error) or type(error).__name__, MISTAKE)
+        _stop(_words(error) or type(error).__name__, MISTAKE)
     except (OSError, MemoryError) as error:
-        _stop(str(error) or "there is not enough memory", FAILURE)
+        _stop(_words(error) or "there is not enough memory", FAILURE)
+
+
+def _words(error: BaseException) -> str:
+    """What to tell: of the system's errors, the file and what is wrong with it, without their numbers."""
+    if not isinstance(error, OSError) or not error.strerror or not error.filename:
+        return str(error)
+    advice = "; choose another place, or allow it" if isinstance(error, PermissionError) else ""
+    return f"{error.filename}: {error.strerror}{advice}"
 
 
 def _stop(message: str, code: int) -> None:

@@ -21,6 +21,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a li
 _Samples = Annotated[int | None, typer.Option(help="S; the model's own when not given.", min=1)]
 _Seed = Annotated[int, typer.Option(help="Of the samples: the same seed gives the same answers.", min=0)]
 
+_MOST_DRAWN = 20
 _MOST_NAMED = 20  # of a table with a wrong column, every row is as bad as the first
 
 
@@ -132,9 +133,13 @@ def show(
         about = require_about(loaded)
         if not isinstance(loaded, (PSTN, STN)):
             raise ValueError(f"{model} is a {type(loaded).__name__}, which looks at the whole input: nothing to show")
-        items = list(islice(read_items(inputs, about, batch_size=20, refuse=refusals), 20))
+        # One more than are drawn, to know whether there are more.
+        items = list(islice(read_items(inputs, about, batch_size=_MOST_DRAWN + 1, refuse=refusals), _MOST_DRAWN + 1))
         if not items:
             raise ValueError("there is nothing to draw: no input could be read")
+        if len(items) > _MOST_DRAWN:
+            typer.echo(f"note: the first {_MOST_DRAWN} inputs are drawn; name others to see those", err=True)
+            del items[_MOST_DRAWN:]
         x = about.prepare(torch.stack([item.x for item in items]))
         source = torch.Generator().manual_seed(seed)
         names = [Path(item.name).name for item in items]
@@ -199,6 +204,8 @@ def _chosen_format(format: str | None, out: Path | None) -> str:
         raise ValueError(f"--format must be one of {', '.join(formats)}, got {format!r}")
     suffix = "" if out is None else out.suffix.lower().removeprefix(".")
     if suffix not in formats:
+        if out is not None and format is None:
+            raise ValueError(f"--out {out} must end in .onnx or .pt2, or --format say which of them it is to be")
         return format or "onnx"
     if format not in (None, suffix):
         raise ValueError(f"--format {format} and --out {out} contradict each other: give one of them, or .{format}")

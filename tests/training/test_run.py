@@ -26,6 +26,7 @@ def test_settings_go_to_yaml_and_back(tmp_path):
     [
         ({"epoch": 3}, "'epoch' is not a setting; did you mean 'epochs'?"),
         ({"batch-size": 3}, "did you mean 'batch_size'?"),
+        ({"kl": 3}, "did you mean 'kl_weight'?"),
         ({"qqq": 3}, "known are data, out"),
         ({"epochs": "many"}, "epochs must be a whole number, got 'many'"),
         ({"epochs": True}, "epochs must be a whole number"),

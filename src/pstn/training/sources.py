@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -147,9 +148,10 @@ def _require_classes(data: str, splits: Any) -> None:
     count = torch.stack([torch.bincount(p.y, minlength=len(names)) for p in splits if p is not None]).sum(0)
     if int(count.min()) < 2:
         name = names[int(count.argmin())]
+        label = "; the first column is the label: is it one, and is the first row no header?"
         raise ValueError(
             f"{data} holds {int(count.min())} example(s) of class {name!r}: at least two are needed, one to "
-            "learn from and one to test on"
+            f"learn from and one to test on{label if Path(data).is_file() else ''}"
         )
 
 
