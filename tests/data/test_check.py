@@ -189,10 +189,12 @@ def test_a_huge_number_is_a_finding(mtsd):
 
 
 def test_tables_among_other_files_are_read_and_notes_are_said_to_be_skipped(tmp_path):
-    (tmp_path / "mine.csv").write_text("class,t0,t1\nup,1,2\ndown,3,4\n")
+    (tmp_path / "mine.csv").write_text("class,t0,t1\nup,1,2\ndown,3,4\nup,,2\n")
     (tmp_path / "readme.txt").write_text("These are my series.\nI measured them.\n")
     notes = found(tmp_path)
-    assert notes["mine.csv"] == ("readable", "2 series of 1 channel(s), length 2, 2 classes")
+    assert notes["mine.csv"] == (
+        "readable", "3 series of 1 channel(s), length 2, 2 classes; 1 missing value(s); one example alone of 'down'"
+    )  # fmt: skip
     assert notes["readme.txt"][0] == "skipped"
     assert CliRunner().invoke(app, ["check", str(tmp_path)]).exit_code == 0
     (tmp_path / "mine.csv").unlink()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
 
 from pstn.data.archives import unpack_tar
 from pstn.data.detect import detect
@@ -187,6 +190,10 @@ def _describe_series(path: Path) -> tuple[Status, str]:
     length = f"length {lengths[0]}" if len(lengths) == 1 else f"lengths {lengths[0]} to {lengths[-1]}"
     channels = series.values[0].shape[0]
     note = f"{len(series):,} series of {channels} channel(s), {length}, {len(set(series.labels))} classes"
+    if absent := sum(int(np.isnan(values).sum()) for values in series.values):
+        note += f"; {absent:,} missing value(s)"
+    if lone := [label for label, count in Counter(series.labels).items() if count == 1]:
+        note += f"; one example alone of {', '.join(map(repr, lone[:3]))}{' …' * (len(lone) > 3)}"
     name, _, rest = path.name.partition("_TRAIN.") if "_TRAIN." in path.name else path.name.partition("_TEST.")
     known = ucr_name(name) if rest and name.replace("_", "").isalnum() else ""
     if known not in UCR_RECORDS:
