@@ -147,17 +147,15 @@ def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 
     console.print(f"{images} real digits to learn from, 1,000 others to be tested on; {epochs} passes over them.")
     scores: dict[str, Score] = {}
     trained: dict[str, Shareable] = {}
-    columns = (TextColumn("{task.description:<6}"), BarColumn(), TextColumn("loss {task.fields[loss]:.3f}"))
+    columns = (TextColumn("{task.description:<6}"), BarColumn(), TextColumn("{task.fields[loss]}"))
     with Progress(*columns, TimeRemainingColumn(), console=console) as bars:
-        tasks = {
-            name: bars.add_task(entry.label, total=epochs, loss=float("nan")) for name, entry in DEMO_MODELS.items()
-        }
+        tasks = {name: bars.add_task(entry.label, total=epochs, loss="") for name, entry in DEMO_MODELS.items()}
         for name, entry in DEMO_MODELS.items():
             start = time.perf_counter()
             trained[name] = train(
                 entry, data, epochs=epochs, seed=seed,
                 # mypy has no type for a default of a lambda
-                progress=lambda loss, task=tasks[name]: bars.update(task, advance=1, loss=loss),  # type: ignore[misc]
+                progress=lambda loss, task=tasks[name]: bars.update(task, advance=1, loss=f"loss {loss:.3f}"),  # type: ignore[misc]
             )  # fmt: skip
             scores[name] = evaluate(trained[name], data, time.perf_counter() - start)
             trained[name].save_pretrained(folder / name, about=demo_about(scores[name], seed))

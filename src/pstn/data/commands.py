@@ -46,7 +46,8 @@ def _say(*pieces: str | tuple[str, str], stderr: bool = False) -> None:
 @contextmanager
 def _progress() -> Iterator[Report]:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)  # where it is no terminal, rich would leave an empty line there
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         tasks: dict[str, Any] = {}
 
         def report(name: str, done: int, total: int | None) -> None:
