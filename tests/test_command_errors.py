@@ -9,7 +9,8 @@ from pstn.command_errors import plain_errors
 @pytest.mark.parametrize(
     ("error", "told", "code"),
     [
-        (PermissionError(13, "Permission denied", "a.png"), "a.png: Permission denied; choose another place", 2),
+        (PermissionError(13, "Permission denied", "a.png"), "a.png: Permission denied; you may not", 2),
+        (OSError(18, "Invalid cross-device link", ".draft", None, "b.csv"), "b.csv: Invalid cross-device link", 1),
         (NotADirectoryError(20, "Not a directory", "a.csv/b"), "a.csv/b: Not a directory", 2),
         (OSError(28, "No space left on device"), "[Errno 28] No space left on device", 1),
         (ValueError("size must be 1"), "size must be 1", 2),

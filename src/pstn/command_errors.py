@@ -53,10 +53,13 @@ def plain_errors(notes: type[Warning] = UserWarning) -> Iterator[None]:
 
 def _words(error: BaseException) -> str:
     """What to tell: of the system's errors, the file and what is wrong with it, without their numbers."""
-    if not isinstance(error, OSError) or not error.strerror or not error.filename:
+    if not isinstance(error, OSError) or not error.strerror:
         return str(error)
-    advice = "; choose another place, or allow it" if isinstance(error, PermissionError) else ""
-    return f"{error.filename}: {error.strerror}{advice}"
+    name = error.filename2 or error.filename  # of two, the second is where it was to go
+    if not isinstance(name, str):
+        return str(error)
+    advice = "; you may not read or write there" if isinstance(error, PermissionError) else ""
+    return f"{name}: {error.strerror}{advice}"
 
 
 def _stop(message: str, code: int) -> None:

@@ -196,8 +196,11 @@ def test_tables_among_other_files_are_read_and_notes_are_said_to_be_skipped(tmp_
         "readable", "3 series of 1 channel(s), length 2, 2 classes; 1 missing value(s); one example alone of 'down'"
     )  # fmt: skip
     assert notes["readme.txt"][0] == "skipped"
+    (tmp_path / "short.tsv").write_text("a\t1\t2\tNaN\tNaN\na\t1\t2\t3\t4\n")  # as the archive pads what is short
+    assert found(tmp_path)["short.tsv"][1] == "2 series of 1 channel(s), lengths 2 to 4, 1 classes"
     assert CliRunner().invoke(app, ["check", str(tmp_path)]).exit_code == 0
     (tmp_path / "mine.csv").unlink()
+    (tmp_path / "short.tsv").unlink()
     assert CliRunner().invoke(app, ["check", str(tmp_path)]).exit_code == 2
 
 

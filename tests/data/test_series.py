@@ -317,6 +317,7 @@ def test_a_quote_without_its_pair_stays(tmp_path):
     assert read_series(write(tmp_path / "mine.csv", '5",1,2\n",3,4\n')).labels == ('5"', '"')
     assert read_series(write(tmp_path / "mine.csv", '5"x,1,2\n')).labels == ('5"x',)
     assert read_series(write(tmp_path / "mine.csv", 'a "b c",1,2\n')).labels == ('a "b c"',)
+    assert read_series(write(tmp_path / "mine.csv", '"5" disk",1,2\n')).labels == ('"5" disk"',)
 
 
 def test_what_is_no_header_is_named(tmp_path):

@@ -210,11 +210,15 @@ def test_what_is_no_batch_says_what_would_be():
         pstn.fit(classifier(), [(x, ["up"] * 64)])
     with pytest.raises(TypeError, match=r"got torch\.uint8: pass data\.as_float\(\)"):
         pstn.fit(classifier(), Split((x * 255).byte(), y, ("upright", "lying")))
+    with pytest.raises(TypeError, match=r"x must be a floating-point tensor, got torch\.uint8: .* divide by 255"):
+        pstn.fit(classifier(), ((x * 255).byte(), y))
+    with pytest.raises(TypeError, match=r"single examples, not batches: wrap it in a torch\.utils\.data\.DataLoader"):
+        pstn.fit(classifier(), TensorDataset(x, y))
 
 
 def test_input_of_another_precision_is_explained():
     x, y = bars()
-    with pytest.raises(TypeError, match=r"must be of the precision of the localizer.*, torch.float32, got torch"):
+    with pytest.raises(TypeError, match=r"precision of the localizer \(it reads x at \(16, 16\)\), torch.float32, got"):
         pstn.fit(wrapped(classifier()), (x.double(), y))
 
 
@@ -223,4 +227,13 @@ def test_a_data_loader_takes_a_split():
     x, y = next(iter(DataLoader(part, batch_size=8)))
     assert torch.equal(x, part.x[:8])
     assert torch.equal(y, part.y[:8])
-    assert repr(part) == "Split('': 64 examples of (1, 12, 12) float32, 2 classes)"
+    made = pstn.data.generate(part, pstn.data.RandomRotation(), seed=0)
+    assert torch.equal(next(iter(DataLoader(made, batch_size=8)))[0], made.batch(range(8)).x)
+
+
+def test_data_and_predictions_are_printed_by_their_shapes():
+    assert repr(Split(*bars(), ("a", "b"))) == "Split('': 64 examples of (1, 12, 12) float32, 2 classes)"
+    assert repr(pstn.data.load_digits("test")) == "Digits(x (1000, 1, 28, 28), y (1000,))"
+    p = pstn.nn.mnist_pstn().eval()(torch.rand(2, 1, 28, 28))
+    assert repr(p) == "Prediction(log_probs (2, 10), sample_log_probs (10, 2, 10), theta (10, 2, 4), Posterior)"
+    assert repr(p._replace(theta=None)).endswith("theta None, Posterior)")

@@ -21,6 +21,7 @@ from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, open_image, with_
 from pstn.data.mnist import MNIST_FILES
 from pstn.data.mtsd import find_mtsd, read_mtsd
 from pstn.data.own import from_npz
+from pstn.data.series import without_padding
 from pstn.data.series_files import read_series, series_format
 from pstn.data.ucr import compare_with_archive, ucr_name
 from pstn.data.ucr_sums import UCR_RECORDS
@@ -186,11 +187,12 @@ def _describe_idx(path: Path) -> tuple[Status, str]:
 
 def _describe_series(path: Path) -> tuple[Status, str]:
     series = read_series(path)
-    lengths = sorted({values.shape[1] for values in series.values})
+    cut = [without_padding(values) for values in series.values]
+    lengths = sorted({values.shape[1] for values in cut})
     length = f"length {lengths[0]}" if len(lengths) == 1 else f"lengths {lengths[0]} to {lengths[-1]}"
     channels = series.values[0].shape[0]
     note = f"{len(series):,} series of {channels} channel(s), {length}, {len(set(series.labels))} classes"
-    if absent := sum(int(np.isnan(values).sum()) for values in series.values):
+    if absent := sum(int(np.isnan(values).sum()) for values in cut):
         note += f"; {absent:,} missing value(s)"
     if lone := [label for label, count in Counter(series.labels).items() if count == 1]:
         note += f"; one example alone of {', '.join(map(repr, lone[:3]))}{' …' * (len(lone) > 3)}"

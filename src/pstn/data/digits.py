@@ -20,6 +20,9 @@ class Digits(NamedTuple):
     y: Tensor
     """(N,), int64, the digit."""
 
+    def __repr__(self) -> str:
+        return f"Digits(x {tuple(self.x.shape)}, y {tuple(self.y.shape)})"
+
 
 def load_digits(split: str = "train") -> Digits:
     """Load the digits that ship with the package, all from MNIST's own training set.

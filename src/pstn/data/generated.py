@@ -57,6 +57,11 @@ class Generated:
     def __len__(self) -> int:
         return len(self.base)
 
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """One example and its class, as a DataLoader asks for them; `pstn.data.batches` makes whole batches at once."""
+        one = self.batch([index])
+        return one.x[0], one.y[0]
+
     @property
     def y(self) -> Tensor:
         """(N,) int64, positions in `classes`."""

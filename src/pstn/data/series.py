@@ -170,10 +170,16 @@ def _check_channels(parts: Sequence[RawSeries]) -> None:
 
 
 def _cut_end(values: Values, part: RawSeries, at: int) -> Values:
-    real = np.flatnonzero(~np.isnan(values).all(axis=0))
-    if not len(real):
+    cut = without_padding(values)
+    if not cut.shape[1]:
         raise DataError(part.path, "the series holds no value", place=f"line {part.lines[at]}")
-    return values[:, : int(real[-1]) + 1]
+    return cut
+
+
+def without_padding(values: Values) -> Values:
+    """A series (C, length) up to its last value: the archive fills shorter ones up with NaN."""
+    real = np.flatnonzero(~np.isnan(values).all(axis=0))
+    return values[:, : int(real[-1]) + 1 if len(real) else 0]
 
 
 def _refuse_odd(parts: Sequence[RawSeries], cut: Sequence[Sequence[Values]], length: int | None) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 __all__ = ["call_on"]
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_OVER_PRECISION = ("same dtype", "should be the same", "expected scalar type")  # as torch puts it
 _PASSING = (nn.Sequential, nn.Flatten, nn.Identity)  # what leaves the values of its input as they are
 
 
@@ -35,10 +36,11 @@ def call_on(role: str, module: nn.Module, x: Tensor) -> Any:
         raise ValueError(f"the {role} refuses its input: {error}") from error
     except RuntimeError as error:
         precision = next((p.dtype for p in module.parameters() if p.is_floating_point()), x.dtype)
-        if precision != x.dtype and "type" in str(error):
+        mixed = precision != x.dtype and not torch.is_autocast_enabled(x.device.type)
+        if mixed and any(words in str(error) for words in _OVER_PRECISION):
             raise TypeError(
                 f"x (or source) must be of the precision of the {role}, {precision}, got {x.dtype}: convert it, "
-                f"x.to({precision}), or the model, model.to({x.dtype})"
+                f"x.to({precision}), or the model, model.to({x.dtype}): {error}"
             ) from error
         wanted = _wanted(module, x)
         if wanted is None:

@@ -43,7 +43,9 @@ class Prediction(NamedTuple):
     """The distribution over theta, one per input."""
 
     def __repr__(self) -> str:
-        shapes = ", ".join(f"{name} {tuple(getattr(self, name).shape)}" for name in self._fields[:3])
+        # Maps over a prediction put anything in its fields: whatever has no shape is shown as it is.
+        fields = zip(self._fields[:3], self[:3], strict=True)
+        shapes = ", ".join(f"{name} {tuple(v.shape) if isinstance(v, Tensor) else v}" for name, v in fields)
         return f"Prediction({shapes}, {type(self.posterior).__name__})"
 
     @property

@@ -160,7 +160,7 @@ class SpatialTransformer(nn.Module):
         """
         require_input("x", x, self.transform.ndim)
         reading = x if self.localizer_size is None else _average_to(x, self.localizer_size)
-        role = "localizer" if self.localizer_size is None else f"localizer, which reads x at {self.localizer_size},"
+        role = "localizer" if self.localizer_size is None else f"localizer (it reads x at {self.localizer_size})"
         features = call_on(role, self.localizer, reading)
         self._check_features(features, x)
         loc = self.mean_head(features)

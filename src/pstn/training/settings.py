@@ -102,7 +102,8 @@ class TrainSettings:
         for name in values:
             if name not in known:
                 given = str(name).replace("-", "_")
-                close = [k for k in known if k.startswith(given)] or difflib.get_close_matches(given, known, cutoff=0.5)
+                begun = [k for k in known if len(given) > 1 and k.startswith(given)]
+                close = begun or difflib.get_close_matches(given, known, n=1, cutoff=0.5)
                 meant = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
                 raise SettingsError(f"{name!r} is not a setting{meant}")
         return cls(**{name: _fit(value, hints[name]) for name, value in values.items()})

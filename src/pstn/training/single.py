@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from pstn._checks import require_positive_int, require_positive_number
+from pstn._checks import require_floating, require_positive_int, require_positive_number
 from pstn.nn.classifier import Prediction, TransformerClassifier
 from pstn.nn.modes import evaluating
 from pstn.training.program import loss_parts
@@ -211,6 +211,7 @@ def _examples(data: Any) -> Any:
     if isinstance(data, Splits):  # it can be walked, and that would train on the test part
         raise TypeError("data holds a training, a validation and a test part: pass one of them, such as data.train")
     if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+        require_floating("x", data[0])
         data = Split(*data, classes=())
     if isinstance(data, Split) and not data.x.is_floating_point():
         raise TypeError(
@@ -250,6 +251,8 @@ def _on(device: torch.device, batches: Iterable[Any]) -> Iterator[tuple[Tensor, 
             if not isinstance(part, Tensor):
                 hint = "" if name == "x" else ": the number of its class for each example, counted from 0"
                 raise TypeError(f"{name} of a batch must be a torch.Tensor, got {type(part).__name__}{hint}")
+        if batch[1].dim() == 0:
+            raise TypeError("data holds single examples, not batches: wrap it in a torch.utils.data.DataLoader")
         yield batch[0].to(device), batch[1].to(device)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -16,6 +15,7 @@ from pstn.data.generated import generate_all
 from pstn.data.makers import Maker, RandomPlacement, RandomRotation
 from pstn.data.places import expand
 from pstn.data.registry import find_known
+from pstn.data.series_files import series_format
 from pstn.data.split import Splits
 from pstn.training.augment import Augmentation, RandomWarp
 from pstn.training.settings import TrainSettings
@@ -151,8 +151,13 @@ def _require_classes(data: str, splits: Any) -> None:
         label = "; the first column is the label: is it one, and is the first row no header?"
         raise ValueError(
             f"{data} holds {int(count.min())} example(s) of class {name!r}: at least two are needed, one to "
-            f"learn from and one to test on{label if Path(data).is_file() else ''}"
+            f"learn from and one to test on{label if _is_table(data) else ''}"
         )
+
+
+def _is_table(data: str) -> bool:
+    path = expand(data)
+    return path.is_file() and series_format(path) in (".tsv", ".csv", ".txt")
 
 
 def _from_splits(splits: Any) -> Source:
