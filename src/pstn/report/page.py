@@ -33,7 +33,8 @@ _READING = (
     "Ours are mean ± standard deviation over seeds or folds (n − 1 in the denominator). The paper does not say which "
     "denominator it took; its ± is used as it stands, with five runs.",
     "Bold: significantly better than the runner-up under a two-sample t-test (Welch’s, p < 0.05), as in the paper; "
-    "models that share the first place are all bold. The paper’s bold is the paper’s own.",
+    "models that share the first place are all bold, and where all of them share it, none is. The paper’s bold is the "
+    "paper’s own.",
     "p, beside a published spread: Welch’s t-test on means, standard deviations and runs. Where the paper gives no "
     "spread, its number is taken for one more run with our spread, and the verdict says so: that test knows nothing of "
     "how far the paper’s runs lay apart.",
