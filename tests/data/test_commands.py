@@ -170,6 +170,9 @@ def test_check_command(tmp_path):
     assert "damaged" in bad.output
     (tmp_path / "empty").mkdir()
     assert run("check", tmp_path / "empty").exit_code == 2
+    nowhere = run("check", tmp_path / "nowhere")
+    assert nowhere.exit_code == 2
+    assert "there is no such file or folder" in nowhere.output
 
 
 def test_show(absent, tmp_path):

@@ -197,3 +197,8 @@ def test_anything_is_learned_or_refused_with_a_message(X, labels, kind):
     except (ValueError, TypeError):  # anything else would be a traceback from inside
         return
     assert classifier.predict_proba(X).shape == (len(X), len(classifier.classes_))
+
+
+def test_one_class_is_named_as_it_was_given():
+    with pytest.raises(ValueError, match=r"got one class: 0\.0$"):
+        pstn.PSTNClassifier(kl_weight=1e-4).fit(np.zeros((4, 24)), np.zeros(4))

@@ -16,7 +16,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from pstn._checks import require_nonnegative_number, require_positive_int, require_positive_number
+from pstn._checks import plain, require_nonnegative_number, require_positive_int, require_positive_number
 from pstn.estimators.design import Design
 from pstn.estimators.fitting import Outcome, Schedule, TrainingData, advance, train
 from pstn.estimators.layout import Layout, choose_layout
@@ -105,7 +105,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
         array, labels = fresh._check_examples(X, y, reset=True)
         layout, (classes, encoded) = choose_layout(array.shape[1:], self.kind), np.unique(labels, return_inverse=True)
         if len(classes) < 2:
-            raise ValueError(f"y must hold at least two classes, got one class: {classes[0]!r}")
+            raise ValueError(f"y must hold at least two classes, got one class: {plain(classes[0])!r}")
         schedule = self._schedule(layout)
         scaling = fit_scaling(layout.channels_first(array), getattr(self, "fill", "auto"))
         design = self._design(layout, scaling, len(classes))
