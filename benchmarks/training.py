@@ -247,7 +247,7 @@ def main() -> None:
     parser.add_argument("--variants", nargs="*", default=["float32:library"], help="PRECISION:CONV")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
-    warnings.filterwarnings("ignore", message=".*padding='same'.*")
+    warnings.filterwarnings("ignore", message=".*padding='same'.*")  # torch's remark that an even kernel copies
     bench = Bench(arguments)
     results: Row = {}
     watch = Stopwatch()

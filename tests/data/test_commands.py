@@ -104,8 +104,8 @@ def test_check_tells_good_from_bad(tmp_path, yolo, mtsd):
     (mtsd_finding,) = check(mtsd[0])
     assert mtsd_finding.status == "damaged"
     assert "edge.jpg" in mtsd_finding.note
-    (nothing,) = check(tmp_path / "nowhere")
-    assert nothing.status == "damaged"
+    with pytest.raises(FileNotFoundError, match="there is no such file or folder"):
+        list(check(tmp_path / "nowhere"))
 
 
 @needs_real

@@ -266,7 +266,7 @@ def test_without_pooch_the_file_and_its_places_are_named_too(server, monkeypatch
         locate(remote)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="permissions")
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
 def test_the_file_obeys_the_umask(get):
     umask = os.umask(0o022)
     try:

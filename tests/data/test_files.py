@@ -245,7 +245,7 @@ def test_the_slower_of_two_takes_what_the_faster_made(tmp_path):
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["out"]
 
 
-@pytest.mark.skipif(os.name == "nt", reason="permissions")
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
 def test_a_folder_obeys_the_umask(tmp_path):
     umask = os.umask(0o022)
     try:

@@ -48,9 +48,3 @@ def test_the_search_reported_is_the_search_run(study):
     cells = planned(study.search.experiment)
     assert {c.data for c in cells} == set(study.search.published)
     assert all(c.variant.startswith(f"{study.search.name}=") for c in cells)
-
-
-def test_a_search_wants_as_many_runs_as_its_study():
-    searched = [study for study in STUDIES if study.search]
-    assert searched
-    assert all(study.search.runs == study.runs for study in searched)

@@ -276,7 +276,7 @@ def test_another_precision_is_told_with_what_to_do(first):
 
 def test_a_localizer_that_reads_at_another_size_says_so():
     layer = pstn.wrap(pstn.nn.mnist_cnn(), "rotation", in_channels=3).layer
-    with pytest.raises(ValueError, match=r"localizer \(it reads x at \(32, 32\)\) refuses its input: x must .* 3, 32"):
+    with pytest.raises(ValueError, match=r"in the localizer \(it reads x at \(32, 32\)\): x must .* 3, 32"):
         layer(torch.rand(2, 1, 28, 28))
 
 

@@ -173,19 +173,19 @@ def test_a_robust_order_compares_medians():
 
 
 VALIDATION = (Metric("valid_nll", "NLL"), Metric("valid_accuracy", "accuracy", scale=100, higher_is_better=True))
-SEARCH = Search("made-up-search", "w", VALIDATION, {"A": 1e-3, "B": 0.0}, values=(0.0, 1e-4, 1e-3), runs=2)
+SEARCH = Search("made-up-search", "w", VALIDATION, {"A": 1e-3, "B": 0.0}, values=(0.0, 1e-4, 1e-3))
 TRIALS = [
     Result(
         "made-up-search", "P-STN", "A", seed, f"w={w}", metrics={"valid_nll": nll, "valid_accuracy": accuracy},
         seconds=40.0,
     )
-    for w, nll, accuracy in (("0.001", 0.4, 0.9), ("0", 0.5, 0.8), ("0.0001", 0.3, 0.7)) for seed in (0, 1)
+    for w, nll, accuracy in (("0.001", 0.4, 0.9), ("0", 0.5, 0.8), ("0.0001", 0.3, 0.7)) for seed in range(5)
 ]  # fmt: skip
 
 
 def test_the_search_chooses_by_each_validation_score_and_says_what_it_tried():
-    assert texts(view_search(SEARCH, TRIALS)) == [
-        ["A", "0.0001", "0.001", "0.001", "0, 0.0001, 0.001", "2"],
+    assert texts(view_search(SEARCH, TRIALS, runs=5)) == [
+        ["A", "0.0001", "0.001", "0.001", "0, 0.0001, 0.001", "5"],
         ["B", "missing", "missing", "0", "", "0"],
     ]
 
@@ -208,17 +208,17 @@ def test_a_search_costs_on_top_of_the_tables():
     assert [drawing.name for drawing, _ in section.figures] == ["made-up-search"]
     assert texts(costs_table([section]))[1:] == [
         ["together", "20 of 20", "10 min", ""],
-        ["Made up: the search for w", "6", "4 min", "B"],
+        ["Made up: the search for w", "15", "10 min", "B"],
     ]
-    assert dict(section.origin)["time, all cells"] == "10 min, and 4 min for the search"
+    assert dict(section.origin)["time, all cells"] == "10 min, and 10 min for the search"
     assert texts(costs_table([make_section(study, FULL)]))[-1][1:] == ["0", "–", "all"]
 
 
 @pytest.mark.parametrize(
     ("left_out", "missing"),
     [
-        (lambda trial: trial.variant == "w=0", "A: 2 of 6 runs; B"),
-        (lambda trial: trial.variant == "w=0" and trial.seed == 1, "A: 1 of 6 runs; B"),
+        (lambda trial: trial.variant == "w=0", "A: 5 of 15 runs; B"),
+        (lambda trial: trial.variant == "w=0" and trial.seed == 1, "A: 1 of 15 runs; B"),
     ],
 )
 def test_a_search_that_left_out_values_or_seeds_says_so(left_out, missing):
@@ -226,10 +226,11 @@ def test_a_search_that_left_out_values_or_seeds_says_so(left_out, missing):
     section = make_section(dataclasses.replace(STUDY, search=SEARCH), [*FULL, *some])
     assert texts(costs_table([section]))[-1][-1] == missing
     others = [dataclasses.replace(trial, data="B") for trial in TRIALS]
-    assert view_search(SEARCH, [*some, *others]).notes == ["`pstn reproduce made-up-search` runs what is missing."]
-    assert view_search(SEARCH, [*TRIALS, *others]).notes == []
-    beyond = [dataclasses.replace(trial, variant="w=1") for trial in TRIALS[:2]]
-    assert view_search(SEARCH, [*some, *beyond, *others]).notes  # a value that nobody asked for makes up for none
+    note = "`pstn reproduce made-up-search` runs what is missing."
+    assert view_search(SEARCH, [*some, *others], runs=5).notes == [note]
+    assert view_search(SEARCH, [*TRIALS, *others], runs=5).notes == []
+    beyond = [dataclasses.replace(trial, variant="w=1") for trial in TRIALS[:5]]  # makes up for none that was asked for
+    assert view_search(SEARCH, [*some, *beyond, *others], runs=5).notes == [note]
 
 
 def test_variants_are_grouped_by_what_is_varied():

@@ -64,6 +64,9 @@ def check(path: str | os.PathLike[str]) -> Iterator[Finding]:
     Args:
         path: the file or folder.
 
+    Raises:
+        FileNotFoundError: when there is none.
+
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "Toy_TRAIN.tsv"
@@ -77,7 +80,7 @@ def check(path: str | os.PathLike[str]) -> Iterator[Finding]:
     elif path.is_file():
         yield from _check_file(path)
     else:
-        yield Finding(path, "damaged", "there is no such file or folder")
+        raise FileNotFoundError(f"{path}: there is no such file or folder")
 
 
 def _check_folder(path: Path) -> Iterator[Finding]:

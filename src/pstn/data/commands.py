@@ -114,8 +114,6 @@ def check(path: Annotated[Path, typer.Argument(help="A file or folder.")], as_js
     """
     tally: dict[str, int] = {}
     with plain_errors(DataWarning):
-        if not path.exists():
-            raise FileNotFoundError(f"{path}: there is no such file or folder")
         for finding in check_path(path):
             tally[finding.status] = tally.get(finding.status, 0) + 1
             if as_json:

@@ -33,7 +33,7 @@ def call_on(role: str, module: nn.Module, x: Tensor) -> Any:
     except ValueError as error:
         if type(error) is not ValueError:  # of a kind that somebody may wait for
             raise
-        raise ValueError(f"the {role} refuses its input: {error}") from error
+        raise ValueError(f"in the {role}: {error}") from error
     except RuntimeError as error:
         precision = next((p.dtype for p in module.parameters() if p.is_floating_point()), x.dtype)
         mixed = precision != x.dtype and not torch.is_autocast_enabled(x.device.type)

@@ -68,6 +68,7 @@ class _LazyStart(nn.LazyLinear):
 
     def __init__(self, start: Tensor) -> None:
         with warnings.catch_warnings():
+            # torch's remark on every lazy module; what that means here is said above.
             warnings.filterwarnings("ignore", message="Lazy modules are a new feature")
             super().__init__(start.shape[0])
         self.start = start

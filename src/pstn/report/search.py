@@ -15,9 +15,9 @@ __all__ = ["chosen", "trials", "unsearched", "view_search"]
 def trials(search: Search, data: str, metric: Metric, results: Sequence[Result]) -> dict[float, list[float]]:
     """The scores of every value that was tried on a data set, a run each, from the smallest value on."""
     found: dict[float, list[float]] = {}
-    for r in results:
+    for r in _on(search, data, results):
         name, _, value = r.variant.partition("=")
-        if (r.experiment, r.data, name) == (search.experiment, data, search.name) and metric.name in r.metrics:
+        if name == search.name and metric.name in r.metrics:
             found.setdefault(float(value), []).append(r.metrics[metric.name])
     return dict(sorted(found.items()))
 
@@ -29,23 +29,34 @@ def chosen(search: Search, data: str, metric: Metric, results: Sequence[Result])
     return best(means, key=lambda value: means[value]) if means else None
 
 
-def unsearched(search: Search, results: Sequence[Result]) -> tuple[str, ...]:
-    """The data sets on which not every value was tried in every run, in words."""
-    wanted = {(value, seed) for value in search.values for seed in range(search.runs)}
+def unsearched(search: Search, results: Sequence[Result], runs: int) -> tuple[str, ...]:
+    """The data sets on which not every value was tried in every run, in words.
+
+    Args:
+        search: which values on which data.
+        results: what there is.
+        runs: how many seeds each value should have.
+    """
+    wanted = {(value, seed) for value in search.values for seed in range(runs)}
     lacking = []
     for data in search.published:
-        own = [r for r in results if (r.experiment, r.data) == (search.experiment, data)]
+        own = _on(search, data, results)
         missing = wanted - {(float(r.variant.partition("=")[2]), r.seed) for r in own}
         if missing:
             lacking.append(f"{data}: {len(missing)} of {len(wanted)} runs" if own else data)
     return tuple(lacking)
 
 
-def view_search(search: Search, results: Sequence[Result]) -> TableView:
-    """For each data set, what validation chooses and what the paper chose."""
+def _on(search: Search, data: str, results: Sequence[Result]) -> list[Result]:
+    """The search's results on a data set."""
+    return [r for r in results if (r.experiment, r.data) == (search.experiment, data)]
+
+
+def view_search(search: Search, results: Sequence[Result], runs: int) -> TableView:
+    """For each data set, what validation chooses and what the paper chose; the arguments are those of `unsearched`."""
     rows = []
     for data, published in search.published.items():
-        own = [r for r in results if (r.experiment, r.data) == (search.experiment, data)]
+        own = _on(search, data, results)
         values = sorted({float(r.variant.partition("=")[2]) for r in own})
         choices = [chosen(search, data, metric, results) for metric in search.metrics]
         rows.append([
@@ -54,6 +65,6 @@ def view_search(search: Search, results: Sequence[Result]) -> TableView:
             Cell(str(len({r.seed for r in own}))),
         ])  # fmt: skip
     header = ["data", *(f"best {m.label}" for m in search.metrics), "the paper’s", "tried", "runs of each"]
-    missing = unsearched(search, results)
+    missing = unsearched(search, results, runs)
     notes = [f"`pstn reproduce {search.experiment}` runs what is missing."] if missing else []
     return TableView(f"{search.name}, chosen on validation data", header, rows, notes)

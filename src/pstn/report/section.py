@@ -103,7 +103,7 @@ def make_section(study: Study, results: Sequence[Result]) -> Section:
     shown = tables_of(study, used) if used else []
     tables = [view for table in shown for view in view_table(table, used, study, beside_paper=not quick)]
     if study.search and (full or searched):
-        tables.append(view_search(study.search, searched))
+        tables.append(view_search(study.search, searched, study.runs))
     return Section(
         study=study,
         quick=quick,
@@ -172,7 +172,7 @@ def _outcome(study: Study, results: Sequence[Result], searched: Sequence[Result]
         machines=tuple(dict.fromkeys(r.machine for r in (*results, *searched))),
         searched=len(searched),
         search_seconds=wall_time(searched, study),
-        unsearched=unsearched(study.search, searched) if study.search else (),
+        unsearched=unsearched(study.search, searched, study.runs) if study.search else (),
     )
 
 

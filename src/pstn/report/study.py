@@ -234,7 +234,6 @@ class Search:
         metrics: by which to choose, each on its own.
         published: by data, the value that the paper chose.
         values: all that are to be tried.
-        runs: how many seeds each should have.
     """
 
     experiment: str
@@ -242,7 +241,6 @@ class Search:
     metrics: tuple[Metric, ...]
     published: dict[str, float]
     values: tuple[float, ...]
-    runs: int = 5
 
 
 @dataclass(frozen=True)
