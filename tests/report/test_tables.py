@@ -199,7 +199,34 @@ def test_the_search_is_drawn_with_its_best_filled_and_the_papers_ringed():
         filled, ring = sorted(points, key=lambda line: line.get_markersize())
         assert (filled.get_xdata()[0], filled.get_ydata()[0]) == (best, pytest.approx(score))
         assert (ring.get_xdata()[0], ring.get_markerfacecolor()) == (2, "none")
+    assert not any(axes.get_legend() for axes in figure.axes)  # it would lie on the lines
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["A", "best", "the paper’s"]
     assert draw_search([], search=SEARCH) is None
+
+
+def level(accuracy_at_zero: float) -> list[Result]:
+    """The trials, all of them perfect, but for w = 0."""
+    return [
+        dataclasses.replace(t, metrics={**t.metrics, "valid_accuracy": accuracy_at_zero if t.variant == "w=0" else 1.0})
+        for t in TRIALS
+    ]
+
+
+@pytest.mark.parametrize(("at_zero", "best"), [(1.0, "all alike"), (0.99, "0.0001, 0.001")])
+def test_values_that_are_level_are_all_named(at_zero, best):
+    assert texts(view_search(SEARCH, level(at_zero), runs=5))[0][2] == best
+
+
+def test_what_is_perfect_is_drawn_within_the_frame_and_all_that_are_best_are_filled():
+    figure = draw_search(level(0.9), search=SEARCH)
+    assert figure is not None
+    figure.draw_without_rendering()
+    axes = figure.axes[1]
+    low, high = (axes.transData.transform((0, y))[1] for y in axes.get_ylim())
+    at = axes.transData.transform((0, 100))[1]
+    assert low < at < high - 0.02 * (high - low)  # half a marker is above its middle
+    filled = [x for line in axes.get_lines() if line.get_linestyle() == "None" for x in line.get_xdata()]
+    assert {1, 2} <= set(filled)
 
 
 def test_a_search_costs_on_top_of_the_tables():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -22,11 +23,11 @@ def trials(search: Search, data: str, metric: Metric, results: Sequence[Result])
     return dict(sorted(found.items()))
 
 
-def chosen(search: Search, data: str, metric: Metric, results: Sequence[Result]) -> float | None:
-    """The value with the best mean on validation data; None where there are no trials."""
+def chosen(search: Search, data: str, metric: Metric, results: Sequence[Result]) -> list[float]:
+    """The value with the best mean on validation data, or the values that share it; empty where there are no trials."""
     means = {value: statistics.fmean(runs) for value, runs in trials(search, data, metric, results).items()}
-    best = max if metric.higher_is_better else min
-    return best(means, key=lambda value: means[value]) if means else None
+    best = (max if metric.higher_is_better else min)(means.values(), default=math.nan)
+    return [value for value, mean in means.items() if math.isclose(mean, best)]
 
 
 def unsearched(search: Search, results: Sequence[Result], runs: int) -> tuple[str, ...]:
@@ -60,11 +61,20 @@ def view_search(search: Search, results: Sequence[Result], runs: int) -> TableVi
         values = sorted({float(r.variant.partition("=")[2]) for r in own})
         choices = [chosen(search, data, metric, results) for metric in search.metrics]
         rows.append([
-            Cell(data), *(Cell(MISSING, tone="quiet") if c is None else Cell(f"{c:g}") for c in choices),
-            Cell(f"{published:g}", tone="quiet"), Cell(", ".join(f"{v:g}" for v in values)),
-            Cell(str(len({r.seed for r in own}))),
+            Cell(data), *(_choice(best, values) for best in choices),
+            Cell(f"{published:g}", tone="quiet"), Cell(_listed(values)), Cell(str(len({r.seed for r in own}))),
         ])  # fmt: skip
     header = ["data", *(f"best {m.label}" for m in search.metrics), "the paper’s", "tried", "runs of each"]
     missing = unsearched(search, results, runs)
     notes = [f"`pstn reproduce {search.experiment}` runs what is missing."] if missing else []
     return TableView(f"{search.name}, chosen on validation data", header, rows, notes)
+
+
+def _choice(best: Sequence[float], values: Sequence[float]) -> Cell:
+    if not best:
+        return Cell(MISSING, tone="quiet")
+    return Cell("all alike" if len(best) == len(values) > 1 else _listed(best))
+
+
+def _listed(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)

@@ -78,16 +78,16 @@ def stretch_near_perfect(axes: Axes, metric: Metric, lowest: float, highest: flo
     """
     if not (metric.higher_is_better and metric.scale == 100):
         return
-    floor = 0.01  # no error at all would be infinitely far up
-    low, high = 100 - 1.2 * (100 - lowest), 100 - max(100 - highest, floor) / 1.2
+    top = 100.1  # from here errors are counted: from 100, no error at all would be infinitely far up
+    low, high = top - 1.2 * (top - lowest), top - (top - min(highest, 100)) / 1.2
     axes.set_yscale(
         "function",
         functions=(
-            lambda y: -np.log10(np.maximum(100 - np.asarray(y, float), floor)),
-            lambda z: 100 - 10.0 ** -np.asarray(z, float),
+            lambda y: -np.log10(np.maximum(top - np.asarray(y, float), 0.01)),
+            lambda z: top - 10.0 ** -np.asarray(z, float),
         ),
     )
-    shown = [tick for tick in (20, 40, 60, 70, 80, 90, 95, 97, 98, 99, 99.5) if low <= tick <= high]
+    shown = [tick for tick in (20, 40, 60, 70, 80, 90, 95, 97, 98, 99, 99.5, 100) if low <= tick <= high]
     axes.set_yticks(shown, [f"{tick:g}" for tick in shown])
     axes.set_ylim(low, high)
 

@@ -22,21 +22,24 @@ __all__ = ["draw_search"]
 def draw_search(results: Sequence[Result], *, search: Search) -> Figure | None:
     """Scores by the value that was tried, mean ± one standard deviation, a line for each data set.
 
-    The best mean of a line is filled, a ring marks what the paper chose. Values stand at equal distances, as they are
-    tried: by factors, and 0.
+    The best mean of a line is filled, all that share it where several do; a ring marks what the paper chose. Values
+    stand at equal distances, as they are tried: by factors, and 0.
     """
     from matplotlib.figure import Figure
 
     found = [data for data in search.published if trials(search, data, search.metrics[0], results)]
     if not found:
         return None
-    figure = Figure(figsize=(4.3 * len(search.metrics), 3.4), layout="constrained")
+    looks = dict(zip(found, shades(len(found)), strict=True))
+    figure = Figure(figsize=(4.3 * len(search.metrics), 4.0), layout="constrained")
     for axes, metric in zip(figure.subplots(1, len(search.metrics), squeeze=False)[0], search.metrics, strict=True):
-        _panel(axes, search, metric, dict(zip(found, shades(len(found)), strict=True)), results)
+        _panel(axes, search, metric, looks, results)
     axes = figure.axes[0]
     axes.plot([], [], "o", color="0.4", label="best")
     axes.plot([], [], "o", color="0.4", markersize=10, markerfacecolor="none", label="the paper’s")
-    axes.legend(loc="best")
+    lines, labels = axes.get_legend_handles_labels()
+    named = sorted(zip(labels, lines, strict=True), key=lambda entry: entry[0] not in looks)  # the marks come last
+    figure.legend([line for _, line in named], [label for label, _ in named], loc="outside lower center", ncols=4)
     return figure
 
 
@@ -54,8 +57,10 @@ def _panel(axes: Axes, search: Search, metric: Metric, looks: dict[str, Look], r
             elinewidth=0.7, capsize=1.5, markerfacecolor="white", label=data, **style.curve,
         )  # fmt: skip
         best, published = chosen(search, data, metric, results), search.published[data]
-        if best is not None:
-            axes.plot(place[best], means[best], marker=style.marker, color=style.colour, zorder=3)
+        axes.plot(
+            [place[v] for v in best], [means[v] for v in best], marker=style.marker, linestyle="", color=style.colour,
+            zorder=3,
+        )  # fmt: skip
         if published in means:
             axes.plot(
                 place[published], means[published], "o", markersize=11, color=style.colour, markerfacecolor="none"
