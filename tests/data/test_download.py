@@ -245,7 +245,9 @@ def test_a_failed_fetch_says_why(server, monkeypatch, tmp_path):
     monkeypatch.delenv("PSTN_OFFLINE")
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     remote = RemoteFile("set", "file.bin", (server.url("fails"),), SHA, get="a-set")
-    with pytest.raises(MissingDataError, match=r"downloading it failed.*503.*pstn data get a-set"):
+    with pytest.raises(
+        MissingDataError, match=r"downloading it failed.*503.*; try again later, or put it into a folder"
+    ):
         locate(remote)
     assert not (tmp_path / "cache" / "set").exists()
 

@@ -32,6 +32,9 @@ def test_settings_go_to_yaml_and_back(tmp_path):
         ({"epochs": True}, "epochs must be a whole number"),
         ({"model": "vit"}, "model must be one of cnn, stn, pstn"),
         ({"kl_weight": [1, 2, 3]}, "one number or one for each of 1 models, got 3"),
+        ({"kl_weight": [1, "a"]}, "kl_weight takes numbers, got 'a'"),
+        ({"kl_weight": "a"}, "kl_weight takes numbers, got 'a'"),
+        ({"kl_weight": []}, "kl_weight takes numbers, got none"),
         ({"valid_fraction": 1.5}, "below 1"),
     ],
 )

@@ -246,5 +246,7 @@ def test_ranges_and_mistakes(settings):
         run_sweep(settings, {"lr": (1e-4, 1e-2)})
     with pytest.raises(SettingsError, match="NAME=V1,V2"):
         parse_space(["lr"])
+    with pytest.raises(SettingsError, match="range of lr must be LOW:HIGH, two numbers, got 'a:b'"):
+        parse_space(["lr=a:b"])
     result = run_sweep(settings, {"lr": (1e-4, 1e-2)}, trials=3, together=3, say=lambda _: None)
     assert all(1e-4 <= p["lr"] <= 1e-2 for p, _ in result.table)

@@ -82,23 +82,33 @@ def locate(
     found = find_file(remote, root=root)
     if found is not None:
         return found
-    why = ""
+    failure = ""
     if root is None and fetch and not offline():
         try:
             return download(remote, cache_folder() / remote.folder, progress=progress)
         except (DataError, ImportError) as error:
-            why = f"; downloading it failed: {getattr(error, 'problem', error)}"
-    raise missing(remote, root, why)
+            failure = str(getattr(error, "problem", error))
+    raise missing(remote, root, failure)
 
 
-def missing(remote: RemoteFile, root: str | os.PathLike[str] | None, why: str = "") -> MissingDataError:
-    """The error for a file that is nowhere: which file, where it was looked for, and the command that gets it."""
+def missing(remote: RemoteFile, root: str | os.PathLike[str] | None, failure: str = "") -> MissingDataError:
+    """The error for a file that is nowhere: which file, where it was looked for, and how to get it.
+
+    Args:
+        remote: the file.
+        root: the one folder it was looked for in, if it was one.
+        failure: why downloading it failed, if that was tried.
+    """
     places = ", ".join(str(folder) for folder in search_folders(remote.folder, root))
-    unset = "" if root is not None or os.environ.get("PSTN_DATA", "").strip() else " ($PSTN_DATA is not set)"
+    if root is None and not os.environ.get("PSTN_DATA", "").strip():
+        places += " ($PSTN_DATA is not set)"
     if root is None and offline():
-        why += "; nothing is fetched, as $PSTN_OFFLINE asks"
-    command = f"pstn data get {remote.get or remote.folder}"
-    return MissingDataError(remote.name, f"is missing; looked in {places}{unset}{why}; to get it: {command}")
+        places += "; nothing is fetched, as $PSTN_OFFLINE asks"
+    if failure:  # what would only try the same again is no advice
+        advice = f"downloading it failed: {failure}; try again later, or put it into a folder that is looked in"
+    else:
+        advice = f"to get it: pstn data get {remote.get or remote.folder}"
+    return MissingDataError(remote.name, f"is missing; looked in {places}; {advice}")
 
 
 def download(

@@ -266,18 +266,18 @@ def locate_ucr(
     found = find_ucr(name, part, root=root)
     if found is not None:
         return found
-    why = ""
+    failure = ""
     if root is None and fetch and not offline():
         try:
             fetch_ucr(name, progress=progress)
         except (DataError, ImportError) as error:
-            why = f"; downloading it failed: {getattr(error, 'problem', error)}"
+            failure = str(getattr(error, "problem", error))
         found = find_ucr(name, part)
         if found is not None:
             return found
     get = name if name in UCR_RECORDS else f"ucr:{name}"
     wanted = RemoteFile("ucr", f"{name}_{part}.tsv (or .ts, .arff, with or without .gz)", (), get=get)
-    raise missing(wanted, root, why)
+    raise missing(wanted, root, failure)
 
 
 def fetch_ucr(name: str, *, progress: Progress | None = None) -> list[Path]:

@@ -148,8 +148,13 @@ def _fit(value: Any, hint: Any) -> Any:
 
 
 def _check_type(name: str, value: Any, hint: Any) -> None:
-    if not _is_of(value, hint):
-        raise SettingsError(f"{name} must be {describe_field(hint)}, got {value!r}")
+    if _is_of(value, hint):
+        return
+    if typing.get_origin(hint) is list and isinstance(value, list):  # one of them is wrong, or there is none
+        (kind,) = typing.get_args(hint)
+        wrong = next((repr(v) for v in value if not _is_of(v, kind)), "none")
+        raise SettingsError(f"{name} takes {describe_field(kind).removeprefix('a ')}s, got {wrong}")
+    raise SettingsError(f"{name} must be {describe_field(hint)}, got {value!r}")
 
 
 def _is_of(value: Any, hint: Any) -> bool:

@@ -52,7 +52,10 @@ def parse_space(texts: Sequence[str]) -> dict[str, Any]:
         if not separator or not values:
             raise SettingsError(f"over must be NAME=V1,V2,... or NAME=LOW:HIGH, got {text!r}")
         if ":" in values:
-            low, high = (float(v) for v in values.split(":", 1))
+            try:
+                low, high = (float(v) for v in values.split(":", 1))
+            except ValueError as error:
+                raise SettingsError(f"the range of {name} must be LOW:HIGH, two numbers, got {values!r}") from error
             space[name] = (low, high)
         else:
             space[name] = [_read(v) for v in values.split(",")]
