@@ -61,7 +61,9 @@ def test_a_series_is_read_as_well(series_trio):
         ([0.9, 0.1], "fairly sure"),
         ([0.75, 0.25], "unsure"),
         ([0.5, 0.5] + [0] * 8, "unsure"),
+        ([0.73] + [0.03] * 9, "unsure"),  # the rest is spread over all the others, yet none of them comes near
         ([0.5, 0.5], "guessing"),
+        ([0.4] + [0.6 / 9] * 9, "guessing"),
         ([0.1] * 10, "guessing"),
     ],
 )

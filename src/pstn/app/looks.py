@@ -69,10 +69,11 @@ class Answer(NamedTuple):
     def sureness(self) -> str:
         """How sure it is, in a word or two.
 
-        The exponential of the entropy is the number of classes that a fair die would need to be as unpredictable.
+        The exponential of the entropy is the number of classes that a fair die would need to be as unpredictable. Who
+        has a favourite of 60% or more is not guessing, however the rest is spread.
         """
         left = math.exp(self.doubt)
-        if left > min(2.5, 0.97 * len(self.classes)):
+        if left > min(2.5, 0.97 * len(self.classes)) and max(self.probs) < 0.6:
             return "guessing"
         return "sure" if left < 1.25 else "fairly sure" if left < 1.7 else "unsure"
 
