@@ -172,6 +172,22 @@ def test_a_robust_order_compares_medians():
     assert not check_order(Order(A["P-STN"], A["STN"]), results).holds
 
 
+def test_shortened_runs_say_nothing_of_an_order():
+    short = [dataclasses.replace(r, departures=["Shortened: 6 epochs instead of 60."]) for r in FULL]
+    assert make_section(STUDY, FULL).outcome.claimed == len(STUDY.orders) > 0
+    section = make_section(STUDY, short)
+    assert section.outcome.claimed == 0
+    assert {row[-1] for row in texts(section.orders)} == {"not tested: fewer epochs"}
+
+
+def test_an_order_that_is_ours_is_shown_and_not_counted_as_the_papers():
+    ours = dataclasses.replace(STUDY, orders=(*STUDY.orders, Order(A["P-STN"], A["STN"], claimed=False)))
+    section = make_section(ours, FULL)
+    assert section.outcome.claimed == len(STUDY.orders)
+    assert len(section.orders.rows) == len(STUDY.orders) + 1
+    assert texts(section.orders)[-1][1].endswith("(not a claim of the paper)")
+
+
 VALIDATION = (Metric("valid_nll", "NLL"), Metric("valid_accuracy", "accuracy", scale=100, higher_is_better=True))
 SEARCH = Search("made-up-search", "w", VALIDATION, {"A": 1e-3, "B": 0.0}, values=(0.0, 1e-4, 1e-3))
 TRIALS = [

@@ -77,7 +77,7 @@ ROTATED_MNIST = Study(
         Order(_ROTATED["P-STN", "rotated"], _ROTATED["STN", "rotated"]),
         Order(_ROTATED["STN", "rotated"], _ROTATED["CNN", "rotated"]),
         Order(_ANGLE_ERROR["P-STN"], _ANGLE_ERROR["STN"]),
-        Order(_WRAPPED_ERROR["P-STN"], _WRAPPED_ERROR["STN"]),
+        Order(_WRAPPED_ERROR["P-STN"], _WRAPPED_ERROR["STN"], claimed=False),
     ),
     drawings=(
         Drawing(
@@ -181,8 +181,10 @@ MNIST_SUBSETS = Study(
     "STN stays behind the CNN, and that the optimal w falls as the data grow.",
     tables=(_TABLE_1, *(Table("MNIST subsets", _unpublished(metric, _SIZES)) for metric in (NLL, ECE))),
     orders=(
-        *(Order(_SUBSETS["P-STN", name], _SUBSETS[other, name]) for name in _SIZES[:3] for other in ("CNN", "STN")),
-        *(Order(_SUBSETS["CNN", name], _SUBSETS["STN", name]) for name in _SIZES),
+        # By the bold numbers of its table: the P-STN's is the best alone on the small sets, together with the CNN on
+        # the large ones, and the CNN is ahead of the STN on all.
+        *(Order(_SUBSETS["P-STN", name], _SUBSETS["CNN", name]) for name in _SIZES[:3]),
+        *(Order(_SUBSETS[model, name], _SUBSETS["STN", name]) for model in ("P-STN", "CNN") for name in _SIZES),
     ),
     drawings=(
         Drawing(
@@ -233,7 +235,7 @@ TIME_SERIES = Study(
         *(Table("UCR series", _unpublished(metric, _SETS)) for metric in (NLL, ECE)),
     ),
     orders=tuple(
-        Order(mean[better], mean[worse])
+        Order(mean[better], mean[worse], claimed=mean is _MEAN)
         for mean in (_MEAN, _MEAN_OF_FOUR)
         for better, worse in (("P-STN", "STN"), ("STN", "CNN"))
     ),

@@ -19,14 +19,16 @@ class Finding:
     """What our results say of a claimed order.
 
     Args:
-        holds: whether the better is ahead; None where a side is missing.
+        holds: whether the better is ahead; None where that cannot be said.
         p: of Welch's t-test between the two.
         difference: better minus worse, in the metric's unit.
+        why_not: why it cannot be said.
     """
 
     holds: bool | None
     p: float | None = None
     difference: float = 0.0
+    why_not: str = MISSING
 
     @property
     def sure(self) -> bool:
@@ -37,7 +39,7 @@ class Finding:
     def words(self) -> str:
         """For the reader."""
         if self.holds is None:
-            return MISSING
+            return self.why_not
         if self.holds:
             return "holds, significantly" if self.sure else "holds, not significantly"
         return "does not hold: significantly reversed" if self.sure else "does not hold, not significantly reversed"
@@ -48,6 +50,8 @@ def check_order(order: Order, results: Sequence[Result]) -> Finding:
     better, worse = order.better.find(results), order.worse.find(results)
     if not better or not worse:
         return Finding(None)
+    if any(result.shortened for line in (order.better, order.worse) for result in line.among(results)):
+        return Finding(None, why_not="not tested: fewer epochs")
     centre = statistics.median if order.robust else statistics.fmean
     difference = centre(better) - centre(worse)
     ahead = difference > 0 if order.better.metric.higher_is_better else difference < 0
@@ -62,9 +66,10 @@ def view_orders(orders: Sequence[Order], results: Sequence[Result]) -> TableView
     for order in orders:
         finding, metric = check_order(order, results), order.better.metric
         (row, ahead), (other, behind) = order.better.heading, order.worse.heading
+        claim = f"{ahead} ahead of {behind}{'' if order.claimed else ' (not a claim of the paper)'}"
         tone = "quiet" if finding.holds is None else "good" if finding.holds else "bad"
         rows.append([
-            Cell(row if row == other else f"{row} / {other}"), Cell(f"{ahead} ahead of {behind}"), Cell(metric.label),
+            Cell(row if row == other else f"{row} / {other}"), Cell(claim), Cell(metric.label),
             Cell("" if finding.holds is None else signed(finding.difference, metric.digits)),
             Cell(signed(order.better.paper.mean - order.worse.paper.mean, metric.digits), tone="quiet")
             if order.better.paper and order.worse.paper else Cell("–", tone="quiet"),

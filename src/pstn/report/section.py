@@ -151,7 +151,7 @@ def _search_drawing(search: Search) -> Drawing:
 def _outcome(study: Study, results: Sequence[Result], searched: Sequence[Result]) -> Outcome:
     cells = dict.fromkeys(_cells(study, results))
     seeds = [{r.seed for r in results if (r.model, r.data, r.variant) == cell} for cell in cells]
-    findings = [(order, check_order(order, results)) for order in study.orders]
+    findings = [(order, check_order(order, results)) for order in study.orders if order.claimed]
     tested = _tested(study, results)
     return Outcome(
         found=sum(min(len(present), study.runs) for present in seeds),

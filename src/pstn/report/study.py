@@ -160,6 +160,10 @@ class Mean:
         """Of its row and its column."""
         return self.row, self.lines[0].heading[1]
 
+    def among(self, results: Sequence[Result]) -> list[Result]:
+        """The runs of all its lines among `results`, whatever they hold."""
+        return [result for line in self.lines for result in line.among(results)]
+
     def find(self, results: Sequence[Result]) -> list[float]:
         """The mean for each seed that all lines have."""
         runs = [line.by_seed(results) for line in self.lines]
@@ -216,12 +220,14 @@ class Order:
         worse: the line that should be behind.
         robust: compare medians.
         comparable: false where the data are not the paper's, and its order is no more than a hint.
+        claimed: false for one that is shown beside the paper's, and is not counted among them.
     """
 
     better: Line | Mean
     worse: Line | Mean
     robust: bool = False
     comparable: bool = True
+    claimed: bool = True
 
 
 @dataclass(frozen=True)
