@@ -12,7 +12,15 @@ from torch import nn
 
 from data_files import REAL
 from pstn.experiments import Lab, backbones, traffic_signs
-from pstn.experiments.backbones import EFFICIENTNET, RESNET, SMALL, find_backbone, has_resnet, make_small
+from pstn.experiments.backbones import (
+    EFFICIENTNET,
+    RESNET,
+    SMALL,
+    default_backbone,
+    find_backbone,
+    has_resnet,
+    make_small,
+)
 from pstn.experiments.efficientnet import EfficientNetLite0, published_name
 from pstn.experiments.identity import identity
 from pstn.nn import SpatialTransformer
@@ -124,9 +132,9 @@ def test_weights_of_torchvisions_resnet_are_taken(tmp_path):
 
 
 def test_without_a_file_nothing_changes(torchvision, monkeypatch):
-    assert find_backbone(None) is RESNET
+    assert default_backbone() is RESNET
     monkeypatch.setattr(backbones, "has_resnet", lambda: False)
-    assert find_backbone(None) is SMALL
+    assert default_backbone() is SMALL
 
 
 def test_resnet_weights_without_torchvision_say_what_is_missing(monkeypatch, tmp_path):
@@ -175,7 +183,7 @@ def test_reading_a_file_draws_no_random_numbers(lite_file):
 
 
 def test_the_experiment_follows_its_backbone(lite_file, tmp_path):
-    lab = Lab(tmp_path, backbone=lite_file)
+    lab = Lab(tmp_path, backbone=find_backbone(lite_file))
     assert traffic_signs._equipment(lab) == ("EfficientNet-Lite0 with ImageNet weights in place of ResNet-18.",)
     assert traffic_signs._lr(lab) == 1e-4
     layer = traffic_signs._layer(lab, probabilistic=True)
@@ -196,7 +204,7 @@ def test_photos_are_scaled_as_the_backbone_wants_them_and_back_for_the_figure(li
     grey = torch.full((1, 3, 8, 8), 200, dtype=torch.uint8)
     monkeypatch.setattr(traffic_signs, "_signs", lambda lab: {"train": [sign], "test": [sign]})
     monkeypatch.setattr(traffic_signs, "make_signs", lambda *a, **k: Split(grey, torch.zeros(1).long(), ("stop",), "x"))
-    lab = Lab(tmp_path, backbone=lite_file)
+    lab = Lab(tmp_path, backbone=find_backbone(lite_file))
     task = traffic_signs.wide(lab)
     torch.testing.assert_close(task.x, torch.full_like(task.x, (200 - 127) / 128))
     model = nn.Module()
@@ -211,11 +219,64 @@ def test_a_training_from_other_weights_is_another_one(lite_weights, lite_file, t
 
     def told(path: Path) -> str:
         torch.manual_seed(0)
-        task = dataclasses.replace(TASK, notes=traffic_signs._equipment(Lab(tmp_path, backbone=path)))
+        task = dataclasses.replace(TASK, notes=traffic_signs._equipment(Lab(tmp_path, backbone=find_backbone(path))))
         return identity(traffic_signs.RECIPE, Member(), task, find_backbone(path).make(10))
 
     assert told(lite_file) == told(lite_file)
     assert told(lite_file) != told(tmp_path / "other.pth")
+
+
+MINE = """
+from torch import nn
+from pstn.experiments.backbones import Backbone
+
+def tiny(outputs):
+    body = [nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    network = nn.Sequential(*body, *([] if outputs is None else [nn.Linear(4, outputs)]))
+    network.features = 4
+    return network
+
+learned = Backbone("Tiny", tiny, mean=(0.5,) * 3, std=(0.5,) * 3, pretrained=True)
+picture = lambda outputs: nn.Conv2d(3, outputs or 4, 3)
+number = 3
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A module of the user's, called by a new name each time: Python imports a name once."""
+    monkeypatch.chdir(tmp_path)
+    name = f"mine_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(MINE)
+    return name
+
+
+def test_a_network_of_the_users_is_taken(mine, tmp_path):
+    scratch, learned = find_backbone(f"{mine}:tiny"), find_backbone(f"{mine}:learned")
+    assert (scratch.name, learned.name) == ("tiny", "Tiny")
+    lab = Lab(tmp_path, backbone=learned)
+    assert traffic_signs._equipment(lab) == ("Tiny with ImageNet weights in place of ResNet-18.",)
+    assert traffic_signs._lr(lab) == 1e-4
+    assert traffic_signs._layer(lab, probabilistic=True).localizer.features == 4
+    notes = traffic_signs._equipment(Lab(tmp_path, backbone=scratch))
+    assert notes[0] == "tiny in place of ResNet-18."
+    assert notes[1].startswith("No ImageNet weights")
+    assert "" not in sys.path
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("picture", r"must make networks .* make \(2, 3, 62, 62\) for 3 outputs and \(2, 4, 62, 62\) for None"),
+        ("number", "must be a Backbone or a function"),
+        ("nothing", "cannot be imported: .*nothing"),
+    ],
+)
+def test_what_is_no_network_of_the_users_is_refused(mine, name, message):
+    with pytest.raises(ValueError, match=message):
+        find_backbone(f"{mine}:{name}")
+    with pytest.raises(ValueError, match="cannot be imported"):
+        find_backbone("no_such_module:network")
 
 
 TASK = traffic_signs.Task(torch.zeros(1, 3, 8, 8), torch.zeros(1), None, "none")

@@ -10,13 +10,14 @@ import torch
 import pstn
 from pstn._checks import NotFiniteError
 from pstn.data import RandomPlacement, RandomRotation, generate, load
-from pstn.experiments import placed_fashion, rotated_mnist
+from pstn.experiments import EXPERIMENTS, placed_fashion, reproduce, rotated_mnist
 from pstn.experiments.ablations import FIXED, make_fixed
 from pstn.experiments.declare import Probe, Task
 from pstn.experiments.failure_mode import make_classifier
 from pstn.experiments.loss_landscape import _from_the_top, count_minima, losses_along
 from pstn.experiments.scores import Answers, classify, predict, reliability
-from pstn.report.results import Result
+from pstn.report.results import Result, read_results
+from small_experiment import quiet
 
 
 def answers(**parts):
@@ -26,6 +27,16 @@ def answers(**parts):
 
 def digits(count=40):
     return load("digits", normalise=False).test.take(range(count))
+
+
+def test_who_tests_a_model_again_says_which_it_was(tmp_path):
+    wanted = ["*posterior=per-input-*", "*test-samples-[01]"]
+    reproduce([EXPERIMENTS["ablations"]], quiet(tmp_path), cells=wanted)
+    told = {(r.variant, r.seed): r.settings["weights"] for r in read_results(tmp_path / "quick")}
+    assert len(told) == 4
+    for seed in (0, 1):
+        assert told["test-samples", seed] == told["posterior=per-input", seed]
+    assert told["test-samples", 0] != told["test-samples", 1]
 
 
 def test_a_rotation_that_is_undone_has_no_error():

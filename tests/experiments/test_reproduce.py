@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from pstn.data import MissingDataError
-from pstn.experiments import EXPERIMENTS, Lab, Shard, choose, plan, reproduce
+from pstn.experiments import EXPERIMENTS, Lab, Shard, choose, invoke, plan, reproduce
 from pstn.experiments.mnist_subsets import subset
-from pstn.experiments.reproduce import done_cells
+from pstn.experiments.reproduce import done_cells, out_of_reach
 from pstn.experiments.rotated_mnist import rotated
 from pstn.nn import mnist_cnn
 from pstn.report.results import Result, read_results
@@ -181,6 +181,65 @@ def test_missing_data_is_an_early_error_that_says_where_it_goes(tmp_path, monkey
     lab = Lab(tmp_path, say=lambda text: pytest.fail(text))
     with pytest.raises(MissingDataError, match="PSTN_DATA"):
         reproduce(choose(["mnist-subsets"], EXPERIMENTS), lab)
+
+
+def test_cells_need_their_own_data_alone(tmp_path, monkeypatch):
+    asked = []
+
+    def stop(names):
+        asked.extend(names)
+        raise InterruptedError
+
+    lab = Lab(tmp_path)
+    monkeypatch.setattr(lab, "require_data", stop)
+    with pytest.raises(InterruptedError):
+        reproduce([EXPERIMENTS["time-series"]], lab, cells=["faceall-cnn-*", "wafer-*"])
+    assert set(asked) == {"FaceAll", "Wafer"}
+    asked.clear()
+    with pytest.raises(InterruptedError):
+        reproduce([EXPERIMENTS["ablations"]], lab, cells=["*dropout*"])
+    assert set(asked) == set(EXPERIMENTS["ablations"].needs)
+
+
+def test_all_is_all_that_can_be_had(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PSTN_DATA", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("PSTN_CACHE", str(tmp_path / "nothing"))
+    everything = choose(["all"], EXPERIMENTS)
+    # What can be downloaded is the user's to get: only what cannot be is left out.
+    assert out_of_reach(everything, Lab(tmp_path)) == {"traffic-signs": ["traffic-signs"]}
+    assert out_of_reach(everything, Lab(tmp_path, quick=True)) == {}
+    given = []
+    monkeypatch.setattr(invoke, "reproduce", lambda *arguments: given.append(arguments[-1]) or 0)
+    options = {
+        "results": tmp_path, "device": "cpu", "quick": False, "shard": "1/1", "cells": [], "show": False,
+        "search": False, "epochs_scale": 1.0, "compile": False, "backbone": None, "together": 1,
+    }  # fmt: skip
+    assert invoke.run_command(["all"], **options) == 0
+    said = capsys.readouterr().out
+    assert "traffic-signs is left out: traffic-signs cannot be downloaded, and is not here." in said
+    assert "all that was asked for but traffic-signs is in" in said
+    assert invoke.run_command(["traffic-signs"], **options) == 0
+    assert [set(names) for names in given] == [{"traffic-signs"}, set()]
+
+
+def test_what_is_left_out_keeps_its_share_of_the_work(tmp_path, monkeypatch):
+    done = []
+    module = sys.modules["pstn.experiments.reproduce"]  # the function has the same name
+    monkeypatch.setattr(module, "carry_out", lambda lab, work: done.append([group.experiment for group, _ in work]))
+    first, second = replace(SMALL, experiment="first"), replace(SMALL, experiment="second")
+    both = [replace(experiment(first), name="first"), replace(experiment(second), name="second")]
+    reproduce(both, quiet(tmp_path), Shard(2, 2), leave_out=["first"])
+    reproduce(both, quiet(tmp_path), Shard(1, 2), leave_out=["first"])
+    assert done == [["second"]]
+
+
+def test_a_work_folder_that_is_a_file_is_refused_before_anything_is_trained(tmp_path):
+    (tmp_path / "quick").mkdir()
+    (tmp_path / "quick" / ".work").write_text("")
+    lab = quiet(tmp_path)
+    lab.say = pytest.fail
+    with pytest.raises(OSError, match="cannot write to the folder"):
+        reproduce([experiment(SMALL)], lab)
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_trained(tmp_path):

@@ -36,6 +36,7 @@ class Known:
         load: reads it.
         where: where it lies, or None where it is absent.
         get: fetches it, or says how to come by it; returns where it is.
+        by_hand: whether nobody but the user can get it, as it needs a registration or is not on the net.
 
     Example:
         >>> KNOWN["digits"].kind, KNOWN["digits"].where()
@@ -48,6 +49,7 @@ class Known:
     load: Load
     where: Callable[[], str | None]
     get: Callable[[Progress | None], str]
+    by_hand: bool = False
 
 
 def _from_idx(name: str, which: str, what: str, load: Load) -> Known:
@@ -104,7 +106,7 @@ def _by_hand(name: str, what: str, load: Load, find: Callable[[], Any]) -> Known
         except MissingDataError:
             return None
 
-    return Known(name, "photos", what, load, where, lambda progress: place())
+    return Known(name, "photos", what, load, where, lambda progress: place(), by_hand=True)
 
 
 def _load_digits(*, normalise: bool = True, validation: float = 0.2, seed: int = 0) -> Splits[Split]:

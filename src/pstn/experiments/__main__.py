@@ -27,7 +27,9 @@ def main() -> int:
     parser.add_argument("--epochs-scale", type=float, default=1.0, help="shorten schedules by this factor")
     parser.add_argument("--compile", action="store_true", help="fuse small GPU kernels before training")
     parser.add_argument(
-        "--backbone", type=Path, help="ImageNet weights for the traffic signs: ResNet-18's or EfficientNet-Lite0's"
+        "--backbone",
+        metavar="FILE|MODULE:NAME",
+        help="for the traffic signs: ImageNet weights of ResNet-18 or EfficientNet-Lite0, or a network of yours",
     )
     parser.add_argument("--together", type=int, default=1, help="groups that train side by side on the device")
     return run_command(**vars(parser.parse_args()))

@@ -12,6 +12,7 @@ from torch import nn
 
 from pstn.experiments.declare import Evaluation, Experiment, Probe, Training, same
 from pstn.experiments.execute import trained
+from pstn.experiments.identity import digest
 from pstn.experiments.lab import Lab
 from pstn.experiments.mnist_subsets import BLACK, RECIPE, WEIGHTS, make_pstn, subset
 from pstn.experiments.rotated_mnist import KL_WEIGHT, PSTN_GROUP, localisation, rotated
@@ -111,7 +112,10 @@ def _by_test_samples(method: SamplingMethod) -> Evaluation:
             for s in TEST_SAMPLES
         }
         curves = {name: [round(row[name], 6) for row in rows.values()] for name in ("accuracy", "nll", "ece")}
-        settings = {"trained_as": "posterior=per-input", "sampling": method, "samples_test": list(TEST_SAMPLES)}
+        settings = {
+            "trained_as": "posterior=per-input", "weights": digest(model.state_dict()), "sampling": method,
+            "samples_test": list(TEST_SAMPLES),
+        }  # fmt: skip
         return rows[10], {"samples": list(TEST_SAMPLES), **curves}, settings
 
     variant = "test-samples" if method == "iid" else f"test-samples-{method}"
@@ -129,7 +133,10 @@ def _with_dropout(lab: Lab, cell: Result) -> tuple[dict[str, float], dict[str, A
     test = lab.few(task.test)
     answers = predict(model, test, seed=cell.seed)
     errors, _ = _errors(Probe(lab, replace(task, test=test), model, answers, cell))
-    return {**classify(answers), **errors}, {}, {"trained_as": "rotated-mnist, P-STN", "kl_weight": KL_WEIGHT}
+    settings = {
+        "trained_as": "rotated-mnist, P-STN", "weights": digest(model.state_dict()), "kl_weight": KL_WEIGHT,
+    }  # fmt: skip
+    return {**classify(answers), **errors}, {}, settings
 
 
 ABLATIONS = Experiment(

@@ -1,7 +1,10 @@
-"""Networks for photos: ResNet-18, EfficientNet-Lite0 and a small one, with the weights that a file has for them."""
+"""Networks for photos: ResNet-18, EfficientNet-Lite0 and a small one, with the weights of a file, or a user's own."""
 
 from __future__ import annotations
 
+import importlib
+import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +18,17 @@ from pstn.data import IMAGENET_MEAN, IMAGENET_STD
 from pstn.experiments.efficientnet import EfficientNetLite0, published_name
 from pstn.files import load_safetensors
 
-__all__ = ["EFFICIENTNET", "RESNET", "SMALL", "Backbone", "find_backbone", "has_resnet", "make_resnet", "make_small"]
+__all__ = [
+    "EFFICIENTNET",
+    "RESNET",
+    "SMALL",
+    "Backbone",
+    "default_backbone",
+    "find_backbone",
+    "has_resnet",
+    "make_resnet",
+    "make_small",
+]
 
 
 def has_resnet() -> bool:
@@ -70,7 +83,9 @@ class Backbone:
         mean: what is taken off pixels from 0 to 1, for each channel.
         std: what they are divided by then.
         published: what files call a tensor of the network.
-        weights: by the names of files, without those of the last layer; None for random ones.
+        weights: by the names of files, without those of the last layer; None to leave them as `network` makes them.
+        pretrained: whether those that `network` makes have learned something already, so that they want a smaller
+            learning rate.
 
     Example:
         >>> SMALL.make(10)(torch.rand(2, 3, 64, 64)).shape
@@ -83,6 +98,12 @@ class Backbone:
     std: tuple[float, ...] = IMAGENET_STD
     published: Callable[[str], str] = str
     weights: Mapping[str, Tensor] | None = None
+    pretrained: bool = False
+
+    @property
+    def trained(self) -> bool:
+        """Whether it starts from weights that have learned something."""
+        return self.pretrained or self.weights is not None
 
     @property
     def black(self) -> tuple[float, ...]:
@@ -113,15 +134,25 @@ SMALL = Backbone("a small network", make_small)
 _KNOWN_BY = {("conv1.weight", "fc."): RESNET, ("_conv_stem.weight", "_fc."): EFFICIENTNET}
 
 
-def find_backbone(path: Path | None) -> Backbone:
-    """The network that a file has weights for; without a file ResNet-18, or a small one where torchvision is missing.
+def default_backbone() -> Backbone:
+    """ResNet-18, or a small network where torchvision does not import."""
+    return RESNET if has_resnet() else SMALL
+
+
+def find_backbone(given: str | Path) -> Backbone:
+    """The network that a file has weights for, or that a module of the user's has.
 
     Args:
-        path: .safetensors, or .pth as they are published: of torchvision's ResNet-18, or of EfficientNet-Lite0.
+        given: .safetensors, or .pth as they are published: of torchvision's ResNet-18, or of EfficientNet-Lite0. Or
+            "MODULE:NAME", as Python imports it, also from the current folder: a `Backbone`, or a function to make one
+            of.
     """
-    if path is None:
-        return RESNET if has_resnet() else SMALL
-    accepted = f"backbone must be a file with the weights of {RESNET.name} or {EFFICIENTNET.name}, got {path}"
+    path = Path(given)
+    if not path.is_file() and re.fullmatch(r"[\w.]+:\w+", str(given)):
+        return _import(str(given))
+    accepted = (
+        f"backbone must be a file with the weights of {RESNET.name} or {EFFICIENTNET.name}, or MODULE:NAME, got {given}"
+    )
     if not path.is_file():
         raise ValueError(f"{accepted}: there is none")
     weights = _read(path, accepted)
@@ -136,6 +167,32 @@ def find_backbone(path: Path | None) -> Backbone:
             raise ValueError(f"{accepted}: {odd} does not fit {known.name}")
         return replace(known, weights=kept)
     raise ValueError(f"{accepted}: its tensors have other names")
+
+
+def _import(given: str) -> Backbone:
+    """What MODULE:NAME stands for, seen to make both a classifier and a localizer."""
+    module, _, name = given.partition(":")
+    sys.path.insert(0, "")  # the current folder: a command has its own in its place
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"backbone {given} cannot be imported: {error}") from error
+    finally:
+        sys.path.remove("")
+    if not isinstance(found, Backbone):
+        if not callable(found):
+            raise ValueError(f"backbone {given} must be a Backbone or a function (outputs) -> network, got {found!r}")
+        found = Backbone(name, found)
+    with torch.random.fork_rng(devices=[]):  # takes no random numbers from those who follow
+        classifier, localizer = found.make(3).eval(), found.make(None).eval()
+    with torch.no_grad():
+        shapes = [tuple(network(torch.rand(2, 3, 64, 64)).shape) for network in (classifier, localizer)]
+    if shapes[0] != (2, 3) or len(shapes[1]) != 2:
+        raise ValueError(
+            f"backbone {given} must make networks (N, 3, H, W) -> (N, outputs), and -> (N, features) for outputs None; "
+            f"of (2, 3, 64, 64) its own make {shapes[0]} for 3 outputs and {shapes[1]} for None"
+        )
+    return found
 
 
 def _read(path: Path, accepted: str) -> dict[str, Tensor]:

@@ -26,8 +26,11 @@ def reproduce(
     epochs_scale: Annotated[float, typer.Option(help="Shorten schedules by this factor; the results say so.")] = 1.0,
     compile: Annotated[bool, typer.Option("--compile", help="Fuse small GPU kernels before training.")] = False,
     backbone: Annotated[
-        Path | None,
-        typer.Option(help="File of ImageNet weights for the traffic signs: ResNet-18's or EfficientNet-Lite0's."),
+        str | None,
+        typer.Option(
+            metavar="FILE|MODULE:NAME",
+            help="For the traffic signs: ImageNet weights of ResNet-18 or EfficientNet-Lite0, or a network of yours.",
+        ),
     ] = None,
     together: Annotated[int, typer.Option(help="Groups that train side by side on the device.")] = 1,
 ) -> None:

@@ -175,3 +175,7 @@ class Experiment:
     groups: tuple[Group, ...]
     quick: tuple[str, ...] | None = None
     extra: bool = False
+
+    def needs_of(self, group: Group) -> tuple[str, ...]:
+        """The data sets that one of its groups needs: its own where it is called after one, else all."""
+        return (group.data,) if group.data in self.needs else self.needs

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pstn._checks import NotFiniteError
 from pstn.experiments.declare import Evaluation, Group, Probe, Task, Training
 from pstn.experiments.fitting import Job, fit
-from pstn.experiments.identity import identity
+from pstn.experiments.identity import digest, identity
 from pstn.experiments.lab import Lab
 from pstn.experiments.scores import Found, classify, predict
 from pstn.nn import TransformerClassifier
@@ -312,8 +312,11 @@ def _settings(
         settings |= {
             "transform": type(layer.transform).__name__, "samples_train": drawn,
             "samples_test": model.test_samples, "alpha": layer.alpha, "sampling": layer.sampling,
+            "precision": layer.precision, "padding_mode": layer.padding_mode,
+            "fill": layer.fill.tolist() if isinstance(layer.fill, Tensor) else layer.fill,
         }  # fmt: skip
     settings["network"] = {name: list(p.shape) for name, p in model.named_parameters()}
+    settings["weights"] = digest(model.state_dict())  # for those who test the model again, later
     return settings
 
 

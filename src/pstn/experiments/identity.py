@@ -13,7 +13,7 @@ from pstn.experiments.declare import Task
 from pstn.training import Member, Recipe
 from pstn.training.checkpoint import member_summary
 
-__all__ = ["identity"]
+__all__ = ["digest", "identity"]
 
 
 def identity(recipe: Recipe, member: Member, task: Task, untrained: nn.Module) -> str:
@@ -38,13 +38,19 @@ def identity(recipe: Recipe, member: Member, task: Task, untrained: nn.Module) -
         {
             "recipe": repr(recipe), "member": member_summary(member), "data": [task.name, *task.notes],
             # Labels tell other files, and other examples of them, at next to no cost.
-            "labels": _digest({"y": task.y}), "network": repr(untrained), "start": _digest(untrained.state_dict()),
+            "labels": digest({"y": task.y}), "network": repr(untrained), "start": digest(untrained.state_dict()),
         }
     )  # fmt: skip
 
 
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    """A number for what these hold."""
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """A number for what these hold, as SHA-256 makes it.
+
+    Example:
+        >>> one, other = nn.Linear(2, 2), nn.Linear(2, 2)
+        >>> digest(one.state_dict()) == digest(one.state_dict()), digest(one.state_dict()) == digest(other.state_dict())
+        (True, False)
+    """
     found = hashlib.sha256()
     for name, tensor in tensors.items():
         found.update(name.encode())

@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 
 from pstn.experiments import EXPERIMENTS, Experiment, Lab, Shard, Stopped, choose, plan, reproduce
-from pstn.experiments.reproduce import done_cells
+from pstn.experiments.backbones import find_backbone
+from pstn.experiments.reproduce import done_cells, out_of_reach
 from pstn.training.build import make_device
 
 __all__ = ["run_command"]
@@ -30,7 +31,7 @@ def run_command(
     search: bool,
     epochs_scale: float,
     compile: bool,
-    backbone: Path | None,
+    backbone: str | None,
     together: int,
 ) -> int:
     """Run experiments, or list their cells; returns the exit status. See `pstn reproduce --help` for the options."""
@@ -40,7 +41,8 @@ def run_command(
     try:
         chosen = choose(names or ["all"], EXPERIMENTS, search=search)
         part = Shard.parse(shard)
-        lab = Lab(results, make_device(device), quick, epochs_scale, compile, backbone, together, say=_say)
+        network = None if backbone is None else find_backbone(backbone)
+        lab = Lab(results, make_device(device), quick, epochs_scale, compile, network, together, say=_say)
         if show:
             _list(lab, part, chosen, cells)
             return 0
@@ -49,14 +51,19 @@ def run_command(
             torch.set_num_threads(1)
         if quick:
             _say("A quick run on the data that ship with the package: this is not the paper's setting.")
-        written = reproduce(chosen, lab, part, cells)
+        # Who asks for one of these by name is told what is missing; "all" is all that can be had.
+        left_out = out_of_reach(chosen, lab) if "all" in names else {}
+        for name, data in left_out.items():
+            _say(f"{name} is left out: {', '.join(data)} cannot be downloaded, and is not here.")
+        written = reproduce(chosen, lab, part, cells, left_out)
     except (ValueError, OSError) as error:
         print(f"pstn reproduce: {error}", file=sys.stderr)
         return 2
     except (Stopped, KeyboardInterrupt):
         _say("Stopped. The same command goes on from here.")
         return 130
-    _say(f"{written} results written; all that was asked for is in {lab.folder}")
+    but = f" but {', '.join(left_out)}" if left_out else ""
+    _say(f"{written} results written; all that was asked for{but} is in {lab.folder}")
     if quick:
         _say("This was not the paper's setting: the numbers show only that it runs.")
     return 0

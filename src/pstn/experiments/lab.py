@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ import torch
 from pstn._checks import require_positive_int
 from pstn.data import KNOWN, MissingDataError, Splits, load
 from pstn.data.split import Sized
+from pstn.experiments.backbones import Backbone
 from pstn.report.results import SHORTENED
 from pstn.training import Recipe
 
@@ -41,8 +42,8 @@ class Lab:
         epochs_scale: what epochs, and the steps of learning-rate schedules, are multiplied with; trainings that
             others build on stay whole.
         compile: fuse small GPU kernels before training, also where the trainer would not by itself.
-        backbone: a file of ImageNet weights for the traffic signs (.pth or .safetensors), of ResNet-18 or
-            EfficientNet-Lite0.
+        backbone: the network for the traffic signs; when not given, ResNet-18 without weights, or a small one where
+            torchvision does not import.
         together: how many groups train side by side: small networks leave most of a GPU idle.
         save_every: seconds between checkpoints.
         say: where messages go.
@@ -57,7 +58,7 @@ class Lab:
     quick: bool = False
     epochs_scale: float = 1.0
     compile: bool = False
-    backbone: Path | None = None
+    backbone: Backbone | None = None
     together: int = 1
     save_every: float = 30.0
     say: Callable[[str], None] = print
@@ -113,9 +114,13 @@ class Lab:
         """The test examples that this run looks at: all, or in a quick run the first few."""
         return test.take(range(min(_QUICK_TEST, len(test)))) if self.quick else test
 
-    def require_data(self, names: Sequence[str]) -> None:
+    def absent(self, names: Iterable[str]) -> list[str]:
+        """Those of the data sets that this run needs and that are not here."""
+        return [] if self.quick else [name for name in dict.fromkeys(names) if KNOWN[name].where() is None]
+
+    def require_data(self, names: Iterable[str]) -> None:
         """Refuse to start without the data, before anything is trained."""
-        missing = [] if self.quick else [name for name in names if KNOWN[name].where() is None]
+        missing = self.absent(names)
         if missing:
             raise MissingDataError(
                 ", ".join(missing),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from pstn._checks import require_finite
 from pstn.experiments.declare import Evaluation, Experiment
 from pstn.experiments.execute import trained
+from pstn.experiments.identity import digest
 from pstn.experiments.lab import Lab
 from pstn.experiments.rotated_mnist import CLASSIFIER, PSTN_GROUP, SIZE, SPENT, VAR_INIT, rotated, upright
 from pstn.experiments.scores import as_pixels, rounded
@@ -111,7 +112,8 @@ def measure(lab: Lab, cell: Result) -> tuple[dict[str, float], dict[str, Any], d
         "roughness": float(loss.diff(dim=1).abs().sum(1).mean()),
     }
     settings = {
-        "images": len(test), "grid": len(grid), "minimum_depth": DEPTH, "quantiles": noise.shape[1],
+        "classifier": digest(classifier.state_dict()), "images": len(test), "grid": len(grid),
+        "minimum_depth": DEPTH, "quantiles": noise.shape[1],
         "mean_scale": 0.0 if cell.model == "STN" else float(scale.mean()),
     }  # fmt: skip
     drawn = {"grid": rounded(grid), "loss": rounded(loss), "images": as_pixels(test.x[:, 0])}

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
+from pstn.data import KNOWN
 from pstn.experiments.declare import Evaluation, Experiment, Group
 from pstn.experiments.execute import carry_out
 from pstn.experiments.lab import Lab
 from pstn.files import require_writable
 from pstn.report.results import Result, read_results
 
-__all__ = ["Piece", "Shard", "choose", "done_cells", "plan", "reproduce"]
+__all__ = ["Piece", "Shard", "choose", "done_cells", "out_of_reach", "plan", "reproduce"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +75,12 @@ def choose(names: Sequence[str], known: dict[str, Experiment], *, search: bool =
     return list(chosen.values())
 
 
+def out_of_reach(experiments: Sequence[Experiment], lab: Lab) -> dict[str, list[str]]:
+    """The experiments whose data are not here and cannot be downloaded, with the names of those data."""
+    absent = {experiment.name: lab.absent(experiment.needs) for experiment in experiments}
+    return {name: data for name, data in absent.items() if any(KNOWN[d].by_hand for d in data)}
+
+
 def plan(
     experiments: Sequence[Experiment], lab: Lab, shard: Shard | None = None, cells: Sequence[str] = ()
 ) -> list[Piece]:
@@ -123,7 +130,11 @@ def done_cells(lab: Lab, pieces: Sequence[Piece]) -> set[Path]:
 
 
 def reproduce(
-    experiments: Sequence[Experiment], lab: Lab, shard: Shard | None = None, cells: Sequence[str] = ()
+    experiments: Sequence[Experiment],
+    lab: Lab,
+    shard: Shard | None = None,
+    cells: Sequence[str] = (),
+    leave_out: Collection[str] = (),
 ) -> int:
     """Run what is missing of these experiments.
 
@@ -132,6 +143,7 @@ def reproduce(
         lab: where.
         shard: which machine this is.
         cells: patterns of cells; all when empty.
+        leave_out: names of experiments that other machines are to run: they keep their share of the work.
 
     Returns:
         How many results were written.
@@ -142,12 +154,12 @@ def reproduce(
         OSError: when nothing can be written to the folder, before anything is trained.
         Stopped: after Ctrl-C or SIGTERM, with everything saved.
     """
-    pieces = plan(experiments, lab, shard, cells)
+    pieces = [piece for piece in plan(experiments, lab, shard, cells) if piece.group.experiment not in leave_out]
     if not pieces:  # more parts than groups: some machines of a job array have nothing to do
         lab.say(f"Part {shard} has nothing to do.")
         return 0
-    asked = {piece.group.experiment for piece in pieces}
-    lab.require_data([need for e in experiments if e.name in asked for need in e.needs])
+    named = {experiment.name: experiment for experiment in experiments}
+    lab.require_data(need for p in pieces for need in named[p.group.experiment].needs_of(p.group))
     done = done_cells(lab, pieces)
     pending = [
         Piece(piece.group, missing)
@@ -155,7 +167,7 @@ def reproduce(
         if (missing := [cell for cell in piece.cells if cell.path(lab.folder) not in done])
     ]
     if pending:
-        require_writable(lab.folder, "--results")
+        require_writable(lab.work, "--results")
     before = ""
     for batch in _batches(pending, lab.together):
         if batch[0].group.experiment != before:

@@ -23,7 +23,7 @@ from pstn.data import (
 )
 from pstn.data.boxes import region_around
 from pstn.data.signs import divide_photos, find_traffic_signs, unpacked
-from pstn.experiments.backbones import EFFICIENTNET, SMALL, Backbone, find_backbone, has_resnet
+from pstn.experiments.backbones import RESNET, SMALL, Backbone, default_backbone
 from pstn.experiments.declare import Experiment, Probe, Task, Training
 from pstn.experiments.execute import trained
 from pstn.experiments.lab import Lab
@@ -37,10 +37,10 @@ __all__ = ["TRAFFIC_SIGNS", "overlap"]
 
 # The photos are at about a third of MTSD's size: so is the margin of 150 pixels.
 MARGIN, CLASSES, TEST_SHARE = 50.0, 10, 0.2
-# Half of the wide crops are at most 118 pixels wide: more would be made of the same pixels.
+# Half of the wide crops are at most 118 pixels long: more would be made of the same pixels.
 SIZE, QUICK_SIZE = 128, 64
 RECIPE = Recipe(epochs=60, batch_size=10, lr_step=20, samples=10, precision="tf32")
-# Twice the paper's factor: 506 photos make a ninth of its steps in as many epochs.
+# Twice the paper's factor: 506 signs make a ninth of its steps in as many epochs.
 KL_WEIGHT, LOCALIZER_LR = 1e-7, 0.2
 # A frozen classifier of tight boxes sees next to nothing of a sign in the whole crop.
 START_SCALE = 0.5
@@ -52,8 +52,8 @@ _QUICK_BACKBONE = replace(SMALL, mean=(0.0,) * 3, std=(1.0,) * 3)
 _DEPARTURES = (
     "Not MTSD: Italian street photos of 608 pixels with YOLO boxes, a margin of 50 pixels instead of 150, the ten "
     "commonest classes that stand alone, a fifth of the photos to test on.",
-    "Networks and warp see crops of 128×128 instead of 224×224 and 1024×1024: those of these photos are 118 pixels "
-    "wide in the median.",
+    "Networks and warp see crops of 128×128 instead of 224×224 and 1024×1024: the longer side of those of these photos "
+    "has 118 pixels in the median.",
     "The frozen classifier is in evaluation mode while the localizer trains: batch statistics of warped crops would "
     "unfreeze its normalisation.",
     "Matrix products are in TF32 on the GPU, in float32 elsewhere.",
@@ -61,7 +61,7 @@ _DEPARTURES = (
 )
 _START = (
     "STN and P-STN both start at half the crop, the authors' P-STN at all of it, and the localizer's learning rate is "
-    "twice the paper's: 506 photos against 4,698 make a ninth of the steps in as many epochs."
+    "twice the paper's: 506 signs against 4,698 make a ninth of the steps in as many epochs."
 )
 
 
@@ -110,9 +110,10 @@ def _stand_in(lab: Lab, *, tight: bool) -> tuple[Split, Split]:
 
 def _crops(lab: Lab, *, tight: bool) -> Task:
     def make() -> Task:
-        backbone = _backbone(lab)  # first: a file that is of no use is to be told before the photos are read
+        backbone = _backbone(lab)
         if lab.quick:
-            train, test = _stand_in(lab, tight=tight)
+            mean, std = (torch.tensor(v, device=lab.device).view(3, 1, 1) for v in (backbone.mean, backbone.std))
+            train, test = (replace(part, x=(part.x - mean) / std) for part in _stand_in(lab, tight=tight))
         else:
             signs = _signs(lab)
             chosen = sorted({sign.box.label for sign in signs["train"]})
@@ -143,24 +144,26 @@ def tight(lab: Lab) -> Task:
 
 def _backbone(lab: Lab) -> Backbone:
     """What classifiers and localizers are made of, and the weights that they start from."""
-    return _QUICK_BACKBONE if lab.quick else lab.keep("backbone", lambda: find_backbone(lab.backbone))
+    if lab.quick and lab.backbone is None:
+        return _QUICK_BACKBONE
+    return lab.backbone or default_backbone()
 
 
 def _equipment(lab: Lab) -> tuple[str, ...]:
     """What this run has to do without."""
     notes, backbone = [], _backbone(lab)
-    if backbone.name == EFFICIENTNET.name:
-        notes.append("EfficientNet-Lite0 with ImageNet weights in place of ResNet-18.")
-    elif not has_resnet():
+    if backbone.name == SMALL.name:
         notes.append("A small network in place of ResNet-18: torchvision does not import here.")
-    if backbone.weights is None:
+    elif backbone.name != RESNET.name:
+        notes.append(f"{backbone.name}{' with ImageNet weights' * backbone.trained} in place of ResNet-18.")
+    if not backbone.trained:
         rates = f"at a learning rate of {SCRATCH_LR:g} instead of {LR:g}"
         notes.append(f"No ImageNet weights: trained from scratch, {rates}.")
     return tuple(notes)
 
 
 def _lr(lab: Lab) -> float:
-    return SCRATCH_LR if _backbone(lab).weights is None else LR
+    return LR if _backbone(lab).trained else SCRATCH_LR
 
 
 def make_cnn(lab: Lab, seed: int) -> nn.Module:
@@ -255,7 +258,7 @@ PSTN_GROUP = replace(
 
 TRAFFIC_SIGNS = Experiment(
     "traffic-signs",
-    "Finding street signs for a frozen ResNet-18, on photos that stand in for MTSD",
+    "Finding street signs for a frozen ResNet-18, or another, on photos that stand in for MTSD",
     needs=("traffic-signs",),
     groups=(CLASSIFIER, CNN_GROUP, STN_GROUP, PSTN_GROUP),
 )
