@@ -227,6 +227,10 @@ def test_one_precision_makes_parameters_go_far_out_together():
 def test_the_density_with_one_precision_is_the_multivariate_students(alpha):
     q = pstn.Posterior(torch.tensor([[0.1, -0.2, 0.3]]), torch.tensor([[0.4]]), alpha)
     theta = torch.tensor([[0.5, -1.0, 2.0]])
+    far = torch.tensor([[1.0, 5000.0]])
+    one = pstn.Posterior(torch.zeros(1, 2), torch.ones(1, 1), alpha)
+    wanted = stats.multivariate_t([0.0, 0.0], 1 / alpha, df=2 * alpha).logpdf(far.numpy())
+    assert float(one.log_prob(far).sum()) == pytest.approx(float(wanted), rel=1e-5)  # in float32: no difference of sums
     expected = stats.multivariate_t(q.loc[0].numpy(), 0.4 / alpha, df=2 * alpha).logpdf(theta[0].numpy())
     assert float(q.log_prob(theta).sum()) == pytest.approx(expected, rel=1e-5)
 
@@ -236,3 +240,9 @@ def test_one_precision_has_one_divergence():
     each = pstn.Posterior(torch.zeros(5, 3), torch.full((5, 3), 0.5))
     assert q.kl().shape == (5, 1)
     torch.testing.assert_close(q.kl().mean(), each.kl().mean())
+
+
+@pytest.mark.parametrize("theta", [torch.zeros(8, 1), torch.zeros(8, 3), torch.tensor(0.0), [0.0] * 4], ids=range(4))
+def test_a_density_is_of_thetas_as_wide_as_loc(theta):
+    with pytest.raises(ValueError, match=r"theta must be a tensor \(\.\.\., 4\)"):
+        pstn.Posterior(torch.zeros(8, 4), torch.ones(8, 4)).log_prob(theta)

@@ -110,6 +110,36 @@ def test_compiles_to_machine_code(make):
     check_compiled(make, "inductor")
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"precision": "per-input"},  # a Student-t with other degrees of freedom for each parameter
+        pytest.param({"fill": (0.1, 0.2, 0.3)}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_a_layer_with_options_compiles_as_one_graph(options):
+    torch.manual_seed(0)
+    layer = moved(pstn.SpatialTransformer(pstn.Similarity(), nn.Flatten(), features=192, var_init=-1.0, **options))
+    x, noise = torch.rand(4, 3, 8, 8), torch.rand(2, 4, 4)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True, dynamic=True)
+    torch.testing.assert_close(compiled(x, 2, noise=noise).warped, layer(x, 2, noise=noise).warped)
+
+
+@pytest.mark.slow
+def test_layers_of_different_alpha_compile_as_one_graph():
+    torch.manual_seed(0)
+    layers = [
+        moved(pstn.SpatialTransformer(pstn.Similarity(), nn.Flatten(), features=192, alpha=alpha)) for alpha in (1.5, 2)
+    ]
+    x, noise = torch.rand(4, 3, 8, 8), torch.rand(2, 4, 4)
+
+    def both(x):
+        return sum(layer(x, 2, noise=noise).warped for layer in layers)
+
+    torch.testing.assert_close(torch.compile(both, backend="aot_eager", fullgraph=True)(x), both(x))
+
+
 @pytest.mark.parametrize(("alpha", "sampling"), [(1.0, "iid"), pytest.param(0.7, "antithetic", marks=pytest.mark.slow)])
 def test_compiles_when_it_draws_its_own_noise(alpha, sampling):
     localizer = pstn.nn.ConvLocalizer(1, (28, 28))
@@ -212,6 +242,10 @@ def test_chunks_compile_and_vmap():
     gradients = vmap(grad(stacked))(parameters)
     for name, p in model.named_parameters():
         torch.testing.assert_close(gradients[name][0], p.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_the_meta_device_works_out_shapes():
+    assert pstn.nn.mnist_pstn().to("meta")(torch.rand(2, 1, 28, 28, device="meta")).log_probs.shape == (2, 10)
 
 
 def test_made_on_the_meta_device_and_filled_later():

@@ -57,6 +57,21 @@ def test_linear_along_a_series_is_numpys_interp():
     torch.testing.assert_close(ours, torch.from_numpy(expected))
 
 
+@pytest.mark.parametrize(("ndim", "mode"), [(1, "bilinear"), (2, "bilinear"), (3, "bilinear"), (2, "bicubic")])
+@pytest.mark.parametrize("fill", [-9999.0, [1e20, -1e20], torch.tensor([1e20, 1.0])], ids=["one", "two", "tensor"])
+def test_a_fill_far_off_leaves_the_inside_as_it_is(ndim, mode, fill):
+    x, grid = setting(ndim)
+    plain, covered = (pstn.warp(source, grid, mode=mode) for source in (x, torch.ones_like(x)))
+    warped = pstn.warp(x, grid, fill=fill, mode=mode)
+    inside = (covered - 1).abs() < 1e-6
+    assert 0.1 < inside.float().mean() < 1
+    torch.testing.assert_close(warped[inside], plain[inside], rtol=0, atol=1e-6)
+    level = torch.as_tensor(fill).reshape(-1, *[1] * ndim).expand_as(warped)
+    outside = covered == 0
+    torch.testing.assert_close(pstn.warp(x, grid + 100, fill=fill, mode=mode), level)
+    torch.testing.assert_close(warped[outside], level[outside])
+
+
 @pytest.mark.parametrize("ndim", [1, 2, 3])
 def test_fill_is_what_lies_outside(ndim):
     x, grid = setting(ndim)

@@ -198,14 +198,17 @@ class Posterior(ThetaDistribution):
 
         With one precision for all it is the density of each parameter given those before it.
         """
+        if not isinstance(theta, Tensor) or theta.shape[-1:] != self.loc.shape[-1:]:
+            shape = tuple(theta.shape) if isinstance(theta, Tensor) else repr(theta)
+            raise ValueError(f"theta must be a tensor (..., {self.loc.shape[-1]}) as loc is, got {shape}")
         z = (theta - self.loc) / self.scale
         if not self._shared:
             return _log_density(z, self.df) - torch.log(self.scale)
-        before = z.square().cumsum(-1) - z.square()
-        parts = []
+        parts, before = [], torch.zeros_like(z[..., 0])
         for d in range(z.shape[-1]):
-            width = _width(before[..., d], self.df, d)
+            width = _width(before, self.df, d)
             parts.append(_log_density(z[..., d] / width, self.df + d) - torch.log(width))
+            before = before + z[..., d].square()
         return torch.stack(parts, dim=-1) - torch.log(self.scale)
 
 

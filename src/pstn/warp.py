@@ -12,7 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pstn._checks import is_transformed, overwritable, plain, require_choice, require_finite, require_floating
+from pstn._checks import (
+    is_transformed,
+    overwritable,
+    plain,
+    require_choice,
+    require_finite,
+    require_floating,
+    values_readable,
+)
 
 __all__ = ["Fill", "InterpolationMode", "PaddingMode", "require_modes", "warp"]
 
@@ -25,6 +33,11 @@ _LEVELS = (int, float, np.integer, np.floating, Tensor)
 # Far outside the input all coordinates read the same, but beyond float32's whole numbers grid_sample's arithmetic
 # turns into infinity minus infinity. Nobody looks a million image widths away.
 _FAR = 1e6
+
+# What inputs are like, normalised or from 0 to 255: a fill beyond that, such as -9999 for "no data", takes more care.
+_USUAL = 256.0
+# How far the weights of pixels may be from adding up to 1.
+_ROUNDING = 1e-5
 
 # Before torch 2.13, vmap over grid_sample's backward pass fails where the input needs no gradient.
 _VMAP_WANTS_INPUT_GRADIENT = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 13)
@@ -51,7 +64,8 @@ def warp(
         x: (B, C, *in), floating point.
         grid: (S, B, *out, ndim), or (B, *out, ndim) for one grid per input.
         fill: what lies outside the input, one number or one per channel; with `padding_mode="zeros"` only. After
-            normalisation black is not 0: pass the background's value.
+            normalisation black is not 0: pass the background's value. One far from all values of the input, such as
+            -9999, leaves those as exact as any other if it is a number or a tensor on the CPU.
         mode: "bilinear" (linear along a series, trilinear in a volume), "nearest", or "bicubic" (images only).
         padding_mode: "zeros" (reads `fill` outside), "border" (the nearest pixel) or "reflection".
 
@@ -81,6 +95,11 @@ def warp(
         # Labels must come back as they were, to the last bit.
         inside = _read_samples(torch.ones_like(source[:, :1]), coordinates, mode, padding_mode)
         read = torch.where(inside > 0.5, _read_samples(source, coordinates, mode, padding_mode), level)
+    elif _is_far_off(fill):
+        # Of x - fill nothing would be left of x. Where the input is read alone, `fill` has no part.
+        outside = 1 - _read_samples(torch.ones_like(source[:, :1]), coordinates, mode, padding_mode)
+        read = _read_samples(source, coordinates, mode, padding_mode)
+        read = torch.where(outside.abs() < _ROUNDING, read, read + level * outside)
     else:
         # Zero outside of (x - fill) is `fill` outside of x: as cheap as padding with zeros.
         read = _read_samples(source - level, coordinates, mode, padding_mode)
@@ -134,11 +153,20 @@ def _fill_level(fill: Fill, source: Tensor) -> Tensor | None:
     if isinstance(fill, (int, float)):
         return torch.full((), float(fill), dtype=source.dtype, device=source.device) if fill != 0 else None
     level = torch.as_tensor(fill, dtype=source.dtype, device=source.device)
-    if level.dim() > 1 or (level.dim() == 1 and level.shape[0] not in (1, source.shape[1])):
+    # Not `in`: with dynamic shapes the compiler finds no number in a tuple.
+    if level.dim() > 1 or (level.dim() == 1 and level.shape[0] != 1 and level.shape[0] != source.shape[1]):
         raise ValueError(
             f"fill must be one number or one per channel ({source.shape[1]}), got shape {tuple(level.shape)}"
         )
     return level.reshape(-1, *[1] * (source.dim() - 2))
+
+
+def _is_far_off(fill: Fill) -> bool:
+    """Whether `fill` is of another size than inputs are; a tensor is asked only where that waits for nothing."""
+    if isinstance(fill, Tensor):
+        return values_readable(fill) and fill.device.type == "cpu" and bool((fill.abs() > _USUAL).any())
+    values: Sequence[Any] = fill if isinstance(fill, Sequence) else (fill,)
+    return any(_is_far_off(v) if isinstance(v, Tensor) else abs(v) > _USUAL for v in values)
 
 
 def _check_shapes(x: Any, grid: Any) -> bool:

@@ -97,6 +97,20 @@ def test_chunks_change_nothing_but_memory(training):
         torch.testing.assert_close(gradients, results[0][1], rtol=1e-3, atol=1e-5)
 
 
+def test_a_hook_on_the_layer_hears_of_every_batch_whatever_its_size():
+    model, heard = pstn.nn.mnist_pstn().eval(), []
+    model.layer.register_forward_hook(lambda layer, given, output: heard.append(len(given[0])))
+    with torch.no_grad():
+        for size in (2, 50, 51, 120):
+            model(torch.rand(size, 1, 28, 28))
+    assert heard == [2, 50, 51, 120]
+
+
+def test_noise_without_axes_is_refused_by_its_name():
+    with pytest.raises(ValueError, match="noise must have shape"):
+        pstn.nn.mnist_pstn()(torch.rand(2, 1, 28, 28), noise=torch.tensor(0.5))
+
+
 def test_chunks_bound_the_memory_kept_for_the_backward_pass():
     def kept(samples, chunk_size):
         storages = {}

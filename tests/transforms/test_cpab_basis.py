@@ -109,6 +109,8 @@ def test_bad_inputs_are_refused():
         transform.apply(torch.zeros(9), torch.zeros(5, 2))
     with pytest.raises(TypeError, match="floating-point"):
         transform.grid(torch.zeros(9, dtype=torch.int64), size=5)
+    with pytest.raises(TypeError, match=r"t must be a number or a tensor of them, got array"):
+        transform.flow(torch.zeros(9), torch.zeros(5, 1), np.linspace(0, 1, 9))
     with pytest.raises(TypeError, match=r"t must be a number or a tensor of them, got \[0.5, 1.0\]"):
         transform.flow(torch.zeros(9), torch.zeros(5, 1), t=[0.5, 1.0])
     with pytest.raises(ValueError, match="needs a CUDA device"):

@@ -78,3 +78,14 @@ def test_a_wrong_width_is_refused():
             prior.sample(noise=torch.zeros(2, width))
     with pytest.raises(TypeError, match=r"theta must be a torch.Tensor, got list"):
         prior.log_prob([0.0] * 4)
+
+
+@pytest.mark.parametrize("length", [0.1, 0.3, 0.4, 0.5])
+def test_the_squared_length_of_samples_is_chi_squared(length):
+    # With 0.3 and more, some directions have a variance far below float32's rounding of the largest.
+    prior = SmoothPrior(CPAB(tess=10), length=length)
+    drawn = prior.sample(20_000, generator=torch.Generator().manual_seed(0))
+    assert -2 * prior.log_prob(drawn).mean() == pytest.approx(9, abs=0.15)
+    _, directions = torch.linalg.eigh(prior.covariance.double())
+    spread = (drawn.double() @ directions[:, 0]).std()
+    assert prior.log_prob(10 * spread * directions[:, 0]) < -20

@@ -95,7 +95,7 @@ class TransformerClassifier(Shareable, ABC):
             samples = self.train_samples if self.training else self.test_samples
             if noise is not None:
                 require_floating("noise", noise)
-                samples = noise.shape[0]
+                samples = noise.shape[0] if noise.dim() else 1  # what is no noise at all is refused by the posterior
         require_floating("x", x)
         chunk = self._chunk(x) if self.chunk_size is None else self.chunk_size
         if chunk is None or samples <= chunk:
@@ -114,6 +114,8 @@ class TransformerClassifier(Shareable, ABC):
         """
         if self.training or torch.is_grad_enabled() or not values_readable(x) or x.device.type != "cpu":
             return None
+        if self.layer._forward_hooks or self.layer._forward_pre_hooks:
+            return None  # who listens to the layer wants to hear of every input, however many there are
         return max(1, _AT_ONCE // max(1, x.shape[0]))
 
     def parameter_groups(self, lr: float, *, localizer_factor: float = 0.1, **options: Any) -> list[dict[str, Any]]:

@@ -46,7 +46,8 @@ class Head(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """(B, F) -> (B, D) in float32 at least: autocast would leave theta with eight bits."""
         features = features.to(self.last.weight.dtype)
-        if torch.is_autocast_enabled(features.device.type):
+        # On "meta", where shapes alone are worked out, there is no autocast to ask about.
+        if features.device.type != "meta" and torch.is_autocast_enabled(features.device.type):
             with torch.autocast(features.device.type, enabled=False):
                 out = self._read(features)
         else:

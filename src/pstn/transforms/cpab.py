@@ -29,8 +29,8 @@ class CPAB(Transform):
 
     On the line the flow and its gradient are in closed form. In the plane, where each cell of the grid is cut into four
     triangles by its diagonals, the flow is exact in each triangle up to rounding, and memory does not grow with the
-    number of triangles that are crossed. A wild theta is harmless: with a zero boundary the map stays finite. In the
-    plane a point that has gone through 500 pieces stays where it is.
+    number of triangles that are crossed. A wild theta is harmless: with a zero boundary the map stays finite, in the
+    plane for float32 thetas up to 1e19. There a point that has gone through 500 pieces stays where it is.
 
     Convention:
         Points and grids are in [-1, 1] with `align_corners=False`, x first; a grid maps output to input coordinates.
@@ -212,5 +212,6 @@ def _require_bool(name: str, value: Any) -> bool:
 
 
 def _refuse_lists(name: str, value: Any) -> None:
-    if isinstance(value, (list, tuple, str)):
+    # Arrays of numpy would go through theta's axes, not through its own.
+    if not isinstance(value, (int, float, Tensor)) and getattr(value, "ndim", 1) != 0:
         raise TypeError(f"{name} must be a number or a tensor of them, got {value!r}")

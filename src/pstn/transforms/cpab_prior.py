@@ -52,7 +52,10 @@ class SmoothPrior(nn.Module):
         stacked = basis.view(-1, entries, transform.dim)
         mixed = torch.einsum("ced,cb,bef->df", stacked, cells, stacked)
         covariance = self.scale**2 * (mixed + mixed.mT) / 2
-        values, vectors = torch.linalg.eigh(covariance)
+        # Kept in float64, whatever the module is cast to: directions that the prior all but forbids have variances far
+        # below float32's rounding of the others.
+        self._values, self._vectors = torch.linalg.eigh(covariance)
+        values, vectors = self._values, self._vectors
         self.register_buffer("covariance", covariance.float())
         # The symmetric root: unlike a Cholesky factor it exists where the covariance is singular.
         self.register_buffer("factor", ((vectors * values.clamp(min=0).sqrt()) @ vectors.mT).float())
@@ -77,10 +80,14 @@ class SmoothPrior(nn.Module):
         return (noise[..., None, :].float() * self.factor.float()).sum(-1)
 
     def log_prob(self, theta: Tensor) -> Tensor:
-        """The log density up to a constant, (..., D) -> (...): minus half a squared length."""
+        """The log density up to a constant, (..., D) -> (...): minus half a squared length.
+
+        A direction with less than 1e-12 of the largest variance, as long lengths leave, counts as one in which theta
+        is not looked at.
+        """
         self._require_width("theta", theta)
-        values, vectors = torch.linalg.eigh(self.covariance.double())
-        kept = values > values.max() * 1e-9
+        values, vectors = self._values.to(theta.device), self._vectors.to(theta.device)
+        kept = values > values.max() * 1e-12
         rotated = (theta.double()[..., None] * vectors).sum(-2)
         return -(rotated.square() * torch.where(kept, 1 / values.clamp(min=1e-30), 0.0)).sum(-1).to(theta.dtype) / 2
 
