@@ -24,6 +24,7 @@ __all__ = [
     "require_positive_int",
     "require_positive_number",
     "require_size",
+    "require_tensor",
     "unread",
     "values_readable",
 ]
@@ -87,10 +88,15 @@ def require_finite(name: str, tensor: Tensor, hint: str) -> None:
         raise NotFiniteError(f"{name} must be finite, got {bad} NaN or infinite value(s) of {tensor.numel()}: {hint}")
 
 
-def require_floating(name: str, tensor: Any) -> None:
-    """Refuse anything but a floating-point tensor."""
+def require_tensor(name: str, tensor: Any) -> None:
+    """Refuse anything but a tensor."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+
+
+def require_floating(name: str, tensor: Any) -> None:
+    """Refuse anything but a floating-point tensor."""
+    require_tensor(name, tensor)
     if not tensor.is_floating_point():
         raise TypeError(
             f"{name} must be a floating-point tensor, got {tensor.dtype}: convert it first, "
