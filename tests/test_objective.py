@@ -55,6 +55,12 @@ def test_any_other_task_through_its_log_likelihood():
     assert layer.variance_head.last.bias.grad.abs().sum() > 0
 
 
+def test_a_target_that_cannot_be_has_an_infinite_loss():
+    impossible = torch.zeros(5, 6)
+    impossible[0, 0] = -torch.inf
+    assert pstn.elbo_loss(prediction(), None, 0.1, log_likelihood=lambda p, y: impossible).item() == torch.inf
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -84,6 +90,23 @@ def test_any_other_task_through_its_log_likelihood():
             lambda p, y: pstn.elbo_loss(p, y, 0.1, log_likelihood=lambda p, y: torch.full((1, 6), float("nan"))),
             ValueError,
             "the loss is NaN",
+        ),
+        (lambda p, y: pstn.elbo_loss(p.log_probs, y, 1.0), TypeError, "got Tensor: pass the whole .* Prediction"),
+        (lambda p, y: pstn.elbo_loss(None, y, 1.0), TypeError, "prediction must .* got NoneType"),
+        (
+            lambda p, y: pstn.elbo_loss(pstn.TransformerOutput(p.theta, p.theta, p.posterior), y, 1.0),
+            TypeError,
+            r"prediction must have sample_log_probs.*got TransformerOutput.*log_likelihood=",
+        ),
+        (
+            lambda p, y: pstn.elbo_loss(p.log_probs, y, 1.0, log_likelihood=lambda p, y: torch.zeros(1, 6)),
+            TypeError,
+            "prediction must have a posterior.* got Tensor",
+        ),
+        (
+            lambda p, y: pstn.elbo_loss(p, y, 0.1, log_likelihood=lambda p, y: -1.5),
+            TypeError,
+            r"what log_likelihood returns must be a torch\.Tensor, got float",
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -78,6 +79,11 @@ def test_noise_is_float32_whatever_the_default(dtype):
             assert noise.unique().numel() > 5000
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), [4, 3], torch.Size([4, 3]), (np.int64(4), 3)])
+def test_noise_of_any_shape(shape):
+    assert pstn.draw_noise(2, shape).shape == (2, *shape)
 
 
 def test_exporting_leaves_nothing_behind():
@@ -190,6 +196,11 @@ def test_a_hundred_million_draws_hold_no_infinity():
         (lambda: pstn.PointPosterior(torch.zeros(3)).quantile(1.5), ValueError, "probability must lie"),
         (lambda: pstn.PointPosterior(torch.zeros(3)).rsample(method="z"), ValueError, "method must be one of"),
         (lambda: good().interval(1.0), ValueError, "level must lie between 0 and 1"),
+        (lambda: pstn.draw_noise(2, 5), TypeError, r"shape must hold whole numbers, \(\.\.\., D\), got 5"),
+        (lambda: pstn.draw_noise(2, "ab"), TypeError, "shape must hold whole numbers"),
+        (lambda: pstn.draw_noise(2, (3, 2.5)), TypeError, r"shape must hold whole numbers.* got \(3, 2\.5\)"),
+        (lambda: pstn.draw_noise(2, (3, -1)), ValueError, "shape must hold no negative number"),
+        (lambda: pstn.draw_noise(2, (), method="sobol"), ValueError, r"shape must end in D .*sobol.* got \(\)"),
     ],
 )
 def test_bad_arguments_are_named(make, error, message):

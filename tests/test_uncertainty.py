@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pstn
+from pstn import uncertainty
 
 
 def random_case(seed, n=200, classes=4):
@@ -79,6 +80,34 @@ def test_entropy_of_certain_and_uniform():
     assert pstn.entropy(torch.full((5,), 0.2).log()).item() == pytest.approx(math.log(5))
 
 
+def test_entropy_of_a_certain_answer_has_no_minus_sign():
+    for log_probs in (torch.tensor([0.0, -math.inf]), torch.zeros(1), torch.tensor([[0.0, -200.0]])):
+        assert not pstn.entropy(log_probs).signbit().any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_log_probs_may_be_rounded_to_just_above_0(dtype):
+    certain = torch.tensor([0.0, -50.0], dtype=dtype).expand(1, 2)
+    log_probs = certain + 4 * torch.finfo(dtype).eps
+    assert pstn.negative_log_likelihood(log_probs, torch.tensor([0])).item() == pytest.approx(0, abs=0.1)
+    assert pstn.entropy(log_probs).item() == pytest.approx(0, abs=0.1)
+    assert pstn.entropy(uncertainty.log_mean_exp(certain.expand(1000, 1, 2))).item() == pytest.approx(0, abs=0.1)
+
+
+def test_entropy_under_vmap_and_in_a_graph():
+    probs = torch.rand(3, 4)
+    torch.testing.assert_close(torch.vmap(pstn.entropy)(probs.log()), pstn.entropy(probs.log()))
+    program = torch.export.export(_Entropy(), (probs.log(),)).module()
+    torch.testing.assert_close(program(probs.log()), pstn.entropy(probs.log()))
+    compiled = torch.compile(pstn.entropy, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(probs.log()), pstn.entropy(probs.log()))
+
+
+class _Entropy(torch.nn.Module):
+    def forward(self, log_probs):
+        return pstn.entropy(log_probs)
+
+
 def test_gradients_stay_finite_where_a_probability_underflows():
     logits = torch.tensor([[[0.0, -200.0, 1.0]], [[-300.0, 0.0, 0.0]]], requires_grad=True)
     log_probs = logits.log_softmax(-1)
@@ -116,8 +145,34 @@ def test_mutual_information_is_the_disagreement():
         (lambda p, y: pstn.accuracy(p * float("nan"), y), ValueError, "probs must not hold NaN"),
         (lambda p, y: pstn.negative_log_likelihood(p * float("nan"), y), ValueError, "log_probs must not hold NaN"),
         (lambda p, y: pstn.accuracy(p, y[:-1]), ValueError, r"y must have shape \(200,\)"),
+        (pstn.negative_log_likelihood, ValueError, r"log_probs must be at most 0, .* got .*: pass log-probabilities"),
+        (lambda p, y: pstn.entropy(p), ValueError, r"log_probs must be at most 0, .*logits\.log_softmax\(-1\)"),
+        (lambda p, y: pstn.entropy(torch.tensor([1e-3, -9.0])), ValueError, "log_probs must be at most 0"),
+        (lambda p, y: pstn.mutual_information(p[None]), ValueError, "sample_log_probs must be at most 0"),
+        (lambda p, y: pstn.entropy(torch.zeros(3).long()), TypeError, "log_probs must be a floating-point tensor"),
     ],
 )
 def test_bad_arguments_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call(*random_case(0))
+
+
+SCORES = ["accuracy", "brier_score", "calibration_error", "negative_log_likelihood", "reliability_curve"]
+
+
+@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("given", [[[0.5, 0.5]], np.full((1, 2), 0.5), None])
+def test_scores_of_what_is_no_tensor(name, given):
+    with pytest.raises(TypeError, match=rf"^(log_)?probs must be a torch\.Tensor, got {type(given).__name__}"):
+        getattr(pstn, name)(given, torch.tensor([0]))
+
+
+@pytest.mark.parametrize("name", ["entropy", "log_mean_exp", "mutual_information"])
+@pytest.mark.parametrize("given", [[[-1.0, -1.0]], np.full((1, 2), -1.0), None])
+def test_uncertainty_of_what_is_no_tensor(name, given):
+    with pytest.raises(TypeError, match=rf"log_probs must be a torch\.Tensor, got {type(given).__name__}"):
+        getattr(uncertainty, name)(given)
+
+
+def test_accuracy_of_votes():
+    assert pstn.accuracy(torch.tensor([[3, 7], [6, 4]]), torch.tensor([1, 1])) == 0.5

@@ -17,13 +17,16 @@ __all__ = [
     "is_transformed",
     "overwritable",
     "plain",
+    "require_bool",
     "require_choice",
     "require_finite",
+    "require_finite_number",
     "require_floating",
     "require_nonnegative_number",
     "require_positive_int",
     "require_positive_number",
     "require_size",
+    "require_tensor",
     "unread",
     "values_readable",
 ]
@@ -87,10 +90,15 @@ def require_finite(name: str, tensor: Tensor, hint: str) -> None:
         raise NotFiniteError(f"{name} must be finite, got {bad} NaN or infinite value(s) of {tensor.numel()}: {hint}")
 
 
-def require_floating(name: str, tensor: Any) -> None:
-    """Refuse anything but a floating-point tensor."""
+def require_tensor(name: str, tensor: Any) -> None:
+    """Refuse anything but a tensor."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+
+
+def require_floating(name: str, tensor: Any) -> None:
+    """Refuse anything but a floating-point tensor."""
+    require_tensor(name, tensor)
     if not tensor.is_floating_point():
         raise TypeError(
             f"{name} must be a floating-point tensor, got {tensor.dtype}: convert it first, "
@@ -127,6 +135,22 @@ def require_nonnegative_number(name: str, value: Any) -> float:
     if not 0 <= value < math.inf:
         raise ValueError(f"{name} must be a finite number of at least 0, got {value}")
     return float(value)
+
+
+def require_finite_number(name: str, value: Any) -> float:
+    """Refuse anything but a finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{name} must be a finite number, got {value!r}")
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value}")
+    return float(value)
+
+
+def require_bool(name: str, value: Any) -> bool:
+    """Refuse anything but True and False: a text such as "no" would count as True."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return value
 
 
 def require_choice(name: str, value: Any, accepted: Sequence[Any]) -> None:

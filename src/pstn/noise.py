@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
@@ -49,6 +51,7 @@ def draw_noise(
     """
     require_positive_int("samples", samples)
     require_choice("method", method, ("iid", "antithetic", "sobol"))
+    _require_shape(shape, method)
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator must be a torch.Generator, got {generator!r}")
     if torch.compiler.is_compiling() and (method == "sobol" or generator is not None):
@@ -62,6 +65,16 @@ def draw_noise(
     else:
         u = _uniform(samples, *shape, generator=generator, device=home)
     return uniform_bounds(u).to(device)
+
+
+def _require_shape(shape: Any, method: SamplingMethod) -> None:
+    whole = (int, torch.SymInt, np.integer)
+    if not isinstance(shape, Sequence) or not all(isinstance(extent, whole) for extent in shape):
+        raise TypeError(f"shape must hold whole numbers, (..., D), got {shape!r}")
+    if any(isinstance(extent, (int, np.integer)) and extent < 0 for extent in shape):
+        raise ValueError(f"shape must hold no negative number, got {shape!r}")
+    if method == "sobol" and len(shape) == 0:
+        raise ValueError(f"shape must end in D for method 'sobol', whose points live in D dimensions, got {shape!r}")
 
 
 def _uniform(*shape: int, generator: torch.Generator | None, device: torch.device | None) -> Tensor:

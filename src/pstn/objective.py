@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from pstn._checks import require_nonnegative_number, values_readable
+from pstn._checks import require_nonnegative_number, require_tensor, values_readable
 from pstn.posterior import ThetaDistribution
 from pstn.uncertainty import require_labels
 
@@ -47,6 +47,11 @@ def class_log_likelihood(prediction: HasSampleLogProbs, y: Tensor) -> Tensor:
     Returns:
         (S, B).
     """
+    if not hasattr(prediction, "sample_log_probs"):
+        raise TypeError(
+            f"prediction must have sample_log_probs, got {type(prediction).__name__}: pass the whole Prediction that a "
+            "PSTN returns, or log_likelihood= for any other task"
+        )
     log_probs = prediction.sample_log_probs
     y = require_labels(y, log_probs.shape[1:])
     index = y[None, :, None].expand(log_probs.shape[0], -1, 1)
@@ -72,7 +77,8 @@ def elbo_loss(
         prediction: what a model or a layer returned; anything with a `posterior`.
         y: the target, for classification (B,) class indices.
         kl_weight: w, at least 0; a tensor is taken as it is, for populations with different weights.
-        log_likelihood: for any other task, a function (prediction, y) -> (S, B) of log-likelihoods.
+        log_likelihood: for any other task, a function (prediction, y) -> (S, B) of log-likelihoods. Minus infinity is
+            a likelihood of 0, and makes the loss infinite.
         alpha0: shape of the Gamma prior over the precision.
         beta0: rate of the Gamma prior over the precision.
 
@@ -91,7 +97,13 @@ def elbo_loss(
         torch.Size([])
     """
     kl_weight = _checked_kl_weight(kl_weight)
+    if not hasattr(prediction, "posterior"):
+        raise TypeError(
+            f"prediction must have a posterior, got {type(prediction).__name__}: pass the whole of what the model or "
+            "the layer returned, such as a Prediction, not its log_probs alone"
+        )
     log_p = log_likelihood(prediction, y)
+    require_tensor("what log_likelihood returns", log_p)
     posterior = prediction.posterior
     batch = posterior.loc.shape[0]
     if log_p.dim() != 2 or log_p.shape[1] != batch:

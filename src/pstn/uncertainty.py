@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pstn._checks import require_finite, require_floating, require_positive_int, values_readable
+from pstn._checks import require_finite, require_floating, require_positive_int, require_tensor, values_readable
 
 __all__ = [
     "ReliabilityCurve",
@@ -36,9 +36,15 @@ def entropy(log_probs: Tensor) -> Tensor:
         >>> entropy(torch.tensor([0.5, 0.5]).log())
         tensor(0.6931)
     """
+    _require_log_probs("log_probs", log_probs)
+    return _entropy(log_probs)
+
+
+def _entropy(log_probs: Tensor) -> Tensor:
     probs = log_probs.exp()
     # Where a probability underflows its logarithm counts for nothing; 0 times minus infinity would be NaN.
-    return -(probs * log_probs.masked_fill(probs == 0, 0.0)).sum(-1)
+    total = (probs * log_probs.masked_fill(probs == 0, 0.0)).sum(-1)
+    return 0.0 - total  # -total would be -0.0 for an answer that is certain
 
 
 def mutual_information(sample_log_probs: Tensor) -> Tensor:
@@ -57,8 +63,9 @@ def mutual_information(sample_log_probs: Tensor) -> Tensor:
         >>> mutual_information(certain_but_opposed)
         tensor([0.6931])
     """
+    _require_log_probs("sample_log_probs", sample_log_probs)
     mean = log_mean_exp(sample_log_probs)
-    return (entropy(mean) - entropy(sample_log_probs).mean(0)).clamp_min(0)
+    return (_entropy(mean) - _entropy(sample_log_probs).mean(0)).clamp_min(0)
 
 
 def log_mean_exp(sample_log_probs: Tensor) -> Tensor:
@@ -68,6 +75,7 @@ def log_mean_exp(sample_log_probs: Tensor) -> Tensor:
         >>> log_mean_exp(torch.tensor([0.2, 0.6]).log()).exp()
         tensor(0.4000)
     """
+    require_floating("sample_log_probs", sample_log_probs)
     # S as a tensor's value: a Python logarithm of it would fix S when a model is exported.
     samples = torch.ones((), dtype=sample_log_probs.dtype, device=sample_log_probs.device) * sample_log_probs.shape[0]
     return torch.logsumexp(sample_log_probs, dim=0) - samples.log()
@@ -161,6 +169,7 @@ def negative_log_likelihood(log_probs: Tensor, y: Tensor) -> Tensor:
     require_floating("log_probs", log_probs)
     y = require_labels(y, log_probs.shape)
     _refuse_nan("log_probs", log_probs)
+    _require_log_probs("log_probs", log_probs)
     return torch.nn.functional.nll_loss(log_probs, y)
 
 
@@ -175,6 +184,7 @@ def accuracy(probs: Tensor, y: Tensor) -> Tensor:
         >>> accuracy(torch.tensor([[0.9, 0.1], [0.9, 0.1]]), torch.tensor([0, 1]))
         tensor(0.5000)
     """
+    require_tensor("probs", probs)
     y = require_labels(y, probs.shape)
     _refuse_nan("probs", probs)
     return (probs.argmax(-1) == y).float().mean()
@@ -202,6 +212,17 @@ def require_labels(y: Any, prediction_shape: torch.Size) -> Tensor:
 def _refuse_nan(name: str, tensor: Tensor) -> None:
     if values_readable(tensor) and bool(torch.isnan(tensor).any()):
         raise ValueError(f"{name} must not hold NaN: look for it in the classifier's output")
+
+
+def _require_log_probs(name: str, log_probs: Any) -> None:
+    require_floating(name, log_probs)
+    # Rounding may leave the logarithm of a mean that is 1 a few digits above 0.
+    rounding = max(1e-4, 8 * torch.finfo(log_probs.dtype).eps)
+    if values_readable(log_probs) and bool((log_probs > rounding).any()):
+        raise ValueError(
+            f"{name} must be at most 0, as logarithms of probabilities are, got a maximum of {log_probs.max():.3g}: "
+            "pass log-probabilities, such as prediction.log_probs or logits.log_softmax(-1)"
+        )
 
 
 def _checked_probs(probs: Any, y: Tensor) -> tuple[Tensor, Tensor]:

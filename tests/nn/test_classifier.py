@@ -229,6 +229,17 @@ class Returns(nn.Module):
         ),
         (lambda: pstn.PSTN(pstn.nn.mnist_pstn().layer, nn.Flatten(), chunk_size=0), ValueError, "chunk_size must be"),
         (lambda: pstn.STN(pstn.nn.mnist_pstn().layer, nn.Flatten()), ValueError, "probabilistic=False"),
+        (lambda: pstn.nn.ConvClassifier(1, (28, 28), 10, hidden=0), ValueError, "hidden must be at least 1, got 0"),
+        (lambda: pstn.nn.ConvClassifier(1, (28, 28), 10, kernel=0), ValueError, "kernel must be at least 1, got 0"),
+        (
+            lambda: pstn.nn.SeriesLocalizer(1, filters=(3, 4)),
+            ValueError,
+            r"kernels must hold 2 widths, one per entry of filters, got \(8, 5, 3\)",
+        ),
+        (lambda: pstn.nn.SeriesClassifier(1, 3, kernels=(3, 3)), ValueError, "kernels must hold 5 widths"),
+        (lambda: pstn.nn.SeriesLocalizer(1, (), ()), ValueError, "filters must hold at least one"),
+        (lambda: pstn.nn.SeriesLocalizer(1, (3,), (0,)), ValueError, r"kernels\[0\] must be at least 1, got 0"),
+        (lambda: pstn.nn.SeriesLocalizer(1, (3,), 5), TypeError, "kernels must hold .*, got 5"),
     ],
 )
 def test_bad_settings_are_named(make, error, message):

@@ -203,7 +203,11 @@ def test_bad_input_is_named(call, error, message):
         (lambda: flat_layer(pstn.Crop(), features=0), ValueError, "features must be at least 1"),
         (lambda: flat_layer(pstn.Crop(), alpha=-1.0), ValueError, "alpha must be a finite number above 0"),
         (lambda: flat_layer(pstn.Crop(), alpha=0.1), ValueError, "alpha must be at least 0.25"),
-        (lambda: flat_layer(pstn.Crop(), var_init=float("nan")), ValueError, "var_init must be finite"),
+        (
+            lambda: flat_layer(pstn.Crop(), var_init=float("nan")),
+            ValueError,
+            "var_init must be a finite number, got nan",
+        ),
         (lambda: flat_layer(pstn.Crop(), fill="black"), TypeError, "fill must be one number or one per channel"),
         (lambda: flat_layer(pstn.Crop(), fill=float("inf")), ValueError, "fill must be finite"),
         (lambda: flat_layer(pstn.Crop(), fill=torch.tensor([float("nan")])), ValueError, "fill must be finite"),
@@ -212,6 +216,18 @@ def test_bad_input_is_named(call, error, message):
         (lambda: flat_layer(pstn.Crop(), mode="cubic"), ValueError, "mode must be one of"),
         (lambda: flat_layer(pstn.Crop(), sampling="halton"), ValueError, "sampling must be one of"),
         (lambda: pstn.nn.ConvLocalizer(1, (8, 8)), ValueError, "size must be larger"),
+        (lambda: pstn.nn.ConvLocalizer(1, (28, 28), kernel=0), ValueError, "kernel must be at least 1, got 0"),
+        (lambda: pstn.nn.ConvLocalizer(1, (28, 28), kernel=2.5), TypeError, r"kernel must be a whole number .* 2\.5"),
+        (lambda: pstn.nn.ConvLocalizer(1, (28, 28), filters=(3, 0)), ValueError, r"filters\[1\] must be at least 1"),
+        (lambda: pstn.nn.ConvLocalizer(1, (28, 28), filters=8), TypeError, "filters must hold .* channels, got 8"),
+        (lambda: flat_layer(pstn.Crop(), var_init="a"), TypeError, "var_init must be a finite number, got 'a'"),
+        (lambda: flat_layer(pstn.Crop(), var_init=None), TypeError, "var_init must be a finite number, got None"),
+        (
+            lambda: flat_layer(pstn.Crop(), probabilistic="no"),
+            TypeError,
+            "probabilistic must be True or False, .* 'no'",
+        ),
+        (lambda: flat_layer(pstn.Crop(), probabilistic=0), TypeError, "probabilistic must be True or False, got 0"),
     ],
 )
 def test_bad_settings_are_named(make, error, message):

@@ -88,7 +88,27 @@ def test_bad_settings_are_named():
         pstn.wrap(backbone(), "similarty")
     with pytest.raises(ValueError, match=r"localizer_size must hold 2 whole number.*got 0"):
         pstn.wrap(backbone(), localizer_size=0)
+    with pytest.raises(TypeError, match="freeze must be True or False, got 'no'"):
+        pstn.wrap(backbone(), freeze="no")
     with pytest.raises(ValueError, match="ndim must be one of 1, 2, 3, got 4"):
         pstn.wrap(backbone(), ndim=4)
     with pytest.raises(ValueError, match=r"x must have shape \(B, 3, 32, 32\), got \(2, 1, 32, 32\)"):
         pstn.wrap(backbone(), in_channels=3)(torch.rand(2, 1, 40, 40))
+
+
+def test_a_classifier_that_ends_in_softmax_is_refused():
+    ends = [nn.Sequential(*backbone(), nn.Softmax(-1)), nn.Sequential(backbone(), nn.Sequential(nn.Softmax(dim=1)))]
+    for classifier in ends:
+        with pytest.raises(ValueError, match=r"classifier must return logits, .* nn\.Softmax: leave it out"):
+            pstn.wrap(classifier)
+
+
+def test_softmax_elsewhere_and_log_softmax_do_no_harm():
+    x, classifier = torch.rand(2, 3, 40, 30), backbone()
+    noise = torch.full((1, 2, 4), 0.5)
+    plain = pstn.wrap(classifier).eval()
+    logged = pstn.wrap(nn.Sequential(classifier, nn.LogSoftmax(-1))).eval()
+    logged.layer = plain.layer
+    torch.testing.assert_close(logged(x, noise=noise).log_probs, plain(x, noise=noise).log_probs)
+    assert isinstance(pstn.wrap(nn.Sequential(nn.Softmax(1), classifier)), pstn.PSTN)
+    assert isinstance(pstn.wrap(nn.Sequential()), pstn.PSTN)

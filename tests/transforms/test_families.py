@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 import pstn
 from families import FAMILIES, SIZES, SMOOTH_FAMILIES, near_identity
 from pstn.transforms import base_grid
+from pstn.transforms.coordinates import standing_points
 
 WITH_INVERSE = {name: f for name, f in FAMILIES.items() if f.has_identity}
 EVERY = {**FAMILIES, **SMOOTH_FAMILIES}
@@ -201,6 +203,13 @@ def test_pixels_and_back():
     torch.testing.assert_close(first_and_last, torch.tensor([0.0, 5.0]))
 
 
+@pytest.mark.parametrize("size", [28, (28,), [28], np.int64(28), torch.Size([28])])
+def test_the_size_of_a_series_may_be_a_number(size):
+    points = torch.tensor([[-1.0], [1.0]])
+    torch.testing.assert_close(pstn.to_pixels(points, size), torch.tensor([[-0.5], [27.5]]))
+    torch.testing.assert_close(pstn.from_pixels(torch.tensor([[0], [27]]), size), base_grid((28,))[[0, -1]])
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -211,10 +220,19 @@ def test_pixels_and_back():
         (lambda: pstn.Crop().grid(torch.zeros(3), (0, 4)), r"size\[0\] must be at least 1, got 0"),
         (lambda: pstn.Crop().grid(torch.zeros(3), (4,)), "size must hold 2 whole number"),
         (lambda: pstn.Crop().apply(torch.zeros(3), torch.zeros(5, 3)), r"points must have shape \(\.\.\., N, 2\)"),
-        (lambda: pstn.Crop().grid(torch.zeros(3), (4, 4), aspect=(1.0, -1.0)), "aspect must hold 2 numbers above 0"),
+        (
+            lambda: pstn.Crop().grid(torch.zeros(3), (4, 4), aspect=(1.0, -1.0)),
+            "aspect must hold 2 finite numbers above 0",
+        ),
         (lambda: pstn.Rotation(ndim=3), "ndim of Rotation must be one of 2, got 3"),
-        (lambda: pstn.to_pixels(torch.zeros(3, 2), (28,)), "size must hold 2 numbers"),
-        (lambda: pstn.Crop().corners(torch.zeros(3), aspect=2.0), "aspect must hold 2 numbers above 0"),
+        (lambda: pstn.to_pixels(torch.zeros(3, 2), (28,)), "size must hold 2 whole number"),
+        (lambda: pstn.to_pixels(torch.zeros(3, 2), 28), r"size must hold 2 whole number.* got 28"),
+        (lambda: pstn.from_pixels(torch.zeros(3, 2), (28, 0)), r"size\[1\] must be at least 1, got 0"),
+        (lambda: pstn.Crop().corners(torch.zeros(3), aspect=(math.inf, 2.0)), "aspect must hold 2 finite numbers"),
+        (lambda: pstn.Crop().corners(torch.zeros(3), aspect=(math.nan, 2.0)), "aspect must hold 2 finite numbers"),
+        (lambda: pstn.Similarity().corners(torch.zeros(4), aspect="ab"), "aspect must hold 2 .* got 'ab'"),
+        (lambda: pstn.Similarity().corners(torch.zeros(4), aspect=(None, 1)), r"aspect must hold 2 .* got \(None, 1\)"),
+        (lambda: pstn.Crop().corners(torch.zeros(3), aspect=2.0), "aspect must hold 2 finite numbers above 0"),
         (lambda: pstn.make_transform("similarity", ndim=1), "transform .* must be one of .*'crop'"),
     ],
 )
@@ -231,3 +249,77 @@ def test_apply_without_points_says_what_it_needs():
 def test_integer_theta_is_refused():
     with pytest.raises(TypeError, match="theta must be a floating-point tensor"):
         pstn.Crop().grid(torch.zeros(3, dtype=torch.long), (4, 4))
+
+
+def test_pixels_of_what_is_no_tensor():
+    with pytest.raises(TypeError, match=r"points must be a torch\.Tensor, got list"):
+        pstn.to_pixels([[0.0]], 28)
+    with pytest.raises(TypeError, match=r"pixels must be a torch\.Tensor, got ndarray"):
+        pstn.from_pixels(np.zeros((3, 1)), 28)
+
+
+@pytest.mark.parametrize("aspect", [(np.float64(3), np.int64(2)), [3, 2], torch.Size([3, 2])])
+def test_the_aspect_may_be_any_numbers(aspect):
+    theta = torch.tensor([0.3])
+    expected = pstn.Rotation().corners(theta, aspect=(3.0, 2.0))
+    torch.testing.assert_close(pstn.Rotation().corners(theta, aspect=aspect), expected)
+
+
+class Slide(pstn.Transform):
+    """A family of somebody's own, x -> x + theta, that may change the points it is given."""
+
+    def __init__(self, in_place):
+        super().__init__()
+        self.ndim, self.dim, self.names, self.in_place = 2, 1, ("shift",), in_place
+
+    def initial(self):
+        return torch.zeros(1)
+
+    def inverse(self, theta, *, aspect=None):
+        return -theta
+
+    def _map(self, theta, points, aspect):
+        x, y = points.unbind(-1)
+        if self.in_place:
+            x += 0.5
+        x = x + theta
+        return torch.stack([x, y.expand_as(x)], dim=-1)
+
+    def _unmap(self, theta, points, aspect):
+        return self._map(-theta, points, aspect)
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_family_that_changes_its_points_is_told_and_spoils_no_other(mode, wrapped):
+    size, family = (5, 3), Slide(in_place=True)
+    family = pstn.Compose(pstn.Crop(), family) if wrapped else family
+    before = pstn.Similarity().grid(pstn.Similarity().identity(), size)
+    with mode(), pytest.raises(RuntimeError, match=rf"{type(family).__name__} .*must not change its points in place"):
+        family.grid(family.initial(), size)
+    assert torch.equal(pstn.Similarity().grid(pstn.Similarity().identity(), size), before)
+    assert Slide(in_place=False).grid(torch.zeros(1), size).shape == (5, 3, 2)
+
+
+def test_a_grid_changed_by_its_owner_spoils_no_other():
+    class Whole(Slide):
+        def _map(self, theta, points, aspect):
+            return points
+
+    Whole(False).grid(torch.zeros(1), (5, 3)).mul_(2)
+    torch.testing.assert_close(Whole(False).grid(torch.zeros(1), (5, 3)), base_grid((5, 3)))
+
+
+def test_the_points_of_a_grid_are_made_once():
+    first, second = (standing_points((5, 3), dtype=torch.float32, device=torch.device("cpu")) for _ in range(2))
+    assert first is second
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_family_of_ones_own_in_a_graph(in_place):
+    family, theta = Slide(in_place), torch.tensor([[0.1], [0.2]])
+    compiled = torch.compile(lambda theta: family.grid(theta, (5, 3)), backend="eager", fullgraph=True)
+    expected = base_grid((5, 3)) + torch.tensor([0.5 * in_place, 0.0])
+    torch.testing.assert_close(compiled(torch.zeros(2, 1)), expected.expand(2, 5, 3, 2))
+    if not in_place:
+        torch.testing.assert_close(torch.vmap(lambda t: family.grid(t, (5, 3)))(theta), family.grid(theta, (5, 3)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, final
 
@@ -11,8 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pstn._checks import (
+    require_bool,
     require_choice,
     require_finite,
+    require_finite_number,
     require_floating,
     require_positive_int,
     require_size,
@@ -111,14 +112,13 @@ class SpatialTransformer(nn.Module):
         fill = require_modes(mode, padding_mode, fill, transform.ndim)
         require_choice("sampling", sampling, ("iid", "antithetic", "sobol"))
         require_choice("precision", precision, ("per-parameter", "per-input"))
-        if not math.isfinite(var_init):
-            raise ValueError(f"var_init must be finite, got {var_init}")
+        var_init = require_finite_number("var_init", var_init)
         self.transform, self.localizer = transform, localizer
         self.size = None if size is None else require_size("size", size, transform.ndim)
         self.localizer_size = (
             None if localizer_size is None else require_size("localizer_size", localizer_size, transform.ndim)
         )
-        self.probabilistic, self.alpha = probabilistic, require_alpha(alpha)
+        self.probabilistic, self.alpha = require_bool("probabilistic", probabilistic), require_alpha(alpha)
         self.sampling, self.mode, self.padding_mode, self.hidden = sampling, mode, padding_mode, hidden
         self.precision = precision
         if isinstance(fill, (int, float)):
@@ -127,7 +127,7 @@ class SpatialTransformer(nn.Module):
             self.register_buffer("fill", torch.as_tensor(fill, dtype=torch.float32), persistent=False)
         width = require_positive_int("features", features) if features is not None else feature_width(localizer)
         self.mean_head = Head(width, transform.initial(), hidden)
-        precisions = torch.full((1 if precision == "per-input" else transform.dim,), float(var_init))
+        precisions = torch.full((1 if precision == "per-input" else transform.dim,), var_init)
         self.variance_head = Head(width, precisions, hidden) if probabilistic else None
 
     def forward(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -40,9 +40,8 @@ class ConvLocalizer(nn.Module):
         self.in_channels = require_positive_int("in_channels", in_channels)
         ndim = 1 if isinstance(size, int) else len(size)
         require_choice("the number of axes in size", ndim, (1, 2, 3))
-        if not filters:
-            raise ValueError("filters must hold at least one number of channels, got none")
-        self.size, self.filters, self.kernel = require_size("size", size, ndim), tuple(filters), kernel
+        self.size, self.filters = require_size("size", size, ndim), _require_filters(filters)
+        self.kernel = require_positive_int("kernel", kernel)
         conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[ndim - 1]
         pool = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)[ndim - 1]
         stages: list[nn.Module] = []
@@ -116,8 +115,10 @@ class ConvClassifier(Shareable):
     ) -> None:
         super().__init__()
         self.body = ConvLocalizer(in_channels, size, filters, kernel)
-        self.in_channels, self.size, self.filters, self.kernel = in_channels, self.body.size, tuple(filters), kernel
-        self.classes, self.hidden, self.dropout = require_positive_int("classes", classes), hidden, dropout
+        self.in_channels, self.size = self.body.in_channels, self.body.size
+        self.filters, self.kernel = self.body.filters, self.body.kernel
+        self.classes, self.hidden = require_positive_int("classes", classes), require_positive_int("hidden", hidden)
+        self.dropout = dropout
         self.head = nn.Sequential(
             nn.Linear(self.body.features, hidden),
             nn.ReLU(),
@@ -132,6 +133,10 @@ class ConvClassifier(Shareable):
 
 def _series_body(in_channels: int, filters: Sequence[int], kernels: Sequence[int], padded: bool) -> nn.Sequential:
     """Conv-BatchNorm-ReLU stages, then the mean over time: (B, C, L) -> (B, F)."""
+    _require_filters(filters)
+    _require_whole_numbers("kernels", kernels, "widths")
+    if len(kernels) != len(filters):
+        raise ValueError(f"kernels must hold {len(filters)} widths, one per entry of filters, got {tuple(kernels)}")
     stages: list[nn.Module] = []
     for (inputs, outputs), kernel in zip(pairwise((in_channels, *filters)), kernels, strict=True):
         # padding="same" would do, but warns that it copies the input where the kernel is even.
@@ -180,8 +185,8 @@ class SeriesLocalizer(nn.Module):
     ) -> None:
         super().__init__()
         self.in_channels = require_positive_int("in_channels", in_channels)
-        self.filters, self.kernels, self.padded = tuple(filters), tuple(kernels), padded
         self.body = _series_body(in_channels, filters, kernels, padded)
+        self.filters, self.kernels, self.padded = tuple(filters), tuple(kernels), padded
         self.dropout = nn.Dropout(dropout)
         self.features = filters[-1]
 
@@ -222,8 +227,8 @@ class SeriesClassifier(Shareable):
         super().__init__()
         self.in_channels = require_positive_int("in_channels", in_channels)
         self.classes = require_positive_int("classes", classes)
-        self.filters, self.kernels, self.dropout, self.padded = tuple(filters), tuple(kernels), dropout, padded
         self.body = _series_body(in_channels, filters, kernels, padded)
+        self.filters, self.kernels, self.dropout, self.padded = tuple(filters), tuple(kernels), dropout, padded
         self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(filters[-1], classes))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -231,6 +236,19 @@ class SeriesClassifier(Shareable):
         if not self.padded:
             _require_length(x, self.kernels)
         return self.head(self.body(x))
+
+
+def _require_filters(filters: Any) -> tuple[int, ...]:
+    channels = _require_whole_numbers("filters", filters, "numbers of channels")
+    if not channels:
+        raise ValueError("filters must hold at least one number of channels, got none")
+    return channels
+
+
+def _require_whole_numbers(name: str, values: Any, what: str) -> tuple[int, ...]:
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        raise TypeError(f"{name} must hold {what}, got {values!r}")
+    return tuple(require_positive_int(f"{name}[{i}]", value) for i, value in enumerate(values))
 
 
 def _listed(size: Sequence[int] | torch.Size) -> str:

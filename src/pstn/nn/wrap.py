@@ -7,7 +7,7 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
-from pstn._checks import require_positive_int, require_size
+from pstn._checks import require_bool, require_positive_int, require_size
 from pstn.nn.classifier import PSTN
 from pstn.nn.layer import SpatialTransformer
 from pstn.nn.networks import ConvLocalizer
@@ -74,7 +74,7 @@ def wrap(
     `localizer_size` has no such operator there.
 
     Args:
-        classifier: any module (N, C, *size) -> logits (N, K).
+        classifier: any module (N, C, *size) -> logits (N, K), without a softmax at its end.
         transform: a family, or its name: "rotation", "translation", "crop", "similarity", "affine", "cpab", …
         in_channels: C, which the default localizer needs to know.
         freeze: keep the classifier as it is: evaluation mode, no gradients for its parameters (marked in place;
@@ -97,6 +97,8 @@ def wrap(
     """
     if not isinstance(classifier, nn.Module):
         raise TypeError(f"classifier must be a torch.nn.Module, got {type(classifier).__name__}")
+    _refuse_softmax(classifier)
+    require_bool("freeze", freeze)
     family = make_transform(transform, ndim)
     require_positive_int("in_channels", in_channels)
     if localizer is None:
@@ -106,3 +108,15 @@ def wrap(
     layer = SpatialTransformer(family, localizer, size, localizer_size=localizer_size, **layer_options)
     head = Frozen(classifier) if freeze else classifier
     return PSTN(layer, head, train_samples, test_samples, chunk_size=chunk_size)
+
+
+def _refuse_softmax(classifier: nn.Module) -> None:
+    """Refuse probabilities where logits are read: softmax of them is far too unsure. Log-probabilities do no harm."""
+    last = classifier
+    while isinstance(last, nn.Sequential) and len(last) > 0:
+        last = last[-1]
+    if isinstance(last, nn.Softmax):
+        raise ValueError(
+            "classifier must return logits, which the model turns into probabilities itself, got one that ends in "
+            "nn.Softmax: leave it out, such as with classifier[:-1]"
+        )

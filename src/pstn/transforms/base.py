@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -48,7 +50,10 @@ class Transform(nn.Module, ABC):
 
     @abstractmethod
     def _map(self, theta: Tensor, points: Tensor, aspect: Sequence[float]) -> Tensor:
-        """Map `points` (..., N, ndim) under `theta` (..., D); leading axes broadcast; both are at least float32."""
+        """Map `points` (..., N, ndim) under `theta` (..., D); leading axes broadcast; both are at least float32.
+
+        The points are shared by all grids of a size: make new ones, and do not change these in place.
+        """
 
     @abstractmethod
     def _unmap(self, theta: Tensor, points: Tensor, aspect: Sequence[float]) -> Tensor:
@@ -87,6 +92,11 @@ class Transform(nn.Module, ABC):
         base = standing_points(size, dtype=theta.dtype, device=theta.device)
         aspect = size[::-1] if aspect is None else self._checked_aspect(aspect)
         mapped = self._map(theta, base, aspect)
+        if not torch.compiler.is_compiling() and base._version:
+            raise RuntimeError(
+                f"_map of {type(self).__name__} (or of a part of it) must not change its points in place, which other "
+                "grids share: write x = x + shift, not x += shift"
+            )
         return mapped if self.ndim == 1 else mapped.unflatten(-2, size)
 
     def apply(
@@ -146,7 +156,10 @@ class Transform(nn.Module, ABC):
         return self._map(theta, frame, self._checked_aspect(aspect))
 
     def warp_boxes(self, theta: Tensor, boxes: Tensor, *, aspect: Sequence[float] | None = None) -> Tensor:
-        """Where boxes drawn on the input are in the warped output, as the smallest upright boxes around them.
+        """Where boxes drawn on the input are in the warped output, as the smallest upright boxes around their corners.
+
+        Affine maps keep edges straight, so that these hold all of what was in the box. Others may bend an edge out
+        beyond its corners: map points along the edges with `apply_inverse` where that matters.
 
         Args:
             theta: (..., D).
@@ -189,9 +202,9 @@ class Transform(nn.Module, ABC):
         if (
             not isinstance(aspect, Sequence)
             or len(aspect) != self.ndim
-            or any(isinstance(a, (int, float)) and not a > 0 for a in aspect)
+            or not all(_is_extent(extent) for extent in aspect)
         ):
-            raise ValueError(f"aspect must hold {self.ndim} numbers above 0, along (x, y, z), got {aspect!r}")
+            raise ValueError(f"aspect must hold {self.ndim} finite numbers above 0, along (x, y, z), got {aspect!r}")
         return aspect
 
 
@@ -238,6 +251,12 @@ def require_ndim(family: str, ndim: int, accepted: Sequence[int]) -> int:
     """Refuse a number of axes that `family` does not have."""
     require_choice(f"ndim of {family}", ndim, accepted)
     return ndim
+
+
+def _is_extent(value: Any) -> bool:
+    if isinstance(value, (int, float, np.integer, np.floating)):
+        return bool(0 < value < math.inf)
+    return isinstance(value, (torch.SymInt, torch.SymFloat, Tensor))  # stand for a number while a graph is made
 
 
 def _at_least_float32(tensor: Tensor) -> Tensor:

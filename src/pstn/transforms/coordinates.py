@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pstn._checks import require_size, require_tensor
+
 __all__ = ["base_grid", "corner_points", "from_pixels", "standing_points", "to_pixels"]
 
 
@@ -43,13 +45,14 @@ _MOST_STANDING = 64
 def standing_points(size: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The points of `base_grid`, (N, ndim), kept between calls: not to be changed in place.
 
-    Making it takes eight launches on a GPU, which cost more there than the whole warp of a small batch.
+    Making it takes eight launches on a GPU, which cost more there than the whole warp of a small batch. Points that
+    somebody has changed all the same, which torch counts in `_version`, are not handed out again.
     """
     if torch.compiler.is_compiling():
         return base_grid(size, dtype=dtype, device=device).flatten(0, -2)
     key = (size, dtype, device)
     points = _STANDING.get(key)
-    if points is None:
+    if points is None or points._version:
         with torch.inference_mode(False):  # or they could not be used in training later
             points = base_grid(size, dtype=dtype, device=device).flatten(0, -2)
         capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
@@ -79,12 +82,12 @@ def corner_points(ndim: int, *, dtype: torch.dtype = torch.float32, device: torc
     return torch.tensor(corners, dtype=dtype, device=device)
 
 
-def to_pixels(points: Tensor, size: Sequence[int]) -> Tensor:
+def to_pixels(points: Tensor, size: int | Sequence[int]) -> Tensor:
     """Turn coordinates in [-1, 1] into pixels of an array of `size`; whole numbers are pixel centres.
 
     Args:
         points: (..., ndim), x first.
-        size: spatial size of the array, e.g. (height, width).
+        size: spatial size of the array, e.g. (height, width); a bare number will do for a series.
 
     Returns:
         (..., ndim), x first, in pixels.
@@ -93,15 +96,16 @@ def to_pixels(points: Tensor, size: Sequence[int]) -> Tensor:
         >>> to_pixels(torch.tensor([[-1.0, 0.0]]), (28, 28))
         tensor([[-0.5000, 13.5000]])
     """
-    return ((points + 1) * _extent(points, size) - 1) / 2
+    extent = _extent("points", points, size)
+    return ((points + 1) * extent - 1) / 2
 
 
-def from_pixels(pixels: Tensor, size: Sequence[int]) -> Tensor:
+def from_pixels(pixels: Tensor, size: int | Sequence[int]) -> Tensor:
     """Turn pixels of an array of `size` into coordinates in [-1, 1]: the inverse of `to_pixels`.
 
     Args:
         pixels: (..., ndim), x first; whole numbers are pixel centres.
-        size: spatial size of the array, e.g. (height, width).
+        size: spatial size of the array, e.g. (height, width); a bare number will do for a series.
 
     Returns:
         (..., ndim), x first, in [-1, 1].
@@ -110,10 +114,11 @@ def from_pixels(pixels: Tensor, size: Sequence[int]) -> Tensor:
         >>> from_pixels(torch.tensor([[13.5, 13.5]]), (28, 28))
         tensor([[0., 0.]])
     """
-    return (2 * pixels + 1) / _extent(pixels, size) - 1
+    extent = _extent("pixels", pixels, size)
+    return (2 * pixels + 1) / extent - 1
 
 
-def _extent(points: Tensor, size: Sequence[int]) -> Tensor:
-    if len(size) != points.shape[-1]:
-        raise ValueError(f"size must hold {points.shape[-1]} numbers, one per axis of the points, got {tuple(size)}")
-    return torch.tensor(tuple(size)[::-1], dtype=points.dtype, device=points.device)
+def _extent(name: str, points: Tensor, size: int | Sequence[int]) -> Tensor:
+    require_tensor(name, points)
+    size = require_size("size", size, points.shape[-1])
+    return torch.tensor(size[::-1], dtype=points.dtype, device=points.device)
