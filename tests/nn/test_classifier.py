@@ -106,6 +106,13 @@ def test_a_hook_on_the_layer_hears_of_every_batch_whatever_its_size():
     assert heard == [2, 50, 51, 120]
 
 
+@pytest.mark.parametrize("model", [pstn.PSTN, pstn.STN])
+def test_a_classifier_that_ends_in_probabilities_is_refused(model):
+    layer = pstn.SpatialTransformer(pstn.Similarity(), nn.Flatten(), features=4, probabilistic=model is pstn.PSTN)
+    with pytest.raises(ValueError, match=r"must return logits.*ends in nn\.Softmax: leave it out"):
+        model(layer, nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Softmax(-1)))
+
+
 def test_noise_without_axes_is_refused_by_its_name():
     with pytest.raises(ValueError, match="noise must have shape"):
         pstn.nn.mnist_pstn()(torch.rand(2, 1, 28, 28), noise=torch.tensor(0.5))

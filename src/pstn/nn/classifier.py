@@ -24,7 +24,7 @@ from pstn.nn.pytrees import register_namedtuple
 from pstn.posterior import ThetaDistribution
 from pstn.uncertainty import entropy, log_mean_exp, mutual_information
 
-__all__ = ["PSTN", "STN", "Prediction", "TransformerClassifier"]
+__all__ = ["PSTN", "STN", "Prediction", "TransformerClassifier", "refuse_softmax"]
 
 
 _AT_ONCE = 500
@@ -247,11 +247,24 @@ class STN(TransformerClassifier):
 register_namedtuple(Prediction, "pstn.Prediction")
 
 
+def refuse_softmax(classifier: nn.Module) -> None:
+    """Refuse probabilities where logits are read: softmax of them is far too unsure. Log-probabilities do no harm."""
+    last = classifier
+    while isinstance(last, nn.Sequential) and len(last) > 0:
+        last = last[-1]
+    if isinstance(last, nn.Softmax):
+        raise ValueError(
+            "classifier must return logits, which the model turns into probabilities itself, got one that ends in "
+            "nn.Softmax: leave it out, such as with classifier[:-1]"
+        )
+
+
 def _require_parts(layer: Any, classifier: Any) -> None:
     if not isinstance(layer, SpatialTransformer):
         raise TypeError(f"layer must be a pstn.SpatialTransformer, got {type(layer).__name__}")
     if not isinstance(classifier, nn.Module):
         raise TypeError(f"classifier must be a torch.nn.Module, got {type(classifier).__name__}")
+    refuse_softmax(classifier)
 
 
 def _trainable(module: nn.Module) -> list[nn.Parameter]:

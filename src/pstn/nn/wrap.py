@@ -8,7 +8,7 @@ from typing import Any, final
 from torch import Tensor, nn
 
 from pstn._checks import require_bool, require_positive_int, require_size
-from pstn.nn.classifier import PSTN
+from pstn.nn.classifier import PSTN, refuse_softmax
 from pstn.nn.layer import SpatialTransformer
 from pstn.nn.networks import ConvLocalizer
 from pstn.transforms import Transform, make_transform
@@ -97,7 +97,7 @@ def wrap(
     """
     if not isinstance(classifier, nn.Module):
         raise TypeError(f"classifier must be a torch.nn.Module, got {type(classifier).__name__}")
-    _refuse_softmax(classifier)
+    refuse_softmax(classifier)
     require_bool("freeze", freeze)
     family = make_transform(transform, ndim)
     require_positive_int("in_channels", in_channels)
@@ -108,15 +108,3 @@ def wrap(
     layer = SpatialTransformer(family, localizer, size, localizer_size=localizer_size, **layer_options)
     head = Frozen(classifier) if freeze else classifier
     return PSTN(layer, head, train_samples, test_samples, chunk_size=chunk_size)
-
-
-def _refuse_softmax(classifier: nn.Module) -> None:
-    """Refuse probabilities where logits are read: softmax of them is far too unsure. Log-probabilities do no harm."""
-    last = classifier
-    while isinstance(last, nn.Sequential) and len(last) > 0:
-        last = last[-1]
-    if isinstance(last, nn.Softmax):
-        raise ValueError(
-            "classifier must return logits, which the model turns into probabilities itself, got one that ends in "
-            "nn.Softmax: leave it out, such as with classifier[:-1]"
-        )

@@ -8,7 +8,7 @@ from typing import Any, cast, final
 import torch
 from torch import Tensor
 
-from pstn._checks import require_positive_int
+from pstn._checks import require_bool, require_positive_int
 from pstn.transforms.base import Transform
 from pstn.transforms.cpab1d import velocity1d
 from pstn.transforms.cpab2d import velocity2d
@@ -70,8 +70,8 @@ class CPAB(Transform):
     ) -> None:
         super().__init__()
         self.tess = _require_tess(tess)
-        self.zero_boundary = _require_bool("zero_boundary", zero_boundary)
-        self.volume_preserving = _require_bool("volume_preserving", volume_preserving)
+        self.zero_boundary = require_bool("zero_boundary", zero_boundary)
+        self.volume_preserving = require_bool("volume_preserving", volume_preserving)
         self.backend: Backend = require_backend(backend)
         self.ndim = len(self.tess)
         if volume_preserving and self.ndim == 1:
@@ -203,12 +203,6 @@ def _require_tess(tess: Any) -> tuple[int, ...]:
             raise ValueError(f"tess must be a whole number or hold 1 or 2 of them, (x, y), got {tess!r}")
         return tuple(require_positive_int(f"tess[{axis}]", cells) for axis, cells in enumerate(tess))
     return (require_positive_int("tess", tess),)
-
-
-def _require_bool(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
-    return value
 
 
 def _refuse_lists(name: str, value: Any) -> None:
