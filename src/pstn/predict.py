@@ -168,7 +168,7 @@ def _image_paths(paths: Iterable[str | os.PathLike[str]], refuse: Refuse) -> Ite
             yield path
             continue
         found = False
-        for image in find_images(path):
+        for image in find_images(path, refuse):
             found = True
             yield image
         if not found:

@@ -5,11 +5,13 @@ import os
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from pstn.data import DataError, MissingDataError
 from pstn.data.download import RemoteFile, download, locate
+from pstn.data.places import cache_folder
 
 CONTENT = bytes(range(256)) * 400
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -275,3 +277,13 @@ def test_the_file_obeys_the_umask(get):
         assert get("good").stat().st_mode & 0o777 == 0o644
     finally:
         os.umask(umask)
+
+
+def test_a_user_without_a_home_has_a_cache_all_the_same(monkeypatch):
+    def nobody():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("PSTN_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", staticmethod(nobody))
+    assert cache_folder().is_absolute()

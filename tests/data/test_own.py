@@ -1,3 +1,4 @@
+import os
 import warnings
 import zipfile
 
@@ -10,6 +11,7 @@ from PIL import Image
 
 from data_files import save_image
 from pstn.data import DataError, Split, Splits, batches, divide, from_arrays, from_dataset, from_folder, from_npz
+from pstn.data.images import find_images
 
 
 @pytest.mark.parametrize(
@@ -332,3 +334,45 @@ def test_hidden_folders_within_a_class_are_left_out(tmp_path):
     for place in ("a/1.png", "a/.ipynb_checkpoints/1.png", "a/inner/2.png", "b/1.png"):
         save_image(tmp_path / place, 8, 8)
     assert from_folder(tmp_path, test=0.0).train.counts().tolist() == [2, 1]
+
+
+def test_a_series_of_bytes_holds_numbers_not_pixels():
+    values = np.array([[0, 128, 255]] * 4, dtype=np.uint8)
+    series, images = from_arrays(values, list("abab")), from_arrays(values[:, None], list("abab"), kind="image")
+    assert series.as_float().x[0, 0].tolist() == [0.0, 128.0, 255.0]
+    assert images.as_float().x.max() == 1
+
+
+def test_an_npz_of_x_may_have_a_test_part(tmp_path):
+    x, y = np.zeros((4, 24)), list("abab")
+    np.savez(tmp_path / "both.npz", x=x, y=y, x_test=x[:2], y_test=y[:2])
+    assert from_npz(tmp_path / "both.npz").sizes() == {"train": 4, "validation": 0, "test": 2}
+    np.savez(tmp_path / "two.npz", x=x, y=y, x_train=x, y_train=y)
+    with pytest.raises(DataError, match="holds x and x_train"):
+        from_npz(tmp_path / "two.npz")
+
+
+@pytest.mark.parametrize("names", [("Train", "Test"), ("training", "testing"), ("TRAIN", "VAL")])
+def test_parts_are_known_by_other_spellings(tmp_path, names):
+    for part in names:
+        for label in ("cat", "dog"):
+            (tmp_path / part / label).mkdir(parents=True)
+            Image.new("L", (8, 8)).save(tmp_path / part / label / "1.png")
+    splits = from_folder(tmp_path)
+    assert splits.train.classes == ("cat", "dog")
+    assert sorted(splits.sizes().values()) == [0, 2, 2]
+
+
+def test_links_are_followed_once_and_folders_that_cannot_be_read_are_told(tmp_path, monkeypatch):
+    root = tmp_path / "root"
+    (root / "a").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    for path in (root / "a" / "1.png", tmp_path / "elsewhere" / "2.png"):
+        path.write_bytes(b"")
+    (root / "b").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "back").symlink_to(root)
+    assert [path.name for path in find_images(root)] == ["1.png", "2.png"]
+    told = []
+    monkeypatch.setattr(os, "scandir", lambda path: (_ for _ in ()).throw(PermissionError(13, "denied", str(path))))
+    assert list(find_images(root, told.append)) == []
+    assert str(told[0]) == f"{root}: cannot be read (denied)"

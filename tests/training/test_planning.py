@@ -21,7 +21,7 @@ def test_work_is_counted_with_the_batch_and_the_samples_that_are_drawn():
 
 @pytest.mark.parametrize(("work", "groups"), [(4_000_000, 1), (600_000_000, 5)])
 def test_models_that_fill_a_gpu_by_themselves_are_not_stacked(work, groups):
-    assert choose_groups(5, CUDA, work) == groups
+    assert choose_groups(5, CUDA, work, Recipe()) == groups
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The population trainer: the same steps together, alone, and as a plain loop over one model takes them."""
 
 import copy
+import math
 import operator
 import subprocess
 import sys
@@ -250,6 +251,17 @@ def test_precision_switches_are_put_back():
     with precision_flags(Recipe(precision="tf32"), tune=True):
         assert (cuda.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark) == (True, True, True)
     assert (cuda.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark) == before
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_bf16_trains_however_many_models_there_are(count):
+    x, y = images(16)
+    models = [seeded(small_pstn, seed) for seed in range(count)]
+    population = Population(models, x, y, recipe=Recipe(epochs=1, precision="bf16"), workers=False)
+    assert all(math.isfinite(loss) for loss in population.fit().history[-1]["loss"])
+    if count > 1:
+        with pytest.raises(ValueError, match="groups must be as many as models for bf16 on the CPU, 5, got 1"):
+            Population(models, x, y, recipe=Recipe(epochs=1, precision="bf16"), groups=1)
 
 
 def test_bf16_trains_close_to_float32():

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pstn.data.errors import DataError, require_package
+from pstn.data.errors import DataError, Refuse, raise_it, require_package
 
 __all__ = [
     "IMAGE_SUFFIXES",
@@ -36,13 +36,28 @@ _MOST_PIXELS = 89_478_485  # Pillow's own limit, from which on it warns: a quart
 _TOO_LARGE = f"has more than {_MOST_PIXELS:,} pixels, too many to decode safely: make it smaller first"
 
 
-def find_images(folder: Path) -> Iterator[Path]:
+def find_images(folder: Path, refuse: Refuse = raise_it) -> Iterator[Path]:
     """The image files in a folder and in those below it, in the order of names; hidden files and folders are left out.
 
     Hidden ones are for programs, which keep copies of images there: of notebooks, thumbnails, a resource fork each.
+    Links to folders are followed, but for those to where one has been already.
+
+    Args:
+        folder: where to look.
+        refuse: told of folders that cannot be read.
     """
-    for place, inner, files in os.walk(folder):
-        inner[:] = sorted(name for name in inner if not name.startswith("."))
+
+    def tell(error: OSError) -> None:
+        refuse(DataError(error.filename, f"cannot be read ({error.strerror})"))
+
+    been: set[str] = set()
+    for place, inner, files in os.walk(folder, onerror=tell, followlinks=True):
+        been.add(os.path.realpath(place))
+        inner[:] = sorted(
+            name for name in inner
+            if not name.startswith(".")
+            and not (Path(place, name).is_symlink() and os.path.realpath(Path(place, name)) in been)
+        )  # fmt: skip
         for file in sorted(files):
             if Path(file).suffix.lower() in IMAGE_SUFFIXES and not file.startswith("."):
                 yield Path(place) / file

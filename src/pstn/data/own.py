@@ -36,7 +36,7 @@ __all__ = ["divide", "from_arrays", "from_dataset", "from_folder", "from_npz"]
 
 _NO_LABEL = ("None", "nan", "NaN", "NaT", "<NA>")
 _GAPS = "leave such examples out, or fill their gaps in first"
-_PARTS = {"train": ("train",), "validation": ("val", "valid", "validation"), "test": ("test",)}
+_PARTS = {"train": ("train", "training"), "validation": ("val", "valid", "validation"), "test": ("test", "testing")}
 
 
 def from_arrays(
@@ -50,8 +50,8 @@ def from_arrays(
     """Arrays as a `Split`: images (N, H, W) or (N, H, W, C), series (N, L) or (N, C, L).
 
     Args:
-        x: numbers, as a numpy array, a tensor or nested lists. Whole numbers of 0 to 255 (uint8) are kept for
-            `as_float` to divide by 255; everything else becomes float32.
+        x: numbers, as a numpy array, a tensor or nested lists. The pixels of images of 8 bits (uint8) are
+            kept for `as_float` to divide by 255; everything else becomes float32.
         y: (N,) labels of any kind, none of them missing; they are mapped to 0..K-1 and kept as `classes`.
         kind: "image" or "series". It must be given for three axes, which could be either.
         classes: the classes in their order, each once; by value or name where None.
@@ -66,6 +66,8 @@ def from_arrays(
     if kind is not None:
         require_choice("kind", kind, ("image", "series"))
     tensor = _with_channels(tensor, kind)
+    if tensor.dim() == 3:  # a series of bytes holds numbers, not pixels: those who predict from a table give the same
+        tensor = tensor.float()
     if np.ndim(y) != 1 or len(y) != len(tensor) or not len(y):
         raise ValueError(f"y must hold one label per example, {len(tensor)}, got shape {np.shape(y)}")
     # A list is read as it is: numpy would make text of the gaps in a list of names.
@@ -186,7 +188,7 @@ def _item_tensor(x: Any, position: int) -> Tensor:
 
 
 def from_npz(path: str | os.PathLike[str], *, kind: Literal["image", "series"] | None = None) -> Splits[Split]:
-    """Arrays from an .npz file: x and y, or x_train and y_train with, if there, x_test, y_test, x_validation, ...
+    """Arrays from an .npz file: x and y, or x_train and y_train, with x_test, y_test, x_validation, ... if there.
 
     Nothing is unpickled, and no array may be larger than the file says.
 
@@ -210,12 +212,16 @@ def from_npz(path: str | os.PathLike[str], *, kind: Literal["image", "series"] |
                     raise DataError(path, "occurs twice", place=member)
                 if member.endswith(".npy"):
                     arrays[member[:-4]] = parse_npy(read_zip_member(archive, member, path, limit=1 << 34), path, member)
-    except (zipfile.BadZipFile, OSError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, OSError) as error:  # the second for versions there are none of
         raise DataError(path, f"is not an .npz file ({error})") from error
-    names = {"train": "", "validation": None, "test": None} if "x" in arrays else {p: f"_{p}" for p in _PARTS}
+    if "x" in arrays and "x_train" in arrays:
+        raise DataError(path, "holds x and x_train: which of them to train on? Leave one out")
+    names = {part: f"_{part}" for part in _PARTS}
+    if "x" in arrays:
+        names["train"] = ""
     parts: dict[str, Split] = {}
     for part, ending in names.items():
-        if ending is None or f"x{ending}" not in arrays:
+        if f"x{ending}" not in arrays:
             continue
         if f"y{ending}" not in arrays:
             raise DataError(path, f"holds x{ending} without y{ending}")
@@ -268,7 +274,8 @@ def from_folder(
     if not root.is_dir():
         raise DataError(root, "there is no such folder")
     target = (require_positive_int("size", size),) * 2 if isinstance(size, int) else size
-    folders = {p: next((root / n for n in names if (root / n).is_dir()), None) for p, names in _PARTS.items()}
+    inside = {folder.name.lower(): folder for folder in sorted(root.iterdir()) if folder.is_dir()}
+    folders = {part: next((inside[n] for n in names if n in inside), None) for part, names in _PARTS.items()}
     if folders["train"] is None or _is_class(folders["train"]):
         everything = _read_folder(root, None, target, channels, workers)
         return divide(everything, test=test, validation=validation, seed=seed)
@@ -282,7 +289,9 @@ def from_folder(
 def _is_class(train: Path) -> bool:
     """Whether a folder called "train" is a class, of vehicles say: it has other classes beside it and images in it."""
     parts = {name for names in _PARTS.values() for name in names}
-    beside = any(f.is_dir() and f.name not in parts and not f.name.startswith(".") for f in train.parent.iterdir())
+    beside = any(
+        f.is_dir() and f.name.lower() not in parts and not f.name.startswith(".") for f in train.parent.iterdir()
+    )
     return beside and any(f.suffix.lower() in IMAGE_SUFFIXES for f in train.iterdir())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from pstn.data.errors import DataError
@@ -35,10 +36,18 @@ def cache_folder() -> Path:
     if value:
         return expand(value)
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "pstn"
+        return _home() / "Library" / "Caches" / "pstn"
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "pstn" / "Cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pstn"
+        return Path(os.environ.get("LOCALAPPDATA") or _home() / "AppData" / "Local") / "pstn" / "Cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache") / "pstn"
+
+
+def _home() -> Path:
+    """This user's home; in a container, whose user may have none, a place for files that nobody has to keep."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path(tempfile.gettempdir())
 
 
 def expand(path: str) -> Path:

@@ -47,16 +47,19 @@ _WORTH_COMPILING = 40_000
 _WORTH_THREADS = 30_000_000
 
 
-def choose_groups(models: int, device: torch.device, work: int) -> int:
+def choose_groups(models: int, device: torch.device, work: int, recipe: Recipe) -> int:
     """Into how many stacks to split a population.
 
     Args:
         models: how many there are.
         device: where they train.
         work: multiplications in one model's forward pass over a batch.
+        recipe: says in which precision.
     """
     if device.type == "cuda":
         return models if work >= _FILLS_DEVICE else 1
+    if recipe.precision == "bf16":  # on a CPU what stacks are computed with has no autocast
+        return models
     return min(models, count_cores())
 
 

@@ -141,9 +141,11 @@ class Population:
         self._touch(x)
         require_one_shape(self._models)
         work = self._count_work(x)
-        count = groups or choose_groups(len(models), self.device, work)
+        count = groups or choose_groups(len(models), self.device, work, self.recipe)
         if not 1 <= count <= len(models):
             raise ValueError(f"groups must lie between 1 and the number of models, {len(models)}, got {groups}")
+        if count < len(models) and self.recipe.precision == "bf16" and self.device.type == "cpu":
+            raise ValueError(f"groups must be as many as models for bf16 on the CPU, {len(models)}, got {groups}")
         self.compiles = choose_compile(self.total_steps * count, self.device) if compile is None else compile
         bounds = [len(models) * g // count for g in range(count + 1)]
         self._spans = [slice(a, b) for a, b in pairwise(bounds)]
