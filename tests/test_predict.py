@@ -111,6 +111,16 @@ def test_a_cnn_looks_nowhere(tmp_path, images):
     assert table[0]["x1"] == ""
 
 
+def test_a_cnn_without_finite_answers_is_refused(tmp_path, images):
+    pstn.nn.mnist_cnn().save_pretrained(tmp_path, about=ABOUT)
+    model = pstn.from_pretrained(tmp_path)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1e30)  # finite, as what is loaded has to be
+    with pytest.raises(ValueError, match="logits must be finite"):
+        list(predict_files(model, [images / "0.png"]))
+
+
 def test_files_are_read_as_they_are_needed(folder, tmp_path, monkeypatch):
     for i in range(40):
         Image.new("L", (28, 28), i).save(tmp_path / f"{i:02d}.png")

@@ -13,7 +13,7 @@ from typing import NamedTuple, TextIO, TypeVar
 import torch
 from torch import Tensor
 
-from pstn._checks import require_positive_int
+from pstn._checks import require_finite, require_positive_int
 from pstn.data.errors import DataError, Refuse, raise_it
 from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, find_images, read_image
 from pstn.data.rows import Wanted, read_rows
@@ -110,6 +110,9 @@ def ask(model: Shareable, items: Sequence[Item], *, samples: int | None = None, 
             log_probs, disagreement = said.log_probs, said.mutual_information.tolist()
             boxes = _boxes(model, said, x)
         else:
+            require_finite(
+                "logits", said, "the model returned them: it diverged in training, or these are no inputs of it"
+            )
             log_probs, disagreement, boxes = said.log_softmax(-1), [0.0] * len(items), None
         unsure, best = entropy(log_probs).tolist(), log_probs.argmax(-1).tolist()
     return [

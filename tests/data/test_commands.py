@@ -20,6 +20,11 @@ def run(*arguments):
     return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "300", "TERM": "dumb"})
 
 
+def test_nothing_is_not_the_current_folder():
+    with pytest.raises(ValueError, match="a folder or a file, got nothing"):
+        load("")
+
+
 def test_every_known_set_says_how_to_come_by_it(absent, tmp_path):
     for known in KNOWN.values():
         where = known.where()

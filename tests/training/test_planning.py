@@ -84,3 +84,12 @@ def test_a_population_steps_with_those_threads_and_gives_them_back(monkeypatch):
 def test_tf32_is_refused_where_there_is_none():
     with pytest.raises(ValueError, match="precision must be 'float32' or 'bf16' on cpu, got 'tf32'"):
         Population([pstn.nn.mnist_cnn()], torch.rand(8, 1, 28, 28), torch.arange(8), recipe=Recipe(precision="tf32"))
+
+
+def test_values_that_stand_for_missing_ones_are_refused():
+    x = torch.zeros(4, 1, 28, 28)
+    x[0, 0, 0, 0] = 9.96921e36  # what netCDF writes where there is nothing
+    with pytest.raises(
+        ValueError, match=r"x must lie within 1e\+15, got up to 9\.96921e\+36: if that stands for missing"
+    ):
+        Population([pstn.nn.mnist_cnn()], x, torch.zeros(4, dtype=torch.long))

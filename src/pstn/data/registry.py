@@ -42,6 +42,8 @@ def load(data: str | os.PathLike[str], **settings: Any) -> Splits[Any]:
         {'train': 50, 'validation': 17, 'test': 1029}
     """
     text = os.fspath(data)
+    if not text:  # which would be the current folder, and is most often a variable that was not set
+        raise ValueError("data must be the name of a data set, a folder or a file, got nothing")
     if isinstance(data, str):
         known = find_known(text)
         if known is not None:

@@ -47,6 +47,10 @@ _WORTH_COMPILING = 40_000
 _WORTH_THREADS = 30_000_000
 
 
+# The squares of larger values, as batch normalisation takes them, are infinite in float32.
+_LARGEST = 1e15
+
+
 def choose_groups(models: int, device: torch.device, work: int, recipe: Recipe) -> int:
     """Into how many stacks to split a population.
 
@@ -131,6 +135,11 @@ def check_population(
         raise ValueError(f"y must be int64 of shape ({len(x)},), got {y.dtype} of {tuple(y.shape)}")
     if not bool(torch.isfinite(x).all()):
         raise ValueError("x must be finite: clean or mask missing values before training")
+    if (largest := float(x.abs().max())) > _LARGEST:
+        raise ValueError(
+            f"x must lie within {_LARGEST:g}, got up to {largest:g}: if that stands for missing values, fill them in or "
+            "leave such examples out; if not, scale the values"
+        )
     if weights is not None:
         if weights.shape != y.shape or not weights.is_floating_point():
             raise ValueError(
