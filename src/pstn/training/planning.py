@@ -137,8 +137,8 @@ def check_population(
         raise ValueError("x must be finite: clean or mask missing values before training")
     if (largest := float(x.abs().max())) > _LARGEST:
         raise ValueError(
-            f"x must lie within {_LARGEST:g}, got up to {largest:g}: if that stands for missing values, fill them in or "
-            "leave such examples out; if not, scale the values"
+            f"x must lie within {_LARGEST:g}, got up to {largest:g}: if that stands for missing values, fill them in "
+            "or leave such examples out; if not, scale the values"
         )
     if weights is not None:
         if weights.shape != y.shape or not weights.is_floating_point():
