@@ -40,7 +40,7 @@ from pstn.command_errors import plain_errors
             "there is not enough memory for 4 bytes more: try a smaller",
             1,
         ),
-    ],  # fmt: skip
+    ],
 )
 def test_an_error_names_the_file_and_what_to_do(error, told, code, capsys):
     with pytest.raises(typer.Exit) as stopped, plain_errors():

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import pstn.data
 from pstn import predict as room
 from pstn.commands import app
 from pstn.nn import About
-from pstn.predict import predict_files
+from pstn.predict import Answer, predict_files, write_answers
 
 
 def run(*arguments):
@@ -311,3 +312,11 @@ def test_show_goes_on_past_what_cannot_be_read(folder, images, tmp_path, monkeyp
     assert "text.png" in done.stderr
     assert "1 input(s) could not be read, 1 were drawn" in done.stderr
     assert (len(drawn["x"]), drawn["names"]) == (1, ["0.png"])
+
+
+def test_answers_that_are_not_numbers_are_null_in_json():
+    broken = Answer("a.png", "cat", (math.nan, math.nan), math.nan, 0.0, ((math.inf, 1.0),))
+    written = io.StringIO()
+    write_answers(written, [broken], About(("cat", "dog"), 1), as_json=True)
+    told = json.loads(written.getvalue(), parse_constant=pytest.fail)
+    assert (told["probabilities"], told["box"]) == ({"cat": None, "dog": None}, [[None, 1.0]])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -17,6 +16,7 @@ from pstn._checks import require_positive_int
 from pstn.data.errors import DataError, Refuse, raise_it
 from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, find_images, read_image
 from pstn.data.rows import Wanted, read_rows
+from pstn.files import to_json
 from pstn.nn import PSTN, About, Prediction, Shareable, TransformerClassifier
 from pstn.nn.modes import evaluating
 from pstn.noise import draw_noise
@@ -227,7 +227,7 @@ def write_answers(stream: TextIO, answers: Iterable[Answer], about: About, *, as
     if as_json:
         for answer in answers:
             named = dict(zip(about.classes, answer.probabilities, strict=True))
-            stream.write(json.dumps({**answer._asdict(), "probabilities": named}, ensure_ascii=False) + "\n")
+            stream.write(to_json({**answer._asdict(), "probabilities": named}, ensure_ascii=False) + "\n")
         return
     corners = ["start", "end"] if about.ndim == 1 else [f"{axis}{i}" for i in range(1, 5) for axis in "xy"]
     table = csv.writer(stream, lineterminator="\n")

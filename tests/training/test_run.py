@@ -165,6 +165,11 @@ def test_results_are_json_even_where_a_model_broke(data, tmp_path):
         pytest.fail(f"{text} is not JSON")
 
     json.loads((tmp_path / "run" / "results.json").read_text(), parse_constant=refuse)
+    options = ("--lr", "1e15", "--model", "cnn", "--epochs", 2, "--out", tmp_path / "cnn", "--json")
+    trained = run_command("train", data, *options)
+    assert json.loads(trained.stdout, parse_constant=refuse)["scores"]["nll"] == [None]
+    evaluated = run_command("evaluate", tmp_path / "cnn", "--json")
+    assert json.loads(evaluated.stdout, parse_constant=refuse)["nll"] == [None]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
