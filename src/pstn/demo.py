@@ -165,10 +165,11 @@ def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 
         table.add_row(DEMO_MODELS[name].label, *row)
     console.print(table)
     picture = _draw(folder / "looks.png", trained["pstn"], data)
-    console.print(f"What the P-STN looked at: {picture}\nThe three models: {folder}/cnn, {folder}/stn, {folder}/pstn")
+    paths = f"What the P-STN looked at: {picture}\nThe three models: {folder}/cnn, {folder}/stn, {folder}/pstn"
+    console.out(paths)  # as it is: rich would take brackets in a path for markup of its own
     # As it was called where the shell does not know it: `make demo` calls it in an environment that nobody is in.
     command = "pstn" if shutil.which("pstn") else sys.argv[0]
-    console.print(f"Next, where it looks in an image of yours: {command} show {folder}/pstn IMAGE")
+    console.out(f"Next, where it looks in an image of yours: {command} show {folder}/pstn IMAGE")
     return scores
 
 
