@@ -36,6 +36,9 @@ def test_settings_go_to_yaml_and_back(tmp_path):
         ({"kl_weight": "a"}, "kl_weight takes numbers, got 'a'"),
         ({"kl_weight": []}, "kl_weight takes numbers, got none"),
         ({"valid_fraction": 1.5}, "below 1"),
+        ({"groups": 0}, "groups must be at least 1, got 0"),
+        ({"save_every": -5.0}, "save_every must be at least 0 seconds, got -5.0"),
+        ({"save_every": float("nan")}, "save_every must be at least 0 seconds, got nan"),
     ],
 )
 def test_settings_refuse_with_a_suggestion(values, message):

@@ -141,7 +141,7 @@ class Population:
         self._touch(x)
         require_one_shape(self._models)
         work = self._count_work(x)
-        count = groups or choose_groups(len(models), self.device, work)
+        count = choose_groups(len(models), self.device, work) if groups is None else groups
         if not 1 <= count <= len(models):
             raise ValueError(f"groups must lie between 1 and the number of models, {len(models)}, got {groups}")
         self.compiles = choose_compile(self.total_steps * count, self.device) if compile is None else compile
