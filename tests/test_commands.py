@@ -55,6 +55,9 @@ def test_a_mistake_is_one_line_and_a_non_zero_exit(tmp_path):
     assert result.exit_code == 2
     assert "images must be a multiple of 10" in result.output
     (tmp_path / "file").touch()
+    result = run("demo", "--out", str(tmp_path), "--seed", "99999999999999999999")
+    assert result.exit_code == 2
+    assert "seed must lie between" in result.output
     result = run("demo", "--out", str(tmp_path / "file"), "--epochs", "1", "--images", "10")
     assert result.exit_code == 2
     assert "file" in result.output

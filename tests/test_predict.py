@@ -320,3 +320,10 @@ def test_answers_that_are_not_numbers_are_null_in_json():
     write_answers(written, [broken], About(("cat", "dog"), 1), as_json=True)
     told = json.loads(written.getvalue(), parse_constant=pytest.fail)
     assert (told["probabilities"], told["box"]) == ({"cat": None, "dog": None}, [[None, 1.0]])
+
+
+@pytest.mark.parametrize("command", ["predict", "show"])
+def test_a_seed_that_torch_cannot_take_is_refused_by_name(command, folder, images):
+    found = run(command, folder, images, "--seed", 2**64)
+    assert found.exit_code == 2
+    assert f"error: seed must lie between -9223372036854775808 and 18446744073709551615, got {2**64}" in found.output

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pstn._checks import require_seed
 from pstn.data import MNIST_MEAN, MNIST_STD, load_digits
 from pstn.files import require_writable
 from pstn.nn import PSTN, About, Shareable, TransformerClassifier, mnist_cnn, mnist_pstn, mnist_stn
@@ -71,6 +72,7 @@ def demo_data(images: int = 100, seed: int = 0) -> DemoData:
     """
     if images < 10 or images % 10 or images > 4000:
         raise ValueError(f"images must be a multiple of 10 from 10 to 4000, got {images}")
+    require_seed("seed", seed)
     pool, test = load_digits("train"), load_digits("test")
     by_class = torch.randperm(400, generator=torch.Generator().manual_seed(seed))[: images // 10]
     chosen = (by_class[:, None] * 10 + torch.arange(10)).flatten()

@@ -12,7 +12,7 @@ from typing import NamedTuple, TextIO, TypeVar
 import torch
 from torch import Tensor
 
-from pstn._checks import require_positive_int
+from pstn._checks import require_positive_int, require_seed
 from pstn.data.errors import DataError, Refuse, raise_it
 from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, find_images, read_image
 from pstn.data.rows import Wanted, read_rows
@@ -96,6 +96,7 @@ def predict_files(
         [[0, 0], [56, 0], [56, 56], [0, 56]]
     """
     about = require_about(model)
+    require_seed("seed", seed)
     for batch in _in_batches(read_items(paths, about, batch_size=batch_size, refuse=refuse), batch_size):
         yield from ask(model, batch, samples=samples, seed=seed)
 
@@ -126,7 +127,7 @@ def _noise(model: Shareable, count: int, samples: int | None, seed: int) -> dict
         return {}
     wanted = model.test_samples if samples is None else require_positive_int("samples", samples)
     layer = model.layer
-    source = torch.Generator().manual_seed(seed)
+    source = torch.Generator().manual_seed(require_seed("seed", seed))
     noise = draw_noise(wanted, (1, layer.transform.dim), method=layer.sampling, generator=source)
     return {"noise": noise.expand(-1, count, -1)}
 

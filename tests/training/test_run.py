@@ -36,6 +36,8 @@ def test_settings_go_to_yaml_and_back(tmp_path):
         ({"kl_weight": "a"}, "kl_weight takes numbers, got 'a'"),
         ({"kl_weight": []}, "kl_weight takes numbers, got none"),
         ({"valid_fraction": 1.5}, "below 1"),
+        ({"seed": 99999999999999999999}, "seed must lie between -9223372036854775808 and 18446744073709551615, got 9"),
+        ({"seed": 2**64 - 2, "models": 3}, "seed must lie between .* and 18446744073709551613, got"),
         ({"groups": 0}, "groups must be at least 1, got 0"),
         ({"save_every": -5.0}, "save_every must be at least 0 seconds, got -5.0"),
         ({"save_every": float("nan")}, "save_every must be at least 0 seconds, got nan"),
