@@ -39,11 +39,25 @@ def test_demo_prints_a_table_and_saves_a_picture_and_models(tmp_path, monkeypatc
         assert f"{about.metrics['accuracy']:.1%}" in result.output
 
 
+def test_demo_prints_brackets_in_paths_as_they_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pstn.demo.shutil.which", lambda _: None)
+    monkeypatch.setattr("sys.argv", ["[red]/pstn", "demo"])
+    result = run("demo", "--out", "de[/x]m[red]o", "--epochs", "1", "--images", "10")
+    assert result.exit_code == 0, result.output
+    assert "de[/x]m[red]o/looks.png" in result.output
+    assert "The three models: de[/x]m[red]o/cnn" in result.output
+    assert "[red]/pstn show de[/x]m[red]o/pstn IMAGE" in result.output
+
+
 def test_a_mistake_is_one_line_and_a_non_zero_exit(tmp_path):
     result = run("demo", "--out", str(tmp_path), "--images", "7")
     assert result.exit_code == 2
     assert "images must be a multiple of 10" in result.output
     (tmp_path / "file").touch()
+    result = run("demo", "--out", str(tmp_path), "--seed", "99999999999999999999")
+    assert result.exit_code == 2
+    assert "seed must lie between" in result.output
     result = run("demo", "--out", str(tmp_path / "file"), "--epochs", "1", "--images", "10")
     assert result.exit_code == 2
     assert "file" in result.output

@@ -163,6 +163,20 @@ def test_a_model_that_onnx_cannot_express_is_refused_with_a_way_out(tmp_path, mo
         export_onnx(small_pstn(), tmp_path / "m.onnx")
 
 
+@pytest.mark.parametrize("cause", [False, True])
+def test_a_part_of_the_exporter_that_is_missing_is_named_with_its_extra(cause, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        missing = ModuleNotFoundError("No module named 'onnxscript'", name="onnxscript")
+        if not cause:
+            raise missing
+        raise RuntimeError("a report") from missing
+
+    monkeypatch.setattr(torch.onnx, "export", fail)
+    with pytest.raises(ModuleNotFoundError, match=r"needs onnxscript.*pip install 'pstn\[onnx\]'") as found:
+        export_onnx(small_pstn(), tmp_path / "m.onnx")
+    assert found.value.name == "onnxscript"
+
+
 @pytest.fixture(scope="module")
 def image(tmp_path_factory):
     pixels = np.random.default_rng(0).integers(0, 256, (12, 10, 3), dtype=np.uint8)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import pstn.data
 from pstn import predict as room
 from pstn.commands import app
 from pstn.nn import About
-from pstn.predict import predict_files
+from pstn.predict import Answer, predict_files, write_answers
 
 
 def run(*arguments):
@@ -321,3 +322,18 @@ def test_show_goes_on_past_what_cannot_be_read(folder, images, tmp_path, monkeyp
     assert "text.png" in done.stderr
     assert "1 input(s) could not be read, 1 were drawn" in done.stderr
     assert (len(drawn["x"]), drawn["names"]) == (1, ["0.png"])
+
+
+def test_answers_that_are_not_numbers_are_null_in_json():
+    broken = Answer("a.png", "cat", (math.nan, math.nan), math.nan, 0.0, ((math.inf, 1.0),))
+    written = io.StringIO()
+    write_answers(written, [broken], About(("cat", "dog"), 1), as_json=True)
+    told = json.loads(written.getvalue(), parse_constant=pytest.fail)
+    assert (told["probabilities"], told["box"]) == ({"cat": None, "dog": None}, [[None, 1.0]])
+
+
+@pytest.mark.parametrize("command", ["predict", "show"])
+def test_a_seed_that_torch_cannot_take_is_refused_by_name(command, folder, images):
+    found = run(command, folder, images, "--seed", 2**64)
+    assert found.exit_code == 2
+    assert f"error: seed must lie between -9223372036854775808 and 18446744073709551615, got {2**64}" in found.output

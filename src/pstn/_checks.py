@@ -25,6 +25,7 @@ __all__ = [
     "require_nonnegative_number",
     "require_positive_int",
     "require_positive_number",
+    "require_seed",
     "require_size",
     "require_tensor",
     "unread",
@@ -115,6 +116,18 @@ def require_positive_int(name: str, value: Any) -> int:
     if isinstance(value, int) and value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
     return value  # type: ignore[return-value]  # a SymInt stands for an int while compiling
+
+
+def require_seed(name: str, value: Any, count: int = 1) -> int:
+    """Refuse anything but a whole number that torch takes as a seed, with `count` - 1 others that follow it."""
+    if isinstance(value, np.integer):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, got {value!r}")
+    low, high = -(2**63), 2**64 - count
+    if not low <= value <= high:
+        raise ValueError(f"{name} must lie between {low} and {high}, got {value}")
+    return value
 
 
 def require_positive_number(name: str, value: Any) -> float:

@@ -5,6 +5,8 @@ Exit codes: 0, it is done; 2, something that was given cannot be used; 1, someth
 
 from __future__ import annotations
 
+import re
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +21,8 @@ _MISTAKES = (
     ValueError, TypeError, ImportError, FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError,
     NotADirectoryError,
 )  # fmt: skip
+# Of torch, on the CPU, where it has no class for it.
+_NO_MEMORY = re.compile(r"DefaultCPUAllocator: (can't allocate memory|not enough memory)")
 
 
 @contextmanager
@@ -49,6 +53,40 @@ def plain_errors(notes: type[Warning] = UserWarning) -> Iterator[None]:
         _stop(_words(error) or type(error).__name__, MISTAKE)
     except (OSError, MemoryError) as error:
         _stop(_words(error) or "there is not enough memory", FAILURE)
+    except Exception as error:
+        told = _failure(error)
+        if told is None:  # a bug
+            raise
+        _stop(told, FAILURE)
+
+
+def _failure(error: Exception) -> str | None:
+    """What to tell of errors that others raise where the machine or a file fails; None for any other.
+
+    A package that has not been imported has raised nothing: so it need not be imported to know its errors.
+    """
+    full_disk = getattr(sys.modules.get("safetensors"), "SafetensorError", None)
+    if full_disk is not None and isinstance(error, full_disk):
+        return str(error)
+    if not isinstance(error, RuntimeError):
+        return None
+    text = str(error)
+    out_of_memory = getattr(sys.modules.get("torch"), "OutOfMemoryError", None)
+    if (out_of_memory is not None and isinstance(error, out_of_memory)) or _NO_MEMORY.search(text):
+        size = re.search(r"tried to allocate ([\d.]+ \w+)", text, re.IGNORECASE)
+        wanted = f" for {size[1]} more" if size else ""
+        return f"there is not enough memory{wanted}: try a smaller --batch-size or fewer --samples"
+    if _raised_in(error).partition(".")[0] == "zipfile":
+        return f"an archive (.npz or .zip) is damaged, or packed in a way that Python cannot read ({text}): get it anew"
+    return None
+
+
+def _raised_in(error: Exception) -> str:
+    """The module whose line raised it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
 
 
 def _words(error: BaseException) -> str:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pstn._checks import require_seed
 from pstn.data import MNIST_MEAN, MNIST_STD, load_digits
 from pstn.files import require_writable
 from pstn.nn import PSTN, About, Shareable, TransformerClassifier, mnist_cnn, mnist_pstn, mnist_stn
@@ -71,6 +72,7 @@ def demo_data(images: int = 100, seed: int = 0) -> DemoData:
     """
     if images < 10 or images % 10 or images > 4000:
         raise ValueError(f"images must be a multiple of 10 from 10 to 4000, got {images}")
+    require_seed("seed", seed)
     pool, test = load_digits("train"), load_digits("test")
     by_class = torch.randperm(400, generator=torch.Generator().manual_seed(seed))[: images // 10]
     chosen = (by_class[:, None] * 10 + torch.arange(10)).flatten()
@@ -165,10 +167,11 @@ def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 
         table.add_row(DEMO_MODELS[name].label, *row)
     console.print(table)
     picture = _draw(folder / "looks.png", trained["pstn"], data)
-    console.print(f"What the P-STN looked at: {picture}\nThe three models: {folder}/cnn, {folder}/stn, {folder}/pstn")
+    paths = f"What the P-STN looked at: {picture}\nThe three models: {folder}/cnn, {folder}/stn, {folder}/pstn"
+    console.out(paths)  # as it is: rich would take brackets in a path for markup of its own
     # As it was called where the shell does not know it: `make demo` calls it in an environment that nobody is in.
     command = "pstn" if shutil.which("pstn") else sys.argv[0]
-    console.print(f"Next, where it looks in an image of yours: {command} show {folder}/pstn IMAGE")
+    console.out(f"Next, where it looks in an image of yours: {command} show {folder}/pstn IMAGE")
     return scores
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-__all__ = ["load_safetensors", "require_writable", "sha256_of", "write_atomically"]
+__all__ = ["load_safetensors", "require_writable", "sha256_of", "to_json", "write_atomically"]
 
 
 def load_safetensors(extra: str) -> ModuleType:
@@ -106,6 +109,28 @@ def sha256_of(path: Path) -> str:
         while portion := stream.read(1 << 20):
             digest.update(portion)
     return digest.hexdigest()
+
+
+def to_json(value: Any, **options: Any) -> str:
+    """JSON with null for every NaN and infinity, of which a model that broke leaves some: JSON has neither.
+
+    Args:
+        value: as `json.dumps` takes it.
+        options: of `json.dumps`.
+
+    Example:
+        >>> to_json({"nll": [0.5, float("nan")]})
+        '{"nll": [0.5, null]}'
+    """
+    return json.dumps(_finite(value), allow_nan=False, **options)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _read_umask() -> int:

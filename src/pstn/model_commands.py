@@ -122,6 +122,7 @@ def show(
 
     import torch
 
+    from pstn._checks import require_seed
     from pstn.data.errors import DataWarning
     from pstn.nn import PSTN, STN, from_pretrained
     from pstn.predict import read_items, require_about
@@ -129,6 +130,7 @@ def show(
 
     refusals = _Refusals()
     with plain_errors(DataWarning):
+        require_seed("seed", seed)
         loaded = from_pretrained(model)
         about = require_about(loaded)
         if not isinstance(loaded, (PSTN, STN)):

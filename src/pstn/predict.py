@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -13,10 +12,11 @@ from typing import NamedTuple, TextIO, TypeVar
 import torch
 from torch import Tensor
 
-from pstn._checks import require_finite, require_positive_int
+from pstn._checks import require_finite, require_positive_int, require_seed
 from pstn.data.errors import DataError, Refuse, raise_it
 from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, find_images, read_image
 from pstn.data.rows import Wanted, read_rows
+from pstn.files import to_json
 from pstn.nn import PSTN, About, Prediction, Shareable, TransformerClassifier
 from pstn.nn.modes import evaluating
 from pstn.noise import draw_noise
@@ -96,6 +96,7 @@ def predict_files(
         [[0, 0], [56, 0], [56, 56], [0, 56]]
     """
     about = require_about(model)
+    require_seed("seed", seed)
     for batch in _in_batches(read_items(paths, about, batch_size=batch_size, refuse=refuse), batch_size):
         yield from ask(model, batch, samples=samples, seed=seed)
 
@@ -129,7 +130,7 @@ def _noise(model: Shareable, count: int, samples: int | None, seed: int) -> dict
         return {}
     wanted = model.test_samples if samples is None else require_positive_int("samples", samples)
     layer = model.layer
-    source = torch.Generator().manual_seed(seed)
+    source = torch.Generator().manual_seed(require_seed("seed", seed))
     noise = draw_noise(wanted, (1, layer.transform.dim), method=layer.sampling, generator=source)
     return {"noise": noise.expand(-1, count, -1)}
 
@@ -230,7 +231,7 @@ def write_answers(stream: TextIO, answers: Iterable[Answer], about: About, *, as
     if as_json:
         for answer in answers:
             named = dict(zip(about.classes, answer.probabilities, strict=True))
-            stream.write(json.dumps({**answer._asdict(), "probabilities": named}, ensure_ascii=False) + "\n")
+            stream.write(to_json({**answer._asdict(), "probabilities": named}, ensure_ascii=False) + "\n")
         return
     corners = ["start", "end"] if about.ndim == 1 else [f"{axis}{i}" for i in range(1, 5) for axis in "xy"]
     table = csv.writer(stream, lineterminator="\n")

@@ -36,6 +36,11 @@ def test_settings_go_to_yaml_and_back(tmp_path):
         ({"kl_weight": "a"}, "kl_weight takes numbers, got 'a'"),
         ({"kl_weight": []}, "kl_weight takes numbers, got none"),
         ({"valid_fraction": 1.5}, "below 1"),
+        ({"seed": 99999999999999999999}, "seed must lie between -9223372036854775808 and 18446744073709551615, got 9"),
+        ({"seed": 2**64 - 2, "models": 3}, "seed must lie between .* and 18446744073709551613, got"),
+        ({"groups": 0}, "groups must be at least 1, got 0"),
+        ({"save_every": -5.0}, "save_every must be at least 0 seconds, got -5.0"),
+        ({"save_every": float("nan")}, "save_every must be at least 0 seconds, got nan"),
     ],
 )
 def test_settings_refuse_with_a_suggestion(values, message):
@@ -165,6 +170,11 @@ def test_results_are_json_even_where_a_model_broke(data, tmp_path):
         pytest.fail(f"{text} is not JSON")
 
     json.loads((tmp_path / "run" / "results.json").read_text(), parse_constant=refuse)
+    options = ("--lr", "1e15", "--model", "cnn", "--epochs", 2, "--out", tmp_path / "cnn", "--json")
+    trained = run_command("train", data, *options)
+    assert json.loads(trained.stdout, parse_constant=refuse)["scores"]["nll"] == [None]
+    evaluated = run_command("evaluate", tmp_path / "cnn", "--json")
+    assert json.loads(evaluated.stdout, parse_constant=refuse)["nll"] == [None]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -9,8 +9,10 @@ import time
 
 import pytest
 import torch
+import typer
 
 import pstn
+from pstn.command_errors import plain_errors
 from pstn.training import Augmentation, Population, Recipe, make_members
 from pstn.training.checkpoint import CheckpointError, load_checkpoint, require_room, save_checkpoint
 from pstn.training.interrupt import Interrupt, sigterm_as_ctrl_c
@@ -217,3 +219,20 @@ def test_kill_at_random_moments_loses_nothing(data, tmp_path):
             break
     assert killed == KILLS
     assert resumed > 0
+
+
+@pytest.mark.slow
+def test_a_training_process_that_was_killed_is_told_as_a_failure(capsys):
+    x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
+    population = Population(
+        [pstn.nn.mnist_cnn() for _ in range(2)], x, y, recipe=Recipe(epochs=500), groups=2, workers=True
+    )
+
+    def kill(progress):
+        population._runners[0]._process.kill()
+        return False
+
+    with pytest.raises(typer.Exit) as stopped, plain_errors(), population:
+        population.fit(kill, seconds=0.05)
+    assert stopped.value.exit_code == 1
+    assert capsys.readouterr().err == "error: a training process ended unexpectedly; its last words are above\n"

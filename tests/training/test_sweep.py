@@ -208,6 +208,9 @@ def test_settings_without_a_meaning_are_refused(settings):
         assert "No such option" in found.output
     with pytest.raises(SettingsError, match="models must be 1 in a sweep"):
         run_sweep(settings.replace(models=3))
+    for option in ("trials", "together"):
+        with pytest.raises(ValueError, match=f"{option} must be at least 1, got 0"):
+            run_sweep(settings, {"kl_weight": [0.0]}, **{option: 0})
 
 
 def test_a_model_that_broke_is_no_best_trial(settings):
@@ -246,6 +249,8 @@ def test_ranges_and_mistakes(settings):
         run_sweep(settings, {"lr": (1e-4, 1e-2)})
     with pytest.raises(SettingsError, match="NAME=V1,V2"):
         parse_space(["lr"])
+    with pytest.raises(SettingsError, match=r"kl_weight is given twice.*in one, kl_weight=V1,V2"):
+        parse_space(["kl_weight=1e-3", "kl_weight=1e-4"])
     with pytest.raises(SettingsError, match="range of lr must be LOW:HIGH, two numbers, got 'a:b'"):
         parse_space(["lr=a:b"])
     result = run_sweep(settings, {"lr": (1e-4, 1e-2)}, trials=3, together=3, say=lambda _: None)

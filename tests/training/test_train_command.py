@@ -43,6 +43,15 @@ def test_figures_are_of_the_models_that_have_not_broken():
     }  # fmt: skip
 
 
+def test_without_a_standard_error_there_is_no_bar(monkeypatch):
+    from pstn.training.progress import Bar
+
+    monkeypatch.setattr(sys, "stderr", None)  # as in a service, or after 2>&-
+    with Bar(1) as bar:
+        bar.update(1, "epoch 1/1", {})
+        assert not bar.shown
+
+
 def test_progress_shows_on_a_terminal_and_is_quiet_elsewhere(monkeypatch, capsys):
     import sys as system
 

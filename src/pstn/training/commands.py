@@ -17,6 +17,7 @@ import typer
 
 from pstn.command_errors import plain_errors
 from pstn.data.errors import DataWarning
+from pstn.files import to_json
 from pstn.training.interrupt import sigterm_as_ctrl_c
 from pstn.training.settings import SettingsError, TrainSettings, describe_field, read_settings
 
@@ -146,7 +147,7 @@ def _print_outcome(outcome: Outcome, as_json: bool) -> None:
     if as_json:
         models = sorted(str(path.parent) for path in outcome.folder.glob("model-*/config.json"))
         about = {"folder": str(outcome.folder), "finished": outcome.finished, "models": models}
-        typer.echo(json.dumps({**about, "scores": outcome.scores, "problems": outcome.problems}))
+        typer.echo(to_json({**about, "scores": outcome.scores, "problems": outcome.problems}))
     elif outcome.finished:
         from pstn.training.run import model_folder
         from pstn.training.sources import HOW_TO_ADD_A_TEST
@@ -189,7 +190,7 @@ def evaluate(
         examination = prepare_examination(model, data, seed=seed, policy=_policy(policy))
         scores = examination.score(samples)
         if as_json:
-            typer.echo(json.dumps(scores))
+            typer.echo(to_json(scores))
         else:
             _print_scores(scores, len(examination.y))
 

@@ -141,7 +141,7 @@ class Population:
         self._touch(x)
         require_one_shape(self._models)
         work = self._count_work(x)
-        count = groups or choose_groups(len(models), self.device, work, self.recipe)
+        count = choose_groups(len(models), self.device, work, self.recipe) if groups is None else groups
         if not 1 <= count <= len(models):
             raise ValueError(f"groups must lie between 1 and the number of models, {len(models)}, got {groups}")
         if count < len(models) and self.recipe.precision == "bf16" and self.device.type == "cpu":

@@ -53,7 +53,7 @@ class Bar:
         self._task: Any = None
 
     def __enter__(self) -> Bar:
-        if not sys.stderr.isatty():
+        if sys.stderr is None or not sys.stderr.isatty():  # None in services
             return self
         try:
             from rich.console import Console

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 import re
 import shlex
 import time
@@ -13,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from pstn.files import write_atomically
+from pstn.files import to_json, write_atomically
 from pstn.nn import Shareable
 from pstn.training.build import make_about, make_population
 from pstn.training.checkpoint import load_checkpoint, read_checkpoint, require_room, save_checkpoint
@@ -203,15 +201,6 @@ def _finish(
         "failures": [asdict(failure) for failure in population.progress.failures],
     }  # fmt: skip
     with write_atomically(folder / RESULTS) as draft:
-        draft.write_text(json.dumps(_finite(results), indent=1, allow_nan=False))
+        draft.write_text(to_json(results, indent=1))
     tested = 0 if source.test is None else len(source.test[1])
     return Outcome(folder, True, scores, tested, "series" if len(source.size) == 1 else "images", problems)
-
-
-def _finite(value: Any) -> Any:
-    """Null for every NaN and infinity, of which a model that broke leaves some: JSON has neither."""
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

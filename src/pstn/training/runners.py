@@ -131,10 +131,9 @@ class WorkerRunner(Runner):
             reply = self._pipe.recv()
         except (EOFError, ConnectionResetError):
             self._process.join(timeout=10)
-            unguarded = self._process.exitcode == _UNGUARDED
-            raise RuntimeError(
-                _GUARD if unguarded else "a training process ended unexpectedly; its last words are above"
-            ) from None
+            if self._process.exitcode == _UNGUARDED:
+                raise RuntimeError(_GUARD) from None
+            raise ChildProcessError("a training process ended unexpectedly; its last words are above") from None
         if isinstance(reply, Exception):
             raise reply
         return torch.as_tensor(reply)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pstn._checks import require_seed
 from pstn.files import write_atomically
 from pstn.training.augment import Augmentation
 from pstn.training.recipe import Precision, Recipe
@@ -90,6 +91,14 @@ class TrainSettings:
             _check_type(item.name, getattr(self, item.name), typing.get_type_hints(type(self))[item.name])
         if not 0 <= self.valid_fraction < 1:
             raise SettingsError(f"valid_fraction must be at least 0 and below 1, got {self.valid_fraction}")
+        try:
+            require_seed("seed", self.seed, self.models)
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
+        if self.groups is not None and self.groups < 1:
+            raise SettingsError(f"groups must be at least 1, got {self.groups}")
+        if not self.save_every >= 0:  # nor NaN
+            raise SettingsError(f"save_every must be at least 0 seconds, got {self.save_every}")
         for name in ("kl_weight", "lr"):
             if (found := len(getattr(self, name))) not in (1, self.models):
                 raise SettingsError(f"{name} must hold one number or one for each of {self.models} models, got {found}")

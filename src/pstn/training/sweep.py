@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pstn._checks import require_positive_int
 from pstn.files import write_atomically
 from pstn.training.build import make_population
 from pstn.training.settings import SettingsError, TrainSettings, write_settings
@@ -51,6 +52,8 @@ def parse_space(texts: Sequence[str]) -> dict[str, Any]:
         name, separator, values = text.partition("=")
         if not separator or not values:
             raise SettingsError(f"over must be NAME=V1,V2,... or NAME=LOW:HIGH, got {text!r}")
+        if name in space:
+            raise SettingsError(f"{name} is given twice: give all of its values in one, {name}=V1,V2")
         if ":" in values:
             try:
                 low, high = (float(v) for v in values.split(":", 1))
@@ -126,6 +129,9 @@ def run_sweep(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if settings.models != 1:
         raise SettingsError(f"models must be 1 in a sweep, where every trial is a model, got {settings.models}")
+    require_positive_int("together", together)
+    if trials is not None:
+        require_positive_int("trials", trials)
     space = _checked(settings, space or {"kl_weight": list(AUTHORS_KL_WEIGHTS)})
     if trials is None and any(isinstance(values, tuple) for values in space.values()):
         raise SettingsError("trials must be given where a range is searched: it has no end of its own")
