@@ -93,3 +93,13 @@ def test_values_that_stand_for_missing_ones_are_refused():
         ValueError, match=r"x must lie within 1e\+15, got up to 9\.96921e\+36: if that stands for missing"
     ):
         Population([pstn.nn.mnist_cnn()], x, torch.zeros(4, dtype=torch.long))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_and_what_is_empty_is_refused(bad):
+    x, y = torch.zeros(4, 1, 28, 28), torch.zeros(4, dtype=torch.long)
+    x[3, 0, 5, 5] = bad
+    with pytest.raises(ValueError, match="x must be finite"):
+        Population([pstn.nn.mnist_cnn()], x, y)
+    with pytest.raises(ValueError, match=r"x must hold examples, got shape \(0, 1, 28, 28\)"):
+        Population([pstn.nn.mnist_cnn()], x[:0], y[:0])

@@ -93,6 +93,7 @@ def test_autocast_does_not_round_coordinates(transform, size):
 # Tracing is where a graph breaks or warns; inductor, which generates code from it, takes longer and warns of itself.
 @pytest.mark.parametrize(
     "backend",
+    # What is silenced are inductor's own warnings.
     ["aot_eager", pytest.param("inductor", marks=[pytest.mark.slow, pytest.mark.filterwarnings("ignore")])],
 )
 @pytest.mark.parametrize(

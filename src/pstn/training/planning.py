@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import math
 import os
 import shutil
 from collections.abc import Sequence
@@ -47,7 +48,7 @@ _WORTH_COMPILING = 40_000
 _WORTH_THREADS = 30_000_000
 
 
-# The squares of larger values, as batch normalisation takes them, are infinite in float32.
+# Batch normalisation takes squares, which are infinite in float32 from 2e19 on: this leaves layers room to multiply.
 _LARGEST = 1e15
 
 
@@ -133,9 +134,13 @@ def check_population(
         raise TypeError(f"x must be a floating-point tensor, got {x.dtype}: convert it first, e.g. x.float() / 255")
     if y.dtype != torch.int64 or y.shape != x.shape[:1]:
         raise ValueError(f"y must be int64 of shape ({len(x)},), got {y.dtype} of {tuple(y.shape)}")
-    if not bool(torch.isfinite(x).all()):
+    if not x.numel():
+        raise ValueError(f"x must hold examples, got shape {tuple(x.shape)}")
+    low, high = map(float, torch.aminmax(x))  # no copy of all data, and NaN where there is one
+    largest = max(-low, high)
+    if not math.isfinite(largest):
         raise ValueError("x must be finite: clean or mask missing values before training")
-    if (largest := float(x.abs().max())) > _LARGEST:
+    if largest > _LARGEST:
         raise ValueError(
             f"x must lie within {_LARGEST:g}, got up to {largest:g}: if that stands for missing values, fill them in "
             "or leave such examples out; if not, scale the values"
