@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pstn.data.errors import DataError, Refuse, raise_it, require_package
+from pstn.limits import IMAGE_PIXELS
 
 __all__ = [
     "IMAGE_SUFFIXES",
@@ -32,8 +33,7 @@ __all__ = [
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 T = TypeVar("T")
 
-_MOST_PIXELS = 89_478_485  # Pillow's own limit, from which on it warns: a quarter of a gigabyte in colour
-_TOO_LARGE = f"has more than {_MOST_PIXELS:,} pixels, too many to decode safely: make it smaller first"
+_TOO_LARGE = f"has more than {IMAGE_PIXELS:,} pixels, too many to decode safely: make it smaller first"
 
 
 def find_images(folder: Path, refuse: Refuse = raise_it) -> Iterator[Path]:
@@ -86,7 +86,7 @@ def open_image(path: Path) -> Iterator[Any]:
 
 def _require_moderate(path: Path, pixels: int) -> None:
     """Refuse what would fill the memory; a file of a few kilobytes can claim any size."""
-    if pixels > _MOST_PIXELS:
+    if pixels > IMAGE_PIXELS:
         raise DataError(path, _TOO_LARGE)
 
 

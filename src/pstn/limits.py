@@ -1,0 +1,50 @@
+"""How much a file or a request from a stranger may ask for: every limit of the package, in one table."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["Limit", "limits"]
+
+
+class Limit(int):
+    """A limit: a whole number that says what it counts.
+
+    Args:
+        value: the most that is accepted.
+        meaning: what it counts, for the table in SECURITY.md.
+
+    Example:
+        >>> IMAGE_PIXELS + 0, IMAGE_PIXELS.meaning
+        (89478485, 'pixels of an image file, before it is decoded')
+    """
+
+    meaning: str
+
+    def __new__(cls, value: int, meaning: str) -> Limit:
+        made = super().__new__(cls, value)
+        made.meaning = meaning
+        return made
+
+
+# Pillow's own limit, above which it warns: a quarter of a gigabyte in colour.
+IMAGE_PIXELS = Limit(89_478_485, "pixels of an image file, before it is decoded")
+
+
+class LimitRow(NamedTuple):
+    """A row of the table of limits."""
+
+    name: str
+    value: int
+    meaning: str
+
+
+def limits() -> list[LimitRow]:
+    """Every limit of this module, by name: what SECURITY.md prints.
+
+    Example:
+        >>> limits()[0].name.isupper()
+        True
+    """
+    found = {name: value for name, value in globals().items() if isinstance(value, Limit)}
+    return [LimitRow(name, int(value), value.meaning) for name, value in sorted(found.items())]
