@@ -122,7 +122,7 @@ def make_model(classifier: nn.Module, seed: int, way: Way, outside: Any, *, prob
     layer.fill = outside
     with torch.no_grad():
         layer.mean_head.last.bias[1] = way.scale
-        if layer.variance_head is not None:
+        if layer.probabilistic:
             layer.variance_head.last.bias.fill_(way.var_init)
     frozen = classifier.requires_grad_(False)
     return PSTN(layer, frozen, train_samples=10, test_samples=10) if probabilistic else STN(layer, frozen)

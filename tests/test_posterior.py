@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import pstn
-from pstn._student import student_t_quantile
+from pstn.distributions.quantiles import student_t_quantile
 
 
 def generator(seed=0):

@@ -4,6 +4,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pstn import nn
+from pstn.distributions import (
+    GammaPrior,
+    NoPrior,
+    Normal,
+    NormalPosterior,
+    NormalPrior,
+    Point,
+    PointPosterior,
+    Posterior,
+    PosteriorFamily,
+    Prior,
+    StudentT,
+    ThetaDistribution,
+)
 from pstn.nn import (
     PSTN,
     STN,
@@ -16,8 +30,7 @@ from pstn.nn import (
     wrap,
 )
 from pstn.noise import draw_noise
-from pstn.objective import elbo_loss
-from pstn.posterior import PointPosterior, Posterior
+from pstn.objective import Loss, elbo_loss
 from pstn.training.single import Epoch, Scores, evaluate, fit
 from pstn.transforms import (
     CPAB,
@@ -68,15 +81,26 @@ __all__ = [
     "Compose",
     "Crop",
     "Epoch",
+    "GammaPrior",
+    "Loss",
     "MatrixTransform",
+    "NoPrior",
+    "Normal",
+    "NormalPosterior",
+    "NormalPrior",
+    "Point",
     "PointPosterior",
     "Posterior",
+    "PosteriorFamily",
     "Prediction",
+    "Prior",
     "Rotation",
     "Scores",
     "Similarity",
     "SmoothPrior",
     "SpatialTransformer",
+    "StudentT",
+    "ThetaDistribution",
     "Transform",
     "TransformerOutput",
     "Translation",

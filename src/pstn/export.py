@@ -50,7 +50,7 @@ class _Tensors(nn.Module):
         aspect = tuple(x.shape[2:])[::-1]
         if not self.sampled:
             posterior = model.layer.localize(x)
-            theta = posterior.loc[None]
+            theta = posterior.mode[None]
             log_probs = model.classifier(model.layer.warp(x, theta)[0]).log_softmax(-1)
             return log_probs.exp(), entropy(log_probs), theta, model.layer.transform.corners(theta, aspect=aspect)
         said = model(x, noise=noise)
@@ -180,9 +180,9 @@ def _plan(model: Shareable, samples: int | None) -> _Plan:
     metadata = {name: json.dumps(value) for name, value in about.to_config().items()}
     if samples is not None:
         assert isinstance(model, PSTN)
-        dim = model.layer.transform.dim
-        args = (*args, torch.full((require_positive_int("samples", samples), 3, dim), 0.4))
+        dim, width = model.layer.transform.dim, model.layer.noise_width
+        args = (*args, torch.full((require_positive_int("samples", samples), 3, width), 0.4))
         shapes = (*shapes, {1: batch})
         inputs, outputs = [*inputs, "noise"], [*outputs, "mutual_information"]
-        metadata |= {"samples": json.dumps(samples), "theta_dim": json.dumps(dim)}
+        metadata |= {"samples": json.dumps(samples), "theta_dim": json.dumps(dim), "noise_width": json.dumps(width)}
     return _Plan(_Tensors(model, samples is not None), args, shapes, inputs, outputs, metadata)

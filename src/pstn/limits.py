@@ -22,6 +22,7 @@ class Limit(int):
     meaning: str
 
     def __new__(cls, value: int, meaning: str) -> Limit:
+        """Make a limit."""
         made = super().__new__(cls, value)
         made.meaning = meaning
         return made

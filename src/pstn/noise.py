@@ -11,13 +11,21 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from pstn._checks import require_choice, require_positive_int
-from pstn._student import uniform_bounds
 
-__all__ = ["SOBOL_BITS", "SamplingMethod", "draw_noise", "shift_digits"]
+__all__ = ["SAMPLING_METHODS", "SOBOL_BITS", "SamplingMethod", "draw_noise", "shift_digits", "uniform_bounds"]
 
 SamplingMethod = Literal["iid", "antithetic", "sobol"]
 
+SAMPLING_METHODS: tuple[SamplingMethod, ...] = ("iid", "antithetic", "sobol")
 SOBOL_BITS = 30
+
+# Uniform noise is kept this far from 0 and 1: float32 cannot come closer to 1, and at 0 the quantile is infinite.
+_MARGIN = 2.0**-24
+
+
+def uniform_bounds(u: Tensor) -> Tensor:
+    """`u` moved inside (0, 1) by at most 2**-24, at least float32: where every quantile is finite."""
+    return u.to(torch.promote_types(u.dtype, torch.float32)).clamp(_MARGIN, 1 - _MARGIN)
 
 
 def draw_noise(
@@ -50,7 +58,7 @@ def draw_noise(
         torch.Size([10, 8, 4])
     """
     require_positive_int("samples", samples)
-    require_choice("method", method, ("iid", "antithetic", "sobol"))
+    require_choice("method", method, SAMPLING_METHODS)
     _require_shape(shape, method)
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator must be a torch.Generator, got {generator!r}")

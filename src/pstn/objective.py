@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pstn._checks import require_nonnegative_number, require_tensor, values_readable
-from pstn.posterior import ThetaDistribution
+from pstn.distributions import GammaPrior, Prior, ThetaDistribution
 from pstn.uncertainty import require_labels
 
-__all__ = ["HasPosterior", "class_log_likelihood", "elbo_loss"]
+__all__ = [
+    "HasPosterior",
+    "Loss",
+    "LossFunction",
+    "TrainingLoss",
+    "class_log_likelihood",
+    "count_hits",
+    "elbo_loss",
+    "elbo_parts",
+]
 
 
 class HasPosterior(Protocol):
@@ -58,6 +69,21 @@ def class_log_likelihood(prediction: HasSampleLogProbs, y: Tensor) -> Tensor:
     return log_probs.gather(-1, index)[..., 0]
 
 
+class Loss(NamedTuple):
+    """What a loss function may return instead of a scalar: the loss, and what it is made of, for reports."""
+
+    total: Tensor
+    """A scalar, to be minimised."""
+    nll: Tensor | None = None
+    """Negative log-likelihood, a scalar."""
+    kl: Tensor | None = None
+    """KL to the prior, a scalar, before it is weighted."""
+
+
+LossFunction = Callable[..., Any]
+"""(prediction, y) -> a scalar tensor or a `Loss`; it may also take `kl_weight` and `weights`."""
+
+
 def elbo_loss(
     prediction: P,
     y: Target,
@@ -65,8 +91,10 @@ def elbo_loss(
     *,
     # The default fits predictions of classes and no other P: mypy has no default for one type variable alone.
     log_likelihood: Callable[[P, Target], Tensor] = class_log_likelihood,  # type: ignore[assignment]
-    alpha0: float = 1.0,
-    beta0: float = 1.0,
+    prior: Prior | None = None,
+    alpha0: float | None = None,
+    beta0: float | None = None,
+    weights: Tensor | None = None,
 ) -> Tensor:
     r"""The negative ELBO, to be minimised: -(1/S) sum_s log p(y | T_theta_s(x)) + w KL(q || p), averaged over inputs.
 
@@ -79,8 +107,10 @@ def elbo_loss(
         kl_weight: w, at least 0; a tensor is taken as it is, for populations with different weights.
         log_likelihood: for any other task, a function (prediction, y) -> (S, B) of log-likelihoods. Minus infinity is
             a likelihood of 0, and makes the loss infinite.
-        alpha0: shape of the Gamma prior over the precision.
-        beta0: rate of the Gamma prior over the precision.
+        prior: what the posterior is compared with; its own prior when None.
+        alpha0: short for `prior=pstn.GammaPrior(alpha0, beta0)`.
+        beta0: likewise; each is 1 where only the other is given.
+        weights: (B,), how much each input counts; all the same when None.
 
     Returns:
         A scalar.
@@ -96,25 +126,116 @@ def elbo_loss(
         >>> pstn.elbo_loss(out, y, kl_weight=1e-3, log_likelihood=gaussian).shape
         torch.Size([])
     """
-    kl_weight = _checked_kl_weight(kl_weight)
+    if alpha0 is not None or beta0 is not None:
+        if prior is not None:
+            raise ValueError("prior must be left out where alpha0 or beta0 is given, got both")
+        prior = GammaPrior(1.0 if alpha0 is None else alpha0, 1.0 if beta0 is None else beta0)
     if not hasattr(prediction, "posterior"):
         raise TypeError(
             f"prediction must have a posterior, got {type(prediction).__name__}: pass the whole of what the model or "
             "the layer returned, such as a Prediction, not its log_probs alone"
         )
-    log_p = log_likelihood(prediction, y)
+    kl_weight = _checked_kl_weight(kl_weight)
+    loss = elbo_parts(prediction, y, kl_weight, weights, log_likelihood=log_likelihood, prior=prior).total
+    if values_readable(loss) and bool(torch.isnan(loss)):
+        raise ValueError("the loss is NaN: log_likelihood returned NaN; look for it in the classifier's output")
+    return loss
+
+
+def elbo_parts(
+    output: Any,
+    y: Any,
+    kl_weight: float | Tensor,
+    weights: Tensor | None = None,
+    *,
+    log_likelihood: Callable[..., Tensor] = class_log_likelihood,
+    prior: Prior | None = None,
+) -> Loss:
+    """The negative ELBO with its two terms: what `elbo_loss` returns the total of, and what trainers report.
+
+    Args:
+        output: what a model returned: anything with a `posterior`, or a plain classifier's logits (B, K).
+        y: the target.
+        kl_weight: w.
+        weights: (B,), how much each input counts: one of weight 2 counts as two would.
+        log_likelihood: as for `elbo_loss`; not asked about logits.
+        prior: as for `elbo_loss`.
+    """
+    if isinstance(output, Tensor):
+        nll = _weighted(F.cross_entropy(output.float(), y, reduction="none"), weights).mean()
+        return Loss(nll, nll, torch.zeros_like(nll))
+    log_p = log_likelihood(output, y)
     require_tensor("what log_likelihood returns", log_p)
-    posterior = prediction.posterior
-    batch = posterior.loc.shape[0]
+    posterior: ThetaDistribution = output.posterior
+    batch = posterior.shape[0]
     if log_p.dim() != 2 or log_p.shape[1] != batch:
         raise ValueError(
             f"log_likelihood must return (S, B) with B = {batch}: one number per sample and input, got "
             f"{tuple(log_p.shape)}"
         )
-    loss = -log_p.mean() + kl_weight * posterior.kl(alpha0, beta0).mean()
-    if values_readable(loss) and bool(torch.isnan(loss)):
-        raise ValueError("the loss is NaN: log_likelihood returned NaN; look for it in the classifier's output")
-    return loss
+    nll = -_weighted(log_p, weights).mean()
+    kl = _weighted(posterior.kl(prior).mT, weights).mean()
+    return Loss(nll + kl_weight * kl, nll, kl)
+
+
+def _weighted(values: Tensor, weights: Tensor | None) -> Tensor:
+    """Values (..., B) times the weights (B,), where there are any."""
+    return values if weights is None else values * weights
+
+
+@final
+class TrainingLoss:
+    """A loss function as every trainer calls it: with each model's own `kl_weight` and `weights`, if it takes them.
+
+    Args:
+        loss: (prediction, y) -> a scalar tensor or a `Loss`; None for the negative ELBO.
+
+    Example:
+        >>> TrainingLoss(lambda prediction, y: prediction.square().mean())(torch.ones(3), None, 0.1, None).total
+        tensor(1.)
+    """
+
+    def __init__(self, loss: LossFunction | None = None) -> None:
+        if loss is not None and not callable(loss):
+            raise TypeError(f"loss must be a function of (prediction, y), got {loss!r}")
+        self.function = elbo_parts if loss is None or loss is elbo_loss else loss
+        parameters = inspect.signature(self.function).parameters
+        self.takes_kl_weight, self.takes_weights = "kl_weight" in parameters, "weights" in parameters
+
+    def __call__(self, output: Any, y: Any, kl_weight: float | Tensor, weights: Tensor | None) -> Loss:
+        """The loss of a batch and its parts, as far as the function returns them."""
+        options: dict[str, Any] = {}
+        if self.takes_kl_weight:
+            options["kl_weight"] = kl_weight
+        if self.takes_weights:
+            options["weights"] = weights
+        made = self.function(output, y, **options)
+        made = made if isinstance(made, Loss) else Loss(made)
+        require_tensor("what loss returns", made.total)
+        if made.total.dim() != 0:
+            raise ValueError(f"loss must return a scalar, got a tensor of shape {tuple(made.total.shape)}: take a mean")
+        return made
+
+    def choose_kl_weight(self, kl_weight: Any, default: float) -> Any:
+        """The weight to train with: that which was asked for, or the default; refused if the loss takes none."""
+        if kl_weight is None:
+            return default
+        if not self.takes_kl_weight:
+            raise ValueError(f"kl_weight must be left out: this loss has no parameter kl_weight, got {kl_weight!r}")
+        return kl_weight
+
+    def require_weights(self) -> None:
+        """Refuse weights of examples for a function that does not take them."""
+        if not self.takes_weights:
+            raise ValueError("weights must be left out: this loss has no parameter weights")
+
+
+def count_hits(output: Any, y: Tensor) -> Tensor:
+    """The share of right answers, a scalar, of single samples; NaN where there are no classes to be right about."""
+    scores = getattr(output, "sample_log_probs", output)
+    if not isinstance(scores, Tensor) or scores.dim() < 2 or y.is_floating_point() or y.dim() != 1:
+        return torch.full((), torch.nan, device=y.device)
+    return (scores.detach().argmax(-1) == y).float().mean()
 
 
 def _checked_kl_weight(kl_weight: Any) -> float | Tensor:

@@ -131,14 +131,14 @@ def _noise(model: Shareable, count: int, samples: int | None, seed: int) -> dict
     wanted = model.test_samples if samples is None else require_positive_int("samples", samples)
     layer = model.layer
     source = torch.Generator().manual_seed(require_seed("seed", seed))
-    noise = draw_noise(wanted, (1, layer.transform.dim), method=layer.sampling, generator=source)
+    noise = draw_noise(wanted, (1, layer.noise_width), method=layer.sampling, generator=source)
     return {"noise": noise.expand(-1, count, -1)}
 
 
 def _boxes(model: Shareable, said: Prediction, x: Tensor) -> Tensor:
     """(B, corners, ndim) in [-1, 1]: where the mean transformation of each input looks."""
     assert isinstance(model, TransformerClassifier)
-    return model.layer.transform.corners(said.posterior.loc, aspect=tuple(x.shape[2:])[::-1])
+    return model.layer.transform.corners(said.posterior.mode, aspect=tuple(x.shape[2:])[::-1])
 
 
 def _corners(box: Tensor, size: tuple[int, ...]) -> tuple[tuple[float, ...], ...]:

@@ -221,7 +221,6 @@ def test_bad_input_is_named(call, error, message):
         (lambda: pstn.nn.ConvLocalizer(1, (28, 28), filters=(3, 0)), ValueError, r"filters\[1\] must be at least 1"),
         (lambda: pstn.nn.ConvLocalizer(1, (28, 28), filters=8), TypeError, "filters must hold .* channels, got 8"),
         (lambda: flat_layer(pstn.Crop(), var_init="a"), TypeError, "var_init must be a finite number, got 'a'"),
-        (lambda: flat_layer(pstn.Crop(), var_init=None), TypeError, "var_init must be a finite number, got None"),
         (
             lambda: flat_layer(pstn.Crop(), probabilistic="no"),
             TypeError,

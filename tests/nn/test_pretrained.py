@@ -89,12 +89,14 @@ def test_every_public_module_is_in_a_model_that_comes_back():
     saved = {type(module) for make, _ in MODELS.values() for module in make().modules()}
     public = (getattr(pstn.nn, name) for name in pstn.nn.__all__)
     modules = {thing for thing in public if inspect.isclass(thing) and issubclass(thing, nn.Module)}
-    assert modules - {pstn.nn.Shareable, pstn.nn.TransformerClassifier} <= saved  # less the two bases
+    bases = {pstn.nn.Shareable, pstn.nn.TransformerModel, pstn.nn.TransformerClassifier}
+    assert modules - bases <= saved
 
 
 def test_every_argument_of_a_part_is_described():
     needless = {
-        "SpatialTransformer": {"features", "var_init"},  # how wide the heads are and where they started: in the weights
+        # How wide the heads are is in the weights; the others are short forms of posterior.
+        "SpatialTransformer": {"features", "probabilistic", "alpha", "var_init", "precision"},
         "Rotation": {"ndim"}, "Similarity": {"ndim"},  # 2 and nothing else
         "CPAB": {"backend"},  # the machine's, not the model's
     }  # fmt: skip
@@ -118,9 +120,16 @@ def test_a_model_that_does_not_look_takes_the_input_of_its_classifier(tmp_path):
     assert (model.about.channels, model.about.size) == (2, (16, 18))
 
 
-def test_a_folder_from_before_precision_was_described_still_loads(folder):
+@pytest.mark.parametrize("precision", [{}, {"precision": "per-parameter"}])
+def test_a_folder_from_before_there_were_posterior_families_still_loads(folder, precision):
     expected = pstn.from_pretrained(folder)
-    edit(folder, lambda config: config["model"]["layer"].pop("precision"))
+
+    def as_before(config):
+        layer = config["model"]["layer"]
+        del layer["posterior"]
+        layer.update(probabilistic=True, alpha=1.0, **precision)
+
+    edit(folder, as_before)
     assert describe(pstn.from_pretrained(folder)) == describe(expected)
 
 

@@ -226,8 +226,8 @@ def test_a_broken_model_with_one_precision_per_input_leaves_its_neighbours_too()
     assert population.alive == [True, False]
     (failure,) = population.progress.failures
     with torch.no_grad():
-        scale = float(models[1].layer.localize(x).scale[0, 0])
-    assert f"its scale ({', '.join(4 * [f'{scale:.3g}'])})" in failure.found
+        low, high = models[1].layer.localize(x).interval(0.5)
+    assert f"50% interval ({', '.join(f'{width:.3g}' for width in (high - low)[0].tolist())})" in failure.found
 
 
 def test_a_diagnosis_that_fails_stops_nobody(monkeypatch):
@@ -288,7 +288,7 @@ def test_placement_puts_images_where_the_noise_says():
     ("change", "message"),
     [
         ({"members": [Member()]}, "one entry for each of 2 models"),
-        ({"y": torch.zeros(40)}, "y must be int64"),
+        ({"y": torch.zeros(40)}, "y must be classes, int64"),
         ({"recipe": Recipe(batch_size=64)}, r"for 40: give batch_size=40 \(--batch-size 40\) or less"),
         ({"recipe": Recipe(batch_size=1, accumulate=64)}, "for 40: give a smaller accumulate"),
         ({"members": [Member(train=torch.arange(50)), Member()]}, "must index 40 examples"),

@@ -169,7 +169,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
     def _look(self, x: Tensor) -> Prediction:
         """Classify under the same S quantiles for every input: an answer does not depend on who else is asked."""
         samples = require_positive_int("test_samples", self.test_samples)
-        shape = (1, self.model_.layer.transform.dim)
+        shape = (1, self.model_.layer.noise_width)
         source = torch.Generator().manual_seed(self._seed)
         noise = draw_noise(samples, shape, method="sobol", generator=source, device=x.device)
         return self.model_(x, noise=noise.expand(-1, len(x), -1))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pstn.distributions.student_t import PrecisionKind
 from pstn.experiments.declare import Evaluation, Experiment, Probe, Training, same
 from pstn.experiments.execute import trained
 from pstn.experiments.identity import digest
@@ -19,7 +20,6 @@ from pstn.experiments.rotated_mnist import KL_WEIGHT, PSTN_GROUP, localisation, 
 from pstn.experiments.rotated_mnist import make_pstn as make_rotated_pstn
 from pstn.experiments.scores import Found, classify, predict
 from pstn.nn import PSTN, STN, ConvClassifier, ConvLocalizer, GlobalLocalizer, SpatialTransformer, mnist_cnn
-from pstn.nn.layer import PrecisionKind
 from pstn.noise import SamplingMethod
 from pstn.report.results import Result
 from pstn.transforms import Similarity
@@ -69,7 +69,6 @@ def _classifier() -> ConvClassifier:
 def make_fixed() -> nn.Module:
     """The control: the CNN of Table 1 on random similarities of a fixed size, as many copies as the P-STN has."""
     layer = _layer(GlobalLocalizer(), alpha=GAUSSIAN_ALPHA)
-    assert layer.variance_head is not None
     starts = torch.tensor([inverse_softplus(GAUSSIAN_ALPHA * std**2) for std in FIXED])
     with torch.no_grad():
         layer.variance_head.last.bias.copy_(starts)

@@ -311,8 +311,9 @@ def _settings(
         drawn = (run.recipe.samples or model.train_samples) if layer.probabilistic else 1
         settings |= {
             "transform": type(layer.transform).__name__, "samples_train": drawn,
-            "samples_test": model.test_samples, "alpha": layer.alpha, "sampling": layer.sampling,
-            "precision": layer.precision, "padding_mode": layer.padding_mode,
+            "samples_test": model.test_samples, "sampling": layer.sampling,
+            "alpha": getattr(layer.posterior, "alpha", 1.0),
+            "precision": getattr(layer.posterior, "precision", "per-parameter"), "padding_mode": layer.padding_mode,
             "fill": layer.fill.tolist() if isinstance(layer.fill, Tensor) else layer.fill,
         }  # fmt: skip
     settings["network"] = {name: list(p.shape) for name, p in model.named_parameters()}

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pstn._checks import require_finite
+from pstn.distributions import Posterior
 from pstn.experiments.declare import Evaluation, Experiment
 from pstn.experiments.execute import trained
 from pstn.experiments.identity import digest
@@ -17,7 +18,6 @@ from pstn.experiments.lab import Lab
 from pstn.experiments.rotated_mnist import CLASSIFIER, PSTN_GROUP, SIZE, SPENT, VAR_INIT, rotated, upright
 from pstn.experiments.scores import as_pixels, rounded
 from pstn.nn import SpatialTransformer
-from pstn.posterior import Posterior
 from pstn.report.results import Result
 from pstn.transforms import Similarity
 from pstn.warp import warp

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from pstn._checks import require_finite
 from pstn.data.split import Sized
+from pstn.distributions import Posterior
 from pstn.nn import Prediction, TransformerClassifier
-from pstn.posterior import Posterior
 from pstn.training.noise import stream_keys, uniform
 from pstn.uncertainty import calibration_error, negative_log_likelihood, reliability_curve
 
@@ -72,11 +72,11 @@ def predict(
             examples = test.batch(at)
             loc = beta = None
             if isinstance(model, TransformerClassifier):
-                shape = (samples or model.test_samples, 1, model.layer.transform.dim)
+                shape = (samples or model.test_samples, 1, model.layer.noise_width)
                 each = uniform(keys, int(at[0]), len(at), shape, model.layer.sampling)  # (b, 1, S, 1, D)
                 noise = each[:, 0, :, 0].transpose(0, 1) if model.layer.probabilistic else None
                 answer: Prediction = model(examples.x, noise=noise)
-                log_probs, loc = answer.log_probs, answer.posterior.loc
+                log_probs, loc = answer.log_probs, answer.posterior.mode
                 if isinstance(answer.posterior, Posterior):
                     beta = answer.posterior.beta
             else:

@@ -1,7 +1,7 @@
 """Networks: localizers, the spatial transformer layer, classifiers."""
 
 from pstn.nn.about import About
-from pstn.nn.classifier import PSTN, STN, Prediction, TransformerClassifier
+from pstn.nn.classifier import PSTN, STN, Prediction, TransformerClassifier, TransformerModel
 from pstn.nn.layer import SpatialTransformer, TransformerOutput
 from pstn.nn.networks import ConvClassifier, ConvLocalizer, GlobalLocalizer, SeriesClassifier, SeriesLocalizer
 from pstn.nn.paper import mnist_cnn, mnist_pstn, mnist_stn
@@ -23,6 +23,7 @@ __all__ = [
     "Shareable",
     "SpatialTransformer",
     "TransformerClassifier",
+    "TransformerModel",
     "TransformerOutput",
     "from_pretrained",
     "load_weights",

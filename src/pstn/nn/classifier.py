@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, NamedTuple, final
 
@@ -17,14 +17,14 @@ from pstn._checks import (
     require_positive_number,
     values_readable,
 )
+from pstn._pytrees import register_namedtuple
+from pstn.distributions import ThetaDistribution
 from pstn.nn.calls import call_on
 from pstn.nn.layer import SpatialTransformer
 from pstn.nn.pretrained import Shareable
-from pstn.nn.pytrees import register_namedtuple
-from pstn.posterior import ThetaDistribution
 from pstn.uncertainty import entropy, log_mean_exp, mutual_information
 
-__all__ = ["PSTN", "STN", "Prediction", "TransformerClassifier", "refuse_softmax"]
+__all__ = ["PSTN", "STN", "Prediction", "TransformerClassifier", "TransformerModel", "refuse_softmax"]
 
 
 _AT_ONCE = 500
@@ -64,14 +64,88 @@ class Prediction(NamedTuple):
         return mutual_information(self.sample_log_probs)
 
 
-class TransformerClassifier(Shareable, ABC):
-    """What PSTN and STN share."""
+class TransformerModel(nn.Module, ABC):
+    """A model with a spatial transformer layer: what every trainer needs to know of it.
+
+    Subclass it for a task of your own: set `layer` and whatever reads the warped samples, and write a `forward` that
+    passes `samples`, `noise` and `generator` on to the layer and returns something with a `posterior`. It then trains
+    with `pstn.fit`, in a population and with Lightning, with a `loss=` for the task.
+
+    Example:
+        >>> class Regressor(pstn.nn.TransformerModel):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.layer = pstn.SpatialTransformer(pstn.Crop(ndim=1), nn.Flatten(), size=50, features=50)
+        ...         self.head = nn.Linear(50, 1)
+        ...
+        ...     def forward(self, x, samples=None, *, noise=None, generator=None):
+        ...         return self.layer(x, samples or self.samples, noise=noise, generator=generator)
+        >>> Regressor().train_samples
+        1
+    """
 
     layer: SpatialTransformer
+    train_samples: int = 1
+    test_samples: int = 10
+    chunk_size: int | None = None
+
+    @abstractmethod
+    def forward(
+        self,
+        x: Tensor,
+        samples: int | None = None,
+        *,
+        noise: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Any:
+        """Something with a `posterior`, from the input under samples of the transformation predicted from it.
+
+        Args:
+            x: (B, C, *in).
+            samples: S; `self.samples` when not given.
+            noise: (S, B, W) uniform noise in (0, 1) to use instead of drawing any; W is `layer.noise_width`.
+            generator: where the randomness comes from.
+        """
+
+    @property
+    def samples(self) -> int:
+        """S in the module's present mode: `train_samples` or `test_samples`."""
+        return self.train_samples if self.training else self.test_samples
+
+    def parameter_groups(self, lr: float, *, localizer_factor: float = 0.1, **options: Any) -> list[dict[str, Any]]:
+        """Groups for an optimiser, with the localizer's learning rate apart.
+
+        Localizers want a far smaller step than classifiers: the first gradients may otherwise throw theta so far out
+        that nothing of the input is left. Frozen parameters are left out; those that localizer and classifier share
+        learn at the localizer's rate.
+
+        Args:
+            lr: learning rate of the classifier.
+            localizer_factor: what it is multiplied with for the localizer and its heads.
+            **options: anything else for both groups, e.g. weight_decay.
+
+        Example:
+            >>> model = pstn.nn.mnist_pstn()
+            >>> optimiser = torch.optim.Adam(model.parameter_groups(lr=1e-3, weight_decay=0.01))
+            >>> [(group["name"], group["lr"]) for group in optimiser.param_groups]
+            [('localizer', 0.0001), ('classifier', 0.001)]
+        """
+        lr = require_positive_number("lr", lr)
+        factor = require_positive_number("localizer_factor", localizer_factor)
+        localizer = _trainable(self.layer)
+        shared = {id(parameter) for parameter in localizer}
+        classifier = [p for p in _trainable(self) if id(p) not in shared]
+        groups = [
+            {"params": localizer, "lr": lr * factor, "name": "localizer", **options},
+            {"params": classifier, "lr": lr, "name": "classifier", **options},
+        ]
+        return [group for group in groups if group["params"]]
+
+
+class TransformerClassifier(Shareable, TransformerModel, ABC):
+    """What PSTN and STN share."""
+
     classifier: nn.Module
-    train_samples: int
-    test_samples: int
-    chunk_size: int | None
 
     def forward(
         self,
@@ -88,11 +162,11 @@ class TransformerClassifier(Shareable, ABC):
             x: (B, C, *in), what the localizer looks at.
             samples: S; `train_samples` or `test_samples` by the module's mode when not given.
             source: (B, C', *source), what is warped and classified instead of `x`, e.g. at a higher resolution.
-            noise: (S, B, D) uniform noise in (0, 1) to use instead of drawing any.
+            noise: (S, B, W) uniform noise in (0, 1) to use instead of drawing any; W is `layer.noise_width`.
             generator: where the randomness comes from.
         """
         if samples is None:
-            samples = self.train_samples if self.training else self.test_samples
+            samples = self.samples
             if noise is not None:
                 require_floating("noise", noise)
                 samples = noise.shape[0] if noise.dim() else 1  # what is no noise at all is refused by the posterior
@@ -117,35 +191,6 @@ class TransformerClassifier(Shareable, ABC):
         if self.layer._forward_hooks or self.layer._forward_pre_hooks:
             return None  # who listens to the layer wants to hear of every input, however many there are
         return max(1, _AT_ONCE // max(1, x.shape[0]))
-
-    def parameter_groups(self, lr: float, *, localizer_factor: float = 0.1, **options: Any) -> list[dict[str, Any]]:
-        """Groups for an optimiser, with the localizer's learning rate apart.
-
-        Localizers want a far smaller step than classifiers: the first gradients may otherwise throw theta so far out
-        that nothing of the input is left. Frozen parameters are left out; those that localizer and classifier share
-        learn at the localizer's rate.
-
-        Args:
-            lr: learning rate of the classifier.
-            localizer_factor: what it is multiplied with for the localizer and its heads.
-            **options: anything else for both groups, e.g. weight_decay.
-
-        Example:
-            >>> model = pstn.nn.mnist_pstn()
-            >>> optimiser = torch.optim.Adam(model.parameter_groups(lr=1e-3, weight_decay=0.01))
-            >>> [(group["name"], group["lr"]) for group in optimiser.param_groups]
-            [('localizer', 0.0001), ('classifier', 0.001)]
-        """
-        lr = require_positive_number("lr", lr)
-        factor = require_positive_number("localizer_factor", localizer_factor)
-        localizer = _trainable(self.layer)
-        shared = {id(parameter) for parameter in localizer}
-        classifier = [p for p in _trainable(self.classifier) if id(p) not in shared]
-        groups = [
-            {"params": localizer, "lr": lr * factor, "name": "localizer", **options},
-            {"params": classifier, "lr": lr, "name": "classifier", **options},
-        ]
-        return [group for group in groups if group["params"]]
 
     def _classify_in_chunks(self, source: Tensor, theta: Tensor, chunk: int) -> Tensor:
         """(S, B, K) log-probabilities, warping and classifying `chunk` samples at a time."""

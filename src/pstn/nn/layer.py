@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, final
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
@@ -13,24 +13,20 @@ from pstn._checks import (
     require_bool,
     require_choice,
     require_finite,
-    require_finite_number,
     require_floating,
     require_positive_int,
     require_size,
 )
+from pstn._pytrees import register_namedtuple
+from pstn.distributions import Point, PosteriorFamily, StudentT, ThetaDistribution
+from pstn.distributions.student_t import PrecisionKind
 from pstn.nn.calls import call_on
 from pstn.nn.heads import Head, feature_width
-from pstn.nn.pytrees import register_namedtuple
-from pstn.noise import SamplingMethod
-from pstn.posterior import PointPosterior, Posterior, ThetaDistribution, require_alpha
+from pstn.noise import SAMPLING_METHODS, SamplingMethod
 from pstn.transforms import Transform
 from pstn.warp import Fill, InterpolationMode, PaddingMode, require_modes, warp
 
 __all__ = ["SpatialTransformer", "TransformerOutput"]
-
-# Keeps beta, and so the KL and its gradient, finite however far down the variance head goes.
-_MIN_BETA = 1e-8
-PrecisionKind = Literal["per-parameter", "per-input"]
 
 
 class TransformerOutput(NamedTuple):
@@ -63,11 +59,12 @@ class SpatialTransformer(nn.Module):
             Sequential that ends in a Linear), or found at the first forward pass, without drawing random numbers. In
             that case make an optimiser whenever you like, but run one batch before you count parameters, compile,
             export or wrap in DDP; or pass F.
-        probabilistic: False makes it the classic spatial transformer: a point posterior, S = 1, and a KL of 0.
-        alpha: shape of the Gamma over the precision; the samples are Student-t with 2 alpha degrees of freedom.
-        var_init: where the variance head starts, before softplus.
-        precision: "per-parameter", as in the authors' experiments, or "per-input", one for all parameters of an input,
-            as in the paper's text.
+        posterior: the family of distributions over theta, such as `pstn.StudentT(alpha=2.0)`, `pstn.Normal()`,
+            `pstn.Point()` or one of your own; the paper's, `pstn.StudentT()`, when None.
+        probabilistic: False is short for `posterior=pstn.Point()`, the classic spatial transformer: S = 1, a KL of 0.
+        alpha: short for `posterior=pstn.StudentT(alpha=...)`.
+        var_init: likewise.
+        precision: likewise.
         hidden: width of a hidden layer in each head; None for one linear layer.
         localizer_size: spatial size at which the localizer reads the input (averaged down), e.g. to look at an image
             of 1024² through 64²; None reads the input as it is.
@@ -85,6 +82,8 @@ class SpatialTransformer(nn.Module):
     """
 
     fill: Tensor | float
+    mean_head: Head
+    variance_head: Head
 
     def __init__(
         self,
@@ -93,10 +92,11 @@ class SpatialTransformer(nn.Module):
         size: int | Sequence[int] | None = None,
         *,
         features: int | None = None,
+        posterior: PosteriorFamily | None = None,
         probabilistic: bool = True,
-        alpha: float = 1.0,
-        var_init: float = -5.0,
-        precision: PrecisionKind = "per-parameter",
+        alpha: float | None = None,
+        var_init: float | None = None,
+        precision: PrecisionKind | None = None,
         hidden: int | None = None,
         localizer_size: int | Sequence[int] | None = None,
         sampling: SamplingMethod = "iid",
@@ -110,25 +110,32 @@ class SpatialTransformer(nn.Module):
         if not isinstance(localizer, nn.Module):
             raise TypeError(f"localizer must be a torch.nn.Module, got {type(localizer).__name__}")
         fill = require_modes(mode, padding_mode, fill, transform.ndim)
-        require_choice("sampling", sampling, ("iid", "antithetic", "sobol"))
-        require_choice("precision", precision, ("per-parameter", "per-input"))
-        var_init = require_finite_number("var_init", var_init)
+        require_choice("sampling", sampling, SAMPLING_METHODS)
         self.transform, self.localizer = transform, localizer
         self.size = None if size is None else require_size("size", size, transform.ndim)
         self.localizer_size = (
             None if localizer_size is None else require_size("localizer_size", localizer_size, transform.ndim)
         )
-        self.probabilistic, self.alpha = require_bool("probabilistic", probabilistic), require_alpha(alpha)
+        self.posterior = _family(posterior, probabilistic, alpha=alpha, var_init=var_init, precision=precision)
         self.sampling, self.mode, self.padding_mode, self.hidden = sampling, mode, padding_mode, hidden
-        self.precision = precision
         if isinstance(fill, (int, float)):
             self.fill = float(fill)
         else:
             self.register_buffer("fill", torch.as_tensor(fill, dtype=torch.float32), persistent=False)
         width = require_positive_int("features", features) if features is not None else feature_width(localizer)
-        self.mean_head = Head(width, transform.initial(), hidden)
-        precisions = torch.full((1 if precision == "per-input" else transform.dim,), var_init)
-        self.variance_head = Head(width, precisions, hidden) if probabilistic else None
+        starts = self.posterior.starts(transform)
+        self.heads = tuple(starts)
+        for name, start in starts.items():
+            self.add_module(f"{name}_head", Head(width, start, hidden))
+        self.shared = _Shared(self.posterior.shared(transform))
+        with torch.no_grad():
+            start_numbers = {name: start[None] for name, start in starts.items()}
+            self.noise_width = self.posterior.build(transform, {**start_numbers, **self.shared()}).noise_width
+
+    @property
+    def probabilistic(self) -> bool:
+        """Whether samples differ: not those of a point posterior."""
+        return self.noise_width > 0
 
     def forward(
         self,
@@ -145,7 +152,7 @@ class SpatialTransformer(nn.Module):
             x: (B, C, *in), what the localizer looks at.
             samples: S.
             source: (B, C', *source), what is warped instead of `x`: the same scene at a higher resolution, or a mask.
-            noise: (S, B, D) uniform noise in (0, 1) to use instead of drawing any.
+            noise: (S, B, `noise_width`) uniform noise in (0, 1) to use instead of drawing any.
             generator: where the randomness comes from.
         """
         posterior = self.localize(x)
@@ -163,11 +170,8 @@ class SpatialTransformer(nn.Module):
         role = "localizer" if self.localizer_size is None else f"localizer (it reads x at {self.localizer_size})"
         features = call_on(role, self.localizer, reading)
         self._check_features(features, x)
-        loc = self.mean_head(features)
-        if self.variance_head is None:
-            return PointPosterior(loc)
-        beta = F.softplus(self.variance_head(features)) + _MIN_BETA
-        return Posterior(loc, beta, self.alpha)
+        numbers = {name: getattr(self, f"{name}_head")(features) for name in self.heads}
+        return self.posterior.build(self.transform, {**numbers, **self.shared()})
 
     def warp(self, source: Tensor, theta: Tensor) -> Tensor:
         """Warp `source` under the samples `theta`, with this layer's output size, fill and interpolation.
@@ -205,7 +209,7 @@ class SpatialTransformer(nn.Module):
                 f"localizer must return features of shape (B, F) with B = {x.shape[0]}, got {shape}: "
                 "end it with nn.Flatten() or a global average"
             )
-        width = self.mean_head.width
+        width = getattr(self, f"{self.heads[0]}_head").width if self.heads else None
         if width is not None and features.shape[1] != width:
             raise ValueError(
                 f"localizer must return {width} features for the heads of this layer, got {features.shape[1]}: its "
@@ -214,10 +218,41 @@ class SpatialTransformer(nn.Module):
 
     def extra_repr(self) -> str:
         """The settings, for printing."""
-        return f"size={self.size}, probabilistic={self.probabilistic}, alpha={self.alpha}, sampling={self.sampling!r}"
+        return f"size={self.size}, posterior={self.posterior}, sampling={self.sampling!r}"
 
 
 register_namedtuple(TransformerOutput, "pstn.TransformerOutput")
+
+
+def _family(posterior: PosteriorFamily | None, probabilistic: bool, **short: Any) -> PosteriorFamily:
+    """The family that the layer's arguments describe; `short` holds those of the Student-t, None where not given."""
+    given = {name: value for name, value in short.items() if value is not None}
+    if posterior is None:
+        family = StudentT(**given)
+        return family if require_bool("probabilistic", probabilistic) else Point()
+    if not isinstance(posterior, PosteriorFamily):
+        raise TypeError(f"posterior must be a pstn.PosteriorFamily such as pstn.StudentT(), got {posterior!r}")
+    if given or probabilistic is not True:
+        name = next(iter(given), "probabilistic")
+        raise ValueError(f"{name} must be left out where posterior is given: it is the family's to say")
+    return posterior
+
+
+class _Shared(nn.Module):
+    """Tensors that all inputs have in common: parameters where they are learned, else buffers."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.names = tuple(tensors)
+        for name, tensor in tensors.items():
+            if isinstance(tensor, nn.Parameter):
+                self.register_parameter(name, tensor)
+            else:
+                self.register_buffer(name, tensor, persistent=False)
+
+    def forward(self) -> dict[str, Tensor]:
+        """All of them, by name."""
+        return {name: getattr(self, name) for name in self.names}
 
 
 def require_input(name: str, x: Any, ndim: int) -> None:

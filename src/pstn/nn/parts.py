@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from pstn.distributions import GammaPrior, NoPrior, Normal, NormalPrior, Point, PosteriorFamily, Prior, StudentT
 from pstn.nn.classifier import PSTN, STN
 from pstn.nn.layer import SpatialTransformer
 from pstn.nn.networks import ConvClassifier, ConvLocalizer, GlobalLocalizer, SeriesClassifier, SeriesLocalizer
@@ -29,10 +31,12 @@ _LARGE = 1 << 20
 class Part:
     """One type of module: its class, and for each argument of the constructor how a value is checked."""
 
-    cls: Callable[..., nn.Module]
+    cls: Callable[..., Any]
     fields: Mapping[str, Check]
     later: frozenset[str] = frozenset()
     """Arguments that older files do not have: the constructor's default is what they were written with."""
+    upgrade: Callable[[dict[str, Any]], dict[str, Any]] = lambda description: description
+    """Turns a description that an older version wrote into one of this version."""
 
 
 def _whole(low: int = 1, high: int = _LARGE) -> Check:
@@ -80,6 +84,24 @@ def _fill(name: str, value: Any) -> Any:
     return _each(level)(name, value) if isinstance(value, list) else level(name, value)
 
 
+def _number_or_numbers(name: str, value: Any) -> Any:
+    level = _number(-1e30, 1e30)
+    return torch.tensor(_each(level, high=4096)(name, value)) if isinstance(value, list) else level(name, value)
+
+
+def _upgrade_layer(description: dict[str, Any]) -> dict[str, Any]:
+    """Version 0.1.0 had no posterior families: three settings said which Student-t it was, or none."""
+    if "posterior" in description:
+        return description
+    rest = {k: v for k, v in description.items() if k not in ("probabilistic", "alpha", "precision")}
+    if description.get("probabilistic") is False:
+        return {**rest, "posterior": {"type": "Point", "prior": {"type": "NoPrior"}}}
+    precision = description.get("precision", "per-parameter")
+    prior = {"type": "GammaPrior", "alpha0": 1.0, "beta0": 1.0}
+    old = {"alpha": description.get("alpha"), "precision": precision, "var_init": -5.0, "prior": prior}
+    return {**rest, "posterior": {"type": "StudentT", **old}}
+
+
 def _part(*kinds: str) -> Check:
     return lambda name, value: _build(name, value, kinds)
 
@@ -88,6 +110,7 @@ _FLAG, _SIZE = _choice(True, False), _each(_whole(high=65536), high=3)
 _NDIM, _SCALE, _RATE = _whole(high=3), _choice("linear", "log"), _number(0, 1)
 _WIDTHS, _KERNELS = _each(_whole(high=65536)), _each(_whole(high=4096))
 _TRANSFORMS = ("Rotation", "Translation", "Crop", "Similarity", "Affine", "CPAB", "Compose")
+_PRIORS, _POSTERIORS = ("GammaPrior", "NormalPrior", "NoPrior"), ("StudentT", "Normal", "Point")
 _LOCALIZERS = ("ConvLocalizer", "SeriesLocalizer", "GlobalLocalizer")
 _CLASSIFIERS = ("ConvClassifier", "SeriesClassifier", "Frozen")
 _MODELS = ("PSTN", "STN", "ConvClassifier", "SeriesClassifier")
@@ -104,6 +127,20 @@ _PARTS: dict[str, Part] = {
     # The basis of a much finer tessellation would take minutes to compute.
     "CPAB": Part(CPAB, {"tess": _each(_whole(high=512), high=2), "zero_boundary": _FLAG, "volume_preserving": _FLAG}),
     "Compose": Part(lambda transforms: Compose(transforms), {"transforms": _each(_part(*_TRANSFORMS), 2, 8)}),
+    "GammaPrior": Part(GammaPrior, {"alpha0": _number(1e-30, 1e30), "beta0": _number(1e-30, 1e30)}),
+    "NormalPrior": Part(
+        NormalPrior, {"loc": _maybe(_number_or_numbers), "scale": _number_or_numbers, "learned": _FLAG}
+    ),
+    "NoPrior": Part(NoPrior, {}),
+    "StudentT": Part(
+        StudentT,
+        {
+            "alpha": _number(0.25, 1e9), "precision": _choice("per-parameter", "per-input"),
+            "var_init": _number(-1e30, 1e30), "prior": _part(*_PRIORS),
+        },
+    ),
+    "Normal": Part(Normal, {"var_init": _number(-1e30, 1e30), "prior": _part(*_PRIORS)}),
+    "Point": Part(Point, {"prior": _part(*_PRIORS)}),
     "ConvLocalizer": Part(ConvLocalizer, _CONV),
     "SeriesLocalizer": Part(SeriesLocalizer, _SERIES, later=frozenset({"padded"})),
     "GlobalLocalizer": Part(GlobalLocalizer, {}),
@@ -114,12 +151,11 @@ _PARTS: dict[str, Part] = {
         SpatialTransformer,
         {
             "transform": _part(*_TRANSFORMS), "localizer": _part(*_LOCALIZERS), "size": _maybe(_SIZE),
-            "probabilistic": _FLAG, "alpha": _number(0.25, 1e9), "hidden": _maybe(_whole()),
-            "precision": _choice("per-parameter", "per-input"),
+            "posterior": _part(*_POSTERIORS), "hidden": _maybe(_whole()),
             "localizer_size": _maybe(_SIZE), "sampling": _choice("iid", "antithetic", "sobol"), "fill": _fill,
             "mode": _choice("bilinear", "nearest", "bicubic"), "padding_mode": _choice("zeros", "border", "reflection"),
         },
-        later=frozenset({"precision"}),
+        upgrade=_upgrade_layer,
     ),
     "PSTN": Part(
         PSTN,
@@ -131,7 +167,7 @@ _PARTS: dict[str, Part] = {
 _CLASSES = {"Compose": Compose, **{name: part.cls for name, part in _PARTS.items() if isinstance(part.cls, type)}}
 
 
-def describe(module: nn.Module) -> dict[str, Any]:
+def describe(module: Any) -> dict[str, Any]:
     """A model, as values that JSON can hold; `build` makes one of the same shape from them.
 
     Args:
@@ -159,7 +195,7 @@ def _value(value: Any) -> Any:
         return value.p
     if isinstance(value, nn.ModuleList):
         return [describe(item) for item in value]
-    if isinstance(value, nn.Module):
+    if isinstance(value, (nn.Module, PosteriorFamily, Prior)):
         return describe(value)
     if isinstance(value, Tensor):
         return value.tolist()
@@ -185,11 +221,12 @@ def build(description: Any) -> nn.Module:
         raise ValueError("model is nested too deeply") from error
 
 
-def _build(place: str, description: Any, kinds: Sequence[str]) -> nn.Module:
+def _build(place: str, description: Any, kinds: Sequence[str]) -> Any:
     kind = description.get("type") if isinstance(description, dict) else None
     if not isinstance(kind, str) or kind not in kinds:
         raise ValueError(f"{place} must be one of {', '.join(kinds)}, got {kind!r}")
     part = _PARTS[kind]
+    description = part.upgrade(description)
     wanted, found = {"type", *part.fields}, set(description)
     if odd := (found ^ wanted) - part.later:
         first = sorted(map(str, odd))[0]

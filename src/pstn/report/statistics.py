@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pstn._student import student_t_tails
+from pstn.distributions.quantiles import student_t_tails
 
 __all__ = ["LEVEL", "Summary", "best", "median_and_deviation", "one_more_run", "summarise", "welch"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import inspect
 import json
 import os
 import shutil
@@ -149,7 +150,8 @@ def member_summary(member: Member) -> dict[str, Any]:
         return None if subset is None else [len(subset), int(subset.sum()), int(subset[0]), int(subset[-1])]
 
     return {
-        "seed": member.seed, "lr": member.lr, "localizer_lr": member.localizer_lr, "kl_weight": member.kl_weight,
+        "seed": member.seed, "lr": member.lr, "localizer_lr": member.localizer_lr,
+        "kl_weight": _words(member.kl_weight) if callable(member.kl_weight) else member.kl_weight,
         "weight_decay": member.weight_decay, "train": summary(member.train), "valid": summary(member.valid),
     }  # fmt: skip
 
@@ -168,7 +170,9 @@ def _training(population: Population) -> dict[str, str]:
 
 
 def _words(value: Any) -> str:
-    """`repr`, but for objects that have none of their own: theirs holds an address, which differs from run to run."""
+    """`repr`, but for what has none of its own: that holds an address, which differs from run to run."""
+    if inspect.isfunction(value):
+        return f"{value.__module__}.{value.__qualname__}"
     words = repr(value)
     if " object at 0x" not in words:
         return words

@@ -132,5 +132,6 @@ def _copy_block(noise: NoiseBlock, count: int) -> NoiseBlock:
 
     dropout = [u[:count].clone() for u in noise.dropout]
     return NoiseBlock(
-        noise.examples[:count].clone(), noise.schedule[:count].clone(), part(noise.theta), dropout, part(noise.augment)
-    )
+        noise.examples[:count].clone(), noise.schedule[:count].clone(), part(noise.theta), dropout,
+        part(noise.augment), part(noise.kl_weight),
+    )  # fmt: skip

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from pstn.nn.classifier import Prediction, TransformerClassifier
+from pstn.nn.classifier import Prediction, TransformerModel
+from pstn.objective import TrainingLoss
 from pstn.training.convolution import ConvKind
 from pstn.training.noise import BatchOrder, stream_keys, uniform
 from pstn.training.program import Constants, State, StepNoise
-from pstn.training.recipe import Member, Recipe, learning_rates
+from pstn.training.recipe import Member, Recipe, kl_weight_at, learning_rates, progress_at
 from pstn.training.stacking import make_stack, make_template, view_rows
 
 __all__ = ["Group", "NoiseBlock", "precision_flags"]
@@ -30,16 +31,18 @@ class NoiseBlock(NamedTuple):
     theta: Tensor | None
     dropout: list[Tensor]
     augment: Tensor | None
+    kl_weight: Tensor | None = None
 
     def step(self, k: int) -> StepNoise:
         """What step `k` of the block is fed with."""
         theta = None if self.theta is None else self.theta[k]
         augment = None if self.augment is None else self.augment[k]
-        return StepNoise(self.examples[k], self.schedule[k], theta, [u[k] for u in self.dropout], augment)
+        kl_weight = None if self.kl_weight is None else self.kl_weight[k]
+        return StepNoise(self.examples[k], self.schedule[k], theta, [u[k] for u in self.dropout], augment, kl_weight)
 
     def tensors(self) -> list[Tensor]:
         """All of its tensors, each with the steps in front."""
-        optional = [t for t in (self.theta, self.augment) if t is not None]
+        optional = [t for t in (self.theta, self.augment, self.kl_weight) if t is not None]
         return [self.examples, self.schedule, *self.dropout, *optional]
 
 
@@ -51,7 +54,7 @@ class Group:
         models: their starting points; left as they are.
         members: what sets each apart.
         x: (M, C, *size), all examples, on the device to train on.
-        y: (M,), their classes.
+        y: (M,), their classes, or (M, ...), other targets in floating point.
         recipe: how to train.
         steps_per_epoch: steps in one epoch.
         conv: how convolutions are computed.
@@ -75,7 +78,7 @@ class Group:
         if recipe.augment is not None:
             example = recipe.augment(example, torch.zeros(len(example), recipe.augment.width, device=device))
         self.template = make_template(models[0], example, recipe.samples, conv)
-        if not 0 <= int(y.min()) <= int(y.max()) < self.template.classes:
+        if not y.is_floating_point() and not 0 <= int(y.min()) <= int(y.max()) < self.template.classes:
             raise ValueError(
                 f"y must hold classes from 0 to {self.template.classes - 1}, as many as the models tell apart, "
                 f"got {int(y.min())} to {int(y.max())}"
@@ -105,7 +108,7 @@ class Group:
         return Constants(
             x, y, weights, rates,
             column([m.weight_decay for m in self.members])[:, None],
-            column([m.kl_weight for m in self.members]),
+            column([kl_weight_at(m.kl_weight, 0.0) for m in self.members]),
             list(self.stack.frozen.values()), list(self.stack.shared.values()),
         )  # fmt: skip
 
@@ -134,7 +137,16 @@ class Group:
         if recipe.augment is not None:
             shape = (passes, recipe.batch_size, recipe.augment.width)
             augment = uniform(self._keys["augment"], start, count, shape)
-        return NoiseBlock(index, self._schedule(start, count), theta, dropout, augment)
+        return NoiseBlock(index, self._schedule(start, count), theta, dropout, augment, self._kl_weights(start, count))
+
+    def _kl_weights(self, start: int, count: int) -> Tensor | None:
+        """(count, N), where some model's weight of the KL term follows a schedule; the constants hold it elsewhere."""
+        if not any(callable(m.kl_weight) for m in self.members):
+            return None
+        epochs, batches = self.recipe.epochs, self.steps_per_epoch
+        done = [progress_at(0, step, epochs, batches) for step in range(start, start + count)]
+        rows = [[kl_weight_at(m.kl_weight, progress) for m in self.members] for progress in done]
+        return torch.tensor(rows, dtype=torch.float32).to(self.state.rows.device)
 
     def _schedule(self, start: int, count: int) -> Tensor:
         beta1, beta2 = self.recipe.betas
@@ -176,22 +188,67 @@ class Group:
         Returns:
             (N, b, K).
         """
+        module, state, noise = self._evaluation(x, keys, first, samples, tensors, shared=shared)
+
+        def one(state: dict[str, Tensor], x: Tensor, noise: Tensor | None) -> Tensor:
+            options = {} if noise is None else {"noise": noise}
+            output = functional_call(module, {**state, **self.stack.shared}, (x,), options)
+            return output.log_probs if isinstance(output, Prediction) else output.float().log_softmax(-1)
+
+        dims = (0, None if shared else 0, None if noise is None else 0)
+        with torch.no_grad(), precision_flags(self.recipe):
+            return vmap(one, in_dims=dims)(state, x, noise)
+
+    def losses(
+        self,
+        x: Tensor,
+        y: Tensor,
+        keys: Tensor,
+        first: int,
+        samples: int | None,
+        tensors: dict[str, Tensor],
+        *,
+        shared: bool,
+    ) -> Tensor:
+        """The loss of each example in evaluation mode, (N, b), without the KL term if the loss weighs it.
+
+        Args:
+            x: as for `log_probs`.
+            y: targets, (b, ...) or (N, b, ...).
+            keys: as for `log_probs`.
+            first: likewise.
+            samples: likewise.
+            tensors: likewise.
+            shared: likewise.
+        """
+        module, state, noise = self._evaluation(x, keys, first, samples, tensors, shared=shared)
+        training_loss = TrainingLoss(self.recipe.loss)
+
+        def one(state: dict[str, Tensor], x: Tensor, y: Tensor, noise: Tensor | None) -> Tensor:
+            def example(x: Tensor, y: Tensor, noise: Tensor | None) -> Tensor:
+                options = {} if noise is None else {"noise": noise[:, None]}
+                output = functional_call(module, {**state, **self.stack.shared}, (x[None],), options)
+                made = training_loss(output, y[None], 0.0, None)
+                return made.total if made.nll is None else made.nll
+
+            return vmap(example, in_dims=(0, 0, None if noise is None else 1))(x, y, noise)
+
+        own = None if shared else 0
+        with torch.no_grad(), precision_flags(self.recipe):
+            return vmap(one, in_dims=(0, own, own, None if noise is None else 0))(state, x, y, noise)
+
+    def _evaluation(
+        self, x: Tensor, keys: Tensor, first: int, samples: int | None, tensors: dict[str, Tensor], *, shared: bool
+    ) -> tuple[nn.Module, dict[str, Tensor], Tensor | None]:
+        """A module in evaluation mode, the state of every model (N, ...) by name, and noise (N, S, b, W)."""
         module = copy.deepcopy(self.template.module).eval()
         held = {**{name: tensors[f"buffer.{name}"] for name in self.stack.buffers}, **self.stack.frozen}
         noise = None
-        if self.template.theta is not None and isinstance(module, TransformerClassifier):
+        if self.template.theta is not None and isinstance(module, TransformerModel):
             shape = (module.test_samples if samples is None else samples, 1, self.template.theta[2])
-            each = uniform(keys, first, x.shape[0 if shared else 1], shape, self.template.method)  # (b, N, S, 1, D)
+            each = uniform(keys, first, x.shape[0 if shared else 1], shape, self.template.method)  # (b, N, S, 1, W)
             noise = each.squeeze(3).permute(1, 2, 0, 3)
-
-        def one(params: dict[str, Tensor], held: dict[str, Tensor], x: Tensor, noise: Tensor | None) -> Tensor:
-            options = {} if noise is None else {"noise": noise}
-            output = functional_call(module, {**params, **held, **self.stack.shared}, (x,), options)
-            return output.log_probs if isinstance(output, Prediction) else output.float().log_softmax(-1)
-
-        dims = (0, 0, None if shared else 0, None if noise is None else 0)
-        with torch.no_grad(), precision_flags(self.recipe):
-            return vmap(one, in_dims=dims)(view_rows(self.stack, tensors["rows"]), held, x, noise)
+        return module, {**view_rows(self.stack, tensors["rows"]), **held}, noise
 
 
 @contextmanager

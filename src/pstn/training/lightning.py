@@ -18,9 +18,11 @@ except ModuleNotFoundError as error:
     except ModuleNotFoundError:
         raise ModuleNotFoundError("LitPSTN needs Lightning: pip install 'pstn[lightning]'", name="lightning") from error
 
-from pstn.nn.classifier import Prediction, TransformerClassifier
+from pstn.nn.classifier import Prediction, TransformerModel
+from pstn.objective import LossFunction, TrainingLoss
 from pstn.training.noise import stream_keys, uniform
-from pstn.training.program import loss_parts
+from pstn.training.program import report_parts
+from pstn.training.recipe import KLWeight, kl_weight_at, progress_at
 
 __all__ = ["LitData", "LitPSTN"]
 
@@ -37,11 +39,14 @@ class LitPSTN(pl.LightningModule):
         model: a PSTN, an STN, or any module that returns logits.
         lr: learning rate of the classifier.
         localizer_lr: what it is multiplied with for the localizer and its heads.
-        kl_weight: w, the weight of the KL term.
+        kl_weight: w, the weight of the KL term, 0 when None; or a schedule, a function of the progress of training,
+            from 0 to 1.
         weight_decay: Adam's L2 term.
         lr_step: epochs after which learning rates are multiplied with `lr_gamma`; None for never.
         lr_gamma: that factor.
         seed: of the posterior samples.
+        loss: what to minimise, (prediction, y) -> a scalar or a `pstn.Loss`; the negative ELBO when None. A function
+            with a parameter `kl_weight` is given the weight.
 
     Example:
         >>> module = LitPSTN(pstn.nn.mnist_pstn(), kl_weight=1e-3)
@@ -55,15 +60,19 @@ class LitPSTN(pl.LightningModule):
         *,
         lr: float = 1e-3,
         localizer_lr: float = 0.1,
-        kl_weight: float = 0.0,
+        kl_weight: KLWeight | None = None,
         weight_decay: float = 0.0,
         lr_step: int | None = None,
         lr_gamma: float = 0.1,
         seed: int = 0,
+        loss: LossFunction | None = None,
     ) -> None:
         super().__init__()
-        self.save_hyperparameters(ignore=["model"])
-        self.model = model
+        self.save_hyperparameters(ignore=["model", "loss", "kl_weight"])
+        self.model, self.training_loss = model, TrainingLoss(loss)
+        self.kl_weight: KLWeight = self.training_loss.choose_kl_weight(kl_weight, 0.0)
+        if not callable(self.kl_weight):
+            self.save_hyperparameters({"kl_weight": kl_weight_at(self.kl_weight, 0.0)})
 
     def forward(self, x: Tensor) -> Any:
         """What the model returns, by its own noise."""
@@ -72,20 +81,33 @@ class LitPSTN(pl.LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The negative ELBO of a batch (x, y)."""
         x, y = batch
-        weight = torch.as_tensor(self.hparams["kl_weight"], device=x.device)
-        loss, parts = loss_parts(self._predict(x, "theta", self._micro_step(batch_idx)), y, weight)
-        figures = {"train_loss": loss.detach(), "train_kl": parts[1], "train_accuracy": parts[2]}
+        output = self._predict(x, "theta", self._micro_step(batch_idx))
+        weight = kl_weight_at(self.kl_weight, self._progress(batch_idx))
+        made = self.training_loss(output, y, weight, None)
+        parts = report_parts(made, output, y)
+        figures = {"train_loss": made.total.detach()}
+        if made.kl is not None:
+            figures["train_kl"] = parts[1]
+        if not y.is_floating_point():
+            figures["train_accuracy"] = parts[2]
         self.log_dict(figures, prog_bar=True, batch_size=len(x))
-        return loss
+        return made.total
+
+    def _progress(self, batch_idx: int) -> float:
+        """How far training has come, from 0 to 1; 0 where its end is not known."""
+        epochs, batches = self.trainer.max_epochs, self.trainer.num_training_batches
+        if epochs is None or epochs < 1:
+            return 0.0
+        return progress_at(self.current_epoch, batch_idx, epochs, batches)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Log `val_nll` and `val_accuracy` under S samples; draw the first batch's samples."""
+        """Log `val_nll` and `val_accuracy`, or `val_loss` without classes, under S samples; draw the first ones."""
         output = self._score("val", batch, batch_idx)
         if batch_idx == 0 and isinstance(output, Prediction):
             self._draw_samples(batch[0], output.theta)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
-        """Log `test_nll` and `test_accuracy`."""
+        """Log `test_nll` and `test_accuracy`, or `test_loss` without classes."""
         self._score("test", batch, batch_idx)
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
@@ -96,18 +118,22 @@ class LitPSTN(pl.LightningModule):
     def _score(self, part: str, batch: Any, batch_idx: int) -> Any:
         x, y = batch
         output = self._predict(x, "evaluate", batch_idx)
-        log_probs = _log_probs(output)
-        figures = {
-            f"{part}_nll": nn.functional.nll_loss(log_probs, y),
-            f"{part}_accuracy": (log_probs.argmax(1) == y).float().mean(),
-        }
+        if y.is_floating_point():
+            made = self.training_loss(output, y, 0.0, None)
+            figures = {f"{part}_loss": made.total if made.nll is None else made.nll}
+        else:
+            log_probs = _log_probs(output)
+            figures = {
+                f"{part}_nll": nn.functional.nll_loss(log_probs, y),
+                f"{part}_accuracy": (log_probs.argmax(1) == y).float().mean(),
+            }
         self.log_dict(figures, prog_bar=True, batch_size=len(x), sync_dist=True)
         return output
 
     def configure_optimizers(self) -> Any:
         """Adam, with the localizer's learning rate apart, and the step schedule."""
         values = self.hparams
-        if isinstance(self.model, TransformerClassifier):
+        if isinstance(self.model, TransformerModel):
             groups: Any = self.model.parameter_groups(values["lr"], localizer_factor=values["localizer_lr"])
         else:
             groups = [p for p in self.model.parameters() if p.requires_grad]
@@ -123,12 +149,11 @@ class LitPSTN(pl.LightningModule):
 
     def _predict(self, x: Tensor, stream: str, step: int) -> Any:
         model = self.model
-        if not isinstance(model, TransformerClassifier) or not model.layer.probabilistic:
+        if not isinstance(model, TransformerModel) or not model.layer.probabilistic:
             return model(x)
-        samples = model.train_samples if model.training else model.test_samples
         keys = stream_keys([self.hparams["seed"]], stream, device=x.device)
         world, rank = self.trainer.world_size, self.trainer.global_rank
-        shape = (samples, len(x) * world, model.layer.transform.dim)
+        shape = (model.samples, len(x) * world, model.layer.noise_width)
         # A distributed sampler deals examples out in turn: this process has every world-th of the global batch.
         noise = uniform(keys, step, 1, shape, model.layer.sampling)[0, 0]
         return model(x, noise=noise[:, rank::world])
@@ -137,7 +162,7 @@ class LitPSTN(pl.LightningModule):
         """Images that the first inputs become under their samples, for TensorBoard: a row per input."""
         board: Any = getattr(self.logger, "experiment", None)
         model = self.model
-        if not hasattr(board, "add_image") or not isinstance(model, TransformerClassifier) or x.dim() != 4:
+        if not hasattr(board, "add_image") or not isinstance(model, TransformerModel) or x.dim() != 4:
             return
         count = min(8, len(x))
         warped = model.layer.warp(x[:count], theta[:8, :count]).float()  # (S, b, C, h, w)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from pstn.nn.classifier import TransformerClassifier
+from pstn.nn.classifier import TransformerModel
 from pstn.training.convolution import ConvKind
 from pstn.training.recipe import Member, Recipe
 
@@ -115,7 +115,7 @@ def count_work(model: nn.Module, x: Tensor, recipe: Recipe) -> int:
         x: (1, C, *size), one example as the model is given it, on the CPU.
         recipe: says how large a batch is, and how many samples are drawn.
     """
-    options = {"samples": recipe.samples or model.train_samples} if isinstance(model, TransformerClassifier) else {}
+    options = {"samples": recipe.samples or model.train_samples} if isinstance(model, TransformerModel) else {}
     # What it draws is nobody's: the caller's random numbers stay what they would have been.
     with FlopCounterMode(display=False) as counter, torch.no_grad(), torch.random.fork_rng(devices=[]):
         copy.deepcopy(model).eval()(x, **options)
@@ -123,17 +123,25 @@ def count_work(model: nn.Module, x: Tensor, recipe: Recipe) -> int:
 
 
 def check_population(
-    models: Sequence[nn.Module], members: Sequence[Member], x: Tensor, y: Tensor, weights: Tensor | None = None
+    models: Sequence[nn.Module],
+    members: Sequence[Member],
+    x: Tensor,
+    y: Tensor,
+    weights: Tensor | None = None,
+    *,
+    floats: bool = False,
 ) -> None:
-    """Refuse what cannot be trained together."""
+    """Refuse what cannot be trained together; `floats` says whether targets may be other than classes."""
     if not models:
         raise ValueError("models must hold at least one model, got none")
     if len(members) != len(models):
         raise ValueError(f"members must hold one entry for each of {len(models)} models, got {len(members)}")
     if not x.is_floating_point():
         raise TypeError(f"x must be a floating-point tensor, got {x.dtype}: convert it first, e.g. x.float() / 255")
-    if y.dtype != torch.int64 or y.shape != x.shape[:1]:
-        raise ValueError(f"y must be int64 of shape ({len(x)},), got {y.dtype} of {tuple(y.shape)}")
+    classes = y.dtype == torch.int64 and y.shape == x.shape[:1]
+    if not classes and not (floats and y.is_floating_point() and y.shape[:1] == x.shape[:1]):
+        other = f", or floating-point targets ({len(x)}, ...)" if floats else " unless loss= is for other targets"
+        raise ValueError(f"y must be classes, int64 of shape ({len(x)},){other}, got {y.dtype} of {tuple(y.shape)}")
     if not x.numel():
         raise ValueError(f"x must hold examples, got shape {tuple(x.shape)}")
     low, high = map(float, torch.aminmax(x))  # no copy of all data, and NaN where there is one
@@ -146,7 +154,7 @@ def check_population(
             "or leave such examples out; if not, scale the values"
         )
     if weights is not None:
-        if weights.shape != y.shape or not weights.is_floating_point():
+        if weights.shape != y.shape[:1] or not weights.is_floating_point():
             raise ValueError(
                 f"weights must be floats of shape ({len(x)},), got {weights.dtype} of {tuple(weights.shape)}"
             )

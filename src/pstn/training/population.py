@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
+import pickle
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pstn._checks import require_choice
+from pstn.objective import LossFunction, TrainingLoss
 from pstn.training.convolution import CONV_KINDS, ConvKind
 from pstn.training.group import Group
 from pstn.training.planning import (
@@ -88,7 +91,7 @@ class Population:
     Args:
         models: their starting points, one shape; left as they are.
         x: (M, C, *size), all examples.
-        y: (M,), their classes, int64.
+        y: (M,), their classes, int64; or, with a loss for them, (M, ...), targets in floating point.
         members: what sets each model apart; seeds 0, 1, 2, ... when not given.
         recipe: how to train.
         device: where to train; where `x` is when not given.
@@ -100,6 +103,7 @@ class Population:
             when None.
         weights: (M,), how much each example counts in the training loss, at least 0; all 1 when None. Validation
             counts every example once.
+        loss: what to minimise, instead of the recipe's `loss`.
 
     Example:
         >>> from pstn.training import make_members
@@ -125,13 +129,17 @@ class Population:
         compile: bool | None = None,
         conv: ConvKind | None = None,
         weights: Tensor | None = None,
+        loss: LossFunction | None = None,
     ) -> None:
         self.recipe = recipe or Recipe()
+        if loss is not None:
+            self.recipe = dataclasses.replace(self.recipe, loss=loss)
         self.members = [Member(seed=i) for i in range(len(models))] if members is None else list(members)
         self.device = torch.device(x.device if device is None else device)
-        check_population(models, self.members, x, y, weights)
+        check_population(models, self.members, x, y, weights, floats=self.recipe.loss is not None)
         check_validation(self.members, self.recipe)
         check_precision(self.recipe, self.device)
+        _check_loss(TrainingLoss(self.recipe.loss), self.members, weights)
         if conv is not None:
             require_choice("conv", conv, CONV_KINDS)
         self.steps_per_epoch = count_steps(self.members, len(x), self.recipe)
@@ -156,11 +164,19 @@ class Population:
         ]
         self.progress = Progress(best=[math.inf] * len(models), waited=[0] * len(models))
         steps = self.total_steps * len(models)
-        self._workers = (steps >= _WORTH_WORKERS) if workers is None else workers
+        self._workers = (steps >= _WORTH_WORKERS and self._picklable()) if workers is None else workers
         self._runners: list[Runner] = []
         self._torn = False  # whether a round was begun and not finished
         self._programs: dict[Hashable, Callable[..., Tensor]] = {}
         self._best: list[dict[str, Tensor]] = []
+
+    def _picklable(self) -> bool:
+        """Whether another process can be told what to do: not of a loss or a schedule that is a lambda."""
+        try:
+            pickle.dumps((self.recipe.loss, [m.kl_weight for m in self.members]))
+        except Exception:
+            return False
+        return True
 
     def _example(self, x: Tensor) -> Tensor:
         """One input as the models are given it, on the CPU."""
@@ -258,7 +274,8 @@ class Population:
             self.progress.partial = total.tolist()
             if offset + len(part) == spe:
                 entry = {name: (total[:, i] / spe).tolist() for i, name in enumerate(METRICS)}
-                self.progress.history.append({"epoch": epoch + 1, **entry})
+                kept = {name: values for name, values in entry.items() if not self._missing(name, values)}
+                self.progress.history.append({"epoch": epoch + 1, **kept})
             at += len(part)
         known = {failure.model for failure in self.progress.failures}
         ok = torch.isfinite(metrics[..., 0] + metrics[..., 4]) & (metrics[..., 0] < self.recipe.loss_limit)
@@ -266,6 +283,10 @@ class Population:
             if model not in known and model not in self._stopped:
                 first = int((~ok[:, model]).nonzero()[0])
                 self._fail(model, start + first, metrics[first, model])
+
+    def _missing(self, name: str, values: list[float]) -> bool:
+        """Whether a metric is one that the loss does not report, or that needs classes: not just a broken model's."""
+        return name in ("nll", "kl", "accuracy") and all(math.isnan(v) for v in values) and any(self.alive)
 
     @property
     def _stopped(self) -> set[int]:
@@ -293,7 +314,8 @@ class Population:
             return
         if not self._best:
             self._best = [{k: t.clone() for k, t in group.tensors().items()} for group in self.groups]
-        for model, (loss, alive) in enumerate(zip(scores["nll"], self.alive, strict=True)):
+        losses = scores["nll"] if "nll" in scores else scores["loss"]
+        for model, (loss, alive) in enumerate(zip(losses, self.alive, strict=True)):
             if not alive:
                 continue
             group, row = self._locate(model)
@@ -326,7 +348,8 @@ class Population:
             best: with early stopping, at their lowest validation loss rather than at the last step.
 
         Returns:
-            {"nll": [...], "accuracy": [...], "ece": [...]}, one number per model.
+            {"nll": [...], "accuracy": [...], "ece": [...]}, one number per model; {"loss": [...]} for targets that are
+            no classes.
         """
         x, y = x.to(self.device), y.to(self.device)
         held = self._held(best)
@@ -385,6 +408,15 @@ class Population:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _check_loss(loss: TrainingLoss, members: Sequence[Member], weights: Tensor | None) -> None:
+    """Refuse what the loss would not look at."""
+    for member in members:
+        if callable(member.kl_weight) or member.kl_weight != 0:
+            loss.choose_kl_weight(member.kl_weight, 0.0)
+    if weights is not None:
+        loss.require_weights()
 
 
 def _join(parts: list[Scores]) -> Scores:

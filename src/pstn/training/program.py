@@ -11,19 +11,17 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pstn._checks import unread
-from pstn.nn.classifier import Prediction
-from pstn.objective import class_log_likelihood
+from pstn.objective import Loss, TrainingLoss, count_hits
 from pstn.training.folding import fold_constants
 from pstn.training.recipe import Recipe
 from pstn.training.stacking import Stack, Template, join_rows, view_rows
 
-__all__ = ["METRICS", "Constants", "State", "StepNoise", "loss_parts", "make_step", "model_losses", "trace"]
+__all__ = ["METRICS", "Constants", "State", "StepNoise", "make_step", "model_losses", "report_parts", "trace"]
 
 # Where the shared tensors stand among the arguments of a loss.
 _SHARED = 3
@@ -53,7 +51,7 @@ class Constants(NamedTuple):
     x: Tensor
     """(M, C, *size), all examples."""
     y: Tensor
-    """(M,), their classes."""
+    """(M, ...), their classes or other targets."""
     weights: list[Tensor]
     """One tensor (M,), how much each example counts; none where all count the same."""
     rates: Tensor
@@ -81,33 +79,20 @@ class StepNoise(NamedTuple):
     """(N, A, ...) each."""
     augment: Tensor | None
     """(N, A, B, width)."""
+    kl_weight: Tensor | None = None
+    """(N,), in place of the constant one where a model's weight follows a schedule."""
 
 
-def loss_parts(output: Any, y: Tensor, kl_weight: Tensor, weights: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
-    """The training loss, a scalar, and (nll, kl, accuracy) beside it.
-
-    The same as `pstn.elbo_loss`, with its parts kept for the report. A tensor is taken as a plain classifier's logits.
-    An example of weight 2 counts as two would; accuracy is of examples, not of weights.
-    """
-    if isinstance(output, Prediction):
-        nll = -_weighted(class_log_likelihood(output, y), weights).mean()
-        kl = _weighted(output.posterior.kl().mT, weights).mean()
-        scores = output.sample_log_probs
-    else:
-        scores = output.float()[None]
-        nll = _weighted(F.cross_entropy(scores[0], y, reduction="none"), weights).mean()
-        kl = torch.zeros_like(nll)
-    hits = (scores.detach().argmax(-1) == y).to(nll.dtype).mean()
-    return nll + kl_weight * kl, torch.stack([nll.detach(), kl.detach(), hits])
-
-
-def _weighted(values: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """Values (..., B) times the weights (B,), where there are any."""
-    return values * weights[0] if weights else values
+def report_parts(loss: Loss, output: Any, y: Tensor) -> Tensor:
+    """(nll, kl, accuracy) of a batch, (3,), for the report; NaN for what there is not."""
+    hits = count_hits(output, y)
+    parts = [torch.full_like(hits, torch.nan) if part is None else part.detach() for part in (loss.nll, loss.kl)]
+    return torch.stack([*parts, hits])
 
 
 def model_losses(template: Template, stack: Stack, recipe: Recipe) -> Callable[..., Any]:
     """The loss of one model on one micro-batch, as a function of its parameters and of everything else it needs."""
+    training_loss = TrainingLoss(recipe.loss)
 
     def loss(
         params: dict[str, Tensor],
@@ -130,8 +115,8 @@ def model_losses(template: Template, stack: Stack, recipe: Recipe) -> Callable[.
         options = {} if theta is None else {"noise": theta}
         with _autocast(recipe, x.device.type):
             output = functional_call(template.module, {**params, **held}, (x,), options)
-        value, parts = loss_parts(output, y, kl_weight, weights)
-        return value, (parts, buffers)
+        made = training_loss(output, y, kl_weight, weights[0] if weights else None)
+        return made.total, (report_parts(made, output, y), buffers)
 
     return loss
 
@@ -188,6 +173,7 @@ def make_step(
 
     def step(state: State, constants: Constants, noise: StepNoise) -> Tensor:
         before = [buffer.clone() for buffer in state.buffers]
+        kl_weight = constants.kl_weight if noise.kl_weight is None else noise.kl_weight
         params = view_rows(stack, state.rows)
         grads: dict[str, Tensor] = {}
         metrics: Tensor | None = None
@@ -198,7 +184,7 @@ def make_step(
             dropout = [u[:, part] for u in noise.dropout]
             found, loss, parts = differentiate(
                 params, state.buffers, constants.frozen, constants.shared, constants.x[index], constants.y[index],
-                [w[index] for w in constants.weights], constants.kl_weight, theta, dropout, augment,
+                [w[index] for w in constants.weights], kl_weight, theta, dropout, augment,
             )  # fmt: skip
             report = torch.cat([loss[:, None], parts], dim=1)
             metrics = report if metrics is None else metrics + report

@@ -2,20 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from pstn._checks import require_choice, require_positive_int, require_positive_number
-from pstn.nn.classifier import TransformerClassifier
+from pstn._checks import (
+    require_choice,
+    require_nonnegative_number,
+    require_positive_int,
+    require_positive_number,
+)
+from pstn.nn.classifier import TransformerModel
+from pstn.objective import LossFunction, TrainingLoss
 from pstn.training.augment import Augmentation
 
-__all__ = ["Member", "Precision", "Recipe", "learning_rates", "make_members"]
+__all__ = ["KLWeight", "Member", "Precision", "Recipe", "kl_weight_at", "learning_rates", "make_members", "progress_at"]
 
 Precision = Literal["float32", "tf32", "bf16"]
+KLWeight = float | Callable[[float], float]
+"""A number, or a schedule: a function of the progress of training, from 0 to 1."""
+
+
+def kl_weight_at(kl_weight: KLWeight, progress: float) -> float:
+    """The weight of the KL term at some point of training.
+
+    Args:
+        kl_weight: a number or a schedule.
+        progress: from 0 at the first step to 1 at the last.
+
+    Example:
+        >>> kl_weight_at(lambda progress: 1e-3 * progress, 0.5)
+        0.0005
+    """
+    return require_nonnegative_number("kl_weight", kl_weight(progress) if callable(kl_weight) else kl_weight)
+
+
+def progress_at(epoch: int, batch: int, epochs: int, batches: float) -> float:
+    """How far training has come: 0 at the first batch of the first epoch, 1 at the last one of the last.
+
+    Args:
+        epoch: counted from 0.
+        batch: likewise.
+        epochs: how many there are.
+        batches: in one epoch; infinite where that is not known, and then epochs alone count.
+
+    Example:
+        >>> [progress_at(epoch, batch, 2, 2) for epoch in range(2) for batch in range(2)]
+        [0.0, 0.3333333333333333, 0.6666666666666666, 1.0]
+    """
+    if batches == float("inf"):
+        return min(1.0, epoch / max(1, epochs - 1))
+    return min(1.0, (epoch * batches + batch) / max(1, epochs * batches - 1))
 
 
 @dataclass(frozen=True)
@@ -40,6 +80,9 @@ class Recipe:
         validate_every: epochs between validations; None validates only where `patience` asks for it, every epoch.
         loss_limit: a loss above it counts as exploded, and stops the model.
         augment: a random change of the inputs, drawn afresh at each access.
+        loss: what to minimise, (prediction, y) -> a scalar or a `pstn.Loss`; the negative ELBO when None. A function
+            with a parameter `kl_weight` is given each model's own, and one with a parameter `weights` those of the
+            examples, (B,) or None. To train in processes of their own it must be a function of a module.
 
     Example:
         >>> Recipe(epochs=100, batch_size=64, lr_step=10).lr_factor(25)
@@ -61,6 +104,7 @@ class Recipe:
     validate_every: int | None = None
     loss_limit: float = 1e4
     augment: Augmentation | None = None
+    loss: LossFunction | None = None
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate"):
@@ -73,6 +117,7 @@ class Recipe:
         if self.clip_norm is not None:
             require_positive_number("clip_norm", self.clip_norm)
         require_choice("precision", self.precision, ("float32", "tf32", "bf16"))
+        TrainingLoss(self.loss)  # refuses what is no function
 
     @property
     def validates(self) -> bool:
@@ -92,7 +137,7 @@ class Member:
         seed: of all its noise: batch order, posterior samples, dropout, augmentation.
         lr: learning rate of the classifier.
         localizer_lr: what `lr` is multiplied with for the localizer and its heads.
-        kl_weight: w, the weight of the KL term.
+        kl_weight: w, the weight of the KL term, or a schedule: a function of the progress of training, from 0 to 1.
         weight_decay: Adam's L2 term, not AdamW's.
         train: indices of the examples it trains on; all when None.
         valid: indices of the examples it is validated on.
@@ -105,7 +150,7 @@ class Member:
     seed: int = 0
     lr: float = 1e-3
     localizer_lr: float = 0.1
-    kl_weight: float = 0.0
+    kl_weight: KLWeight = 0.0
     weight_decay: float = 0.0
     train: Tensor | None = None
     valid: Tensor | None = None
@@ -113,9 +158,8 @@ class Member:
     def __post_init__(self) -> None:
         for name in ("lr", "localizer_lr"):
             require_positive_number(name, getattr(self, name))
-        for name in ("kl_weight", "weight_decay"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be a finite number of at least 0, got {getattr(self, name)}")
+        kl_weight_at(self.kl_weight, 0.0)
+        require_nonnegative_number("weight_decay", self.weight_decay)
         for name in ("train", "valid"):
             subset = getattr(self, name)
             if subset is not None and (subset.dim() != 1 or subset.dtype != torch.int64 or len(subset) == 0):
@@ -143,5 +187,5 @@ def make_members(count: int, **values: Any) -> list[Member]:
 
 def learning_rates(model: nn.Module, names: Sequence[str], member: Member) -> dict[str, float]:
     """The learning rate of each parameter in `names`: the localizer and its heads have one of their own."""
-    apart = "layer." if isinstance(model, TransformerClassifier) else None
+    apart = "layer." if isinstance(model, TransformerModel) else None
     return {n: member.lr * (member.localizer_lr if apart and n.startswith(apart) else 1.0) for n in names}

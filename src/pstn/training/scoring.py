@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from pstn.nn.classifier import TransformerClassifier
+from pstn.nn.classifier import TransformerModel
 from pstn.training.group import Group
 from pstn.training.noise import stream_keys, uniform
 from pstn.uncertainty import calibration_error
@@ -16,7 +16,7 @@ from pstn.uncertainty import calibration_error
 __all__ = ["Scores", "score_members", "score_together"]
 
 Scores = dict[str, list[float]]
-"""{"nll": [...], "accuracy": [...], "ece": [...]}, one number per model."""
+"""{"nll": [...], "accuracy": [...], "ece": [...]}, one number per model; {"loss": [...]} where there are no classes."""
 
 
 # How many numbers all inputs of all models under all samples may hold at a time. A network's activations take some tens
@@ -40,11 +40,17 @@ def score_members(group: Group, held: dict[str, Tensor], samples: int | None, ba
         raise ValueError("valid must be given for every member to validate")
     longest = max(len(s) for s in subsets)
     index = torch.stack([torch.cat([s, s[:1].expand(longest - len(s))]) for s in subsets]).to(keys.device)
-    parts = []
+    classes, parts = not constants.y.is_floating_point(), []
     for first in range(0, longest, batch):
-        x = _changed(group, constants.x[index[:, first : first + batch]], first)
-        parts.append(group.log_probs(x, keys, first, samples, held, shared=False))
+        at = index[:, first : first + batch]
+        x = _changed(group, constants.x[at], first)
+        if classes:
+            parts.append(group.log_probs(x, keys, first, samples, held, shared=False))
+        else:
+            parts.append(group.losses(x, constants.y[at], keys, first, samples, held, shared=False))
     log_probs = torch.cat(parts, dim=1)
+    if not classes:
+        return {"loss": [float(losses[: len(s)].mean()) for losses, s in zip(log_probs, subsets, strict=True)]}
     return _scores([(log_probs[k, : len(s)], constants.y[s.to(keys.device)]) for k, s in enumerate(subsets)])
 
 
@@ -53,6 +59,12 @@ def score_together(
 ) -> Scores:
     """All models on the same examples `x` (M, C, *size), `y` (M,), taken as they are."""
     keys, batch = _keys(group, "evaluate"), _batch(group, samples, batch)
+    if y.is_floating_point():
+        losses = [
+            group.losses(x[first : first + batch], y[first : first + batch], keys, first, samples, held, shared=True)
+            for first in range(0, len(x), batch)
+        ]
+        return {"loss": torch.cat(losses, dim=1).mean(1).tolist()}
     parts = [
         group.log_probs(x[first : first + batch], keys, first, samples, held, shared=True)
         for first in range(0, len(x), batch)
@@ -62,7 +74,7 @@ def score_together(
 
 def _batch(group: Group, samples: int | None, most: int) -> int:
     module = group.template.module
-    drawn = module.test_samples if isinstance(module, TransformerClassifier) else 1
+    drawn = module.test_samples if isinstance(module, TransformerModel) else 1
     example = math.prod(group.template.example) * len(group.members) * (samples or drawn)
     return max(1, min(most, _INPUT.get(group.state.rows.device.type, _INPUT["cpu"]) // example))
 

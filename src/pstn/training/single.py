@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from pstn._checks import require_floating, require_positive_int, require_positive_number
-from pstn.nn.classifier import Prediction, TransformerClassifier
+from pstn.nn.classifier import Prediction, TransformerModel
 from pstn.nn.modes import evaluating
-from pstn.training.program import loss_parts
+from pstn.objective import LossFunction, TrainingLoss
+from pstn.training.program import report_parts
 from pstn.training.progress import Bar
+from pstn.training.recipe import KLWeight, kl_weight_at, progress_at
 from pstn.training.watchdog import look_for_collapses
 from pstn.uncertainty import accuracy, calibration_error, negative_log_likelihood
 
@@ -34,13 +36,14 @@ class Epoch(NamedTuple):
     number: int
     """Counted from 1."""
     loss: float
-    """What was minimised: nll + kl_weight * kl."""
+    """What was minimised: nll + kl_weight * kl, unless another loss was given."""
     nll: float
-    """Negative log-likelihood, in nats."""
+    """Negative log-likelihood, in nats; NaN if the loss does not say."""
     kl: float
-    """KL from the posterior to the prior, averaged over theta's parameters; 0 for a plain classifier or an STN."""
+    """KL from the posterior to the prior, averaged over theta's parameters; 0 for a plain classifier or an STN, NaN if
+    the loss does not say."""
     accuracy: float
-    """Of single samples."""
+    """Of single samples; NaN if there are no classes."""
 
 
 class Scores(NamedTuple):
@@ -64,30 +67,34 @@ def fit(
     epochs: int = 10,
     lr: float = 1e-3,
     localizer_lr: float = 0.1,
-    kl_weight: float = 1e-4,
+    kl_weight: KLWeight | None = None,
     weight_decay: float = 0.0,
     clip_norm: float | None = None,
     batch_size: int = 64,
+    loss: LossFunction | None = None,
     on_epoch: Callable[[Epoch], bool | None] | None = None,
 ) -> Model:
-    """Train one classifier on batches, with Adam; the model is changed in place and returned in evaluation mode.
+    """Train one model on batches, with Adam; the model is changed in place and returned in evaluation mode.
 
     Where a classifier is frozen (`pstn.wrap(..., freeze=True)`) only the localizer learns, and dropout and batch norm
     of the classifier stay in evaluation mode. Batches go to the device on which the model is. A terminal shows
     progress. For many models at once see `pstn.training.Population`, for many devices `pstn.training.LitPSTN`.
 
     Args:
-        model: a PSTN, an STN, or any module x (B, C, *size) -> logits (B, K).
+        model: a PSTN, an STN, any module x (B, C, *size) -> logits (B, K), or with `loss` any module at all.
         data: a DataLoader, or anything else that gives batches (x, y) each time it is walked through; or a set of
             `pstn.data`, or a tuple of tensors (x, y), which is shuffled and cut into batches of `batch_size`.
         epochs: how often the data are walked through.
         lr: learning rate.
         localizer_lr: what it is multiplied with for the localizer and its heads, before a frozen classifier too: a
             localizer that learns too fast looks away before it has learned where to look.
-        kl_weight: w, the weight of the KL term: the fewer the data, the larger.
+        kl_weight: w, the weight of the KL term: the fewer the data, the larger; 1e-4 when None. Or a schedule, a
+            function of the progress of training, from 0 to 1.
         weight_decay: Adam's L2 term.
         clip_norm: largest norm of the gradient; None does not clip.
         batch_size: for sets and tuples only.
+        loss: what to minimise, (prediction, y) -> a scalar or a `pstn.Loss`; the negative ELBO when None. A function
+            with a parameter `kl_weight` is given the weight.
         on_epoch: called with the figures of every epoch; returning True stops there.
 
     Raises:
@@ -104,25 +111,30 @@ def fit(
         torch.Size([1, 10])
     """
     data = _examples(data)
-    _check(model, data, epochs, kl_weight)
+    training_loss = TrainingLoss(loss)
+    kl_weight = training_loss.choose_kl_weight(kl_weight, 1e-4)
+    _check(model, data, epochs)
     optimiser = _optimiser(model, lr, localizer_lr, weight_decay)
     limit = math.inf if clip_norm is None else require_positive_number("clip_norm", clip_norm)
-    weight = torch.as_tensor(float(kl_weight), device=_device(model))
+    length = _length(data, batch_size)
+    kl_weight_at(kl_weight, 0.0)  # refuses a weight that cannot be, before any step
     model.train()
     with Bar(epochs) as bar:
         for number in range(1, epochs + 1):
             total, count, batches = torch.zeros(4, dtype=torch.float64), 0, _batches(data, batch_size, shuffle=True)
             for at, (x, y) in enumerate(_on(_device(model), batches), start=1):
-                loss, parts = loss_parts(model(x), y, weight)
-                _step(model, optimiser, loss, limit, f"epoch {number}, batch {at}")
-                total += len(y) * torch.cat([loss.detach()[None], parts]).cpu().double()
+                done = progress_at(number - 1, at - 1, epochs, length)
+                output = model(x)
+                made = training_loss(output, y, kl_weight_at(kl_weight, done), None)
+                _step(model, optimiser, made.total, limit, f"epoch {number}, batch {at}")
+                parts = report_parts(made, output, y)
+                total += len(y) * torch.cat([made.total.detach()[None], parts]).cpu().double()
                 count += len(y)
-                bar.update(number - 1 + at / _length(data, batch_size), f"epoch {number}/{epochs}", {})
+                bar.update(number - 1 + at / length, f"epoch {number}/{epochs}", {})
             if count == 0:
                 raise ValueError("data holds no batches")
             figures = Epoch(number, *(total / count).tolist())
-            words = {"loss": f"{figures.loss:.3f}", "KL": f"{figures.kl:.2f}", "accuracy": f"{figures.accuracy:.1%}"}
-            bar.update(number, f"epoch {number}/{epochs}", words)
+            bar.update(number, f"epoch {number}/{epochs}", _summary(figures))
             if on_epoch is not None and on_epoch(figures):
                 break
     for problem in look_for_collapses(model.eval(), x[:64]):
@@ -156,7 +168,7 @@ def evaluate(
     log_probs, labels = [], []
     with evaluating(model), torch.no_grad():
         for x, y in _on(_device(model), _batches(data, batch_size, shuffle=False)):
-            transformer = isinstance(model, TransformerClassifier)
+            transformer = isinstance(model, TransformerModel)
             output = model(x, samples, generator=generator) if transformer else model(x)
             log_probs.append(output.log_probs if isinstance(output, Prediction) else output.float().log_softmax(-1))
             labels.append(y)
@@ -166,12 +178,16 @@ def evaluate(
     return Scores(float(accuracy(p, y)), float(negative_log_likelihood(p, y)), float(calibration_error(p.exp(), y)))
 
 
-def _check(model: Any, data: Any, epochs: int, kl_weight: float) -> None:
+def _summary(figures: Epoch) -> dict[str, str]:
+    """What a terminal shows of an epoch: only what there is."""
+    shown = {"loss": f"{figures.loss:.3f}", "KL": f"{figures.kl:.2f}", "accuracy": f"{figures.accuracy:.1%}"}
+    return {name: words for name, words in shown.items() if "nan" not in words}
+
+
+def _check(model: Any, data: Any, epochs: int) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     require_positive_int("epochs", epochs)
-    if not 0 <= kl_weight < math.inf:
-        raise ValueError(f"kl_weight must be a finite number of at least 0, got {kl_weight}")
     if epochs > 1 and isinstance(data, Iterator):
         raise ValueError(
             f"data can be walked only once, got {type(data).__name__} for {epochs} epochs: pass a DataLoader, a list "
@@ -183,7 +199,7 @@ def _optimiser(model: nn.Module, lr: float, localizer_lr: float, weight_decay: f
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError("model has nothing to learn: all of its parameters are frozen")
     groups: list[Any]
-    if isinstance(model, TransformerClassifier):
+    if isinstance(model, TransformerModel):
         groups = model.parameter_groups(lr, localizer_factor=localizer_lr)
     else:
         groups = [p for p in model.parameters() if p.requires_grad]

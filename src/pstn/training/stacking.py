@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pstn.nn.classifier import Prediction, TransformerClassifier
+from pstn.distributions import PosteriorFamily
+from pstn.nn.classifier import TransformerModel
 from pstn.noise import SamplingMethod
 from pstn.training.convolution import ConvKind, stand_in
 
@@ -59,12 +60,12 @@ class Template:
 
     module: nn.Module
     theta: tuple[int, ...] | None
-    """(S, B, D), or None for a model that samples nothing."""
+    """(S, B, W) with W numbers for one sample, or None for a model that samples nothing."""
     method: SamplingMethod
     example: tuple[int, ...] = ()
     """(C, *size) of one input."""
     classes: int = 0
-    """K."""
+    """K; 0 for a model that tells no classes apart."""
     dropout: list[tuple[int, ...]] = field(default_factory=list)
     """Shapes of the noise of each call of a dropout, in order."""
 
@@ -94,12 +95,12 @@ def make_template(model: nn.Module, x: Tensor, samples: int | None, conv: ConvKi
     module = _swap(copy.deepcopy(model), conv).to(x.device).train()
     theta: tuple[int, ...] | None = None
     method: SamplingMethod = "iid"
-    if isinstance(module, TransformerClassifier):
+    if isinstance(module, TransformerModel):
         if module.chunk_size is not None:
             raise ValueError("chunk_size must be None to train together; LitPSTN trains one model in chunks of samples")
         if module.layer.probabilistic:
             drawn = module.train_samples if samples is None else samples
-            theta, method = (drawn, x.shape[0], module.layer.transform.dim), module.layer.sampling
+            theta, method = (drawn, x.shape[0], module.layer.noise_width), module.layer.sampling
     template = Template(module, theta, method, tuple(x.shape[1:]))
 
     def record(shape: tuple[int, ...]) -> Tensor:
@@ -118,7 +119,8 @@ def make_template(model: nn.Module, x: Tensor, samples: int | None, conv: ConvKi
             f"{type(model).__name__} draws random numbers by itself in training: train this model with LitPSTN, or "
             "make its dropouts modules, nn.Dropout"
         )
-    template.classes = (output.log_probs if isinstance(output, Prediction) else output).shape[-1]
+    scores = getattr(output, "log_probs", output)
+    template.classes = scores.shape[-1] if isinstance(scores, Tensor) else 0
     return template
 
 
@@ -227,7 +229,7 @@ def _changing_buffers(model: nn.Module) -> list[str]:
 
 def _settings(model: nn.Module) -> dict[str, Any]:
     """What modules are and were told beside their tensors: one program runs all models, as the first one says."""
-    plain = (bool, int, float, str, tuple, type(None))
+    plain = (bool, int, float, str, tuple, type(None), PosteriorFamily)
     found: dict[str, Any] = {}
     for prefix, module in model.named_modules():
         found[f"the type of {prefix or 'the model'}"] = type(module)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from pstn.nn.classifier import TransformerClassifier
+from pstn._checks import unread
+from pstn.distributions import Posterior
+from pstn.nn.classifier import TransformerModel
 from pstn.nn.modes import evaluating
-from pstn.posterior import Posterior
 from pstn.training.group import Group
 from pstn.training.program import model_losses
 from pstn.training.stacking import view_rows
@@ -48,6 +49,7 @@ def _repeat(group: Group, row: int, step: int, loss: float) -> str:
         group.constants,
         torch.func.grad(model_losses(group.template, group.stack, group.recipe), has_aux=True),
     )
+    kl_weight = constants.kl_weight if noise.kl_weight is None else noise.kl_weight
     try:
         for part in range(group.recipe.accumulate):
             index = noise.examples[row, part]
@@ -57,7 +59,7 @@ def _repeat(group: Group, row: int, step: int, loss: float) -> str:
             found, _ = grads(
                 params, [b[row].clone() for b in group.state.buffers], [f[row] for f in constants.frozen],
                 constants.shared, constants.x[index], constants.y[index],
-                [w[index] for w in constants.weights], constants.kl_weight[row], theta,
+                [w[index] for w in constants.weights], kl_weight[row], theta,
                 [u[row, part] for u in noise.dropout], augment,
             )  # fmt: skip
             report = _explain(module, seen, found)
@@ -71,11 +73,11 @@ def _repeat(group: Group, row: int, step: int, loss: float) -> str:
 
 
 def _named_parts(module: nn.Module) -> dict[str, nn.Module]:
-    if not isinstance(module, TransformerClassifier):
+    if not isinstance(module, TransformerModel):
         return {"classifier": module}
     layer = module.layer
-    parts = {"localizer": layer.localizer, "mean head": layer.mean_head, "classifier": module.classifier}
-    return parts if layer.variance_head is None else {**parts, "variance head": layer.variance_head}
+    heads = {f"{name} head": layer.get_submodule(f"{name}_head") for name in layer.heads}
+    return {"localizer": layer.localizer, **heads, "classifier": getattr(module, "classifier", module)}
 
 
 def _keeper(seen: dict[str, Tensor], name: str) -> Callable[..., None]:
@@ -105,14 +107,16 @@ def _explain(module: nn.Module, seen: dict[str, Tensor], grads: dict[str, Tensor
 
 
 def _theta_report(module: nn.Module, seen: dict[str, Tensor]) -> str:
-    if "mean head" not in seen or not isinstance(module, TransformerClassifier):
+    if not isinstance(module, TransformerModel) or not all(f"{h} head" in seen for h in module.layer.heads):
         return ""
-    mean = seen["mean head"].reshape(-1, seen["mean head"].shape[-1])
-    text = f"Theta's mean over the batch was {_listed(mean.mean(0))}"
-    if "variance head" in seen:
-        raw = seen["variance head"]  # one for each parameter, or one for all of them
-        scale = (nn.functional.softplus(raw) / module.layer.alpha).sqrt().reshape(-1, raw.shape[-1]).mean(0)
-        text += f", its scale {_listed(scale.expand(mean.shape[-1]))}"
+    layer = module.layer
+    heads = {name: seen[f"{name} head"].flatten(0, -2) for name in layer.heads}
+    with unread(), torch.no_grad():
+        posterior = layer.posterior.build(layer.transform, {**heads, **layer.shared()})
+        text = f"Theta's mean over the batch was {_listed(posterior.mode.mean(0))}"
+        if layer.probabilistic:
+            low, high = posterior.interval(0.5)
+            text += f", the width of its 50% interval {_listed((high - low).mean(0))}"
     return text + "."
 
 
@@ -135,11 +139,11 @@ def collapses(model: nn.Module, x: Tensor, *, tolerance: float = 1e-3) -> list[s
         >>> collapses(pstn.nn.mnist_stn(), torch.rand(16, 1, 28, 28))[0][:38]
         'The transformation is the identity for'
     """
-    if not isinstance(model, TransformerClassifier):
+    if not isinstance(model, TransformerModel):
         return []
     with evaluating(model), torch.no_grad():
         posterior = model.layer.localize(x)
-    layer, loc = model.layer, posterior.loc
+    layer, loc = model.layer, posterior.mode
     found = []
     start = layer.transform.initial().to(loc)
     if float((loc - start).abs().max()) < tolerance:

@@ -60,6 +60,11 @@ class Transform(nn.Module, ABC):
         """Map `points` backwards: the inverse of `_map`, also where the family has no theta for it."""
 
     @property
+    def circular(self) -> tuple[bool, ...]:
+        """For each parameter of theta, whether it is an angle in radians, the same after a full turn."""
+        return (False,) * self.dim
+
+    @property
     def has_identity(self) -> bool:
         """Whether the family contains the map that changes nothing."""
         base = corner_points(self.ndim, dtype=torch.float64)

@@ -56,6 +56,11 @@ class Compose(Transform):
         self.dim = sum(family.dim for family in families)
         self.names = tuple(f"{i}.{name}" for i, family in enumerate(families) for name in family.names)
 
+    @property
+    def circular(self) -> tuple[bool, ...]:
+        """Which parameters are angles, (D,)."""
+        return tuple(angle for part in self._parts() for angle in part.circular)
+
     def initial(self) -> Tensor:
         """Where every family starts, (D,)."""
         return torch.cat([part.initial() for part in self._parts()])

@@ -51,6 +51,11 @@ class Rotation(MatrixTransform):
         super().__init__()
         self.ndim, self.dim, self.names = require_ndim("Rotation", ndim, (2,)), 1, ("angle",)
 
+    @property
+    def circular(self) -> tuple[bool, ...]:
+        """The one parameter is an angle."""
+        return (True,)
+
     def initial(self) -> Tensor:
         """The identity, (1,)."""
         return torch.zeros(1)
@@ -85,6 +90,11 @@ class Similarity(MatrixTransform):
         self.scale = require_scale_kind(scale)
         self.ndim = require_ndim("Similarity", ndim, (2,))
         self.dim, self.names = 4, ("angle", "scale", "tx", "ty")
+
+    @property
+    def circular(self) -> tuple[bool, ...]:
+        """The first parameter is an angle."""
+        return (True, False, False, False)
 
     def initial(self) -> Tensor:
         """The identity, (4,)."""

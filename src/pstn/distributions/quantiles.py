@@ -10,21 +10,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["student_t_quantile", "student_t_tails", "uniform_bounds"]
+from pstn.noise import uniform_bounds
+
+__all__ = ["student_t_quantile", "student_t_tails"]
 
 _Array = npt.NDArray[np.float64]
-
-# Uniform noise is kept this far from 0 and 1: float32 cannot come closer to 1, and at 0 the quantile is infinite.
-_MARGIN = 2.0**-24
 
 # The table runs to tail probability exp(-_REACH)/2, below the margin, in this many cubic pieces.
 _REACH = 18.0
 _PIECES = 1024
-
-
-def uniform_bounds(u: Tensor) -> Tensor:
-    """`u` moved inside (0, 1) by at most 2**-24, at least float32: where every quantile is finite."""
-    return u.to(torch.promote_types(u.dtype, torch.float32)).clamp(_MARGIN, 1 - _MARGIN)
 
 
 def student_t_quantile(u: Tensor, df: float) -> Tensor:

@@ -1,0 +1,22 @@
+"""Distributions over theta, the families that make them from a localizer's features, and priors."""
+
+from pstn.distributions.base import PosteriorFamily, Prior, ThetaDistribution
+from pstn.distributions.normal import Normal, NormalPosterior
+from pstn.distributions.point import Point, PointPosterior
+from pstn.distributions.priors import GammaPrior, NoPrior, NormalPrior
+from pstn.distributions.student_t import Posterior, StudentT
+
+__all__ = [
+    "GammaPrior",
+    "NoPrior",
+    "Normal",
+    "NormalPosterior",
+    "NormalPrior",
+    "Point",
+    "PointPosterior",
+    "Posterior",
+    "PosteriorFamily",
+    "Prior",
+    "StudentT",
+    "ThetaDistribution",
+]

@@ -1,0 +1,241 @@
+"""What a distribution over theta is, what makes one from a localizer's features, and what a prior is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from pstn._checks import (
+    require_choice,
+    require_finite,
+    require_floating,
+    require_positive_int,
+    values_readable,
+)
+from pstn._pytrees import register_dataclass
+from pstn.noise import SAMPLING_METHODS, SamplingMethod, draw_noise
+from pstn.transforms import Transform
+
+__all__ = [
+    "DIVERGED",
+    "PosteriorFamily",
+    "Prior",
+    "ThetaDistribution",
+    "at_least_float32",
+    "checked_parameters",
+    "checked_probability",
+    "require_level",
+]
+
+DIVERGED = "the {head} head diverged, or the localizer before it; lower the localizer's learning rate"
+
+
+class ThetaDistribution(ABC):
+    """A distribution over theta, (..., D): what a localizer predicts, one for each input.
+
+    A subclass is a frozen dataclass (`@dataclass(frozen=True, eq=False)`) whose fields are tensors, apart from those
+    annotated as bool, int, float or str, which are constants. It then passes through `torch.func`, `torch.compile` and
+    `torch.export` without further work. Samples are a function of uniform noise (`from_noise`): that is how they can be
+    drawn in chunks, in a population of models, in several processes and in an exported program.
+
+    Example:
+        >>> q = pstn.NormalPosterior(torch.zeros(8, 4), torch.full((8, 4), 0.1))
+        >>> isinstance(q, pstn.ThetaDistribution), q.shape
+        (True, torch.Size([8, 4]))
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        register_dataclass(cls)
+
+    @property
+    @abstractmethod
+    def noise_width(self) -> int:
+        """W, how many uniform numbers one sample takes; 0 if there is nothing to sample."""
+
+    @abstractmethod
+    def from_noise(self, noise: Tensor) -> Tensor:
+        """Samples (S, ..., D) from uniform noise (S, ..., W) in (0, 1), with gradients to the parameters."""
+
+    @abstractmethod
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """Log-density at theta (..., D), one number per parameter, (..., D): their sum is the joint density's."""
+
+    @abstractmethod
+    def kl(self, prior: Prior | None = None) -> Tensor:
+        """The divergence from a prior, (..., D), or (..., 1) if it is not by parameter; from its own prior when None.
+
+        Trainers average it over parameters and inputs.
+        """
+
+    @property
+    @abstractmethod
+    def mean(self) -> Tensor:
+        """The mean, (..., D)."""
+
+    @property
+    @abstractmethod
+    def mode(self) -> Tensor:
+        """Where the density is highest, (..., D): the one theta to use where there is to be only one."""
+
+    @abstractmethod
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """An interval that holds each parameter with probability `level`: lower and upper ends, each (..., D)."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """(..., D)."""
+        return self.mode.shape
+
+    @final
+    def rsample(
+        self,
+        samples: int = 1,
+        method: SamplingMethod = "iid",
+        *,
+        generator: torch.Generator | None = None,
+        noise: Tensor | None = None,
+    ) -> Tensor:
+        """Draw theta with gradients to the distribution's parameters.
+
+        Args:
+            samples: S, at least 1. A distribution without noise has one sample to give, whatever S is.
+            method: "iid", "antithetic" or "sobol".
+            generator: where the randomness comes from; torch's global generator when not given.
+            noise: uniform noise (S, ..., W) in (0, 1) to use instead of drawing any, which then says what S is.
+
+        Returns:
+            (S, ..., D).
+        """
+        require_positive_int("samples", samples)
+        require_choice("method", method, SAMPLING_METHODS)
+        shape = (*self.shape[:-1], self.noise_width)
+        device = self.mode.device
+        if shape[-1] == 0:
+            noise = torch.empty(1, *shape, device=device)
+        elif noise is None:
+            noise = draw_noise(samples, shape, method=method, generator=generator, device=device)
+        else:
+            _check_noise(noise, samples, shape)
+        return self.from_noise(noise)
+
+
+class PosteriorFamily(ABC):
+    """Turns what a localizer's heads return into a distribution over theta.
+
+    A family says which numbers it needs: those that a head predicts for each input (`starts`), and those that are
+    the same for all inputs (`shared`), such as the parameters of a learned prior. `build` then makes the distribution.
+    A family is a frozen dataclass of plain values; one with networks of its own is an `nn.Module`.
+
+    Example:
+        >>> family = pstn.StudentT(alpha=2.0)
+        >>> {name: tuple(start.shape) for name, start in family.starts(pstn.Similarity()).items()}
+        {'mean': (4,), 'variance': (4,)}
+    """
+
+    @abstractmethod
+    def starts(self, transform: Transform) -> Mapping[str, Tensor]:
+        """For each head, by name, where its output starts, (n,): this also says how many numbers it returns."""
+
+    def shared(self, transform: Transform) -> Mapping[str, Tensor]:
+        """Tensors that all inputs have in common, by name; none unless overridden.
+
+        An `nn.Parameter` is learned from there on; any other tensor is a constant that moves with the model.
+        """
+        return {}
+
+    @abstractmethod
+    def build(self, transform: Transform, numbers: Mapping[str, Tensor]) -> ThetaDistribution:
+        """The distribution.
+
+        Args:
+            transform: the family of transformations.
+            numbers: by name, what each head returned, (B, n), and the shared tensors.
+        """
+
+
+class Prior(ABC):
+    """What the KL term pulls a posterior towards.
+
+    A subclass is a frozen dataclass as a `ThetaDistribution` is. One with learned parameters names them in `shared`,
+    and `build` returns the prior with their present values.
+
+    Example:
+        >>> pstn.NormalPrior(torch.zeros(4), 0.5).kl(pstn.NormalPosterior(torch.zeros(4), torch.full((4,), 0.5)))
+        tensor([0., 0., 0., 0.])
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        register_dataclass(cls)
+
+    def shared(self, transform: Transform) -> Mapping[str, Tensor]:
+        """Tensors of the prior, by name, as in `PosteriorFamily.shared`; none unless overridden."""
+        return {}
+
+    def build(self, transform: Transform, shared: Mapping[str, Tensor]) -> Prior:
+        """The prior for a family of transformations, with the present values of what `shared` named."""
+        return self
+
+    @abstractmethod
+    def kl(self, q: ThetaDistribution) -> Tensor:
+        """KL(q || this prior), (..., D), or (..., 1) if it is not by parameter."""
+
+
+def checked_parameters(loc: Any, spread: Any, name: str) -> tuple[Tensor, Tensor]:
+    """The location and the spread of a distribution, checked and in float32 at least: half precision has too few bits.
+
+    Args:
+        loc: (..., D).
+        spread: (..., D) or (..., 1), above 0.
+        name: of the spread, for messages.
+    """
+    require_floating("loc", loc)
+    require_floating(name, spread)
+    shapes = (loc.shape, torch.Size((*loc.shape[:-1], 1)))
+    if loc.dim() < 1 or spread.shape not in shapes:
+        raise ValueError(
+            f"loc and {name} must have one shape (..., D), or {name} (..., 1), got {tuple(loc.shape)} and "
+            f"{tuple(spread.shape)}"
+        )
+    # One sum that is finite just when every value is good: on a GPU each look at a value stalls.
+    if values_readable(loc, spread) and not bool(torch.isfinite(loc.sum() + spread.log().sum())):
+        require_finite("loc of the posterior", loc, DIVERGED.format(head="mean"))
+        require_finite(f"{name} of the posterior", spread, DIVERGED.format(head="variance"))
+        if not bool((spread > 0).all()):
+            raise ValueError(f"{name} must be above 0 everywhere, got a minimum of {float(spread.min()):g}")
+    return at_least_float32(loc), at_least_float32(spread)
+
+
+def at_least_float32(value: Tensor) -> Tensor:
+    """`value` in float32, or in float64 if it is that already."""
+    return value.to(torch.promote_types(value.dtype, torch.float32))
+
+
+def require_level(level: float) -> tuple[float, float]:
+    """The two probabilities between which the central `level` of a distribution lies."""
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level}")
+    return (1 - level) / 2, (1 + level) / 2
+
+
+def checked_probability(probability: float | Tensor, loc: Tensor) -> Tensor:
+    """A probability, or a tensor of them, in float64 on the device of `loc`; all must lie inside (0, 1)."""
+    u = torch.as_tensor(probability, dtype=torch.float64, device=loc.device)
+    if values_readable(u) and not bool(((u > 0) & (u < 1)).all()):
+        raise ValueError(f"probability must lie between 0 and 1, got {probability}")
+    return u
+
+
+def _check_noise(noise: Any, samples: int, shape: tuple[int, ...]) -> None:
+    require_floating("noise", noise)
+    if noise.dim() != len(shape) + 1 or noise.shape[1:] != torch.Size(shape) or noise.shape[0] < 1:
+        raise ValueError(f"noise must have shape (S, {', '.join(map(str, shape))}), got {tuple(noise.shape)}")
+    if samples not in (1, noise.shape[0]):
+        raise ValueError(f"samples must be left out or be the S of noise, {noise.shape[0]}, got {samples}")
+    if values_readable(noise) and not bool(((noise >= 0) & (noise <= 1)).all()):
+        raise ValueError("noise must lie in (0, 1)")

@@ -1,0 +1,125 @@
+"""The point posterior of a classic spatial transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from pstn._checks import require_finite, require_floating
+from pstn.distributions.base import (
+    DIVERGED,
+    PosteriorFamily,
+    Prior,
+    ThetaDistribution,
+    at_least_float32,
+    checked_probability,
+    require_level,
+)
+from pstn.distributions.priors import NoPrior, built_prior, shared_with_prior
+from pstn.transforms import Transform
+
+__all__ = ["Point", "PointPosterior"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PointPosterior(ThetaDistribution):
+    """All mass at loc: the posterior of a classic spatial transformer. There is one sample.
+
+    Args:
+        loc: (..., D).
+        prior: what `kl` compares with. With the default the KL is 0. Under any other it is the prior's negative
+            log-density at loc, a penalty: the divergence of a point from a density is infinite.
+
+    Example:
+        >>> PointPosterior(torch.zeros(8, 4)).rsample(10).shape
+        torch.Size([1, 8, 4])
+    """
+
+    loc: Tensor
+    prior: Prior = NoPrior()
+
+    def __post_init__(self) -> None:
+        require_floating("loc", self.loc)
+        require_finite("loc of the posterior", self.loc, DIVERGED.format(head="mean"))
+        object.__setattr__(self, "loc", at_least_float32(self.loc))
+
+    @property
+    def noise_width(self) -> int:
+        """0: there is nothing to sample."""
+        return 0
+
+    def from_noise(self, noise: Tensor) -> Tensor:
+        """Copies of loc, (S, ..., D) for noise (S, ..., 0)."""
+        return self.loc.expand(noise.shape[0], *self.loc.shape)
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """0 at loc and minus infinity elsewhere, (..., D): the log of the probability of that very point."""
+        return torch.where(theta == self.loc, 0.0, -torch.inf).to(self.loc.dtype)
+
+    def kl(self, prior: Prior | None = None) -> Tensor:
+        """The penalty of a prior at loc, (..., D); 0 without one."""
+        return (self.prior if prior is None else prior).kl(self)
+
+    @property
+    def mean(self) -> Tensor:
+        """Loc, (..., D)."""
+        return self.loc
+
+    @property
+    def mode(self) -> Tensor:
+        """Loc, (..., D)."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        """Zeros, (..., D)."""
+        return torch.zeros_like(self.loc)
+
+    @property
+    def entropy(self) -> Tensor:
+        """Zeros, (..., D): that of the one value it takes."""
+        return torch.zeros_like(self.loc)
+
+    def quantile(self, probability: float | Tensor) -> Tensor:
+        """Loc, (..., D), whatever the probability."""
+        checked_probability(probability, self.loc)
+        return self.loc
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Loc twice, each (..., D)."""
+        require_level(level)
+        return self.loc, self.loc
+
+
+@final
+@dataclass(frozen=True)
+class Point(PosteriorFamily):
+    """The family of point posteriors: with it a layer is the classic spatial transformer.
+
+    Args:
+        prior: a penalty on theta; none by default.
+
+    Example:
+        >>> layer = pstn.SpatialTransformer(pstn.Similarity(), nn.Flatten(), posterior=Point())
+        >>> layer.probabilistic
+        False
+    """
+
+    prior: Prior = NoPrior()
+
+    def starts(self, transform: Transform) -> Mapping[str, Tensor]:
+        """One head, "mean", (D,), at the transformation's start."""
+        return {"mean": transform.initial()}
+
+    def shared(self, transform: Transform) -> Mapping[str, Tensor]:
+        """The prior's learned parameters."""
+        return shared_with_prior(self.prior, transform)
+
+    def build(self, transform: Transform, numbers: Mapping[str, Tensor]) -> PointPosterior:
+        """All mass at the mean."""
+        return PointPosterior(numbers["mean"], built_prior(self.prior, transform, numbers))

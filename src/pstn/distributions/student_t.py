@@ -1,0 +1,256 @@
+"""The Student-t distribution over theta: the posterior of the paper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pstn._checks import require_choice, require_finite_number, require_positive_number
+from pstn.distributions.base import (
+    PosteriorFamily,
+    Prior,
+    ThetaDistribution,
+    checked_parameters,
+    checked_probability,
+    require_level,
+)
+from pstn.distributions.priors import GammaPrior, NormalPrior, built_prior, shared_with_prior
+from pstn.distributions.quantiles import student_t_quantile
+from pstn.transforms import Transform
+
+__all__ = ["Posterior", "PrecisionKind", "StudentT", "require_alpha"]
+
+PrecisionKind = Literal["per-parameter", "per-input"]
+
+# Keeps beta, and so the KL and its gradient, finite however far down the variance head goes.
+_MIN_BETA = 1e-8
+# With fewer degrees of freedom than 2 * 0.25 a sample can leave float32's range.
+_MIN_ALPHA = 0.25
+
+
+def require_alpha(alpha: float) -> float:
+    """Refuse a shape of the Gamma distribution with which samples could leave float32's range."""
+    if require_positive_number("alpha", alpha) < _MIN_ALPHA:
+        raise ValueError(f"alpha must be at least {_MIN_ALPHA}, got {alpha}")
+    return float(alpha)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Posterior(ThetaDistribution):
+    r"""Student-t, independent per parameter: theta given a precision lambda is normal, and lambda is Gamma.
+
+    With lambda ~ Gamma(alpha, rate=beta) and theta | lambda ~ N(loc, 1/lambda), theta itself is Student-t with
+    2 alpha degrees of freedom, location loc and scale sqrt(beta / alpha). At alpha = 1, the paper's choice, its
+    quantile is closed form, t = (2u - 1) / sqrt(2u(1 - u)), so sampling is arithmetic on uniform noise u: it compiles,
+    exports, and runs under autocast and vmap. Its variance is infinite: a sample far out is not a mistake.
+
+    The paper's text has one precision per input, shared by all parameters, which then go far out together: that is
+    beta (..., 1). The authors' experiments have one per parameter, beta (..., D), and so has the layer by default.
+
+    Args:
+        loc: (..., D), at least float32 in every result.
+        beta: (..., D), or (..., 1) for one precision shared by all parameters; above 0.
+        alpha: at least 0.25.
+        prior: what `kl` compares with; the paper's Gamma(1, 1) over the precision when not given.
+
+    Example:
+        >>> q = Posterior(torch.zeros(8, 4), torch.full((8, 4), 0.01))
+        >>> q.rsample(10).shape, q.kl().shape
+        (torch.Size([10, 8, 4]), torch.Size([8, 4]))
+    """
+
+    loc: Tensor
+    beta: Tensor
+    alpha: float = 1.0
+    prior: Prior = GammaPrior()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "alpha", require_alpha(self.alpha))
+        loc, beta = checked_parameters(self.loc, self.beta, "beta")
+        object.__setattr__(self, "loc", loc)
+        object.__setattr__(self, "beta", beta)
+
+    @property
+    def df(self) -> float:
+        """Degrees of freedom, 2 alpha."""
+        return 2 * self.alpha
+
+    @property
+    def scale(self) -> Tensor:
+        """The scale of the Student-t, sqrt(beta / alpha), with the shape of beta."""
+        return torch.sqrt(self.beta / self.alpha)
+
+    @property
+    def _shared(self) -> bool:
+        """Whether several parameters have one precision."""
+        return self.beta.shape != self.loc.shape
+
+    @property
+    def noise_width(self) -> int:
+        """D."""
+        return self.loc.shape[-1]
+
+    def from_noise(self, noise: Tensor) -> Tensor:
+        """Samples (S, ..., D) from noise (S, ..., D); 0.5 everywhere gives loc."""
+        t = _joint_quantile(noise, self.df) if self._shared else student_t_quantile(noise, self.df)
+        return torch.addcmul(self.loc, self.scale, t.to(self.loc.dtype))
+
+    def kl(
+        self, prior: Prior | float | None = None, beta0: float | None = None, *, alpha0: float | None = None
+    ) -> Tensor:
+        """The divergence from a prior: between precisions for a `GammaPrior`, with the shape of beta.
+
+        Args:
+            prior: its own when None. A number is taken for `alpha0`.
+            beta0: with `alpha0`, short for `GammaPrior(alpha0, beta0)`.
+            alpha0: as above; each is 1 where only the other is given.
+        """
+        if isinstance(prior, (int, float)):
+            prior, alpha0 = None, prior
+        if alpha0 is not None or beta0 is not None:
+            if prior is not None:
+                raise ValueError("prior must be left out where alpha0 or beta0 is given, got both")
+            prior = GammaPrior(1.0 if alpha0 is None else alpha0, 1.0 if beta0 is None else beta0)
+        return (self.prior if prior is None else prior).kl(self)
+
+    @property
+    def mean(self) -> Tensor:
+        """Loc, (..., D); NaN for alpha up to 1/2, where there is no mean."""
+        return self.loc if self.alpha > 0.5 else torch.full_like(self.loc, torch.nan)
+
+    @property
+    def mode(self) -> Tensor:
+        """Loc, (..., D)."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        """Beta / (alpha - 1), (..., D); infinite for alpha up to 1, NaN up to 1/2."""
+        if self.alpha > 1:
+            return (self.beta / (self.alpha - 1)).expand_as(self.loc)
+        return torch.full_like(self.loc, torch.inf if self.alpha > 0.5 else torch.nan)
+
+    @property
+    def entropy(self) -> Tensor:
+        """In nats, (..., D); with one precision for all, an equal share of the joint entropy."""
+        count = self.loc.shape[-1] if self._shared else 1
+        half, more = self.df / 2, (self.df + count) / 2
+        a, b = (torch.full((), v, dtype=torch.float64, device=self.loc.device) for v in (half, more))
+        joint = count / 2 * math.log(self.df * math.pi) + torch.lgamma(a) - torch.lgamma(b)
+        joint = joint + more * (torch.digamma(b) - torch.digamma(a))
+        return (torch.log(self.scale) + (joint / count).to(self.loc.dtype)).expand_as(self.loc)
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """The central interval that holds each parameter with probability `level`, each end (..., D)."""
+        lower, upper = require_level(level)
+        return self.quantile(lower), self.quantile(upper)
+
+    def quantile(self, probability: float | Tensor) -> Tensor:
+        """The value that each parameter stays below with this probability, (..., D).
+
+        Args:
+            probability: in (0, 1), a number or a tensor that broadcasts with (..., D); read no closer than 2**-24 to
+                either end.
+        """
+        u = checked_probability(probability, self.loc)
+        return self.loc + self.scale * student_t_quantile(u, self.df).to(self.loc.dtype)
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """Log-density of each parameter, (..., D) for theta (..., D); add over D for the joint density.
+
+        With one precision for all it is the density of each parameter given those before it.
+        """
+        if not isinstance(theta, Tensor) or theta.shape[-1:] != self.loc.shape[-1:]:
+            shape = tuple(theta.shape) if isinstance(theta, Tensor) else repr(theta)
+            raise ValueError(f"theta must be a tensor (..., {self.loc.shape[-1]}) as loc is, got {shape}")
+        z = (theta - self.loc) / self.scale
+        if not self._shared:
+            return _log_density(z, self.df) - torch.log(self.scale)
+        parts, before = [], torch.zeros_like(z[..., 0])
+        for d in range(z.shape[-1]):
+            width = _width(before, self.df, d)
+            parts.append(_log_density(z[..., d] / width, self.df + d) - torch.log(width))
+            before = before + z[..., d].square()
+        return torch.stack(parts, dim=-1) - torch.log(self.scale)
+
+
+def _joint_quantile(u: Tensor, df: float) -> Tensor:
+    """Standard Student-t variables that share their precision, (..., D), from uniform noise (..., D).
+
+    Each, given those before it, is Student-t again, with one more degree of freedom for each of them, and the wider the
+    further out they lie.
+    """
+    drawn: list[Tensor] = []
+    before = torch.zeros_like(u[..., 0])
+    for d in range(u.shape[-1]):
+        t = _width(before, df, d) * student_t_quantile(u[..., d], df + d)
+        drawn.append(t)
+        before = before + t * t
+    return torch.stack(drawn, dim=-1)
+
+
+def _width(before: Tensor, df: float, count: int) -> Tensor:
+    """The scale of a variable given `count` others with its precision, whose squares add up to `before`."""
+    return torch.sqrt((df + before) / (df + count))
+
+
+def _log_density(z: Tensor, df: float) -> Tensor:
+    """Of the standard Student-t."""
+    constant = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
+    return constant - (df + 1) / 2 * torch.log1p(z * z / df)
+
+
+@final
+@dataclass(frozen=True)
+class StudentT(PosteriorFamily):
+    """The family of Student-t posteriors: the paper's, with alpha = 1.
+
+    Args:
+        alpha: shape of the Gamma over the precision; samples have 2 alpha degrees of freedom. The larger, the lighter
+            the tails.
+        precision: "per-parameter", as in the authors' experiments, or "per-input", one for all parameters of an input,
+            as in the paper's text.
+        var_init: where the variance head starts, before softplus, which gives beta.
+        prior: by default the paper's, Gamma(1, 1) over the precision. A `NormalPrior` needs an alpha above 1.
+
+    Example:
+        >>> layer = pstn.SpatialTransformer(pstn.Similarity(), nn.Flatten(), size=(28, 28), posterior=StudentT(2.0))
+        >>> layer(torch.rand(2, 1, 28, 28), samples=10).posterior.df
+        4.0
+    """
+
+    alpha: float = 1.0
+    precision: PrecisionKind = "per-parameter"
+    var_init: float = -5.0
+    prior: Prior = GammaPrior()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "alpha", require_alpha(self.alpha))
+        require_choice("precision", self.precision, ("per-parameter", "per-input"))
+        object.__setattr__(self, "var_init", require_finite_number("var_init", self.var_init))
+        if isinstance(self.prior, NormalPrior) and self.alpha <= 1:
+            raise ValueError(
+                f"alpha must be above 1 with a NormalPrior, got {self.alpha}: the variance, and with it the KL, is "
+                "infinite"
+            )
+
+    def starts(self, transform: Transform) -> Mapping[str, Tensor]:
+        """Two heads: "mean" (D,), and "variance" (D,), or (1,) for one precision per input."""
+        precisions = 1 if self.precision == "per-input" else transform.dim
+        return {"mean": transform.initial(), "variance": torch.full((precisions,), self.var_init)}
+
+    def shared(self, transform: Transform) -> Mapping[str, Tensor]:
+        """The prior's tensors."""
+        return shared_with_prior(self.prior, transform)
+
+    def build(self, transform: Transform, numbers: Mapping[str, Tensor]) -> Posterior:
+        """Student-t around the mean, with softplus of the variance head as beta."""
+        beta = F.softplus(numbers["variance"]) + _MIN_BETA
+        return Posterior(numbers["mean"], beta, self.alpha, built_prior(self.prior, transform, numbers))

@@ -1,0 +1,299 @@
+"""What every distribution over theta must do, against torch.distributions and scipy; families and priors in a layer."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from scipy import integrate, stats
+from torch import nn
+
+import pstn
+
+FAMILIES = {
+    "student-t": pstn.StudentT(),
+    "student-t, light tails": pstn.StudentT(alpha=2.5),
+    "one precision": pstn.StudentT(precision="per-input"),
+    "normal": pstn.Normal(),
+    "normal, learned prior": pstn.Normal(prior=pstn.NormalPrior(scale=0.3, learned=True)),
+    "student-t, normal prior": pstn.StudentT(alpha=3.0, prior=pstn.NormalPrior()),
+    "point": pstn.Point(),
+    "point, prior": pstn.Point(prior=pstn.NormalPrior(scale=0.5)),
+}
+
+
+def make_layer(family):
+    torch.manual_seed(0)
+    localizer = nn.Sequential(nn.Conv2d(1, 4, 5, stride=4), nn.ReLU(), nn.Flatten())
+    layer = pstn.SpatialTransformer(pstn.Similarity(), localizer, size=(12, 12), features=64, posterior=family)
+    with torch.no_grad():
+        for name in layer.heads:
+            layer.get_submodule(f"{name}_head").last.weight.normal_(0, 0.1)
+    return layer
+
+
+def images(count=5):
+    return torch.rand(count, 1, 20, 20, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_samples_scores_and_learns(name):
+    layer = make_layer(FAMILIES[name])
+    q = layer.localize(images())
+    samples = 3 if layer.probabilistic else 1
+    assert q.shape == q.mean.shape == q.mode.shape == (5, 4)
+    theta = q.rsample(3, generator=torch.Generator().manual_seed(2))
+    assert theta.shape == (samples, 5, 4)
+    assert q.log_prob(theta).shape == theta.shape
+    low, high = q.interval(0.5)
+    assert ((low <= q.mode) & (q.mode <= high)).all()
+    assert q.kl().shape[:-1] == (5,)
+    (theta.sum() + q.kl().mean()).backward()
+    grads = [p.grad for p in layer.parameters()]
+    assert all(g is not None and g.isfinite().all() for g in grads)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_samples_are_a_function_of_noise_of_the_width_that_the_distribution_states(name):
+    layer = make_layer(FAMILIES[name])
+    q = layer.localize(images())
+    assert layer.noise_width == q.noise_width
+    noise = pstn.draw_noise(4, (5, q.noise_width), generator=torch.Generator().manual_seed(3))
+    whole = q.rsample(noise=noise)
+    assert torch.equal(whole, q.from_noise(noise[: whole.shape[0]]))
+    if layer.probabilistic:
+        torch.testing.assert_close(whole, torch.cat([q.rsample(noise=part) for part in noise.split(1)]))
+        with pytest.raises(ValueError, match="noise must have shape"):
+            q.rsample(noise=torch.rand(4, 5, q.noise_width + 1))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_distribution_passes_through_func_compile_and_export(name):
+    layer = make_layer(FAMILIES[name]).eval()
+    x, noise = images(), torch.rand(2, 5, layer.noise_width).clamp(0.01, 0.99)
+
+    def theta_and_kl(x):
+        q = layer.localize(x)
+        return q.rsample(noise=noise), q.kl()
+
+    expected = theta_and_kl(x)
+    mapped = torch.func.vmap(lambda x: layer.localize(x[None]))(x)
+    torch.testing.assert_close(mapped.mode[:, 0], layer.localize(x).mode)
+    compiled = torch.compile(theta_and_kl, fullgraph=True, backend="eager")(x)
+    torch.testing.assert_close(compiled, expected)
+
+    class Exported(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x, noise):
+            return self.layer(x, samples=2, noise=noise)
+
+    program = torch.export.export(Exported(), (x, noise))
+    out = program.module()(x, noise)
+    assert type(out.posterior) is type(layer.localize(x))
+    torch.testing.assert_close(out.theta, expected[0])
+
+
+@pytest.mark.parametrize("scale", [0.05, 2.0])
+def test_the_normal_posterior_equals_torch_distributions(scale):
+    loc, spread = torch.randn(6, 3), torch.rand(6, 3) * scale + 0.01
+    q, reference = pstn.NormalPosterior(loc, spread), torch.distributions.Normal(loc, spread)
+    theta = torch.randn(4, 6, 3)
+    torch.testing.assert_close(q.log_prob(theta), reference.log_prob(theta))
+    torch.testing.assert_close(q.entropy, reference.entropy())
+    prior = torch.distributions.Normal(torch.tensor([0.1, 0.2, 0.3]), torch.tensor(0.7))
+    expected = torch.distributions.kl_divergence(reference, prior)
+    torch.testing.assert_close(q.kl(pstn.NormalPrior(prior.loc, 0.7)), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(q.quantile(0.9), reference.icdf(torch.tensor(0.9)), rtol=1e-4, atol=1e-5)
+    low, high = q.interval(0.8)
+    torch.testing.assert_close(reference.cdf(high) - reference.cdf(low), torch.full((6, 3), 0.8), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["iid", "antithetic", "sobol"])
+def test_samples_of_the_normal_posterior_are_normal(method):
+    q = pstn.NormalPosterior(torch.full((2000, 2), 0.3), torch.full((2000, 2), 0.2))
+    theta = q.rsample(10, method=method, generator=torch.Generator().manual_seed(0))
+    assert stats.kstest(theta[7, :, 1].numpy(), "norm", args=(0.3, 0.2)).pvalue > 0.01
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 10.0])
+def test_the_kl_of_a_student_t_from_a_normal_prior_equals_its_integral(alpha):
+    loc, beta, mean, scale = 0.4, 0.09, 0.1, 0.8
+    q = pstn.Posterior(torch.tensor([loc]).double(), torch.tensor([beta]).double(), alpha)
+    reference, prior = stats.t(2 * alpha, loc, math.sqrt(beta / alpha)), stats.norm(mean, scale)
+
+    def integrand(theta):
+        return reference.pdf(theta) * (reference.logpdf(theta) - prior.logpdf(theta))
+
+    expected = sum(integrate.quad(integrand, *ends, limit=500)[0] for ends in ((-math.inf, loc), (loc, math.inf)))
+    assert q.kl(pstn.NormalPrior(mean, scale)).item() == pytest.approx(expected, rel=1e-5)
+    assert q.variance.item() == pytest.approx(reference.var())
+    assert q.entropy.item() == pytest.approx(reference.entropy(), rel=1e-6)
+
+
+def test_the_joint_entropy_with_one_precision_equals_scipys():
+    q = pstn.Posterior(torch.zeros(3).double(), torch.tensor([0.5]).double(), alpha=2.0)
+    shape = torch.eye(3).double().numpy() * 0.25
+    assert q.entropy.sum().item() == pytest.approx(float(stats.multivariate_t(shape=shape, df=4).entropy()), rel=1e-6)
+
+
+def test_moments_that_do_not_exist_are_not_made_up():
+    heavy = pstn.Posterior(torch.zeros(2), torch.ones(2), alpha=0.5)
+    assert heavy.mean.isnan().all()
+    assert torch.equal(heavy.mode, torch.zeros(2))
+    assert pstn.Posterior(torch.zeros(2), torch.ones(2)).variance.isinf().all()
+    with pytest.raises(ValueError, match="alpha must be above 1"):
+        pstn.StudentT(alpha=1.0, prior=pstn.NormalPrior())
+
+
+def test_a_point_under_a_normal_prior_pays_its_negative_log_density():
+    q = pstn.PointPosterior(torch.randn(4, 3))
+    expected = -torch.distributions.Normal(0.2, 0.5).log_prob(q.loc)
+    torch.testing.assert_close(q.kl(pstn.NormalPrior(0.2, 0.5)), expected)
+    assert torch.equal(q.kl(), torch.zeros(4, 3))
+
+
+def test_a_learned_prior_moves_to_where_the_posteriors_are():
+    layer = make_layer(pstn.Normal(prior=pstn.NormalPrior(scale=1.0, learned=True))).requires_grad_(False)
+    layer.shared.requires_grad_(True)
+    assert torch.equal(layer.shared.prior_loc, pstn.Similarity().identity())
+    q = layer.localize(images(50))
+    optimiser = torch.optim.Adam(layer.shared.parameters(), lr=0.02)
+    for _ in range(400):
+        optimiser.zero_grad()
+        layer.localize(images(50)).kl().mean().backward()
+        optimiser.step()
+    # The best prior has the mean of the means, and the variance of the mixture of all posteriors.
+    torch.testing.assert_close(layer.shared.prior_loc.detach(), q.mean.mean(0), rtol=0, atol=1e-2)
+    variance = q.variance.mean(0) + q.mean.var(0, correction=0)
+    torch.testing.assert_close(layer.shared.prior_log_scale.detach(), variance.sqrt().log(), rtol=0, atol=2e-2)
+
+
+def test_a_fixed_prior_is_a_constant_of_the_layer():
+    layer = make_layer(pstn.Normal(prior=pstn.NormalPrior(torch.tensor([0.0, 1.0, 0.5, 0.0]), 0.3)))
+    assert not any("prior" in name for name, _ in layer.named_parameters())
+    assert not any("prior" in name for name in layer.state_dict())
+    assert layer.double().localize(images().double()).prior.loc.dtype == torch.float64
+
+
+def test_short_forms_say_the_same_as_a_family():
+    short = pstn.SpatialTransformer(pstn.Crop(), nn.Flatten(), alpha=2.0, precision="per-input", var_init=-3.0)
+    assert short.posterior == pstn.StudentT(2.0, "per-input", -3.0)
+    assert pstn.SpatialTransformer(pstn.Crop(), nn.Flatten(), probabilistic=False).posterior == pstn.Point()
+    assert pstn.SpatialTransformer(pstn.Crop(), nn.Flatten()).posterior == pstn.StudentT()
+
+
+@pytest.mark.parametrize(
+    "short", [{"alpha": 1.0}, {"var_init": -5.0}, {"precision": "per-input"}, {"probabilistic": False}]
+)
+def test_a_family_and_a_short_form_are_too_much(short):
+    with pytest.raises(ValueError, match=next(iter(short))):
+        pstn.SpatialTransformer(pstn.Crop(), nn.Flatten(), posterior=pstn.StudentT(), **short)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "argument"),
+    [
+        (lambda: pstn.SpatialTransformer(pstn.Crop(), nn.Flatten(), posterior="normal"), TypeError, "posterior"),
+        (lambda: pstn.StudentT(alpha=0.1), ValueError, "alpha"),
+        (lambda: pstn.StudentT(precision="both"), ValueError, "precision"),
+        (lambda: pstn.Normal(var_init="a"), TypeError, "var_init"),
+        (lambda: pstn.GammaPrior(alpha0=0.0), ValueError, "alpha0"),
+        (lambda: pstn.NormalPrior(scale=-1.0), ValueError, "scale"),
+        (lambda: make_layer(pstn.Normal(prior=pstn.NormalPrior(scale=torch.zeros(4)))), ValueError, "scale"),
+        (lambda: pstn.NormalPrior(loc="a"), TypeError, "loc"),
+        (lambda: pstn.NormalPosterior(torch.zeros(3), torch.zeros(3)), ValueError, "scale"),
+        (lambda: pstn.NormalPosterior(torch.zeros(3), torch.ones(2)), ValueError, "scale"),
+        (lambda: pstn.NormalPosterior(torch.zeros(3), torch.ones(3)).kl(pstn.GammaPrior()), TypeError, "GammaPrior"),
+        (lambda: pstn.NormalPosterior(torch.zeros(3), torch.ones(3)).kl(pstn.NormalPrior()), ValueError, "loc"),
+        (lambda: pstn.Posterior(torch.zeros(3), torch.ones(3)).kl(pstn.NoPrior(), alpha0=2.0), ValueError, "prior"),
+    ],
+)
+def test_bad_arguments_are_named(make, error, argument):
+    with pytest.raises(error, match=argument):
+        make()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Uniform(pstn.ThetaDistribution):
+    """One noise value moves all parameters of theta: noise is narrower than theta."""
+
+    low: torch.Tensor
+    width: torch.Tensor
+
+    @property
+    def noise_width(self):
+        return 1
+
+    def from_noise(self, noise):
+        return self.low + self.width * noise
+
+    def log_prob(self, theta):
+        inside = (theta >= self.low) & (theta <= self.low + self.width)
+        return torch.where(inside, -self.width.log(), -torch.inf)
+
+    def kl(self, prior=None):
+        return -self.width.log()
+
+    @property
+    def mean(self):
+        return self.low + self.width / 2
+
+    mode = mean
+
+    def interval(self, level=0.9):
+        return self.mean - level * self.width / 2, self.mean + level * self.width / 2
+
+
+@dataclasses.dataclass(frozen=True)
+class UniformFamily(pstn.PosteriorFamily):
+    def starts(self, transform):
+        return {"low": transform.initial() - 0.1, "log_width": torch.full((transform.dim,), -1.6)}
+
+    def build(self, transform, numbers):
+        return Uniform(numbers["low"], numbers["log_width"].exp())
+
+
+def small_uniform_model():
+    torch.manual_seed(0)
+    return pstn.PSTN(make_layer(UniformFamily()), nn.Sequential(nn.Flatten(), nn.Linear(144, 3)), 2, 4)
+
+
+def test_a_family_with_less_noise_than_parameters_works_everywhere(tmp_path):
+    x, y = images(12), torch.arange(12) % 3
+    model = small_uniform_model()
+    assert model.layer.noise_width == 1
+    assert model(x, noise=torch.rand(3, 12, 1)).theta.shape == (3, 12, 4)
+    pstn.fit(model, [(x, y)], epochs=2)
+    population = pstn.training.Population(
+        [small_uniform_model() for _ in range(2)], x, y, recipe=pstn.training.Recipe(epochs=2, batch_size=4)
+    )
+    population.fit()
+    assert population.evaluate(x, y)["accuracy"][0] >= 0
+    whole = pstn.evaluate(model, (x, y), generator=torch.Generator().manual_seed(0))
+    assert 0 <= whole.accuracy <= 1
+
+
+def test_models_of_different_families_do_not_stack():
+    x, y = images(8), torch.arange(8) % 3
+    models = [
+        pstn.PSTN(make_layer(family), nn.Sequential(nn.Flatten(), nn.Linear(144, 3)))
+        for family in (pstn.StudentT(), pstn.StudentT(alpha=2.0))
+    ]
+    with pytest.raises(ValueError, match="posterior"):
+        pstn.training.Population(models, x, y)
+
+
+def test_transformations_say_which_parameters_are_angles():
+    assert pstn.Rotation().circular == (True,)
+    assert pstn.Similarity().circular == (True, False, False, False)
+    assert pstn.Compose(pstn.Crop(), pstn.Rotation()).circular == (False, False, False, True)
+    for family in (pstn.Affine(), pstn.Crop(ndim=3), pstn.Translation(), pstn.CPAB(tess=5)):
+        assert family.circular == (False,) * family.dim
+    # A full turn of an angle changes nothing.
+    for family in (pstn.Rotation(), pstn.Similarity()):
+        turn = 2 * math.pi * torch.tensor(family.circular).double()
+        theta = family.initial().double() + 0.3
+        torch.testing.assert_close(family.grid(theta, (5, 7)), family.grid(theta + turn, (5, 7)))
