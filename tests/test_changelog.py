@@ -18,7 +18,7 @@ def entries():
     return [" ".join(entry.split()) for entry in re.split(r"^- ", section, flags=re.MULTILINE)[1:]]
 
 
-def tests_in(path):
+def functions_in(path):
     return {
         node.name for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef)
     }
@@ -38,6 +38,6 @@ def test_the_tests_of_an_entry_exist(beginning):
         f"{file}::{name}"
         for file, names in named.items()
         for name in names
-        if not (TESTS / file).is_file() or not name.startswith("test_") or name not in tests_in(TESTS / file)
+        if not (TESTS / file).is_file() or not name.startswith("test_") or name not in functions_in(TESTS / file)
     ]
     assert missing == []

@@ -79,3 +79,23 @@ def test_the_table_names_both_trees(capsys):
     out = capsys.readouterr().out
     assert "src/pstn" in out
     assert "tests" in out
+
+
+def coverage_report(tmp_path, covered):
+    summary = {"num_statements": 10, "covered_lines": 8, "num_branches": 4, "covered_branches": covered}
+    files = {name: {"summary": summary} for name in ("src/pstn/warp.py", "src/pstn/nn/a.py", "src/pstn/nn/b.py")}
+    path = tmp_path / "coverage.json"
+    path.write_text(json.dumps({"files": files}))
+    return str(path)
+
+
+def test_coverage_is_summed_by_package_and_less_than_the_baseline_fails(tmp_path, capsys):
+    script, baseline = load("coverage_by_package"), str(tmp_path / "baseline.json")
+    assert script.main([coverage_report(tmp_path, 3), "--out", baseline, "--commit", "abc"]) == 0
+    held = json.loads(Path(baseline).read_text())
+    assert held["commit"] == "abc"
+    assert {name: sums["num_branches"] for name, sums in held["packages"].items()} == {".": 4, "nn": 8, "total": 12}
+    assert held["packages"]["nn"]["branch_percent"] == 75.0
+    assert script.main([coverage_report(tmp_path, 3), "--baseline", baseline]) == 0
+    assert script.main([coverage_report(tmp_path, 2), "--baseline", baseline]) == 1
+    assert "nn" in capsys.readouterr().err
