@@ -66,19 +66,19 @@ def test_public_names_are_exported_ones_and_the_public_attributes_of_exported_cl
     assert (counts.public, counts.documented, counts.public_docs) == (6, 3, 1 + 4 + 1)
 
 
-def test_the_count_of_the_repository_adds_up(capsys):
-    load("count_lines").main(["--json"])
-    for table in json.loads(capsys.readouterr().out).values():
-        total = table.pop("total")
-        for key in ("files", "lines", "code", "public"):
-            assert total[key] == sum(package[key] for package in table.values())
-
-
-def test_the_table_names_both_trees(capsys):
-    load("count_lines").main([])
-    out = capsys.readouterr().out
-    assert "src/pstn" in out
-    assert "tests" in out
+def test_files_are_counted_by_package(tmp_path, capsys):
+    for name in ("src/pstn/warp.py", "src/pstn/nn/layer.py", "src/pstn/nn/deep/heads.py", "tests/test_warp.py"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(MODULE)
+    script = load("count_lines")
+    script.main([str(tmp_path), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert {name: held["files"] for name, held in found["src/pstn"].items()} == {".": 1, "nn": 2, "total": 3}
+    assert found["src/pstn"]["total"]["code"] == 3 * 12
+    assert found["tests"]["total"]["documented_share"] == 0.5
+    script.main([str(tmp_path)])
+    assert capsys.readouterr().out.count("total") == 2
 
 
 def coverage_report(tmp_path, covered):
