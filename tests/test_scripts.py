@@ -5,6 +5,8 @@ import json
 import sys
 from pathlib import Path
 
+from pstn.report.results import Result, read_results
+
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 
@@ -79,6 +81,20 @@ def test_files_are_counted_by_package(tmp_path, capsys):
     assert found["tests"]["total"]["documented_share"] == 0.5
     script.main([str(tmp_path)])
     assert capsys.readouterr().out.count("total") == 2
+
+
+def test_shards_are_merged_into_one_file_per_experiment(tmp_path):
+    script = load("merge_results")
+    cells = [Result("small", "CNN", "A", seed) for seed in (0, 1)] + [Result("other", "CNN", "A", 0)]
+    for cell in cells:
+        cell.write(tmp_path)
+    assert script.merge(tmp_path) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other.jsonl", "small.jsonl"]
+    again = Result("small", "CNN", "A", 1, seconds=2.0)
+    again.write(tmp_path)
+    assert script.merge(tmp_path) == 1
+    assert read_results(tmp_path) == [cells[2], cells[0], again]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other.jsonl", "small.jsonl"]
 
 
 def coverage_report(tmp_path, covered):
