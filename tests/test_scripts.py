@@ -5,6 +5,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from pstn.report.results import Result, read_results
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -115,3 +117,65 @@ def test_coverage_is_summed_by_package_and_less_than_the_baseline_fails(tmp_path
     assert script.main([coverage_report(tmp_path, 3), "--baseline", baseline]) == 0
     assert script.main([coverage_report(tmp_path, 2), "--baseline", baseline]) == 1
     assert "nn" in capsys.readouterr().err
+
+
+CODE = '''"""Text, with 1 + 1."""
+
+import math
+
+__all__ = ["f"]
+
+
+def f(x: int, low: float = 0.5) -> int:
+    """Text."""
+    if not x < low:
+        raise ValueError(f"x must be below {1 + 1}")
+    y = -x + 1 if x else 2
+    return y
+'''
+
+
+def test_mutants_change_code_and_neither_text_nor_annotations():
+    script = load("mutate")
+    found = script.find_mutants("a.py", CODE)
+    unchanged = script.mutate(CODE, None)
+    sources = [script.mutate(CODE, mutant.index) for mutant in found]
+    assert len({unchanged, *sources}) == len(found) + 1  # all differ
+    assert all(source.startswith('"""Text, with 1 + 1."""') for source in sources)
+    assert sum("below {1 + 1}" in source for source in sources) == len(found) - 1  # one drops the statement
+    assert all("x: int" in source and "__all__ = ['f']" in source and "import math" in source for source in sources)
+    changes = {(mutant.kind, mutant.change) for mutant in found}
+    assert {
+        ("constant", "def f(x: int, low: float=0.5) -> int: -> def f(x: int, low: float=1.0) -> int:"),
+        ("operator", "if not x < low: -> if not x <= low:"),
+        ("operator", "if not x < low: -> if not not x < low:"),
+        ("statement", "raise ValueError(f'x must be below {1 + 1}') -> pass"),
+        ("operator", "y = -x + 1 if x else 2 -> y = -x - 1 if x else 2"),
+        ("branch", "y = -x + 1 if x else 2 -> y = -x + 1 if not x else 2"),
+        ("statement", "return y -> pass"),
+    } <= changes
+    assert {mutant.owner for mutant in found} == {"f"}
+
+
+@pytest.mark.slow
+def test_mutants_that_no_test_notices_survive(tmp_path, monkeypatch, capsys):
+    source = "def f(x):\n    return x + 1\n\n\ndef g(x):\n    return x * 3\n"
+    test = "from pstn.a import f\n\n\ndef test_f():\n    assert f(2) == 3\n"
+    for name, text in (("src/pstn/__init__.py", ""), ("src/pstn/a.py", source), ("tests/test_a.py", test)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    script, reasons, out = load("mutate"), tmp_path / "reasons.json", tmp_path / "out.json"
+    reasons.write_text(json.dumps({"a.py, g: return x * 3 -> return x / 3": "nobody calls g"}))
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    script.main(["a.py", "--module-only", "--jobs", "2", "--reasons", str(reasons), "--out", str(out)])
+    status = {mutant["name"]: mutant["status"] for mutant in json.loads(out.read_text())["mutants"]}
+    assert status == {
+        "a.py, f: return x + 1 -> return x - 1": "killed",
+        "a.py, f: return x + 1 -> return x + 2": "killed",
+        "a.py, f: return x + 1 -> pass": "killed",
+        "a.py, g: return x * 3 -> return x / 3": "no change",
+        "a.py, g: return x * 3 -> return x * 4": "survived",
+        "a.py, g: return x * 3 -> pass": "survived",
+    }
+    assert "killed: 3 of 5, 60.0%" in capsys.readouterr().out
+    assert (tmp_path / "src/pstn/a.py").read_text() == source
