@@ -304,7 +304,7 @@ class Runner:
 
     def against_all(self, survivors: Sequence[Mutant]) -> None:
         """Run survivors against the whole suite, without the tests that fail as it is."""
-        parallel = ["-n", str(self.jobs)]
+        parallel = ["-n", str(self.jobs)] if self.jobs > 1 else []
         started = time.perf_counter()
         _, output = self._run(survivors[0].module, None, parallel, None)
         timeout = max(_LEAST_TIMEOUT, 5 * (time.perf_counter() - started))

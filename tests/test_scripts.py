@@ -159,23 +159,29 @@ def test_mutants_change_code_and_neither_text_nor_annotations():
 
 @pytest.mark.slow
 def test_mutants_that_no_test_notices_survive(tmp_path, monkeypatch, capsys):
-    source = "def f(x):\n    return x + 1\n\n\ndef g(x):\n    return x * 3\n"
-    test = "from pstn.a import f\n\n\ndef test_f():\n    assert f(2) == 3\n"
-    for name, text in (("src/pstn/__init__.py", ""), ("src/pstn/a.py", source), ("tests/test_a.py", test)):
+    source = "".join(f"def {name}(x):\n    return -x\n\n\n" for name in "fgh")
+    tests = "from pstn.a import f\n\n\ndef test_f():\n    assert f(2) == -2\n"
+    others = (
+        "from pstn.a import g\n\n\ndef test_g():\n    assert g(2) == -2\n\n\ndef test_failing():\n    assert False\n"
+    )
+    files = {"src/pstn/__init__.py": "", "src/pstn/a.py": source, "tests/test_a.py": tests, "tests/test_b.py": others}
+    for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     script, reasons, out = load("mutate"), tmp_path / "reasons.json", tmp_path / "out.json"
-    reasons.write_text(json.dumps({"a.py, g: return x * 3 -> return x / 3": "nobody calls g"}))
+    reasons.write_text(json.dumps({"a.py, h: return -x -> return +x": "nobody calls h"}))
     monkeypatch.setattr(script, "ROOT", tmp_path)
-    script.main(["a.py", "--module-only", "--jobs", "2", "--reasons", str(reasons), "--out", str(out)])
+    script.main(["a.py", "--reasons", str(reasons), "--out", str(out)])
     status = {mutant["name"]: mutant["status"] for mutant in json.loads(out.read_text())["mutants"]}
     assert status == {
-        "a.py, f: return x + 1 -> return x - 1": "killed",
-        "a.py, f: return x + 1 -> return x + 2": "killed",
-        "a.py, f: return x + 1 -> pass": "killed",
-        "a.py, g: return x * 3 -> return x / 3": "no change",
-        "a.py, g: return x * 3 -> return x * 4": "survived",
-        "a.py, g: return x * 3 -> pass": "survived",
+        "a.py, f: return -x -> return +x": "killed",
+        "a.py, f: return -x -> pass": "killed",
+        "a.py, g: return -x -> return +x": "killed by the whole suite",
+        "a.py, g: return -x -> pass": "killed by the whole suite",
+        "a.py, h: return -x -> return +x": "no change",
+        "a.py, h: return -x -> pass": "survived",
     }
-    assert "killed: 3 of 5, 60.0%" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "killed: 4 of 5, 80.0%" in said
+    assert "test_failing" in said
     assert (tmp_path / "src/pstn/a.py").read_text() == source
