@@ -23,8 +23,8 @@ from small_experiment import SMALL, experiment, quiet
 def test_shards_are_a_partition_of_the_cells(tmp_path):
     everything = choose(["all"], EXPERIMENTS, search=True)
     lab = Lab(tmp_path)
-    whole = [cell.path("") for piece in plan(everything, lab) for cell in piece.cells]
-    parts = [cell.path("") for i in range(1, 8) for piece in plan(everything, lab, Shard(i, 7)) for cell in piece.cells]
+    whole = [cell.full_name for piece in plan(everything, lab) for cell in piece.cells]
+    parts = [c.full_name for i in range(1, 8) for piece in plan(everything, lab, Shard(i, 7)) for c in piece.cells]
     assert len(set(whole)) == len(whole)
     assert sorted(parts) == sorted(whole)
 
@@ -71,19 +71,24 @@ def test_a_quick_run_writes_whole_results_apart_from_the_others(tmp_path):
 def test_cells_that_are_there_are_not_run_again(tmp_path):
     lab = quiet(tmp_path)
     reproduce([experiment(SMALL)], lab)
-    first, second = sorted(tmp_path.glob("quick/small/*.json"))
-    before = first.read_text()
-    second.unlink()
+    (shard,) = tmp_path.glob("quick/small.*.jsonl")
+    first, second = shard.read_text().splitlines()
+    shard.unlink()
+    (shard.parent / "small.20200101T000000-1.jsonl").write_text(
+        f"{first}\n{second[:50]}"
+    )  # of a process that was killed
     assert reproduce([experiment(SMALL)], lab) == 1
-    assert first.read_text() == before
-    assert second.exists()
+    kept, again = read_results(lab.folder)
+    assert kept.to_line() == first
+    assert again.seed == json.loads(second)["seed"]
+    assert reproduce([experiment(SMALL)], lab) == 0
 
 
 def test_a_broken_result_file_is_named_before_anything_runs(tmp_path):
-    broken = Result("small", "CNN", "MNIST30", 0).path(tmp_path / "quick")
+    broken = tmp_path / "quick" / "small.jsonl"
     broken.parent.mkdir(parents=True)
-    broken.write_text("{")
-    with pytest.raises(ValueError, match=r"mnist30-cnn-0\.json is not a result file"):
+    broken.write_text("{\n")
+    with pytest.raises(ValueError, match=r"small\.jsonl, line 1,"):
         reproduce([experiment(SMALL)], quiet(tmp_path))
 
 
@@ -128,11 +133,11 @@ def test_a_number_that_is_not_finite_is_left_out_and_named(tmp_path):
 def test_what_became_of_a_kept_model_is_known_when_it_is_loaded_again(tmp_path):
     keeping = replace(SMALL, keep=True, make=lambda lab, seed: Broken(broken=seed == 0))
     reproduce([experiment(keeping)], quiet(tmp_path))
-    (path, _) = sorted(tmp_path.glob("quick/small/*.json"))
-    before = Result.read(path)
-    path.unlink()
+    before = read_results(tmp_path / "quick")
+    for path in tmp_path.glob("quick/small.*.jsonl"):
+        path.unlink()
     reproduce([experiment(keeping)], quiet(tmp_path))
-    assert Result.read(path).departures == before.departures
+    assert [r.departures for r in read_results(tmp_path / "quick")] == [r.departures for r in before]
 
 
 def test_cells_of_one_training_share_its_time(tmp_path, monkeypatch):
@@ -300,8 +305,8 @@ def test_the_module_runs_without_the_command_lines_packages(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "not the paper's setting" in done.stdout
-    (path,) = tmp_path.glob("quick/mnist-subsets/*.json")
-    assert json.loads(path.read_text())["quick"] is True
+    (result,) = read_results(tmp_path / "quick")
+    assert result.quick is True
 
 
 @pytest.mark.slow
@@ -342,13 +347,12 @@ def test_the_list_says_what_a_run_would_say(tmp_path):
     nothing = listed("--cells", "mnist3-*")
     assert nothing.exit_code == 2
     assert "no cell matches mnist3-*" in nothing.stderr
-    held = Result("calibration", "CNN", "MNIST100", 0)
-    held.write(tmp_path)
+    shard = Result("calibration", "CNN", "MNIST100", 0).write(tmp_path)
     assert listed("--cells", "*-cnn-[01]").stdout.splitlines() == [
         "done   calibration/mnist100-cnn-0",
         "to do  calibration/mnist100-cnn-1",
     ]
-    held.path(tmp_path).write_text("{")
+    shard.write_text("{\n")
     damaged = listed()
     assert damaged.exit_code == 2
-    assert "mnist100-cnn-0.json is not a result file" in damaged.stderr
+    assert f"{shard}, line 1," in damaged.stderr

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from pstn.experiments import EXPERIMENTS, Lab
-from pstn.experiments.declare import Training
 from pstn.experiments.studies import STUDIES
 from pstn.report.study import Line
 from pstn.report.tables import tables_of
@@ -25,22 +24,6 @@ def test_every_cell_in_a_table_is_run_and_every_cell_that_is_run_is_in_a_table_o
     shown = {(line.model, line.data, line.variant) for line in lines}
     assert shown <= run
     assert {variant.split("-sobol")[0] for _, _, variant in run - shown} <= {"test-samples"}
-
-
-def test_what_was_noted_after_the_runs_is_declared_now():
-    for study in STUDIES:
-        for omission in study.omissions:
-            groups = [g for g in EXPERIMENTS[study.experiment].groups if g.model in omission.models]
-            assert groups
-            assert all(omission.sentence in group.departures for group in groups)
-
-
-def test_the_report_knows_which_cells_one_training_gives():
-    for study in STUDIES:
-        groups = [g for g in EXPERIMENTS[study.experiment].groups if isinstance(g, Training)]
-        given = [g.of_model(next(iter(g.variants)), 0) for g in groups]
-        several = {tuple((c.model, c.data, c.variant) for c in cells) for cells in given if len(cells) > 1}
-        assert set(study.shared) == several, study.experiment
 
 
 @pytest.mark.parametrize("study", [s for s in STUDIES if s.search], ids=lambda study: study.experiment)

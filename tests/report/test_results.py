@@ -1,20 +1,29 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 
 import pytest
 
 from pstn.report.results import Result, read_results
 
 CELL = Result("mnist-subsets", "P-STN", "MNIST100", 3, metrics={"accuracy": 0.92}, settings={"kl_weight": 3e-4})
+OTHER = dataclasses.replace(CELL, seed=4)
+
+
+def save(path, *cells, **change):
+    """Write cells to a file, as they are or with some of their fields changed."""
+    path.write_text("".join(f"{json.dumps(dataclasses.asdict(cell) | change)}\n" for cell in cells))
 
 
 def test_a_result_is_read_as_it_was_written(tmp_path):
-    assert Result.read(CELL.write(tmp_path)) == CELL
+    CELL.write(tmp_path)
+    assert read_results(tmp_path) == [CELL]
 
 
-def test_cells_that_differ_in_anything_that_names_them_have_files_of_their_own(tmp_path):
+def test_cells_that_differ_in_anything_that_names_them_are_all_kept(tmp_path):
     cells = [CELL, *(dataclasses.replace(CELL, **change) for change in (
         {"model": "STN"}, {"data": "MNIST1000"}, {"seed": 4}, {"variant": "w=0.0001"}))]  # fmt: skip
     for cell in cells:
@@ -22,30 +31,82 @@ def test_cells_that_differ_in_anything_that_names_them_have_files_of_their_own(t
     dataclasses.replace(CELL, experiment="calibration").write(tmp_path)
     assert sorted(r.name for r in read_results(tmp_path, "mnist-subsets")) == sorted(c.name for c in cells)
     assert len(read_results(tmp_path)) == 6
+    assert len(list(tmp_path.iterdir())) == 2  # one shard of each experiment
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"experiment": 1}', "\x00"])
-def test_a_foreign_file_is_named(tmp_path, text):
-    path = tmp_path / "mnist-subsets" / "broken.json"
-    path.parent.mkdir()
-    path.write_text(text)
-    with pytest.raises(ValueError, match=r"broken\.json is not a result file"):
+def test_shards_and_the_experiments_file_are_merged_and_the_latest_record_counts(tmp_path):
+    first, second, third = (dataclasses.replace(CELL, seconds=seconds) for seconds in (1.0, 2.0, 3.0))
+    save(tmp_path / "mnist-subsets.jsonl", first, OTHER)
+    assert read_results(tmp_path) == [first, OTHER]
+    save(tmp_path / "mnist-subsets.20260102T030405-ab.jsonl", second, third)
+    save(tmp_path / "mnist-subsets.20260102T030404-cd.jsonl", second)
+    assert read_results(tmp_path) == [third, OTHER]
+    assert read_results(tmp_path, "mnist") == []
+
+
+def test_a_results_order_does_not_depend_on_the_files(tmp_path):
+    save(tmp_path / "mnist-subsets.jsonl", OTHER, CELL)
+    save(tmp_path / "calibration.20260102T030404-cd.jsonl", CELL, experiment="calibration")
+    names = [result.full_name for result in read_results(tmp_path)]
+    assert names == ["calibration/mnist100-p-stn-3", "mnist-subsets/mnist100-p-stn-3", "mnist-subsets/mnist100-p-stn-4"]
+
+
+def test_processes_write_shards_of_their_own(tmp_path, monkeypatch):
+    shards = []
+    for process, cell in ((11, CELL), (12, OTHER)):
+        monkeypatch.setattr(os, "getpid", lambda process=process: process)
+        shards.append(cell.write(tmp_path))
+    assert len(set(shards)) == 2
+    assert read_results(tmp_path) == [CELL, OTHER]
+
+
+@pytest.mark.parametrize("keep", [1, 20, -2])
+def test_a_last_line_that_was_cut_off_is_as_if_it_had_not_been_run(tmp_path, keep):
+    path = CELL.write(tmp_path)
+    line = f"{OTHER.to_line()}\n".encode()
+    path.write_bytes(path.read_bytes() + line[:keep])
+    assert read_results(tmp_path) == [CELL]
+
+
+def test_a_last_line_that_lacks_nothing_but_its_end_counts(tmp_path):
+    path = CELL.write(tmp_path)
+    path.write_bytes(path.read_bytes().rstrip())
+    assert read_results(tmp_path) == [CELL]
+
+
+def test_a_write_that_fails_leaves_no_part_of_a_line(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    CELL.write(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            OTHER.write(tmp_path)
+    assert read_results(tmp_path) == [CELL]
+    OTHER.write(tmp_path)
+    assert read_results(tmp_path) == [CELL, OTHER]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"experiment": 1}', "\x00", "\xff"])
+def test_a_line_that_is_not_a_result_is_named(tmp_path, text):
+    path = tmp_path / "mnist-subsets.jsonl"
+    path.write_bytes(f"{CELL.to_line()}\n{text}\n{OTHER.to_line()}\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"mnist-subsets\.jsonl, line 2,"):
         read_results(tmp_path)
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"metrics": {"accuracy": "high"}}, {"metrics": {"accuracy": float("nan")}}, {"metrics": [0.9]}, {"seed": "3"}],
+    [
+        {"metrics": {"accuracy": "high"}},
+        {"metrics": {"accuracy": float("nan")}},
+        {"metrics": [0.9]},
+        {"seed": "3"},
+        {"experiment": "calibration"},
+    ],
 )
-def test_a_result_whose_numbers_are_none_is_named(tmp_path, change):
-    path = CELL.write(tmp_path)
-    path.write_text(json.dumps(dataclasses.asdict(CELL) | change))
-    with pytest.raises(ValueError, match=r"mnist100-p-stn-3\.json is not a result file"):
-        read_results(tmp_path)
-
-
-def test_a_copy_under_another_cells_name_is_not_counted_as_that_cell(tmp_path):
-    path = CELL.write(tmp_path)
-    path.with_name("mnist100-p-stn-4.json").write_bytes(path.read_bytes())
-    with pytest.raises(ValueError, match=r"mnist100-p-stn-4\.json holds the cell mnist-subsets/mnist100-p-stn-3"):
+def test_a_result_with_unusable_values_is_named(tmp_path, change):
+    save(tmp_path / "mnist-subsets.jsonl", CELL, **change)
+    with pytest.raises(ValueError, match=r"mnist-subsets\.jsonl, line 1,"):
         read_results(tmp_path)

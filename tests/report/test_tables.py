@@ -10,7 +10,7 @@ from pstn.report.figures import draw_search
 from pstn.report.results import Result
 from pstn.report.search import view_search
 from pstn.report.section import make_section, summary_table
-from pstn.report.study import Line, Mean, Metric, Omission, Order, Paper, Search, Study, Table
+from pstn.report.study import Line, Mean, Metric, Order, Paper, Search, Study, Table
 from pstn.report.tables import view_table
 
 ACCURACY = Metric("accuracy", "accuracy (%)", scale=100, digits=2, higher_is_better=True)
@@ -323,23 +323,10 @@ def test_where_numbers_come_from_is_told_once_with_what_sets_cells_apart():
     }  # fmt: skip
 
 
-def test_a_departure_that_was_noted_after_the_runs_is_told_of_them_alone():
-    results = [*runs("STN", "A", [80, 80], commit="old"), *runs("P-STN", "A", [90, 90], commit="old")]
-    study = dataclasses.replace(STUDY, omissions=(Omission("Another start.", ("STN",), "old"),))
-    told = "Another start. (STN; noted after these runs, and not in their files)"
-    assert make_section(study, results).departures == [told]
-    again = [dataclasses.replace(r, commit="new", departures=["Another start."]) for r in results if r.model == "STN"]
-    assert make_section(study, again).departures == ["Another start."]
-
-
-def test_the_time_of_one_training_is_counted_once():
+def test_the_time_of_all_cells_is_the_sum_of_their_shares():
     cells = [Line("CNN", data, ACCURACY) for data in ("upright", "rotated")]
-    study = Study(
-        "made-up", "", "", (Table("", tuple(cells)),), shared=((("CNN", "upright", ""), ("CNN", "rotated", "")),)
-    )
-    whole = [r for line in cells for r in runs("CNN", line.data, [80, 80], seconds=60.0)]
-    assert make_section(study, whole).outcome.seconds == 120.0
-    shares = [dataclasses.replace(r, training=f"upright-cnn-{r.seed}", seconds=30.0) for r in whole]
+    study = Study("made-up", "", "", (Table("", tuple(cells)),))
+    shares = [r for line in cells for r in runs("CNN", line.data, [80, 80], seconds=30.0)]
     assert make_section(study, shares).outcome.seconds == 120.0
     assert dict(make_section(study, shares).origin)["time, all cells"] == "2 min"
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from pstn.experiments.ablations import BASE
-from pstn.experiments.metrics import SCORES, given_by
+from pstn.experiments.metrics import SCORES
 from pstn.report import figures
 from pstn.report.study import Drawing, Study
 
@@ -44,5 +43,4 @@ ABLATIONS = Study(
             partial(figures.draw_samples_at_test, metrics=SCORES),
         ),
     ),
-    shared=(given_by(BASE),),
 )

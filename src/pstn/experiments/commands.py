@@ -34,7 +34,7 @@ def reproduce(
     ] = None,
     together: Annotated[int, typer.Option(help="Groups that train side by side on the device.")] = 1,
 ) -> None:
-    """Run experiments of the paper, one result file per cell; stop with Ctrl-C, go on with the same command."""
+    """Run experiments of the paper, one result per cell; stop with Ctrl-C, go on with the same command."""
     from pstn.experiments.invoke import run_command
 
     status = run_command(

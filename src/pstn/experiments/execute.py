@@ -50,7 +50,7 @@ class _Run:
 
 
 def carry_out(lab: Lab, pieces: Sequence[tuple[Group, Sequence[Result]]]) -> None:
-    """Train groups side by side, measure what is wanted of each, and write a result file for each cell.
+    """Train groups side by side, measure what is wanted of each, and write a result for each cell.
 
     Args:
         lab: where.

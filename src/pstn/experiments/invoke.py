@@ -74,4 +74,4 @@ def _list(lab: Lab, shard: Shard, chosen: Sequence[Experiment], cells: Sequence[
     done = done_cells(lab, pieces)
     for piece in pieces:
         for cell in piece.cells:
-            _say(f"{'done' if cell.path(lab.folder) in done else 'to do':6} {cell.experiment}/{cell.name}")
+            _say(f"{'done' if cell.full_name in done else 'to do':6} {cell.full_name}")

@@ -6,7 +6,6 @@ import dataclasses
 import time
 from collections.abc import Collection, Iterator, Sequence
 from fnmatch import fnmatch
-from pathlib import Path
 
 from pstn.data import KNOWN
 from pstn.experiments.declare import Evaluation, Experiment, Group
@@ -111,22 +110,22 @@ def _groups(experiments: Sequence[Experiment], lab: Lab) -> Iterator[Group]:
 
 def _matching(cells: list[Result], patterns: Sequence[str]) -> list[Result]:
     def wanted(cell: Result) -> bool:
-        return any(fnmatch(cell.name, p) or fnmatch(f"{cell.experiment}/{cell.name}", p) for p in patterns)
+        return any(fnmatch(cell.name, p) or fnmatch(cell.full_name, p) for p in patterns)
 
     return [cell for cell in cells if not patterns or wanted(cell)]
 
 
-def done_cells(lab: Lab, pieces: Sequence[Piece]) -> set[Path]:
-    """The files of the cells that are done, in the experiments of these pieces.
+def done_cells(lab: Lab, pieces: Sequence[Piece]) -> set[str]:
+    """The full names of the cells that are done, in the experiments of these pieces.
 
     Where nothing is to be shortened, cells that were are not done.
 
     Raises:
-        ValueError: for a result file that cannot be read, naming it.
+        ValueError: for a result that cannot be read, naming its file and line.
     """
     asked = sorted({piece.group.experiment for piece in pieces})
     found = (result for name in asked for result in read_results(lab.folder, name))
-    return {result.path(lab.folder) for result in found if lab.epochs_scale < 1 or not result.shortened}
+    return {result.full_name for result in found if lab.epochs_scale < 1 or not result.shortened}
 
 
 def reproduce(
@@ -150,7 +149,7 @@ def reproduce(
 
     Raises:
         MissingDataError: before anything is trained.
-        ValueError: for a result file that cannot be read, naming it; when no cell matches.
+        ValueError: for a result that cannot be read, naming its file and line; when no cell matches.
         OSError: when nothing can be written to the folder, before anything is trained.
         Stopped: after Ctrl-C or SIGTERM, with everything saved.
     """
@@ -164,7 +163,7 @@ def reproduce(
     pending = [
         Piece(piece.group, missing)
         for piece in pieces
-        if (missing := [cell for cell in piece.cells if cell.path(lab.folder) not in done])
+        if (missing := [cell for cell in piece.cells if cell.full_name not in done])
     ]
     if pending:
         require_writable(lab.work, "--results")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from pstn.experiments import published, rotated_mnist
+from pstn.experiments import published
 from pstn.experiments.ablations_study import ABLATIONS
-from pstn.experiments.metrics import ACCURACY, ECE, ECE10, NLL, SCORES, given_by
-from pstn.experiments.mnist_subsets import BLACK_OUTSIDE, BOTH_SCALED, STN_START
+from pstn.experiments.metrics import ACCURACY, ECE, ECE10, NLL, SCORES
 from pstn.experiments.time_series import NO_TEST
 from pstn.report import figures
-from pstn.report.study import Drawing, Line, Mean, Metric, Omission, Order, Paper, Search, Study, Table
+from pstn.report.study import Drawing, Line, Mean, Metric, Order, Paper, Search, Study, Table
 from pstn.training.sweep import AUTHORS_KL_WEIGHTS
 
 __all__ = ["INTRODUCTION", "STUDIES", "TITLE"]
@@ -27,15 +26,6 @@ TRANSFORMERS = MODELS[1:]
 
 def _unpublished(metric: Metric, data: tuple[str, ...], models: tuple[str, ...] = MODELS) -> tuple[Line, ...]:
     return tuple(Line(model, name, metric) for name in data for model in models)
-
-
-# The commit of the runs that were made before these departures were noted.
-_EARLIER = "ff50f144370b"
-_NOTED_LATER = (
-    Omission(STN_START, ("STN",), _EARLIER),
-    Omission(BOTH_SCALED, TRANSFORMERS, _EARLIER),
-    Omission(BLACK_OUTSIDE, TRANSFORMERS, _EARLIER),
-)
 
 
 # --- Rotated MNIST -------------------------------------------------------------------------------------------------
@@ -88,7 +78,6 @@ ROTATED_MNIST = Study(
             figures.draw_angles,
         ),
     ),
-    shared=(given_by(rotated_mnist.CLASSIFIER),),
 )  # fmt: skip
 
 # --- Random placement FashionMNIST ---------------------------------------------------------------------------------
@@ -195,7 +184,6 @@ MNIST_SUBSETS = Study(
         ),
     ),
     search=Search("mnist-subsets-search", "w", _VALIDATION, published.TABLE_1_W, AUTHORS_KL_WEIGHTS),
-    omissions=_NOTED_LATER,
 )
 
 # --- Table 2: UCR time series --------------------------------------------------------------------------------------
@@ -285,7 +273,6 @@ CALIBRATION = Study(
             figures.draw_reliability,
         ),
     ),
-    omissions=_NOTED_LATER,
 )  # fmt: skip
 
 # --- Failure mode by depth -----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pstn.report.results import Result
-from pstn.report.study import CellKey, Study
+from pstn.report.study import CellKey
 from pstn.report.tables import Cell, TableView
 
 if TYPE_CHECKING:
@@ -15,27 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["costs_table", "duration", "missing_cells", "wall_time"]
 
 
-def wall_time(results: Sequence[Result], study: Study) -> float:
-    """Seconds of all results together; a training that gave several of them counts once.
-
-    A result that names its training holds a share of that training's time. An older one holds the whole: of those that
-    the study knows to be of one training, the longest counts.
-
-    Args:
-        results: of the study.
-        study: says which cells one training gives.
-    """
-    total = 0.0
-    whole: dict[tuple[tuple[CellKey, ...], int, bool], float] = {}
-    for r in results:
-        cell = (r.model, r.data, r.variant)
-        together = next((cells for cells in study.shared if cell in cells and r.experiment == study.experiment), None)
-        if r.training or together is None:
-            total += r.seconds
-        else:
-            key = (together, r.seed, r.quick)
-            whole[key] = max(whole.get(key, 0.0), r.seconds)
-    return total + sum(whole.values())
+def wall_time(results: Sequence[Result]) -> float:
+    """Seconds of all results together: each holds its share of the training that gave it."""
+    return sum(r.seconds for r in results)
 
 
 def duration(seconds: float) -> str:

@@ -1,24 +1,29 @@
-"""A result: what one cell of an experiment gave, in one JSON file that says where it came from.
+"""A result: the record of one cell of an experiment, one line of a JSON-lines file.
 
-A cell is one model on one data set with one seed. Its file is the whole record: a stopped run goes on from the files
-that are there, several machines fill one folder, and the report reads nothing else.
+A cell is one model on one data set with one seed. A folder of results holds one file per experiment, `NAME.jsonl`, and
+beside it one shard for each process that has added results since, `NAME.PROCESS.jsonl`; reading merges them. A stopped
+run continues from the records that are there, several machines fill one folder, and the report reads nothing else.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import time
+import uuid
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
-
-from pstn.files import write_atomically
 
 __all__ = ["SHORTENED", "Result", "read_results"]
 
 SHORTENED = "Shortened:"
 """How the departure begins of a cell that was trained for fewer epochs than its declaration says."""
+
+# Names of shards sort by when their process started: where two hold the same cell, the later process wins.
+_SHARD = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:8]}"
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,7 @@ class Result:
         versions: of the packages.
         seconds: wall time of this cell; an equal share where models trained together, or where one model gives
             several cells.
-        training: the name of the first cell of the model that gave this one. Empty in older files, each of which holds
-            the whole time of its model, whatever other cells that gave.
+        training: the name of the first cell of the model that gave this one.
 
     Example:
         >>> Result("calibration", "P-STN", "MNIST100", 0, "w=0.0001").name
@@ -73,63 +77,98 @@ class Result:
 
     @property
     def name(self) -> str:
-        """What tells the cell from the others of its experiment; the file is called after it."""
+        """What tells the cell from the others of its experiment."""
         parts = (self.data, self.model, self.variant, str(self.seed))
         return "-".join(re.sub(r"[^a-z0-9.=+]+", "-", part.lower()).strip("-") for part in parts if part)
 
-    def path(self, folder: str | Path) -> Path:
-        """Where its file lies under `folder`."""
-        return Path(folder) / self.experiment / f"{self.name}.json"
+    @property
+    def full_name(self) -> str:
+        """What tells the cell from all others: "EXPERIMENT/NAME"."""
+        return f"{self.experiment}/{self.name}"
+
+    def to_line(self) -> str:
+        """The record as one line of JSON, without its end."""
+        return json.dumps(asdict(self))
 
     def write(self, folder: str | Path) -> Path:
-        """Write its file under `folder`, a line for each part, whole or not at all."""
-        path = self.path(folder)
-        lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in asdict(self).items()]
-        with write_atomically(path) as draft:
-            draft.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-        return path
+        """Append the record to this process's shard under `folder`.
 
-    @classmethod
-    def read(cls, path: str | Path) -> Result:
-        """Read one file.
+        Args:
+            folder: of results; made if need be.
 
-        Raises:
-            ValueError: when it is not a result file, naming it.
+        Returns:
+            The shard.
         """
-        try:
-            held = json.loads(Path(path).read_text(encoding="utf-8"))
-            known = {f.name for f in fields(cls)}
-            if not isinstance(held, dict) or not {"experiment", "model", "data", "seed"} <= held.keys() <= known:
-                raise ValueError("its keys are not those of a result")
-            if type(held["seed"]) is not int or not _are_numbers(held.get("metrics", {})):
-                raise ValueError("its seed or its metrics are no numbers")
-        except ValueError as error:
-            raise ValueError(f"{path} is not a result file: {error}. Remove it, and its cell is run again") from None
-        return cls(**held)
+        path = Path(folder) / f"{self.experiment}.{_SHARD}-{os.getpid()}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        left = memoryview(f"{self.to_line()}\n".encode())
+        with path.open("ab", buffering=0) as stream:
+            start = stream.tell()
+            try:
+                while left:
+                    left = left[stream.write(left) :]
+                os.fsync(stream.fileno())
+            except OSError:
+                stream.truncate(start)  # part of a line would spoil the next one
+                raise
+        return path
 
 
 def read_results(folder: str | Path, experiment: str | None = None) -> list[Result]:
-    """All results under `folder`, of one experiment or of all, in the order of their files' names.
+    """All results under `folder`, of one experiment or of all, in the order of their full names.
 
-    Folders whose names start with a dot are not read: runs keep their work there.
+    A cell that occurs several times counts once: a shard's record replaces that of the experiment's file, a later one
+    an earlier one. A last line that was cut off, by a kill or a full disk, is ignored: its cell counts as not run.
 
     Args:
-        folder: that holds a folder for each experiment.
+        folder: that holds the files of the experiments.
         experiment: read that one's alone.
 
     Raises:
-        ValueError: for a file that is no result, or that holds another cell than its name says, naming it.
+        ValueError: for a line that is not a result, or one of another experiment than its file's name says, naming the
+            file and the line.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> for accuracy in (0.5, 0.9):
+        ...     path = Result("calibration", "CNN", "MNIST100", 0, metrics={"accuracy": accuracy}).write(folder)
+        >>> [(result.full_name, result.metrics) for result in read_results(folder)]
+        [('calibration/mnist100-cnn-0', {'accuracy': 0.9})]
     """
-    found = []
-    for path in sorted(Path(folder).glob(f"{experiment or '[!.]*'}/*.json")):
-        result = Result.read(path)
-        if result.path(folder) != path:
+    found: dict[str, Result] = {}
+    # Experiments' own files first: "NAME" is a stem without a dot, that of a shard has one.
+    for path in sorted(Path(folder).glob("[!.]*.jsonl"), key=lambda path: ("." in path.stem, path.name)):
+        if experiment in (None, path.name.partition(".")[0]):
+            found |= {result.full_name: result for result in _read_file(path)}
+    return [found[name] for name in sorted(found)]
+
+
+def _read_file(path: Path) -> list[Result]:
+    *lines, last = path.read_bytes().split(b"\n")
+    results = []
+    for number, line in enumerate([*lines, last] if last else lines, start=1):
+        try:
+            results.append(_parse(line, path.name.partition(".")[0]))
+        except ValueError as error:
+            if number > len(lines):
+                break  # it was cut off
             raise ValueError(
-                f"{path} holds the cell {result.experiment}/{result.name}: a copy would count twice. Move it to where "
-                "it belongs, or remove it"
-            )
-        found.append(result)
-    return found
+                f"{path}, line {number}, is not a result: {error}. Remove the line, and its cell is run again"
+            ) from None
+    return results
+
+
+def _parse(line: bytes, experiment: str) -> Result:
+    held = json.loads(line)
+    known = {f.name for f in fields(Result)}
+    if not isinstance(held, dict) or not {"experiment", "model", "data", "seed"} <= held.keys() <= known:
+        raise ValueError("its keys are not those of a result")
+    if type(held["seed"]) is not int or not _are_numbers(held.get("metrics", {})):
+        raise ValueError("its seed or its metrics are no numbers")
+    if held["experiment"] != experiment:
+        raise ValueError(f"experiment must be {experiment}, by the name of the file, got {held['experiment']!r}")
+    return Result(**held)
 
 
 def _are_numbers(metrics: Any) -> bool:

@@ -13,7 +13,7 @@ from pstn.report.costs import duration, missing_cells, wall_time
 from pstn.report.figures.search import draw_search
 from pstn.report.results import Result
 from pstn.report.search import unsearched, view_search
-from pstn.report.study import CellKey, Drawing, Line, Omission, Search, Study, summary_of
+from pstn.report.study import CellKey, Drawing, Line, Search, Study, summary_of
 from pstn.report.style import applied
 from pstn.report.tables import Cell, TableView, tables_of, view_table
 from pstn.report.verdict import Verdict, judge
@@ -110,8 +110,8 @@ def make_section(study: Study, results: Sequence[Result]) -> Section:
         tables=tables,
         orders=view_orders(study.orders, full) if full else None,
         figures=_draw(study, used, searched),
-        origin=_origin(used, searched, study),
-        departures=_departures(used, study.omissions),
+        origin=_origin(used, searched),
+        departures=_departures(used),
         notes=_notes(study, own, used),
         outcome=_outcome(study, [] if quick else full, searched),
     )
@@ -167,11 +167,11 @@ def _outcome(study: Study, results: Sequence[Result], searched: Sequence[Result]
             if finding.holds is False
         ),
         claimed=sum(finding.holds is not None for _, finding in findings),
-        seconds=wall_time(results, study),
+        seconds=wall_time(results),
         missing=missing_cells(list(cells), results, study.runs),
         machines=tuple(dict.fromkeys(r.machine for r in (*results, *searched))),
         searched=len(searched),
-        search_seconds=wall_time(searched, study),
+        search_seconds=wall_time(searched),
         unsearched=unsearched(study.search, searched, study.runs) if study.search else (),
     )
 
@@ -217,17 +217,17 @@ def _named(result: Result) -> str:
     return f"{what} on {result.data}, seed {result.seed}"
 
 
-def _origin(used: Sequence[Result], searched: Sequence[Result], study: Study) -> list[tuple[str, str]]:
+def _origin(used: Sequence[Result], searched: Sequence[Result]) -> list[tuple[str, str]]:
     """Where the numbers come from, as pairs of a heading and its text."""
     results = [*used, *searched]
     if not results:
         return []
-    apart = f", and {duration(wall_time(searched, study))} for the search" if searched else ""
+    apart = f", and {duration(wall_time(searched))} for the search" if searched else ""
     versions = [f"{name} {version}" for r in results for name, version in r.versions.items()]
     return [
         ("cells", f"{len(used)}{f', and {len(searched)} of the search' if searched else ''}"),
         ("seeds", ", ".join(str(seed) for seed in sorted({r.seed for r in results}))),
-        ("time, all cells", duration(wall_time(used, study)) + apart),
+        ("time, all cells", duration(wall_time(used)) + apart),
         ("machines", _counted([r.machine for r in results])),
         ("commits", _counted([r.commit for r in results])),
         ("versions", ", ".join(sorted(set(versions)))),
@@ -240,22 +240,16 @@ def _counted(names: Sequence[str]) -> str:
     return ", ".join(name if len(counts) == 1 else f"{name} ({n} cells)" for name, n in counts.most_common())
 
 
-def _departures(results: Sequence[Result], omissions: Sequence[Omission]) -> list[str]:
-    """Each departure once; with the cells it is true of where it is not all, or where their files do not say it."""
+def _departures(results: Sequence[Result]) -> list[str]:
+    """Each departure once; with the cells it is true of where it is not all."""
     where: dict[str, list[Result]] = {}
     for r in results:
         for sentence in dict.fromkeys(r.departures):
             where.setdefault(sentence, []).append(r)
-    told = [
+    return [
         sentence if len(cells) == len(results) else f"{sentence} ({_scope(cells, results)})"
         for sentence, cells in where.items()
     ]
-    for omission in omissions:
-        if cells := [r for r in results if omission.of(r)]:
-            scope = [] if len(cells) == len(results) else [_scope(cells, results)]
-            why = "; ".join([*scope, "noted after these runs, and not in their files"])
-            told.append(f"{omission.sentence} ({why})")
-    return told
 
 
 def _scope(cells: Sequence[Result], results: Sequence[Result]) -> str:

@@ -21,7 +21,6 @@ __all__ = [
     "Line",
     "Mean",
     "Metric",
-    "Omission",
     "Order",
     "Paper",
     "Search",
@@ -250,26 +249,6 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Omission:
-    """A departure that was noted after runs were made: it is true of them, and their files do not say it.
-
-    Args:
-        sentence: as the declaration has it now.
-        models: which runs it is true of.
-        commit: what was run.
-    """
-
-    sentence: str
-    models: tuple[str, ...]
-    commit: str
-
-    def of(self, result: Result) -> bool:
-        """Whether it is to be said of a result."""
-        made = result.model in self.models and result.commit == self.commit
-        return made and self.sentence not in result.departures
-
-
-@dataclass(frozen=True)
 class Drawing:
     """A figure.
 
@@ -300,8 +279,6 @@ class Study:
         variants: data, model and variant of the cells that these tables should have; others are added as they come.
         runs: how many seeds or folds each cell should have.
         watch: the models that must not be significantly worse than published.
-        shared: the cells that one training gives, where it gives several.
-        omissions: departures that the files of earlier runs do not say.
     """
 
     experiment: str
@@ -315,8 +292,6 @@ class Study:
     variants: tuple[tuple[str, str, str], ...] = ()
     runs: int = 5
     watch: tuple[str, ...] = ("P-STN",)
-    shared: tuple[tuple[CellKey, ...], ...] = ()
-    omissions: tuple[Omission, ...] = ()
 
     @property
     def command(self) -> str:
