@@ -47,7 +47,7 @@ class Way:
         scale: of the first window.
         random_biases: whether the localizer's biases start at random, as torch has it, and not at 0.
         var_init: the variance at the start, before softplus.
-        localizer_lr: times the learning rate.
+        localizer_factor: times the learning rate.
         weight_decay: of the classifier.
     """
 
@@ -57,7 +57,7 @@ class Way:
     scale: float = placed.START_SCALE
     random_biases: bool = False
     var_init: float = -5.0
-    localizer_lr: float = 0.1
+    localizer_factor: float = 0.1
     weight_decay: float = placed.CLASSIFIER_DECAY
 
     @property
@@ -79,7 +79,7 @@ WAYS = {
     "normalised": Way(normalise=True),
     "28 pixels": Way(size=28),
     "wider": Way(var_init=-3.0),
-    "slower": Way(localizer_lr=0.02),
+    "slower": Way(localizer_factor=0.02),
     "the authors'": AUTHORS,
     "the authors', black outside": replace(AUTHORS, black=True),
     "the authors', a window of 28 pixels": replace(AUTHORS, scale=28 / placed.CANVAS),
@@ -155,7 +155,7 @@ def follow(
     if device.type != "cuda":
         recipe = replace(recipe, precision="float32")
     members = make_members(
-        seeds, seed=list(range(seeds)), lr=placed.PSTN_GROUP.lr, localizer_lr=way.localizer_lr,
+        seeds, seed=list(range(seeds)), lr=placed.PSTN_GROUP.lr, localizer_factor=way.localizer_factor,
         kl_weight=placed.KL_WEIGHT, weight_decay=placed.PSTN_GROUP.weight_decay,
     )  # fmt: skip
     models = [

@@ -169,7 +169,10 @@ class Bench:
     def rotated(self) -> list[Row]:
         """Rotated MNIST P-STN, batch 64, S = 10, images rotated afresh on the device."""
         x, y = read_idx(self.folder / "mnist", "train")
-        count, values = 640 if self.quick else 50_000, {"kl_weight": 3e-5, "weight_decay": 1e-5, "localizer_lr": 1.0}
+        count, values = (
+            640 if self.quick else 50_000,
+            {"kl_weight": 3e-5, "weight_decay": 1e-5, "localizer_factor": 1.0},
+        )
         return self.variants(
             rotated_pstn, (x[:count], y[:count]), values, batch_size=64, augment=RandomWarp(RandomRotation())
         )

@@ -73,7 +73,7 @@ def plain_loop(model: nn.Module, x, y, member: Member, recipe: Recipe, steps: in
     model = copy.deepcopy(model).train()
     if isinstance(model, (pstn.PSTN, pstn.STN)):
         groups = model.parameter_groups(
-            member.lr, localizer_factor=member.localizer_lr, weight_decay=member.weight_decay
+            member.lr, localizer_factor=member.localizer_factor, weight_decay=member.weight_decay
         )
     else:
         groups = [{"params": model.parameters(), "lr": member.lr, "weight_decay": member.weight_decay}]

@@ -20,6 +20,7 @@ from pstn.files import to_json
 from pstn.nn import PSTN, About, Prediction, Shareable, TransformerClassifier
 from pstn.nn.modes import evaluating
 from pstn.noise import draw_noise
+from pstn.threads import suit_threads, using_threads
 from pstn.transforms import to_pixels
 from pstn.uncertainty import entropy
 
@@ -105,7 +106,8 @@ def ask(model: Shareable, items: Sequence[Item], *, samples: int | None = None, 
     """What a model says of a batch of inputs; the arguments are those of `predict_files`."""
     about = require_about(model)
     x = about.prepare(torch.stack([item.x for item in items]))
-    with evaluating(model), torch.inference_mode():
+    with evaluating(model), torch.inference_mode(), using_threads(None):
+        suit_threads(model, x)
         said = model(x, **_noise(model, len(items), samples, seed))
         if isinstance(said, Prediction):
             log_probs, disagreement = said.log_probs, said.mutual_information.tolist()

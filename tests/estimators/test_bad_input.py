@@ -46,7 +46,7 @@ def fitted():
         ({"train_samples": 0}, "train_samples must be at least 1"),
         ({"test_samples": "ten"}, "test_samples must be a whole number"),
         ({"learning_rate": 0}, "learning_rate must be"),
-        ({"localizer_rate": -1}, "localizer_rate must be"),
+        ({"localizer_factor": -1}, "localizer_factor must be"),
         ({"validation_fraction": 1.0}, "validation_fraction must lie between 0 and 1"),
         ({"validation_fraction": "some"}, "validation_fraction must be"),
         ({"early_stopping": True, "patience": 0}, "patience must be at least 1"),

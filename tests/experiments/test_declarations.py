@@ -33,7 +33,7 @@ def test_mnist_subsets(size, model, tmp_path):
     assert count(cell.make(Lab(tmp_path), 0)) == SIZES[model]
     recipe = cell.recipe
     assert (recipe.epochs, recipe.batch_size, recipe.lr_step, recipe.precision) == (600, 8, None, "float32")
-    assert (cell.lr, cell.localizer_lr, cell.weight_decay) == (1e-4 if model == "STN" else 1e-3, 0.1, 0.01)
+    assert (cell.lr, cell.localizer_factor, cell.weight_decay) == (1e-4 if model == "STN" else 1e-3, 0.1, 0.01)
     weights = {30: 1e-3, 100: 3e-4, 1000: 1e-4, 3000: 3e-5, 10_000: 1e-5}
     assert list(cell.variants.values()) == [weights[size] if model == "P-STN" else 0.0]
     assert len(cell.cells(Lab(tmp_path))) == 5
@@ -68,7 +68,7 @@ def test_rotated_mnist():
     assert count(rotating.make_layer(probabilistic=True)) == pytest.approx(72_000, rel=0.02)
     for name in ("rotated-stn", "rotated-p-stn"):
         cell = group("rotated-mnist", name)
-        assert (cell.lr, cell.localizer_lr, cell.weight_decay) == (1e-3, 1.0, 1e-5)
+        assert (cell.lr, cell.localizer_factor, cell.weight_decay) == (1e-3, 1.0, 1e-5)
         assert (cell.recipe.batch_size, cell.recipe.lr_step, cell.recipe.lr_gamma, cell.recipe.samples) == (
             64, 10, 0.1, 10,
         )  # fmt: skip
@@ -119,7 +119,7 @@ def test_placed_fashion(tmp_path):
     assert wanted[:, 0].abs().max() == 0
     assert wanted[:, 1].tolist() == pytest.approx([0.5] * 20)
     assert task.test.batch(range(2)).x.shape == (2, 1, 96, 96)
-    assert (placed.PSTN_GROUP.lr, placed.PSTN_GROUP.localizer_lr) == (1e-3, 0.1)
+    assert (placed.PSTN_GROUP.lr, placed.PSTN_GROUP.localizer_factor) == (1e-3, 0.1)
     assert list(placed.PSTN_GROUP.variants.values()) == [3e-5]
     assert (placed.CLASSIFIER.recipe.epochs, placed.CLASSIFIER.recipe.lr_step) == (100, 50)
     assert placed.make_layer(probabilistic=True).variance_head.last.bias.tolist() == [-5.0] * 4
@@ -152,7 +152,7 @@ def test_time_series():
         cell = group("time-series", f"{name}-p-stn")
         assert list(cell.variants.values()) == [weight]
         assert (cell.recipe.epochs, cell.recipe.batch_size, cell.recipe.samples) == (200, 16, 10)
-        assert (cell.lr, cell.localizer_lr, cell.weight_decay, cell.recipe.lr_step) == (1e-3, 0.1, 0.0, None)
+        assert (cell.lr, cell.localizer_factor, cell.weight_decay, cell.recipe.lr_step) == (1e-3, 0.1, 0.0, None)
     layer = series.make_pstn(14, 131).get_submodule("layer")
     assert layer.transform.dim == 9
     assert layer.mean_head.last.bias.tolist() == pytest.approx([1e-5] * 9)
@@ -168,7 +168,7 @@ def test_failure_mode_has_five_depths_of_four_kinds(tmp_path):
     assert model.layer.variance_head.last.bias.tolist() == [-3.0]
     for cell in EXPERIMENTS["failure-mode"].groups:
         check_spent_schedule(cell, 30)
-        assert (cell.recipe.batch_size, cell.localizer_lr) == (64, 0.1)
+        assert (cell.recipe.batch_size, cell.localizer_factor) == (64, 0.1)
         assert cell.recipe.samples == (None if cell.data == "upright" else 10)
         assert list(cell.variants.values()) == [3e-5 if cell.model == "P-STN" else 0.0]
 

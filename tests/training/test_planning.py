@@ -2,8 +2,9 @@ import pytest
 import torch
 
 import pstn
+from pstn.threads import choose_threads
 from pstn.training import Population, Recipe
-from pstn.training.planning import choose_compile, choose_conv, choose_groups, choose_threads, count_work
+from pstn.training.planning import choose_compile, choose_conv, choose_groups, count_work
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 

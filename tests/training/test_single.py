@@ -57,7 +57,7 @@ def test_a_wrapped_classifier_learns_to_turn_what_it_gets_and_the_classifier_sta
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     x, y = bars()
     turned = Split(pstn.warp(x, pstn.Rotation().grid(torch.ones(64, 1), (12, 12))), y, ("upright", "lying"))
-    model = pstn.fit(wrapped(net, train_samples=4), turned, epochs=30, lr=1e-2, localizer_lr=1.0, batch_size=16)
+    model = pstn.fit(wrapped(net, train_samples=4), turned, epochs=30, lr=1e-2, localizer_factor=1.0, batch_size=16)
     for name, tensor in net.state_dict().items():
         assert torch.equal(tensor, before[name]), name
     assert pstn.evaluate(net, turned).accuracy < 0.7
@@ -70,7 +70,7 @@ def test_the_localizer_learns_at_a_tenth_unless_told_otherwise(monkeypatch):
     monkeypatch.setattr(torch.optim, "Adam", lambda groups, **options: seen.append(groups) or adam(groups, **options))
     quiet_fit(wrapped(classifier(), freeze=False), loader(64), epochs=1, lr=1e-2)
     quiet_fit(wrapped(classifier(), freeze=True), loader(64), epochs=1, lr=1e-2)
-    quiet_fit(wrapped(classifier(), freeze=True), loader(64), epochs=1, lr=1e-2, localizer_lr=0.5)
+    quiet_fit(wrapped(classifier(), freeze=True), loader(64), epochs=1, lr=1e-2, localizer_factor=0.5)
     rates = [{group["name"]: group["lr"] for group in groups} for groups in seen]
     assert rates == [{"localizer": 1e-3, "classifier": 1e-2}, {"localizer": 1e-3}, {"localizer": 5e-3}]
 
@@ -79,7 +79,7 @@ def test_the_kl_weight_widens_the_posterior():
     widths = []
     for kl_weight in (0.0, 1.0):
         model = wrapped(classifier())
-        quiet_fit(model, loader(), epochs=8, lr=1e-2, localizer_lr=1.0, kl_weight=kl_weight)
+        quiet_fit(model, loader(), epochs=8, lr=1e-2, localizer_factor=1.0, kl_weight=kl_weight)
         widths.append(model.layer.localize(bars()[0]).scale.median().item())
     assert widths[1] > 1.5 * widths[0]
 

@@ -214,7 +214,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc
                 require_positive_int(name, getattr(self, name))
         rate = _LEARNING_RATES[layout.kind] if self.learning_rate is None else self.learning_rate
         rate = require_positive_number("learning_rate", rate)
-        factor = require_positive_number("localizer_rate", getattr(self, "localizer_rate", 1.0))
+        factor = require_positive_number("localizer_factor", getattr(self, "localizer_factor", 1.0))
         if not 0 < require_positive_number("validation_fraction", self.validation_fraction) < 1:
             raise ValueError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction}")
         decay = require_nonnegative_number("weight_decay", self.weight_decay)

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from pstn._checks import require_choice, require_finite, require_nonnegative_number, require_positive_int
+from pstn._deprecation import renamed
 from pstn.estimators.base import ArrayClassifier, KLWeight
 from pstn.estimators.design import Design
 from pstn.estimators.fitting import Schedule, TrainingData, search_kl_weight, thumb_kl_weight
@@ -57,7 +58,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
         epochs: passes over the data; chosen by their number when None.
         batch_size: examples in a step; chosen by their number when None.
         learning_rate: Adam's; chosen by the kind of data when None.
-        localizer_rate: what it is multiplied with for the localizer.
+        localizer_factor: what it is multiplied with for the localizer.
         weight_decay: Adam's L2 term.
         early_stopping: hold data out, stop when they are no longer predicted better, and keep the best weights.
         validation_fraction: the part to hold out, for early stopping and for the search for w.
@@ -84,6 +85,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
         ((20, 2), (20, 50), (3, 20, 50))
     """
 
+    @renamed(localizer_rate="localizer_factor")
     def __init__(
         self,
         transform: str | Transform = "auto",
@@ -97,7 +99,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
         epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | None = None,
-        localizer_rate: float = 0.1,
+        localizer_factor: float = 0.1,
         weight_decay: float = 1e-4,
         early_stopping: bool = False,
         validation_fraction: float = 0.2,
@@ -118,7 +120,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
-        self.localizer_rate = localizer_rate
+        self.localizer_factor = localizer_factor
         self.weight_decay = weight_decay
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
@@ -221,7 +223,7 @@ class STNClassifier(Warping, ArrayClassifier):
         epochs: passes over the data.
         batch_size: examples in a step.
         learning_rate: Adam's; chosen by the kind of data when None.
-        localizer_rate: what it is multiplied with for the localizer.
+        localizer_factor: what it is multiplied with for the localizer.
         weight_decay: Adam's L2 term.
         early_stopping: hold data out and stop when they are no longer predicted better.
         validation_fraction: the part to hold out.
@@ -237,6 +239,7 @@ class STNClassifier(Warping, ArrayClassifier):
         (20, 8, 8)
     """
 
+    @renamed(localizer_rate="localizer_factor")
     def __init__(
         self,
         transform: str | Transform = "auto",
@@ -247,7 +250,7 @@ class STNClassifier(Warping, ArrayClassifier):
         epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | None = None,
-        localizer_rate: float = 0.1,
+        localizer_factor: float = 0.1,
         weight_decay: float = 1e-4,
         early_stopping: bool = False,
         validation_fraction: float = 0.2,
@@ -264,7 +267,7 @@ class STNClassifier(Warping, ArrayClassifier):
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
-        self.localizer_rate = localizer_rate
+        self.localizer_factor = localizer_factor
         self.weight_decay = weight_decay
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction

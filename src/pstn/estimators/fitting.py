@@ -57,7 +57,7 @@ class Schedule:
     epochs: int | None
     batch_size: int | None
     learning_rate: float
-    localizer_rate: float
+    localizer_factor: float
     weight_decay: float
     patience: int | None
     """Epochs without a better validation loss after which to stop; None trains to the end."""
@@ -72,7 +72,7 @@ class Schedule:
 
     def member(self, seed: int, kl_weight: float, train: Tensor | None = None, valid: Tensor | None = None) -> Member:
         """One model of a population."""
-        return Member(seed, self.learning_rate, self.localizer_rate, kl_weight, self.weight_decay, train, valid)
+        return Member(seed, self.learning_rate, self.localizer_factor, kl_weight, self.weight_decay, train, valid)
 
 
 def _settling(epochs: int) -> int:

@@ -82,7 +82,7 @@ def _pstn(**options: Any) -> Callable[[Lab, int], nn.Module]:
 BASE = Training(
     "ablations", "P-STN", "MNIST100", subset(100), same(make_pstn), RECIPE, variants={"posterior=per-input": W},
     aliases=("precision=per-parameter", "noise=student-t", "augmentation=learned"),
-    lr=1e-3, localizer_lr=0.1, weight_decay=0.01, keep=True,
+    lr=1e-3, localizer_factor=0.1, weight_decay=0.01, keep=True,
 )  # fmt: skip
 """The P-STN of Table 1, under each name by which the others are compared with it."""
 

@@ -73,7 +73,7 @@ class Training:
         recipe: how to train.
         variants: KL weight by variant; one variant without a name, and a weight of 0, when not given.
         lr: learning rate of the classifier; a function where it depends on how the lab is equipped.
-        localizer_lr: what it is multiplied with for the localizer.
+        localizer_factor: what it is multiplied with for the localizer.
         weight_decay: Adam's L2 term.
         measures: what is measured besides classification.
         also: other data to test the trained models on, by name: a result each.
@@ -91,7 +91,7 @@ class Training:
     recipe: Recipe
     variants: Mapping[str, float] = field(default_factory=lambda: {"": 0.0})
     lr: float | Callable[[Lab], float] = 1e-3
-    localizer_lr: float = 0.1
+    localizer_factor: float = 0.1
     weight_decay: float = 0.0
     measures: tuple[Measure, ...] = ()
     also: Mapping[str, Callable[[Lab], Task]] = field(default_factory=dict)

@@ -154,7 +154,7 @@ def _recipe(lab: Lab, group: Training) -> Recipe:
 def _members(lab: Lab, group: Training, task: Task, pairs: Sequence[Pair]) -> list[Member]:
     lr = group.lr(lab) if callable(group.lr) else group.lr
     return [
-        Member(seed, lr, group.localizer_lr, group.variants[variant], group.weight_decay, task.train(seed))
+        Member(seed, lr, group.localizer_factor, group.variants[variant], group.weight_decay, task.train(seed))
         for variant, seed in pairs
     ]
 
@@ -303,7 +303,7 @@ def _settings(
         "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "recipe": recipe,
         "epochs_run": run.epochs,
-        "lr": member.lr, "localizer_lr": member.localizer_lr, "kl_weight": member.kl_weight,
+        "lr": member.lr, "localizer_factor": member.localizer_factor, "kl_weight": member.kl_weight,
         "weight_decay": member.weight_decay,
     }  # fmt: skip
     if isinstance(model, TransformerClassifier):

@@ -49,7 +49,7 @@ def _angle_variance(probe: Probe) -> Found:
 def _of_depth(depth: int) -> Iterator[Training]:
     nn_upright = Training(
         "failure-mode", "NN", "upright", upright, same(lambda: make_classifier(depth)), UPRIGHT_RECIPE,
-        variants={f"depth={depth}": 0.0}, lr=1e-3, localizer_lr=0.1, weight_decay=1e-5,
+        variants={f"depth={depth}": 0.0}, lr=1e-3, localizer_factor=0.1, weight_decay=1e-5,
         measures=(_angle_variance,), departures=_DEPARTURES[:2],
     )  # fmt: skip
     yield nn_upright

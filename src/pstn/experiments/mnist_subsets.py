@@ -75,7 +75,7 @@ def make_pstn() -> nn.Module:
 def _of_size(size: int, weight: float) -> tuple[Training, ...]:
     cnn = Training(
         "mnist-subsets", "CNN", f"MNIST{size}", subset(size), same(mnist_cnn), RECIPE,
-        lr=LR, localizer_lr=LOCALIZER_LR, weight_decay=WEIGHT_DECAY, departures=(_FOLDS,),
+        lr=LR, localizer_factor=LOCALIZER_LR, weight_decay=WEIGHT_DECAY, departures=(_FOLDS,),
     )  # fmt: skip
     stn = replace(
         cnn, model="STN", make=same(make_stn), lr=STN_LR, departures=(_FOLDS, STN_START, BOTH_SCALED, BLACK_OUTSIDE)
@@ -109,7 +109,7 @@ SEARCH = Experiment(
     groups=tuple(
         Training(
             "mnist-subsets-search", "P-STN", f"MNIST{size}", subset(size, validation=True), same(make_pstn), RECIPE,
-            variants={f"w={w:g}": w for w in AUTHORS_KL_WEIGHTS}, lr=LR, localizer_lr=LOCALIZER_LR,
+            variants={f"w={w:g}": w for w in AUTHORS_KL_WEIGHTS}, lr=LR, localizer_factor=LOCALIZER_LR,
             weight_decay=WEIGHT_DECAY, measures=(as_validation,),
             departures=(_FOLDS, PRECISIONS, BOTH_SCALED, BLACK_OUTSIDE),
         )

@@ -138,7 +138,7 @@ def _samples(probe: Probe) -> dict[str, Any]:
 _BOTH = (_SHORTER, _HALF, _START, _PIXELS, _DROPOUT, _TF32, _DECAY, BOTH_SCALED)
 STN_GROUP = Training(
     "placed-fashion", "STN", "placed", placed, make_stn, RECIPE,
-    lr=1e-3, localizer_lr=0.1, weight_decay=DECAY, measures=(_localisation,), departures=_BOTH,
+    lr=1e-3, localizer_factor=0.1, weight_decay=DECAY, measures=(_localisation,), departures=_BOTH,
 )  # fmt: skip
 PSTN_GROUP = replace(
     STN_GROUP, model="P-STN", make=make_pstn, variants={"": KL_WEIGHT}, departures=(*_BOTH, _VARIANCE, PRECISIONS)

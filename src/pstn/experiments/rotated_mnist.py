@@ -133,7 +133,7 @@ def _samples(probe: Probe) -> dict[str, Any]:
 
 STN_GROUP = Training(
     "rotated-mnist", "STN", "rotated", rotated, make_stn, ROTATING,
-    lr=1e-3, localizer_lr=1.0, weight_decay=1e-5, measures=(localisation,), departures=_DEPARTURES,
+    lr=1e-3, localizer_factor=1.0, weight_decay=1e-5, measures=(localisation,), departures=_DEPARTURES,
 )  # fmt: skip
 PSTN_GROUP = replace(STN_GROUP, model="P-STN", make=make_pstn, variants={"": KL_WEIGHT}, keep=True)
 

@@ -121,7 +121,7 @@ def _of_set(name: str, weight: float) -> tuple[Training, ...]:
 
     cnn = Training(
         "time-series", "CNN", name, task, lambda lab, seed: make_cnn(*sizes(lab)), RECIPE,
-        lr=LR, localizer_lr=LOCALIZER_LR, weight_decay=WEIGHT_DECAY, stacked=False,
+        lr=LR, localizer_factor=LOCALIZER_LR, weight_decay=WEIGHT_DECAY, stacked=False,
         departures=_DEPARTURES,
     )  # fmt: skip
     stn = replace(cnn, model="STN", make=lambda lab, seed: make_stn(*sizes(lab)))

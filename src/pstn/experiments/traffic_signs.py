@@ -246,7 +246,7 @@ def _windows(probe: Probe, count: int = 6, side: int = 80) -> dict[str, Any]:
 
 CNN_GROUP = Training(
     "traffic-signs", "CNN", DATA, wide, make_cnn, RECIPE,
-    lr=_lr, localizer_lr=LOCALIZER_LR, departures=_DEPARTURES, stacked=False,
+    lr=_lr, localizer_factor=LOCALIZER_LR, departures=_DEPARTURES, stacked=False,
 )  # fmt: skip
 STN_GROUP = replace(
     CNN_GROUP, model="STN", make=make_stn, measures=(_localisation,), departures=(*_DEPARTURES, _START, BOTH_SCALED)

@@ -122,7 +122,7 @@ def make_population(settings: TrainSettings, source: Source, seeds: Sequence[int
         if settings.train_size is not None:
             train = choose_subset(source.y, train, settings.train_size, seed)
         kl_weight, lr = settings.kl_weight[i % len(settings.kl_weight)], settings.lr[i % len(settings.lr)]
-        members.append(Member(seed, lr, settings.localizer_lr, kl_weight, settings.weight_decay, train, valid))
+        members.append(Member(seed, lr, settings.localizer_factor, kl_weight, settings.weight_decay, train, valid))
     if settings.patience is not None and any(m.valid is None for m in members):
         raise ValueError("patience needs validation data: set valid_fraction")
     return Population(

@@ -150,7 +150,7 @@ def member_summary(member: Member) -> dict[str, Any]:
         return None if subset is None else [len(subset), int(subset.sum()), int(subset[0]), int(subset[-1])]
 
     return {
-        "seed": member.seed, "lr": member.lr, "localizer_lr": member.localizer_lr,
+        "seed": member.seed, "lr": member.lr, "localizer_factor": member.localizer_factor,
         "kl_weight": _words(member.kl_weight) if callable(member.kl_weight) else member.kl_weight,
         "weight_decay": member.weight_decay, "train": summary(member.train), "valid": summary(member.valid),
     }  # fmt: skip

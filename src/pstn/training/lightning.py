@@ -18,6 +18,7 @@ except ModuleNotFoundError as error:
     except ModuleNotFoundError:
         raise ModuleNotFoundError("LitPSTN needs Lightning: pip install 'pstn[lightning]'", name="lightning") from error
 
+from pstn._deprecation import renamed
 from pstn.nn.classifier import Prediction, TransformerModel
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.training.noise import stream_keys, uniform
@@ -38,7 +39,7 @@ class LitPSTN(pl.LightningModule):
     Args:
         model: a PSTN, an STN, or any module that returns logits.
         lr: learning rate of the classifier.
-        localizer_lr: what it is multiplied with for the localizer and its heads.
+        localizer_factor: what it is multiplied with for the localizer and its heads.
         kl_weight: w, the weight of the KL term, 0 when None; or a schedule, a function of the progress of training,
             from 0 to 1.
         weight_decay: Adam's L2 term.
@@ -54,12 +55,13 @@ class LitPSTN(pl.LightningModule):
         >>> trainer.fit(module, LitData(x, y, batch_size=8))  # doctest: +SKIP
     """
 
+    @renamed(localizer_lr="localizer_factor")
     def __init__(
         self,
         model: nn.Module,
         *,
         lr: float = 1e-3,
-        localizer_lr: float = 0.1,
+        localizer_factor: float = 0.1,
         kl_weight: KLWeight | None = None,
         weight_decay: float = 0.0,
         lr_step: int | None = None,
@@ -134,7 +136,7 @@ class LitPSTN(pl.LightningModule):
         """Adam, with the localizer's learning rate apart, and the step schedule."""
         values = self.hparams
         if isinstance(self.model, TransformerModel):
-            groups: Any = self.model.parameter_groups(values["lr"], localizer_factor=values["localizer_lr"])
+            groups: Any = self.model.parameter_groups(values["lr"], localizer_factor=values["localizer_factor"])
         else:
             groups = [p for p in self.model.parameters() if p.requires_grad]
         optimiser = torch.optim.Adam(groups, lr=values["lr"], weight_decay=values["weight_decay"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import math
 import os
@@ -11,9 +10,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from pstn.nn.classifier import TransformerModel
+from pstn.threads import count_multiplications
 from pstn.training.convolution import ConvKind
 from pstn.training.recipe import Member, Recipe
 
@@ -24,7 +23,6 @@ __all__ = [
     "choose_compile",
     "choose_conv",
     "choose_groups",
-    "choose_threads",
     "count_cores",
     "count_steps",
     "count_work",
@@ -41,12 +39,6 @@ _WORTH_CUTTING = 500_000_000
 # Compiling takes about 15 s, once for all stacks of one size, and saves a third of each step of a stack, which is near
 # 1 ms or below.
 _WORTH_COMPILING = 40_000
-# On a CPU, multiplications in a stack's forward pass over a batch, from which on torch's threads are left as they are.
-# Where others use the machine too, every thread waits for the one that was put aside, and small steps wait the longest.
-# Measured on two cores, in ms per step with one thread and with two. Quiet: the paper's MNIST P-STN in batches of 8
-# (6e6), 8.6 and 7.4; of 32 (2.5e7), 20 and 15; of 64 (5e7), 33 and 24. In use by others: 22 and 580 for batches of 8.
-_WORTH_THREADS = 30_000_000
-
 
 # Batch normalisation takes squares, which are infinite in float32 from 2e19 on: this leaves layers room to multiply.
 _LARGEST = 1e15
@@ -71,18 +63,6 @@ def choose_groups(models: int, device: torch.device, work: int, recipe: Recipe) 
 def count_cores() -> int:
     """Cores that this process may use: on a cluster, not all that the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def choose_threads(work: int) -> int | None:
-    """How many threads a stack that trains in this process on the CPU should have; None for as many as torch has.
-
-    Args:
-        work: multiplications in the stack's forward pass over a batch.
-
-    A number that the user has set in the environment is left alone.
-    """
-    asked = any(name in os.environ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
-    return 1 if work < _WORTH_THREADS and not asked else None
 
 
 def choose_conv(stacked: int, device: torch.device, work: int, recipe: Recipe) -> ConvKind:
@@ -116,10 +96,7 @@ def count_work(model: nn.Module, x: Tensor, recipe: Recipe) -> int:
         recipe: says how large a batch is, and how many samples are drawn.
     """
     options = {"samples": recipe.samples or model.train_samples} if isinstance(model, TransformerModel) else {}
-    # What it draws is nobody's: the caller's random numbers stay what they would have been.
-    with FlopCounterMode(display=False) as counter, torch.no_grad(), torch.random.fork_rng(devices=[]):
-        copy.deepcopy(model).eval()(x, **options)
-    return counter.get_total_flops() // 2 * recipe.batch_size
+    return count_multiplications(model, x, **options) * recipe.batch_size
 
 
 def check_population(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from pstn._checks import require_choice
 from pstn.objective import LossFunction, TrainingLoss
+from pstn.threads import choose_threads
 from pstn.training.convolution import CONV_KINDS, ConvKind
 from pstn.training.group import Group
 from pstn.training.planning import (
@@ -26,7 +27,6 @@ from pstn.training.planning import (
     choose_compile,
     choose_conv,
     choose_groups,
-    choose_threads,
     count_steps,
     count_work,
 )

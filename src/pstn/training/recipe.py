@@ -15,6 +15,7 @@ from pstn._checks import (
     require_positive_int,
     require_positive_number,
 )
+from pstn._deprecation import renamed
 from pstn.nn.classifier import TransformerModel
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.training.augment import Augmentation
@@ -136,7 +137,7 @@ class Member:
     Args:
         seed: of all its noise: batch order, posterior samples, dropout, augmentation.
         lr: learning rate of the classifier.
-        localizer_lr: what `lr` is multiplied with for the localizer and its heads.
+        localizer_factor: what `lr` is multiplied with for the localizer and its heads.
         kl_weight: w, the weight of the KL term, or a schedule: a function of the progress of training, from 0 to 1.
         weight_decay: Adam's L2 term, not AdamW's.
         train: indices of the examples it trains on; all when None.
@@ -149,14 +150,14 @@ class Member:
 
     seed: int = 0
     lr: float = 1e-3
-    localizer_lr: float = 0.1
+    localizer_factor: float = 0.1
     kl_weight: KLWeight = 0.0
     weight_decay: float = 0.0
     train: Tensor | None = None
     valid: Tensor | None = None
 
     def __post_init__(self) -> None:
-        for name in ("lr", "localizer_lr"):
+        for name in ("lr", "localizer_factor"):
             require_positive_number(name, getattr(self, name))
         kl_weight_at(self.kl_weight, 0.0)
         require_nonnegative_number("weight_decay", self.weight_decay)
@@ -166,6 +167,10 @@ class Member:
                 raise ValueError(f"{name} must hold int64 indices of shape (n,), got {subset.dtype}, {subset.shape}")
 
 
+Member.__init__ = renamed(localizer_lr="localizer_factor")(Member.__init__)  # type: ignore[method-assign]
+
+
+@renamed(localizer_lr="localizer_factor")
 def make_members(count: int, **values: Any) -> list[Member]:
     """`count` members; a list gives each its own value, anything else is shared.
 
@@ -188,4 +193,4 @@ def make_members(count: int, **values: Any) -> list[Member]:
 def learning_rates(model: nn.Module, names: Sequence[str], member: Member) -> dict[str, float]:
     """The learning rate of each parameter in `names`: the localizer and its heads have one of their own."""
     apart = "layer." if isinstance(model, TransformerModel) else None
-    return {n: member.lr * (member.localizer_lr if apart and n.startswith(apart) else 1.0) for n in names}
+    return {n: member.lr * (member.localizer_factor if apart and n.startswith(apart) else 1.0) for n in names}

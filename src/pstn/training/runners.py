@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch import multiprocessing as mp
 
+from pstn.threads import using_threads
 from pstn.training.group import Group, precision_flags
 from pstn.training.program import METRICS, make_step, trace
 
@@ -71,7 +72,7 @@ class LocalRunner(Runner):
         """Run; the metrics are kept for `collect`."""
         group = self.group
         block = max(1, _BLOCK // group.noise_per_step)
-        with precision_flags(group.recipe), _threads(self._threads):
+        with precision_flags(group.recipe), using_threads(self._threads):
             for at in range(start, start + count, block):
                 noise = group.draw(at, min(block, start + count - at))
                 for k in range(noise.examples.shape[0]):
@@ -144,16 +145,6 @@ class WorkerRunner(Runner):
             self._pipe.send(None)
         self._pipe.close()
         self._process.join(timeout=10)
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(before if count is None else count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

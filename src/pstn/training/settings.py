@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pstn._checks import require_seed
+from pstn._deprecation import with_new_names
 from pstn.files import write_atomically
 from pstn.training.augment import Augmentation
 from pstn.training.recipe import Precision, Recipe
@@ -57,7 +58,7 @@ class TrainSettings:
     train_size: int | None = _setting(None, "Training examples of each model, drawn for each; all when not given.")
     kl_weight: list[float] = _setting([1e-3], "Weight of the KL term; one for all models or one each.")
     lr: list[float] = _setting([1e-3], "Learning rate; one for all models or one each.")
-    localizer_lr: float = _setting(0.1, "What the localizer's learning rate is multiplied with.")
+    localizer_factor: float = _setting(0.1, "What the localizer's learning rate is multiplied with.")
     weight_decay: float = _setting(0.0, "Adam's L2 term.")
     epochs: int = _setting(100, "Passes over the data.")
     batch_size: int = _setting(8, "Examples in a micro-batch.")
@@ -106,6 +107,7 @@ class TrainSettings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainSettings:
         """Settings from names and values; an unknown name is an error that suggests the right one."""
+        values = with_new_names(values, {"localizer_lr": "localizer_factor"})
         hints = typing.get_type_hints(cls)
         known = [item.name for item in dataclasses.fields(cls)]
         for name in values:

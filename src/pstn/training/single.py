@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from pstn._checks import require_floating, require_positive_int, require_positive_number
+from pstn._deprecation import renamed
 from pstn.nn.classifier import Prediction, TransformerModel
 from pstn.nn.modes import evaluating
 from pstn.objective import LossFunction, TrainingLoss
+from pstn.threads import suit_threads, using_threads
 from pstn.training.program import report_parts
 from pstn.training.progress import Bar
 from pstn.training.recipe import KLWeight, kl_weight_at, progress_at
@@ -60,13 +62,14 @@ class Scores(NamedTuple):
         return f"accuracy {self.accuracy:.1%}, NLL {self.nll:.3f}, calibration error {self.calibration_error:.3f}"
 
 
+@renamed(localizer_lr="localizer_factor")
 def fit(
     model: Model,
     data: Batches,
     *,
     epochs: int = 10,
     lr: float = 1e-3,
-    localizer_lr: float = 0.1,
+    localizer_factor: float = 0.1,
     kl_weight: KLWeight | None = None,
     weight_decay: float = 0.0,
     clip_norm: float | None = None,
@@ -86,7 +89,7 @@ def fit(
             `pstn.data`, or a tuple of tensors (x, y), which is shuffled and cut into batches of `batch_size`.
         epochs: how often the data are walked through.
         lr: learning rate.
-        localizer_lr: what it is multiplied with for the localizer and its heads, before a frozen classifier too: a
+        localizer_factor: what it is multiplied with for the localizer and its heads, before a frozen classifier too: a
             localizer that learns too fast looks away before it has learned where to look.
         kl_weight: w, the weight of the KL term: the fewer the data, the larger; 1e-4 when None. Or a schedule, a
             function of the progress of training, from 0 to 1.
@@ -114,15 +117,17 @@ def fit(
     training_loss = TrainingLoss(loss)
     kl_weight = training_loss.choose_kl_weight(kl_weight, 1e-4)
     _check(model, data, epochs)
-    optimiser = _optimiser(model, lr, localizer_lr, weight_decay)
+    optimiser = _optimiser(model, lr, localizer_factor, weight_decay)
     limit = math.inf if clip_norm is None else require_positive_number("clip_norm", clip_norm)
     length = _length(data, batch_size)
     kl_weight_at(kl_weight, 0.0)  # refuses a weight that cannot be, before any step
     model.train()
-    with Bar(epochs) as bar:
+    with Bar(epochs) as bar, using_threads(None):
         for number in range(1, epochs + 1):
             total, count, batches = torch.zeros(4, dtype=torch.float64), 0, _batches(data, batch_size, shuffle=True)
             for at, (x, y) in enumerate(_on(_device(model), batches), start=1):
+                if number == at == 1:
+                    suit_threads(model, x)
                 done = progress_at(number - 1, at - 1, epochs, length)
                 output = model(x)
                 made = training_loss(output, y, kl_weight_at(kl_weight, done), None)
@@ -165,9 +170,11 @@ def evaluate(
         True
     """
     data = _examples(data)
-    log_probs, labels = [], []
-    with evaluating(model), torch.no_grad():
+    log_probs, labels = list[Tensor](), list[Tensor]()
+    with evaluating(model), torch.no_grad(), using_threads(None):
         for x, y in _on(_device(model), _batches(data, batch_size, shuffle=False)):
+            if not labels:
+                suit_threads(model, x)
             transformer = isinstance(model, TransformerModel)
             output = model(x, samples, generator=generator) if transformer else model(x)
             log_probs.append(output.log_probs if isinstance(output, Prediction) else output.float().log_softmax(-1))
@@ -195,12 +202,12 @@ def _check(model: Any, data: Any, epochs: int) -> None:
         )
 
 
-def _optimiser(model: nn.Module, lr: float, localizer_lr: float, weight_decay: float) -> torch.optim.Optimizer:
+def _optimiser(model: nn.Module, lr: float, localizer_factor: float, weight_decay: float) -> torch.optim.Optimizer:
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError("model has nothing to learn: all of its parameters are frozen")
     groups: list[Any]
     if isinstance(model, TransformerModel):
-        groups = model.parameter_groups(lr, localizer_factor=localizer_lr)
+        groups = model.parameter_groups(lr, localizer_factor=localizer_factor)
     else:
         groups = [p for p in model.parameters() if p.requires_grad]
     return torch.optim.Adam(groups, lr=require_positive_number("lr", lr), weight_decay=weight_decay)
@@ -214,7 +221,7 @@ def _step(model: nn.Module, optimiser: torch.optim.Optimizer, loss: Tensor, limi
     if not (math.isfinite(float(loss.detach())) and math.isfinite(float(norm))):
         raise FloatingPointError(
             f"the loss is {float(loss.detach()):g} and its gradient's norm {float(norm):g} in {where}; the weights are "
-            "those before it. Look for missing or huge values in the data; try a smaller lr or localizer_lr, or "
+            "those before it. Look for missing or huge values in the data; try a smaller lr or localizer_factor, or "
             "clip_norm"
         )
     optimiser.step()

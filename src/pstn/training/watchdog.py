@@ -149,19 +149,19 @@ def collapses(model: nn.Module, x: Tensor, *, tolerance: float = 1e-3) -> list[s
     if float((loc - start).abs().max()) < tolerance:
         found.append(
             "The transformation is the identity for every input: the localizer has learned nothing. Try a larger "
-            "localizer_lr, more samples, or a larger kl_weight."
+            "localizer_factor, more samples, or a larger kl_weight."
         )
     corners = layer.transform.corners(loc)
     extent = (corners.amax(-2) - corners.amin(-2)).amax(-1) / 2
     if float(extent.median()) < 0.05:
         found.append(
             f"The scale has gone to nothing: the median input is read through {float(extent.median()):.3g} of its "
-            "width. Try a smaller localizer_lr, transform='similarity-log', or fill= with the background's value."
+            "width. Try a smaller localizer_factor, transform='similarity-log', or fill= with the background's value."
         )
     if float(extent.median()) > 5:
         found.append(
             f"The transformation looks far outside: it spans {float(extent.median()):.3g} widths of the median input, "
-            "mostly background. Try a smaller localizer_lr, or fill= with the background's value."
+            "mostly background. Try a smaller localizer_factor, or fill= with the background's value."
         )
     if isinstance(posterior, Posterior):
         found += _posterior_collapses(posterior)
@@ -191,6 +191,6 @@ def _posterior_collapses(posterior: Posterior) -> list[str]:
     if scale > 1.5:
         return [
             f"The posterior is wider than the prior (median scale {scale:.3g}): most samples miss the input, and the "
-            "classifier reads background. Try a smaller localizer_lr, a smaller var_init, or a smaller family."
+            "classifier reads background. Try a smaller localizer_factor, a smaller var_init, or a smaller family."
         ]
     return []
