@@ -54,7 +54,7 @@ class _Process(SpawnProcess):
 
 
 class _Context(SpawnContext):
-    Process = _Process  # type: ignore[assignment]  # the same, started with care
+    Process = _Process
 
 
 def spawn_context() -> SpawnContext:
@@ -70,18 +70,17 @@ def spawn_context() -> SpawnContext:
 def loader_context() -> BaseContext | None:
     """What to pass to a DataLoader with workers as `multiprocessing_context`: the platform's own way, with care.
 
-    Where workers are forked, `multiprocessing` starts a helper or two as `python -c`: they are started here.
+    The helpers that `multiprocessing` has beside the workers are started here.
     """
     method = multiprocessing.get_start_method()
-    if method == "spawn":
-        return spawn_context()
     with safe_import_path():
-        resource_tracker.ensure_running()
+        if hasattr(signal, "pthread_sigmask"):  # not on Windows, which has none of them
+            resource_tracker.ensure_running()
         if method == "forkserver":
             from multiprocessing import forkserver
 
             forkserver.ensure_running()
-    return None
+    return spawn_context() if method == "spawn" else None
 
 
 @contextmanager
