@@ -7,6 +7,15 @@ import sys
 import numpy as np
 import pytest
 
+from made_up_results import make_results
+from pstn.demo import run_demo
+from pstn.experiments.reproduce import reproduce
+from pstn.experiments.studies import STUDIES
+from pstn.files import FileError, require_writable
+from pstn.report.page import write_report
+from small_experiment import SMALL, experiment, quiet
+from small_runs import run_command
+
 MODULES = sorted(
     {*sys.stdlib_module_names, "torch", "numpy", "yaml", "typer", "safetensors", "pstn", "site", "usercustomize"}
 )
@@ -86,3 +95,104 @@ def test_the_current_folder_is_imported_from_where_module_and_name_ask_for_it(tm
     code = "from pstn.experiments.backbones import find_backbone\nfind_backbone('mine:found')"
     done = run_script(tmp_path, code, cwd=tmp_path)
     assert "got 5" in done.stderr
+
+
+FILES = ("config.json", "model.safetensors", "README.md", "checkpoint.safetensors")
+
+
+@pytest.fixture
+def victim(tmp_path):
+    """A folder outside any run, with files of the names that a run replaces and removes."""
+    folder = tmp_path / "victim"
+    folder.mkdir()
+    for name in FILES:
+        (folder / name).write_text("mine")
+    return folder
+
+
+def untouched(victim):
+    return {path.name: path.read_text() for path in victim.iterdir()} == dict.fromkeys(FILES, "mine")
+
+
+def train_small(data, out, *options):
+    return run_command("train", data, "--out", out, "--epochs", 1, "--batch-size", 4, *options)
+
+
+def test_the_probe_for_writability_follows_no_link(tmp_path, victim):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".probe").symlink_to(victim / "config.json")
+    require_writable(tmp_path / "run")
+    assert untouched(victim)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".probe"]
+
+
+@pytest.mark.parametrize("option", ["--resume", "--overwrite"])
+@pytest.mark.parametrize("name", ["model-0", "model-9", "checkpoint.safetensors", "settings.yaml", "results.json"])
+def test_a_link_out_of_a_run_is_refused_before_anything_is_changed(tmp_path, data, victim, option, name):
+    run = tmp_path / "run"
+    assert train_small(data, run).exit_code == 0
+    if (run / name).exists():
+        (run / name).rename(tmp_path / "moved")
+    (run / name).symlink_to(victim if name.startswith("model") else victim / "checkpoint.safetensors")
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    done = run_command("train", data, "--out", run, option, *(["--epochs", 1] if option == "--overwrite" else []))
+    assert done.exit_code == 2
+    assert name in done.output
+    assert untouched(victim)
+    assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+
+
+def test_a_link_within_a_run_is_not_followed_to_remove_files(tmp_path, data):
+    run = tmp_path / "run"
+    assert train_small(data, run).exit_code == 0
+    (run / "config.json").write_text("{}")
+    (run / "model-9").symlink_to(run)
+    assert train_small(data, run, "--overwrite").exit_code == 0
+    assert (run / "config.json").read_text() == "{}"
+
+
+def test_evaluate_follows_no_link_out_of_a_run(tmp_path, data):
+    run = tmp_path / "run"
+    assert train_small(data, run).exit_code == 0
+    (run / "model-0").rename(tmp_path / "elsewhere")
+    (run / "model-0").symlink_to(tmp_path / "elsewhere")
+    done = run_command("evaluate", run, data)
+    assert done.exit_code == 2
+    assert "model-0" in done.output
+
+
+@pytest.mark.parametrize("name", ["cnn", "pstn"])
+def test_the_demo_writes_through_no_link(tmp_path, victim, name):
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / name).symlink_to(victim)
+    with pytest.raises(FileError, match=name):
+        run_demo(tmp_path / "demo", images=10, epochs=1)
+    assert untouched(victim)
+
+
+@pytest.mark.parametrize("name", ["quick", "quick/.work", "quick/.work/small", "quick/small"])
+def test_reproduce_writes_through_no_link(tmp_path, victim, name):
+    link = tmp_path / "results" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(victim)
+    with pytest.raises(FileError, match="quick"):
+        reproduce([experiment(SMALL)], quiet(tmp_path / "results"))
+    assert untouched(victim)
+
+
+def test_a_sweep_appends_to_no_study_elsewhere(tmp_path, data, victim):
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "study.log").symlink_to(victim / "config.json")
+    done = run_command("sweep", data, "--out", tmp_path / "sweep", "--epochs", 1, "--over", "kl_weight=0")
+    assert done.exit_code == 2
+    assert "study.log" in done.output
+    assert untouched(victim)
+
+
+def test_a_report_draws_through_no_link(tmp_path, victim):
+    make_results()[0].write(tmp_path / "results")
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "figures").symlink_to(victim)
+    with pytest.raises(FileError, match="figures"):
+        write_report(tmp_path / "results", STUDIES[:1], tmp_path / "report", title="", introduction="")
+    assert untouched(victim)
