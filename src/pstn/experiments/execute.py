@@ -21,11 +21,12 @@ from pstn.experiments.fitting import Job, fit
 from pstn.experiments.identity import digest, identity
 from pstn.experiments.lab import Lab
 from pstn.experiments.scores import Found, classify, predict
+from pstn.files import FileError, parse_json, require_regular_file
 from pstn.nn import TransformerClassifier
 from pstn.provenance import provenance
 from pstn.report.results import Result
 from pstn.training import Failure, Member, Population, Recipe
-from pstn.training.checkpoint import CheckpointError, load_checkpoint, read_checkpoint, save_weights
+from pstn.training.checkpoint import CheckpointError, load_checkpoint, read_about, save_weights
 from pstn.training.group import precision_flags
 
 __all__ = ["carry_out", "trained"]
@@ -116,7 +117,7 @@ def _load_or_train(lab: Lab, group: Training) -> _Run:
         with safe_open(str(path), framework="pt") as stream:
             models[pair].load_state_dict({name: stream.get_tensor(name) for name in stream.keys()})  # noqa: SIM118  # no dict
         models[pair].eval()
-    notes = {pair: json.loads(about["notes"]) for pair, about in zip(pairs, held, strict=True)}
+    notes = {pair: parse_json(about["notes"], path) for pair, about, path in zip(pairs, held, paths, strict=True)}
     return _Run(models, recipe, float(held[0]["seconds"]), notes, recipe.epochs)
 
 
@@ -127,9 +128,10 @@ def _about(path: Path) -> dict[str, str]:
     if not path.exists():
         return {}
     try:
+        require_regular_file(path)
         with safe_open(str(path), framework="pt") as stream:
             return stream.metadata() or {}
-    except SafetensorError:
+    except (SafetensorError, FileError):
         return {}
 
 
@@ -215,13 +217,14 @@ def _held(lab: Lab, group: Training, recipe: Recipe, pairs: list[Pair]) -> list[
     if not path.exists():
         return None
     try:
-        settings = read_checkpoint(path)[1]["settings"]
-    except CheckpointError as error:
+        settings = read_about(path)["settings"]
+        there = [(variant, seed) for variant, seed in settings["pairs"]]
+        known = set(there) <= set(group.pairs(lab))
+    except (CheckpointError, KeyError, TypeError, ValueError) as error:
         lab.say(f"{error}: starting anew")
         path.unlink()
         return None
-    there = [(variant, seed) for variant, seed in settings["pairs"]]
-    if set(pairs) <= set(there) <= set(group.pairs(lab)):
+    if known and set(pairs) <= set(there):
         models = {pair: _make(lab, group, pair[1]) for pair in there}
         if settings.get("identities") == _identities(lab, group, recipe, models):
             return there

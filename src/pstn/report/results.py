@@ -17,6 +17,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from pstn.files import open_regular_file, parse_json
+from pstn.limits import RESULT_BYTES
+
 __all__ = ["SHORTENED", "Result", "read_results"]
 
 SHORTENED = "Shortened:"
@@ -145,11 +148,15 @@ def read_results(folder: str | Path, experiment: str | None = None) -> list[Resu
 
 
 def _read_file(path: Path) -> list[Result]:
-    *lines, last = path.read_bytes().split(b"\n")
+    with open_regular_file(path) as file:
+        content = file.read(RESULT_BYTES + 1)
+    if len(content) > RESULT_BYTES:
+        raise ValueError(f"{path} is longer than {RESULT_BYTES:,} bytes, which is the limit")
+    *lines, last = content.split(b"\n")
     results = []
     for number, line in enumerate([*lines, last] if last else lines, start=1):
         try:
-            results.append(_parse(line, path.name.partition(".")[0]))
+            results.append(_parse(line, path))
         except ValueError as error:
             if number > len(lines):
                 break  # it was cut off
@@ -159,8 +166,8 @@ def _read_file(path: Path) -> list[Result]:
     return results
 
 
-def _parse(line: bytes, experiment: str) -> Result:
-    held = json.loads(line)
+def _parse(line: bytes, path: Path) -> Result:
+    held, experiment = parse_json(line.decode(), path), path.name.partition(".")[0]
     known = {f.name for f in fields(Result)}
     if not isinstance(held, dict) or not {"experiment", "model", "data", "seed"} <= held.keys() <= known:
         raise ValueError("its keys are not those of a result")
