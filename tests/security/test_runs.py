@@ -362,3 +362,12 @@ def test_evaluate_opens_no_path_that_only_a_file_names(tmp_path, run, data):
     shutil.copy(data, secret)
     (run / "settings.yaml").write_text((run / "settings.yaml").read_text().replace(str(data), str(secret)))
     assert run_command("evaluate", run).exit_code == 2
+
+
+def test_a_model_that_could_not_be_loaded_is_refused_before_training(tmp_path):
+    rows = [np.concatenate([[k], np.random.default_rng(0).normal(k, 1, 4000)]) for k in (1, 2) * 4]
+    np.savetxt(tmp_path / "long.tsv", np.stack(rows), delimiter="\t", fmt="%.2f")
+    done = train_small(tmp_path / "long.tsv", tmp_path / "run", "--test-samples", 65536)
+    assert done.exit_code == 2
+    assert "numbers for one input" in done.output
+    assert not (tmp_path / "run").exists()
