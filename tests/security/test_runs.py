@@ -96,6 +96,10 @@ def test_processes_are_refused_where_they_cannot_be_kept_from_the_current_folder
     code = f"import sys\nsys.path[:0] = {sys.path!r}\n{code}"
     assert "RuntimeError" in run_script(tmp_path, code, cwd=tmp_path, options=["-E"]).stderr
     assert run_script(tmp_path, code, cwd=tmp_path, options=["-E", "-P"]).stdout == "started\n"
+    command = f"import sys\nsys.path[:0] = {sys.path!r}\nfrom pstn.cli import main\nmain()"
+    done = run_script(tmp_path, command, "--help", cwd=tmp_path, options=["-E"])
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
 
 
 def test_the_current_folder_is_imported_from_where_module_and_name_ask_for_it(tmp_path):
