@@ -128,9 +128,7 @@ class SpatialTransformer(nn.Module):
         for name, start in starts.items():
             self.add_module(f"{name}_head", Head(width, start, hidden))
         self.shared = _Shared(self.posterior.shared(transform))
-        with torch.no_grad():
-            start_numbers = {name: start[None] for name, start in starts.items()}
-            self.noise_width = self.posterior.build(transform, {**start_numbers, **self.shared()}).noise_width
+        self.noise_width = _noise_width(self.posterior, transform)
 
     @property
     def probabilistic(self) -> bool:
@@ -236,6 +234,14 @@ def _family(posterior: PosteriorFamily | None, probabilistic: bool, **short: Any
         name = next(iter(given), "probabilistic")
         raise ValueError(f"{name} must be left out where posterior is given: it is the family's to say")
     return posterior
+
+
+def _noise_width(posterior: PosteriorFamily, transform: Transform) -> int:
+    """How much noise a sample takes: as the distribution says that the family builds at its start."""
+    # On the CPU, whatever the default device: arithmetic on "meta" would load torch's compiler.
+    with torch.no_grad(), torch.device("cpu"):
+        starts = {name: start[None] for name, start in posterior.starts(transform).items()}
+        return posterior.build(transform, {**starts, **posterior.shared(transform)}).noise_width
 
 
 class _Shared(nn.Module):
