@@ -29,6 +29,8 @@ class Limit(int):
 
 # Pillow's own limit, above which it warns: a quarter of a gigabyte in colour.
 IMAGE_PIXELS = Limit(89_478_485, "pixels of an image file, before it is decoded")
+# An encoder writes about ten; each of a few bytes costs a pass over the whole image.
+JPEG_SCANS = Limit(200, "scans of a progressive JPEG file")
 
 
 class LimitRow(NamedTuple):
