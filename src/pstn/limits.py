@@ -21,7 +21,7 @@ class Limit(int):
 
     meaning: str
 
-    def __new__(cls, value: int, meaning: str) -> Limit:
+    def __new__(cls, value: int, meaning: str) -> Limit:  # noqa: D102  # the class says it
         made = super().__new__(cls, value)
         made.meaning = meaning
         return made
@@ -31,6 +31,10 @@ class Limit(int):
 IMAGE_PIXELS = Limit(89_478_485, "pixels of an image file, before it is decoded")
 # An encoder writes about ten; each of a few bytes costs a pass over the whole image.
 JPEG_SCANS = Limit(200, "scans of a progressive JPEG file")
+JSON_BYTES = Limit(1 << 24, "bytes of a JSON file")
+YAML_BYTES = Limit(1 << 18, "bytes of a YAML file")
+TEXT_DEPTH = Limit(64, "levels of lists and mappings within each other in a JSON or YAML file")
+YAML_NUMBER = Limit(64, "characters of a number, a date or any other value of a YAML file that is not text")
 
 
 class LimitRow(NamedTuple):
