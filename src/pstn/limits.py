@@ -45,6 +45,20 @@ YAML_BYTES = Limit(1 << 18, "bytes of a YAML file")
 TEXT_DEPTH = Limit(64, "levels of lists and mappings within each other in a JSON or YAML file")
 YAML_NUMBER = Limit(64, "characters of a number, a date or any other value of a YAML file that is not text")
 
+CONFIG_BYTES = Limit(1 << 23, "bytes of a model's config.json")
+MODEL_PARTS = Limit(64, "modules that a model's description lists")
+MODEL_DEPTH = Limit(8, "levels of modules within each other in a model's description")
+# The basis of 256 cells in the plane takes seconds to compute.
+MODEL_CELLS = Limit(512, "cells of all CPAB transformations of a model")
+MODEL_CLASSES = Limit(100_000, "classes of a model")
+MODEL_SAMPLES = Limit(1 << 16, "samples that a model takes of each input by its own settings")
+MODEL_PIXELS = Limit(1 << 24, "pixels or time steps of an input, or of a sample, of a model")
+MODEL_VALUES = Limit(1 << 27, "numbers in all samples of one input of a model: samples, channels and pixels multiplied")
+MODEL_BYTES = Limit(1 << 32, "bytes of a model's weights")
+
+CHECKPOINT_TEXT = Limit(1 << 26, "characters of each text beside the tensors of a checkpoint")
+RUN_MODELS = Limit(10_000, "models of a run")
+
 
 class LimitRow(NamedTuple):
     """A row of the table of limits."""

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from pstn.files import write_atomically
+from pstn.files import read_json, write_atomically
 
 __all__ = ["SHORTENED", "Result", "read_results"]
 
@@ -97,7 +97,7 @@ class Result:
             ValueError: when it is not a result file, naming it.
         """
         try:
-            held = json.loads(Path(path).read_text(encoding="utf-8"))
+            held = read_json(path)
             known = {f.name for f in fields(cls)}
             if not isinstance(held, dict) or not {"experiment", "model", "data", "seed"} <= held.keys() <= known:
                 raise ValueError("its keys are not those of a result")
