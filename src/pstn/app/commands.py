@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from pstn.command_errors import echo
+
 __all__ = ["register"]
 
 
@@ -33,9 +35,9 @@ def app(
     from pstn.app.serving import serve
 
     try:
-        serve(models, host=host, port=port, say=typer.echo)
+        serve(models, host=host, port=port, say=echo)
     except (ValueError, OSError) as error:
-        typer.echo(f"pstn app: {error}", err=True)
+        echo(f"pstn app: {error}", err=True)
         raise typer.Exit(2) from None
 
 

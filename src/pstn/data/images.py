@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pstn.data.errors import DataError, Refuse, raise_it, require_package
-from pstn.limits import IMAGE_PIXELS
+from pstn.data.listing import list_folder
+from pstn.limits import IMAGE_PIXELS, JPEG_SCANS
 
 __all__ = [
+    "IMAGE_FORMATS",
     "IMAGE_SUFFIXES",
     "each_in_parallel",
     "find_images",
@@ -31,41 +33,36 @@ __all__ = [
 ]
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+# The first five are what Pillow knows from the start; the others make it import all its decoders, once.
+IMAGE_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
+"""The formats that are decoded, by Pillow's names, whatever the suffix: other decoders of Pillow start programs."""
 T = TypeVar("T")
 
+_SHORTEST_SCAN = 10  # bytes
+_PIXELS_IN_SECONDS = 1 << 32  # of all scans together
 _TOO_LARGE = f"has more than {IMAGE_PIXELS:,} pixels, too many to decode safely: make it smaller first"
 
 
 def find_images(folder: Path, refuse: Refuse = raise_it) -> Iterator[Path]:
-    """The image files in a folder and in those below it, in the order of names; hidden files and folders are left out.
-
-    Hidden ones are for programs, which keep copies of images there: of notebooks, thumbnails, a resource fork each.
-    Links to folders are followed, but for those to where one has been already.
+    """The image files in a folder and in those below it, in the order of names, as `Listing` lists them.
 
     Args:
         folder: where to look.
         refuse: told of folders that cannot be read.
+
+    Warns:
+        DataWarning: links lead out of the folder, or files are listed under another name; they are left out.
     """
-
-    def tell(error: OSError) -> None:
-        refuse(DataError(error.filename, f"cannot be read ({error.strerror})"))
-
-    been: set[str] = set()
-    for place, inner, files in os.walk(folder, onerror=tell, followlinks=True):
-        been.add(os.path.realpath(place))
-        inner[:] = sorted(
-            name for name in inner
-            if not name.startswith(".")
-            and not (Path(place, name).is_symlink() and os.path.realpath(Path(place, name)) in been)
-        )  # fmt: skip
-        for file in sorted(files):
-            if Path(file).suffix.lower() in IMAGE_SUFFIXES and not file.startswith("."):
-                yield Path(place) / file
+    with list_folder(folder) as listing:
+        yield from listing.files(folder, IMAGE_SUFFIXES, refuse)
 
 
 @contextmanager
 def open_image(path: Path) -> Iterator[Any]:
-    """A Pillow image of the file, open for as long as the block runs; what goes wrong in it is a DataError."""
+    """A Pillow image of the file, open for as long as the block runs; what goes wrong in it is a DataError.
+
+    This is the only place that opens image files: only `IMAGE_FORMATS` are decoded, and only within the limits.
+    """
     try:
         from PIL import Image
     except ImportError as error:
@@ -73,8 +70,12 @@ def open_image(path: Path) -> Iterator[Any]:
     if not path.is_file():
         raise DataError(path, "there is no such image file")
     try:
-        with Image.open(path) as image:
+        Image.preinit()
+        with Image.open(path, formats=IMAGE_FORMATS) as image:
             _require_moderate(path, image.width * image.height)
+            if image.info.get("progressive"):
+                prepare = _after(lambda: _require_few_scans(path, image), image.load_prepare)
+                image.load_prepare = prepare  # type: ignore[method-assign]  # of this image alone
             yield image
     except (DataError, MemoryError):
         raise
@@ -88,6 +89,29 @@ def _require_moderate(path: Path, pixels: int) -> None:
     """Refuse what would fill the memory; a file of a few kilobytes can claim any size."""
     if pixels > IMAGE_PIXELS:
         raise DataError(path, _TOO_LARGE)
+
+
+def _after(first: Callable[[], None], then: Callable[[], None]) -> Callable[[], None]:
+    """What calls both: `load_prepare` of an image is called before it is decoded, and not for its header alone."""
+
+    def both() -> None:
+        first()
+        then()
+
+    return both
+
+
+def _require_few_scans(path: Path, image: Any) -> None:
+    """Refuse a JPEG file whose scans would take minutes to decode."""
+    if image.width * image.height * (path.stat().st_size // _SHORTEST_SCAN) < _PIXELS_IN_SECONDS:
+        return
+    found, last = 0, b""
+    with path.open("rb") as file:
+        while portion := file.read(1 << 20):
+            found += (last + portion).count(b"\xff\xda")  # the marker of a scan, which compressed data cannot hold
+            last = portion[-1:]
+    if found > JPEG_SCANS:
+        raise DataError(path, f"has {found:,} scans, more than the limit of {JPEG_SCANS:,}: save it anew")
 
 
 def image_size(path: Path) -> tuple[int, int]:

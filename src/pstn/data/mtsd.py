@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,9 +13,11 @@ from pstn._checks import require_choice
 from pstn.data.boxes import Box, Photo
 from pstn.data.errors import DataError, DataWarning, MissingDataError
 from pstn.data.files import read_text
+from pstn.data.listing import Listing
 from pstn.data.places import search_folders
+from pstn.files import read_json
 
-__all__ = ["MTSD_CLASSES", "find_mtsd", "is_mtsd", "read_mtsd"]
+__all__ = ["MTSD_CLASSES", "find_mtsd", "is_mtsd", "read_mtsd", "require_distinct"]
 
 MTSD_CLASSES = (
     "information--pedestrians-crossing--g1",
@@ -29,7 +31,6 @@ MTSD_CLASSES = (
     "warning--pedestrians-crossing--g4",
     "regulatory--no-overtaking--g5",
 )
-"""The ten classes of the paper's subset."""
 """The ten classes of the paper's subset."""
 
 _FOLDERS = ("mtsd_v2_fully_annotated", "mtsd_fully_annotated", ".")
@@ -92,14 +93,30 @@ def read_mtsd(
     require_choice("split", split, ("train", "val"))
     require_choice("bad_boxes", bad_boxes, ("refuse", "skip"))
     annotated, images = find_mtsd(root)
+    # The images may lie beside the folder with the annotations: neither may lead out of the one that holds both.
+    listing = Listing(os.path.commonpath([annotated.absolute(), images.absolute()]))
     skipped: list[str] = []
     photos = []
     for key in _read_keys(annotated / "splits", split):
-        path = annotated / "annotations" / f"{key}.json"
-        photos.append(_read_annotation(path, key, _image_path(images, split, key), bad_boxes == "skip", skipped))
+        path = listing.require(annotated / "annotations" / f"{key}.json")
+        image = listing.require(_image_path(images, split, key))
+        photos.append(_read_annotation(path, key, image, bad_boxes == "skip", skipped))
     if skipped:
         warnings.warn(DataWarning(f"{len(skipped)} bad box(es) left out, first: {skipped[0]}"), stacklevel=2)
     return photos
+
+
+def require_distinct(photos: Iterable[Photo]) -> None:
+    """Refuse photos of which two are one file, by another name or through a link: one may be in the test part."""
+    seen: dict[tuple[int, int], Path] = {}
+    for photo in photos:
+        try:
+            found = photo.path.stat()
+        except OSError:  # it is missing, which is said where it is read
+            continue
+        first = seen.setdefault((found.st_dev, found.st_ino), photo.path)
+        if first != photo.path:
+            raise DataError(photo.path, f"is the same file as {first}")
 
 
 def _image_path(images: Path, split: str, key: str) -> Path:
@@ -193,27 +210,7 @@ def _number(path: Path, holder: dict[str, Any], name: str, *, place: str) -> flo
 
 
 def _parse_json(path: Path) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise DataError(path, f"key {twice!r} occurs twice in one object")
-        return found
-
-    text = read_text(path, limit=_LIMIT)
-    try:
-        content = json.loads(text, object_pairs_hook=unique)
-    except json.JSONDecodeError as error:
-        raise DataError(
-            path, f"is not JSON: {error.msg}", place=f"line {error.lineno}, column {error.colno}"
-        ) from error
-    except RecursionError as error:
-        raise DataError(path, "is nested too deeply") from error
-    except ValueError as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(path, f"is not JSON that can be read ({error})") from error
+    content = read_json(path, error=DataError)
     if not isinstance(content, dict):
         raise DataError(path, f"must hold an object, got {type(content).__name__}", place="top level")
     return content

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,21 +15,22 @@ import torch
 from torch import Tensor
 
 from pstn._checks import require_choice, require_finite, require_positive_int
-from pstn.data.archives import read_zip_member
+from pstn.data.archives import open_zip, read_zip_member
 from pstn.data.errors import DataError
-from pstn.data.files import parse_npy
+from pstn.data.files import most_unpacked, parse_npy
 from pstn.data.images import (
     IMAGE_SUFFIXES,
     each_in_parallel,
-    find_images,
     is_grey,
     open_image,
     read_image,
     upright_size,
 )
-from pstn.data.labels import as_label, encode_labels, sort_classes
+from pstn.data.labels import as_label, encode_labels, name_classes, require_classes, sort_classes
+from pstn.data.listing import Listing, list_folder
 from pstn.data.split import Split, Splits
 from pstn.data.subsets import stratified_indices
+from pstn.limits import ARRAY_BYTES, EXAMPLES
 
 __all__ = ["divide", "from_arrays", "from_dataset", "from_folder", "from_npz"]
 
@@ -96,7 +96,7 @@ def _encoded(labels: Sequence[Any], classes: Sequence[str] | None) -> tuple[Tens
         raise ValueError(f"classes must be different names, got {twice!r} twice: give each of them once")
     unknown = sorted(set(texts) - set(chosen))
     if unknown:
-        raise ValueError(f"unknown label {unknown[0]!r}: classes are {', '.join(chosen)}")
+        raise ValueError(f"unknown label {unknown[0]!r}: classes are {name_classes(chosen)}")
     return encode_labels(texts, chosen), chosen
 
 
@@ -190,7 +190,7 @@ def _item_tensor(x: Any, position: int) -> Tensor:
 def from_npz(path: str | os.PathLike[str], *, kind: Literal["image", "series"] | None = None) -> Splits[Split]:
     """Arrays from an .npz file: x and y, or x_train and y_train, with x_test, y_test, x_validation, ... if there.
 
-    Nothing is unpickled, and no array may be larger than the file says.
+    Nothing is unpickled, no array may be larger than the file says, and other arrays in the file are not read.
 
     Args:
         path: the file.
@@ -204,16 +204,7 @@ def from_npz(path: str | os.PathLike[str], *, kind: Literal["image", "series"] |
         torch.Size([4, 1, 24])
     """
     path = Path(path)
-    arrays = {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for member in archive.namelist():
-                if member[:-4] in arrays:
-                    raise DataError(path, "occurs twice", place=member)
-                if member.endswith(".npy"):
-                    arrays[member[:-4]] = parse_npy(read_zip_member(archive, member, path, limit=1 << 34), path, member)
-    except (zipfile.BadZipFile, NotImplementedError, OSError) as error:  # the second for versions there are none of
-        raise DataError(path, f"is not an .npz file ({error})") from error
+    arrays = _read_arrays(path)
     if "x" in arrays and "x_train" in arrays:
         raise DataError(path, "holds x and x_train: which of them to train on? Leave one out")
     names = {part: f"_{part}" for part in _PARTS}
@@ -233,6 +224,30 @@ def from_npz(path: str | os.PathLike[str], *, kind: Literal["image", "series"] |
     if "train" not in parts:
         raise DataError(path, f"must hold x and y, or x_train and y_train; it holds {', '.join(arrays) or 'nothing'}")
     return Splits(parts["train"], parts.get("validation"), parts.get("test"))
+
+
+def _read_arrays(path: Path) -> dict[str, Any]:
+    """The arrays of an .npz file that `from_npz` uses, by name."""
+    wanted = [f"{letter}{ending}" for ending in ("", *(f"_{part}" for part in _PARTS)) for letter in "xy"]
+    with open_zip(path, "an .npz file") as archive:
+        counts = Counter(archive.namelist())
+        found = [name for name in wanted if f"{name}.npy" in counts]
+        for name in found:
+            if counts[f"{name}.npy"] > 1:
+                raise DataError(path, "occurs twice", place=f"{name}.npy")
+        if not found:
+            held = name_classes(sorted(name.removesuffix(".npy") for name in counts), most=8) or "nothing"
+            raise DataError(path, f"must hold x and y, or x_train and y_train; it holds {held}")
+        limit = min(ARRAY_BYTES, most_unpacked(path))
+        if (promised := sum(archive.getinfo(f"{name}.npy").file_size for name in found)) > limit:
+            raise DataError(path, f"promises arrays of {promised:,} bytes in all, above the limit of {limit:,}")
+        arrays = {}
+        for name in found:
+            content = read_zip_member(archive, f"{name}.npy", path, limit=limit)
+            arrays[name] = parse_npy(content, path, f"{name}.npy")
+            if arrays[name].ndim and len(arrays[name]) > EXAMPLES:
+                raise DataError(path, f"holds more than {EXAMPLES:,} examples, which is the limit", place=f"{name}.npy")
+    return arrays
 
 
 def from_folder(
@@ -274,16 +289,22 @@ def from_folder(
     if not root.is_dir():
         raise DataError(root, "there is no such folder")
     target = (require_positive_int("size", size),) * 2 if isinstance(size, int) else size
-    inside = {folder.name.lower(): folder for folder in sorted(root.iterdir()) if folder.is_dir()}
-    folders = {part: next((inside[n] for n in names if n in inside), None) for part, names in _PARTS.items()}
-    if folders["train"] is None or _is_class(folders["train"]):
-        everything = _read_folder(root, None, target, channels, workers)
-        return divide(everything, test=test, validation=validation, seed=seed)
-    train = _read_folder(folders["train"], None, target, channels, workers)
-    size = target or (train.x.shape[-2], train.x.shape[-1])
-    settings = (train.classes, size, channels or train.x.shape[1], workers)
-    rest = {p: None if f is None else _read_folder(f, *settings) for p, f in folders.items() if p != "train"}
-    return Splits(train, rest["validation"], rest["test"])
+    with list_folder(root) as listing:
+        found = listing.folders(root)
+        inside = {folder.name.lower(): folder for folder in found}
+        folders = {part: next((inside[n] for n in names if n in inside), None) for part, names in _PARTS.items()}
+        if folders["train"] is None or _is_class(folders["train"]):
+            everything = _read_folder(listing, root, found, None, target, channels, workers)
+            return divide(everything, test=test, validation=validation, seed=seed)
+
+        def read(part: Path, *settings: Any) -> Split:
+            return _read_folder(listing, part, listing.folders(part), *settings)
+
+        train = read(folders["train"], None, target, channels, workers)
+        size = target or (train.x.shape[-2], train.x.shape[-1])
+        settings = (train.classes, size, channels or train.x.shape[1], workers)
+        rest = {p: None if f is None else read(f, *settings) for p, f in folders.items() if p != "train"}
+        return Splits(train, rest["validation"], rest["test"])
 
 
 def _is_class(train: Path) -> bool:
@@ -323,21 +344,24 @@ def divide(split: Split, *, test: float, validation: float = 0.0, seed: int = 0)
 
 
 def _read_folder(
+    listing: Listing,
     root: Path,
+    folders: list[Path],
     classes: tuple[str, ...] | None,
     size: tuple[int, int] | None,
     channels: int | None,
     workers: int | None,
 ) -> Split:
-    folders = sorted(f for f in root.iterdir() if f.is_dir() and not f.name.startswith("."))
     if not folders:
         raise DataError(root, "holds no folders: one per class is expected, with its images in it")
     chosen = tuple(f.name for f in folders) if classes is None else classes
+    require_classes(len(chosen))
+    known = set(chosen)
     paths, labels = [], []
     for folder in folders:
-        if folder.name not in chosen:
-            raise DataError(folder, f"unknown label {folder.name!r}: the training part has {', '.join(chosen)}")
-        images = sorted(find_images(folder))
+        if folder.name not in known:
+            raise DataError(folder, f"unknown label {folder.name!r}: the training part has {name_classes(chosen)}")
+        images = sorted(listing.files(folder, IMAGE_SUFFIXES))
         if not images and classes is None:
             raise DataError(folder, f"holds no images ({', '.join(IMAGE_SUFFIXES)})")
         paths += images

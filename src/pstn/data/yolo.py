@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 import os
 import re
+import stat
 import warnings
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pstn._checks import require_choice
 from pstn.data.boxes import Box, Photo
 from pstn.data.errors import DataError, DataWarning, MissingDataError, require_package
 from pstn.data.files import read_text
 from pstn.data.images import IMAGE_SUFFIXES, image_size
+from pstn.data.listing import Listing, list_folder, require_inside
+from pstn.limits import CLASSES
+from pstn.yaml_files import parse_yaml
 
 __all__ = ["find_yolo", "read_class_names", "read_yolo"]
 
@@ -84,30 +88,37 @@ def read_yolo(
     root = Path(root)
     names = read_class_names(root)
     skipped: list[str] = []
-    parts = {
-        part: [photo for images, labels in folders for photo in _read_folder(images, labels, names, bad_boxes, skipped)]
-        for part, folders in find_yolo(root).items()
-    }
+    parts: dict[str, list[Photo]] = {}
+    with list_folder(root) as listing:
+        for part, folders in find_yolo(root).items():
+            found = [_read_folder(listing, images, labels, names, bad_boxes, skipped) for images, labels in folders]
+            parts[part] = [photo for photos in found for photo in photos]
     if skipped:
         warnings.warn(DataWarning(f"{len(skipped)} bad box(es) left out, first: {skipped[0]}"), stacklevel=2)
     return parts, names
 
 
-def _read_folder(images: Path, labels: Path, names: tuple[str, ...], bad_boxes: str, skipped: list[str]) -> list[Photo]:
+def _read_folder(
+    listing: Listing, images: Path, labels: Path, names: tuple[str, ...], bad_boxes: str, skipped: list[str]
+) -> list[Photo]:
+    listing.require(images)
+    listing.require(labels)
+    repeated = listing.repeated
     photos: list[Photo] = []
     seen: dict[str, Path] = {}
-    for path in sorted(images.rglob("*")):
-        if path.suffix.lower() not in IMAGE_SUFFIXES or path.name.startswith("."):
-            continue
+    for path in sorted(listing.files(images, IMAGE_SUFFIXES)):
         key = path.relative_to(images).with_suffix("").as_posix()
         if key in seen:
             raise DataError(path, f"shares its label file with {seen[key].name}: one name, one image")
         seen[key] = path
         width, height = image_size(path)
         label_file = labels / f"{key}.txt"
-        boxes = _read_boxes(label_file, width, height, names, bad_boxes, skipped) if label_file.is_file() else ()
+        state = listing.find(label_file)
+        # An empty file is YOLO's way to say that nothing is on the image.
+        labelled = state is not None and state.st_size > 0 and stat.S_ISREG(state.st_mode)
+        boxes = _read_boxes(label_file, width, height, names, bad_boxes, skipped) if labelled else ()
         photos.append(Photo(key, path, width, height, boxes))
-    if not photos:
+    if not photos and listing.repeated == repeated:
         raise DataError(images, f"holds no images ({', '.join(IMAGE_SUFFIXES)})")
     return photos
 
@@ -115,8 +126,6 @@ def _read_folder(images: Path, labels: Path, names: tuple[str, ...], bad_boxes: 
 def _read_boxes(
     path: Path, width: int, height: int, names: tuple[str, ...], bad_boxes: str, skipped: list[str]
 ) -> tuple[Box, ...]:
-    if path.stat().st_size == 0:  # YOLO's way to say that nothing is on the image
-        return ()
     boxes = []
     for number, line in enumerate(read_text(path, limit=_LIMIT).split("\n"), start=1):
         if not line.strip():
@@ -161,53 +170,37 @@ def read_class_names(root: Path) -> tuple[str, ...]:
         raise MissingDataError(
             root / "classes.txt", f"is missing: the class names are looked for in {', '.join(_NAMES)}"
         )
-    text = read_text(path, limit=_NAMES_LIMIT)
+    text = read_text(require_inside(root, path), limit=_NAMES_LIMIT)
     if path.suffix in (".yaml", ".yml"):
         names = _yaml_names(path, text)
     else:
         names = [line.strip() for line in text.rstrip().split("\n")]
+    if len(names) > CLASSES:
+        raise DataError(path, f"holds {len(names):,} classes, more than the limit of {CLASSES:,}")
+    seen: set[str] = set()
     for number, name in enumerate(names, start=1):
         if not name:
             raise DataError(path, "a class has no name", place=f"line {number}")
-        if name in names[: number - 1]:
+        if name in seen:
             raise DataError(path, f"class {name!r} occurs twice", place=f"line {number}")
+        seen.add(name)
     return tuple(names)
 
 
 def _yaml_names(path: Path, text: str) -> list[str]:
     """The `names` entry of a data.yaml: a list, or a mapping from 0..K-1; whatever it looks like, a name is text."""
     try:
-        import yaml
+        top = parse_yaml(text, path, strings=True, error=DataError)
     except ImportError as error:
         raise ImportError(require_package("PyYAML", f"reading {path.name}")) from error
-    try:
-        # The tree of what is written, with its lines: loading it would drop keys that occur twice.
-        top = yaml.compose(text, Loader=yaml.BaseLoader)
-    except (yaml.YAMLError, RecursionError) as error:
-        problem = " ".join(str(error).split())[:200]
-        raise DataError(path, f"is not YAML that can be read ({problem})") from error
-    pairs = top.value if isinstance(top, yaml.MappingNode) else []
-    entries = [value for key, value in pairs if key.value == "names"]
-    if len(entries) != 1:
-        raise DataError(path, "has no `names:` entry" if not entries else "`names:` occurs twice")
-    (names,) = entries
-    if isinstance(names, yaml.MappingNode):
-        return [_yaml_name(path, value) for value in _in_order(path, names.value)]
-    if not isinstance(names, yaml.SequenceNode) or not names.value:
-        raise DataError(path, "`names:` must list the classes", place=f"line {names.start_mark.line + 1}")
-    return [_yaml_name(path, value) for value in names.value]
-
-
-def _in_order(path: Path, pairs: list[tuple[Any, Any]]) -> list[Any]:
-    """The values of a mapping whose keys are 0..K-1, by key."""
-    numbered = {key.value: value for key, value in pairs if isinstance(key.value, str)}
-    wanted = [str(i) for i in range(len(pairs))]
-    if not pairs or set(numbered) != set(wanted):
-        raise DataError(path, f"the classes of `names:` must be numbered from 0 to {len(pairs) - 1}, each once")
-    return [numbered[key] for key in wanted]
-
-
-def _yaml_name(path: Path, node: Any) -> str:
-    if not isinstance(node.value, str):
-        raise DataError(path, "`names:` must list the classes, each a word", place=f"line {node.start_mark.line + 1}")
-    return node.value.strip()
+    names = top.get("names") if isinstance(top, dict) else None
+    if names is None:
+        raise DataError(path, "has no `names:` entry")
+    if isinstance(names, dict):
+        wanted = [str(i) for i in range(len(names))]
+        if not names or set(names) != set(wanted):
+            raise DataError(path, f"the classes of `names:` must be numbered from 0 to {len(names) - 1}, each once")
+        names = [names[key] for key in wanted]
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise DataError(path, "`names:` must list the classes, each a word")
+    return [name.strip() for name in names]
