@@ -208,3 +208,11 @@ def test_an_image_that_training_refuses_is_not_called_readable(tmp_path):
     Image.fromarray(np.zeros((8, 8), np.float32)).save(tmp_path / "floats.tif")
     status, note = found(tmp_path)["floats.tif"]
     assert (status, "32 bits a pixel" in note) == ("damaged", True)
+
+
+def test_arrays_that_are_no_data_set_are_skipped_in_a_folder(tmp_path):
+    np.savez(tmp_path / "folds.npz", fold_0=np.arange(3))
+    (finding,) = check(tmp_path)
+    assert finding.status == "skipped"
+    (finding,) = check(tmp_path / "folds.npz")
+    assert finding.status == "damaged"

@@ -116,7 +116,7 @@ def test_check_tells_good_from_bad(tmp_path, yolo, mtsd):
 @needs_real
 @pytest.mark.parametrize("kind", ["mnist", "fashion-mnist", "ucr"])
 def test_real_files_are_verified(kind):
-    found = {f.path.name: f.status for f in check(pstn.data.data_folder() / kind)}
+    found = {f.path.name: f.status for f in check(pstn.data.data_folder() / kind) if f.status != "skipped"}
     differing = {name for name, status in found.items() if status != "verified"}
     assert differing == ({"TwoPatterns_TEST.tsv.gz", "Wafer_TEST.tsv.gz"} if kind == "ucr" else set())
     assert len(found) == (9 if kind == "ucr" else 4)

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from pstn.data.archives import unpack_tar
+from pstn.data.archives import open_zip, unpack_tar
 from pstn.data.detect import detect
 from pstn.data.errors import DataError
 from pstn.data.files import read_npy, sha256_of_content
@@ -117,7 +117,7 @@ def _check_folder(path: Path, listing: Listing, inner: list[Path]) -> Iterator[F
         yield from _check_images(path, [file for file in files if _is_image(file)])
         for entry in files:
             if entry.is_file() and not _is_image(entry):
-                yield from _check_note(entry) if _is_text(entry) else _check_file(entry)
+                yield from _check_note(entry) if _is_text(entry) or _is_other_npz(entry) else _check_file(entry)
 
 
 def _is_image(path: Path) -> bool:
@@ -130,10 +130,21 @@ def _is_text(path: Path) -> bool:
     return series_format(path) in (".txt", ".csv") and not named
 
 
+def _is_other_npz(path: Path) -> bool:
+    """Whether it is an .npz of arrays without x: not a data set, but nothing is wrong with it."""
+    if path.suffix.lower() != ".npz":
+        return False
+    try:
+        with open_zip(path) as archive:
+            return not any(name.startswith("x") for name in archive.namelist())
+    except DataError:
+        return False
+
+
 def _check_note(path: Path) -> Iterator[Finding]:
     for finding in _check_file(path):
         if finding.status == "damaged":
-            yield Finding(path, "skipped", f"no table of series: {finding.note}")
+            yield Finding(path, "skipped", f"no data set: {finding.note}")
         else:
             yield finding
 
