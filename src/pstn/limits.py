@@ -21,14 +21,29 @@ class Limit(int):
 
     meaning: str
 
-    def __new__(cls, value: int, meaning: str) -> Limit:
+    def __new__(cls, value: int, meaning: str) -> Limit:  # noqa: D102
         made = super().__new__(cls, value)
         made.meaning = meaning
         return made
 
+    def __getnewargs__(self) -> tuple[int, str]:  # type: ignore[override]
+        """What a copy is made from."""
+        return int(self), self.meaning
+
 
 # Pillow's own limit, above which it warns: a quarter of a gigabyte in colour.
 IMAGE_PIXELS = Limit(89_478_485, "pixels of an image file, before it is decoded")
+
+# The page, pstn app. A drawing is 17 kB of JSON.
+PAGE_FILE_BYTES = Limit(5 << 20, "bytes of a file that a visitor uploads to the page")
+PAGE_FILE_PIXELS = Limit(16_000_000, "pixels of an image that a visitor uploads to the page")
+PAGE_REQUEST_BYTES = Limit(1 << 18, "bytes of any other request to the page")
+PAGE_BODY_SECONDS = Limit(60, "seconds that the body of a request to the page may take to arrive")
+PAGE_REQUESTS_AT_ONCE = Limit(128, "requests that the page answers at once; an open tab holds two")
+PAGE_QUEUED = Limit(64, "calls of the page's functions that wait")
+PAGE_SESSIONS = Limit(256, "visitors whose drawings the page remembers")
+PAGE_UPLOADED_BYTES = Limit(100 << 20, "bytes of uploads that the page keeps; the oldest are removed")
+PAGE_UPLOADED_FILES = Limit(1_000, "uploads that the page keeps; the oldest are removed")
 
 
 class LimitRow(NamedTuple):

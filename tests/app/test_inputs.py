@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 
 from pstn.app.inputs import (
-    LARGEST_FILE,
     SKETCH_SIDE,
     PictureError,
     move_digit,
@@ -22,6 +21,7 @@ from pstn.app.inputs import (
     to_digit,
 )
 from pstn.data import load_digits
+from pstn.limits import PAGE_FILE_BYTES
 
 
 def black_bar():
@@ -97,7 +97,7 @@ def test_a_huge_picture_is_refused_from_its_header(tmp_path, side):
 def test_a_long_file_is_refused_unread(tmp_path):
     path = tmp_path / "long.png"
     with path.open("wb") as stream:
-        stream.truncate(LARGEST_FILE + 1)
+        stream.truncate(PAGE_FILE_BYTES + 1)
     with pytest.raises(PictureError, match="up to 5 MB"):
         read_picture(path)
 
