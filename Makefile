@@ -12,7 +12,7 @@ help:  ## Show this list.
 
 $(VENV)/pyvenv.cfg:
 	@echo "Making a virtual environment in $(VENV) …"
-	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 10), "pstn needs Python 3.10 or newer"'
+	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "pstn needs Python 3.11 or newer"'
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt

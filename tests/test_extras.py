@@ -2,6 +2,7 @@
 
 import re
 import sys
+import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -21,7 +22,6 @@ def normal(name):
 
 def extras():
     """The packages of each extra, with those of the extras that it names."""
-    tomllib = pytest.importorskip("tomllib")  # Python 3.11
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     listed = project["optional-dependencies"]
 

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,6 @@ def test_everything_that_is_listed_is_there_without_any_extra():
 
 
 def test_a_source_distribution_holds_what_its_tests_read():
-    tomllib = pytest.importorskip("tomllib")  # Python 3.11
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
     for test in ROOT.glob("tests/**/*.py"):

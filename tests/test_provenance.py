@@ -1,5 +1,6 @@
 """Which commit a result file names."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,7 +20,7 @@ def git(folder, *arguments):
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """The package's file in a folder of a repository, not yet part of it."""
+    """The package's file in a folder of somebody's repository."""
     monkeypatch.delenv("PSTN_COMMIT", raising=False)
     file = tmp_path / "venv" / "pstn" / "provenance.py"
     file.parent.mkdir(parents=True)
@@ -32,22 +33,49 @@ def installed(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture
+def checkout(installed, monkeypatch):
+    """The package's file in a repository of its own."""
+    (installed / "src").mkdir()
+    (installed / "venv" / "pstn").rename(installed / "src" / "pstn")
+    monkeypatch.setattr(provenance, "__file__", str(installed / "src" / "pstn" / "provenance.py"))
+    return installed
+
+
 def test_the_commit_of_a_repository_around_the_package_is_not_its_own(installed):
     assert provenance._commit() == "unknown"
 
 
-def test_the_commit_is_that_of_the_repository_which_holds_the_package(installed):
+def test_the_settings_of_a_repository_around_the_package_start_nothing(installed):
+    mark = installed / "mark"
+    git(installed, "config", "core.fsmonitor", f"touch {mark}; false")
     git(installed, "add", "venv")
-    git(installed, "commit", "-q", "-m", "ours")
-    commit = git(installed, "rev-parse", "--short=12", "HEAD")
+    mark.unlink(missing_ok=True)
+    assert provenance._commit() == "unknown"
+    assert not mark.exists()
+
+
+def test_a_git_in_the_current_folder_is_not_run(checkout, monkeypatch, tmp_path):
+    program = tmp_path / "git"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path / 'mark'}\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f":.:{os.environ['PATH']}")
+    assert provenance._commit() == "unknown"
+    assert not (tmp_path / "mark").exists()
+
+
+def test_the_commit_is_that_of_the_repository_which_holds_the_package(checkout):
+    git(checkout, "add", "src")
+    git(checkout, "commit", "-q", "-m", "ours")
+    commit = git(checkout, "rev-parse", "--short=12", "HEAD")
     assert provenance._commit() == commit
-    (installed / "theirs.txt").write_text("changed")
+    (checkout / "theirs.txt").write_text("changed")
     assert provenance._commit() == f"{commit}-dirty"
 
 
-def test_the_commit_is_unknown_outside_any_repository_and_what_one_is_told(installed, monkeypatch):
-    shutil.rmtree(installed / ".git")
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(installed.parent))
+def test_the_commit_is_unknown_outside_any_repository_and_what_one_is_told(checkout, monkeypatch):
+    shutil.rmtree(checkout / ".git")
     assert provenance._commit() == "unknown"
     monkeypatch.setenv("PSTN_COMMIT", "abc")
     assert provenance._commit() == "abc"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
+from pstn.processes import safe_import_path
+
 __all__ = ["main"]
 
 _EXTRAS = {
@@ -35,7 +37,8 @@ def main() -> None:
     try:
         from pstn.commands import app
 
-        app()
+        with safe_import_path():  # for what other packages start, too
+            app()
     except ModuleNotFoundError as error:
         _explain(error)
     except KeyboardInterrupt:  # while modules are imported: the commands answer it themselves

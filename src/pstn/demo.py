@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pstn._checks import require_seed
 from pstn.data import MNIST_MEAN, MNIST_STD, load_digits
-from pstn.files import require_writable
+from pstn.files import inside, require_writable
 from pstn.nn import PSTN, About, Shareable, TransformerClassifier, mnist_cnn, mnist_pstn, mnist_stn
 from pstn.objective import elbo_loss
 from pstn.training import single as training
@@ -146,6 +146,8 @@ def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 
     console = Console()
     data = demo_data(images, seed)
     require_writable(folder)
+    for name in DEMO_MODELS:
+        inside(folder, name)  # a link elsewhere is refused now, not after training
     console.print(f"{images} real digits to learn from, 1,000 others to be tested on; {epochs} passes over them.")
     scores: dict[str, Score] = {}
     trained: dict[str, Shareable] = {}

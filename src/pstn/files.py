@@ -1,4 +1,4 @@
-"""Writing files so that a reader finds the whole of one, or the old one, and never a part; files of tensors."""
+"""Reading and writing files: JSON within limits, paths that stay in a folder, files written as a whole."""
 
 from __future__ import annotations
 
@@ -7,14 +7,258 @@ import hashlib
 import json
 import math
 import os
+import re
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import ModuleType
-from typing import Any
+from typing import IO, Any, NoReturn
 
-__all__ = ["load_safetensors", "require_writable", "sha256_of", "to_json", "write_atomically"]
+from pstn.limits import JSON_BYTES, TEXT_DEPTH
+from pstn.text import excerpt
+
+__all__ = [
+    "FileError",
+    "inside",
+    "load_safetensors",
+    "open_regular_file",
+    "parse_json",
+    "read_json",
+    "read_text_file",
+    "require_regular_file",
+    "require_writable",
+    "sha256_of",
+    "to_json",
+    "write_atomically",
+]
+
+# A string, closed or not, or a bracket: what the depth of a JSON text is counted by.
+_JSON_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
+
+
+class FileError(ValueError):
+    """A file that cannot be used as it is.
+
+    Args:
+        path: the file or folder at fault.
+        problem: what is wrong with it, and what is accepted.
+        place: where in it: a line, an offset, a key.
+
+    Example:
+        >>> print(FileError("settings.yaml", "the key 'seed' occurs twice", place="line 3"))
+        settings.yaml: line 3: the key 'seed' occurs twice
+    """
+
+    def __init__(self, path: str | os.PathLike[str], problem: str, *, place: str | None = None) -> None:
+        super().__init__(f"{path}: {problem}" if place is None else f"{path}: {place}: {problem}")
+        self.path, self.problem, self.place = path, problem, place
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # The default would call __init__ with the finished message alone, and fail in a worker process.
+        return (_rebuild, (type(self), self.path, self.problem, self.place))
+
+
+def _rebuild(kind: type[FileError], path: str, problem: str, place: str | None) -> FileError:
+    return kind(path, problem, place=place)
+
+
+def require_regular_file(path: str | os.PathLike[str], *, error: type[FileError] = FileError) -> Path:
+    """Refuse anything but a regular file: opening a named pipe waits for ever, and a device has no end.
+
+    Args:
+        path: a file; a link to one is followed.
+        error: the type of the error to raise.
+
+    Returns:
+        The path.
+
+    Raises:
+        FileError: it is a folder, a named pipe, a socket or a device.
+        FileNotFoundError: there is nothing.
+
+    Example:
+        >>> require_regular_file(os.devnull)
+        Traceback (most recent call last):
+        pstn.files.FileError: /dev/null: is not a regular file
+    """
+    if not stat.S_ISREG(Path(path).stat().st_mode):
+        raise error(path, "is not a regular file")
+    return Path(path)
+
+
+@contextmanager
+def open_regular_file(path: str | os.PathLike[str], *, error: type[FileError] = FileError) -> Iterator[IO[bytes]]:
+    """The bytes of a regular file; anything else is refused without waiting for it.
+
+    Args:
+        path: a file; a link to one is followed.
+        error: the type of the error to raise.
+
+    Raises:
+        FileError: it is a folder, a named pipe, a socket or a device.
+    """
+    require_regular_file(path, error=error)
+    # Checked again once it is open: it may have been replaced in between, by a pipe that nobody writes to.
+    with os.fdopen(
+        os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb"
+    ) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise error(path, "is not a regular file")
+        yield file
+
+
+def read_text_file(path: str | os.PathLike[str], limit: int, error: type[FileError] = FileError) -> str:
+    """The text of a regular file of at most `limit` bytes, as UTF-8 with or without a byte-order mark."""
+    with open_regular_file(path, error=error) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise error(path, f"is longer than {limit:,} bytes, which is the limit")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise error(path, f"is not UTF-8 text ({problem.reason})", place=f"byte {problem.start}") from problem
+
+
+def read_json(
+    path: str | os.PathLike[str],
+    *,
+    limit: int = JSON_BYTES,
+    constants: bool = False,
+    error: type[FileError] = FileError,
+) -> Any:
+    """The value in a JSON file from anybody; see `parse_json`.
+
+    Args:
+        path: a regular file.
+        limit: the most bytes that it may hold.
+        constants: whether NaN and Infinity, which Python writes though JSON has neither, are accepted.
+        error: the type of the error to raise.
+
+    Raises:
+        FileError: it is no regular file, is too long, or `parse_json` refuses it.
+        OSError: it cannot be read.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "a.json"
+        >>> _ = path.write_text('{"seed": 1}')
+        >>> read_json(path)
+        {'seed': 1}
+    """
+    return parse_json(read_text_file(path, limit, error), path, limit=limit, constants=constants, error=error)
+
+
+def parse_json(
+    text: str, path: str | os.PathLike[str], *, limit: int = JSON_BYTES, constants: bool = False,
+    error: type[FileError] = FileError,
+) -> Any:  # fmt: skip
+    """The value of a JSON text from anybody.
+
+    A key that occurs twice in an object, a depth above the limit and numbers that are not finite are refused.
+
+    Args:
+        text: the text.
+        path: the file that holds it, for messages.
+        limit: the most characters that it may have.
+        constants: whether NaN and Infinity, which Python writes though JSON has neither, are accepted.
+        error: the type of the error to raise.
+
+    Raises:
+        FileError: the text is refused.
+
+    Example:
+        >>> parse_json('{"seed": 1, "seed": 2}', "config.json")
+        Traceback (most recent call last):
+        pstn.files.FileError: config.json: the key 'seed' occurs twice in one object
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
+                raise error(path, f"the key {excerpt(name)} occurs twice in one object")
+            found[name] = value
+        return found
+
+    def refuse_constant(name: str) -> NoReturn:
+        raise error(path, f"holds {name}, which is no number of JSON")
+
+    def finite(digits: str) -> float:
+        value = float(digits)
+        if not math.isfinite(value):
+            raise error(path, f"holds {excerpt(digits)}, which is too large for a number")
+        return value
+
+    if len(text) > limit:
+        raise error(path, f"is longer than {limit:,} characters, which is the limit")
+    if _json_depth(text) > TEXT_DEPTH:
+        raise error(path, f"is nested more than {TEXT_DEPTH} levels deep")
+    options: dict[str, Any] = {} if constants else {"parse_constant": refuse_constant, "parse_float": finite}
+    try:
+        return json.loads(text, object_pairs_hook=unique, **options)
+    except json.JSONDecodeError as problem:
+        place = f"line {problem.lineno}, column {problem.colno}"
+        raise error(path, f"is not JSON: {problem.msg}", place=place) from problem
+    except FileError:
+        raise
+    except ValueError as problem:  # a whole number of more digits than Python reads
+        raise error(path, f"is not JSON that can be read: {str(problem)[:120]}") from problem
+
+
+def _json_depth(text: str) -> int:
+    """How many brackets are open at once, at most; an upper bound where there are few of them."""
+    if (brackets := text.count("[") + text.count("{")) <= TEXT_DEPTH:
+        return brackets
+    depth = deepest = 0
+    for token in _JSON_TOKEN.finditer(text):
+        character = text[token.start()]
+        if character in "[{":
+            depth += 1
+            deepest = max(depth, deepest)
+        elif character in "]}":
+            depth -= 1
+    return deepest
+
+
+def inside(
+    root: Path, name: str, *, owner: str | os.PathLike[str] | None = None, error: type[FileError] = FileError
+) -> Path:
+    """`root / name`, refused where it would lead out of `root`.
+
+    Names in index files and archives come from strangers, and so may links in a folder. Absolute names, drive letters,
+    ".." and links that point elsewhere are refused, on every platform alike.
+
+    Args:
+        root: the folder to stay in; it may itself be a link.
+        name: a relative name with forward slashes.
+        owner: the file that holds the name, for the message.
+        error: the type of the error to raise.
+
+    Returns:
+        The path, whether there is such a file or not.
+
+    Raises:
+        FileError: it leads out of the folder.
+
+    Example:
+        >>> inside(Path("images"), "../secret.jpg")
+        Traceback (most recent call last):
+        pstn.files.FileError: images: '../secret.jpg' leads out of the folder
+    """
+    posix, windows = PurePosixPath(name), PureWindowsPath(name)
+    bad = not name.strip() or "\0" in name or posix.is_absolute() or bool(windows.drive) or bool(windows.root)
+    if bad or ".." in posix.parts or ".." in windows.parts:
+        raise error(owner if owner is not None else root, f"{excerpt(name)} leads out of the folder")
+    target = root / name
+    try:
+        stays = target.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError):  # links in a circle
+        stays = False
+    if not stays:
+        raise error(owner if owner is not None else root, f"{excerpt(name)} leads out of the folder, through a link")
+    return target
 
 
 def load_safetensors(extra: str) -> ModuleType:
@@ -92,9 +336,10 @@ def require_writable(folder: Path, option: str = "--out") -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".probe"
-        probe.write_bytes(b"\0")
-        probe.unlink()
+        with tempfile.TemporaryFile(
+            dir=folder
+        ) as probe:  # of a new name: a link by a known one would be written through
+            probe.write(b"\0")
     except OSError as error:
         reason = os.strerror(error.errno or errno.EIO)
         raise OSError(

@@ -21,7 +21,7 @@ class Limit(int):
 
     meaning: str
 
-    def __new__(cls, value: int, meaning: str) -> Limit:  # noqa: D102
+    def __new__(cls, value: int, meaning: str) -> Limit:  # noqa: D102  # the class says it
         made = super().__new__(cls, value)
         made.meaning = meaning
         return made
@@ -33,6 +33,10 @@ class Limit(int):
 
 # Pillow's own limit, above which it warns: a quarter of a gigabyte in colour.
 IMAGE_PIXELS = Limit(89_478_485, "pixels of an image file, before it is decoded")
+JSON_BYTES = Limit(1 << 24, "bytes of a JSON file")
+YAML_BYTES = Limit(1 << 18, "bytes of a YAML file")
+TEXT_DEPTH = Limit(64, "levels of lists and mappings within each other in a JSON or YAML file")
+YAML_NUMBER = Limit(64, "characters of a number, a date or any other value of a YAML file that is not text")
 
 # The page, pstn app. A drawing is 17 kB of JSON.
 PAGE_FILE_BYTES = Limit(5 << 20, "bytes of a file that a visitor uploads to the page")

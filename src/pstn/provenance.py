@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -38,19 +39,25 @@ def _commit() -> str:
     """The commit measured; $PSTN_COMMIT says it where only a copy of the files is at hand."""
     if told := os.environ.get("PSTN_COMMIT"):
         return told
-    own = Path(__file__)
+    root = Path(__file__).parents[2]
+    # Only the package's own repository is asked. Installed inside somebody's project, the package lies in theirs, whose
+    # settings may name programs for git to run.
+    if Path(__file__).parent != root / "src" / "pstn" or not (root / ".git").exists():
+        return "unknown"
     try:
-        # Installed inside somebody's project, the package lies in their repository without being part of it.
-        if not _git(own.parent, "ls-files", own.name):
-            return "unknown"
-        return _git(own.parent, "describe", "--always", "--dirty", "--abbrev=12") or "unknown"
+        return _git(root, "describe", "--always", "--dirty", "--abbrev=12") or "unknown"
     except OSError:  # no git on this machine
         return "unknown"
 
 
-def _git(folder: Path, *arguments: str) -> str:
-    """What git says, in a folder; nothing where that is no repository."""
-    done = subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=folder, check=False)
+def _git(root: Path, *arguments: str) -> str:
+    """What git says of the repository at `root`; nothing where that is none."""
+    program = shutil.which("git")
+    if program is None or not Path(program).is_absolute():  # one in the current folder is not ours to run
+        return ""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    own["GIT_CEILING_DIRECTORIES"] = str(root.parent)
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, cwd=root, env=own, check=False)
     return done.stdout.strip()
 
 

@@ -12,7 +12,7 @@ from typing import IO, cast
 from pstn.data.errors import DataError
 from pstn.data.files import MAX_RATIO, bounded_read
 from pstn.data.folders import whole_folder
-from pstn.data.places import inside
+from pstn.files import inside
 
 try:
     from lzma import LZMAError
@@ -92,7 +92,7 @@ def _unpack_into(path: Path, work: Path, limit: int) -> None:
     left = limit
     with tarfile.open(path, tarinfo=_StrictHeader) as archive:
         for member in archive:
-            destination = inside(work, member.name, owner=path)
+            destination = inside(work, member.name, owner=path, error=DataError)
             if member.isdir():
                 _make(destination, path, member.name)
                 continue

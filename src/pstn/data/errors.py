@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from os import PathLike
 from typing import NoReturn
+
+from pstn.files import FileError
 
 __all__ = ["DataError", "DataWarning", "MissingDataError", "Refuse", "raise_it", "require_package"]
 
 
-class DataError(ValueError):
-    """A file that cannot be used as it is.
+class DataError(FileError):
+    """A file of data that cannot be used as it is.
 
     Args:
         path: the file or folder at fault.
@@ -21,14 +22,6 @@ class DataError(ValueError):
         >>> print(DataError("FaceAll_TRAIN.tsv", "'abc' is not a number", place="line 3, column 2"))
         FaceAll_TRAIN.tsv: line 3, column 2: 'abc' is not a number
     """
-
-    def __init__(self, path: str | PathLike[str], problem: str, *, place: str | None = None) -> None:
-        super().__init__(f"{path}: {problem}" if place is None else f"{path}: {place}: {problem}")
-        self.path, self.problem, self.place = path, problem, place
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # The default would call __init__ with the finished message alone, and fail in a worker process.
-        return (_rebuild, (type(self), self.path, self.problem, self.place))
 
 
 Refuse = Callable[[DataError], None]
@@ -51,7 +44,3 @@ class DataWarning(UserWarning):
 def require_package(name: str, purpose: str) -> str:
     """The message of an ImportError for an optional package: what it is for and how to install it."""
     return f"{purpose} needs {name}, which is not installed: pip install 'pstn[data]'"
-
-
-def _rebuild(kind: type[DataError], path: str, problem: str, place: str | None) -> DataError:
-    return kind(path, problem, place=place)

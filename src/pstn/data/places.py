@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 
 from pstn.data.errors import DataError
 
-__all__ = ["cache_folder", "data_folder", "expand", "inside", "offline", "search_folders"]
+__all__ = ["cache_folder", "data_folder", "expand", "offline", "search_folders"]
 
 
 def data_folder() -> Path | None:
@@ -78,29 +78,3 @@ def search_folders(kind: str, root: str | os.PathLike[str] | None = None) -> lis
         return [Path(root) / kind, Path(root)]
     given = data_folder()
     return ([given / kind] if given is not None else []) + [cache_folder() / kind]
-
-
-def inside(root: Path, name: str, *, owner: str | os.PathLike[str] | None = None) -> Path:
-    """`root / name`, refused where it would lead out of `root`.
-
-    Names in index files and archives come from strangers. Absolute names, drive letters, ".." and links that point
-    elsewhere are refused, on every platform alike.
-
-    Args:
-        root: the folder to stay in.
-        name: a relative name with forward slashes.
-        owner: the file that holds the name, for the message.
-
-    Example:
-        >>> inside(Path("images"), "../secret.jpg")
-        Traceback (most recent call last):
-        pstn.data.errors.DataError: images: '../secret.jpg' leads out of the folder
-    """
-    posix, windows = PurePosixPath(name), PureWindowsPath(name)
-    bad = not name.strip() or "\0" in name or posix.is_absolute() or bool(windows.drive) or bool(windows.root)
-    if bad or ".." in posix.parts or ".." in windows.parts:
-        raise DataError(owner if owner is not None else root, f"{name!r} leads out of the folder")
-    target = root / name
-    if not target.resolve().is_relative_to(root.resolve()):
-        raise DataError(owner if owner is not None else root, f"{name!r} leads out of the folder, through a link")
-    return target

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from pstn.experiments.invoke import run_command
+from pstn.processes import safe_import_path
 
 __all__ = ["main"]
 
@@ -32,7 +33,8 @@ def main() -> int:
         help="for the traffic signs: ImageNet weights of ResNet-18 or EfficientNet-Lite0, or a network of yours",
     )
     parser.add_argument("--together", type=int, default=1, help="groups that train side by side on the device")
-    return run_command(**vars(parser.parse_args()))
+    with safe_import_path():
+        return run_command(**vars(parser.parse_args()))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pstn.data import KNOWN
 from pstn.experiments.declare import Evaluation, Experiment, Group
 from pstn.experiments.execute import carry_out
 from pstn.experiments.lab import Lab
-from pstn.files import require_writable
+from pstn.files import inside, require_writable
 from pstn.report.results import Result, read_results
 
 __all__ = ["Piece", "Shard", "choose", "done_cells", "out_of_reach", "plan", "reproduce"]
@@ -151,6 +151,7 @@ def reproduce(
     Raises:
         MissingDataError: before anything is trained.
         ValueError: for a result file that cannot be read, naming it; when no cell matches.
+        FileError: when a folder in it is a link that leads out of it, before anything is trained.
         OSError: when nothing can be written to the folder, before anything is trained.
         Stopped: after Ctrl-C or SIGTERM, with everything saved.
     """
@@ -160,6 +161,9 @@ def reproduce(
         return 0
     named = {experiment.name: experiment for experiment in experiments}
     lab.require_data(need for p in pieces for need in named[p.group.experiment].needs_of(p.group))
+    for experiment in {piece.group.experiment for piece in pieces}:
+        for folder in (lab.folder, lab.work):  # what is replaced or removed there must be this folder's own
+            inside(lab.results, (folder / experiment).relative_to(lab.results).as_posix())
     done = done_cells(lab, pieces)
     pending = [
         Piece(piece.group, missing)

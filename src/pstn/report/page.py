@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pstn.files import write_atomically
+from pstn.files import inside, write_atomically
 from pstn.report.costs import costs_table
 from pstn.report.results import Result, read_results
 from pstn.report.section import Section, make_section, summary_table
@@ -152,6 +152,7 @@ def _strangers(results: Sequence[Result], studies: Sequence[Study]) -> list[str]
 
 def _save_figures(sections: Sequence[Section], folder: Path, formats: Sequence[str]) -> list[Path]:
     files = []
+    inside(folder.parent, folder.name)
     for section in sections:
         for drawing, figure in section.figures:
             if section.quick:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pstn.data.errors import MissingDataError
+from pstn.files import inside
 from pstn.nn import PSTN, About, Shareable, from_pretrained
 from pstn.training.population import Population
 from pstn.training.recipe import Member, Recipe
@@ -134,7 +135,7 @@ def _run_settings(folder: Path) -> TrainSettings | None:
     """Those of the run in a folder; None where there is none, as for a model alone."""
     if not (folder / SETTINGS).exists() or not (folder / CHECKPOINT).exists():
         return None
-    return TrainSettings.from_dict(read_settings(folder / SETTINGS))
+    return TrainSettings.from_dict(read_settings(inside(folder, SETTINGS)))
 
 
 def _models(folder: Path, settings: TrainSettings) -> list[Shareable]:

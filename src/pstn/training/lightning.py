@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from pstn.processes import loader_context
+
 try:
     import lightning.pytorch as pl
 except ModuleNotFoundError as error:
@@ -196,7 +198,7 @@ class LitData(pl.LightningDataModule):
             )
         # Lightning would deal training examples out in an order of its own, but leaves a distributed sampler alone.
         dealt: DistributedSampler[Any] = DistributedSampler(dataset, world, rank, shuffle=self.shuffle, drop_last=True)
-        return DataLoader(dataset, self.batch_size, sampler=dealt, num_workers=self.workers, drop_last=True)
+        return DataLoader(dataset, self.batch_size, sampler=dealt, drop_last=True, **self._workers())
 
     def val_dataloader(self) -> Any:
         """In order."""
@@ -212,4 +214,7 @@ class LitData(pl.LightningDataModule):
         return TensorDataset(*tensors)
 
     def _loader(self, part: str) -> DataLoader[Any]:
-        return DataLoader(self._dataset(part), self.batch_size, num_workers=self.workers)
+        return DataLoader(self._dataset(part), self.batch_size, **self._workers())
+
+    def _workers(self) -> dict[str, Any]:
+        return {"num_workers": self.workers, "multiprocessing_context": loader_context() if self.workers else None}

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from pstn.files import to_json, write_atomically
+from pstn.files import inside, to_json, write_atomically
 from pstn.nn import Shareable
 from pstn.training.build import make_about, make_population
 from pstn.training.checkpoint import load_checkpoint, read_checkpoint, require_room, save_checkpoint
@@ -44,8 +44,8 @@ class Outcome:
 
 
 def model_folder(run: Path, number: int) -> Path:
-    """Where a finished run keeps a model: what `pstn.from_pretrained` takes."""
-    return run / f"model-{number}"
+    """Where a finished run keeps a model: what `pstn.from_pretrained` takes; a link out of the run is refused."""
+    return inside(run, f"model-{number}")
 
 
 def train(
@@ -70,9 +70,11 @@ def train(
 
     Raises:
         SettingsError: if there is a run already, or none to resume.
+        FileError: if a file or a model in the folder is a link that leads out of it.
         OSError: if the folder cannot be written or the disk is full, before training.
     """
     folder = settings.folder
+    _refuse_links(folder)
     if resume:
         settings = saved_settings(folder)
     elif (folder / CHECKPOINT).exists() and not overwrite:
@@ -110,11 +112,19 @@ def saved_settings(folder: Path) -> TrainSettings:
     return TrainSettings.from_dict({**saved, "out": str(folder)})
 
 
+def _refuse_links(folder: Path) -> None:
+    """Refuse links out of a run: what is read, replaced or removed there must be the run's own."""
+    for name in (CHECKPOINT, SETTINGS, RESULTS, *(path.name for path in folder.glob("model-*"))):
+        inside(folder, name)
+
+
 def _clear(folder: Path) -> None:
     """Remove what another run left, its checkpoint first: nothing of it may pass for the new run's."""
     for path in (folder / CHECKPOINT, folder / RESULTS):
         path.unlink(missing_ok=True)
     for config in folder.glob("model-*/config.json"):
+        if config.parent.is_symlink():  # to another model of this run
+            continue
         for path in (config, config.with_name("model.safetensors"), config.with_name("README.md")):
             path.unlink(missing_ok=True)
         if not any(config.parent.iterdir()):

@@ -7,17 +7,17 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import resource_tracker
 from typing import Any, final
 
 import torch
 from torch import Tensor
 from torch import multiprocessing as mp
 
+from pstn.processes import interrupts_held, spawn_context
 from pstn.training.group import Group, precision_flags
 from pstn.training.program import METRICS, make_step, trace
 
-__all__ = ["LocalRunner", "Runner", "WorkerRunner", "interrupts_held"]
+__all__ = ["LocalRunner", "Runner", "WorkerRunner"]
 
 # Noise is drawn for many steps at once, up to this many numbers.
 _BLOCK = 1 << 20
@@ -110,7 +110,8 @@ class WorkerRunner(Runner):
             *(t for c in group.constants for t in (c if isinstance(c, list) else [c])),
         ):
             tensor.share_memory_()
-        context: Any = mp.get_context("spawn")
+        context = spawn_context()
+        self._pipe: Any
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(group, theirs, compile), daemon=True)
         try:
@@ -154,20 +155,6 @@ def _threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def interrupts_held() -> Iterator[None]:
-    """Ctrl-C and SIGTERM wait until the block is over. Ignored for so long, they would be lost."""
-    if not hasattr(signal, "pthread_sigmask"):  # on Windows
-        yield
-        return
-    resource_tracker.ensure_running()  # else multiprocessing starts it in the block, and lets signals through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(group: Group, pipe: Any, compile: bool) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pstn._checks import require_positive_int
-from pstn.files import write_atomically
+from pstn.files import inside, write_atomically
 from pstn.training.build import make_population
 from pstn.training.settings import SettingsError, TrainSettings, write_settings
 from pstn.training.sources import Source, prepare
@@ -137,6 +137,8 @@ def run_sweep(
         raise SettingsError("trials must be given where a range is searched: it has no end of its own")
     if folder is not None:
         Path(folder).mkdir(parents=True, exist_ok=True)
+        for name in (STUDY, SETTINGS, RESULTS, BEST):
+            inside(Path(folder), name)  # a study is appended to, through a link too
         storage = storage or str(Path(folder) / STUDY)
     shared = Study(space, storage, study, _in_common(settings, space))
     if take_over:

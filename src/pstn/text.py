@@ -1,0 +1,54 @@
+"""Values from files, shortened for messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["excerpt"]
+
+
+def excerpt(value: Any, most: int = 80) -> str:
+    """What `repr` gives for a value, shortened: a message about a file never repeats a whole file.
+
+    Args:
+        value: anything that JSON or YAML can hold.
+        most: characters of the text, roughly.
+
+    Returns:
+        One line without control characters.
+
+    Example:
+        >>> excerpt("a" * 1000, most=10)
+        "'aaaaaaaaaa'... (1,000 characters)"
+        >>> excerpt([1, 2]), excerpt(list(range(1000)), most=10)
+        ('[1, 2]', 'a list of 1,000 values')
+    """
+    if isinstance(value, (str, bytes)):
+        return repr(value) if len(value) <= most else f"{value[:most]!r}... ({len(value):,} characters)"
+    if isinstance(value, (list, tuple, dict, set)):
+        text = repr(value) if _size(value, most) <= most else ""
+        return text if 0 < len(text) <= 2 * most else f"a {type(value).__name__} of {len(value):,} values"
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"a whole number of {value.bit_length():,} bits"
+    text = repr(value)
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _size(value: Any, most: int, depth: int = 8) -> int:
+    """Roughly how many characters a value takes, counted until there are more than `most`."""
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    if isinstance(value, int):
+        return value.bit_length() // 3
+    if not isinstance(value, (list, tuple, dict, set)):
+        return 1
+    if depth == 0:
+        return most + 1
+    total = 2
+    for part in value:
+        total += (
+            1 + _size(part, most, depth - 1) + (_size(value[part], most, depth - 1) if isinstance(value, dict) else 0)
+        )
+        if total > most:
+            break
+    return total

@@ -1,0 +1,198 @@
+"""Run folders, worker processes, settings and studies that a stranger had a hand in."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from made_up_results import make_results
+from pstn.demo import run_demo
+from pstn.experiments.reproduce import reproduce
+from pstn.experiments.studies import STUDIES
+from pstn.files import FileError, require_writable
+from pstn.report.page import write_report
+from small_experiment import SMALL, experiment, quiet
+from small_runs import run_command
+
+MODULES = sorted(
+    {*sys.stdlib_module_names, "torch", "numpy", "yaml", "typer", "safetensors", "pstn", "site", "usercustomize"}
+)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Series in two classes: a table that trains within seconds."""
+    source, path = np.random.default_rng(0), tmp_path / "series.tsv"
+    rows = [np.concatenate([[k], source.normal(k, 1, 20)]) for k in (1, 2) * 12]
+    np.savetxt(path, np.stack(rows), delimiter="\t", fmt="%.4f")
+    return path
+
+
+@pytest.fixture
+def hostile_folder(tmp_path):
+    """A folder that holds a module of every name, each of which leaves a mark."""
+    folder, mark = tmp_path / "hostile", tmp_path / "mark"
+    folder.mkdir()
+    for name in MODULES:
+        (folder / f"{name}.py").write_text(f"open({str(mark)!r}, 'a').write({name!r} + ' ')")
+    return folder, mark
+
+
+def run_script(tmp_path, code, *arguments, cwd, options=()):
+    """Run code as a console script is run: its own folder is on the import path, not the current one."""
+    script = tmp_path / "bin" / "script.py"
+    script.parent.mkdir(exist_ok=True)
+    script.write_text(code)
+    return subprocess.run(
+        [sys.executable, *options, str(script), *map(str, arguments)], cwd=cwd, capture_output=True, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=240, check=False,
+    )  # fmt: skip
+
+
+def test_worker_processes_import_nothing_from_the_current_folder(tmp_path, data, hostile_folder):
+    folder, mark = hostile_folder
+    code = """
+import pstn.training.population
+from pstn.cli import main
+if __name__ == "__main__":
+    pstn.training.population._WORTH_WORKERS = 0
+    main()
+"""
+    options = ["--models", 2, "--groups", 2, "--epochs", 1, "--batch-size", 4, "--out", tmp_path / "run"]
+    done = run_script(tmp_path, code, "train", data, *options, cwd=folder)
+    assert not mark.exists(), mark.read_text()
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "model-1" / "config.json").is_file()
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_of_data_loaders_import_nothing_from_the_current_folder(tmp_path, hostile_folder, method):
+    folder, mark = hostile_folder
+    code = """
+import multiprocessing, sys, torch
+from pstn.training.lightning import LitData
+if __name__ == "__main__":
+    multiprocessing.set_start_method(sys.argv[1])
+    x, y = torch.zeros(8, 1, 4, 4), torch.zeros(8, dtype=torch.long)
+    assert len(list(LitData(x, y, test=(x, y), batch_size=4, workers=1).test_dataloader())) == 2
+"""
+    done = run_script(tmp_path, code, method, cwd=folder, options=["-W", "ignore"])
+    assert not mark.exists(), mark.read_text()
+    assert done.returncode == 0, done.stderr
+
+
+def test_processes_are_refused_where_they_cannot_be_kept_from_the_current_folder(tmp_path):
+    code = "from pstn.processes import safe_import_path\nwith safe_import_path():\n    print('started')\n"
+    code = f"import sys\nsys.path[:0] = {sys.path!r}\n{code}"
+    assert "RuntimeError" in run_script(tmp_path, code, cwd=tmp_path, options=["-E"]).stderr
+    assert run_script(tmp_path, code, cwd=tmp_path, options=["-E", "-P"]).stdout == "started\n"
+
+
+def test_the_current_folder_is_imported_from_where_module_and_name_ask_for_it(tmp_path):
+    (tmp_path / "mine.py").write_text("found = 5")
+    code = "from pstn.experiments.backbones import find_backbone\nfind_backbone('mine:found')"
+    done = run_script(tmp_path, code, cwd=tmp_path)
+    assert "got 5" in done.stderr
+
+
+FILES = ("config.json", "model.safetensors", "README.md", "checkpoint.safetensors")
+
+
+@pytest.fixture
+def victim(tmp_path):
+    """A folder outside any run, with files of the names that a run replaces and removes."""
+    folder = tmp_path / "victim"
+    folder.mkdir()
+    for name in FILES:
+        (folder / name).write_text("mine")
+    return folder
+
+
+def untouched(victim):
+    return {path.name: path.read_text() for path in victim.iterdir()} == dict.fromkeys(FILES, "mine")
+
+
+def train_small(data, out, *options):
+    return run_command("train", data, "--out", out, "--epochs", 1, "--batch-size", 4, *options)
+
+
+def test_the_probe_for_writability_follows_no_link(tmp_path, victim):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".probe").symlink_to(victim / "config.json")
+    require_writable(tmp_path / "run")
+    assert untouched(victim)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".probe"]
+
+
+@pytest.mark.parametrize("option", ["--resume", "--overwrite"])
+@pytest.mark.parametrize("name", ["model-0", "model-9", "checkpoint.safetensors", "settings.yaml", "results.json"])
+def test_a_link_out_of_a_run_is_refused_before_anything_is_changed(tmp_path, data, victim, option, name):
+    run = tmp_path / "run"
+    assert train_small(data, run).exit_code == 0
+    if (run / name).exists():
+        (run / name).rename(tmp_path / "moved")
+    (run / name).symlink_to(victim if name.startswith("model") else victim / "checkpoint.safetensors")
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    done = run_command("train", data, "--out", run, option, *(["--epochs", 1] if option == "--overwrite" else []))
+    assert done.exit_code == 2
+    assert name in done.output
+    assert untouched(victim)
+    assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+
+
+def test_a_link_within_a_run_is_not_followed_to_remove_files(tmp_path, data):
+    run = tmp_path / "run"
+    assert train_small(data, run).exit_code == 0
+    (run / "config.json").write_text("{}")
+    (run / "model-9").symlink_to(run)
+    assert train_small(data, run, "--overwrite").exit_code == 0
+    assert (run / "config.json").read_text() == "{}"
+
+
+def test_evaluate_follows_no_link_out_of_a_run(tmp_path, data):
+    run = tmp_path / "run"
+    assert train_small(data, run).exit_code == 0
+    (run / "model-0").rename(tmp_path / "elsewhere")
+    (run / "model-0").symlink_to(tmp_path / "elsewhere")
+    done = run_command("evaluate", run, data)
+    assert done.exit_code == 2
+    assert "model-0" in done.output
+
+
+@pytest.mark.parametrize("name", ["cnn", "pstn"])
+def test_the_demo_writes_through_no_link(tmp_path, victim, name):
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / name).symlink_to(victim)
+    with pytest.raises(FileError, match=name):
+        run_demo(tmp_path / "demo", images=10, epochs=1)
+    assert untouched(victim)
+
+
+@pytest.mark.parametrize("name", ["quick", "quick/.work", "quick/.work/small", "quick/small"])
+def test_reproduce_writes_through_no_link(tmp_path, victim, name):
+    link = tmp_path / "results" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(victim)
+    with pytest.raises(FileError, match="quick"):
+        reproduce([experiment(SMALL)], quiet(tmp_path / "results"))
+    assert untouched(victim)
+
+
+def test_a_sweep_appends_to_no_study_elsewhere(tmp_path, data, victim):
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "study.log").symlink_to(victim / "config.json")
+    done = run_command("sweep", data, "--out", tmp_path / "sweep", "--epochs", 1, "--over", "kl_weight=0")
+    assert done.exit_code == 2
+    assert "study.log" in done.output
+    assert untouched(victim)
+
+
+def test_a_report_draws_through_no_link(tmp_path, victim):
+    make_results()[0].write(tmp_path / "results")
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "figures").symlink_to(victim)
+    with pytest.raises(FileError, match="figures"):
+        write_report(tmp_path / "results", STUDIES[:1], tmp_path / "report", title="", introduction="")
+    assert untouched(victim)
