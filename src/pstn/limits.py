@@ -33,6 +33,15 @@ class Limit(int):
 
 # Pillow's own limit, above which it warns: a quarter of a gigabyte in colour.
 IMAGE_PIXELS = Limit(89_478_485, "pixels of an image file, before it is decoded")
+# An encoder writes about ten; each of a few bytes costs a pass over the whole image.
+JPEG_SCANS = Limit(200, "scans of a progressive JPEG file")
+ARCHIVE_RATIO = Limit(100, "times the length of an archive or a compressed file: what it may unpack to, in all")
+ARCHIVE_FREE_BYTES = Limit(1 << 28, "bytes that an archive or a compressed file may unpack to, whatever its length")
+ARCHIVE_MEMBERS = Limit(1_000_000, "files and folders in a tar archive")
+TAR_HEADER_BYTES = Limit(1 << 20, "bytes of the headers of one file in a tar archive")
+ZIP_INDEX_BYTES = Limit(1 << 24, "bytes of the index of a zip or .npz archive")
+ARRAY_BYTES = Limit(1 << 34, "bytes of the arrays that are read from an .npz file, in all")
+EXAMPLES = Limit(1 << 24, "examples in an .npz file")
 JSON_BYTES = Limit(1 << 24, "bytes of a JSON file")
 YAML_BYTES = Limit(1 << 18, "bytes of a YAML file")
 TEXT_DEPTH = Limit(64, "levels of lists and mappings within each other in a JSON or YAML file")

@@ -16,11 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pstn.data.errors import DataError
+from pstn.limits import ARCHIVE_FREE_BYTES, ARCHIVE_RATIO
 
 __all__ = [
     "MAX_RATIO",
     "bounded_read",
     "is_gzip",
+    "most_unpacked",
     "open_stream",
     "parse_npy",
     "read_lines",
@@ -32,6 +34,7 @@ __all__ = [
 # Deflate cannot expand a byte to more than 1,032: a header that promises more than that is a lie, known before reading.
 MAX_RATIO = 1032
 _CHUNK = 1 << 20
+_MOST_AXES = 32  # of any version of numpy
 LONGEST_LINE = 1 << 26
 
 
@@ -39,6 +42,19 @@ def is_gzip(path: Path) -> bool:
     """Whether the file is gzipped, by its first two bytes: names lie more often than contents."""
     with path.open("rb") as file:
         return file.read(2) == b"\x1f\x8b"
+
+
+def most_unpacked(path: Path) -> int:
+    """The most bytes that may come out of a compressed file or an archive: photos, numbers and text shrink by less.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "a.gz"
+        >>> _ = path.write_bytes(bytes(100))
+        >>> most_unpacked(path) >> 20
+        256
+    """
+    return max(ARCHIVE_FREE_BYTES, ARCHIVE_RATIO * path.stat().st_size)
 
 
 @contextlib.contextmanager
@@ -72,6 +88,7 @@ def bounded_read(stream: IO[bytes], count: int) -> bytearray:
 def read_text(path: Path, *, limit: int) -> str:
     """A text file, plain or gzipped, of at most `limit` bytes, as UTF-8 with or without a byte-order mark."""
     with open_stream(path) as stream:
+        limit = min(limit, most_unpacked(path))
         content = bounded_read(stream, limit + 1)
     if len(content) > limit:
         raise DataError(path, f"holds more than {limit:,} bytes of text, which is the limit")
@@ -86,8 +103,9 @@ def read_lines(path: Path, *, limit: int) -> Iterator[tuple[int, str]]:
 
     Only "\n" ends a line, whatever else Unicode has for it: editors count lines so.
     """
-    left, number = limit, 0
+    number = 0
     with open_stream(path) as stream:
+        left = limit = min(limit, most_unpacked(path))
         while line := stream.readline(min(left, LONGEST_LINE) + 1):
             number += 1
             place = f"line {number}"
@@ -108,6 +126,7 @@ def sha256_of_content(path: Path, *, limit: int = 1 << 34) -> str:
     """The SHA-256 of what is in a file, after unpacking: the same for a plain file and for any gzip of it."""
     digest, seen = hashlib.sha256(), 0
     with open_stream(path) as stream:
+        limit = min(limit, most_unpacked(path))
         while portion := stream.read(_CHUNK):
             digest.update(portion)
             seen += len(portion)
@@ -132,12 +151,13 @@ def read_npy(path: Path, *, mmap: bool = False) -> npt.NDArray[Any]:
     return cast("npt.NDArray[Any]", np.load(path, allow_pickle=False, mmap_mode="c" if mmap and not empty else None))
 
 
-def parse_npy(content: bytes, path: Path, place: str) -> npt.NDArray[Any]:
+def parse_npy(content: bytes | bytearray, path: Path, place: str) -> npt.NDArray[Any]:
     """An array from the bytes of a .npy file, without pickle; `path` and `place` are for messages."""
     shape, fortran, dtype, start = _npy_header(io.BytesIO(content), path, place)
     _check_npy_length(path, place, shape, dtype, len(content) - start)
     flat = np.frombuffer(content, dtype, offset=start)
-    return flat.reshape(shape, order="F" if fortran else "C").copy()
+    # Without a copy where the values lie as they should: arrays may fill half of the memory.
+    return np.require(flat.reshape(shape, order="F" if fortran else "C"), requirements=("ALIGNED", "WRITEABLE"))
 
 
 def _npy_header(stream: IO[bytes], path: Path, place: str | None) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
@@ -149,6 +169,9 @@ def _npy_header(stream: IO[bytes], path: Path, place: str | None) -> tuple[tuple
         raise
     except Exception as error:  # the header is a Python literal, and its reader raises what evaluating one can raise
         raise DataError(path, f"is not a .npy file ({error})", place=place or "header") from error
+    if not dtype.itemsize or len(shape) > _MOST_AXES:
+        problem = f"has values of {dtype.itemsize} bytes and {len(shape)} axes: at least 1 and at most {_MOST_AXES}"
+        raise DataError(path, f"{problem} are expected", place=place or "header")
     if dtype.hasobject:
         problem = "holds Python objects, which only pickle can read: it is refused"
         raise DataError(path, problem, place=place or "header")

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pstn.data.errors import DataError
-from pstn.data.files import MAX_RATIO, bounded_read, is_gzip, open_stream
+from pstn.data.files import bounded_read, is_gzip, most_unpacked, open_stream
 
 __all__ = ["read_idx"]
 
@@ -43,7 +43,7 @@ def read_idx(path: Path, *, ndim: int | None = None, limit: int = 1 << 32) -> np
         dtype, shape = _read_header(path, bytes(bounded_read(stream, 4)), stream, ndim)
         promised = dtype.itemsize * math.prod(shape)
         size = path.stat().st_size
-        most = min(limit, size * (MAX_RATIO if is_gzip(path) else 1))
+        most = min(limit, most_unpacked(path) if is_gzip(path) else size)
         if promised > most:
             raise DataError(
                 path,

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pstn.data.errors import DataError, Refuse, raise_it, require_package
-from pstn.limits import IMAGE_PIXELS
+from pstn.limits import IMAGE_PIXELS, JPEG_SCANS
 
 __all__ = [
+    "IMAGE_FORMATS",
     "IMAGE_SUFFIXES",
     "each_in_parallel",
     "find_images",
@@ -31,6 +32,9 @@ __all__ = [
 ]
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+# The first five are what Pillow knows from the start; the others make it import all its decoders, once.
+IMAGE_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
+"""The formats that are decoded, by Pillow's names, whatever the suffix: other decoders of Pillow start programs."""
 T = TypeVar("T")
 
 _TOO_LARGE = f"has more than {IMAGE_PIXELS:,} pixels, too many to decode safely: make it smaller first"
@@ -65,7 +69,10 @@ def find_images(folder: Path, refuse: Refuse = raise_it) -> Iterator[Path]:
 
 @contextmanager
 def open_image(path: Path) -> Iterator[Any]:
-    """A Pillow image of the file, open for as long as the block runs; what goes wrong in it is a DataError."""
+    """A Pillow image of the file, open for as long as the block runs; what goes wrong in it is a DataError.
+
+    This is the only place that opens image files: only `IMAGE_FORMATS` are decoded, and only within the limits.
+    """
     try:
         from PIL import Image
     except ImportError as error:
@@ -73,8 +80,11 @@ def open_image(path: Path) -> Iterator[Any]:
     if not path.is_file():
         raise DataError(path, "there is no such image file")
     try:
-        with Image.open(path) as image:
+        Image.preinit()
+        with Image.open(path, formats=IMAGE_FORMATS) as image:
             _require_moderate(path, image.width * image.height)
+            if image.info.get("progressive"):
+                _require_few_scans(path)
             yield image
     except (DataError, MemoryError):
         raise
@@ -88,6 +98,17 @@ def _require_moderate(path: Path, pixels: int) -> None:
     """Refuse what would fill the memory; a file of a few kilobytes can claim any size."""
     if pixels > IMAGE_PIXELS:
         raise DataError(path, _TOO_LARGE)
+
+
+def _require_few_scans(path: Path) -> None:
+    """Refuse a JPEG file whose scans would take hours to decode."""
+    found, last = 0, b""
+    with path.open("rb") as file:
+        while portion := file.read(1 << 20):
+            found += (last + portion).count(b"\xff\xda")  # the marker of a scan, which compressed data cannot hold
+            last = portion[-1:]
+    if found > JPEG_SCANS:
+        raise DataError(path, f"has {found:,} scans, more than the limit of {JPEG_SCANS:,}: save it anew")
 
 
 def image_size(path: Path) -> tuple[int, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +15,9 @@ import torch
 from torch import Tensor
 
 from pstn._checks import require_choice, require_finite, require_positive_int
-from pstn.data.archives import read_zip_member
+from pstn.data.archives import open_zip, read_zip_member
 from pstn.data.errors import DataError
-from pstn.data.files import parse_npy
+from pstn.data.files import most_unpacked, parse_npy
 from pstn.data.images import (
     IMAGE_SUFFIXES,
     each_in_parallel,
@@ -31,6 +30,8 @@ from pstn.data.images import (
 from pstn.data.labels import as_label, encode_labels, sort_classes
 from pstn.data.split import Split, Splits
 from pstn.data.subsets import stratified_indices
+from pstn.limits import ARRAY_BYTES, EXAMPLES
+from pstn.text import excerpt
 
 __all__ = ["divide", "from_arrays", "from_dataset", "from_folder", "from_npz"]
 
@@ -190,7 +191,7 @@ def _item_tensor(x: Any, position: int) -> Tensor:
 def from_npz(path: str | os.PathLike[str], *, kind: Literal["image", "series"] | None = None) -> Splits[Split]:
     """Arrays from an .npz file: x and y, or x_train and y_train, with x_test, y_test, x_validation, ... if there.
 
-    Nothing is unpickled, and no array may be larger than the file says.
+    Nothing is unpickled, no array may be larger than the file says, and other arrays in the file are not read.
 
     Args:
         path: the file.
@@ -204,16 +205,7 @@ def from_npz(path: str | os.PathLike[str], *, kind: Literal["image", "series"] |
         torch.Size([4, 1, 24])
     """
     path = Path(path)
-    arrays = {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for member in archive.namelist():
-                if member[:-4] in arrays:
-                    raise DataError(path, "occurs twice", place=member)
-                if member.endswith(".npy"):
-                    arrays[member[:-4]] = parse_npy(read_zip_member(archive, member, path, limit=1 << 34), path, member)
-    except (zipfile.BadZipFile, NotImplementedError, OSError) as error:  # the second for versions there are none of
-        raise DataError(path, f"is not an .npz file ({error})") from error
+    arrays = _read_arrays(path)
     if "x" in arrays and "x_train" in arrays:
         raise DataError(path, "holds x and x_train: which of them to train on? Leave one out")
     names = {part: f"_{part}" for part in _PARTS}
@@ -233,6 +225,30 @@ def from_npz(path: str | os.PathLike[str], *, kind: Literal["image", "series"] |
     if "train" not in parts:
         raise DataError(path, f"must hold x and y, or x_train and y_train; it holds {', '.join(arrays) or 'nothing'}")
     return Splits(parts["train"], parts.get("validation"), parts.get("test"))
+
+
+def _read_arrays(path: Path) -> dict[str, Any]:
+    """The arrays of an .npz file that `from_npz` uses, by name."""
+    wanted = [f"{letter}{ending}" for ending in ("", *(f"_{part}" for part in _PARTS)) for letter in "xy"]
+    with open_zip(path, "an .npz file") as archive:
+        counts = Counter(archive.namelist())
+        found = [name for name in wanted if f"{name}.npy" in counts]
+        for name in found:
+            if counts[f"{name}.npy"] > 1:
+                raise DataError(path, "occurs twice", place=f"{name}.npy")
+        if not found:
+            held = excerpt(sorted(counts)) if counts else "nothing"
+            raise DataError(path, f"must hold x and y, or x_train and y_train; it holds {held}")
+        limit = min(ARRAY_BYTES, most_unpacked(path))
+        if (promised := sum(archive.getinfo(f"{name}.npy").file_size for name in found)) > limit:
+            raise DataError(path, f"promises arrays of {promised:,} bytes in all, above the limit of {limit:,}")
+        arrays = {}
+        for name in found:
+            content = read_zip_member(archive, f"{name}.npy", path, limit=limit)
+            arrays[name] = parse_npy(content, path, f"{name}.npy")
+            if arrays[name].ndim and len(arrays[name]) > EXAMPLES:
+                raise DataError(path, f"holds more than {EXAMPLES:,} examples, which is the limit", place=f"{name}.npy")
+    return arrays
 
 
 def from_folder(

@@ -8,16 +8,15 @@ import os
 import re
 import tempfile
 import warnings
-import zipfile
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from pstn.data.archives import read_zip_member
+from pstn.data.archives import open_zip, read_zip_member
 from pstn.data.download import Progress, RemoteFile, download, missing
 from pstn.data.errors import DataError, DataWarning, MissingDataError
-from pstn.data.files import open_stream
+from pstn.data.files import bounded_read, most_unpacked, open_stream
 from pstn.data.labels import encode_labels, sort_classes
 from pstn.data.places import cache_folder, offline, search_folders
 from pstn.data.series import Policy, RawSeries, stack_series
@@ -308,19 +307,16 @@ def fetch_ucr(name: str, *, progress: Progress | None = None) -> list[Path]:
 def _unpack(path: Path, name: str) -> list[Path]:
     """The training and the test file of a set, out of the site's zip and beside it."""
     drafts = []
-    try:
-        with zipfile.ZipFile(path) as archive:
-            # By the last part of the name, which is all that is used of it: archives have a folder in them or not.
-            members = {PurePosixPath(member).name: member for member in archive.namelist()}
-            for part in ("TRAIN", "TEST"):
-                wanted = [f"{name}_{part}{suffix}" for suffix in (".ts", ".tsv", ".arff")]
-                found = next((file for file in wanted if file in members), None)
-                if found is None:
-                    raise DataError(path.name, f"holds none of {', '.join(wanted)}")
-                drafts.append(path.with_name(found))
-                drafts[-1].write_bytes(read_zip_member(archive, members[found], path))
-    except zipfile.BadZipFile as error:
-        raise DataError(path.name, f"is not a zip archive ({error}): there may be no set of that name") from error
+    with open_zip(path, "a zip archive: there may be no set of that name") as archive:
+        # By the last part of the name, which is all that is used of it: archives have a folder in them or not.
+        members = {PurePosixPath(member).name: member for member in archive.namelist()}
+        for part in ("TRAIN", "TEST"):
+            wanted = [f"{name}_{part}{suffix}" for suffix in (".ts", ".tsv", ".arff")]
+            found = next((file for file in wanted if file in members), None)
+            if found is None:
+                raise DataError(path.name, f"holds none of {', '.join(wanted)}")
+            drafts.append(path.with_name(found))
+            drafts[-1].write_bytes(read_zip_member(archive, members[found], path, limit=most_unpacked(path)))
     return drafts
 
 
@@ -348,7 +344,8 @@ def compare_with_archive(name: str, part: str, series: RawSeries) -> list[str]:
 def _text_sha256(path: Path) -> str:
     """Of the unpacked text with plain line ends: copies made on Windows are no different."""
     with open_stream(path) as stream:
-        return hashlib.sha256(stream.read().replace(b"\r\n", b"\n")).hexdigest()
+        content = bounded_read(stream, most_unpacked(path))
+    return hashlib.sha256(content.replace(b"\r\n", b"\n")).hexdigest()
 
 
 def values_sha256(series: RawSeries) -> str:
