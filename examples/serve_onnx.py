@@ -48,7 +48,7 @@ def answer(stream: str | io.BytesIO) -> dict[str, str | float]:
     image = image.convert("L" if meta["channels"] == 1 else "RGB").resize(meta["size"][::-1])
     x = np.asarray(image, np.float32).reshape(*meta["size"], -1) / 255  # (H, W, C)
     x = (x - np.float32(meta["mean"])) / np.float32(meta["std"])
-    feed = {"x": x.transpose(2, 0, 1)[None]}
+    feed: dict[str, Any] = {"x": x.transpose(2, 0, 1)[None]}
     if "samples" in meta:  # where it looks is random, and the randomness is ours to choose
         feed["noise"] = np.random.default_rng(0).random((meta["samples"], 1, meta["theta_dim"]), np.float32)
     out = dict(zip((o.name for o in session.get_outputs()), session.run(None, feed), strict=True))

@@ -31,7 +31,7 @@ HOSTILE = [
     "\\[x](javascript:alert(1)) \\<b>",
     "&lt;script&gt; &#60;b&#62; &colon;",
     "</td></table><svg/onload=alert(1)>",
-    "# heading", "> quote", "- list", "1. list", "***",
+    "# heading", "> quote", "- list", "1. list", "***", "a *b* __c__ _d_", "---", "===", "+", "12)",
 ]  # fmt: skip
 
 
@@ -54,13 +54,19 @@ def rendered(markdown):
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_escaped_text_is_shown_as_it_is(text):
-    for page in (f"{escape_markdown(text)}\n", f"- {escape_markdown(text)}\n", f"| a |\n| --- |\n| {escape_markdown(text)} |\n"):
+    for page in (
+        f"{escape_markdown(text)}\n",
+        f"- {escape_markdown(text)}\n",
+        f"| a |\n| --- |\n| {escape_markdown(text)} |\n",
+    ):
         found = Tags(rendered(page))
         assert found.tags <= {"p", "ul", "li", "table", "thead", "tbody", "tr", "th", "td", "code"}
         assert not found.links
 
 
-@pytest.mark.parametrize("text", ["< 0.001", "P-STN, w=0.0001", "91.2 ± 0.3 (4 of 5 runs)", "`pstn reproduce x --y` runs it"])
+@pytest.mark.parametrize(
+    "text", ["< 0.001", "P-STN, w=0.0001", "91.2 ± 0.3 (4 of 5 runs)", "`pstn reproduce x --y` runs it"]
+)
 def test_plain_text_is_left_as_it_is(text):
     assert escape_markdown(text) == text
 
@@ -119,7 +125,7 @@ def test_a_result_of_wrong_types_is_named(changes, tmp_path):
 def test_figures_that_cannot_be_drawn_name_their_experiment(figure, tmp_path):
     of = [r for r in make_results() if r.experiment == "calibration"]
     for result in of:
-        dataclasses.replace(result, figure={name: figure for name in result.figure} | figure).write(tmp_path / "results")
+        dataclasses.replace(result, figure=dict.fromkeys(result.figure, figure) | figure).write(tmp_path / "results")
     studies = [study for study in STUDIES if study.experiment == "calibration"]
     with pytest.raises(ValueError, match="calibration"):
         write_report(tmp_path / "results", studies, tmp_path / "out", title="Title", introduction="Introduction.")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import json
-import math
 import re
 import time
 from collections.abc import Collection, Iterator
@@ -19,6 +17,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pstn import limits
+from pstn.files import parse_json
 
 __all__ = ["Guard"]
 
@@ -120,8 +119,8 @@ class Guard:
 
     def _require_uploads_alone(self, body: bytes) -> None:
         try:
-            rest: list[Any] = [json.loads(body)]
-        except (ValueError, RecursionError):
+            rest: list[Any] = [parse_json(body.decode(), "the request", limit=limits.PAGE_REQUEST_BYTES)]
+        except ValueError:
             raise _RefusedError(400, "the request must be JSON") from None
         while rest:
             value = rest.pop()
@@ -131,8 +130,6 @@ class Guard:
                     raise _RefusedError(400, "path must be that of an uploaded file")
             elif isinstance(value, list):
                 rest.extend(value)
-            elif isinstance(value, float) and not math.isfinite(value):
-                raise _RefusedError(400, "numbers must be finite")
 
     def _is_upload(self, path: Any) -> bool:
         try:
@@ -177,7 +174,7 @@ async def _read_body(headers: Headers, receive: Receive, most: int) -> bytes:
     while True:
         try:
             message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise _RefusedError(408, "the request took too long to arrive") from None
         body += message.get("body", b"")
         if len(body) > most:
