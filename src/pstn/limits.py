@@ -42,6 +42,7 @@ TAR_HEADER_BYTES = Limit(1 << 20, "bytes of the headers of one file in a tar arc
 ZIP_INDEX_BYTES = Limit(1 << 24, "bytes of the index of a zip or .npz archive")
 ARRAY_BYTES = Limit(1 << 34, "bytes of the arrays that are read from an .npz file, in all")
 EXAMPLES = Limit(1 << 24, "examples in an .npz file")
+CLASSES = Limit(50_000, "classes of a data set")
 JSON_BYTES = Limit(1 << 24, "bytes of a JSON file")
 YAML_BYTES = Limit(1 << 18, "bytes of a YAML file")
 TEXT_DEPTH = Limit(64, "levels of lists and mappings within each other in a JSON or YAML file")

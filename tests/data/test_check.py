@@ -49,7 +49,7 @@ def test_what_cannot_be_opened_is_a_finding(tmp_path, monkeypatch):
     monkeypatch.setattr(type(tmp_path), "iterdir", locked)
     monkeypatch.setattr(sys.modules["pstn.data.check"], "read_npy", broken)
     notes = found(tmp_path)
-    assert notes["locked"] == ("damaged", "Permission denied")
+    assert notes["locked"] == ("damaged", "cannot be read (Permission denied)")
     assert notes["a.npy"] == ("damaged", "RuntimeError: out of order")
     assert notes["Toy_TRAIN.tsv"][0] == "readable"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from pstn.data.errors import DataError, Refuse, raise_it
-from pstn.data.labels import as_label
+from pstn.data.labels import as_label, name_classes
 from pstn.data.series import RawSeries, Values, parse_numbers
 
 __all__ = ["parse_arff"]
@@ -23,7 +23,7 @@ class _Header:
 
     numbers: int = 0
     relational: bool = False
-    classes: tuple[str, ...] = ()
+    classes: dict[str, None] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
 
 
@@ -49,7 +49,7 @@ def parse_arff(path: Path, lines: Iterator[tuple[int, str]], refuse: Refuse = ra
         values.append(series)
         labels.append(label)
         numbers.append(number)
-    return RawSeries(path, tuple(values), tuple(labels), tuple(numbers), header.classes)
+    return RawSeries(path, tuple(values), tuple(labels), tuple(numbers), tuple(header.classes))
 
 
 def _row(line: str, header: _Header, path: Path, number: int) -> tuple[Values, str]:
@@ -57,7 +57,7 @@ def _row(line: str, header: _Header, path: Path, number: int) -> tuple[Values, s
         raise DataError(path, "sparse rows are not supported", place=f"line {number}")
     series, label = (_relational_row if header.relational else _flat_row)(line, header, path, number)
     if label not in header.classes:
-        known = ", ".join(header.classes)
+        known = name_classes(header.classes)
         raise DataError(path, f"unknown label {label!r}: the header declares {known}", place=f"line {number}")
     return series, label
 
@@ -120,8 +120,9 @@ def _read_attribute(line: str, header: _Header, path: Path, number: int) -> None
     if kind.startswith("{"):
         if not kind.endswith("}"):
             raise DataError(path, "the list of classes is not closed by '}'", place=place)
-        header.classes = tuple(as_label(_unquote(word)) for word in kind[1:-1].split(",") if word.strip())
-        if len(set(header.classes)) < len(header.classes) or not header.classes:
+        names = [as_label(_unquote(word)) for word in kind[1:-1].split(",") if word.strip()]
+        header.classes = dict.fromkeys(names)
+        if len(header.classes) < len(names) or not names:
             raise DataError(path, "classes must be given, each once", place=place)
     elif kind.lower() == "relational":
         header.relational = True

@@ -7,6 +7,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -18,8 +19,9 @@ from pstn.data.errors import DataError
 from pstn.data.files import read_npy, sha256_of_content
 from pstn.data.idx import read_idx
 from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, open_image, with_bytes
+from pstn.data.listing import Listing
 from pstn.data.mnist import MNIST_FILES
-from pstn.data.mtsd import find_mtsd, read_mtsd
+from pstn.data.mtsd import find_mtsd, read_mtsd, require_distinct
 from pstn.data.own import from_npz
 from pstn.data.series import without_padding
 from pstn.data.series_files import read_series, series_format
@@ -56,9 +58,9 @@ class Finding:
 def check(path: str | os.PathLike[str]) -> Iterator[Finding]:
     r"""Look through a file or a folder and everything below it, one finding at a time.
 
-    Files of kinds that this package does not read are passed over, and so are links to folders, which may lead round in
-    circles. A .csv or .txt file among others may be a note: one that is no table of series is "skipped", not "damaged".
-    YOLO and MTSD folders are one finding each, and so are the images of one folder. Nothing is written but what an
+    Files of kinds that this package does not read are passed over, and so are links that lead out of the folder; no
+    file or folder is looked at twice. A .csv or .txt file among others may be a note: one that is no table of series is
+    "skipped", not "damaged". YOLO and MTSD folders are one finding each, and so are the images of one folder. Nothing is written but what an
     archive holds, in a temporary folder.
 
     Args:
@@ -76,30 +78,45 @@ def check(path: str | os.PathLike[str]) -> Iterator[Finding]:
     """
     path = Path(path)
     if path.is_dir():
-        yield from _check_folder(path)
+        listing = Listing(path)
+        yield from _check_folders(path, listing)
+        if listing.outside:
+            yield Finding(path, "skipped", f"{listing.outside:,} link(s) lead out of the folder, and are not followed")
     elif path.is_file():
         yield from _check_file(path)
     else:
         raise FileNotFoundError(f"{path}: there is no such file or folder")
 
 
-def _check_folder(path: Path) -> Iterator[Finding]:
+def _check_folders(path: Path, listing: Listing) -> Iterator[Finding]:
+    waiting = [path]
+    while waiting:
+        place = waiting.pop()
+        inner: list[Path] = []
+        yield from _check_folder(place, listing, inner)
+        waiting += reversed(inner)
+
+
+def _check_folder(path: Path, listing: Listing, inner: list[Path]) -> Iterator[Finding]:
+    """What is in one folder; the folders in it that are to be looked at are added to `inner`."""
+    errors: list[DataError] = []
+    folders, files = listing.entries(path, ("",), errors.append)
     try:
-        entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
-        kind = detect(path)
+        kind = None if errors else detect(path)
     except OSError as error:
-        yield Finding(path, "damaged", error.strerror or str(error))
+        errors.append(DataError(path, f"cannot be read ({error.strerror})"))
+    if errors:
+        yield Finding(path, "damaged", errors[0].problem)
         return
     if kind == "mtsd":
         yield _attempt(path, lambda: _describe_mtsd(path))
     elif kind == "yolo":
         yield _attempt(path, lambda: _describe_yolo(path))
     else:
-        yield from _check_images(path, [entry for entry in entries if _is_image(entry)])
-        for entry in entries:
-            if entry.is_dir() and not entry.is_symlink():
-                yield from _check_folder(entry)
-            elif entry.is_file() and not _is_image(entry):
+        inner += folders
+        yield from _check_images(path, [file for file in files if _is_image(file)])
+        for entry in files:
+            if entry.is_file() and not _is_image(entry):
                 yield from _check_note(entry) if _is_text(entry) else _check_file(entry)
 
 
@@ -215,6 +232,7 @@ def _describe_series(path: Path) -> tuple[Status, str]:
 def _describe_mtsd(path: Path) -> tuple[Status, str]:
     _, images = find_mtsd(path)
     parts = {split: read_mtsd(split, root=path) for split in ("train", "val")}
+    require_distinct(chain(*parts.values()))
     absent = [photo for photos in parts.values() for photo in photos if not photo.path.is_file()]
     if absent:
         problem = f"{len(absent):,} of the images are missing, the first: {absent[0].path.name}"

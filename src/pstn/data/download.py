@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pstn.data.errors import DataError, MissingDataError, require_package
+from pstn.data.listing import require_inside
 from pstn.data.places import cache_folder, offline, search_folders
 
 __all__ = ["Progress", "RemoteFile", "download", "find_file", "locate"]
@@ -57,7 +58,7 @@ def find_file(remote: RemoteFile, *, root: str | os.PathLike[str] | None = None)
     for folder in search_folders(remote.folder, root):
         for name in names:
             if (folder / name).is_file():
-                return folder / name
+                return require_inside(folder, folder / name)
     return None
 
 

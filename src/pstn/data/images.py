@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pstn.data.errors import DataError, Refuse, raise_it, require_package
+from pstn.data.listing import list_folder
 from pstn.limits import IMAGE_PIXELS, JPEG_SCANS
 
 __all__ = [
@@ -41,30 +42,17 @@ _TOO_LARGE = f"has more than {IMAGE_PIXELS:,} pixels, too many to decode safely:
 
 
 def find_images(folder: Path, refuse: Refuse = raise_it) -> Iterator[Path]:
-    """The image files in a folder and in those below it, in the order of names; hidden files and folders are left out.
-
-    Hidden ones are for programs, which keep copies of images there: of notebooks, thumbnails, a resource fork each.
-    Links to folders are followed, but for those to where one has been already.
+    """The image files in a folder and in those below it, in the order of names, as `Listing` lists them.
 
     Args:
         folder: where to look.
         refuse: told of folders that cannot be read.
+
+    Warns:
+        DataWarning: links lead out of the folder, or files are listed under another name; they are left out.
     """
-
-    def tell(error: OSError) -> None:
-        refuse(DataError(error.filename, f"cannot be read ({error.strerror})"))
-
-    been: set[str] = set()
-    for place, inner, files in os.walk(folder, onerror=tell, followlinks=True):
-        been.add(os.path.realpath(place))
-        inner[:] = sorted(
-            name for name in inner
-            if not name.startswith(".")
-            and not (Path(place, name).is_symlink() and os.path.realpath(Path(place, name)) in been)
-        )  # fmt: skip
-        for file in sorted(files):
-            if Path(file).suffix.lower() in IMAGE_SUFFIXES and not file.startswith("."):
-                yield Path(place) / file
+    with list_folder(folder) as listing:
+        yield from listing.files(folder, IMAGE_SUFFIXES, refuse)
 
 
 @contextmanager

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["as_label", "encode_labels", "sort_classes"]
+from pstn.limits import CLASSES
+
+__all__ = ["as_label", "encode_labels", "name_classes", "require_classes", "sort_classes"]
 
 
 def as_label(text: object) -> str:
@@ -31,6 +33,28 @@ def as_label(text: object) -> str:
     return label
 
 
+def name_classes(classes: Iterable[str], most: int = 20) -> str:
+    """The names of the classes for a message, the first of them where there are many.
+
+    Example:
+        >>> name_classes(["a", "b"]), name_classes(["a", "b", "c", "d"], most=2)
+        ('a, b', 'a, b and 2 more')
+    """
+    names = list(classes)
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(name[:80] for name in names[:most]) + more
+
+
+def require_classes(count: int) -> None:
+    """Refuse more classes than any network here can tell apart: their number is the width of its last layer.
+
+    Example:
+        >>> require_classes(10)
+    """
+    if count > CLASSES:
+        raise ValueError(f"classes must be at most {CLASSES:,}, got {count:,}")
+
+
 def sort_classes(labels: Iterable[str]) -> tuple[str, ...]:
     """The different labels in order: by value where all are numbers, else by name.
 
@@ -39,6 +63,7 @@ def sort_classes(labels: Iterable[str]) -> tuple[str, ...]:
         ('-1', '2', '10')
     """
     distinct = sorted(set(labels))
+    require_classes(len(distinct))
     try:
         return tuple(sorted(distinct, key=float))
     except ValueError:

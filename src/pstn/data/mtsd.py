@@ -6,6 +6,7 @@ import json
 import os
 import re
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,9 +14,10 @@ from pstn._checks import require_choice
 from pstn.data.boxes import Box, Photo
 from pstn.data.errors import DataError, DataWarning, MissingDataError
 from pstn.data.files import read_text
+from pstn.data.listing import Listing
 from pstn.data.places import search_folders
 
-__all__ = ["MTSD_CLASSES", "find_mtsd", "is_mtsd", "read_mtsd"]
+__all__ = ["MTSD_CLASSES", "find_mtsd", "is_mtsd", "read_mtsd", "require_distinct"]
 
 MTSD_CLASSES = (
     "information--pedestrians-crossing--g1",
@@ -29,7 +31,6 @@ MTSD_CLASSES = (
     "warning--pedestrians-crossing--g4",
     "regulatory--no-overtaking--g5",
 )
-"""The ten classes of the paper's subset."""
 """The ten classes of the paper's subset."""
 
 _FOLDERS = ("mtsd_v2_fully_annotated", "mtsd_fully_annotated", ".")
@@ -92,14 +93,30 @@ def read_mtsd(
     require_choice("split", split, ("train", "val"))
     require_choice("bad_boxes", bad_boxes, ("refuse", "skip"))
     annotated, images = find_mtsd(root)
+    # The images may lie beside the folder with the annotations: neither may lead out of the one that holds both.
+    listing = Listing(os.path.commonpath([annotated.absolute(), images.absolute()]))
     skipped: list[str] = []
     photos = []
     for key in _read_keys(annotated / "splits", split):
-        path = annotated / "annotations" / f"{key}.json"
-        photos.append(_read_annotation(path, key, _image_path(images, split, key), bad_boxes == "skip", skipped))
+        path = listing.require(annotated / "annotations" / f"{key}.json")
+        image = listing.require(_image_path(images, split, key))
+        photos.append(_read_annotation(path, key, image, bad_boxes == "skip", skipped))
     if skipped:
         warnings.warn(DataWarning(f"{len(skipped)} bad box(es) left out, first: {skipped[0]}"), stacklevel=2)
     return photos
+
+
+def require_distinct(photos: Iterable[Photo]) -> None:
+    """Refuse photos of which two are one file, by another name or through a link: one may be in the test part."""
+    seen: dict[tuple[int, int], Path] = {}
+    for photo in photos:
+        try:
+            found = photo.path.stat()
+        except OSError:  # it is missing, which is said where it is read
+            continue
+        first = seen.setdefault((found.st_dev, found.st_ino), photo.path)
+        if first != photo.path:
+            raise DataError(photo.path, f"is the same file as {first}")
 
 
 def _image_path(images: Path, split: str, key: str) -> Path:

@@ -21,13 +21,13 @@ from pstn.data.files import most_unpacked, parse_npy
 from pstn.data.images import (
     IMAGE_SUFFIXES,
     each_in_parallel,
-    find_images,
     is_grey,
     open_image,
     read_image,
     upright_size,
 )
-from pstn.data.labels import as_label, encode_labels, sort_classes
+from pstn.data.labels import as_label, encode_labels, name_classes, require_classes, sort_classes
+from pstn.data.listing import Listing, list_folder
 from pstn.data.split import Split, Splits
 from pstn.data.subsets import stratified_indices
 from pstn.limits import ARRAY_BYTES, EXAMPLES
@@ -97,7 +97,7 @@ def _encoded(labels: Sequence[Any], classes: Sequence[str] | None) -> tuple[Tens
         raise ValueError(f"classes must be different names, got {twice!r} twice: give each of them once")
     unknown = sorted(set(texts) - set(chosen))
     if unknown:
-        raise ValueError(f"unknown label {unknown[0]!r}: classes are {', '.join(chosen)}")
+        raise ValueError(f"unknown label {unknown[0]!r}: classes are {name_classes(chosen)}")
     return encode_labels(texts, chosen), chosen
 
 
@@ -290,16 +290,22 @@ def from_folder(
     if not root.is_dir():
         raise DataError(root, "there is no such folder")
     target = (require_positive_int("size", size),) * 2 if isinstance(size, int) else size
-    inside = {folder.name.lower(): folder for folder in sorted(root.iterdir()) if folder.is_dir()}
-    folders = {part: next((inside[n] for n in names if n in inside), None) for part, names in _PARTS.items()}
-    if folders["train"] is None or _is_class(folders["train"]):
-        everything = _read_folder(root, None, target, channels, workers)
-        return divide(everything, test=test, validation=validation, seed=seed)
-    train = _read_folder(folders["train"], None, target, channels, workers)
-    size = target or (train.x.shape[-2], train.x.shape[-1])
-    settings = (train.classes, size, channels or train.x.shape[1], workers)
-    rest = {p: None if f is None else _read_folder(f, *settings) for p, f in folders.items() if p != "train"}
-    return Splits(train, rest["validation"], rest["test"])
+    with list_folder(root) as listing:
+        found = listing.folders(root)
+        inside = {folder.name.lower(): folder for folder in found}
+        folders = {part: next((inside[n] for n in names if n in inside), None) for part, names in _PARTS.items()}
+        if folders["train"] is None or _is_class(folders["train"]):
+            everything = _read_folder(listing, root, found, None, target, channels, workers)
+            return divide(everything, test=test, validation=validation, seed=seed)
+
+        def read(part: Path, *settings: Any) -> Split:
+            return _read_folder(listing, part, listing.folders(part), *settings)
+
+        train = read(folders["train"], None, target, channels, workers)
+        size = target or (train.x.shape[-2], train.x.shape[-1])
+        settings = (train.classes, size, channels or train.x.shape[1], workers)
+        rest = {p: None if f is None else read(f, *settings) for p, f in folders.items() if p != "train"}
+        return Splits(train, rest["validation"], rest["test"])
 
 
 def _is_class(train: Path) -> bool:
@@ -339,21 +345,24 @@ def divide(split: Split, *, test: float, validation: float = 0.0, seed: int = 0)
 
 
 def _read_folder(
+    listing: Listing,
     root: Path,
+    folders: list[Path],
     classes: tuple[str, ...] | None,
     size: tuple[int, int] | None,
     channels: int | None,
     workers: int | None,
 ) -> Split:
-    folders = sorted(f for f in root.iterdir() if f.is_dir() and not f.name.startswith("."))
     if not folders:
         raise DataError(root, "holds no folders: one per class is expected, with its images in it")
     chosen = tuple(f.name for f in folders) if classes is None else classes
+    require_classes(len(chosen))
+    known = set(chosen)
     paths, labels = [], []
     for folder in folders:
-        if folder.name not in chosen:
-            raise DataError(folder, f"unknown label {folder.name!r}: the training part has {', '.join(chosen)}")
-        images = sorted(find_images(folder))
+        if folder.name not in known:
+            raise DataError(folder, f"unknown label {folder.name!r}: the training part has {name_classes(chosen)}")
+        images = sorted(listing.files(folder, IMAGE_SUFFIXES))
         if not images and classes is None:
             raise DataError(folder, f"holds no images ({', '.join(IMAGE_SUFFIXES)})")
         paths += images

@@ -12,6 +12,7 @@ from pstn.data.detect import detect, training_files
 from pstn.data.download import Progress
 from pstn.data.errors import DataError, MissingDataError
 from pstn.data.known import KNOWN, Known, get_ucr
+from pstn.data.listing import require_inside
 from pstn.data.mnist import load_mnist
 from pstn.data.own import from_folder, from_npz
 from pstn.data.places import expand
@@ -118,4 +119,4 @@ def _training_file(folder: Path) -> Path:
     names = sorted({f.name.split("_TRAIN.")[0] for f in files})
     if len(names) > 1:
         raise DataError(folder, f"holds several sets ({', '.join(names)}): give the NAME_TRAIN file of one of them")
-    return files[0]
+    return require_inside(folder, files[0])

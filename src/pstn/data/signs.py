@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +16,7 @@ from pstn.data.boxes import Photo, Sign, commonest_classes, isolated_signs
 from pstn.data.crops import decode_crops
 from pstn.data.errors import DataError, MissingDataError
 from pstn.data.labels import encode_labels
-from pstn.data.mtsd import MTSD_CLASSES, read_mtsd
+from pstn.data.mtsd import MTSD_CLASSES, read_mtsd, require_distinct
 from pstn.data.places import cache_folder, search_folders
 from pstn.data.split import Split, Splits
 from pstn.data.yolo import read_yolo
@@ -36,6 +37,7 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 """Means of ImageNet's red, green and blue, from 0 to 1."""
 IMAGENET_STD = (0.229, 0.224, 0.225)
 """Their standard deviations."""
+_MTSD_SPLITS: tuple[Literal["train", "val"], ...] = ("train", "val")
 CropKind = Literal["wide", "tight"]
 
 
@@ -127,8 +129,9 @@ def load_mtsd(
     Example:
         >>> splits = load_mtsd(root="mtsd")  # doctest: +SKIP
     """
-    train = isolated_signs(read_mtsd("train", root=root, bad_boxes=bad_boxes), margin)
-    test = isolated_signs(read_mtsd("val", root=root, bad_boxes=bad_boxes), margin)
+    photos = [read_mtsd(split, root=root, bad_boxes=bad_boxes) for split in _MTSD_SPLITS]
+    require_distinct(chain(*photos))
+    train, test = (isolated_signs(part, margin) for part in photos)
     chosen = commonest_classes(train, classes) if isinstance(classes, int) else tuple(classes)
 
     def make(signs: Sequence[Sign], name: str) -> Split:

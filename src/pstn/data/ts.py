@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from pstn.data.errors import DataError, Refuse, raise_it
-from pstn.data.labels import as_label
+from pstn.data.labels import as_label, name_classes
 from pstn.data.series import RawSeries, Values, parse_numbers
 
 __all__ = ["parse_ts"]
@@ -41,10 +42,10 @@ def parse_ts(path: Path, lines: Iterator[tuple[int, str]], refuse: Refuse = rais
         values.append(row)
         labels.append(label)
         numbers.append(number)
-    return RawSeries(path, tuple(values), tuple(labels), tuple(numbers), classes)
+    return RawSeries(path, tuple(values), tuple(labels), tuple(numbers), tuple(classes))
 
 
-def _read_header(path: Path, lines: Iterator[tuple[int, str]]) -> tuple[tuple[str, ...], int | None, int | None]:
+def _read_header(path: Path, lines: Iterator[tuple[int, str]]) -> tuple[dict[str, None], int | None, int | None]:
     """(classes, dimensions, length) from the lines up to @data."""
     entries: dict[str, tuple[int, list[str]]] = {}
     for number, raw in lines:
@@ -74,24 +75,25 @@ def _read_header(path: Path, lines: Iterator[tuple[int, str]]) -> tuple[tuple[st
     return _classes(path, entries), dimensions, length
 
 
-def _classes(path: Path, entries: dict[str, tuple[int, list[str]]]) -> tuple[str, ...]:
+def _classes(path: Path, entries: dict[str, tuple[int, list[str]]]) -> dict[str, None]:
     if "classlabel" not in entries:
         raise DataError(path, "has no @classLabel line: its series have no classes", place="header")
     number, words = entries["classlabel"]
     if not words or _FLAGS.get(words[0].lower()) is not True or len(words) < 2:
         raise DataError(path, "@classLabel must be 'true' followed by the classes", place=f"line {number}")
-    classes = tuple(as_label(word) for word in words[1:])
-    if len(set(classes)) < len(classes):
-        twice = next(c for c in classes if classes.count(c) > 1)
+    names = [as_label(word) for word in words[1:]]
+    classes = dict.fromkeys(names)
+    if len(classes) < len(names):
+        twice = Counter(names).most_common(1)[0][0]
         raise DataError(path, f"class {twice!r} is declared twice", place=f"line {number}")
     return classes
 
 
-def _check_label(label: str, classes: tuple[str, ...], path: Path, number: int) -> str:
+def _check_label(label: str, classes: dict[str, None], path: Path, number: int) -> str:
     label = as_label(label)
     if label not in classes:
         raise DataError(
-            path, f"unknown label {label!r}: the header declares {', '.join(classes)}", place=f"line {number}"
+            path, f"unknown label {label!r}: the header declares {name_classes(classes)}", place=f"line {number}"
         )
     return label
 

@@ -17,7 +17,8 @@ from pstn.data.archives import open_zip, read_zip_member
 from pstn.data.download import Progress, RemoteFile, download, missing
 from pstn.data.errors import DataError, DataWarning, MissingDataError
 from pstn.data.files import bounded_read, most_unpacked, open_stream
-from pstn.data.labels import encode_labels, sort_classes
+from pstn.data.labels import encode_labels, name_classes, sort_classes
+from pstn.data.listing import require_inside
 from pstn.data.places import cache_folder, offline, search_folders
 from pstn.data.series import Policy, RawSeries, stack_series
 from pstn.data.series_files import SERIES_SUFFIXES, read_series
@@ -95,6 +96,8 @@ def load_ucr(
 
 def _read_parts(name: str, paths: list[Path]) -> list[RawSeries]:
     """The training and the test part, each compared with what is on record."""
+    if len(paths) == 2 and paths[0].samefile(paths[1]):
+        raise DataError(paths[1], f"is the same file as {paths[0].name}: nothing would be left to test on")
     parts = [read_series(path) for path in paths]
     for series, part in zip(parts, ("TRAIN", "TEST"), strict=False):
         for difference in compare_with_archive(name, part, series):
@@ -106,12 +109,13 @@ def _build(
     name: str, parts: list[RawSeries], policy: Policy, validation: float, seed: int, length: int | None = None
 ) -> Splits[Split]:
     classes = sort_classes(parts[0].declared or parts[0].labels)
+    known = set(classes)
     stacked = stack_series(parts, policy, length=length)
     splits = []
     for series, (x, mask), which in zip(parts, stacked, ("train", "test"), strict=False):
         for label, line in zip(series.labels, series.lines, strict=True):
-            if label not in classes:
-                problem = f"unknown label {label!r}: the training part has {', '.join(classes)}"
+            if label not in known:
+                problem = f"unknown label {label!r}: the training part has {name_classes(classes)}"
                 raise DataError(series.path, problem, place=f"line {line}")
         splits.append(Split(x, encode_labels(series.labels, classes), classes, f"{name} {which}", mask=mask))
     test = splits[1] if len(splits) > 1 else None
@@ -166,6 +170,7 @@ def _both(path: Path, need_test: bool) -> list[Path]:
     trains = given.upper() == "TRAIN"
     other = _in_folder(path.parent, name, _OTHER[given])
     if other is not None:
+        require_inside(path.parent, other)
         return [path, other] if trains else [other, path]
     if trains and not need_test:
         return [path]
@@ -244,7 +249,7 @@ def find_ucr(name: str, part: str, *, root: str | os.PathLike[str] | None = None
     for folder in search_folders("ucr", root):
         found = _in_folder(folder, name, part) or _in_folder(folder / name, name, part)
         if found is not None:
-            return found
+            return require_inside(folder, found)
     return None
 
 

@@ -14,6 +14,8 @@ from pstn.data.boxes import Box, Photo
 from pstn.data.errors import DataError, DataWarning, MissingDataError, require_package
 from pstn.data.files import read_text
 from pstn.data.images import IMAGE_SUFFIXES, image_size
+from pstn.data.listing import Listing, list_folder, require_inside
+from pstn.limits import CLASSES
 
 __all__ = ["find_yolo", "read_class_names", "read_yolo"]
 
@@ -84,30 +86,34 @@ def read_yolo(
     root = Path(root)
     names = read_class_names(root)
     skipped: list[str] = []
-    parts = {
-        part: [photo for images, labels in folders for photo in _read_folder(images, labels, names, bad_boxes, skipped)]
-        for part, folders in find_yolo(root).items()
-    }
+    parts: dict[str, list[Photo]] = {}
+    with list_folder(root) as listing:
+        for part, folders in find_yolo(root).items():
+            found = [_read_folder(listing, images, labels, names, bad_boxes, skipped) for images, labels in folders]
+            parts[part] = [photo for photos in found for photo in photos]
     if skipped:
         warnings.warn(DataWarning(f"{len(skipped)} bad box(es) left out, first: {skipped[0]}"), stacklevel=2)
     return parts, names
 
 
-def _read_folder(images: Path, labels: Path, names: tuple[str, ...], bad_boxes: str, skipped: list[str]) -> list[Photo]:
+def _read_folder(
+    listing: Listing, images: Path, labels: Path, names: tuple[str, ...], bad_boxes: str, skipped: list[str]
+) -> list[Photo]:
+    listing.require(images)
+    listing.require(labels)
+    repeated = listing.repeated
     photos: list[Photo] = []
     seen: dict[str, Path] = {}
-    for path in sorted(images.rglob("*")):
-        if path.suffix.lower() not in IMAGE_SUFFIXES or path.name.startswith("."):
-            continue
+    for path in sorted(listing.files(images, IMAGE_SUFFIXES)):
         key = path.relative_to(images).with_suffix("").as_posix()
         if key in seen:
             raise DataError(path, f"shares its label file with {seen[key].name}: one name, one image")
         seen[key] = path
         width, height = image_size(path)
-        label_file = labels / f"{key}.txt"
+        label_file = listing.require(labels / f"{key}.txt")
         boxes = _read_boxes(label_file, width, height, names, bad_boxes, skipped) if label_file.is_file() else ()
         photos.append(Photo(key, path, width, height, boxes))
-    if not photos:
+    if not photos and listing.repeated == repeated:
         raise DataError(images, f"holds no images ({', '.join(IMAGE_SUFFIXES)})")
     return photos
 
@@ -161,16 +167,20 @@ def read_class_names(root: Path) -> tuple[str, ...]:
         raise MissingDataError(
             root / "classes.txt", f"is missing: the class names are looked for in {', '.join(_NAMES)}"
         )
-    text = read_text(path, limit=_NAMES_LIMIT)
+    text = read_text(require_inside(root, path), limit=_NAMES_LIMIT)
     if path.suffix in (".yaml", ".yml"):
         names = _yaml_names(path, text)
     else:
         names = [line.strip() for line in text.rstrip().split("\n")]
+    if len(names) > CLASSES:
+        raise DataError(path, f"holds {len(names):,} classes, more than the limit of {CLASSES:,}")
+    seen: set[str] = set()
     for number, name in enumerate(names, start=1):
         if not name:
             raise DataError(path, "a class has no name", place=f"line {number}")
-        if name in names[: number - 1]:
+        if name in seen:
             raise DataError(path, f"class {name!r} occurs twice", place=f"line {number}")
+        seen.add(name)
     return tuple(names)
 
 
