@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["excerpt"]
+__all__ = ["excerpt", "shorten"]
 
 
 def excerpt(value: Any, most: int = 80) -> str:
@@ -32,6 +32,16 @@ def excerpt(value: Any, most: int = 80) -> str:
         return f"a whole number of {value.bit_length():,} bits"
     text = repr(value)
     return text if len(text) <= most else f"{text[:most]}..."
+
+
+def shorten(text: str, most: int = 600) -> str:
+    """A text whose middle is left out where it is longer than `most` characters.
+
+    Example:
+        >>> shorten("a" * 10 + "b" * 10, most=9)
+        'aaaaaa ... bbb'
+    """
+    return text if len(text) <= most else f"{text[: most - most // 3]} ... {text[-(most // 3) :]}"
 
 
 def _size(value: Any, most: int, depth: int = 8) -> int:
