@@ -59,6 +59,17 @@ PAGE_SESSIONS = Limit(256, "visitors whose drawings the page remembers")
 PAGE_UPLOADED_BYTES = Limit(100 << 20, "bytes of uploads that the page keeps; the oldest are removed")
 PAGE_UPLOADED_FILES = Limit(1_000, "uploads that the page keeps; the oldest are removed")
 
+CONFIG_BYTES = Limit(1 << 23, "bytes of a model's config.json")
+MODEL_PARTS = Limit(64, "modules that a model's description lists")
+MODEL_DEPTH = Limit(8, "levels of modules within each other in a model's description")
+# The basis of 256 cells in the plane takes seconds to compute.
+MODEL_CELLS = Limit(512, "cells of all CPAB transformations of a model")
+MODEL_CLASSES = Limit(100_000, "classes of a model")
+MODEL_SAMPLES = Limit(1 << 16, "samples that a model takes of each input by its own settings")
+MODEL_PIXELS = Limit(1 << 24, "pixels or time steps of an input, or of a sample, of a model")
+MODEL_VALUES = Limit(1 << 27, "numbers in all samples of one input of a model: samples, channels and pixels multiplied")
+MODEL_BYTES = Limit(1 << 32, "bytes of a model's weights")
+
 
 class LimitRow(NamedTuple):
     """A row of the table of limits."""

@@ -26,8 +26,9 @@ def excerpt(value: Any, most: int = 80) -> str:
     if isinstance(value, (str, bytes)):
         return repr(value) if len(value) <= most else f"{value[:most]!r}... ({len(value):,} characters)"
     if isinstance(value, (list, tuple, dict, set)):
-        text = repr(value) if _size(value, most) <= most else ""
-        return text if 0 < len(text) <= 2 * most else f"a {type(value).__name__} of {len(value):,} values"
+        if _size(value, most) > most:
+            return f"a {type(value).__name__} of {len(value):,} values"
+        return repr(value)
     if isinstance(value, int) and value.bit_length() > 256:
         return f"a whole number of {value.bit_length():,} bits"
     text = repr(value)

@@ -238,7 +238,7 @@ def test_a_description_cannot_name_code_nor_ask_for_the_machines_memory(folder):
         (lambda c: c["model"]["classifier"].update(hidden=1 << 40), "hidden must be a whole number from 1 to 1048576"),
         (lambda c: c["model"].update(extra=1), "model.extra is unknown in a PSTN"),
         (lambda c: c["model"].pop("train_samples"), "model.train_samples is missing"),
-        (lambda c: c["model"]["layer"].update(transform={"type": "CPAB", "tess": [99, 99], "zero_boundary": True,
+        (lambda c: c["model"]["layer"].update(transform={"type": "CPAB", "tess": [17, 17], "zero_boundary": True,
                                                          "volume_preserving": False}), "at most 256 cells"),
         (lambda c: c.update(format="pstn 2"), "format must be 'pstn 1', got 'pstn 2'"),
         (lambda c: c.update(more=1), "must hold format, model, about, weights_sha256"),

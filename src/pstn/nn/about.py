@@ -11,10 +11,10 @@ from torch import Tensor
 
 from pstn._checks import plain, require_choice, require_positive_int
 from pstn._pixels import standardise
+from pstn.limits import MODEL_CLASSES, MODEL_PIXELS
+from pstn.text import excerpt
 
 __all__ = ["About"]
-
-_MOST_CLASSES = 100_000
 
 
 @dataclass(frozen=True)
@@ -66,29 +66,31 @@ class About:
         require_positive_int("channels", self.channels)
         for extent in self.size or ():
             require_positive_int("size", extent)
+        if math.prod(self.size or ()) > MODEL_PIXELS:
+            raise ValueError(f"size must have at most {MODEL_PIXELS:,} pixels, got {excerpt(self.size)}")
         for name in ("mean", "std"):
             values = getattr(self, name)
             if len(values) not in (1, self.channels) or not all(map(_is_finite, values)):
-                raise ValueError(f"{name} must hold one finite number, or one per channel, got {values!r}")
+                raise ValueError(f"{name} must hold one finite number, or one per channel, got {excerpt(values)}")
             object.__setattr__(self, name, tuple(map(float, values)))
         if min(self.std) <= 0:
-            raise ValueError(f"std must be above 0, got {self.std!r}")
+            raise ValueError(f"std must be above 0, got {excerpt(self.std)}")
         if self.kl_weight is not None and not (_is_finite(self.kl_weight) and self.kl_weight >= 0):
-            raise ValueError(f"kl_weight must be a finite number of at least 0, got {self.kl_weight!r}")
+            raise ValueError(f"kl_weight must be a finite number of at least 0, got {excerpt(self.kl_weight)}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise TypeError(f"seed must be a whole number, got {self.seed!r}")
+            raise TypeError(f"seed must be a whole number, got {excerpt(self.seed)}")
 
     def _check_text(self) -> None:
         if not self.classes or len(set(map(str, self.classes))) != len(self.classes):
             raise ValueError(f"classes must be different names, at least one, got {len(self.classes)} of them")
-        if len(self.classes) > _MOST_CLASSES:
-            raise ValueError(f"classes must be at most {_MOST_CLASSES:,} names, got {len(self.classes):,}")
+        if len(self.classes) > MODEL_CLASSES:
+            raise ValueError(f"classes must be at most {MODEL_CLASSES:,} names, got {len(self.classes):,}")
         for name in (*self.classes, self.data, *self.metrics):
             # Names are printed on terminals and written into tables: control characters have no business there.
             if not isinstance(name, str) or not name.isprintable():
-                raise ValueError(f"classes, data and metrics must have names that can be printed, got {name!r}")
+                raise ValueError(f"classes, data and metrics must have names that can be printed, got {excerpt(name)}")
         if not all(map(_is_number, self.metrics.values())):
-            raise ValueError(f"metrics must be numbers by name, got {self.metrics!r}")
+            raise ValueError(f"metrics must be numbers by name, got {excerpt(self.metrics)}")
 
     @property
     def ndim(self) -> int | None:
@@ -129,9 +131,9 @@ class About:
         # Earlier files have no policy: theirs was always to refuse.
         if not isinstance(config, dict) or set(config) - {"policy"} != set(known):
             got = sorted(map(str, config)) if isinstance(config, dict) else type(config).__name__
-            raise ValueError(f"about must hold {', '.join(known)}, got {got}")
+            raise ValueError(f"about must hold {', '.join(known)}, got {excerpt(got)}")
         if not isinstance(config["metrics"], dict):
-            raise ValueError(f"metrics must be numbers by name, got {config['metrics']!r}")
+            raise ValueError(f"metrics must be numbers by name, got {excerpt(config['metrics'])}")
         metrics = {name: math.nan if value is None else value for name, value in config["metrics"].items()}
         try:
             return cls(**{**config, "metrics": metrics})
@@ -142,7 +144,7 @@ class About:
 def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
     value = plain(value)
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise TypeError(f"{name} must be a list, got {value!r}")
+        raise TypeError(f"{name} must be a list, got {excerpt(value)}")
     return tuple(map(plain, value))
 
 

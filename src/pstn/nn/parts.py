@@ -13,10 +13,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from pstn.limits import MODEL_CELLS, MODEL_DEPTH, MODEL_PARTS, MODEL_PIXELS, MODEL_SAMPLES
 from pstn.nn.classifier import PSTN, STN
 from pstn.nn.layer import SpatialTransformer
 from pstn.nn.networks import ConvClassifier, ConvLocalizer, GlobalLocalizer, SeriesClassifier, SeriesLocalizer
 from pstn.nn.wrap import Frozen
+from pstn.text import excerpt
 from pstn.transforms import CPAB, Affine, Compose, Crop, Rotation, Similarity, Translation
 
 __all__ = ["build", "describe", "describe_input"]
@@ -38,7 +40,7 @@ class Part:
 def _whole(low: int = 1, high: int = _LARGE) -> Check:
     def check(name: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise ValueError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
+            raise ValueError(f"{name} must be a whole number from {low} to {high}, got {excerpt(value)}")
         return value
 
     return check
@@ -47,7 +49,7 @@ def _whole(low: int = 1, high: int = _LARGE) -> Check:
 def _number(low: float, high: float) -> Check:
     def check(name: str, value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            raise ValueError(f"{name} must be a number from {low:g} to {high:g}, got {value!r}")
+            raise ValueError(f"{name} must be a number from {low:g} to {high:g}, got {excerpt(value)}")
         return float(value)
 
     return check
@@ -56,7 +58,7 @@ def _number(low: float, high: float) -> Check:
 def _choice(*options: Any) -> Check:
     def check(name: str, value: Any) -> Any:
         if not any(value is option or (isinstance(value, str) and value == option) for option in options):
-            raise ValueError(f"{name} must be one of {', '.join(map(repr, options))}, got {value!r}")
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, options))}, got {excerpt(value)}")
         return value
 
     return check
@@ -69,7 +71,7 @@ def _maybe(inner: Check) -> Check:
 def _each(inner: Check, low: int = 1, high: int = 64) -> Check:
     def check(name: str, value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list) or not low <= len(value) <= high:
-            raise ValueError(f"{name} must be a list of {low} to {high} values, got {value!r}")
+            raise ValueError(f"{name} must be a list of {low} to {high} values, got {excerpt(value)}")
         return tuple(inner(f"{name}[{i}]", item) for i, item in enumerate(value))
 
     return check
@@ -84,7 +86,14 @@ def _part(*kinds: str) -> Check:
     return lambda name, value: _build(name, value, kinds)
 
 
-_FLAG, _SIZE = _choice(True, False), _each(_whole(high=65536), high=3)
+def _size(name: str, value: Any) -> tuple[int, ...]:
+    size = _each(_whole(high=MODEL_PIXELS), high=3)(name, value)
+    if math.prod(size) > MODEL_PIXELS:
+        raise ValueError(f"{name} must have at most {MODEL_PIXELS:,} pixels, got {size}")
+    return size
+
+
+_FLAG, _SIZE = _choice(True, False), _size
 _NDIM, _SCALE, _RATE = _whole(high=3), _choice("linear", "log"), _number(0, 1)
 _WIDTHS, _KERNELS = _each(_whole(high=65536)), _each(_whole(high=4096))
 _TRANSFORMS = ("Rotation", "Translation", "Crop", "Similarity", "Affine", "CPAB", "Compose")
@@ -93,6 +102,7 @@ _CLASSIFIERS = ("ConvClassifier", "SeriesClassifier", "Frozen")
 _MODELS = ("PSTN", "STN", "ConvClassifier", "SeriesClassifier")
 _CONV = {"in_channels": _whole(), "size": _SIZE, "filters": _WIDTHS, "kernel": _whole(high=4096)}
 _SERIES = {"in_channels": _whole(), "filters": _WIDTHS, "kernels": _KERNELS, "dropout": _RATE, "padded": _FLAG}
+_SAMPLES = _whole(high=MODEL_SAMPLES)
 _HEADED = {"layer": _part("SpatialTransformer"), "classifier": _part(*_CLASSIFIERS)}
 
 _PARTS: dict[str, Part] = {
@@ -123,7 +133,7 @@ _PARTS: dict[str, Part] = {
     ),
     "PSTN": Part(
         PSTN,
-        {**_HEADED, "train_samples": _whole(), "test_samples": _whole(), "chunk_size": _maybe(_whole())},
+        {**_HEADED, "train_samples": _SAMPLES, "test_samples": _SAMPLES, "chunk_size": _maybe(_whole())},
     ),
     "STN": Part(STN, _HEADED),
 }  # fmt: skip
@@ -179,21 +189,44 @@ def build(description: Any) -> nn.Module:
         >>> build(describe(pstn.nn.mnist_pstn())).layer.transform
         Similarity(scale='linear')
     """
-    try:
-        return _build("model", description, _MODELS)
-    except RecursionError as error:
-        raise ValueError("model is nested too deeply") from error
+    _require_modest(description)
+    return _build("model", description, _MODELS)
+
+
+def _require_modest(description: Any) -> None:
+    """Refuse what would take long to build, before anything is built."""
+    parts = cells = depth = 0
+    level = [description]
+    while level:
+        dicts = [value for value in level if isinstance(value, dict)]
+        parts, depth = parts + len(dicts), depth + bool(dicts)
+        for what, found, limit in (("modules", parts, MODEL_PARTS), ("levels of modules", depth, MODEL_DEPTH)):
+            if found > limit:
+                raise ValueError(f"model must have at most {limit} {what}, got more")
+        for part in dicts:
+            tess = part.get("tess")
+            if isinstance(tess, list) and all(isinstance(n, int) for n in tess):
+                cells += abs(math.prod(tess))
+        if cells > MODEL_CELLS:
+            raise ValueError(
+                f"model must have at most {MODEL_CELLS} cells in all its CPAB transformations, got {cells}"
+            )
+        level = [inner for part in dicts for value in part.values() for inner in _in_a_list(value)]
+
+
+def _in_a_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _build(place: str, description: Any, kinds: Sequence[str]) -> nn.Module:
     kind = description.get("type") if isinstance(description, dict) else None
     if not isinstance(kind, str) or kind not in kinds:
-        raise ValueError(f"{place} must be one of {', '.join(kinds)}, got {kind!r}")
+        raise ValueError(f"{place} must be one of {', '.join(kinds)}, got {excerpt(kind)}")
     part = _PARTS[kind]
     wanted, found = {"type", *part.fields}, set(description)
     if odd := (found ^ wanted) - part.later:
         first = sorted(map(str, odd))[0]
-        raise ValueError(f"{place}.{first} is {'missing' if first in wanted else 'unknown'} in a {kind}")
+        raise ValueError(f"{place}.{first[:80]} is {'missing' if first in wanted else 'unknown'} in a {kind}")
     present = {name: check for name, check in part.fields.items() if name in found}
     values = {name: check(f"{place}.{name}", description[name]) for name, check in present.items()}
     if kind == "CPAB" and len(values["tess"]) == 2 and math.prod(values["tess"]) > 256:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 import tempfile
 from abc import ABC
@@ -17,9 +18,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from pstn.files import load_safetensors, sha256_of, write_atomically
+from pstn.files import FileError, load_safetensors, read_json, require_regular_file, sha256_of, write_atomically
+from pstn.limits import CONFIG_BYTES, MODEL_BYTES, MODEL_VALUES
 from pstn.nn.about import About
 from pstn.nn.card import card_text
+from pstn.text import excerpt
 
 __all__ = ["CONFIG", "ModelFileError", "Shareable", "from_pretrained", "load_weights"]
 
@@ -27,7 +30,8 @@ CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 _CHECKPOINT = "checkpoint.safetensors"  # of `pstn train`: a run that has no model yet has this
 _FORMAT = "pstn 1"
 _KEYS = ("format", "model", "about", "weights_sha256")
-_LARGEST_CONFIG = 1 << 23
+# Types of numbers, as safetensors calls them. Of those that it has beside them, torch computes with few.
+_FLOATS, _WHOLE_NUMBERS = ("F16", "BF16", "F32", "F64"), ("I8", "I16", "I32", "I64", "U8", "BOOL")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 M = TypeVar("M", bound="Shareable")
 
@@ -144,6 +148,7 @@ def from_pretrained(name: str | Path, *, revision: str | None = None) -> Shareab
             hollow = build(config["model"])
         about = About.from_config(config["about"])
         _check_about(about, *describe_input(config["model"]))
+        _require_modest(hollow, about)
     except ValueError as error:
         raise ModelFileError(f"{config_path}: {error}") from error
     tensors = _read_tensors(weights, hollow)
@@ -186,6 +191,7 @@ def _described(model: Shareable, about: About | None) -> tuple[dict[str, Any], A
     if about is None:
         about = About(tuple(map(str, range(classes))), channels, size)
     _check_about(about, classes, channels, size)
+    _require_modest(model, about)
     return description, about
 
 
@@ -207,6 +213,18 @@ def _check_about(about: About, classes: int, channels: int, size: tuple[int, ...
         raise ValueError(f"channels must be those of the model, {channels}, got {about.channels}")
     if size is not None and about.size is not None and about.size != size:
         raise ValueError(f"size must be that of the model's input, {size}, got {about.size}")
+
+
+def _require_modest(model: nn.Module, about: About) -> None:
+    """Refuse what would take very much memory to load or to use, before there is any of it."""
+    size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+    if size > MODEL_BYTES:
+        raise ValueError(f"model must have at most {MODEL_BYTES:,} bytes of weights, got {size:,}")
+    layer, samples = getattr(model, "layer", None), getattr(model, "test_samples", 1)
+    seen = about.size if layer is None or layer.size is None else layer.size
+    numbers = samples * about.channels * max(math.prod(about.size or ()), math.prod(seen or ()))
+    if numbers > MODEL_VALUES:
+        raise ValueError(f"model must take at most {MODEL_VALUES:,} numbers for one input, got {numbers:,}")
 
 
 def _find(name: str | Path, revision: str | None) -> tuple[Path, Path]:
@@ -288,23 +306,17 @@ def _hub() -> Any:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > _LARGEST_CONFIG:
-            raise ModelFileError(f"{path} has {path.stat().st_size:,} bytes: no description of a model is that long")
-        config = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, ModelFileError):
-            raise
-        raise ModelFileError(f"{path} is not JSON: {error}") from error
+        config = read_json(path, limit=CONFIG_BYTES)
+    except FileError as error:
+        raise ModelFileError(str(error)) from error
     if not isinstance(config, dict) or config.get("format") != _FORMAT:
         got = config.get("format") if isinstance(config, dict) else type(config).__name__
-        raise ModelFileError(f"{path} does not describe a model of pstn: format must be {_FORMAT!r}, got {got!r}")
+        raise ModelFileError(
+            f"{path} does not describe a model of pstn: format must be {_FORMAT!r}, got {excerpt(got)}"
+        )
     if set(config) != set(_KEYS):
-        raise ModelFileError(f"{path} must hold {', '.join(_KEYS)}, got {', '.join(map(str, config))}")
+        raise ModelFileError(f"{path} must hold {', '.join(_KEYS)}, got {excerpt(list(config))}")
     return config
-
-
-def _refuse_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no number of JSON")
 
 
 def _read_tensors(path: Path, model: nn.Module) -> dict[str, Tensor]:
@@ -312,18 +324,20 @@ def _read_tensors(path: Path, model: nn.Module) -> dict[str, Tensor]:
     safetensors = load_safetensors("hub")
     expected = model.state_dict()
     try:
+        require_regular_file(path)
         with safetensors.safe_open(str(path), framework="pt") as stream:
             _check_names(path, set(stream.keys()), set(expected))
             for name, tensor in expected.items():
-                shape = tuple(stream.get_slice(name).get_shape())
+                entry = stream.get_slice(name)
+                shape, dtype = tuple(entry.get_shape()), entry.get_dtype()
                 if shape != tuple(tensor.shape):
                     raise ModelFileError(f"{path}: {name} must have shape {tuple(tensor.shape)}, got {shape}")
+                if dtype not in (_FLOATS if tensor.is_floating_point() else _WHOLE_NUMBERS):
+                    raise ModelFileError(f"{path}: {name} must be of {tensor.dtype}, got {dtype}")
             tensors = {name: stream.get_tensor(name) for name in expected}
-    except (safetensors.SafetensorError, OSError) as error:
+    except (safetensors.SafetensorError, FileError, OSError) as error:
         raise ModelFileError(f"{path} is not a readable safetensors file: {error}") from error
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() != expected[name].is_floating_point():
-            raise ModelFileError(f"{path}: {name} must be of {expected[name].dtype}, got {tensor.dtype}")
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise ModelFileError(f"{path}: {name} holds NaN or infinity")
     return tensors
@@ -332,4 +346,5 @@ def _read_tensors(path: Path, model: nn.Module) -> dict[str, Tensor]:
 def _check_names(path: Path, found: set[str], wanted: set[str]) -> None:
     if found != wanted:
         odd = min(found ^ wanted)
-        raise ModelFileError(f"{path} belongs to another model: {odd} is {'missing' if odd in wanted else 'unknown'}")
+        state = "missing" if odd in wanted else "unknown"
+        raise ModelFileError(f"{path} belongs to another model: {odd[:200]} is {state}")
