@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["excerpt", "shorten"]
+__all__ = ["ShortError", "excerpt", "shorten"]
 
 
 def excerpt(value: Any, most: int = 80) -> str:
@@ -43,6 +43,18 @@ def shorten(text: str, most: int = 600) -> str:
         'aaaaaa ... bbb'
     """
     return text if len(text) <= most else f"{text[: most - most // 3]} ... {text[-(most // 3) :]}"
+
+
+class ShortError(ValueError):
+    """An error about a file, whose message is shortened: libraries repeat what they found, however long.
+
+    Example:
+        >>> len(str(ShortError("a" * 10_000)))
+        805
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shorten(message, 800))
 
 
 def _size(value: Any, most: int, depth: int = 8) -> int:
