@@ -1,6 +1,7 @@
 """Shared fixtures: a fixed seed for every test, and names that docstring examples may use."""
 
 import os
+import tempfile
 
 import hypothesis
 import pytest
@@ -13,6 +14,9 @@ hypothesis.settings.load_profile("pstn")
 
 # Two-core machines run many small tensors faster without a thread pool's hand-overs; tests must not depend on it.
 torch.set_num_threads(int(os.environ.get("PSTN_TEST_THREADS", "1")))
+
+# Runs are noted in the user's cache: not in that of whoever runs the tests.
+os.environ["PSTN_CACHE"] = tempfile.mkdtemp(prefix="pstn-cache-")
 
 
 @pytest.fixture(autouse=True)

@@ -70,6 +70,9 @@ MODEL_PIXELS = Limit(1 << 24, "pixels or time steps of an input, or of a sample,
 MODEL_VALUES = Limit(1 << 27, "numbers in all samples of one input of a model: samples, channels and pixels multiplied")
 MODEL_BYTES = Limit(1 << 32, "bytes of a model's weights")
 
+CHECKPOINT_TEXT = Limit(1 << 26, "characters of each text beside the tensors of a checkpoint")
+RUN_MODELS = Limit(10_000, "models of a run")
+
 
 class LimitRow(NamedTuple):
     """A row of the table of limits."""

@@ -53,7 +53,7 @@ def test_a_checkpoint_of_other_settings_is_not_gone_on_with(tmp_path, monkeypatc
     lab.say = said.append
     path = execute._checkpoint(lab, SMALL)
     recipe = lab.shorten(SMALL.recipe, 30)
-    monkeypatch.setattr(execute, "read_checkpoint", lambda p: ({}, {"settings": {"pairs": [["", 0]], "recipe": "x"}}))
+    monkeypatch.setattr(execute, "read_about", lambda p: {"settings": {"pairs": [["", 0]], "recipe": "x"}})
     path.parent.mkdir(parents=True)
     path.write_bytes(b"")
     assert execute._held(lab, SMALL, recipe, [("", 0)]) is None

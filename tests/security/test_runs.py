@@ -1,11 +1,17 @@
 """Run folders, worker processes, settings and studies that a stranger had a hand in."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 
 import numpy as np
+import optuna
 import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from made_up_results import make_results
 from pstn.demo import run_demo
@@ -13,6 +19,8 @@ from pstn.experiments.reproduce import reproduce
 from pstn.experiments.studies import STUDIES
 from pstn.files import FileError, require_writable
 from pstn.report.page import write_report
+from pstn.training.settings import read_settings
+from security.limited import run_limited_command
 from small_experiment import SMALL, experiment, quiet
 from small_runs import run_command
 
@@ -196,3 +204,156 @@ def test_a_report_draws_through_no_link(tmp_path, victim):
     with pytest.raises(FileError, match="figures"):
         write_report(tmp_path / "results", STUDIES[:1], tmp_path / "report", title="", introduction="")
     assert untouched(victim)
+
+
+@pytest.fixture
+def run(tmp_path, data):
+    """A finished run of one model."""
+    folder = tmp_path / "run"
+    assert train_small(data, folder).exit_code == 0
+    return folder
+
+
+def rewrite(run, change):
+    """Change the tensors and the texts of a run's checkpoint."""
+    path = run / "checkpoint.safetensors"
+    with safe_open(str(path), framework="pt") as stream:
+        texts = dict(stream.metadata())
+    tensors = load_file(path)
+    change(tensors, texts)
+    save_file(tensors, path, metadata=texts)
+
+
+def edit_text(name, **values):
+    def change(_, texts):
+        texts[name] = json.dumps({**json.loads(texts[name]), **values})
+
+    return change
+
+
+def add_nan(tensors, _):
+    tensors["rows"][0, 0] = float("nan")
+
+
+def make_float8(tensors, _):
+    tensors["rows"] = tensors["rows"].to(torch.float8_e4m3fn)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(add_nan, id="NaN"),
+        pytest.param(make_float8, id="float8"),
+        pytest.param(lambda _, texts: texts.pop("progress"), id="no progress"),
+        pytest.param(lambda _, texts: texts.update(progress="{}"), id="empty progress"),
+        pytest.param(lambda _, texts: texts.update(progress="[" * 10**6), id="deep"),
+        pytest.param(lambda _, texts: texts.update(settings="[]"), id="no settings"),
+        pytest.param(lambda _, texts: texts.update(settings='{"seed": 1, "seed": 2}'), id="duplicate keys"),
+        pytest.param(lambda _, texts: texts.update(members="{}"), id="no members"),
+        pytest.param(lambda _, texts: texts.update(training="[]"), id="no training"),
+        pytest.param(edit_text("progress", step=-1), id="negative step"),
+        pytest.param(edit_text("progress", step=0.5), id="half a step"),
+        pytest.param(edit_text("progress", history=[{"loss": "x"}]), id="text in the history"),
+        pytest.param(edit_text("progress", failures=[{"model": 0}]), id="half a failure"),
+        pytest.param(edit_text("settings", models=10**7), id="10**7 models"),
+        pytest.param(edit_text("settings", models=10**4), id="10**4 models"),
+        pytest.param(edit_text("settings", size=10**6), id="a size of 10**6"),
+        pytest.param(edit_text("settings", test_samples=10**9), id="10**9 samples"),
+    ],
+)
+def test_a_damaged_or_hostile_checkpoint_is_refused_with_one_message(run, change):
+    rewrite(run, change)
+    before = (run / "checkpoint.safetensors").read_bytes()
+    done = run_command("train", "--resume", "--out", run)
+    assert done.exit_code == 2
+    assert done.output.startswith("error: ")
+    assert len(done.output) < 1000
+    assert (run / "checkpoint.safetensors").read_bytes() == before
+
+
+def test_a_checkpoint_of_ten_million_models_takes_no_memory(run):
+    rewrite(run, edit_text("settings", models=10**7))
+    done = run_limited_command("train", "--resume", "--out", run)
+    assert done.returncode == 2, done.stderr
+    assert "models must be at most" in done.stderr
+
+
+def test_a_sparse_checkpoint_is_refused_before_it_is_read(run):
+    path = run / "checkpoint.safetensors"
+    with safe_open(str(path), framework="pt") as stream:
+        texts = stream.metadata()
+    size = 1 << 33
+    header = {"__metadata__": texts, "rows": {"dtype": "F32", "shape": [1, size // 4], "data_offsets": [0, size]}}
+    text = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + size)
+    done = run_limited_command("train", "--resume", "--out", run, memory=1 << 35)
+    assert done.returncode == 2, done.stderr
+    assert "another shape" in done.stderr
+
+
+@pytest.mark.parametrize("command", [("train", "--resume", "--out"), ("evaluate",)])
+@pytest.mark.parametrize("name", ["checkpoint.safetensors", "settings.yaml"])
+def test_a_named_pipe_in_a_run_is_refused(run, command, name):
+    if (command[0], name) in {("train", "settings.yaml"), ("evaluate", "checkpoint.safetensors")}:
+        pytest.skip("it is not read")
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    done = run_command(*command, run)
+    assert done.exit_code == 2
+    assert "regular file" in done.output
+
+
+@pytest.mark.parametrize("text", ["a: &a [1]\nb: [*a]", "[" * 100_000, "seed: 1\nseed: 2", f"data: [{'x' * 100_000}]"])
+def test_hostile_settings_are_refused_with_a_short_message(tmp_path, text):
+    (tmp_path / "settings.yaml").write_text(text)
+    done = run_command("train", "--config", tmp_path / "settings.yaml")
+    assert done.exit_code == 2
+    assert len(done.output) < 1000
+
+
+def test_settings_with_aliases_take_no_memory(tmp_path):
+    """Nine lines that stand for 10**9 values."""
+    lines = ["a: &a [x,x,x,x,x,x,x,x,x,x]"]
+    lines += [f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)]
+    (tmp_path / "settings.yaml").write_text("\n".join(lines))
+    done = run_limited_command("train", "digits", "--config", tmp_path / "settings.yaml", memory=1 << 28)
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr) < 500
+
+
+def test_a_foreign_study_puts_no_settings_of_its_own_into_the_best(tmp_path, data):
+    folder = tmp_path / "sweep"
+    folder.mkdir()
+    backend = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / "study.log")))
+    study = optuna.create_study(storage=backend, study_name="pstn", direction="minimize")
+    choice, number = optuna.distributions.CategoricalDistribution, optuna.distributions.FloatDistribution(0, 1e9)
+    for params, distributions in (
+        ({"data": "/etc"}, {"data": choice(["/etc"])}),
+        ({"lr": 5.0}, {"lr": number}),
+        ({"kl_weight": 0.0, "out": "/elsewhere"}, {"kl_weight": choice([0.0, 0.5]), "out": choice(["/elsewhere"])}),
+    ):
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=-1.0))
+    done = run_command("sweep", data, "--out", folder, "--epochs", 1, "--batch-size", 4, "--over", "kl_weight=0.0,0.5")
+    assert done.exit_code == 0, done.output
+    best = read_settings(folder / "best.yaml")
+    assert (best["data"], best["out"]) == (str(data), "")
+    assert best["kl_weight"] in ([0.0], [0.5])
+    assert len(json.loads((folder / "sweep.json").read_text())["table"]) == 2
+
+
+def test_evaluate_opens_no_path_that_only_a_file_names(tmp_path, run, data):
+    assert run_command("evaluate", run).exit_code == 0  # this user has trained it, on this path
+    assert run_command("evaluate", run / "model-0").exit_code == 0
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(run, elsewhere)
+    for folder in (elsewhere, elsewhere / "model-0"):
+        done = run_command("evaluate", folder)
+        assert done.exit_code == 2
+        assert str(data) in done.output
+        assert run_command("evaluate", folder, data).exit_code == 0
+    secret = tmp_path / "secret.tsv"
+    shutil.copy(data, secret)
+    (run / "settings.yaml").write_text((run / "settings.yaml").read_text().replace(str(data), str(secret)))
+    assert run_command("evaluate", run).exit_code == 2

@@ -25,7 +25,7 @@ from pstn.nn import TransformerClassifier
 from pstn.provenance import provenance
 from pstn.report.results import Result
 from pstn.training import Failure, Member, Population, Recipe
-from pstn.training.checkpoint import CheckpointError, load_checkpoint, read_checkpoint, save_weights
+from pstn.training.checkpoint import CheckpointError, load_checkpoint, read_about, save_weights
 from pstn.training.group import precision_flags
 
 __all__ = ["carry_out", "trained"]
@@ -215,13 +215,14 @@ def _held(lab: Lab, group: Training, recipe: Recipe, pairs: list[Pair]) -> list[
     if not path.exists():
         return None
     try:
-        settings = read_checkpoint(path)[1]["settings"]
-    except CheckpointError as error:
+        settings = read_about(path)["settings"]
+        there = [(variant, seed) for variant, seed in settings["pairs"]]
+        known = set(there) <= set(group.pairs(lab))
+    except (CheckpointError, KeyError, TypeError, ValueError) as error:
         lab.say(f"{error}: starting anew")
         path.unlink()
         return None
-    there = [(variant, seed) for variant, seed in settings["pairs"]]
-    if set(pairs) <= set(there) <= set(group.pairs(lab)):
+    if known and set(pairs) <= set(there):
         models = {pair: _make(lab, group, pair[1]) for pair in there}
         if settings.get("identities") == _identities(lab, group, recipe, models):
             return there

@@ -324,7 +324,8 @@ def _read_tensors(path: Path, model: nn.Module) -> dict[str, Tensor]:
     safetensors = load_safetensors("hub")
     expected = model.state_dict()
     try:
-        require_regular_file(path)
+        if require_regular_file(path).stat().st_size > 2 * MODEL_BYTES:  # float64 takes twice the room
+            raise ModelFileError(f"{path} must have at most {2 * MODEL_BYTES:,} bytes")
         with safetensors.safe_open(str(path), framework="pt") as stream:
             _check_names(path, set(stream.keys()), set(expected))
             for name, tensor in expected.items():

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pstn.files import require_writable, write_atomically
+from pstn.files import FileError, parse_json, require_regular_file, require_writable, write_atomically
+from pstn.limits import CHECKPOINT_TEXT
+from pstn.text import excerpt
 from pstn.training.population import Failure, Population, Progress
 from pstn.training.recipe import Member
 
@@ -23,13 +27,14 @@ __all__ = [
     "CheckpointError",
     "load_checkpoint",
     "member_summary",
-    "read_checkpoint",
+    "read_about",
     "require_room",
     "save_checkpoint",
     "save_weights",
 ]
 
 _FORMAT = "pstn population 2"
+_TEXTS = ("progress", "members", "training", "settings")
 _WHOLE_NUMBERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Of these examples every bit counts for the fingerprint of the data; of the others their sums.
 _WHOLE = 64
@@ -66,19 +71,38 @@ def save_checkpoint(path: str | Path, population: Population, settings: dict[str
     _sync_folder(Path(path).parent)
 
 
-def read_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of a checkpoint, and what stands beside them: progress, members, training, settings."""
+def read_about(path: str | Path) -> dict[str, Any]:
+    """What stands beside the tensors of a checkpoint: progress, members, training, settings; no tensor is read.
+
+    Raises:
+        CheckpointError: it is not a checkpoint that can be read.
+    """
+    with _opened(path) as (_, about):
+        return about
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """A checkpoint's open file, and what stands beside its tensors."""
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(str(path), framework="pt") as stream:
-            about = stream.metadata() or {}
-            tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118  # it is no dict
-    except (SafetensorError, FileNotFoundError) as error:
+        require_regular_file(path)
+        with ExitStack() as stack:
+            try:
+                stream = stack.enter_context(safe_open(str(path), framework="pt"))
+            except RuntimeError as error:  # of torch, where a file cannot be mapped into memory
+                raise CheckpointError(f"{path} is not a readable checkpoint: {error}") from error
+            held = stream.metadata() or {}
+            if held.get("format") != _FORMAT:
+                got = excerpt(held.get("format"))
+                raise CheckpointError(f"{path} must be a checkpoint of format {_FORMAT!r}, got {got}")
+            if missing := [name for name in _TEXTS if name not in held]:
+                raise CheckpointError(f"{path} is not a whole checkpoint: {missing[0]} is missing")
+            # A model that broke leaves NaN in its history.
+            yield stream, {n: parse_json(held[n], path, limit=CHECKPOINT_TEXT, constants=True) for n in _TEXTS}
+    except (SafetensorError, FileNotFoundError, FileError) as error:
         raise CheckpointError(f"{path} is not a readable checkpoint: {error}") from error
-    if about.get("format") != _FORMAT:
-        raise CheckpointError(f"{path} must be a checkpoint of format {_FORMAT!r}, got {about.get('format')!r}")
-    return tensors, {name: json.loads(about[name]) for name in ("progress", "members", "training", "settings")}
 
 
 def load_checkpoint(path: str | Path, population: Population) -> None:
@@ -90,23 +114,56 @@ def load_checkpoint(path: str | Path, population: Population) -> None:
             longer.
 
     Raises:
-        CheckpointError: if it is of another population; with what differs.
+        CheckpointError: if it is of another population, with what differs; or if it holds NaN or infinity.
     """
-    tensors, about = read_checkpoint(path)
-    if about["members"] != _members(population):
-        raise CheckpointError(f"{path} belongs to other models: its seeds, weights or learning rates differ")
-    was, now = about["training"], _training(population)
-    changed = [f"{name} was {was.get(name)}, is {value}" for name, value in now.items() if value != was.get(name)]
-    if changed:
-        raise CheckpointError(f"{path} belongs to another training: {'; '.join(changed)}")
-    expected = {name: tuple(tensor.shape) for name, tensor in population.tensors().items()}
-    odd = [name for name, shape in expected.items() if name not in tensors or tuple(tensors[name].shape) != shape]
-    if odd:
-        raise CheckpointError(f"{path} belongs to models of another shape: {odd[0]} differs")
+    with _opened(path) as (stream, about):
+        if about["members"] != _members(population):
+            raise CheckpointError(f"{path} belongs to other models: its seeds, weights or learning rates differ")
+        was, now = about["training"], _training(population)
+        if not isinstance(was, dict):
+            raise CheckpointError(f"{path} belongs to another training")
+        odd = [name for name, value in now.items() if value != was.get(name)]
+        changed = [f"{name} was {str(was.get(name))[:200]}, is {now[name]}" for name in odd]
+        if changed:
+            raise CheckpointError(f"{path} belongs to another training: {'; '.join(changed)}")
+        progress = _read_progress(path, about["progress"])
+        tensors = _read_tensors(path, stream, population.tensors())
     population.load_tensors(tensors)
-    progress = Progress(**about["progress"])
-    progress.failures = [Failure(**failure) for failure in about["progress"]["failures"]]
     population.progress = progress
+
+
+def _read_tensors(path: str | Path, stream: Any, expected: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a checkpoint, read once their names, shapes and types are the population's; all finite."""
+    present = set(stream.keys())
+    best = {f"best.{name}": tensor for name, tensor in expected.items() if not name.startswith("best.")}
+    wanted = {**expected, **(best if present & set(best) else {})}  # only after the first validation there is a best
+    for name, tensor in wanted.items():
+        entry = stream.get_slice(name) if name in present else None
+        if entry is None or tuple(entry.get_shape()) != tuple(tensor.shape):
+            raise CheckpointError(f"{path} belongs to models of another shape: {name} differs")
+    tensors = {name: stream.get_tensor(name) for name in wanted}
+    for name, tensor in tensors.items():
+        if tensor.dtype != wanted[name].dtype:
+            raise CheckpointError(f"{path}: {name} must be of {wanted[name].dtype}, got {tensor.dtype}")
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(f"{path}: {name} holds NaN or infinity")
+    return tensors
+
+
+def _read_progress(path: str | Path, held: Any) -> Progress:
+    """Where a population stood, with the types that it writes."""
+    try:
+        failures = [Failure(**failure) for failure in held["failures"]]
+        progress = Progress(**{**held, "failures": failures})
+        counts = (progress.step, progress.epoch, *(n for f in failures for n in (f.model, f.step)), *progress.waited)
+        numbers = (*progress.best, *(n for row in progress.partial for n in row))
+        means = (n for entry in progress.history for values in entry.values() for n in values)
+        fine = all(type(n) is int and n >= 0 for n in counts) and math.isfinite(progress.seconds)
+        if not fine or not all(isinstance(n, (int, float)) for n in (*numbers, *means)):
+            raise ValueError("a number is not what it should be")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path} is not a whole checkpoint: its progress cannot be read ({error})") from error
+    return progress
 
 
 def save_weights(path: str | Path, weights: dict[str, Tensor], about: dict[str, str] | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,8 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from pstn.data.errors import MissingDataError
+from pstn.data.registry import find_known
 from pstn.files import inside
 from pstn.nn import PSTN, About, Shareable, from_pretrained
+from pstn.text import excerpt
+from pstn.training.own_runs import is_own_run
 from pstn.training.population import Population
 from pstn.training.recipe import Member, Recipe
 from pstn.training.run import CHECKPOINT, SETTINGS, model_folder
@@ -95,8 +99,9 @@ def prepare_examination(
 
     Args:
         name: folder of a run, or whatever `pstn.from_pretrained` takes.
-        data: whatever `pstn.data.load` takes; what the models were trained on when not given. Its images are prepared
-            as the models want them, and its classes found by their names.
+        data: whatever `pstn.data.load` takes; what the models were trained on when not given, if that is the name of
+            a known set, or a path that this user has trained this run on: no other path is opened that a file names.
+            Its images are prepared as the models want them, and its classes found by their names.
         seed: of the samples; that of each model's training when not given.
         policy: for missing values and unequal lengths in series; that of the models' training when not given.
     """
@@ -106,6 +111,8 @@ def prepare_examination(
     about = abouts[0]
     if not (data or about.data):
         raise ValueError(f"{name} does not say what it was trained on: say which data to evaluate it on")
+    if data is None:
+        _require_confirmed(Path(name), about.data if run is None else run.data)
     if run is not None and policy is not None:
         run = run.replace(policy=policy)
     with _explaining(name, about.data if data is None else None):
@@ -115,6 +122,16 @@ def prepare_examination(
             source = _load(data or about.data, about, policy or (run.policy if run else about.policy))
     x, y = _test_part(data or about.data, source, about)
     return Examination(models, x, y, [about.seed if seed is None else seed for about in abouts])
+
+
+def _require_confirmed(folder: Path, data: str) -> None:
+    """Refuse a path that only the files of a model or a run name, unless this user has trained them on it."""
+    named = find_known(data) is not None or re.fullmatch(r"ucr:\w+", data) is not None
+    if not named and not any(is_own_run(place, data) for place in (folder, folder.parent)):
+        raise ValueError(
+            f"{folder} says that it was trained on {excerpt(data)}, a path that is not opened unless you name it: "
+            f"pstn evaluate {folder} DATA"
+        )
 
 
 @contextmanager

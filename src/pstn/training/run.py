@@ -14,8 +14,9 @@ from typing import Any, Literal, cast
 from pstn.files import inside, to_json, write_atomically
 from pstn.nn import Shareable
 from pstn.training.build import make_about, make_population
-from pstn.training.checkpoint import load_checkpoint, read_checkpoint, require_room, save_checkpoint
+from pstn.training.checkpoint import CheckpointError, load_checkpoint, read_about, require_room, save_checkpoint
 from pstn.training.interrupt import Interrupt
+from pstn.training.own_runs import remember_run
 from pstn.training.population import Population, Progress
 from pstn.training.progress import Display
 from pstn.training.settings import SettingsError, TrainSettings, write_settings
@@ -70,6 +71,7 @@ def train(
 
     Raises:
         SettingsError: if there is a run already, or none to resume.
+        CheckpointError: if the run to resume cannot be read.
         FileError: if a file or a model in the folder is a link that leads out of it.
         OSError: if the folder cannot be written or the disk is full, before training.
     """
@@ -93,6 +95,7 @@ def train(
             _clear(folder)
             write_settings(folder / SETTINGS, settings)
             save_checkpoint(folder / CHECKPOINT, population, settings.to_dict())
+        remember_run(folder, settings.data)
         if not quiet:
             say(_plan(settings, population, source))
         with Display(population, None if quiet else say) as display:
@@ -108,8 +111,15 @@ def saved_settings(folder: Path) -> TrainSettings:
     """The settings of the run in a folder, from its checkpoint: what it holds, it holds as a whole."""
     if not (folder / CHECKPOINT).exists():
         raise SettingsError(f"{folder} holds no run to resume: it has no {CHECKPOINT}")
-    saved = read_checkpoint(folder / CHECKPOINT)[1]["settings"]
-    return TrainSettings.from_dict({**saved, "out": str(folder)})
+    about = read_about(folder / CHECKPOINT)
+    if not isinstance(about["settings"], dict) or not isinstance(about["members"], list):
+        raise CheckpointError(f"{folder / CHECKPOINT} is not a checkpoint of a run: it holds no settings")
+    settings = TrainSettings.from_dict({**about["settings"], "out": str(folder)})
+    if settings.models != len(about["members"]):
+        raise CheckpointError(
+            f"{folder / CHECKPOINT} holds {len(about['members']):,} models, its settings say {settings.models:,}"
+        )
+    return settings
 
 
 def _refuse_links(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -13,9 +14,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pstn._checks import require_seed
-from pstn.files import write_atomically
+from pstn.files import FileError, write_atomically
+from pstn.limits import MODEL_PIXELS, MODEL_SAMPLES, RUN_MODELS
+from pstn.text import excerpt
 from pstn.training.augment import Augmentation
 from pstn.training.recipe import Precision, Recipe
+from pstn.yaml_files import read_yaml
 
 __all__ = ["SettingsError", "TrainSettings", "describe_field", "read_settings", "write_settings"]
 
@@ -89,6 +93,11 @@ class TrainSettings:
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
             _check_type(item.name, getattr(self, item.name), typing.get_type_hints(type(self))[item.name])
+        for name, most in (("models", RUN_MODELS), ("samples", MODEL_SAMPLES), ("test_samples", MODEL_SAMPLES)):
+            if (given := getattr(self, name)) > most:
+                raise SettingsError(f"{name} must be at most {most:,}, got {excerpt(given)}")
+        if self.size is not None and self.size**2 > MODEL_PIXELS:
+            raise SettingsError(f"size must be at most {math.isqrt(MODEL_PIXELS):,}, got {excerpt(self.size)}")
         if not 0 <= self.valid_fraction < 1:
             raise SettingsError(f"valid_fraction must be at least 0 and below 1, got {self.valid_fraction}")
         try:
@@ -110,11 +119,11 @@ class TrainSettings:
         known = [item.name for item in dataclasses.fields(cls)]
         for name in values:
             if name not in known:
-                given = str(name).replace("-", "_")
+                given = str(name)[:80].replace("-", "_")
                 begun = [k for k in known if len(given) > 1 and k.startswith(given)]
                 close = begun or difflib.get_close_matches(given, known, n=1, cutoff=0.5)
                 meant = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
-                raise SettingsError(f"{name!r} is not a setting{meant}")
+                raise SettingsError(f"{excerpt(name)} is not a setting{meant}")
         return cls(**{name: _fit(value, hints[name]) for name, value in values.items()})
 
     def to_dict(self) -> dict[str, Any]:
@@ -161,9 +170,9 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
         return
     if typing.get_origin(hint) is list and isinstance(value, list):  # one of them is wrong, or there is none
         (kind,) = typing.get_args(hint)
-        wrong = next((repr(v) for v in value if not _is_of(v, kind)), "none")
+        wrong = next((excerpt(v) for v in value if not _is_of(v, kind)), "none")
         raise SettingsError(f"{name} takes {describe_field(kind).removeprefix('a ')}s, got {wrong}")
-    raise SettingsError(f"{name} must be {describe_field(hint)}, got {value!r}")
+    raise SettingsError(f"{name} must be {describe_field(hint)}, got {excerpt(value)}")
 
 
 def _is_of(value: Any, hint: Any) -> bool:
@@ -194,12 +203,10 @@ def describe_field(hint: Any) -> str:
 
 def read_settings(path: str | Path) -> dict[str, Any]:
     """The names and values in a YAML file; `TrainSettings.from_dict` checks them."""
-    import yaml
-
     try:
-        values = yaml.safe_load(Path(path).read_text())
-    except yaml.YAMLError as error:
-        raise SettingsError(f"{path} is not YAML: {error}") from error
+        values = read_yaml(path)
+    except FileError as error:
+        raise SettingsError(str(error)) from error
     if values is None:
         return {}
     if not isinstance(values, dict):

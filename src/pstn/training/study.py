@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+from pstn.files import require_regular_file
 from pstn.training.settings import SettingsError
 
 __all__ = ["Claim", "Study"]
@@ -67,6 +68,8 @@ class Study:
             from optuna.storages.journal import JournalFileBackend
 
             Path(storage).parent.mkdir(parents=True, exist_ok=True)
+            if Path(storage).exists():
+                require_regular_file(storage)
             backend = optuna.storages.JournalStorage(JournalFileBackend(storage))
         with self._alone():
             self._study = _patiently(
@@ -94,7 +97,9 @@ class Study:
                     values = self._values(trial)
                     # Others may have taken the last one since we looked, so that this one was made up; or two that
                     # started at the same time both queued it, and the earlier of the two counts.
-                    if self.is_grid and ("queued" not in trial.user_attrs or self._has_earlier_twin(trial, values)):
+                    made_up = self.is_grid and "queued" not in trial.user_attrs
+                    twin = self.is_grid and self._has_earlier_twin(trial, values)
+                    if made_up or twin or not self._is_of_space(values):
                         self._study.tell(trial, state=self._states.PRUNED)
                         taken.pop()
                     else:
@@ -135,14 +140,23 @@ class Study:
 
     def table(self) -> list[tuple[dict[str, Any], float]]:
         """The finished trials, best first, whichever process trained them."""
-        done = [t for t in self._trials() if t.value is not None]
+        done = [t for t in self._trials() if t.value is not None and self._is_of_space(t.params)]
         return sorted(((dict(t.params), float(t.value)) for t in done), key=lambda row: row[1])
+
+    def _is_of_space(self, values: Mapping[str, Any]) -> bool:
+        """Whether a trial has the names and values that are searched: a file from elsewhere may hold any others."""
+        return values.keys() == self.space.keys() and all(
+            any(type(value) is type(known) and value == known for known in accepted)
+            if isinstance(accepted := self.space[name], list)
+            else isinstance(value, float) and accepted[0] <= value <= accepted[1]
+            for name, value in values.items()
+        )
 
     def _release(self, numbers: set[int]) -> None:
         for trial in self._trials(self._states.RUNNING):
             if trial.number in numbers:
                 self._study.tell(trial.number, state=self._states.FAIL, skip_if_finished=True)
-                if "queued" in trial.user_attrs:
+                if self._is_of_space(trial.user_attrs.get("queued", {})):
                     self._queue(trial.user_attrs["queued"])
 
     def _trials(self, *states: Any) -> list[Any]:
