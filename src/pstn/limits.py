@@ -34,7 +34,7 @@ class Limit(int):
 # Pillow's own limit, above which it warns: a quarter of a gigabyte in colour.
 IMAGE_PIXELS = Limit(89_478_485, "pixels of an image file, before it is decoded")
 # An encoder writes about ten; each of a few bytes costs a pass over the whole image.
-JPEG_SCANS = Limit(200, "scans of a progressive JPEG file")
+JPEG_SCANS = Limit(100, "scans of a progressive JPEG file")
 ARCHIVE_RATIO = Limit(100, "times the length of an archive or a compressed file: what it may unpack to, in all")
 ARCHIVE_FREE_BYTES = Limit(1 << 28, "bytes that an archive or a compressed file may unpack to, whatever its length")
 ARCHIVE_MEMBERS = Limit(1_000_000, "files and folders in a tar archive")

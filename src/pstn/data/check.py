@@ -60,8 +60,8 @@ def check(path: str | os.PathLike[str]) -> Iterator[Finding]:
 
     Files of kinds that this package does not read are passed over, and so are links that lead out of the folder; no
     file or folder is looked at twice. A .csv or .txt file among others may be a note: one that is no table of series is
-    "skipped", not "damaged". YOLO and MTSD folders are one finding each, and so are the images of one folder. Nothing is written but what an
-    archive holds, in a temporary folder.
+    "skipped", not "damaged". YOLO and MTSD folders are one finding each, and so are the images of one folder. Nothing
+    is written but what an archive holds, in a temporary folder.
 
     Args:
         path: the file or folder.

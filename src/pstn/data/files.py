@@ -33,6 +33,7 @@ __all__ = [
 
 # Deflate cannot expand a byte to more than 1,032: a header that promises more than that is a lie, known before reading.
 MAX_RATIO = 1032
+_GZIP = b"\x1f\x8b"
 _CHUNK = 1 << 20
 _MOST_AXES = 32  # of any version of numpy
 LONGEST_LINE = 1 << 26
@@ -41,7 +42,7 @@ LONGEST_LINE = 1 << 26
 def is_gzip(path: Path) -> bool:
     """Whether the file is gzipped, by its first two bytes: names lie more often than contents."""
     with path.open("rb") as file:
-        return file.read(2) == b"\x1f\x8b"
+        return file.read(2) == _GZIP
 
 
 def most_unpacked(path: Path) -> int:
@@ -63,9 +64,12 @@ def open_stream(path: Path) -> Iterator[IO[bytes]]:
     try:
         if path.stat().st_size == 0:
             raise DataError(path, "is empty")
-        with contextlib.ExitStack() as stack:
-            opener = gzip.open if is_gzip(path) else open
-            yield cast("IO[bytes]", stack.enter_context(opener(path, "rb")))
+        with path.open("rb") as file:
+            if file.peek(2)[:2] != _GZIP:
+                yield file
+                return
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                yield cast("IO[bytes]", unpacked)
     except EOFError as error:
         raise DataError(path, "the gzip stream ends too early: the file is truncated, fetch it again") from error
     except (gzip.BadGzipFile, zlib.error) as error:

@@ -38,6 +38,8 @@ IMAGE_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 """The formats that are decoded, by Pillow's names, whatever the suffix: other decoders of Pillow start programs."""
 T = TypeVar("T")
 
+_SHORTEST_SCAN = 10  # bytes
+_PIXELS_IN_SECONDS = 1 << 32  # of all scans together
 _TOO_LARGE = f"has more than {IMAGE_PIXELS:,} pixels, too many to decode safely: make it smaller first"
 
 
@@ -72,7 +74,7 @@ def open_image(path: Path) -> Iterator[Any]:
         with Image.open(path, formats=IMAGE_FORMATS) as image:
             _require_moderate(path, image.width * image.height)
             if image.info.get("progressive"):
-                _require_few_scans(path)
+                image.load_prepare = _after(lambda: _require_few_scans(path, image), image.load_prepare)
             yield image
     except (DataError, MemoryError):
         raise
@@ -88,8 +90,20 @@ def _require_moderate(path: Path, pixels: int) -> None:
         raise DataError(path, _TOO_LARGE)
 
 
-def _require_few_scans(path: Path) -> None:
-    """Refuse a JPEG file whose scans would take hours to decode."""
+def _after(first: Callable[[], None], then: Callable[[], None]) -> Callable[[], None]:
+    """What calls both: `load_prepare` of an image is called before it is decoded, and not for its header alone."""
+
+    def both() -> None:
+        first()
+        then()
+
+    return both
+
+
+def _require_few_scans(path: Path, image: Any) -> None:
+    """Refuse a JPEG file whose scans would take minutes to decode."""
+    if image.width * image.height * (path.stat().st_size // _SHORTEST_SCAN) < _PIXELS_IN_SECONDS:
+        return
     found, last = 0, b""
     with path.open("rb") as file:
         while portion := file.read(1 << 20):

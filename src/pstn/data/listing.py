@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -76,6 +77,19 @@ class Listing:
         if path.is_symlink() and not self._stays(path):
             raise DataError(path, _LEADS_OUT.format(self.root))
         return path
+
+    def find(self, path: Path) -> os.stat_result | None:
+        """What the system says of a file below the root, None where there is none; see `require`."""
+        folder = os.path.split(path)[0]
+        if folder not in self._safe:
+            self.require(path)
+        try:
+            found = path.lstat()
+            if stat.S_ISLNK(found.st_mode):
+                found = self.require(path).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found
 
     def tell(self) -> None:
         """Warn of what was left out, if anything was."""

@@ -31,7 +31,6 @@ from pstn.data.listing import Listing, list_folder
 from pstn.data.split import Split, Splits
 from pstn.data.subsets import stratified_indices
 from pstn.limits import ARRAY_BYTES, EXAMPLES
-from pstn.text import excerpt
 
 __all__ = ["divide", "from_arrays", "from_dataset", "from_folder", "from_npz"]
 
@@ -237,7 +236,7 @@ def _read_arrays(path: Path) -> dict[str, Any]:
             if counts[f"{name}.npy"] > 1:
                 raise DataError(path, "occurs twice", place=f"{name}.npy")
         if not found:
-            held = excerpt(sorted(counts)) if counts else "nothing"
+            held = name_classes(sorted(name.removesuffix(".npy") for name in counts), most=8) or "nothing"
             raise DataError(path, f"must hold x and y, or x_train and y_train; it holds {held}")
         limit = min(ARRAY_BYTES, most_unpacked(path))
         if (promised := sum(archive.getinfo(f"{name}.npy").file_size for name in found)) > limit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import stat
 import warnings
 from pathlib import Path
 from typing import Any, Literal
@@ -110,8 +111,11 @@ def _read_folder(
             raise DataError(path, f"shares its label file with {seen[key].name}: one name, one image")
         seen[key] = path
         width, height = image_size(path)
-        label_file = listing.require(labels / f"{key}.txt")
-        boxes = _read_boxes(label_file, width, height, names, bad_boxes, skipped) if label_file.is_file() else ()
+        label_file = labels / f"{key}.txt"
+        state = listing.find(label_file)
+        # An empty file is YOLO's way to say that nothing is on the image.
+        labelled = state is not None and state.st_size > 0 and stat.S_ISREG(state.st_mode)
+        boxes = _read_boxes(label_file, width, height, names, bad_boxes, skipped) if labelled else ()
         photos.append(Photo(key, path, width, height, boxes))
     if not photos and listing.repeated == repeated:
         raise DataError(images, f"holds no images ({', '.join(IMAGE_SUFFIXES)})")
@@ -121,8 +125,6 @@ def _read_folder(
 def _read_boxes(
     path: Path, width: int, height: int, names: tuple[str, ...], bad_boxes: str, skipped: list[str]
 ) -> tuple[Box, ...]:
-    if path.stat().st_size == 0:  # YOLO's way to say that nothing is on the image
-        return ()
     boxes = []
     for number, line in enumerate(read_text(path, limit=_LIMIT).split("\n"), start=1):
         if not line.strip():
