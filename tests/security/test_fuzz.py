@@ -35,7 +35,9 @@ from pstn.data.images import read_image
 from pstn.data.yolo import read_class_names
 from pstn.nn import ConvClassifier, ConvLocalizer, ModelFileError
 from pstn.report.results import Result
-from pstn.training.checkpoint import _FORMAT, CheckpointError, read_checkpoint
+from pstn.training.checkpoint import CheckpointError, load_checkpoint, read_about, save_checkpoint
+from pstn.training.population import Population
+from pstn.training.recipe import Recipe
 from pstn.training.settings import SettingsError, TrainSettings, read_settings
 from security.fuzz import mutate, mutate_json
 
@@ -371,20 +373,18 @@ def weights_header(folder):
     return _with_header(*weights(folder))
 
 
-def _checkpoint() -> bytes:
-    from safetensors.torch import save
-
-    progress = {"epoch": 1, "step": 2, "failures": []}
-    about = {"progress": progress, "members": [{"seed": 0}], "training": {"epochs": "3"}, "settings": {}}
-    return save(
-        {"parameters.weight": torch.zeros(2, 3), "step": torch.tensor(1)},
-        {"format": _FORMAT, **{name: json.dumps(value) for name, value in about.items()}},
-    )
-
-
 @target("checkpoint", CheckpointError)
 def checkpoint(folder):
-    return _checkpoint(), reads(folder, "checkpoint.safetensors", read_checkpoint)
+    torch.manual_seed(0)
+    models = [ConvClassifier(1, (8, 8), 2, (2,), 3, 3) for _ in range(2)]
+    population = Population(models, torch.rand(8, 1, 8, 8), torch.arange(8) % 2, recipe=Recipe(epochs=1, batch_size=4))
+    save_checkpoint(folder / "whole.safetensors", population, {"data": "digits"})
+
+    def read(path):
+        load_checkpoint(path, population)
+        assert read_about(path)["settings"] is not None
+
+    return (folder / "whole.safetensors").read_bytes(), reads(folder, "checkpoint.safetensors", read)
 
 
 @target("header of a checkpoint json", CheckpointError)
