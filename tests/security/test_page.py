@@ -106,6 +106,11 @@ def test_a_host_header_with_another_name_is_refused(page, host):
     assert b"gradio" not in answer
 
 
+def test_the_page_listens_on_this_address_alone(page):
+    with pytest.raises(ConnectionRefusedError):  # of the same machine, and another address
+        socket.create_connection(("127.0.0.2", page.port), timeout=5)
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1:{}", "localhost:{}", "LOCALHOST", "[::1]:{}", "page.example"])
 def test_the_names_of_this_machine_are_accepted(page, host):
     assert page.ask("/", headers={"Host": host.format(page.port)})[0] == 200
