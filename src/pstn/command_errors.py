@@ -14,7 +14,9 @@ from typing import TextIO
 
 import typer
 
-__all__ = ["MISTAKE", "plain_errors"]
+from pstn.text import printable
+
+__all__ = ["MISTAKE", "echo", "plain_errors"]
 
 FAILURE, MISTAKE = 1, 2
 _MISTAKES = (
@@ -23,6 +25,11 @@ _MISTAKES = (
 )  # fmt: skip
 # Of torch, on the CPU, where it has no class for it.
 _NO_MEMORY = re.compile(r"DefaultCPUAllocator: (can't allocate memory|not enough memory)")
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a line, on standard error where `err`, without the control characters that names of files may hold."""
+    typer.echo(printable(text), err=err)
 
 
 @contextmanager
@@ -38,7 +45,7 @@ def plain_errors(notes: type[Warning] = UserWarning) -> Iterator[None]:
         line: str | None = None,
     ) -> None:  # fmt: skip
         if issubclass(category, notes):
-            typer.echo(f"note: {message}", err=True)
+            echo(f"note: {message}", err=True)
 
     try:
         with warnings.catch_warnings():
@@ -101,5 +108,5 @@ def _words(error: BaseException) -> str:
 
 
 def _stop(message: str, code: int) -> None:
-    typer.echo(f"error: {message}", err=True)
+    echo(f"error: {message}", err=True)
     raise typer.Exit(code) from None

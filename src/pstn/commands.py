@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pstn.app.commands import register as register_page
-from pstn.command_errors import plain_errors
+from pstn.command_errors import echo, plain_errors
 from pstn.data.commands import app as data_app
 from pstn.experiments.commands import register as register_experiments
 from pstn.model_commands import register as register_models
@@ -36,7 +36,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from pstn import __version__
 
-        typer.echo(__version__)
+        echo(__version__)
         raise typer.Exit
 
 
@@ -104,10 +104,10 @@ def bench(
             figures += measure(part, device, seconds)
             if not as_json:
                 for figure in (f for f in figures if f.part == part):
-                    typer.echo(f"{figure.part:8}  {figure.what:58}  {figure.value:10,.2f} {figure.unit}")
+                    echo(f"{figure.part:8}  {figure.what:58}  {figure.value:10,.2f} {figure.unit}")
         record = {**provenance(), "device": device, "figures": [figure._asdict() for figure in figures]}
         if as_json:
-            typer.echo(json.dumps(record))
+            echo(json.dumps(record))
         if out is not None:
             with write_atomically(out) as draft:
                 draft.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
@@ -134,5 +134,5 @@ def report(
         else:
             done = update_pages(results, STUDIES, docs)
     for line in outcome_in_words(done):
-        typer.echo(line)
-    typer.echo(f"Written: {', '.join(str(path) for path in done.files if path.suffix in ('.html', '.md'))}")
+        echo(line)
+    echo(f"Written: {', '.join(str(path) for path in done.files if path.suffix in ('.html', '.md'))}")

@@ -19,6 +19,7 @@ from pstn.data import MNIST_MEAN, MNIST_STD, load_digits
 from pstn.files import inside, require_writable
 from pstn.nn import PSTN, About, Shareable, TransformerClassifier, mnist_cnn, mnist_pstn, mnist_stn
 from pstn.objective import elbo_loss
+from pstn.text import printable
 from pstn.training import single as training
 
 __all__ = ["DEMO_MODELS", "DemoData", "DemoModel", "Score", "demo_about", "demo_data", "evaluate", "train"]
@@ -170,7 +171,7 @@ def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 
     console.print(table)
     picture = _draw(folder / "looks.png", trained["pstn"], data)
     paths = f"What the P-STN looked at: {picture}\nThe three models: {folder}/cnn, {folder}/stn, {folder}/pstn"
-    console.out(paths)  # as it is: rich would take brackets in a path for markup of its own
+    console.out(printable(paths))  # as it is: rich would take brackets in a path for markup of its own
     # As it was called where the shell does not know it: `make demo` calls it in an environment that nobody is in.
     command = "pstn" if shutil.which("pstn") else sys.argv[0]
     console.out(f"Next, where it looks in an image of yours: {command} show {folder}/pstn IMAGE")

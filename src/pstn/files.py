@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import IO, Any, NoReturn
 
 from pstn.limits import JSON_BYTES, TEXT_DEPTH
-from pstn.text import excerpt, shorten
+from pstn.text import excerpt, printable, shorten
 
 __all__ = [
     "FileError",
@@ -53,7 +53,8 @@ class FileError(ValueError):
 
     def __init__(self, path: str | os.PathLike[str], problem: str, *, place: str | None = None) -> None:
         problem, place = shorten(problem), None if place is None else shorten(place, 200)
-        super().__init__(f"{path}: {problem}" if place is None else f"{path}: {place}: {problem}")
+        name = printable(path, lines=False)
+        super().__init__(f"{name}: {problem}" if place is None else f"{name}: {place}: {problem}")
         self.path, self.problem, self.place = path, problem, place
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from pstn.command_errors import MISTAKE, plain_errors
+from pstn.command_errors import MISTAKE, echo, plain_errors
 from pstn.data.errors import DataError
 
 __all__ = ["export", "predict", "register", "show"]
@@ -34,13 +34,13 @@ class _Refusals:
     def __call__(self, error: DataError) -> None:
         self.count += 1
         if self.count <= _MOST_NAMED:
-            typer.echo(f"error: {error}", err=True)
+            echo(f"error: {error}", err=True)
 
     def stop_if_any(self, rest: str) -> None:
         """End the command with the exit code of a mistake, after what was done about the rest."""
         if self.count:
             more = f" ({self.count - _MOST_NAMED:,} more than are named here)" if self.count > _MOST_NAMED else ""
-            typer.echo(f"error: {self.count:,} input(s) could not be read{more}, {rest}", err=True)
+            echo(f"error: {self.count:,} input(s) could not be read{more}, {rest}", err=True)
             raise typer.Exit(MISTAKE)
 
 
@@ -86,7 +86,7 @@ def predict(
         with _opened(out) as stream:
             write_answers(stream, counted(), about, as_json=as_json)
     if out is not None:
-        typer.echo(f"{answered:,} answers are in {out}", err=True)
+        echo(f"{answered:,} answers are in {out}", err=True)
     refusals.stop_if_any(f"{answered:,} were answered")
 
 
@@ -127,6 +127,7 @@ def show(
     from pstn.nn import PSTN, STN, from_pretrained
     from pstn.predict import read_items, require_about
     from pstn.report.pictures import draw_looks
+    from pstn.text import printable
 
     refusals = _Refusals()
     with plain_errors(DataWarning):
@@ -140,15 +141,15 @@ def show(
         if not items:
             raise ValueError("there is nothing to draw: no input could be read")
         if len(items) > _MOST_DRAWN:
-            typer.echo(f"note: the first {_MOST_DRAWN} inputs are drawn; name others to see those", err=True)
+            echo(f"note: the first {_MOST_DRAWN} inputs are drawn; name others to see those", err=True)
             del items[_MOST_DRAWN:]
         x = about.prepare(torch.stack([item.x for item in items]))
         source = torch.Generator().manual_seed(seed)
-        names = [Path(item.name).name for item in items]
+        names = [printable(Path(item.name).name, lines=False) for item in items]
         draw_looks(
             out, loaded, x, samples=samples, undo=about.undo, classes=about.classes, names=names, generator=source
         )
-    typer.echo(json.dumps({"written": str(out), "inputs": len(items)}) if as_json else f"wrote {out}")
+    echo(json.dumps({"written": str(out), "inputs": len(items)}) if as_json else f"wrote {out}")
     refusals.stop_if_any(f"{len(items):,} were drawn")
 
 
@@ -190,13 +191,13 @@ def export(
         write = export_onnx if format == "onnx" else export_program
         write(loaded, target, samples=chosen)
     if as_json:
-        typer.echo(json.dumps({"written": str(target), "format": format, "samples": chosen}))
+        echo(json.dumps({"written": str(target), "format": format, "samples": chosen}))
     else:
         looks = isinstance(loaded, TransformerClassifier)
         how = ", the mean transformation" if looks else ""
-        typer.echo(f"wrote {target}{how if chosen is None else f', {chosen} samples, their noise an input'}")
+        echo(f"wrote {target}{how if chosen is None else f', {chosen} samples, their noise an input'}")
     if format == "onnx" and (advice := advice_on_running(loaded)):
-        typer.echo(f"note: {advice}", err=True)
+        echo(f"note: {advice}", err=True)
 
 
 def _chosen_format(format: str | None, out: Path | None) -> str:

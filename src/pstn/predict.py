@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -20,12 +21,16 @@ from pstn.files import to_json
 from pstn.nn import PSTN, About, Prediction, Shareable, TransformerClassifier
 from pstn.nn.modes import evaluating
 from pstn.noise import draw_noise
+from pstn.text import printable
 from pstn.transforms import to_pixels
 from pstn.uncertainty import entropy
 
 __all__ = ["Answer", "Item", "ask", "predict_files", "read_items", "require_about", "write_answers"]
 
 T = TypeVar("T")
+# As spreadsheets read them, after blanks too, and in the wide letters of Asian keyboards.
+_FORMULA = re.compile(r"[\t\r\n]|\s*[=+\-@＝＋－＠]")
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
 class Item(NamedTuple):
@@ -219,8 +224,17 @@ def _in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield batch
 
 
+def _cell(text: str) -> str:
+    """Text for a table: one line, and with an apostrophe before what a spreadsheet would take for a formula."""
+    formula = _FORMULA.match(text) and not _NUMBER.fullmatch(text)
+    return ("'" if formula else "") + printable(text, lines=False)
+
+
 def write_answers(stream: TextIO, answers: Iterable[Answer], about: About, *, as_json: bool = False) -> None:
     """Write answers as CSV with a header, or as JSON, one object a line.
+
+    Control characters in names are written as escape sequences. In CSV, an apostrophe stands before a name that a
+    spreadsheet would take for a formula; numbers are left alone.
 
     Args:
         stream: where to.
@@ -231,14 +245,14 @@ def write_answers(stream: TextIO, answers: Iterable[Answer], about: About, *, as
     if as_json:
         for answer in answers:
             named = dict(zip(about.classes, answer.probabilities, strict=True))
-            stream.write(to_json({**answer._asdict(), "probabilities": named}, ensure_ascii=False) + "\n")
+            stream.write(printable(to_json({**answer._asdict(), "probabilities": named}, ensure_ascii=False)) + "\n")
         return
     corners = ["start", "end"] if about.ndim == 1 else [f"{axis}{i}" for i in range(1, 5) for axis in "xy"]
     table = csv.writer(stream, lineterminator="\n")
     fixed = ["input", "label", "probability", "entropy", "mutual_information"]
-    table.writerow([*fixed, *corners, *(f"p({name})" for name in about.classes)])
+    table.writerow([*fixed, *corners, *(_cell(f"p({name})") for name in about.classes)])
     for answer in answers:
         box = [f"{value:.2f}" for corner in answer.box or () for value in corner] or [""] * len(corners)
         numbers = (max(answer.probabilities), answer.entropy, answer.mutual_information, *answer.probabilities)
         texts = [f"{value:.6g}" for value in numbers]
-        table.writerow([answer.input, answer.label, *texts[:3], *box, *texts[3:]])
+        table.writerow([_cell(answer.input), _cell(answer.label), *texts[:3], *box, *texts[3:]])

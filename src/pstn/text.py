@@ -1,10 +1,15 @@
-"""Values from files, shortened for messages."""
+"""Text from files for messages: shortened, and without characters that a terminal obeys."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-__all__ = ["ShortError", "excerpt", "shorten"]
+__all__ = ["ShortError", "excerpt", "printable", "shorten"]
+
+# Control characters other than tab and newline; characters that reverse the direction of text or end a line; half of a
+# surrogate pair, by which Python stands for a byte of a file name that is no text.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def excerpt(value: Any, most: int = 80) -> str:
@@ -55,6 +60,25 @@ class ShortError(ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(shorten(message, 800))
+
+
+def printable(text: object, *, lines: bool = True) -> str:
+    r"""Text with an escape sequence, of Python and JSON alike, for every control character: for a terminal.
+
+    Names of files and classes come from strangers, and a terminal obeys what follows an escape character.
+
+    Args:
+        text: anything; it is made text.
+        lines: whether tabs and newlines stay as they are.
+
+    Example:
+        >>> printable("\x1b[2Jphoto.png")
+        '\\u001b[2Jphoto.png'
+    """
+    found = str(text)
+    if not lines:
+        found = found.replace("\t", "\\t").replace("\n", "\\n")
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", found)
 
 
 def _size(value: Any, most: int, depth: int = 8) -> int:

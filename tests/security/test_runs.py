@@ -271,6 +271,11 @@ def test_a_damaged_or_hostile_checkpoint_is_refused_with_one_message(run, change
     assert (run / "checkpoint.safetensors").read_bytes() == before
 
 
+def test_a_checkpoint_that_is_written_anew_is_read_as_before(run):
+    rewrite(run, lambda tensors, texts: None)
+    assert run_command("train", "--resume", "--out", run).exit_code == 0
+
+
 def test_a_checkpoint_of_ten_million_models_takes_no_memory(run):
     rewrite(run, edit_text("settings", models=10**7))
     done = run_limited_command("train", "--resume", "--out", run)

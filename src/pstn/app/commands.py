@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from pstn.command_errors import echo
+
 __all__ = ["register"]
 
 
@@ -40,9 +42,9 @@ def app(
     from pstn.app.serving import serve
 
     try:
-        serve(models, host=host, port=port, names=name or (), say=typer.echo)
+        serve(models, host=host, port=port, names=name or (), say=echo)
     except (ValueError, OSError) as error:
-        typer.echo(f"pstn app: {error}", err=True)
+        echo(f"pstn app: {error}", err=True)
         raise typer.Exit(2) from None
 
 

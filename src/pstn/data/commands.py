@@ -14,7 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
-from pstn.command_errors import plain_errors
+from pstn.command_errors import echo, plain_errors
 from pstn.data.check import check as check_path
 from pstn.data.detect import detect
 from pstn.data.download import Progress as Report
@@ -25,6 +25,7 @@ from pstn.data.registry import find_known, load
 from pstn.data.registry import get as get_set
 from pstn.data.sheet import contact_sheet
 from pstn.data.split import Splits
+from pstn.text import printable
 
 __all__ = ["app"]
 
@@ -40,7 +41,8 @@ _COLOURS = {
 
 def _say(*pieces: str | tuple[str, str], stderr: bool = False) -> None:
     """Print text, some of it in colour; brackets in it are brackets, and lines are not broken."""
-    Console(stderr=stderr).print(Text.assemble(*pieces), soft_wrap=True)
+    plain = [printable(piece) if isinstance(piece, str) else piece for piece in pieces]
+    Console(stderr=stderr).print(Text.assemble(*plain), soft_wrap=True)
 
 
 @contextmanager
@@ -70,7 +72,7 @@ def list_sets(as_json: _Json = False) -> None:
     with plain_errors(DataWarning):
         if as_json:
             known = [{"name": k.name, "kind": k.kind, "what": k.what, "where": k.where()} for k in KNOWN.values()]
-            typer.echo(json.dumps(known))
+            echo(json.dumps(known))
             return
         rows = [(k.name, k.kind, k.what, k.where() or f"no; pstn data get {k.name}") for k in KNOWN.values()]
         if Console().is_terminal:
@@ -78,10 +80,10 @@ def list_sets(as_json: _Json = False) -> None:
             for heading in ("name", "kind", "what", "here"):
                 table.add_column(heading, overflow="fold", no_wrap=heading in ("name", "kind"))
             for row in rows:
-                table.add_row(*map(Text, row))
+                table.add_row(*(Text(printable(cell)) for cell in row))
             Console().print(table)
         else:
-            typer.echo("\n".join("\t".join(row) for row in rows))
+            echo("\n".join("\t".join(row) for row in rows))
         _say(f"\nlooked in $PSTN_DATA ({data_folder() or 'not set'}), then {cache_folder()}")
         _say("any other set of the UCR and UEA archives: pstn data get ucr:NAME")
 
@@ -98,7 +100,7 @@ def get(
         with _progress() as report:
             where = get_set(name, progress=report)
         if as_json:
-            typer.echo(json.dumps({"name": name, "where": where}))
+            echo(json.dumps({"name": name, "where": where}))
         else:
             _say(f"{name} is in {where}")
 
@@ -118,7 +120,7 @@ def check(path: Annotated[Path, typer.Argument(help="A file or folder.")], as_js
             tally[finding.status] = tally.get(finding.status, 0) + 1
             if as_json:
                 told = {"path": str(finding.path), "status": finding.status, "note": finding.note}
-                typer.echo(json.dumps(told))
+                echo(json.dumps(told))
             else:
                 _say((f"{finding.status:<9}", _COLOURS[finding.status]), f" {finding.path}: {finding.note}")
         if not tally.keys() - {"skipped"}:
@@ -155,7 +157,7 @@ def show(
         title = f"{Path(name).name}, {part}"
         written = contact_sheet(data, target, title=title, count=count, columns=columns, seed=seed)
         if as_json:
-            typer.echo(json.dumps({"written": str(written)}))
+            echo(json.dumps({"written": str(written)}))
         else:
             _say(f"wrote {written}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,13 +16,14 @@ from typing import IO, Any
 from pstn.data.errors import DataError, MissingDataError, require_package
 from pstn.data.listing import require_inside
 from pstn.data.places import cache_folder, offline, search_folders
+from pstn.limits import DOWNLOAD_RATE
 
 __all__ = ["Progress", "RemoteFile", "download", "find_file", "locate"]
 
 Progress = Callable[[str, int, int | None], None]
 """Called with (file name, bytes so far, bytes in all where known)."""
 
-_CHUNK = 1 << 16
+_CHUNK = 1 << 14  # what a server at the lowest rate sends within the timeout
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,8 @@ def download(
         remote: what to fetch.
         folder: where to put it.
         progress: told how far it is.
-        timeout: seconds without a byte after which a mirror counts as stalled.
+        timeout: seconds without a byte, or with fewer than `DOWNLOAD_RATE` a second, after which a mirror counts as
+            stalled.
         rounds: how often to go through the mirrors.
         pause: seconds to wait between rounds.
 
@@ -169,6 +172,9 @@ class _Broken(Exception):
     """A transfer that did not finish."""
 
 
+_TOO_SLOW = "no answer within the time limit, or a trickle of bytes"
+
+
 class _Fetcher:
     """What pooch calls to fetch one URL: it continues `part`, and hands it over when complete."""
 
@@ -185,27 +191,27 @@ class _Fetcher:
             done = 0
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
         try:
-            with requests.get(url, headers=headers, stream=True, timeout=self.timeout) as response:
+            with contextlib.closing(_Arrival(url, headers, self.timeout)) as arrival:
+                response = arrival.response()
                 if response.status_code == 416 and done:  # the part does not fit the file, or parts are not served
                     self.part.unlink()
                     return self(url, output_file, pooch)
                 response.raise_for_status()
                 self.continued = done > 0 and response.status_code == 206
-                self._store(response, done if self.continued else 0)
+                self._store(arrival, response, done if self.continued else 0)
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise _Broken(_reason(error)) from error
         # pooch made its temporary file private; a data file should obey the user's umask, as the part does.
         self.part.replace(output_file)
 
-    def _store(self, response: Any, start: int) -> None:
+    def _store(self, arrival: _Arrival, response: Any, start: int) -> None:
         length = response.headers.get("Content-Length", "")
         total = start + int(length) if length.isdigit() else self.remote.size
         done = start
         with self.part.open("r+b" if self.part.exists() else "wb") as file:
             file.truncate(start)
             file.seek(start)
-            # As served: a .gz must not be unpacked on the way because a server labels it so.
-            for portion in response.raw.stream(_CHUNK, decode_content=False):
+            for portion in arrival.portions():
                 file.write(portion)
                 done += len(portion)
                 if done > self.remote.most:
@@ -214,6 +220,68 @@ class _Fetcher:
                     self.progress(self.remote.name, done, total)
         if total is not None and done < total:
             raise _Broken(f"the connection closed after {done:,} of {total:,} bytes")
+
+
+class _Arrival:
+    """What a server sends, read in a thread: a server that drips bytes restarts every timeout of a socket.
+
+    Whoever waits here gives up in time, whatever the thread waits for; the thread itself writes nothing, and ends with
+    the connection or the process.
+    """
+
+    def __init__(self, url: str, headers: dict[str, str], timeout: float) -> None:
+        self._timeout = timeout
+        self._queue: queue.Queue[Any] = queue.Queue(maxsize=64)
+        self._closed = threading.Event()
+        threading.Thread(target=self._read, args=(url, headers), daemon=True).start()
+
+    def response(self) -> Any:
+        """The response, with its headers; they may take as long as three timeouts."""
+        return self._next(3 * self._timeout)
+
+    def portions(self) -> Iterator[bytes]:
+        """The content, as long as it arrives at the lowest rate at least."""
+        begun, count = time.monotonic(), 0
+        while (portion := self._next(begun + self._timeout - time.monotonic())) is not None:
+            yield portion
+            count += len(portion)
+            if time.monotonic() - begun > self._timeout:
+                if count < DOWNLOAD_RATE * self._timeout:
+                    raise _Broken(_TOO_SLOW)
+                begun, count = time.monotonic(), 0
+
+    def close(self) -> None:
+        """Let the thread end."""
+        self._closed.set()
+
+    def _next(self, seconds: float) -> Any:
+        try:
+            found = self._queue.get(timeout=max(seconds, 0.001))
+        except queue.Empty:
+            raise _Broken(_TOO_SLOW) from None
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _read(self, url: str, headers: dict[str, str]) -> None:
+        import requests
+
+        try:
+            with requests.get(url, headers=headers, stream=True, timeout=self._timeout) as response:
+                self._put(response)
+                # As served: a .gz must not be unpacked on the way because a server labels it so.
+                for portion in response.raw.stream(_CHUNK, decode_content=False):
+                    self._put(portion)
+                    if self._closed.is_set():
+                        return
+                self._put(None)
+        except Exception as error:  # for the one who waits
+            self._put(error)
+
+    def _put(self, item: Any) -> None:
+        while not self._closed.is_set():
+            with contextlib.suppress(queue.Full):
+                return self._queue.put(item, timeout=0.1)
 
 
 @contextlib.contextmanager

@@ -74,7 +74,8 @@ def open_image(path: Path) -> Iterator[Any]:
         with Image.open(path, formats=IMAGE_FORMATS) as image:
             _require_moderate(path, image.width * image.height)
             if image.info.get("progressive"):
-                image.load_prepare = _after(lambda: _require_few_scans(path, image), image.load_prepare)
+                prepare = _after(lambda: _require_few_scans(path, image), image.load_prepare)
+                image.load_prepare = prepare  # type: ignore[method-assign]  # of this image alone
             yield image
     except (DataError, MemoryError):
         raise

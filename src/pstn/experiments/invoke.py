@@ -11,13 +11,14 @@ import torch
 from pstn.experiments import EXPERIMENTS, Experiment, Lab, Shard, Stopped, choose, plan, reproduce
 from pstn.experiments.backbones import find_backbone
 from pstn.experiments.reproduce import done_cells, out_of_reach
+from pstn.text import printable
 from pstn.training.build import make_device
 
 __all__ = ["run_command"]
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    print(printable(text), flush=True)
 
 
 def run_command(
@@ -57,7 +58,7 @@ def run_command(
             _say(f"{name} is left out: {', '.join(data)} cannot be downloaded, and is not here.")
         written = reproduce(chosen, lab, part, cells, left_out)
     except (ValueError, OSError) as error:
-        print(f"pstn reproduce: {error}", file=sys.stderr)
+        print(printable(f"pstn reproduce: {error}"), file=sys.stderr)
         return 2
     except (Stopped, KeyboardInterrupt):
         _say("Stopped. The same command goes on from here.")

@@ -157,7 +157,8 @@ def _read_progress(path: str | Path, held: Any) -> Progress:
         progress = Progress(**{**held, "failures": failures})
         counts = (progress.step, progress.epoch, *(n for f in failures for n in (f.model, f.step)), *progress.waited)
         numbers = (*progress.best, *(n for row in progress.partial for n in row))
-        means = (n for entry in progress.history for values in entry.values() for n in values)
+        entries = [value for entry in progress.history for value in entry.values()]
+        means = (n for value in entries for n in (value if isinstance(value, list) else [value]))
         fine = all(type(n) is int and n >= 0 for n in counts) and math.isfinite(progress.seconds)
         if not fine or not all(isinstance(n, (int, float)) for n in (*numbers, *means)):
             raise ValueError("a number is not what it should be")

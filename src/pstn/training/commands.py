@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pstn.command_errors import plain_errors
+from pstn.command_errors import echo, plain_errors
 from pstn.data.errors import DataWarning
 from pstn.files import to_json
 from pstn.training.interrupt import sigterm_as_ctrl_c
@@ -136,7 +136,7 @@ def train(
         else:
             _require_same(values, settings)
         outcome = run(
-            settings, resume=resume, overwrite=overwrite, say=lambda text: typer.echo(text, err=True), quiet=as_json
+            settings, resume=resume, overwrite=overwrite, say=lambda text: echo(text, err=True), quiet=as_json
         )
         _print_outcome(outcome, as_json)
     if not outcome.finished:
@@ -147,7 +147,7 @@ def _print_outcome(outcome: Outcome, as_json: bool) -> None:
     if as_json:
         models = sorted(str(path.parent) for path in outcome.folder.glob("model-*/config.json"))
         about = {"folder": str(outcome.folder), "finished": outcome.finished, "models": models}
-        typer.echo(to_json({**about, "scores": outcome.scores, "problems": outcome.problems}))
+        echo(to_json({**about, "scores": outcome.scores, "problems": outcome.problems}))
     elif outcome.finished:
         from pstn.training.run import model_folder
         from pstn.training.sources import HOW_TO_ADD_A_TEST
@@ -155,10 +155,10 @@ def _print_outcome(outcome: Outcome, as_json: bool) -> None:
         if outcome.scores:
             _print_scores(outcome.scores, outcome.test_examples)
         else:
-            typer.echo(f"No scores, as the data have no test part: {HOW_TO_ADD_A_TEST}")
-        typer.echo(f"Models, settings, scores and the whole history are in {outcome.folder}")
+            echo(f"No scores, as the data have no test part: {HOW_TO_ADD_A_TEST}")
+        echo(f"Models, settings, scores and the whole history are in {outcome.folder}")
         use = shlex.join(["pstn", "predict", str(model_folder(outcome.folder, 0))])
-        typer.echo(f"Use it: {use} {outcome.takes.upper()}")
+        echo(f"Use it: {use} {outcome.takes.upper()}")
 
 
 def evaluate(
@@ -190,7 +190,7 @@ def evaluate(
         examination = prepare_examination(model, data, seed=seed, policy=_policy(policy))
         scores = examination.score(samples)
         if as_json:
-            typer.echo(to_json(scores))
+            echo(to_json(scores))
         else:
             _print_scores(scores, len(examination.y))
 
@@ -240,16 +240,16 @@ def sweep(
             with sigterm_as_ctrl_c():
                 result = run_sweep(
                     settings, parse_space(over or []), trials=trials, folder=folder, storage=storage, study=study,
-                    together=together, take_over=take_over, say=lambda text: typer.echo(text, err=True),
+                    together=together, take_over=take_over, say=lambda text: echo(text, err=True),
                 )  # fmt: skip
         except KeyboardInterrupt:
-            typer.echo(f"Stopped; what is finished is in {folder}. To go on: the same command again.", err=True)
+            echo(f"Stopped; what is finished is in {folder}. To go on: the same command again.", err=True)
             raise typer.Exit(130) from None
         for parameters, value in result.table:
-            typer.echo(f"{value:10.4f}  {json.dumps(parameters)}")
-        typer.echo(f"Best validation loss {result.value:.4f} with {json.dumps(result.best)}")
+            echo(f"{value:10.4f}  {json.dumps(parameters)}")
+        echo(f"Best validation loss {result.value:.4f} with {json.dumps(result.best)}")
         train_it = shlex.join(["pstn", "train", "--config", str(folder / BEST)])
-        typer.echo(f"Study, settings and table are in {folder}. Train it: {train_it}")
+        echo(f"Study, settings and table are in {folder}. Train it: {train_it}")
 
 
 def _policy(text: str | None) -> Any:
@@ -257,10 +257,10 @@ def _policy(text: str | None) -> Any:
 
 
 def _print_scores(scores: dict[str, list[float]], examples: int) -> None:
-    typer.echo(f"On {examples:,} test examples:")
-    typer.echo("model  accuracy     NLL     ECE")
+    echo(f"On {examples:,} test examples:")
+    echo("model  accuracy     NLL     ECE")
     for number, (accuracy, nll, ece) in enumerate(zip(scores["accuracy"], scores["nll"], scores["ece"], strict=True)):
-        typer.echo(f"{number:5d}  {accuracy:8.2%}  {nll:6.3f}  {ece:6.3f}")
+        echo(f"{number:5d}  {accuracy:8.2%}  {nll:6.3f}  {ece:6.3f}")
 
 
 def register(app: typer.Typer) -> None:

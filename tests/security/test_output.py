@@ -1,0 +1,180 @@
+"""What is printed and written: no terminal escapes and no formulas from file names, class names and messages."""
+
+import csv
+import io
+import json
+import re
+import threading
+import time
+import warnings
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import typer
+from PIL import Image
+from typer.testing import CliRunner
+
+import pstn
+from pstn.command_errors import echo, plain_errors
+from pstn.commands import app
+from pstn.data import DataError
+from pstn.data.download import RemoteFile, download
+from pstn.predict import Answer, write_answers
+from pstn.text import printable
+
+ESCAPE = "\x1b]0;title\x07\x1b[2J\x9b31m\rred\u202egnp\x7f\x08"
+BAD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def answer(name, label="a"):
+    return Answer(name, label, (0.75, 0.25), 0.5, 0.1, ((-1.0, -2.0),) * 4)
+
+
+def rows(answers, classes=("a", "b")):
+    stream = io.StringIO()
+    write_answers(stream, answers, pstn.About(classes=classes, size=(8, 8), channels=1))
+    return list(csv.reader(io.StringIO(stream.getvalue())))
+
+
+@pytest.mark.parametrize(
+    "name", ["=cmd|' /C calc'!A0", "+1+1", "-1+cmd|x", "@SUM(1)", "\t=1", "\r=1", "\n=1", " =1", "＝1"]
+)
+def test_formulas_from_file_names_do_not_reach_a_table(name):
+    [head, row] = rows([answer(name, label=name)])
+    for cell in row[:2]:
+        assert cell.startswith("'")
+    assert row[2:5] == ["0.75", "0.5", "0.1"]
+    assert row[head.index("x1")] == "-1.00"
+
+
+def test_plain_names_and_numbers_are_left_alone_in_a_table():
+    for name in ("photo.png", "a=b.png", "-1", "+2.5", "-1e5", "C:\\x.png", "'quoted'"):
+        assert rows([answer(name, label=name)])[1][:2] == [name, name]
+
+
+def test_formulas_from_class_names_do_not_reach_the_head_of_a_table():
+    for cell in rows([], classes=("=1+1", "@x"))[0]:
+        assert cell[0] not in "=+-@\t\r"
+
+
+def test_terminal_escapes_do_not_reach_tables_or_json():
+    for as_json in (False, True):
+        stream = io.StringIO()
+        about = pstn.About(classes=("a", "b"), size=(8, 8), channels=1)
+        write_answers(stream, [answer(f"x{ESCAPE}.png", label=f"a{ESCAPE}")], about, as_json=as_json)
+        assert not BAD.search(stream.getvalue())
+    assert json.loads(stream.getvalue())["input"] == f"x{ESCAPE}.png"
+
+
+def test_text_is_made_printable():
+    assert printable("plain é 漢字 🙂\n\tx") == "plain é 漢字 🙂\n\tx"
+    assert not BAD.search(printable(ESCAPE))
+    assert printable("\x1b[31m") == "\\u001b[31m"
+    assert printable("\udcff") == "\\udcff"
+    assert printable("a\nb", lines=False) == "a\\nb"
+
+
+def test_terminal_escapes_in_messages_do_not_reach_the_terminal(capsys):
+    def fail(error):
+        with plain_errors():
+            raise error
+
+    for error in (
+        ValueError(ESCAPE),
+        FileNotFoundError(2, "missing", ESCAPE),
+        DataError(ESCAPE, "x"),
+        OSError(5, ESCAPE, "x"),
+    ):
+        with pytest.raises(typer.Exit):
+            fail(error)
+    with plain_errors():
+        warnings.warn(ESCAPE, UserWarning, stacklevel=1)
+    echo(ESCAPE)
+    shown = capsys.readouterr()
+    assert "title" in shown.err
+    assert "title" in shown.out
+    assert not BAD.search(shown.err + shown.out)
+
+
+def test_a_file_name_cannot_forge_a_line_of_the_output():
+    assert str(DataError("x\nerror: all is lost", "is empty")) == "x\\nerror: all is lost: is empty"
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """A folder of images and other files whose names hold escapes."""
+    for label in ("a", f"b{ESCAPE}".replace("/", "")):
+        (tmp_path / "data" / label).mkdir(parents=True)
+        for number in range(3):
+            Image.new("L", (8, 8)).save(tmp_path / "data" / label / f"{number}{ESCAPE}.png")
+        (tmp_path / "data" / label / f"bad{ESCAPE}.png").write_bytes(b"x")
+        (tmp_path / "data" / label / f"bad{ESCAPE}.npz").write_bytes(b"x")
+        (tmp_path / "data" / label / f"out{ESCAPE}.png").symlink_to("/etc/passwd")
+    return tmp_path / "data"
+
+
+def test_terminal_escapes_from_file_names_do_not_reach_the_terminal(hostile, tmp_path):
+    pstn.nn.mnist_pstn().save_pretrained(tmp_path / "model")
+    run = CliRunner().invoke
+    for command in (
+        ["data", "check", hostile],
+        ["data", "check", hostile, "--json"],
+        ["data", "show", hostile, "--out", tmp_path / "x.png"],
+        ["predict", tmp_path / "model", hostile],
+        ["predict", tmp_path / "model", hostile, "--json"],
+        ["predict", tmp_path / "model", hostile, "--out", tmp_path / f"answers{ESCAPE}.csv"],
+        ["show", tmp_path / "model", hostile, "--out", tmp_path / f"looks{ESCAPE}.png"],
+        ["train", hostile, "--out", tmp_path / f"run{ESCAPE}"],
+        ["evaluate", hostile],
+        ["data", "get", f"ucr:{ESCAPE}"],
+        ["predict", tmp_path / f"none{ESCAPE}", hostile],
+        ["report", hostile],
+        ["app", "--models", hostile],
+    ):
+        result = run(app, [str(word) for word in command])
+        assert not isinstance(result.exception, Exception) or isinstance(result.exception, SystemExit), command
+        assert not BAD.search(result.output), (command, BAD.search(result.output))
+
+
+def test_a_server_that_drips_bytes_does_not_outlast_the_timeout(tmp_path):
+    stop = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            try:
+                if "head" in self.path:
+                    for letter in "HTTP/1.1 200 OK\r\nX: " + "a" * 500:
+                        self.wfile.write(letter.encode())
+                        stop.wait(0.1)
+                    return
+                self.send_response(200)
+                if "chunk" in self.path:
+                    self.send_header("Transfer-Encoding", "chunked")
+                    self.end_headers()
+                    self.wfile.write(b"0" * 3)
+                else:
+                    self.send_header("Content-Length", "100000")
+                    self.end_headers()
+                while not stop.wait(0.1):
+                    self.wfile.write(b"0")
+            except OSError:
+                pass
+
+        def log_message(self, *args):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    try:
+        for way in ("head", "body", "chunk"):
+            remote = RemoteFile("x", "x.bin", (f"http://127.0.0.1:{server.server_port}/{way}",))
+            start = time.perf_counter()
+            with pytest.raises(DataError, match=r"x\.bin"):
+                download(remote, tmp_path / way, timeout=0.5, rounds=1)
+            assert time.perf_counter() - start < 6
+            assert not (tmp_path / way).exists()
+    finally:
+        stop.set()
+        server.shutdown()
+        server.server_close()
