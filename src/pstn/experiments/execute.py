@@ -21,6 +21,7 @@ from pstn.experiments.fitting import Job, fit
 from pstn.experiments.identity import digest, identity
 from pstn.experiments.lab import Lab
 from pstn.experiments.scores import Found, classify, predict
+from pstn.files import FileError, parse_json, require_regular_file
 from pstn.nn import TransformerClassifier
 from pstn.provenance import provenance
 from pstn.report.results import Result
@@ -116,7 +117,7 @@ def _load_or_train(lab: Lab, group: Training) -> _Run:
         with safe_open(str(path), framework="pt") as stream:
             models[pair].load_state_dict({name: stream.get_tensor(name) for name in stream.keys()})  # noqa: SIM118  # no dict
         models[pair].eval()
-    notes = {pair: json.loads(about["notes"]) for pair, about in zip(pairs, held, strict=True)}
+    notes = {pair: parse_json(about["notes"], path) for pair, about, path in zip(pairs, held, paths, strict=True)}
     return _Run(models, recipe, float(held[0]["seconds"]), notes, recipe.epochs)
 
 
@@ -127,9 +128,10 @@ def _about(path: Path) -> dict[str, str]:
     if not path.exists():
         return {}
     try:
+        require_regular_file(path)
         with safe_open(str(path), framework="pt") as stream:
             return stream.metadata() or {}
-    except SafetensorError:
+    except (SafetensorError, FileError):
         return {}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pstn._checks import require_positive_int
-from pstn.files import inside, write_atomically
+from pstn.files import inside, parse_json, write_atomically
 from pstn.training.build import make_population
 from pstn.training.settings import SettingsError, TrainSettings, write_settings
 from pstn.training.sources import Source, prepare
@@ -67,7 +67,7 @@ def parse_space(texts: Sequence[str]) -> dict[str, Any]:
 
 def _read(text: str) -> Any:
     try:
-        return json.loads(text)
+        return parse_json(text, "--over")
     except ValueError:
         return text
 
@@ -205,8 +205,9 @@ def _train_all(settings: TrainSettings, claims: Sequence[Claim]) -> Iterator[tup
     for claim in claims:
         rest = {name: value for name, value in claim.values.items() if name not in _PER_MODEL}
         shapes.setdefault(json.dumps(rest, sort_keys=True), []).append(claim)
-    for rest_text, population in shapes.items():
-        common = settings.replace(**json.loads(rest_text))
+    for population in shapes.values():
+        rest = {name: value for name, value in population[0].values.items() if name not in _PER_MODEL}
+        common = settings.replace(**rest)
         yield population, _losses(common, [claim.values for claim in population])
 
 
