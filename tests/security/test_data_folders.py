@@ -236,6 +236,18 @@ def test_class_names_take_linear_time_and_have_a_limit(tmp_path):
         read_class_names(tmp_path)
 
 
+def test_aliases_in_a_yolo_data_yaml_are_refused(tmp_path):
+    laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
+    for level in range(1, 12):
+        laughs += f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n"
+    (tmp_path / "data.yaml").write_text(f"{laughs}names: *a11\n")
+    start = time.perf_counter()
+    with pytest.raises(DataError, match=r"data\.yaml") as caught:
+        read_class_names(tmp_path)
+    assert time.perf_counter() - start < 2
+    assert len(str(caught.value)) < 1000
+
+
 def test_labels_take_linear_time_and_have_a_limit():
     labels = [f"n{i}" for i in range(CLASSES + 1)]
     with pytest.raises(ValueError, match="classes"):

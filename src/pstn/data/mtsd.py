@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import warnings
@@ -16,6 +15,7 @@ from pstn.data.errors import DataError, DataWarning, MissingDataError
 from pstn.data.files import read_text
 from pstn.data.listing import Listing
 from pstn.data.places import search_folders
+from pstn.files import read_json
 
 __all__ = ["MTSD_CLASSES", "find_mtsd", "is_mtsd", "read_mtsd", "require_distinct"]
 
@@ -210,27 +210,7 @@ def _number(path: Path, holder: dict[str, Any], name: str, *, place: str) -> flo
 
 
 def _parse_json(path: Path) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise DataError(path, f"key {twice!r} occurs twice in one object")
-        return found
-
-    text = read_text(path, limit=_LIMIT)
-    try:
-        content = json.loads(text, object_pairs_hook=unique)
-    except json.JSONDecodeError as error:
-        raise DataError(
-            path, f"is not JSON: {error.msg}", place=f"line {error.lineno}, column {error.colno}"
-        ) from error
-    except RecursionError as error:
-        raise DataError(path, "is nested too deeply") from error
-    except ValueError as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(path, f"is not JSON that can be read ({error})") from error
+    content = read_json(path, error=DataError)
     if not isinstance(content, dict):
         raise DataError(path, f"must hold an object, got {type(content).__name__}", place="top level")
     return content

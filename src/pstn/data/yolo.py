@@ -8,7 +8,7 @@ import re
 import stat
 import warnings
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pstn._checks import require_choice
 from pstn.data.boxes import Box, Photo
@@ -17,6 +17,7 @@ from pstn.data.files import read_text
 from pstn.data.images import IMAGE_SUFFIXES, image_size
 from pstn.data.listing import Listing, list_folder, require_inside
 from pstn.limits import CLASSES
+from pstn.yaml_files import parse_yaml
 
 __all__ = ["find_yolo", "read_class_names", "read_yolo"]
 
@@ -189,37 +190,17 @@ def read_class_names(root: Path) -> tuple[str, ...]:
 def _yaml_names(path: Path, text: str) -> list[str]:
     """The `names` entry of a data.yaml: a list, or a mapping from 0..K-1; whatever it looks like, a name is text."""
     try:
-        import yaml
+        top = parse_yaml(text, path, strings=True, error=DataError)
     except ImportError as error:
         raise ImportError(require_package("PyYAML", f"reading {path.name}")) from error
-    try:
-        # The tree of what is written, with its lines: loading it would drop keys that occur twice.
-        top = yaml.compose(text, Loader=yaml.BaseLoader)
-    except (yaml.YAMLError, RecursionError) as error:
-        problem = " ".join(str(error).split())[:200]
-        raise DataError(path, f"is not YAML that can be read ({problem})") from error
-    pairs = top.value if isinstance(top, yaml.MappingNode) else []
-    entries = [value for key, value in pairs if key.value == "names"]
-    if len(entries) != 1:
-        raise DataError(path, "has no `names:` entry" if not entries else "`names:` occurs twice")
-    (names,) = entries
-    if isinstance(names, yaml.MappingNode):
-        return [_yaml_name(path, value) for value in _in_order(path, names.value)]
-    if not isinstance(names, yaml.SequenceNode) or not names.value:
-        raise DataError(path, "`names:` must list the classes", place=f"line {names.start_mark.line + 1}")
-    return [_yaml_name(path, value) for value in names.value]
-
-
-def _in_order(path: Path, pairs: list[tuple[Any, Any]]) -> list[Any]:
-    """The values of a mapping whose keys are 0..K-1, by key."""
-    numbered = {key.value: value for key, value in pairs if isinstance(key.value, str)}
-    wanted = [str(i) for i in range(len(pairs))]
-    if not pairs or set(numbered) != set(wanted):
-        raise DataError(path, f"the classes of `names:` must be numbered from 0 to {len(pairs) - 1}, each once")
-    return [numbered[key] for key in wanted]
-
-
-def _yaml_name(path: Path, node: Any) -> str:
-    if not isinstance(node.value, str):
-        raise DataError(path, "`names:` must list the classes, each a word", place=f"line {node.start_mark.line + 1}")
-    return node.value.strip()
+    names = top.get("names") if isinstance(top, dict) else None
+    if names is None:
+        raise DataError(path, "has no `names:` entry")
+    if isinstance(names, dict):
+        wanted = [str(i) for i in range(len(names))]
+        if not names or set(names) != set(wanted):
+            raise DataError(path, f"the classes of `names:` must be numbered from 0 to {len(names) - 1}, each once")
+        names = [names[key] for key in wanted]
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise DataError(path, "`names:` must list the classes, each a word")
+    return [name.strip() for name in names]
