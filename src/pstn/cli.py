@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from typing import NoReturn
 
 from pstn.processes import safe_import_path
@@ -37,7 +38,11 @@ def main() -> None:
     try:
         from pstn.commands import app
 
-        with safe_import_path():  # for what other packages start, too
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(safe_import_path())  # for what other packages start, too
+            except RuntimeError as error:
+                sys.exit(f"error: {error}")
             app()
     except ModuleNotFoundError as error:
         _explain(error)

@@ -96,6 +96,10 @@ def test_processes_are_refused_where_they_cannot_be_kept_from_the_current_folder
     code = f"import sys\nsys.path[:0] = {sys.path!r}\n{code}"
     assert "RuntimeError" in run_script(tmp_path, code, cwd=tmp_path, options=["-E"]).stderr
     assert run_script(tmp_path, code, cwd=tmp_path, options=["-E", "-P"]).stdout == "started\n"
+    command = f"import sys\nsys.path[:0] = {sys.path!r}\nfrom pstn.cli import main\nmain()"
+    done = run_script(tmp_path, command, "--help", cwd=tmp_path, options=["-E"])
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
 
 
 def test_the_current_folder_is_imported_from_where_module_and_name_ask_for_it(tmp_path):
@@ -362,3 +366,12 @@ def test_evaluate_opens_no_path_that_only_a_file_names(tmp_path, run, data):
     shutil.copy(data, secret)
     (run / "settings.yaml").write_text((run / "settings.yaml").read_text().replace(str(data), str(secret)))
     assert run_command("evaluate", run).exit_code == 2
+
+
+def test_a_model_that_could_not_be_loaded_is_refused_before_training(tmp_path):
+    rows = [np.concatenate([[k], np.random.default_rng(0).normal(k, 1, 4000)]) for k in (1, 2) * 4]
+    np.savetxt(tmp_path / "long.tsv", np.stack(rows), delimiter="\t", fmt="%.2f")
+    done = train_small(tmp_path / "long.tsv", tmp_path / "run", "--test-samples", 65536)
+    assert done.exit_code == 2
+    assert "numbers for one input" in done.output
+    assert not (tmp_path / "run").exists()

@@ -24,7 +24,7 @@ from pstn.nn.about import About
 from pstn.nn.card import card_text
 from pstn.text import ShortError, excerpt
 
-__all__ = ["CONFIG", "ModelFileError", "Shareable", "from_pretrained", "load_weights"]
+__all__ = ["CONFIG", "ModelFileError", "Shareable", "from_pretrained", "load_weights", "require_modest"]
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 _CHECKPOINT = "checkpoint.safetensors"  # of `pstn train`: a run that has no model yet has this
@@ -148,7 +148,7 @@ def from_pretrained(name: str | Path, *, revision: str | None = None) -> Shareab
             hollow = build(config["model"])
         about = About.from_config(config["about"])
         _check_about(about, *describe_input(config["model"]))
-        _require_modest(hollow, about)
+        require_modest(hollow, about)
     except ValueError as error:
         raise ModelFileError(f"{config_path}: {error}") from error
     tensors = _read_tensors(weights, hollow)
@@ -191,7 +191,7 @@ def _described(model: Shareable, about: About | None) -> tuple[dict[str, Any], A
     if about is None:
         about = About(tuple(map(str, range(classes))), channels, size)
     _check_about(about, classes, channels, size)
-    _require_modest(model, about)
+    require_modest(model, about)
     return description, about
 
 
@@ -215,8 +215,19 @@ def _check_about(about: About, classes: int, channels: int, size: tuple[int, ...
         raise ValueError(f"size must be that of the model's input, {size}, got {about.size}")
 
 
-def _require_modest(model: nn.Module, about: About) -> None:
-    """Refuse what would take very much memory to load or to use, before there is any of it."""
+def require_modest(model: nn.Module, about: About) -> None:
+    """Refuse what would take very much memory to load or to use, before there is any of it.
+
+    Args:
+        model: a classifier; on the device "meta", without memory, will do.
+        about: what it takes.
+
+    Raises:
+        ValueError: it is above a limit of `pstn.limits`, and could not be loaded again.
+
+    Example:
+        >>> require_modest(pstn.nn.mnist_pstn(), pstn.About(tuple("0123456789"), 1, (28, 28)))
+    """
     size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
     if size > MODEL_BYTES:
         raise ValueError(f"model must have at most {MODEL_BYTES:,} bytes of weights, got {size:,}")

@@ -13,7 +13,8 @@ from typing import Any, Literal, cast
 
 from pstn.files import inside, to_json, write_atomically
 from pstn.nn import Shareable
-from pstn.training.build import make_about, make_population
+from pstn.nn.pretrained import require_modest
+from pstn.training.build import make_about, make_model, make_population
 from pstn.training.checkpoint import CheckpointError, load_checkpoint, read_about, require_room, save_checkpoint
 from pstn.training.interrupt import Interrupt
 from pstn.training.own_runs import remember_run
@@ -82,7 +83,8 @@ def train(
     elif (folder / CHECKPOINT).exists() and not overwrite:
         raise SettingsError(f"{folder} holds a run already: --resume goes on with it, --overwrite replaces it")
     source = prepare(settings)
-    make_about(settings, source, 0)  # a class whose name cannot be written is refused now, not after training
+    # A class whose name cannot be written, or a model that could not be loaded, is refused now, not after training.
+    require_modest(make_model(settings, source, settings.seed), make_about(settings, source, 0))
     with make_population(settings, source) as population:
         require_room(folder, population)
         for draft in folder.glob(".*.draft"):  # of a process that was killed while it wrote
