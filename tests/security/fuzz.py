@@ -1,5 +1,6 @@
 """Seeded mutations of valid files."""
 
+import copy
 import json
 import re
 from random import Random
@@ -43,9 +44,9 @@ def mutate_json(content: bytes, dice: Random) -> bytes:
             del holder[key]
         elif way < 0.4:
             other, other_key = dice.choice(places)
-            holder[key] = json.loads(json.dumps(other[other_key]))
+            holder[key] = copy.deepcopy(other[other_key])
         else:
-            holder[key] = dice.choice(_VALUES)
+            holder[key] = copy.deepcopy(dice.choice(_VALUES))
         if not [*_places(value)]:
             break
     return json.dumps(value).encode()
