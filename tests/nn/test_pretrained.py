@@ -296,41 +296,6 @@ def pristine(tmp_path_factory):
     return folder
 
 
-def places(value, path=()):
-    yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in items:
-        yield from places(inner, (*path, key))
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=4,
-)
-
-
-@given(data=st.data())
-def test_any_change_of_the_description_is_refused_or_harmless(pristine, data, tmp_path_factory):
-    config = json.loads((pristine / "config.json").read_text())
-    path = data.draw(st.sampled_from(list(places(config))[1:]))
-    spot = config
-    for key in path[:-1]:
-        spot = spot[key]
-    if data.draw(st.booleans()):
-        spot[path[-1]] = data.draw(JSON)
-    else:
-        del spot[path[-1]]
-    folder = tmp_path_factory.mktemp("fuzz")
-    (folder / "model.safetensors").write_bytes((pristine / "model.safetensors").read_bytes())
-    (folder / "config.json").write_text(json.dumps(config))
-    try:
-        model = pstn.from_pretrained(folder)
-    except ModelFileError:
-        return
-    model.save_pretrained(folder)
-
-
 @given(data=st.data())
 def test_any_change_of_the_weights_is_refused(pristine, data, tmp_path_factory):
     content = bytearray((pristine / "model.safetensors").read_bytes())

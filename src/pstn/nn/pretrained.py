@@ -22,7 +22,7 @@ from pstn.files import FileError, load_safetensors, read_json, require_regular_f
 from pstn.limits import CONFIG_BYTES, MODEL_BYTES, MODEL_VALUES
 from pstn.nn.about import About
 from pstn.nn.card import card_text
-from pstn.text import excerpt
+from pstn.text import ShortError, excerpt
 
 __all__ = ["CONFIG", "ModelFileError", "Shareable", "from_pretrained", "load_weights", "require_modest"]
 
@@ -36,7 +36,7 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 M = TypeVar("M", bound="Shareable")
 
 
-class ModelFileError(ValueError):
+class ModelFileError(ShortError):
     """A model's file that is missing, damaged, or not one of this package's."""
 
 

@@ -17,7 +17,7 @@ from pstn._checks import require_seed
 from pstn._deprecation import with_new_names
 from pstn.files import FileError, write_atomically
 from pstn.limits import MODEL_PIXELS, MODEL_SAMPLES, RUN_MODELS
-from pstn.text import excerpt
+from pstn.text import ShortError, excerpt
 from pstn.training.augment import Augmentation
 from pstn.training.recipe import Precision, Recipe
 from pstn.yaml_files import read_yaml
@@ -25,7 +25,7 @@ from pstn.yaml_files import read_yaml
 __all__ = ["SettingsError", "TrainSettings", "describe_field", "read_settings", "write_settings"]
 
 
-class SettingsError(ValueError):
+class SettingsError(ShortError):
     """A setting that does not exist or does not fit."""
 
 
