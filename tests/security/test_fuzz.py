@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gzip
 import io
 import json
@@ -34,7 +33,7 @@ from pstn.data.idx import read_idx
 from pstn.data.images import read_image
 from pstn.data.yolo import read_class_names
 from pstn.nn import ConvClassifier, ConvLocalizer, ModelFileError
-from pstn.report.results import Result
+from pstn.report.results import read_results
 from pstn.training.checkpoint import CheckpointError, load_checkpoint, read_about, save_checkpoint
 from pstn.training.population import Population
 from pstn.training.recipe import Recipe
@@ -409,8 +408,15 @@ def settings_file(folder):
 
 @target("result json", ValueError)
 def result(folder):
-    content = json.dumps(dataclasses.asdict(make_results()[0])).encode()
-    return content, reads(folder, "result.json", lambda path: Result.read(path).name)
+    whole = make_results()[0]
+    # A last line without an end counts as cut off: a whole line is what a reader must refuse or read.
+    content = f"{whole.to_line()}".encode()
+
+    def attempt(content):
+        (folder / f"{whole.experiment}.jsonl").write_bytes(content + b"\n")
+        return read_results(folder)
+
+    return content, attempt
 
 
 @pytest.mark.slow

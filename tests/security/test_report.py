@@ -114,9 +114,8 @@ def test_a_departure_cannot_end_the_measured_part_of_a_page(hostile_results, tmp
 )  # fmt: skip
 def test_a_result_of_wrong_types_is_named(changes, tmp_path):
     whole = dataclasses.asdict(make_results()[0]) | changes
-    path = tmp_path / "mnist-subsets" / "x.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps(whole))
+    path = tmp_path / f"{make_results()[0].experiment}.jsonl"
+    path.write_text(json.dumps(whole) + "\n")
     with pytest.raises(ValueError, match=re.escape(str(path))):
         read_results(tmp_path)
 
