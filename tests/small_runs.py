@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from pstn.training.commands import register
-from pstn.training.settings import TrainSettings
+from pstn.training.runs.settings import TrainSettings
 
 app = typer.Typer(pretty_exceptions_enable=False)
 register(app)

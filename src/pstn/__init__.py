@@ -31,7 +31,7 @@ from pstn.nn import (
 )
 from pstn.noise import draw_noise
 from pstn.objective import Loss, elbo_loss
-from pstn.training.single import Epoch, Scores, evaluate, fit
+from pstn.training.fit import Epoch, Scores, evaluate, fit
 from pstn.transforms import (
     CPAB,
     Affine,

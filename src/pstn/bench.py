@@ -20,7 +20,7 @@ from pstn.data import load_digits
 from pstn.nn import PSTN, mnist_pstn
 from pstn.objective import elbo_loss
 from pstn.training import Population, Recipe, make_members
-from pstn.training.build import make_device
+from pstn.training.population.planning import make_device
 from pstn.transforms import CPAB, Similarity, Transform
 from pstn.warp import warp
 

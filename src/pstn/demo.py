@@ -20,7 +20,7 @@ from pstn.files import inside, require_writable
 from pstn.nn import PSTN, About, Shareable, TransformerClassifier, mnist_cnn, mnist_pstn, mnist_stn
 from pstn.objective import elbo_loss
 from pstn.text import printable
-from pstn.training import single as training
+from pstn.training import fit as training
 
 __all__ = ["DEMO_MODELS", "DemoData", "DemoModel", "Score", "demo_about", "demo_data", "evaluate", "train"]
 

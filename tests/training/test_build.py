@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from pstn.training.build import make_model, make_population
-from pstn.training.settings import TrainSettings
-from pstn.training.sources import Source
+from pstn.training.runs.settings import TrainSettings
+from pstn.training.runs.sources import Source, make_model, make_population
 
 
 def unbalanced(*counts: int) -> Source:

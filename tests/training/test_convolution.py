@@ -6,7 +6,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from pstn.training import Population
-from pstn.training.convolution import BlockConv, MatmulConv, can_multiply, stand_in
+from pstn.training.population.convolution import BlockConv, MatmulConv, can_multiply, stand_in
 from small_models import CASES, TOLERANCE, largest_difference, seeded
 
 BY_ROWS = [nn.Conv2d(2, 3, 5), nn.Conv2d(2, 3, (4, 3), padding=(0, 2))]

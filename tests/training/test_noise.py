@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from pstn.training.noise import BatchOrder, random_bits, stream_keys, uniform
+from pstn.training.population.noise import BatchOrder, random_bits, stream_keys, uniform
 
 
 def test_bits_match_splitmix64_by_hand():
     # Java's SplittableRandom and the published C code give this first output for seed 0.
-    from pstn.training.noise import _mix_int
+    from pstn.training.population.noise import _mix_int
 
     assert _mix_int(0) == 0xE220A8397B1DCDAF
     values = torch.tensor([0, 1, -1, 2**62, -(2**63)])
-    from pstn.training.noise import _mix, _signed
+    from pstn.training.population.noise import _mix, _signed
 
     assert _mix(values).tolist() == [_signed(_mix_int(v)) for v in values.tolist()]
 

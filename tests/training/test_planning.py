@@ -4,7 +4,7 @@ import torch
 import pstn
 from pstn.threads import choose_threads
 from pstn.training import Population, Recipe
-from pstn.training.planning import choose_compile, choose_conv, choose_groups, count_work
+from pstn.training.population.planning import choose_compile, choose_conv, choose_groups, count_work
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 

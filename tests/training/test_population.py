@@ -13,7 +13,7 @@ from torch import nn
 import pstn
 from pstn.data import RandomPlacement
 from pstn.training import Member, Population, RandomWarp, Recipe, make_members
-from pstn.training.checkpoint import load_checkpoint, save_checkpoint
+from pstn.training.runs.checkpoint import load_checkpoint, save_checkpoint
 from small_models import (
     CASES,
     TOLERANCE,
@@ -99,7 +99,7 @@ def test_tracing_changes_no_bit(case, monkeypatch):
     (x, y), models = data(), [seeded(make, i) for i in range(2)]
     plain = Population(models, x, y, recipe=recipe, groups=1)
     plain.fit(until=4)
-    monkeypatch.setattr("pstn.training.runners._TRACE_AFTER", 1)
+    monkeypatch.setattr("pstn.training.population.runners._TRACE_AFTER", 1)
     traced = Population(models, x, y, recipe=recipe, groups=1)
     traced.fit(until=4)
     assert all(torch.equal(a, b) for a, b in zip(plain.tensors().values(), traced.tensors().values(), strict=True))
@@ -108,7 +108,7 @@ def test_tracing_changes_no_bit(case, monkeypatch):
 def test_folding_leaves_alone_what_is_written_into():
     from torch import fx
 
-    from pstn.training.folding import fold_constants
+    from pstn.training.population.step import fold_constants
 
     aten, graph = torch.ops.aten, fx.Graph()
     x = graph.placeholder("x")
@@ -234,7 +234,7 @@ def test_a_diagnosis_that_fails_stops_nobody(monkeypatch):
     def fail(*_):
         raise IndexError("no such part")
 
-    monkeypatch.setattr("pstn.training.watchdog._theta_report", fail)
+    monkeypatch.setattr("pstn.training.diagnose._theta_report", fail)
     x, y = images(16)
     models = [seeded(small_pstn, i) for i in range(2)]
     population = Population(models, x, y, make_members(2, kl_weight=[0.0, 1.0]), Recipe(epochs=1, loss_limit=100.0))
@@ -244,7 +244,7 @@ def test_a_diagnosis_that_fails_stops_nobody(monkeypatch):
 
 
 def test_precision_switches_are_put_back():
-    from pstn.training.group import precision_flags
+    from pstn.training.population.group import precision_flags
 
     cuda = torch.backends.cuda.matmul
     before = (cuda.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark)
@@ -337,7 +337,7 @@ def test_noise_that_no_module_shows_is_refused_too():
 
 
 def test_models_with_batch_norm_on_features_are_scored():
-    from pstn.training.evaluation import score_models
+    from pstn.training.runs.evaluation import score_models
 
     x, y = images(12)
     model = nn.Sequential(nn.Flatten(), nn.Linear(144, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)).eval()

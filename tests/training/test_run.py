@@ -9,9 +9,9 @@ import torch
 
 import pstn
 from pstn.training import Population
-from pstn.training.evaluation import evaluate_models
-from pstn.training.run import train
-from pstn.training.settings import SettingsError, TrainSettings, read_settings, write_settings
+from pstn.training.runs.evaluation import evaluate_models
+from pstn.training.runs.run import train
+from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings, write_settings
 from small_runs import final_weights, run_command, same, small
 
 
@@ -147,7 +147,7 @@ def test_resuming_follows_the_checkpoint_not_a_settings_file_of_another_run(data
 def test_the_number_of_stacks_is_kept_with_the_run(data, tmp_path, monkeypatch):
     train(small(data, tmp_path / "run", groups=None), say=lambda _: None)
     chosen = read_settings(tmp_path / "run" / "settings.yaml")["groups"]
-    monkeypatch.setattr("pstn.training.planning.count_cores", lambda: pytest.fail("chosen anew"))
+    monkeypatch.setattr("pstn.training.population.planning.count_cores", lambda: pytest.fail("chosen anew"))
     assert chosen in (1, 2)
     train(TrainSettings(out=str(tmp_path / "run")), resume=True, say=lambda _: None)
 
@@ -181,7 +181,7 @@ def test_results_are_json_even_where_a_model_broke(data, tmp_path):
 def test_ctrl_c_and_sigterm_save_and_say_how_to_go_on(data, tmp_path, monkeypatch, number):
     train(small(data, tmp_path / "whole"), say=lambda _: None)
     said: list[str] = []
-    from pstn.training import run as room
+    from pstn.training.runs import run as room
 
     real = room.Display.update
 
@@ -225,7 +225,7 @@ def test_a_model_that_cannot_be_looked_at_does_not_stop_the_run(data, tmp_path, 
     def fail(*_):
         raise ValueError("loc of the posterior must be finite")
 
-    monkeypatch.setattr("pstn.training.watchdog.collapses", fail)
+    monkeypatch.setattr("pstn.training.diagnose.collapses", fail)
     outcome = train(small(data, tmp_path / "run", models=1), say=lambda _: None)
     assert outcome.finished
     assert outcome.problems == [
@@ -236,7 +236,7 @@ def test_a_model_that_cannot_be_looked_at_does_not_stop_the_run(data, tmp_path, 
 def test_a_collapse_is_told_once_however_its_figures_move(data, tmp_path, monkeypatch):
     figures = iter(range(100))
     monkeypatch.setattr(
-        "pstn.training.watchdog.collapses", lambda *_: [f"The scale has gone to nothing: 0.{next(figures)} is left."]
+        "pstn.training.diagnose.collapses", lambda *_: [f"The scale has gone to nothing: 0.{next(figures)} is left."]
     )
     said: list[str] = []
     train(small(data, tmp_path / "run", models=1, save_every=0.0), say=said.append)

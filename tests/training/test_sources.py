@@ -7,8 +7,8 @@ import pstn
 from data_files import needs_real
 from pstn.data import RandomPlacement, RandomRotation, generate, load
 from pstn.training import RandomWarp
-from pstn.training.settings import TrainSettings
-from pstn.training.sources import load_source, prepare
+from pstn.training.runs.settings import TrainSettings
+from pstn.training.runs.sources import load_source, prepare
 
 
 def test_a_generated_set_says_how_its_training_examples_are_changed():

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pstn.training import study as room
-from pstn.training.study import Claim, Study
+from pstn.training.runs import sweep as room
+from pstn.training.runs.sweep import Claim, Study
 
 optuna = pytest.importorskip("optuna")
 GRID = {"kl_weight": [0.0, 1e-3]}

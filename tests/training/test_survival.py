@@ -15,8 +15,8 @@ import pstn
 from pstn.command_errors import plain_errors
 from pstn.processes import interrupts_held
 from pstn.training import Augmentation, Population, Recipe, make_members
-from pstn.training.checkpoint import CheckpointError, load_checkpoint, require_room, save_checkpoint
-from pstn.training.interrupt import Interrupt, sigterm_as_ctrl_c
+from pstn.training.progress import Interrupt, sigterm_as_ctrl_c
+from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, require_room, save_checkpoint
 from small_models import images, seeded, small_pstn
 from small_runs import final_weights, same
 

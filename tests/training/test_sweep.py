@@ -11,9 +11,8 @@ from typer.testing import CliRunner
 from pstn.data import RandomRotation
 from pstn.training import RandomWarp
 from pstn.training.commands import register
-from pstn.training.settings import SettingsError, TrainSettings, read_settings
-from pstn.training.study import Study
-from pstn.training.sweep import AUTHORS_KL_WEIGHTS, parse_space, run_sweep
+from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings
+from pstn.training.runs.sweep import AUTHORS_KL_WEIGHTS, Study, parse_space, run_sweep
 
 optuna = pytest.importorskip("optuna")
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -36,7 +35,7 @@ def settings(tmp_path) -> TrainSettings:
 
 def interrupt_the_second(monkeypatch) -> list[TrainSettings]:
     """Interrupt the training of the second population; returns a list that fills with the settings of each."""
-    from pstn.training import sweep as room
+    from pstn.training.runs import sweep as room
 
     real, trained = room.make_population, list[TrainSettings]()
 
@@ -52,7 +51,7 @@ def interrupt_the_second(monkeypatch) -> list[TrainSettings]:
 
 def test_the_authors_grid_is_the_preset_and_trains_as_one_population(settings, monkeypatch):
     sizes = []
-    from pstn.training import sweep as room
+    from pstn.training.runs import sweep as room
 
     real = room.make_population
 
@@ -68,7 +67,7 @@ def test_the_authors_grid_is_the_preset_and_trains_as_one_population(settings, m
 
 
 def test_a_sweep_trains_on_what_a_run_trains_on(monkeypatch):
-    from pstn.training import sweep as room
+    from pstn.training.runs import sweep as room
 
     seen = []
 
@@ -115,7 +114,7 @@ def test_processes_at_the_same_time_train_each_combination_once(settings, tmp_pa
 def test_what_was_interrupted_or_killed_is_trained_again(settings, tmp_path, monkeypatch):
     space, where = {"kl_weight": [0.0, 1e-3]}, str(tmp_path / "journal.log")
     with monkeypatch.context() as patch:
-        patch.setattr("pstn.training.sweep.make_population", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("pstn.training.runs.sweep.make_population", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run_sweep(settings, space, storage=where, say=lambda _: None)
     assert Study(space, where).claim(1)  # taken by a process that is then killed
@@ -236,7 +235,7 @@ def test_whole_numbers_can_be_searched_from_the_command_line(settings):
     ],
 )
 def test_every_value_is_checked_before_anything_is_trained(settings, space, message, monkeypatch):
-    monkeypatch.setattr("pstn.training.sweep.make_population", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr("pstn.training.runs.sweep.make_population", lambda *_: pytest.fail("trained"))
     with pytest.raises(SettingsError, match=message):
         run_sweep(settings, space, trials=2, say=lambda _: None)
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 import pstn
 from pstn.training import Population, Recipe
-from pstn.training.run import train
-from pstn.training.settings import TrainSettings, read_settings
+from pstn.training.runs.run import train
+from pstn.training.runs.settings import TrainSettings, read_settings
 from small_runs import app, run_command, small
 
 

@@ -50,7 +50,7 @@ def test_validation_does_not_hang_on_neighbours_or_batches():
 
 
 def test_evaluating_many_models_takes_fewer_examples_at_a_time(monkeypatch):
-    from pstn.training.group import Group
+    from pstn.training.population.group import Group
 
     (x, y), models, seen = images(16), [seeded(small_pstn, i) for i in range(2)], []
     real = Group.log_probs
@@ -63,7 +63,7 @@ def test_evaluating_many_models_takes_fewer_examples_at_a_time(monkeypatch):
     expected = population.evaluate(x, y)["nll"]
     monkeypatch.setattr(Group, "log_probs", spy)
     # Two models, ten samples, 144 pixels: room for six examples.
-    monkeypatch.setattr("pstn.training.scoring._INPUT", {"cpu": 2 * 10 * 144 * 6})
+    monkeypatch.setattr("pstn.training.population.group._INPUT", {"cpu": 2 * 10 * 144 * 6})
     assert population.evaluate(x, y)["nll"] == pytest.approx(expected, abs=1e-6)
     assert seen == [6, 6, 4]
 

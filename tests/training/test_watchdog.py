@@ -5,7 +5,7 @@ import torch
 
 import pstn
 from pstn.training import collapses
-from pstn.training.watchdog import look_for_collapses
+from pstn.training.diagnose import look_for_collapses
 
 
 def make(loc: list[float], var: float) -> pstn.PSTN:

@@ -15,7 +15,7 @@ import torch
 
 from pstn import limits
 from pstn.app.models import Workshop
-from pstn.training.interrupt import sigterm_as_ctrl_c
+from pstn.training.progress import sigterm_as_ctrl_c
 
 __all__ = ["serve"]
 

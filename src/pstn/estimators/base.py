@@ -22,7 +22,7 @@ from pstn.estimators.fitting import Outcome, Schedule, TrainingData, advance, tr
 from pstn.estimators.layout import Layout, choose_layout
 from pstn.estimators.scaling import Scaling, fit_scaling
 from pstn.estimators.state import pack_tensors, unpack_tensors
-from pstn.training.build import make_device
+from pstn.training.population.planning import make_device
 
 __all__ = ["ArrayClassifier", "KLWeight"]
 

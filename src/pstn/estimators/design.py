@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from pstn.nn import PSTN, STN, ConvClassifier, ConvLocalizer, SeriesClassifier, SeriesLocalizer, SpatialTransformer
-from pstn.training.build import USUAL_FAMILY
+from pstn.training.runs.sources import USUAL_FAMILY
 from pstn.transforms import Transform, make_transform
 
 __all__ = ["Design"]

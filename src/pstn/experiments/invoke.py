@@ -12,7 +12,7 @@ from pstn.experiments import EXPERIMENTS, Experiment, Lab, Shard, Stopped, choos
 from pstn.experiments.backbones import find_backbone
 from pstn.experiments.reproduce import done_cells, out_of_reach
 from pstn.text import printable
-from pstn.training.build import make_device
+from pstn.training.population.planning import make_device
 
 __all__ = ["run_command"]
 

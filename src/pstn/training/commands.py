@@ -18,11 +18,11 @@ import typer
 from pstn.command_errors import echo, plain_errors
 from pstn.data.errors import DataWarning
 from pstn.files import to_json
-from pstn.training.interrupt import sigterm_as_ctrl_c
-from pstn.training.settings import SettingsError, TrainSettings, describe_field, read_settings
+from pstn.training.progress import sigterm_as_ctrl_c
+from pstn.training.runs.settings import SettingsError, TrainSettings, describe_field, read_settings
 
 if TYPE_CHECKING:
-    from pstn.training.run import Outcome
+    from pstn.training.runs.run import Outcome
 
 __all__ = ["evaluate", "register", "sweep", "train"]
 
@@ -92,7 +92,7 @@ def _require_data(command: str, values: dict[str, Any]) -> None:
 
 def _require_same(values: dict[str, Any], settings: TrainSettings) -> None:
     """Refuse settings that a resumed run would not follow: it goes on with its own."""
-    from pstn.training.run import saved_settings
+    from pstn.training.runs.run import saved_settings
 
     saved = saved_settings(settings.folder)
     for name in values:
@@ -124,7 +124,7 @@ def train(
 
     Exit codes: 0 done, 2 a mistake in what was given, 1 a failure, 130 stopped by Ctrl-C or SIGTERM.
     """
-    from pstn.training.run import train as run
+    from pstn.training.runs.run import train as run
 
     with plain_errors(DataWarning):
         values = _values(data, config, given)
@@ -149,8 +149,8 @@ def _print_outcome(outcome: Outcome, as_json: bool) -> None:
         about = {"folder": str(outcome.folder), "finished": outcome.finished, "models": models}
         echo(to_json({**about, "scores": outcome.scores, "problems": outcome.problems}))
     elif outcome.finished:
-        from pstn.training.run import model_folder
-        from pstn.training.sources import HOW_TO_ADD_A_TEST
+        from pstn.training.runs.run import model_folder
+        from pstn.training.runs.sources import HOW_TO_ADD_A_TEST
 
         if outcome.scores:
             _print_scores(outcome.scores, outcome.test_examples)
@@ -184,7 +184,7 @@ def evaluate(
     Images are resized and normalised as the model wants them; classes are found by their names.
     Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
     """
-    from pstn.training.evaluation import prepare_examination
+    from pstn.training.runs.evaluation import prepare_examination
 
     with plain_errors(DataWarning):
         examination = prepare_examination(model, data, seed=seed, policy=_policy(policy))
@@ -229,7 +229,7 @@ def sweep(
     OUT holds the study, the settings, the table and the settings that were chosen.
     Exit codes: 0 done, 2 a mistake in what was given, 1 a failure, 130 stopped by Ctrl-C or SIGTERM.
     """
-    from pstn.training.sweep import BEST, parse_space, run_sweep
+    from pstn.training.runs.sweep import BEST, parse_space, run_sweep
 
     with plain_errors(DataWarning):
         values = _values(data, config, given)

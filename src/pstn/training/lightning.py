@@ -24,9 +24,9 @@ from pstn._deprecation import renamed
 from pstn.defaults import LOCALIZER_FACTOR, LR, WEIGHT_DECAY, default_kl_weight
 from pstn.nn.classifier import Prediction, TransformerModel
 from pstn.objective import LossFunction, TrainingLoss
-from pstn.training.noise import stream_keys, uniform
-from pstn.training.program import report_parts
-from pstn.training.recipe import KLWeight, kl_weight_at, progress_at
+from pstn.training.population.noise import stream_keys, uniform
+from pstn.training.population.recipe import KLWeight, kl_weight_at, progress_at
+from pstn.training.population.step import report_parts
 
 __all__ = ["LitData", "LitPSTN"]
 

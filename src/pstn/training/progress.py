@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, final
 
 from pstn.training.population import Population, Progress
 
-__all__ = ["Bar", "Display", "summary"]
+__all__ = ["Bar", "Display", "Interrupt", "sigterm_as_ctrl_c", "summary"]
 
 # Seconds between the lines of a log: enough to show that it lives.
 _LINE_EVERY = 30.0
@@ -114,3 +117,41 @@ class Display:
 
     def __exit__(self, *error: object) -> None:
         self._bar.__exit__(*error)
+
+
+@final
+class Interrupt:
+    """Turns the first Ctrl-C or SIGTERM into a question, asked between rounds; the next is a KeyboardInterrupt."""
+
+    asked = False
+
+    def __enter__(self) -> Interrupt:
+        self._before: dict[signal.Signals, Any] = {}
+        with suppress(ValueError):  # not in the main thread: signals are somebody else's
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._ask)
+        return self
+
+    def _ask(self, number: int, frame: types.FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def __exit__(self, *error: object) -> None:
+        for number, before in self._before.items():
+            if before is not None:  # else it is not Python's, and cannot be put back
+                signal.signal(number, before)
+
+
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does, for work that tidies up after that."""
+    try:
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    except ValueError:  # not in the main thread: signals are somebody else's
+        before = None
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)

@@ -24,10 +24,10 @@ from pstn.nn.classifier import Prediction, TransformerModel
 from pstn.nn.modes import evaluating
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.threads import suit_threads, using_threads
-from pstn.training.program import report_parts
+from pstn.training.diagnose import look_for_collapses
+from pstn.training.population.recipe import KLWeight, kl_weight_at, progress_at
+from pstn.training.population.step import report_parts
 from pstn.training.progress import Bar
-from pstn.training.recipe import KLWeight, kl_weight_at, progress_at
-from pstn.training.watchdog import look_for_collapses
 from pstn.uncertainty import accuracy, calibration_error, negative_log_likelihood
 
 if TYPE_CHECKING:

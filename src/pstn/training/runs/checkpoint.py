@@ -22,7 +22,7 @@ from pstn.files import FileError, parse_json, require_regular_file, require_writ
 from pstn.limits import CHECKPOINT_TEXT
 from pstn.text import ShortError, excerpt
 from pstn.training.population import Failure, Population, Progress
-from pstn.training.recipe import Member
+from pstn.training.population.recipe import Member
 
 __all__ = [
     "CheckpointError",

@@ -19,9 +19,9 @@ from pstn._checks import require_choice
 from pstn.defaults import default_kl_weight
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.threads import choose_threads
-from pstn.training.convolution import CONV_KINDS, ConvKind
-from pstn.training.group import Group
-from pstn.training.planning import (
+from pstn.training.population.convolution import CONV_KINDS, ConvKind
+from pstn.training.population.group import Group, Scores, score_members, score_together
+from pstn.training.population.planning import (
     check_population,
     check_precision,
     check_validation,
@@ -31,11 +31,10 @@ from pstn.training.planning import (
     count_steps,
     count_work,
 )
-from pstn.training.program import METRICS
-from pstn.training.recipe import Member, Recipe
-from pstn.training.runners import LocalRunner, Runner, WorkerRunner
-from pstn.training.scoring import Scores, score_members, score_together
-from pstn.training.stacking import require_one_shape
+from pstn.training.population.recipe import Member, Recipe
+from pstn.training.population.runners import LocalRunner, Runner, WorkerRunner
+from pstn.training.population.stacking import require_one_shape
+from pstn.training.population.step import METRICS
 
 __all__ = ["Failure", "Population", "Progress"]
 
@@ -262,7 +261,7 @@ class Population:
 
     def _make_runner(self, group: Group) -> Runner:
         if self.device.type == "cuda":
-            from pstn.training.cuda import CudaRunner
+            from pstn.training.population.runners import CudaRunner
 
             return CudaRunner(group, compile=self.compiles, programs=self._programs)
         if self._workers and len(self.groups) > 1:
@@ -300,7 +299,7 @@ class Population:
         return {i for i, w in enumerate(self.progress.waited) if patience is not None and w >= patience}
 
     def _fail(self, model: int, step: int, metrics: Tensor) -> None:
-        from pstn.training.watchdog import diagnose
+        from pstn.training.diagnose import diagnose
 
         group, row = self._locate(model)
         found = diagnose(group, row, step, float(metrics[0]))

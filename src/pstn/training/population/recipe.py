@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +20,22 @@ from pstn._deprecation import renamed
 from pstn.defaults import LOCALIZER_FACTOR, LR, WEIGHT_DECAY, default_batch_size, default_epochs
 from pstn.nn.classifier import TransformerModel
 from pstn.objective import LossFunction, TrainingLoss
-from pstn.training.augment import Augmentation
 
-__all__ = ["KLWeight", "Member", "Precision", "Recipe", "kl_weight_at", "learning_rates", "make_members", "progress_at"]
+if TYPE_CHECKING:  # `import pstn` is to load this and not the data
+    from pstn.data.makers import Maker
+
+__all__ = [
+    "Augmentation",
+    "KLWeight",
+    "Member",
+    "Precision",
+    "RandomWarp",
+    "Recipe",
+    "kl_weight_at",
+    "learning_rates",
+    "make_members",
+    "progress_at",
+]
 
 Precision = Literal["float32", "tf32", "bf16"]
 KLWeight = float | Callable[[float], float]
@@ -213,3 +227,48 @@ def learning_rates(model: nn.Module, names: Sequence[str], member: Member) -> di
     """The learning rate of each parameter in `names`: the localizer and its heads have one of their own."""
     apart = "layer." if isinstance(model, TransformerModel) else None
     return {n: member.lr * (member.localizer_factor if apart and n.startswith(apart) else 1.0) for n in names}
+
+
+class Augmentation(ABC):
+    """A random change of inputs, as a function of the inputs and of uniform noise."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """How many uniform numbers each example needs."""
+
+    @abstractmethod
+    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
+        """Change `x` (B, C, *size) with `u` (B, width) in [0, 1)."""
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class RandomWarp(Augmentation):
+    """Images warped as a generated set warps its own: training then sees what such a set is tested on.
+
+    Args:
+        maker: `pstn.data.RandomRotation()`, `pstn.data.RandomPlacement()`, or one of your own.
+        fill: what lies outside the image, one number or one per channel.
+
+    Example:
+        >>> augment = RandomWarp(pstn.data.RandomPlacement(canvas=96, size=28), fill=-0.42)
+        >>> augment(torch.rand(2, 1, 28, 28), torch.rand(2, augment.width)).shape
+        torch.Size([2, 1, 96, 96])
+    """
+
+    maker: Maker
+    fill: float | tuple[float, ...] = 0.0
+
+    @property
+    def width(self) -> int:
+        """How many uniform numbers the maker takes."""
+        return self.maker.width
+
+    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
+        """Warp: (B, C, H, W), (B, width) -> what the maker makes."""
+        return self.maker.make(x, self.maker.theta(u), fill=self.fill)
+
+    def __repr__(self) -> str:
+        # One call, as result files have it.
+        return f"{repr(self.maker).removesuffix(')')}, fill={self.fill})"

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from pstn.nn.classifier import TransformerModel
 from pstn.threads import count_multiplications
-from pstn.training.convolution import ConvKind
-from pstn.training.recipe import Member, Recipe
+from pstn.training.population.convolution import ConvKind
+from pstn.training.population.recipe import Member, Recipe
 
 __all__ = [
     "check_population",
@@ -26,6 +26,7 @@ __all__ = [
     "count_cores",
     "count_steps",
     "count_work",
+    "make_device",
 ]
 
 
@@ -181,3 +182,16 @@ def count_steps(members: Sequence[Member], examples: int, recipe: Recipe) -> int
     if recipe.steps_per_epoch > min(possible):
         raise ValueError(f"steps_per_epoch must be at most {min(possible)}, got {recipe.steps_per_epoch}")
     return recipe.steps_per_epoch
+
+
+def make_device(name: str) -> torch.device:
+    """The device called `name`; "auto" takes a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or another that torch knows, got {name!r}") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device must be one that is here, got {name!r}: torch finds no GPU")
+    return device

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pstn.distributions import PosteriorFamily
 from pstn.nn.classifier import TransformerModel
 from pstn.noise import SamplingMethod
-from pstn.training.convolution import ConvKind, stand_in
+from pstn.training.population.convolution import ConvKind, stand_in
 
 __all__ = [
     "PassedDropout",

@@ -18,13 +18,12 @@ from pstn.data.registry import find_known
 from pstn.files import inside
 from pstn.nn import PSTN, About, Shareable, from_pretrained
 from pstn.text import excerpt
-from pstn.training.own_runs import is_own_run
 from pstn.training.population import Population
-from pstn.training.recipe import Member, Recipe
-from pstn.training.run import CHECKPOINT, SETTINGS, model_folder
-from pstn.training.scoring import Scores
-from pstn.training.settings import SettingsError, TrainSettings, read_settings
-from pstn.training.sources import HOW_TO_ADD_A_TEST, Policy, Source, load_source, prepare
+from pstn.training.population.group import Scores
+from pstn.training.population.recipe import Member, Recipe
+from pstn.training.runs.run import CHECKPOINT, SETTINGS, is_own_run, model_folder
+from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings
+from pstn.training.runs.sources import HOW_TO_ADD_A_TEST, Policy, Source, load_source, prepare
 
 __all__ = ["Examination", "evaluate_models", "prepare_examination", "score_models"]
 

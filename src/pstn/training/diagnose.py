@@ -11,9 +11,9 @@ from pstn._checks import unread
 from pstn.distributions import Posterior
 from pstn.nn.classifier import TransformerModel
 from pstn.nn.modes import evaluating
-from pstn.training.group import Group
-from pstn.training.program import model_losses
-from pstn.training.stacking import view_rows
+from pstn.training.population.group import Group
+from pstn.training.population.stacking import view_rows
+from pstn.training.population.step import model_losses
 
 __all__ = ["collapses", "diagnose", "look_for_collapses"]
 

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 import shlex
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from pstn.data.places import cache_folder, expand
 from pstn.files import inside, to_json, write_atomically
 from pstn.nn import Shareable
 from pstn.nn.pretrained import require_modest
-from pstn.training.build import make_about, make_model, make_population
-from pstn.training.checkpoint import CheckpointError, load_checkpoint, read_about, require_room, save_checkpoint
-from pstn.training.interrupt import Interrupt
-from pstn.training.own_runs import remember_run
+from pstn.training.diagnose import look_for_collapses
 from pstn.training.population import Population, Progress
-from pstn.training.progress import Display
-from pstn.training.recipe import kl_weight_at
-from pstn.training.settings import SettingsError, TrainSettings, write_settings
-from pstn.training.sources import Source, prepare
-from pstn.training.watchdog import look_for_collapses
+from pstn.training.population.recipe import kl_weight_at
+from pstn.training.progress import Display, Interrupt
+from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, read_about, require_room, save_checkpoint
+from pstn.training.runs.settings import SettingsError, TrainSettings, write_settings
+from pstn.training.runs.sources import Source, make_about, make_model, make_population, prepare
 
-__all__ = ["Outcome", "model_folder", "saved_settings", "train"]
+__all__ = ["Outcome", "is_own_run", "model_folder", "remember_run", "saved_settings", "train"]
 
 CHECKPOINT, SETTINGS, RESULTS = "checkpoint.safetensors", "settings.yaml", "results.json"
 
@@ -202,7 +202,7 @@ def _problems(population: Population, source: Source) -> dict[str, str]:
 
 
 def _seen(population: Population, x: Any) -> Any:
-    from pstn.training.noise import stream_keys, uniform
+    from pstn.training.population.noise import stream_keys, uniform
 
     augment = population.recipe.augment
     return (
@@ -228,3 +228,27 @@ def _finish(
         draft.write_text(to_json(results, indent=1))
     tested = 0 if source.test is None else len(source.test[1])
     return Outcome(folder, True, scores, tested, "series" if len(source.size) == 1 else "images", problems)
+
+
+def remember_run(folder: Path, data: str) -> None:
+    """Note in this user's cache that the run in a folder was trained on a path; without a cache nothing is noted.
+
+    Example:
+        >>> remember_run(Path("runs/mine"), "photos")
+        >>> is_own_run(Path("runs/mine"), "photos"), is_own_run(Path("runs/mine"), "other")
+        (True, False)
+    """
+    with suppress(OSError):
+        note = _note(folder, data)
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.touch()
+
+
+def is_own_run(folder: Path, data: str) -> bool:
+    """Whether `remember_run` was called for the run in this folder and for this path, seen from the current folder."""
+    return _note(folder, data).is_file()
+
+
+def _note(folder: Path, data: str) -> Path:
+    pair = f"{folder.resolve()}\0{expand(data).resolve()}"
+    return cache_folder() / "runs" / hashlib.sha256(pair.encode("utf-8", "surrogateescape")).hexdigest()

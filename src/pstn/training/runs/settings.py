@@ -19,8 +19,7 @@ from pstn.defaults import LOCALIZER_FACTOR, LR, TEST_SAMPLES, TRAIN_SAMPLES, VAR
 from pstn.files import FileError, write_atomically
 from pstn.limits import MODEL_PIXELS, MODEL_SAMPLES, RUN_MODELS
 from pstn.text import ShortError, excerpt
-from pstn.training.augment import Augmentation
-from pstn.training.recipe import Precision, Recipe
+from pstn.training.population.recipe import Augmentation, Precision, Recipe
 from pstn.yaml_files import read_yaml
 
 __all__ = ["SettingsError", "TrainSettings", "describe_field", "read_settings", "write_settings"]
@@ -148,7 +147,7 @@ class TrainSettings:
         """The part that says how to train.
 
         Args:
-            augment: the change that the data asks for: see `pstn.training.sources.prepare`.
+            augment: the change that the data asks for: see `pstn.training.runs.sources.prepare`.
         """
         names = (
             "epochs", "batch_size", "accumulate", "lr_step", "lr_gamma", "clip_norm", "precision", "patience",
