@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pstn.training.runs.settings import TrainSettings
-from pstn.training.runs.sources import Source, make_model, make_population
+from pstn.training.runs.sources import Source, make_population, make_run_model
 
 
 def unbalanced(*counts: int) -> Source:
@@ -32,6 +32,6 @@ def test_a_validation_part_without_examples_is_refused():
 def test_a_warp_of_series_repeats_their_ends():
     """A series has no background: a level of 3 at its end must not fade to 0 beyond it."""
     source = Source(torch.full((4, 1, 40), 3.0), torch.arange(4) % 2, None, None, 0.0)
-    model = make_model(TrainSettings(model="stn"), source, seed=0)
+    model = make_run_model(TrainSettings(model="stn"), source, seed=0)
     theta = torch.randn(4, model.layer.transform.dim)
     torch.testing.assert_close(model.layer.warp(source.x, theta[None])[0], source.x)

@@ -2,9 +2,9 @@
 
 from pstn.nn.about import About
 from pstn.nn.classifier import PSTN, STN, Prediction, TransformerClassifier, TransformerModel
+from pstn.nn.factory import make_model, mnist_cnn, mnist_pstn, mnist_stn
 from pstn.nn.layer import SpatialTransformer, TransformerOutput
 from pstn.nn.networks import ConvClassifier, ConvLocalizer, GlobalLocalizer, SeriesClassifier, SeriesLocalizer
-from pstn.nn.paper import mnist_cnn, mnist_pstn, mnist_stn
 from pstn.nn.pretrained import ModelFileError, Shareable, from_pretrained, load_weights
 from pstn.nn.wrap import Frozen, wrap
 
@@ -27,6 +27,7 @@ __all__ = [
     "TransformerOutput",
     "from_pretrained",
     "load_weights",
+    "make_model",
     "mnist_cnn",
     "mnist_pstn",
     "mnist_stn",

@@ -23,7 +23,7 @@ from pstn.training.population.recipe import kl_weight_at
 from pstn.training.progress import Display, Interrupt
 from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, read_about, require_room, save_checkpoint
 from pstn.training.runs.settings import SettingsError, TrainSettings, write_settings
-from pstn.training.runs.sources import Source, make_about, make_model, make_population, prepare
+from pstn.training.runs.sources import Source, make_about, make_population, make_run_model, prepare
 
 __all__ = ["Outcome", "is_own_run", "model_folder", "remember_run", "saved_settings", "train"]
 
@@ -85,7 +85,7 @@ def train(
         raise SettingsError(f"{folder} holds a run already: --resume goes on with it, --overwrite replaces it")
     source = prepare(settings)
     # A class whose name cannot be written, or a model that could not be loaded, is refused now, not after training.
-    require_modest(make_model(settings, source, settings.seed), make_about(settings, source, 0))
+    require_modest(make_run_model(settings, source, settings.seed), make_about(settings, source, 0))
     with make_population(settings, source) as population:
         require_room(folder, population)
         for draft in folder.glob(".*.draft"):  # of a process that was killed while it wrote

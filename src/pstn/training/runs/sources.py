@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import pstn.data
 from pstn.data.detect import detect
@@ -19,33 +19,21 @@ from pstn.data.registry import find_known
 from pstn.data.series_files import series_format
 from pstn.data.split import Splits
 from pstn.data.subsets import stratified_indices
-from pstn.nn import (
-    PSTN,
-    STN,
-    About,
-    ConvClassifier,
-    ConvLocalizer,
-    SeriesClassifier,
-    SeriesLocalizer,
-    Shareable,
-    SpatialTransformer,
-)
+from pstn.nn import About, Shareable, make_model
 from pstn.training.population import Population
 from pstn.training.population.planning import make_device
 from pstn.training.population.recipe import Augmentation, Member, RandomWarp
 from pstn.training.runs.settings import TrainSettings
-from pstn.transforms import make_transform
 
 __all__ = [
     "HOW_TO_ADD_A_TEST",
-    "USUAL_FAMILY",
     "Policy",
     "Source",
     "choose_subset",
     "load_source",
     "make_about",
-    "make_model",
     "make_population",
+    "make_run_model",
     "prepare",
 ]
 
@@ -235,47 +223,20 @@ def choose_subset(y: Tensor, pool: Tensor, size: int, seed: int) -> Tensor:
     return shuffled[rank.argsort(stable=True)[:size]]
 
 
-# Filters of classifier and localizer, so that the three kinds have about as many parameters each: the paper's choice.
-_FILTERS = {"cnn": ((12, 24), 52, ()), "stn": ((10, 20), 50, (12, 18)), "pstn": ((10, 20), 50, (8, 14))}
-
-USUAL_FAMILY = {1: "cpab", 2: "similarity"}
-"""The family of transformations where none is asked for, by the number of spatial axes."""
-
-
-def make_model(settings: TrainSettings, source: Source, seed: int) -> Shareable:
-    """One untrained model for the data.
+def make_run_model(settings: TrainSettings, source: Source, seed: int) -> Shareable:
+    """One untrained model of a run.
 
     Args:
         settings: which kind, and its options.
         source: the data, for its shape.
-        seed: of the weights; torch's own random state stays as it is.
+        seed: of the weights.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return _make(settings, source)
-
-
-def _make(settings: TrainSettings, source: Source) -> Shareable:
-    channels, size = source.x.shape[1], source.size
-    filters, hidden, localizer_filters = _FILTERS[settings.model]
-    classifier: Shareable
-    if len(size) == 1:
-        classifier = SeriesClassifier(channels, source.classes)
-    else:
-        classifier = ConvClassifier(channels, size, source.classes, filters, hidden)
-    if settings.model == "cnn":
-        return classifier
-    localizer: nn.Module
-    localizer = SeriesLocalizer(channels) if len(size) == 1 else ConvLocalizer(channels, size, localizer_filters)
-    # Beyond an image lies its background; a series has none, and goes on as it ends.
-    beyond: dict[str, Any] = {"padding_mode": "border"} if len(size) == 1 else {"fill": source.fill}
-    layer = SpatialTransformer(
-        make_transform(settings.transform or USUAL_FAMILY[len(size)], len(size)), localizer, size,
-        probabilistic=settings.model == "pstn", var_init=settings.var_init, **beyond,
+    return make_model(
+        settings.model, source.x.shape[1], source.size, source.classes, settings.transform or None,
+        # A series has no background: it continues with its last value.
+        fill=None if len(source.size) == 1 else source.fill,
+        samples=settings.samples, test_samples=settings.test_samples, var_init=settings.var_init, seed=seed,
     )  # fmt: skip
-    if settings.model == "stn":
-        return STN(layer, classifier)
-    return PSTN(layer, classifier, train_samples=settings.samples, test_samples=settings.test_samples)
 
 
 def make_about(settings: TrainSettings, source: Source, number: int, kl_weight: float | None = None) -> About:
@@ -309,7 +270,7 @@ def make_population(settings: TrainSettings, source: Source, seeds: Sequence[int
         seeds: one per model; counted up from the settings' seed when not given.
     """
     seeds = [settings.seed + i for i in range(settings.models)] if seeds is None else list(seeds)
-    models = [make_model(settings, source, seed) for seed in seeds]
+    models = [make_run_model(settings, source, seed) for seed in seeds]
     members = []
     for i, seed in enumerate(seeds):
         train, valid = _train_and_valid(settings, source, seed)
