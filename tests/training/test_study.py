@@ -2,12 +2,10 @@
 
 import math
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pstn.training.runs import sweep as room
 from pstn.training.runs.sweep import Claim, Study
 
 optuna = pytest.importorskip("optuna")
@@ -17,18 +15,6 @@ GRID = {"kl_weight": [0.0, 1e-3]}
 @pytest.fixture(params=["journal", "sqlite"])
 def where(request, tmp_path) -> str:
     return str(tmp_path / "journal.log") if request.param == "journal" else f"sqlite:///{tmp_path / 'sweep.db'}"
-
-
-@pytest.fixture
-def hesitant(monkeypatch):
-    """SQLite's storage looks whether a trial is free and then takes it: a pause between lets others look too."""
-    look = optuna.storages.RDBStorage.check_trial_is_updatable
-
-    def slowly(*arguments):
-        look(*arguments)
-        time.sleep(0.01)
-
-    monkeypatch.setattr(optuna.storages.RDBStorage, "check_trial_is_updatable", slowly)
 
 
 def together(work, count: int = 4) -> list:
@@ -47,8 +33,8 @@ def weights(claims) -> list[float]:
     return [claim.values["kl_weight"] for claim in claims]
 
 
-@pytest.mark.usefixtures("hesitant")
-def test_who_starts_at_the_same_time_takes_each_combination_once(where):
+def test_who_starts_at_the_same_time_takes_each_combination_once(tmp_path):
+    where = str(tmp_path / "journal.log")
     space = {"kl_weight": [float(w) for w in range(12)]}
 
     def take_all() -> list[float]:
@@ -60,8 +46,8 @@ def test_who_starts_at_the_same_time_takes_each_combination_once(where):
     assert sorted(together(take_all)) == space["kl_weight"]
 
 
-@pytest.mark.usefixtures("hesitant")
-def test_who_starts_at_the_same_time_takes_no_more_than_were_asked_for(where):
+def test_who_starts_at_the_same_time_takes_no_more_than_were_asked_for(tmp_path):
+    where = str(tmp_path / "journal.log")
     assert len(together(lambda: Study(GRID, where).claim(4, trials=1))) == 1
 
 
@@ -90,11 +76,9 @@ def test_a_combination_that_two_queued_at_once_is_taken_once(tmp_path):
 
     def ask_too_late():
         if not taken:
-            ours._lock_path = theirs._lock_path = None  # as where a server keeps the study
             taken.extend(theirs.claim(3))
         return real()
 
-    ours._lock_path = None
     ours._study.ask = ask_too_late
     assert ours.claim(3) == []
     assert weights(taken) == [0.0, 1e-3]
@@ -130,7 +114,7 @@ def test_what_is_given_back_or_taken_over_is_there_again(where):
 
 
 def test_an_interrupt_while_trials_are_taken_takes_none(where, monkeypatch):
-    study, real = Study(GRID, where), Study._values
+    study, real = Study(GRID, where), Study._draw
     seen = []
 
     def stop_at_the_second(self, trial):
@@ -140,7 +124,7 @@ def test_an_interrupt_while_trials_are_taken_takes_none(where, monkeypatch):
         return real(self, trial)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Study, "_values", stop_at_the_second)
+        patch.setattr(Study, "_draw", stop_at_the_second)
         with pytest.raises(KeyboardInterrupt):
             study.claim(2)
     assert sorted(weights(Study(GRID, where).claim(9))) == [0.0, 1e-3]
@@ -160,27 +144,3 @@ def test_a_grid_is_queued_once(where, monkeypatch):
     Study(GRID, where)
     monkeypatch.setattr(Study, "_queue", lambda *_: pytest.fail("queued again"))
     assert len(Study(GRID, where).claim(9)) == 2
-
-
-def test_a_lock_that_was_left_behind_is_broken_and_its_holder_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(room, "_LOCK_PATIENCE", 3)
-    where = str(tmp_path / "journal.log")
-    study = Study(GRID, where)
-    with study._alone():
-        assert len(Study(GRID, where).claim(9)) == 2  # waits, loses patience, and breaks it
-
-
-@pytest.mark.parametrize(
-    ("storage", "lock"),
-    [
-        (None, None),
-        ("sqlite:///:memory:", None),
-        ("postgresql://host/db", None),
-        ("sqlite:///a/b.db", "a/b.db.claim"),
-        ("sqlite+pysqlite:///a/b.db", "a/b.db.claim"),
-        ("a/study.log", "a/study.log.claim"),
-    ],
-)
-def test_what_is_locked(storage, lock):
-    found = room._lock_path(storage)
-    assert (found and found.as_posix()) == lock

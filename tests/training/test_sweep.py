@@ -93,9 +93,8 @@ def test_several_processes_share_one_study(settings, tmp_path, storage):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("storage", ["journal.log", "sqlite"])
-def test_processes_at_the_same_time_train_each_combination_once(settings, tmp_path, storage):
-    where = f"sqlite:///{tmp_path / 'sweep.db'}" if storage == "sqlite" else str(tmp_path / storage)
+def test_processes_at_the_same_time_train_each_combination_once(settings, tmp_path):
+    where = str(tmp_path / "journal.log")
     weights = ",".join(str(w) for w in AUTHORS_KL_WEIGHTS)
     code = "import typer; from pstn.training.commands import register; a = typer.Typer(); register(a); a()"
     command = [
