@@ -31,7 +31,8 @@ from pstn.nn import (
 )
 from pstn.noise import draw_noise
 from pstn.objective import Loss, elbo_loss
-from pstn.training.fit import Epoch, Scores, evaluate, fit
+from pstn.training.evaluate import Scores, evaluate
+from pstn.training.fit import Epoch, fit
 from pstn.transforms import (
     CPAB,
     Affine,

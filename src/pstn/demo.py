@@ -5,22 +5,22 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pstn._checks import require_seed
 from pstn.data import MNIST_MEAN, MNIST_STD, load_digits
 from pstn.files import inside, require_writable
-from pstn.nn import PSTN, About, Shareable, TransformerClassifier, mnist_cnn, mnist_pstn, mnist_stn
-from pstn.objective import elbo_loss
+from pstn.nn import PSTN, About, Shareable, mnist_cnn, mnist_pstn, mnist_stn
 from pstn.text import printable
-from pstn.training import fit as training
+from pstn.training.evaluate import evaluate as score_model
+from pstn.training.fit import fit
 
 __all__ = ["DEMO_MODELS", "DemoData", "DemoModel", "Score", "demo_about", "demo_data", "evaluate", "train"]
 
@@ -104,27 +104,18 @@ def train(
         progress: called after every epoch with its mean loss.
     """
     torch.manual_seed(seed)
-    model = entry.make().train()
-    transformer = isinstance(model, TransformerClassifier)
-    groups = model.parameter_groups(entry.lr) if isinstance(model, TransformerClassifier) else model.parameters()
-    optimiser = torch.optim.Adam(groups, lr=entry.lr, weight_decay=0.01, fused=True)
-    for _ in range(epochs):
-        total = 0.0
-        for index in torch.randperm(len(data.y)).split(8):
-            x, y = data.x[index], data.y[index]
-            loss = elbo_loss(model(x), y, kl_weight) if transformer else F.cross_entropy(model(x), y)
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            total += loss.item() * len(y)
-        progress(total / len(data.y))
-    return model.eval()
+    with warnings.catch_warnings():  # the table and the picture show how well it went
+        warnings.simplefilter("ignore", UserWarning)
+        return fit(
+            entry.make(), (data.x, data.y), epochs=epochs, lr=entry.lr, localizer_factor=0.1, kl_weight=kl_weight,
+            weight_decay=0.01, batch_size=8, on_epoch=lambda epoch: progress(epoch.loss), progress=False,
+        )  # fmt: skip
 
 
 def evaluate(model: nn.Module, data: DemoData, seconds: float = 0.0) -> Score:
     """Score a trained model on the test digits, with 10 samples, always the same, where it samples."""
     fixed = torch.Generator().manual_seed(0)
-    return Score(*training.evaluate(model, [(data.test_x, data.test_y)], generator=fixed), seconds)
+    return Score(*score_model(model, [(data.test_x, data.test_y)], generator=fixed), seconds)
 
 
 def demo_about(score: Score, seed: int) -> About:

@@ -140,7 +140,7 @@ def test_an_evaluation_that_fails_leaves_the_mode_as_it_was():
 def test_wrong_data_and_settings_are_named():
     x, y = bars()
     net = classifier()
-    with pytest.raises(ValueError, match="data can be walked only once"):
+    with pytest.raises(ValueError, match="data can be iterated"):
         pstn.fit(net, iter([(x, y)]), epochs=2)
     with pytest.raises(ValueError, match="data holds no batches"):
         pstn.fit(net, [], epochs=1)

@@ -53,7 +53,7 @@ def test_evaluating_many_models_takes_fewer_examples_at_a_time(monkeypatch):
     from pstn.training.population.group import Group
 
     (x, y), models, seen = images(16), [seeded(small_pstn, i) for i in range(2)], []
-    real = Group.log_probs
+    real = Group.predict
 
     def spy(self, x, *arguments, **options):
         seen.append(len(x))
@@ -61,7 +61,7 @@ def test_evaluating_many_models_takes_fewer_examples_at_a_time(monkeypatch):
 
     population = Population(models, x, y, recipe=recipe(), groups=1)
     expected = population.evaluate(x, y)["nll"]
-    monkeypatch.setattr(Group, "log_probs", spy)
+    monkeypatch.setattr(Group, "predict", spy)
     # Two models, ten samples, 144 pixels: room for six examples.
     monkeypatch.setattr("pstn.training.population.group._INPUT", {"cpu": 2 * 10 * 144 * 6})
     assert population.evaluate(x, y)["nll"] == pytest.approx(expected, abs=1e-6)

@@ -48,15 +48,16 @@ class Bar:
     Args:
         total: how much there is to do.
         completed: how much of it is done already.
+        shown: False for none at all.
     """
 
-    def __init__(self, total: float, completed: float = 0) -> None:
-        self._total, self._completed = total, completed
+    def __init__(self, total: float, completed: float = 0, *, shown: bool = True) -> None:
+        self._total, self._completed, self._wanted = total, completed, shown
         self._bar: Any = None
         self._task: Any = None
 
     def __enter__(self) -> Bar:
-        if sys.stderr is None or not sys.stderr.isatty():  # None in services
+        if not self._wanted or sys.stderr is None or not sys.stderr.isatty():  # None in services
             return self
         try:
             from rich.console import Console

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -14,37 +14,22 @@ from torch.func import functional_call, vmap
 
 from pstn.nn.classifier import Prediction, TransformerModel
 from pstn.objective import TrainingLoss
+from pstn.training.evaluate import score
 from pstn.training.population.convolution import ConvKind
 from pstn.training.population.noise import BatchOrder, stream_keys, uniform
 from pstn.training.population.recipe import Member, Recipe, kl_weight_at, learning_rates, progress_at
 from pstn.training.population.stacking import make_stack, make_template, view_rows
 from pstn.training.population.step import Constants, State, StepNoise
-from pstn.uncertainty import calibration_error
 
-__all__ = ["Group", "NoiseBlock", "Scores", "precision_flags", "score_members", "score_together"]
+__all__ = ["Group", "GroupScores", "precision_flags"]
 
 
-class NoiseBlock(NamedTuple):
-    """The noise of several steps; `step` picks one, without copying."""
+GroupScores = dict[str, list[float]]
+"""{"nll": [...], "accuracy": [...], "ece": [...]}, one number per model; {"loss": [...]} where there are no classes."""
 
-    examples: Tensor
-    schedule: Tensor
-    theta: Tensor | None
-    dropout: list[Tensor]
-    augment: Tensor | None
-    kl_weight: Tensor | None = None
-
-    def step(self, k: int) -> StepNoise:
-        """What step `k` of the block is fed with."""
-        theta = None if self.theta is None else self.theta[k]
-        augment = None if self.augment is None else self.augment[k]
-        kl_weight = None if self.kl_weight is None else self.kl_weight[k]
-        return StepNoise(self.examples[k], self.schedule[k], theta, [u[k] for u in self.dropout], augment, kl_weight)
-
-    def tensors(self) -> list[Tensor]:
-        """All of its tensors, each with the steps in front."""
-        optional = [t for t in (self.theta, self.augment, self.kl_weight) if t is not None]
-        return [self.examples, self.schedule, *self.dropout, *optional]
+# How many numbers all inputs of all models under all samples may hold at a time. A network's activations take some tens
+# of times the memory of its inputs: stacks of many models would otherwise not fit.
+_INPUT = {"cpu": 1 << 22, "cuda": 1 << 27}
 
 
 @final
@@ -121,7 +106,7 @@ class Group:
         per_pass = sum(math.prod(shape) for shape in shapes) + augment + self.recipe.batch_size
         return per_pass * self.recipe.accumulate * len(self.members)
 
-    def draw(self, start: int, count: int) -> NoiseBlock:
+    def draw(self, start: int, count: int) -> StepNoise:
         """The noise of `count` steps from step `start`."""
         recipe, passes = self.recipe, self.recipe.accumulate
         index = self._order.draw(start, count).unflatten(2, (passes, recipe.batch_size))
@@ -138,7 +123,7 @@ class Group:
         if recipe.augment is not None:
             shape = (passes, recipe.batch_size, recipe.augment.width)
             augment = uniform(self._keys["augment"], start, count, shape)
-        return NoiseBlock(index, self._schedule(start, count), theta, dropout, augment, self._kl_weights(start, count))
+        return StepNoise(index, self._schedule(start, count), theta, dropout, augment, self._kl_weights(start, count))
 
     def _kl_weights(self, start: int, count: int) -> Tensor | None:
         """(count, N), where some model's weight of the KL term follows a schedule; the constants hold it elsewhere."""
@@ -172,35 +157,7 @@ class Group:
         weights = {name: view[index].clone() for name, view in views.items()}
         return {**weights, **{name: b[index].clone() for name, b in zip(self.stack.buffers, buffers, strict=True)}}
 
-    def log_probs(
-        self, x: Tensor, keys: Tensor, first: int, samples: int | None, tensors: dict[str, Tensor], *, shared: bool
-    ) -> Tensor:
-        """Predictions in evaluation mode, without gradients.
-
-        Args:
-            x: (C, *size) of one batch, (b, ...) if shared by all models, else (N, b, ...).
-            keys: (N,), the stream to draw theta from.
-            first: place of the first example among all. Noise goes by an example's place: neither the size of batches
-                nor what other models are shown changes it.
-            samples: S; the model's own `test_samples` when None.
-            tensors: weights and running statistics, as `tensors` names them.
-            shared: whether all models see the same examples.
-
-        Returns:
-            (N, b, K).
-        """
-        module, state, noise = self._evaluation(x, keys, first, samples, tensors, shared=shared)
-
-        def one(state: dict[str, Tensor], x: Tensor, noise: Tensor | None) -> Tensor:
-            options = {} if noise is None else {"noise": noise}
-            output = functional_call(module, {**state, **self.stack.shared}, (x,), options)
-            return output.log_probs if isinstance(output, Prediction) else output.float().log_softmax(-1)
-
-        dims = (0, None if shared else 0, None if noise is None else 0)
-        with torch.no_grad(), precision_flags(self.recipe):
-            return vmap(one, in_dims=dims)(state, x, noise)
-
-    def losses(
+    def predict(
         self,
         x: Tensor,
         y: Tensor,
@@ -211,37 +168,22 @@ class Group:
         *,
         shared: bool,
     ) -> Tensor:
-        """The loss of each example in evaluation mode, (N, b), without the KL term if the loss weighs it.
+        """Predictions in evaluation mode, without gradients.
 
         Args:
-            x: as for `log_probs`.
-            y: targets, (b, ...) or (N, b, ...).
-            keys: as for `log_probs`.
-            first: likewise.
-            samples: likewise.
-            tensors: likewise.
-            shared: likewise.
+            x: inputs of one batch, (b, C, *size) if shared by all models, else (N, b, C, *size).
+            y: their classes, or targets in floating point, likewise.
+            keys: (N,), the stream to draw theta from.
+            first: place of the first example among all. Noise is a function of an example's place: neither the size of
+                batches nor the examples of other models change it.
+            samples: S; the model's own `test_samples` when None.
+            tensors: weights and running statistics, as `tensors` names them.
+            shared: whether all models see the same examples.
+
+        Returns:
+            (N, b, K), log-probabilities of the classes; for other targets (N, b), the loss of each example, without the
+            KL term if the loss weighs it.
         """
-        module, state, noise = self._evaluation(x, keys, first, samples, tensors, shared=shared)
-        training_loss = TrainingLoss(self.recipe.loss)
-
-        def one(state: dict[str, Tensor], x: Tensor, y: Tensor, noise: Tensor | None) -> Tensor:
-            def example(x: Tensor, y: Tensor, noise: Tensor | None) -> Tensor:
-                options = {} if noise is None else {"noise": noise[:, None]}
-                output = functional_call(module, {**state, **self.stack.shared}, (x[None],), options)
-                made = training_loss(output, y[None], 0.0, None)
-                return made.total if made.nll is None else made.nll
-
-            return vmap(example, in_dims=(0, 0, None if noise is None else 1))(x, y, noise)
-
-        own = None if shared else 0
-        with torch.no_grad(), precision_flags(self.recipe):
-            return vmap(one, in_dims=(0, own, own, None if noise is None else 0))(state, x, y, noise)
-
-    def _evaluation(
-        self, x: Tensor, keys: Tensor, first: int, samples: int | None, tensors: dict[str, Tensor], *, shared: bool
-    ) -> tuple[nn.Module, dict[str, Tensor], Tensor | None]:
-        """A module in evaluation mode, the state of every model (N, ...) by name, and noise (N, S, b, W)."""
         module = copy.deepcopy(self.template.module).eval()
         held = {**{name: tensors[f"buffer.{name}"] for name in self.stack.buffers}, **self.stack.frozen}
         noise = None
@@ -249,7 +191,78 @@ class Group:
             shape = (module.test_samples if samples is None else samples, 1, self.template.theta[2])
             each = uniform(keys, first, x.shape[0 if shared else 1], shape, self.template.method)  # (b, N, S, 1, W)
             noise = each.squeeze(3).permute(1, 2, 0, 3)
-        return module, {**view_rows(self.stack, tensors["rows"]), **held}, noise
+        training_loss = TrainingLoss(self.recipe.loss)
+
+        def call(state: dict[str, Tensor], x: Tensor, noise: Tensor | None) -> Any:
+            options = {} if noise is None else {"noise": noise}
+            return functional_call(module, {**state, **self.stack.shared}, (x,), options)
+
+        def log_probs(state: dict[str, Tensor], x: Tensor, y: Tensor, noise: Tensor | None) -> Tensor:
+            output = call(state, x, noise)
+            return output.log_probs if isinstance(output, Prediction) else output.float().log_softmax(-1)
+
+        def losses(state: dict[str, Tensor], x: Tensor, y: Tensor, noise: Tensor | None) -> Tensor:
+            def loss(x: Tensor, y: Tensor, noise: Tensor | None) -> Tensor:
+                output = call(state, x[None], None if noise is None else noise[:, None])
+                made = training_loss(output, y[None], 0.0, None)
+                return made.total if made.nll is None else made.nll
+
+            return vmap(loss, in_dims=(0, 0, None if noise is None else 1))(x, y, noise)
+
+        own = None if shared else 0
+        state = {**view_rows(self.stack, tensors["rows"]), **held}
+        with torch.no_grad(), precision_flags(self.recipe):
+            one = losses if y.is_floating_point() else log_probs
+            return vmap(one, in_dims=(0, own, own, None if noise is None else 0))(state, x, y, noise)
+
+    def evaluate(
+        self, tensors: dict[str, Tensor], examples: tuple[Tensor, Tensor] | None, samples: int | None, batch: int
+    ) -> GroupScores:
+        """Score all models on the same examples, or each on its own validation examples.
+
+        Validation examples are changed by the recipe's augmentation as in training, by a draw that stays the same.
+
+        Args:
+            tensors: the models' weights, as `tensors` names them.
+            examples: x (M, C, *size) and y (M, ...), taken as they are; None for each model's validation examples.
+            samples: S; the models' own `test_samples` when None.
+            batch: examples at a time, at most; fewer where all models together would take too much memory.
+        """
+        device, seeds, augment = self.state.rows.device, [m.seed for m in self.members], self.recipe.augment
+        keys = stream_keys(seeds, "evaluate", device=device)
+        module = self.template.module
+        drawn = samples or (module.test_samples if isinstance(module, TransformerModel) else 1)
+        one_example = math.prod(self.template.example) * len(seeds) * drawn
+        batch = max(1, min(batch, _INPUT.get(device.type, _INPUT["cpu"]) // one_example))
+        if examples is not None:
+            x, y = examples
+            lengths = [len(x)] * len(seeds)
+            targets = [y] * len(seeds)
+        else:
+            subsets = [m.valid.to(device) for m in self.members if m.valid is not None]
+            if len(subsets) < len(seeds):
+                raise ValueError("valid must be given for every member to validate")
+            lengths = [len(s) for s in subsets]
+            targets = [self.constants.y[s] for s in subsets]
+            # Shorter subsets are filled up with their first example, which is not counted.
+            index = torch.stack([torch.cat([s, s[:1].expand(max(lengths) - len(s))]) for s in subsets])
+        parts = []
+        for first in range(0, max(lengths), batch):
+            if examples is not None:
+                x_part, y_part = x[first : first + batch], y[first : first + batch]
+            else:
+                at = index[:, first : first + batch]
+                x_part, y_part = self.constants.x[at], self.constants.y[at]
+                if augment is not None:
+                    u = uniform(stream_keys(seeds, "validate", device=device), first, at.shape[1], (augment.width,))
+                    x_part = vmap(augment)(x_part, u.transpose(0, 1))
+            parts.append(self.predict(x_part, y_part, keys, first, samples, tensors, shared=examples is not None))
+        found = [answers[:length] for answers, length in zip(torch.cat(parts, dim=1), lengths, strict=True)]
+        if targets[0].is_floating_point():
+            return {"loss": [float(losses.mean()) for losses in found]}
+        scores = [score(log_probs, y) for log_probs, y in zip(found, targets, strict=True)]
+        names = {"nll": "nll", "accuracy": "accuracy", "ece": "calibration_error"}
+        return {name: [getattr(s, field) for s in scores] for name, field in names.items()}
 
 
 @contextmanager
@@ -272,90 +285,3 @@ def precision_flags(recipe: Recipe, *, tune: bool = False) -> Iterator[None]:
         matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
         if tune:
             cudnn.benchmark_limit = limit
-
-
-Scores = dict[str, list[float]]
-"""{"nll": [...], "accuracy": [...], "ece": [...]}, one number per model; {"loss": [...]} where there are no classes."""
-
-
-# How many numbers all inputs of all models under all samples may hold at a time. A network's activations take some tens
-# of times the memory of its inputs: stacks of many models would otherwise not fit.
-_INPUT = {"cpu": 1 << 22, "cuda": 1 << 27}
-
-
-def score_members(group: Group, held: dict[str, Tensor], samples: int | None, batch: int) -> Scores:
-    """Each model on its own validation examples, changed as training changes them, by a draw that stays the same.
-
-    Args:
-        group: the models.
-        held: their weights, as `Group.tensors` names them.
-        samples: S; the models' own `test_samples` when None.
-        batch: examples at a time, at most; fewer where all models together would take too much memory.
-    """
-    batch = _batch(group, samples, batch)
-    constants, keys = group.constants, _keys(group, "evaluate")
-    subsets = [m.valid for m in group.members if m.valid is not None]
-    if len(subsets) < len(group.members):
-        raise ValueError("valid must be given for every member to validate")
-    longest = max(len(s) for s in subsets)
-    index = torch.stack([torch.cat([s, s[:1].expand(longest - len(s))]) for s in subsets]).to(keys.device)
-    classes, parts = not constants.y.is_floating_point(), []
-    for first in range(0, longest, batch):
-        at = index[:, first : first + batch]
-        x = _changed(group, constants.x[at], first)
-        if classes:
-            parts.append(group.log_probs(x, keys, first, samples, held, shared=False))
-        else:
-            parts.append(group.losses(x, constants.y[at], keys, first, samples, held, shared=False))
-    log_probs = torch.cat(parts, dim=1)
-    if not classes:
-        return {"loss": [float(losses[: len(s)].mean()) for losses, s in zip(log_probs, subsets, strict=True)]}
-    return _scores([(log_probs[k, : len(s)], constants.y[s.to(keys.device)]) for k, s in enumerate(subsets)])
-
-
-def score_together(
-    group: Group, held: dict[str, Tensor], x: Tensor, y: Tensor, samples: int | None, batch: int
-) -> Scores:
-    """All models on the same examples `x` (M, C, *size), `y` (M,), taken as they are."""
-    keys, batch = _keys(group, "evaluate"), _batch(group, samples, batch)
-    if y.is_floating_point():
-        losses = [
-            group.losses(x[first : first + batch], y[first : first + batch], keys, first, samples, held, shared=True)
-            for first in range(0, len(x), batch)
-        ]
-        return {"loss": torch.cat(losses, dim=1).mean(1).tolist()}
-    parts = [
-        group.log_probs(x[first : first + batch], keys, first, samples, held, shared=True)
-        for first in range(0, len(x), batch)
-    ]
-    return _scores([(log_probs, y) for log_probs in torch.cat(parts, dim=1)])
-
-
-def _batch(group: Group, samples: int | None, most: int) -> int:
-    module = group.template.module
-    drawn = module.test_samples if isinstance(module, TransformerModel) else 1
-    example = math.prod(group.template.example) * len(group.members) * (samples or drawn)
-    return max(1, min(most, _INPUT.get(group.state.rows.device.type, _INPUT["cpu"]) // example))
-
-
-def _keys(group: Group, stream: str) -> Tensor:
-    return stream_keys([m.seed for m in group.members], stream, device=group.state.rows.device)
-
-
-def _changed(group: Group, x: Tensor, first: int) -> Tensor:
-    """Validation examples x (N, b, C, *size), the first of them at place `first`, under the recipe's augmentation."""
-    augment = group.recipe.augment
-    if augment is None:
-        return x
-    u = uniform(_keys(group, "validate"), first, x.shape[1], (augment.width,))
-    return vmap(augment)(x, u.transpose(0, 1))
-
-
-def _scores(answers: list[tuple[Tensor, Tensor]]) -> Scores:
-    scores: Scores = {"nll": [], "accuracy": [], "ece": []}
-    for log_probs, y in answers:
-        scores["nll"].append(float(-log_probs.gather(1, y[:, None]).mean()))
-        scores["accuracy"].append(float((log_probs.argmax(1) == y).double().mean()))
-        finite = bool(torch.isfinite(log_probs).all())
-        scores["ece"].append(float(calibration_error(log_probs.exp(), y)) if finite else math.nan)
-    return scores

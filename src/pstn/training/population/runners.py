@@ -16,8 +16,8 @@ from torch import multiprocessing as mp
 
 from pstn.processes import interrupts_held, spawn_context
 from pstn.threads import using_threads
-from pstn.training.population.group import Group, NoiseBlock, precision_flags
-from pstn.training.population.step import METRICS, State, make_step, trace
+from pstn.training.population.group import Group, precision_flags
+from pstn.training.population.step import METRICS, State, StepNoise, make_step, trace
 
 __all__ = ["CudaRunner", "LocalRunner", "Runner", "WorkerRunner"]
 
@@ -207,7 +207,7 @@ class CudaRunner(Runner):
         self._compile, self._programs = compile, {} if programs is None else programs
         self._unroll = max(1, min(unroll, _BLOCK // group.noise_per_step))
         self._stream = torch.cuda.Stream(device=group.state.rows.device)
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, NoiseBlock, Tensor]] = {}
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, StepNoise, Tensor]] = {}
         self._done: list[Tensor] = []
 
     def launch(self, start: int, count: int) -> None:
@@ -223,7 +223,7 @@ class CudaRunner(Runner):
                 noise = self.group.draw(at, min(block, start + count - at))
                 self._replay(noise, noise.examples.shape[0])
 
-    def _replay(self, noise: NoiseBlock, count: int) -> None:
+    def _replay(self, noise: StepNoise, count: int) -> None:
         done = 0
         while done < count:
             take = self._unroll if count - done >= self._unroll else 1
@@ -259,7 +259,7 @@ class CudaRunner(Runner):
             self._warm_up(step, noise)
         pool = None
         for count in sorted({self._unroll, 1}, reverse=True):
-            fixed = _copy_block(noise, count)
+            fixed = noise.first(count)
             torch.cuda.synchronize(device)
             graph = torch.cuda.CUDAGraph()
             # On this group's own stream: libraries keep work space per stream, and groups run side by side.
@@ -268,7 +268,7 @@ class CudaRunner(Runner):
             pool = graph.pool()
             self._graphs[count] = (graph, fixed, metrics)
 
-    def _warm_up(self, step: Callable[..., Tensor], noise: NoiseBlock) -> None:
+    def _warm_up(self, step: Callable[..., Tensor], noise: StepNoise) -> None:
         """Run a few steps on a copy: libraries choose their kernels and allocate before the capture."""
         state = self.group.state
         copy = State(
@@ -285,14 +285,3 @@ class CudaRunner(Runner):
 def _kind(group: Group) -> Hashable:
     """What two groups must have in common for one traced step to serve both: size, and which frozen parts differ."""
     return len(group.members), tuple(group.stack.frozen), tuple(group.stack.shared)
-
-
-def _copy_block(noise: NoiseBlock, count: int) -> NoiseBlock:
-    def part(t: Tensor | None) -> Tensor | None:
-        return None if t is None else t[:count].clone()
-
-    dropout = [u[:count].clone() for u in noise.dropout]
-    return NoiseBlock(
-        noise.examples[:count].clone(), noise.schedule[:count].clone(), part(noise.theta), dropout,
-        part(noise.augment), part(noise.kl_weight),
-    )  # fmt: skip

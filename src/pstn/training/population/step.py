@@ -77,7 +77,7 @@ class Constants(NamedTuple):
 
 
 class StepNoise(NamedTuple):
-    """What one step is fed with; A micro-batches."""
+    """What one step is given; A micro-batches. The noise of several steps has the steps in front of each tensor."""
 
     examples: Tensor
     """(N, A, B), which examples."""
@@ -91,6 +91,28 @@ class StepNoise(NamedTuple):
     """(N, A, B, width)."""
     kl_weight: Tensor | None = None
     """(N,), in place of the constant one where a model's weight follows a schedule."""
+
+    def step(self, k: int) -> StepNoise:
+        """Step `k` of a block of noise, whose tensors have the steps in front; without copying."""
+        theta = None if self.theta is None else self.theta[k]
+        augment = None if self.augment is None else self.augment[k]
+        kl_weight = None if self.kl_weight is None else self.kl_weight[k]
+        return StepNoise(self.examples[k], self.schedule[k], theta, [u[k] for u in self.dropout], augment, kl_weight)
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors that there are."""
+        optional = [t for t in (self.theta, self.augment, self.kl_weight) if t is not None]
+        return [self.examples, self.schedule, *self.dropout, *optional]
+
+    def first(self, count: int) -> StepNoise:
+        """A copy of the first steps of a block."""
+
+        def part(t: Tensor | None) -> Tensor | None:
+            return None if t is None else t[:count].clone()
+
+        dropout = [u[:count].clone() for u in self.dropout]
+        examples, schedule = self.examples[:count].clone(), self.schedule[:count].clone()
+        return StepNoise(examples, schedule, part(self.theta), dropout, part(self.augment), part(self.kl_weight))
 
 
 def report_parts(loss: Loss, output: Any, y: Tensor) -> Tensor:

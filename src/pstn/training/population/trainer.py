@@ -20,7 +20,7 @@ from pstn.defaults import default_kl_weight
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.threads import choose_threads
 from pstn.training.population.convolution import CONV_KINDS, ConvKind
-from pstn.training.population.group import Group, Scores, score_members, score_together
+from pstn.training.population.group import Group, GroupScores
 from pstn.training.population.planning import (
     check_population,
     check_precision,
@@ -333,16 +333,16 @@ class Population:
                 if self.progress.waited[model] >= self.recipe.patience:
                     group.state.alive[row] = False
 
-    def evaluate_members(self, samples: int | None = None, batch: int = 500) -> Scores:
+    def evaluate_members(self, samples: int | None = None, batch: int = 500) -> GroupScores:
         """Each model, as it stands, on its own validation examples: {"nll": [...], "accuracy": [...], "ece": [...]}.
 
         The recipe's augmentation changes them as it changes training examples, by a draw that stays the same.
         """
-        return _join([score_members(group, group.tensors(), samples, batch) for group in self.groups])
+        return _join([group.evaluate(group.tensors(), None, samples, batch) for group in self.groups])
 
     def evaluate(
         self, x: Tensor, y: Tensor, samples: int | None = None, batch: int = 500, *, best: bool = True
-    ) -> Scores:
+    ) -> GroupScores:
         """Every model on the same examples, taken as they are.
 
         Args:
@@ -358,7 +358,7 @@ class Population:
         """
         x, y = x.to(self.device), y.to(self.device)
         held = self._held(best)
-        return _join([score_together(g, h, x, y, samples, batch) for g, h in zip(self.groups, held, strict=True)])
+        return _join([g.evaluate(h, (x, y), samples, batch) for g, h in zip(self.groups, held, strict=True)])
 
     def _held(self, best: bool) -> list[dict[str, Tensor]]:
         """Each group's state: the best with early stopping, if asked for, else the current one."""
@@ -424,5 +424,5 @@ def _with_kl_weight(member: Member, loss: TrainingLoss, examples: int) -> Member
     return member if member.kl_weight is not None else dataclasses.replace(member, kl_weight=default)
 
 
-def _join(parts: list[Scores]) -> Scores:
+def _join(parts: list[GroupScores]) -> GroupScores:
     return {name: [value for part in parts for value in part[name]] for name in parts[0]}

@@ -19,7 +19,7 @@ from pstn.files import inside
 from pstn.nn import PSTN, About, Shareable, from_pretrained
 from pstn.text import excerpt
 from pstn.training.population import Population
-from pstn.training.population.group import Scores
+from pstn.training.population.group import GroupScores
 from pstn.training.population.recipe import Member, Recipe
 from pstn.training.runs.run import CHECKPOINT, SETTINGS, is_own_run, model_folder
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings
@@ -30,7 +30,7 @@ __all__ = ["Examination", "evaluate_models", "prepare_examination", "score_model
 
 def score_models(
     models: Sequence[nn.Module], x: Tensor, y: Tensor, samples: int | None = None, seeds: Sequence[int] | None = None
-) -> Scores:
+) -> GroupScores:
     """Trained models of one shape on the same examples, with the noise that `Population.evaluate` uses.
 
     Args:
@@ -63,7 +63,7 @@ class Examination(NamedTuple):
     seeds: list[int]
     """Of each model's samples."""
 
-    def score(self, samples: int | None = None) -> Scores:
+    def score(self, samples: int | None = None) -> GroupScores:
         """{"nll": [...], "accuracy": [...], "ece": [...]}, one number per model; S is their own when not given."""
         return score_models(self.models, self.x, self.y, samples=samples, seeds=self.seeds)
 
@@ -75,7 +75,7 @@ def evaluate_models(
     *,
     seed: int | None = None,
     policy: Policy | None = None,
-) -> Scores:
+) -> GroupScores:
     """Score the trained models of a run, or one model, on the test part of a data set: see `prepare_examination`.
 
     Args:

@@ -79,15 +79,16 @@ class Study:
                 require_regular_file(storage)
             backend = optuna.storages.JournalStorage(JournalFileBackend(storage))
         self._study = optuna.create_study(storage=backend, study_name=name, direction="minimize", load_if_exists=True)
-        known = self._study.user_attrs.get("about")
-        if known is None and about is not None:
-            self._study.set_user_attr("about", about)
-        for key, value in (about or {}).items() if known is not None else ():
-            if key in known and known[key] != value:
-                raise SettingsError(
-                    f"{key} of this study is {known[key]}, got {value}: a study continues with its own settings; leave "
-                    "it out, or give --out another folder to start anew"
-                )
+        if about is not None:
+            known = self._study.user_attrs.get("about")
+            if known is None:
+                self._study.set_user_attr("about", known := dict(about))
+            for key, value in about.items():
+                if known.get(key, value) != value:
+                    raise SettingsError(
+                        f"{key} of this study is {known[key]}, got {value}: a study continues with its own settings; "
+                        "leave it out, or give --out another folder to start anew"
+                    )
         if self.is_grid:
             present = [t.user_attrs.get("queued") for t in self._trials() if self._counts(t, waiting=True)]
             for combination in itertools.product(*self.space.values()):
