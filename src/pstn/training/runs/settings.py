@@ -8,7 +8,6 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -94,8 +93,8 @@ class TrainSettings:
     save_every: float = _setting(30.0, "Seconds between checkpoints.")
 
     def __post_init__(self) -> None:
-        for item in dataclasses.fields(self):
-            _check_type(item.name, getattr(self, item.name), typing.get_type_hints(type(self))[item.name])
+        for name, hint in typing.get_type_hints(type(self)).items():
+            object.__setattr__(self, name, _convert(name, getattr(self, name), hint))
         for name, most in (("models", RUN_MODELS), ("samples", MODEL_SAMPLES), ("test_samples", MODEL_SAMPLES)):
             if (given := getattr(self, name)) > most:
                 raise SettingsError(f"{name} must be at most {most:,}, got {excerpt(given)}")
@@ -119,7 +118,6 @@ class TrainSettings:
     def from_dict(cls, values: Mapping[str, Any]) -> TrainSettings:
         """Settings from names and values; an unknown name is an error that suggests the right one."""
         values = with_new_names(values, {"localizer_lr": "localizer_factor"})
-        hints = typing.get_type_hints(cls)
         known = [item.name for item in dataclasses.fields(cls)]
         for name in values:
             if name not in known:
@@ -128,7 +126,7 @@ class TrainSettings:
                 close = begun or difflib.get_close_matches(given, known, n=1, cutoff=0.5)
                 meant = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
                 raise SettingsError(f"{excerpt(name)} is not a setting{meant}")
-        return cls(**{name: _fit(value, hints[name]) for name, value in values.items()})
+        return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
         """Names and values, as YAML and JSON can hold them."""
@@ -157,50 +155,39 @@ class TrainSettings:
         return Recipe(samples=self.samples, augment=augment, **chosen)
 
 
-def _fit(value: Any, hint: Any) -> Any:
-    """Numbers where a list of numbers is wanted, and whole numbers where a number is."""
+def _convert(name: str, value: Any, hint: Any) -> Any:
+    """A value as a setting of this type wants it: a number alone may stand for a list, and text for a number.
+
+    YAML reads 1e-3 as text: its numbers want a point.
+    """
+    accepted = typing.get_args(hint)
     if typing.get_origin(hint) is list:
         values = value if isinstance(value, (list, tuple)) else [value]
-        return [_fit(v, typing.get_args(hint)[0]) for v in values]
-    wants_float = hint is float or (isinstance(hint, types.UnionType) and float in typing.get_args(hint))
-    if wants_float and isinstance(value, (int, str)) and not isinstance(value, bool):
-        with suppress(ValueError):  # YAML reads 1e-3 as text: its numbers want a point
+        return [_convert(name, v, accepted[0]) for v in values]
+    optional = isinstance(hint, types.UnionType)
+    if optional and value is None:
+        return None
+    kind = accepted[0] if optional else hint
+    if typing.get_origin(kind) is Literal:
+        fits = value in typing.get_args(kind)
+    elif kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        try:
             return float(value)
+        except (ValueError, OverflowError):
+            fits = False
+    else:
+        fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+    if not fits:
+        raise SettingsError(f"{name} must be {describe_field(hint)}, got {excerpt(value)}")
     return value
-
-
-def _check_type(name: str, value: Any, hint: Any) -> None:
-    if _is_of(value, hint):
-        return
-    if typing.get_origin(hint) is list and isinstance(value, list):  # one of them is wrong, or there is none
-        (kind,) = typing.get_args(hint)
-        wrong = next((excerpt(v) for v in value if not _is_of(v, kind)), "none")
-        raise SettingsError(f"{name} takes {describe_field(kind).removeprefix('a ')}s, got {wrong}")
-    raise SettingsError(f"{name} must be {describe_field(hint)}, got {excerpt(value)}")
-
-
-def _is_of(value: Any, hint: Any) -> bool:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return value in arguments
-    if origin is list:
-        return isinstance(value, list) and all(_is_of(v, arguments[0]) for v in value)
-    if origin is types.UnionType:
-        return any(_is_of(value, option) for option in arguments)
-    if hint in (int, float) and isinstance(value, bool):
-        return False
-    return isinstance(value, (int, float) if hint is float else hint)
 
 
 def describe_field(hint: Any) -> str:
     """A type in plain words."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return "one of " + ", ".join(map(str, arguments))
-    if origin is list:
-        return f"a list of {describe_field(arguments[0]).removeprefix('a ')}s"
-    if origin is types.UnionType:
-        return " or ".join(describe_field(option) for option in arguments)
+    if typing.get_origin(hint) is Literal:
+        return "one of " + ", ".join(map(str, typing.get_args(hint)))
+    if isinstance(hint, types.UnionType):
+        return " or ".join(describe_field(option) for option in typing.get_args(hint))
     words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "nothing"}
     return words[hint]
 

@@ -398,3 +398,37 @@ def test_long_runs_together_and_alone_agree_in_distribution():
     assert sorted(found["together"]["accuracy"])[count // 2] > 0.4  # they have learned something
     for name in ("nll", "accuracy"):
         assert ks_2samp(found["together"][name], found["alone"][name]).pvalue > 0.01
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_training_inside_no_grad_takes_the_same_steps(count):
+    x, y = images(16)
+    made = [
+        Population([seeded(small_pstn, i) for i in range(count)], x, y, recipe=Recipe(2, 8), groups=1) for _ in "ab"
+    ]
+    made[0].fit()
+    with torch.no_grad():
+        made[1].fit()
+    assert all(torch.equal(a, b) for a, b in zip(*(p.tensors().values() for p in made), strict=True))
+    assert float(made[0].tensors()["square"].sum()) > 0
+
+
+def finite_value_infinite_gradient(prediction, y):
+    return (0 * prediction.log_probs).sum().sqrt()
+
+
+def infinite_value_finite_gradient(prediction, y):
+    return prediction.log_probs.sum() + float("inf")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("loss", [finite_value_infinite_gradient, infinite_value_finite_gradient])
+def test_a_loss_or_a_gradient_alone_that_is_not_finite_stops_a_model(count, loss):
+    x, y = images(16)
+    models = [seeded(small_pstn, i) for i in range(count)]
+    with Population(models, x, y, recipe=Recipe(2, 8, loss=loss), groups=1) as population:
+        before = population.tensors()["rows"].clone()
+        progress = population.fit()
+    assert [failure.model for failure in progress.failures] == list(range(count))
+    assert all(failure.step == 0 for failure in progress.failures)
+    assert torch.equal(population.tensors()["rows"], before)

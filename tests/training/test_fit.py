@@ -237,3 +237,60 @@ def test_data_and_predictions_are_printed_by_their_shapes():
     p = pstn.nn.mnist_pstn().eval()(torch.rand(2, 1, 28, 28))
     assert repr(p) == "Prediction(log_probs (2, 10), sample_log_probs (10, 2, 10), theta (10, 2, 4), Posterior)"
     assert repr(p._replace(theta=None)).endswith("theta None, Posterior)")
+
+
+def finite_value_infinite_gradient(prediction, y):
+    """0, with a gradient that is not finite: the square root has none at 0."""
+    return (0 * prediction.float()).sum().sqrt()
+
+
+def infinite_value_finite_gradient(prediction, y):
+    return prediction.float().sum() + math.inf
+
+
+@pytest.mark.parametrize("loss", [finite_value_infinite_gradient, infinite_value_finite_gradient])
+def test_a_loss_or_a_gradient_alone_that_is_not_finite_stops_training(loss):
+    net = classifier()
+    before = [p.clone() for p in net.parameters()]
+    with pytest.raises(FloatingPointError, match="epoch 1, batch 1"):
+        pstn.fit(net, loader(), loss=loss, epochs=1)
+    assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("kl_weight", [math.inf, -1.0, math.nan, lambda progress: math.inf])
+def test_a_weight_of_the_kl_term_that_cannot_be_is_refused_before_any_step(kl_weight):
+    model = wrapped(classifier())
+    with pytest.raises(ValueError, match="kl_weight"):
+        pstn.fit(model, loader(), epochs=1, kl_weight=kl_weight, on_epoch=lambda _: pytest.fail("trained"))
+    with pytest.raises(ValueError, match="kl_weight"):
+        pstn.training.Member(kl_weight=kl_weight)
+
+
+def test_clipping_bounds_the_step_and_weight_decay_pulls_to_zero():
+    """With plain gradient descent in place of Adam, whose steps do not depend on the gradient's size."""
+    steps = {}
+    for clip_norm in (None, 1e-3):
+        net = nn.Sequential(nn.Flatten(), nn.Linear(144, 2))
+        seen = []
+        net[1].weight.register_post_accumulate_grad_hook(lambda p, seen=seen: seen.append(p))
+        pstn.fit(net, loader(), epochs=1, clip_norm=clip_norm)
+        steps[clip_norm] = float(torch.cat([p.grad.flatten() for p in net.parameters()]).norm())
+    assert steps[1e-3] <= 1.001e-3 < steps[None]
+    decayed, plain = nn.Sequential(nn.Flatten(), nn.Linear(144, 2)), nn.Sequential(nn.Flatten(), nn.Linear(144, 2))
+    plain.load_state_dict(decayed.state_dict())
+    for net, weight_decay in ((decayed, 10.0), (plain, 0.0)):
+        pstn.fit(net, bars(), epochs=20, batch_size=16, weight_decay=weight_decay, lr=1e-2)
+    assert decayed[1].weight.norm() < plain[1].weight.norm() / 2
+
+
+def test_an_epoch_is_the_mean_over_examples_not_over_batches():
+    x, y = bars(24)
+    seen = []
+
+    def own_loss(prediction, y):
+        return 0 * prediction.sum() + y.float().mean()
+
+    pstn.fit(classifier(), [(x[:16], y[:16] * 0), (x[16:], y[16:] * 0 + 1)], loss=own_loss, epochs=1,
+             on_epoch=seen.append)  # fmt: skip
+    assert seen[0].loss == pytest.approx(8 / 24)
+    assert math.isnan(seen[0].nll)

@@ -16,7 +16,14 @@ from pstn.command_errors import plain_errors
 from pstn.processes import interrupts_held
 from pstn.training import Augmentation, Population, Recipe, make_members
 from pstn.training.progress import Interrupt, sigterm_as_ctrl_c
-from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, require_room, save_checkpoint
+from pstn.training.runs.checkpoint import (
+    CheckpointError,
+    load_checkpoint,
+    read_about,
+    require_room,
+    save_checkpoint,
+    save_weights,
+)
 from small_models import images, seeded, small_pstn
 from small_runs import final_weights, same
 
@@ -236,3 +243,28 @@ def test_a_training_process_that_was_killed_is_told_as_a_failure(capsys):
         population.fit(kill, seconds=0.05)
     assert stopped.value.exit_code == 1
     assert capsys.readouterr().err == "error: a training process ended unexpectedly; its last words are above\n"
+
+
+def test_weights_that_are_not_contiguous_are_saved_as_they_are(tmp_path):
+    from safetensors.torch import load_file
+
+    weights = {"turned": torch.arange(6.0).view(2, 3).T, "every other": torch.arange(8.0)[::2]}
+    save_weights(tmp_path / "w.safetensors", weights, {"note": "kept"})
+    read = load_file(tmp_path / "w.safetensors")
+    assert all(torch.equal(read[name], tensor) for name, tensor in weights.items())
+
+
+@pytest.mark.parametrize("format", ["pstn population 1", "", None])
+def test_a_checkpoint_of_another_format_is_refused(tmp_path, format):
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    x, y = images(16)
+    population, path = Population([small_pstn()], x, y, recipe=Recipe(1, 8)), tmp_path / "c.safetensors"
+    save_checkpoint(path, population)
+    with safe_open(path, framework="pt") as file:
+        about = {**file.metadata(), "format": format}
+    save_file(load_file(path), path, {name: text for name, text in about.items() if text is not None})
+    for read in (read_about, lambda path: load_checkpoint(path, population)):
+        with pytest.raises(CheckpointError, match="format"):
+            read(path)
