@@ -32,7 +32,8 @@ from pstn.data.files import read_npy
 from pstn.data.idx import read_idx
 from pstn.data.images import read_image
 from pstn.data.yolo import read_class_names
-from pstn.nn import ConvClassifier, ConvLocalizer, ModelFileError
+from pstn.io import ModelFileError
+from pstn.nn import ConvClassifier, ConvLocalizer
 from pstn.report.results import read_results
 from pstn.training.checkpoint import CheckpointError, load_checkpoint, read_about, save_checkpoint
 from pstn.training.population import Population
