@@ -1,6 +1,6 @@
 """CPAB in the plane, fused over points and thetas: each particle walks through its regions in registers.
 
-The computation is that of `pstn.transforms.cpab2d`, which explains it; the names are the same.
+The computation is that of `pstn.transforms.cpab.plane_flow`, which explains it; the names are the same.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pstn.kernels.cpab2d_step import advance, load_region, locate, place
-from pstn.kernels.launch import Launcher
-from pstn.transforms.cpab2d import MAX_PIECES
-from pstn.transforms.cpab2d_step import HUGE
-from pstn.transforms.cpab_regions import regions
+from pstn.transforms.cpab.plane import HUGE
+from pstn.transforms.cpab.plane_flow import MAX_PIECES
+from pstn.transforms.cpab.regions import regions
+from pstn.transforms.cpab.triton.launch import Launcher
+from pstn.transforms.cpab.triton.plane_step import advance, load_region, locate, place
 
 __all__ = ["flow2d_backward", "flow2d_forward"]
 
@@ -204,7 +204,7 @@ _launch_backward = Launcher(_backward, warps=1)
 def flow2d_forward(
     velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool
 ) -> tuple[Tensor, Tensor]:
-    """As `pstn.transforms.cpab2d.flow`, in float32; points may also be (1, N, 2) for all thetas."""
+    """As `pstn.transforms.cpab.plane_flow.flow`, in float32; points may also be (1, N, 2) for all thetas."""
     size = points.shape[1]
     geometry = regions(nx, ny, closed, points.dtype, points.device)
     moved = points.new_empty((velocities.shape[0], size, 2))

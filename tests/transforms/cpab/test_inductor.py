@@ -7,7 +7,7 @@ import torch
 from torch.func import vmap
 
 import pstn
-from pstn.transforms.cpab2d_fused import _take_step
+from pstn.transforms.cpab.inductor import _take_step
 
 FAMILIES = [(10, 50), ((3, 3), (9, 8)), ((2, 3), (7, 9))]
 
@@ -26,9 +26,9 @@ def grid_and_gradient(family, theta, size):
 @pytest.fixture
 def fused_but_not_compiled(monkeypatch):
     """The arithmetic that the compiler gets, run as it is: as exact a check, without minutes of compiling."""
-    from pstn.transforms import cpab2d_fused
+    from pstn.transforms.cpab import inductor
 
-    monkeypatch.setattr(cpab2d_fused, "compiled_step", lambda: _take_step)
+    monkeypatch.setattr(inductor, "compiled_step", lambda: _take_step)
 
 
 @pytest.mark.parametrize("zero_boundary", [True, False])

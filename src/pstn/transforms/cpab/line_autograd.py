@@ -1,6 +1,6 @@
 """The flow of a piecewise-affine velocity on the line, as autograd, torch.func and torch.compile see it.
 
-`cpab1d_trip` explains and computes the flow and its gradient.
+`line` explains and computes the flow and its gradient.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pstn.transforms.cpab1d_trip import Cells, Trip, by_point, differentiate, follow, gather_up, tabulate
-from pstn.transforms.cpab_nodes import node_velocities
-from pstn.transforms.cpab_operation import first_derivative, fold, plain
+from pstn.transforms.cpab.autograd import first_derivative, fold, plain
+from pstn.transforms.cpab.line import Cells, Trip, by_point, differentiate, follow, gather_up, tabulate
+from pstn.transforms.cpab.nodes import node_velocities
 
 __all__ = ["flow1d", "velocity1d"]
 

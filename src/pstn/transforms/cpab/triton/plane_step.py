@@ -1,6 +1,6 @@
 """A step of the walk in the plane: every particle of a block to the edge of its region, or as far as the series reach.
 
-The computation is that of `pstn.transforms.cpab2d_step`, which explains it; the names are the same.
+The computation is that of `pstn.transforms.cpab.plane`, which explains it; the names are the same.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _root(start, fall, end, span, out):
 
 @triton.jit
 def locate(x, y, nx, ny):
-    """The region of each point, as `pstn.transforms.cpab_regions.locate`."""
+    """The region of each point, as `pstn.transforms.cpab.regions.locate`."""
     px = (x + 1) * (nx / 2)
     py = (y + 1) * (ny / 2)
     i = tl.minimum(tl.maximum(px, 0.0), nx - 1.0).to(tl.int32)

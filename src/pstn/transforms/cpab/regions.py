@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pstn.transforms.cpab_basis import Array, Index, triangles
+from pstn.transforms.cpab.basis import Array, Index, triangles
 
 __all__ = ["Regions", "locate", "regions"]
 

@@ -1,4 +1,4 @@
-"""A step of `cpab2d`'s walk in the plane, for torch's compiler: one loop over the particles, nothing stored in between.
+"""A step of `plane_flow`'s walk, for torch's compiler: one loop over the particles, nothing stored in between.
 
 Plain torch is fastest with few operations on large tensors, and with particles that leave their region taken apart from
 those that stay. A compiler wants the opposite: the same arithmetic for every particle, one number each, (m,).
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pstn.transforms.cpab2d_step import (
+from pstn.transforms.cpab.plane import (
     HUGE,
     QUADRATURE,
     StepResult,
@@ -36,7 +36,7 @@ _WORTH_A_CALL = 64
 
 @cache
 def compiled_step() -> Callable[..., StepResult]:
-    """`cpab2d_step.take_step`, compiled on its first call for each kind of visit and dtype."""
+    """`plane.take_step`, compiled on its first call for each kind of visit and dtype."""
     # Without fullgraph=True a function of which torch has compiled too many kinds runs as it is, instead of raising.
     compiled = torch.compile(_take_step, dynamic=True)
 
@@ -131,7 +131,7 @@ def _leave(motion: _Motion, edges: list[_Edge], limit: Tensor, region: Tensor) -
     pace = motion.at(there)
     bend = motion.turn(pace)
     time = torch.minimum((guess + _towards(first, there, pace, bend)).clamp(min=0), limit)
-    # As `cpab2d_step._turn_back`.
+    # As `plane._turn_back`.
     there, pace = _a_little_later(motion, there, pace, bend, guess, time)
     passed, deepest = first, torch.full_like(limit, edge_tolerance(limit.dtype))
     for met, edge in zip(times, edges, strict=True):
@@ -194,7 +194,7 @@ def _grow(motion: _Motion, matrix: Tensor, time: Tensor, low: Tensor, high: Tens
 
 
 def _coefficients(motion: _Motion, time: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Pair]:
-    """As `cpab2d_step._coefficients`: of v in the place, and of the adjoint and its image in the adjoint."""
+    """As `plane._coefficients`: of v in the place, and of the adjoint and its image in the adjoint."""
     drift = time - motion.det * high
     shrink = torch.exp(motion.trace * -time)
     return drift, ((1 - motion.det * low) * shrink, (drift + motion.trace * low) * shrink)
@@ -213,7 +213,7 @@ def _adjoint_after(motion: _Motion, adjoint: Pair, time: Tensor, low: Tensor, hi
 
 
 def _share(motion: _Motion, edges: list[_Edge], carried: Tensor, time: Tensor) -> Tensor:
-    """The gradient of the step with respect to the three nodes of its region, (2, 3, m); see `cpab2d_step._adjoin`."""
+    """The gradient of the step with respect to the three nodes of its region, (2, 3, m); see `plane._adjoin`."""
     adjoint = (carried[0], carried[1])
     integrals = [[torch.zeros_like(time), torch.zeros_like(time)] for _ in range(3)]
     for share, weight in QUADRATURE:

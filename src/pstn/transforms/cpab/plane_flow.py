@@ -22,8 +22,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pstn.transforms.cpab2d_step import Step, Tables, Visit, derive, take_step
-from pstn.transforms.cpab_regions import Regions, locate, regions
+from pstn.transforms.cpab.plane import Step, Tables, Visit, derive, take_step
+from pstn.transforms.cpab.regions import Regions, locate, regions
 
 __all__ = ["MAX_PIECES", "flow", "pull_back", "velocity2d"]
 

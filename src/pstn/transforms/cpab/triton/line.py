@@ -1,6 +1,6 @@
 """CPAB on the line, fused over points and thetas: one launch forward, one launch backward.
 
-The computation is that of `pstn.transforms.cpab1d_trip`, which explains it; the names are the same. Tables of cells
+The computation is that of `pstn.transforms.cpab.line`, which explains it; the names are the same. Tables of cells
 live in registers: a particle reads its cell by a masked sum over all cells, which for tens of cells is cheaper than
 memory.
 """
@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pstn.kernels.launch import Launcher, next_power_of_two
+from pstn.transforms.cpab.triton.launch import Launcher, next_power_of_two
 
 __all__ = ["flow1d_backward", "flow1d_forward"]
 

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from pstn._checks import require_bool, require_positive_int
 from pstn.transforms.base import Transform
-from pstn.transforms.cpab1d import velocity1d
-from pstn.transforms.cpab2d import velocity2d
-from pstn.transforms.cpab_basis import make_basis
-from pstn.transforms.cpab_nodes import node_velocities
-from pstn.transforms.cpab_ops import Backend, flow_line, flow_plane, require_backend
+from pstn.transforms.cpab.basis import make_basis
+from pstn.transforms.cpab.line_autograd import velocity1d
+from pstn.transforms.cpab.nodes import node_velocities
+from pstn.transforms.cpab.operations import Backend, flow_line, flow_plane, require_backend
+from pstn.transforms.cpab.plane_flow import velocity2d
 
 __all__ = ["CPAB"]
 

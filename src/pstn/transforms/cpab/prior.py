@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from pstn._checks import require_floating, require_positive_int, require_positive_number
-from pstn.transforms.cpab import CPAB
-from pstn.transforms.cpab_basis import make_basis
+from pstn.transforms.cpab.basis import make_basis
+from pstn.transforms.cpab.transform import CPAB
 
 __all__ = ["SmoothPrior"]
 

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from pstn._checks import require_choice
-from pstn.kernels import kernels_available
-from pstn.transforms import cpab2d
-from pstn.transforms.cpab1d import flow1d
-from pstn.transforms.cpab2d_step import Step, take_step
-from pstn.transforms.cpab_nodes import node_velocities
-from pstn.transforms.cpab_operation import Operation, fold, plain
+from pstn.transforms.cpab import plane_flow
+from pstn.transforms.cpab.autograd import Operation, fold, plain
+from pstn.transforms.cpab.line_autograd import flow1d
+from pstn.transforms.cpab.nodes import node_velocities
+from pstn.transforms.cpab.plane import Step, take_step
+from pstn.transforms.cpab.triton import kernels_available
 
 __all__ = ["BACKENDS", "Backend", "flow_line", "flow_plane", "require_backend"]
 
@@ -143,14 +143,14 @@ def _sum_over_thetas(by_point: Tensor, points: Tensor) -> Tensor:
 
 @cache
 def _line_kernels() -> ModuleType:
-    from pstn.kernels import cpab1d
+    from pstn.transforms.cpab.triton import line
 
-    return cpab1d
+    return line
 
 
 @cache
 def _compiled_line() -> Any:
-    return torch.compile(flow1d, dynamic=True)  # as in `cpab2d_fused`
+    return torch.compile(flow1d, dynamic=True)  # as in `inductor`
 
 
 def _run_line(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> Tensor:
@@ -220,15 +220,15 @@ _line = Operation(
 
 @cache
 def _plane_kernels() -> ModuleType:
-    from pstn.kernels import cpab2d
+    from pstn.transforms.cpab.triton import plane
 
-    return cpab2d
+    return plane
 
 
 def _plane_step(way: str) -> Step:
     if way == "torch":
         return take_step
-    from pstn.transforms.cpab2d_fused import compiled_step
+    from pstn.transforms.cpab.inductor import compiled_step
 
     return compiled_step()
 
@@ -253,7 +253,7 @@ def _run_plane(
     if way == "triton":
         moved, matrix = _plane_kernels().flow2d_forward(flat, flat_points, nx, ny, closed, jacobian)
     else:
-        moved, matrix = cpab2d.flow(flat, flat_points, nx, ny, closed, jacobian, _plane_step(way))
+        moved, matrix = plane_flow.flow(flat, flat_points, nx, ny, closed, jacobian, _plane_step(way))
     matrix = matrix.view(*lead, size, 4) if jacobian else matrix
     return moved.view(*lead, size, 2), matrix, velocities.view(*lead, width)
 
@@ -280,7 +280,7 @@ def _pull_plane(
         )
     else:
         by_point = _adjoint(grad, matrix)
-        by_velocity = cpab2d.pull_back(by_point, flat, flat_points, nx, ny, closed, _plane_step(way))
+        by_velocity = plane_flow.pull_back(by_point, flat, flat_points, nx, ny, closed, _plane_step(way))
     by_theta = node_velocities(by_velocity.reshape(_groups(nodal), -1, nodal.shape[-2]), nodal.mT)
     by_point = by_point.view(*lead, size, 2) if to_points else by_point.new_empty(0)
     return by_theta.view(*lead, nodal.shape[-1]), by_point

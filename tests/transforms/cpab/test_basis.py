@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pstn import CPAB
-from pstn.transforms.cpab_basis import make_basis
+from pstn.transforms.cpab.basis import make_basis
 
 FAMILIES = [
     {"tess": 10},
@@ -44,7 +44,7 @@ def test_fields_are_continuous(settings):
     transform = CPAB(**settings)
     theta = np.random.default_rng(0).normal(size=transform.dim)
     entries = (transform.basis.numpy() @ theta).reshape(-1, transform.ndim, transform.ndim + 1)
-    from pstn.transforms.cpab_basis import triangles
+    from pstn.transforms.cpab.basis import triangles
 
     if transform.ndim == 1:
         n = transform.tess[0]

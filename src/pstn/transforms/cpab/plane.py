@@ -1,4 +1,4 @@
-"""A step of `cpab2d`'s walk in plain torch: every particle to the edge of its region, or as far as the series reach.
+"""A step of `plane_flow`'s walk in plain torch: each particle to the edge of its region, or as far as the series reach.
 
 Tensors of particles have them along the last axis: x and y, or the three edges, are rows.
 """
