@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import pstn
 from families import FAMILIES, SIZES, SMOOTH_FAMILIES, near_identity
 from pstn.transforms import base_grid
-from pstn.transforms.coordinates import standing_points
+from pstn.transforms.coordinates import cached_grid_points
 
 WITH_INVERSE = {name: f for name, f in FAMILIES.items() if f.has_identity}
 EVERY = {**FAMILIES, **SMOOTH_FAMILIES}
@@ -311,7 +311,7 @@ def test_a_grid_changed_by_its_owner_spoils_no_other():
 
 
 def test_the_points_of_a_grid_are_made_once():
-    first, second = (standing_points((5, 3), dtype=torch.float32, device=torch.device("cpu")) for _ in range(2))
+    first, second = (cached_grid_points((5, 3), dtype=torch.float32, device=torch.device("cpu")) for _ in range(2))
     assert first is second
 
 

@@ -1,4 +1,4 @@
-"""Families of transformations: what theta means."""
+"""Families of transformations: from parameters theta to coordinates."""
 
 from pstn.transforms.affine import Affine
 from pstn.transforms.base import MatrixTransform, Transform

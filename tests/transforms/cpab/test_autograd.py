@@ -119,13 +119,14 @@ def test_the_planes_operator_is_what_the_compiler_takes_it_for():
     transform = CPAB(tess=(2, 3))
     theta, points = draw(transform, 4, 2), torch.rand(5, 2) * 2 - 1
     for own in (points, points.expand(4, 2, 5, 2).contiguous()):
-        inputs = (theta, transform._nodal, own, 2, 3, True)
-        moved, matrix, velocities = torch.ops.pstn.cpab_plane(*inputs, True, "torch")
-        torch.library.opcheck(torch.ops.pstn.cpab_plane, (*inputs, True, "torch"), test_utils=CHECKS)
-        torch.library.opcheck(torch.ops.pstn.cpab_plane, (*inputs, False, "torch"), test_utils=CHECKS)
-        pull = (torch.randn_like(moved), matrix, velocities, *inputs[1:])
-        for to_points in (True, False):
-            torch.library.opcheck(torch.ops.pstn.cpab_plane_pull, (*pull, to_points, "torch"), test_utils=CHECKS)
+        settings = (2, 3, True, True, "torch")
+        moved, *kept = torch.ops.pstn.cpab_plane(theta, transform._nodal, own, *settings)
+        for jacobian in (True, False):
+            inputs = (theta, transform._nodal, own, 2, 3, True, jacobian, "torch")
+            torch.library.opcheck(torch.ops.pstn.cpab_plane, inputs, test_utils=CHECKS)
+        for asked in ((True, True), (True, False), (False, True)):
+            inputs = (torch.randn_like(moved), *kept, transform._nodal, own, *asked, *settings)
+            torch.library.opcheck(torch.ops.pstn.cpab_plane_pull, inputs, test_utils=CHECKS)
 
 
 @pytest.mark.slow

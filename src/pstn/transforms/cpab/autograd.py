@@ -1,77 +1,93 @@
-"""A computation that torch is not to look into, with a first derivative of its own, wherever torch runs it.
+"""Flows as operations with a first derivative of their own, under autograd, torch.func and torch.compile.
 
-It is three things: a custom operator for the compiler, which does not trace it; a function of autograd for torch.func,
-which does not differentiate operators; and a plainer function for everyday use, which costs the least on the host.
+A flow is computed by `run(theta, nodal, points, *settings)`, which returns the moved points, alone or followed by the
+tensors that its backward pass needs; without any, theta is kept. The backward pass is
+`pull(grad, *kept, nodal, points, to_theta, to_points, *settings)`, which returns the gradients with respect to theta
+and to the points of each theta, each empty unless asked for.
+
+Shape:
+    theta (..., D); nodal (K, D), or (G, K, D) for G groups of consecutive thetas; points (..., N, ndim) with theta's
+    leading axes, or (N, ndim) shared by all thetas. The kept tensors start with theta's leading axes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.library import custom_op, register_vmap
 
-__all__ = ["Operation", "first_derivative", "fold", "plain"]
-
-_FIRST_ONLY = "CPAB has first derivatives only"
+__all__ = ["Operation", "broadcast", "is_eager"]
 
 
-def plain() -> bool:
-    """Whether neither the compiler nor torch.func is at work."""
+def is_eager() -> bool:
+    """Whether neither the compiler nor a torch.func transform is active."""
     return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
 
 
-class Operation:
-    """The three forms of a computation; a call picks one.
+def broadcast(theta: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
+    """Give theta and points the same leading axes; points that all thetas share become (N, ndim).
 
     Args:
+        theta: (..., D).
+        points: (..., N, ndim), with leading axes that broadcast with theta's.
+    """
+    if points.dim() == 2:
+        return theta, points
+    lead = torch.broadcast_shapes(theta.shape[:-1], points.shape[:-2])
+    theta = theta.expand(*lead, -1)
+    if math.prod(points.shape[:-2]) == 1:
+        return theta, points.reshape(points.shape[-2:])
+    return theta, points.expand(*lead, -1, -1)
+
+
+class Operation:
+    """A flow in up to three forms, of which a call picks one.
+
+    An autograd function without `setup_context` for eager calls, which has the least overhead; one with it for
+    torch.func; and, if named, a custom operator for the compiler and for tracers, which do not look inside.
+
+    Args:
+        run: the flow, see the module's docstring; with a name, typed as custom operators are.
+        pull: its backward pass, likewise.
         name: of the custom operator, "namespace::name".
-        run: the computation, typed as operators are.
-        pull: its backward pass, typed as operators are.
-        fake: `run` on shapes alone.
-        fake_pull: `pull` on shapes alone.
-        rule: how to run it on a batch: called with a form of `run`, vmap's info and axes, and the inputs.
-        pull_rule: the same for `pull`.
-        context: keeps on ctx what the backward pass needs, from inputs and output.
-        backward: the inputs' gradients, from ctx, a form of `pull` and the outputs' gradients.
+        fake: `run` on shapes alone; needed with a name.
     """
 
     def __init__(
-        self,
-        name: str,
-        run: Callable[..., Any],
-        pull: Callable[..., Any],
-        *,
-        fake: Callable[..., Any],
-        fake_pull: Callable[..., Any],
-        rule: Callable[..., Any],
-        pull_rule: Callable[..., Any],
-        context: Callable[..., None],
-        backward: Callable[..., tuple[Any, ...]],
+        self, run: Callable[..., Any], pull: Callable[..., Any], *, name: str | None = None, fake: Any = None
     ) -> None:
-        operator, pull_operator = (custom_op(n, f, mutates_args=()) for n, f in ((name, run), (f"{name}_pull", pull)))
-        operator.register_fake(fake)
-        pull_operator.register_fake(fake_pull)
-        register_vmap(operator, partial(rule, operator))
-        register_vmap(pull_operator, partial(pull_rule, pull_operator))
-        operator.register_autograd(lambda ctx, *grads: backward(ctx, pull_operator, *grads), setup_context=context)
-        self._operator = operator
-        run, pull = _or_recorded(run, operator), _or_recorded(pull, pull_operator)
-        self._everyday = _make_everyday(run, pull, context, backward)
-        self._functional = _make_functional(run, partial(_Pull.apply, pull, pull_rule), rule, context, backward)
+        self._operator: Any = None
+        if name is not None:
+            operator = custom_op(name, run, mutates_args=())
+            pull_operator = custom_op(f"{name}_pull", pull, mutates_args=())
+            for op, on_shapes in ((operator, fake), (pull_operator, _fake_pull)):
+                op.register_fake(on_shapes)
+                register_vmap(op, partial(_batch, op))
+            operator.register_autograd(lambda ctx, *grads: _backward(ctx, pull_operator, *grads), setup_context=_keep)
+            self._operator = operator
+            run, pull = _or_traced(run, operator), _or_traced(pull, pull_operator)
+        self._eager, self._functional = _make_eager(run, pull), _make_functional(run, partial(_Pull.apply, pull))
 
-    def __call__(self, *inputs: Any) -> Any:
-        """What `run` returns."""
-        if torch.compiler.is_compiling():
-            return self._operator(*inputs)
-        return (self._everyday if plain() else self._functional).apply(*inputs)
+    def __call__(self, theta: Tensor, nodal: Tensor, points: Tensor, *settings: Any) -> Tensor:
+        """The moved points, (..., N, ndim)."""
+        if is_eager():
+            return self._eager.apply(theta, nodal, points, *settings)
+        call = self._operator if torch.compiler.is_compiling() else self._functional.apply
+        return _split(call(theta, nodal, points, *settings))[0]
 
 
-def _or_recorded(run: Any, operator: Any) -> Any:
-    """`run`, but its operator where a tracer watches: a trace holds operators, and misses the launch of a kernel."""
+def _split(output: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The moved points, and the tensors kept for the backward pass."""
+    return (output[0], output[1:]) if isinstance(output, tuple) else (output, ())
+
+
+def _or_traced(run: Any, operator: Any) -> Any:
+    """`run`, or its operator under a tracer: a trace records operators, but not the launch of a kernel."""
 
     def call(*inputs: Any) -> Any:
         return operator(*inputs) if torch._C._len_torch_dispatch_stack() else run(*inputs)
@@ -79,91 +95,121 @@ def _or_recorded(run: Any, operator: Any) -> Any:
     return call
 
 
-def _make_everyday(run: Any, pull: Any, context: Any, derive: Any) -> Any:
-    class Everyday(torch.autograd.Function):
-        """Without `setup_context`, for which arguments are bound by name at every call, a function costs half."""
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    theta, nodal, points, *ctx.settings = inputs
+    _, kept = _split(output)
+    ctx.mark_non_differentiable(*kept)
+    ctx.set_materialize_grads(False)  # no zeros for the gradients of what is kept
+    ctx.save_for_backward(*(kept or (theta,)), nodal, points)
+
+
+def _backward(ctx: Any, pull: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
+    unused = (None,) * len(ctx.settings)
+    if grad is None:
+        return (None, None, None, *unused)
+    to_theta, _, to_points, *_ = ctx.needs_input_grad
+    points = ctx.saved_tensors[-1]
+    by_theta, by_point = pull(grad, *ctx.saved_tensors, to_theta, to_points, *ctx.settings)
+    if to_points and points.dim() == 2:
+        by_point = by_point.view(math.prod(by_point.shape[:-2]), *points.shape).sum(0)  # not -1: N may be 0
+    return (by_theta if to_theta else None, None, by_point if to_points else None, *unused)
+
+
+def _make_eager(run: Any, pull: Any) -> Any:
+    class Eager(torch.autograd.Function):
+        """Without `setup_context`, for which arguments are bound by name at every call, a call takes half the time."""
 
         @staticmethod
-        def forward(ctx: Any, *inputs: Any) -> Any:
+        def forward(ctx: Any, *inputs: Any) -> Tensor:
             output = run(*inputs)
-            context(ctx, inputs, output)
+            _keep(ctx, inputs, output)
             ctx.inputs = inputs
-            return output
+            return _split(output)[0]
 
         @staticmethod
-        @first_derivative
+        def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
+            if not torch.is_grad_enabled():  # no second derivative can be asked for
+                return _backward(ctx, pull, grad)
+            # torch's `once_differentiable` refuses a second derivative only if the incoming gradient requires one, and
+            # treats it as zero otherwise.
+            with torch.no_grad():
+                found = _backward(ctx, pull, grad)
+            return tuple(None if g is None else _FirstOnly.apply(g, grad, *ctx.inputs) for g in found)
+
+    return Eager
+
+
+def _make_functional(run: Any, pull: Any) -> Any:
+    class Functional(torch.autograd.Function):
+        forward = staticmethod(run)
+        setup_context = staticmethod(_keep)
+
+        @staticmethod
         def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-            return derive(ctx, pull, *grads)
+            return _backward(ctx, pull, *grads)
 
-    return Everyday
+        @staticmethod
+        def vmap(info: Any, dims: Any, *inputs: Any) -> Any:
+            return _batch(Functional.apply, info, dims, *inputs)
 
-
-def first_derivative(backward: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
-    """A backward pass, for a function that keeps its inputs as `ctx.inputs`, whose own derivative is refused.
-
-    torch's `once_differentiable` refuses it only where the gradients that come in can be differentiated, and takes the
-    second derivative for zero elsewhere.
-    """
-
-    @wraps(backward)
-    def once(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        if not torch.is_grad_enabled():  # nobody can ask for more
-            return backward(ctx, *grads)
-        with torch.no_grad():
-            found = backward(ctx, *grads)
-        return tuple(None if g is None else _Refuse.apply(g, *grads, *ctx.inputs) for g in found)
-
-    return once
+    return Functional
 
 
-class _Refuse(torch.autograd.Function):
-    """A first derivative, and what it depends on."""
+def _refuse(ctx: Any, *grads: Any) -> Any:
+    raise NotImplementedError("CPAB has first derivatives only")
+
+
+class _FirstOnly(torch.autograd.Function):
+    """A first derivative, connected to the tensors that it depends on, so that a second one is refused."""
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, *inputs: Any) -> Tensor:
         return gradient.view_as(gradient)
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        raise NotImplementedError(_FIRST_ONLY)
-
-
-def _make_functional(run: Any, pull: Any, rule: Any, context: Any, derive: Any) -> Any:
-    class Functional(torch.autograd.Function):
-        forward = staticmethod(run)
-        setup_context = staticmethod(context)
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-            return derive(ctx, pull, *grads)
-
-        @staticmethod
-        def vmap(info: Any, dims: Any, *inputs: Any) -> Any:
-            return rule(Functional.apply, info, dims, *inputs)
-
-    return Functional
+    backward = staticmethod(_refuse)
 
 
 class _Pull(torch.autograd.Function):
-    """A backward pass; torch.func records what a backward pass does, as if to differentiate it again."""
+    """A backward pass for torch.func, which records it as if to differentiate it again."""
 
     @staticmethod
-    def forward(run: Any, rule: Any, *inputs: Any) -> Any:
-        return run(*inputs)
+    def forward(pull: Any, *inputs: Any) -> Any:
+        return pull(*inputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         pass
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        raise NotImplementedError(_FIRST_ONLY)
+    backward = staticmethod(_refuse)
 
     @staticmethod
-    def vmap(info: Any, dims: Any, run: Any, rule: Any, *inputs: Any) -> Any:
-        return rule(lambda *folded: _Pull.apply(run, rule, *folded), info, dims[2:], *inputs)
+    def vmap(info: Any, dims: Any, pull: Any, *inputs: Any) -> Any:
+        return _batch(partial(_Pull.apply, pull), info, dims[1:], *inputs)
 
 
-def fold(size: int, dim: int | None, tensor: Tensor) -> Tensor:
-    """Put the axis that vmap maps over first, making one where there is none."""
+def _fake_pull(grad: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
+    *kept, nodal, _ = (value for value in inputs if isinstance(value, Tensor))
+    to_theta, to_points = inputs[len(kept) + 2 : len(kept) + 4]
+    by_theta = (*kept[-1].shape[:-1], nodal.shape[-1]) if to_theta else (0,)
+    return grad.new_empty(by_theta), grad.new_empty(grad.shape if to_points else 0)
+
+
+def _batch(call: Any, info: Any, dims: Any, *inputs: Any) -> Any:
+    """Evaluate `run` or `pull` under vmap: the mapped axis becomes the first of theta's leading axes."""
+    size = info.batch_size
+    *leading, nodal, points = (value for value in inputs if isinstance(value, Tensor))
+    count = len(leading)
+    leading = [_fold(size, dim, tensor) for dim, tensor in zip(dims, leading, strict=False)]
+    if dims[count] is not None or nodal.dim() > 2:
+        nodal = _fold(size, dims[count], nodal).flatten(0, -3)
+    if dims[count + 1] is not None or points.dim() > 2:
+        points, lead = _fold(size, dims[count + 1], points), leading[-1].shape[:-1]
+        points = points.view(size, *(1,) * (len(lead) + 2 - points.dim()), *points.shape[1:])
+        points = points.expand(*lead, -1, -1).contiguous()
+    output = call(*leading, nodal, points, *inputs[count + 2 :])
+    return output, torch.utils._pytree.tree_map(lambda tensor: 0 if tensor.dim() > 1 else None, output)
+
+
+def _fold(size: int, dim: int | None, tensor: Tensor) -> Tensor:
+    """Move the axis that vmap maps over to the front, or add one."""
     return (tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)).contiguous()
