@@ -1,11 +1,11 @@
-"""What theta means: the statements of the definition, taken literally."""
+"""The basis of velocity fields, against its definition."""
 
 import numpy as np
 import pytest
 import torch
 
 from pstn import CPAB
-from pstn.transforms.cpab.basis import make_basis
+from pstn.transforms.cpab.basis import make_basis, triangles
 
 FAMILIES = [
     {"tess": 10},
@@ -44,8 +44,6 @@ def test_fields_are_continuous(settings):
     transform = CPAB(**settings)
     theta = np.random.default_rng(0).normal(size=transform.dim)
     entries = (transform.basis.numpy() @ theta).reshape(-1, transform.ndim, transform.ndim + 1)
-    from pstn.transforms.cpab.basis import triangles
-
     if transform.ndim == 1:
         n = transform.tess[0]
         nodes, cells = np.linspace(0, 1, n + 1)[:, None], np.stack([np.arange(n), np.arange(n) + 1], 1)
@@ -58,8 +56,8 @@ def test_fields_are_continuous(settings):
             assert np.allclose(seen.setdefault(corner, value), value, atol=1e-12)
 
 
-def test_space_is_all_of_the_constrained_fields():
-    """Dimension by rank: hat functions minus the constraints, counted by a rank that knows nothing of QR."""
+def test_the_basis_spans_all_fields_without_divergence():
+    """The dimension is that of the hat functions minus the rank of the constraints."""
     basis = make_basis((3, 3), True, True)
     traces = basis.entries.reshape(36, 2, 3, -1)
     assert np.allclose(traces[:, 0, 0] + traces[:, 1, 1], 0, atol=1e-12)
@@ -119,7 +117,7 @@ def test_bad_inputs_are_refused():
 
 @pytest.mark.parametrize("settings", FAMILIES)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_precision_of_the_model_does_not_touch_the_basis(settings, dtype):
+def test_the_precision_of_the_model_does_not_change_the_basis(settings, dtype):
     transform = CPAB(**settings)
     theta = torch.randn(transform.dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 0.3
     size = 7 if transform.ndim == 1 else (5, 4)
@@ -130,8 +128,8 @@ def test_precision_of_the_model_does_not_touch_the_basis(settings, dtype):
     assert transform.grid(theta.to(dtype), size).dtype == torch.float32
 
 
-def test_checkpoint_carries_the_meaning_of_theta():
-    """A model saved with another basis of the same space means the same after loading."""
+def test_a_checkpoint_determines_the_basis():
+    """A model saved with another basis of the same space computes the same after loading."""
     old, new = CPAB(tess=5), CPAB(tess=5)
     flipped = {name: -value for name, value in old.state_dict().items()}
     assert set(flipped) == {"basis"}

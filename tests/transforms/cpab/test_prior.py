@@ -32,7 +32,7 @@ def test_covariance_decays_with_distance(transform):
     assert np.allclose(prior.covariance.numpy(), basis.T @ full @ basis, atol=1e-6)
 
 
-def test_draws_have_the_covariance():
+def test_samples_have_the_covariance():
     prior = SmoothPrior(CPAB(tess=6), scale=0.5, length=0.2)
     theta = prior.sample(200_000, generator=torch.Generator().manual_seed(0))
     assert torch.allclose(theta.T.cov(), prior.covariance, atol=0.01)
@@ -69,7 +69,7 @@ def test_bad_settings_are_refused():
 
 
 def test_a_wrong_width_is_refused():
-    """Also a width of 1, which would broadcast."""
+    """Including a width of 1, which would broadcast."""
     prior = SmoothPrior(CPAB(tess=5))
     for width in (1, 3, 5):
         with pytest.raises(ValueError, match=rf"theta must have shape \(..., 4\), got \(2, {width}\)"):
