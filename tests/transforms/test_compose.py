@@ -81,11 +81,11 @@ def test_state_dict_and_precision():
 
 
 def test_bad_families_are_refused():
-    with pytest.raises(ValueError, match="same ndim"):
+    with pytest.raises(ValueError, match=r"^transforms .*ndim"):
         Compose(CPAB(tess=10), Similarity())
-    with pytest.raises(ValueError, match="at least 2"):
+    with pytest.raises(ValueError, match=r"^transforms "):
         Compose(Similarity())
-    with pytest.raises(TypeError, match="must be a Transform"):
+    with pytest.raises(TypeError, match=r"^transforms\[1\] "):
         Compose(Similarity(), torch.nn.Linear(2, 2))
 
 

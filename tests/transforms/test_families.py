@@ -233,35 +233,40 @@ def test_the_size_of_a_series_may_be_a_number(size):
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "name"),
     [
-        (lambda: pstn.Affine(ndim=1), "ndim of Affine must be one of 2, 3, got 1"),
-        (lambda: pstn.Crop(ndim=4), "ndim of Crop must be one of 1, 2, 3, got 4"),
-        (lambda: pstn.Crop(scale="cubic"), "scale must be one of 'linear', 'log', got 'cubic'"),
-        (lambda: pstn.Translation(scale=0.0), "scale must be a finite number above 0"),
-        (lambda: pstn.Crop().grid(torch.zeros(3), (0, 4)), r"size\[0\] must be at least 1, got 0"),
-        (lambda: pstn.Crop().grid(torch.zeros(3), (4,)), "size must hold 2 whole number"),
-        (lambda: pstn.Crop().apply(torch.zeros(3), torch.zeros(5, 3)), r"points must have shape \(\.\.\., N, 2\)"),
-        (
-            lambda: pstn.Crop().grid(torch.zeros(3), (4, 4), aspect=(1.0, -1.0)),
-            "aspect must hold 2 finite numbers above 0",
-        ),
-        (lambda: pstn.Rotation(ndim=3), "ndim of Rotation must be one of 2, got 3"),
-        (lambda: pstn.to_pixels(torch.zeros(3, 2), (28,)), "size must hold 2 whole number"),
-        (lambda: pstn.to_pixels(torch.zeros(3, 2), 28), r"size must hold 2 whole number.* got 28"),
-        (lambda: pstn.from_pixels(torch.zeros(3, 2), (28, 0)), r"size\[1\] must be at least 1, got 0"),
-        (lambda: pstn.Crop().corners(torch.zeros(3), aspect=(math.inf, 2.0)), "aspect must hold 2 finite numbers"),
-        (lambda: pstn.Crop().corners(torch.zeros(3), aspect=(math.nan, 2.0)), "aspect must hold 2 finite numbers"),
-        (lambda: pstn.Similarity().corners(torch.zeros(4), aspect="ab"), "aspect must hold 2 .* got 'ab'"),
-        (lambda: pstn.Similarity().corners(torch.zeros(4), aspect=(None, 1)), r"aspect must hold 2 .* got \(None, 1\)"),
-        (lambda: pstn.Crop().corners(torch.zeros(3), aspect=2.0), "aspect must hold 2 finite numbers above 0"),
-        (lambda: pstn.Crop().warp_boxes(torch.zeros(3), torch.zeros(5, 2)), r"boxes must have shape \(\.\.\., N, 4\)"),
-        (lambda: pstn.make_transform("similarity", ndim=1), "transform .* must be one of .*'crop'"),
+        (lambda: pstn.Affine(ndim=1), "ndim of Affine"),
+        (lambda: pstn.Crop(ndim=4), "ndim of Crop"),
+        (lambda: pstn.Rotation(ndim=3), "ndim of Rotation"),
+        (lambda: pstn.Crop(scale="cubic"), "scale"),
+        (lambda: pstn.Translation(scale=0.0), "scale"),
+        (lambda: pstn.Crop().grid(torch.zeros(3), (0, 4)), r"size\[0\]"),
+        (lambda: pstn.Crop().grid(torch.zeros(3), (4,)), "size"),
+        (lambda: pstn.to_pixels(torch.zeros(3, 2), (28,)), "size"),
+        (lambda: pstn.to_pixels(torch.zeros(3, 2), 28), "size"),
+        (lambda: pstn.from_pixels(torch.zeros(3, 2), (28, 0)), r"size\[1\]"),
+        (lambda: pstn.Crop().apply(torch.zeros(3), torch.zeros(5, 3)), "points"),
+        (lambda: pstn.Crop().warp_boxes(torch.zeros(3), torch.zeros(5, 2)), "boxes"),
+        (lambda: pstn.make_transform("similarity", ndim=1), "transform"),
+        (lambda: pstn.make_transform("crop", ndim=4), "ndim"),
+        *[
+            (lambda aspect=aspect: pstn.Similarity().corners(torch.zeros(4), aspect=aspect), "aspect")
+            for aspect in [(1.0, -1.0), (math.inf, 2.0), (math.nan, 2.0), "ab", (None, 1), 2.0, (1.0, 1.0, 1.0)]
+        ],
     ],
 )
-def test_bad_arguments_are_named(make, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_arguments_are_named(make, name):
+    with pytest.raises(ValueError, match=rf"^{name} "):
         make()
+
+
+@pytest.mark.parametrize("family", EVERY.values(), ids=EVERY.keys())
+def test_mixed_precision_is_promoted(family):
+    theta = near_identity(family, 2, dtype=torch.float32)
+    points = torch.rand(2, 5, family.ndim, dtype=torch.float64)
+    moved = family.apply(theta, points)
+    torch.testing.assert_close(moved, family.apply(theta.double(), points), rtol=0, atol=1e-6)
+    torch.testing.assert_close(family.apply(theta.double(), points.float()), moved, rtol=0, atol=1e-6)
 
 
 def test_apply_needs_points():

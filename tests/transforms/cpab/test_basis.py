@@ -76,42 +76,38 @@ def test_basis_is_reproducible_and_signed():
 
 
 @pytest.mark.parametrize(
-    ("settings", "error", "words"),
+    ("settings", "error", "name"),
     [
-        ({"tess": 0}, ValueError, "at least 1"),
-        ({"tess": -3}, ValueError, "at least 1"),
-        ({"tess": 2.5}, TypeError, "whole number"),
-        ({"tess": "3"}, TypeError, "whole number"),
-        ({"tess": True}, TypeError, "whole number"),
-        ({"tess": (3, 0)}, ValueError, r"tess\[1\] must be at least 1"),
-        ({"tess": (3, 3.0)}, TypeError, r"tess\[1\] must be a whole number"),
-        ({"tess": (3, 3, 3)}, ValueError, "1 or 2"),
-        ({"tess": ()}, ValueError, "1 or 2"),
-        ({"tess": 1}, ValueError, "at least 2"),
-        ({"tess": (1, 1), "volume_preserving": True}, ValueError, "more cells"),
-        ({"tess": 5, "volume_preserving": True}, ValueError, "volume_preserving must be False"),
-        ({"tess": 5, "zero_boundary": 1}, TypeError, "True or False"),
-        ({"tess": 5, "backend": "cuda"}, ValueError, "'auto', 'torch', 'triton'"),
+        ({"tess": 0}, ValueError, "tess"),
+        ({"tess": 2.5}, TypeError, "tess"),
+        ({"tess": "3"}, TypeError, "tess"),
+        ({"tess": True}, TypeError, "tess"),
+        ({"tess": (3, 0)}, ValueError, r"tess\[1\]"),
+        ({"tess": (3, 3.0)}, TypeError, r"tess\[1\]"),
+        ({"tess": (3, 3, 3)}, ValueError, "tess"),
+        ({"tess": ()}, ValueError, "tess"),
+        ({"tess": 1}, ValueError, "tess"),
+        ({"tess": (1, 1), "volume_preserving": True}, ValueError, "tess"),
+        ({"tess": 5, "volume_preserving": True}, ValueError, "volume_preserving"),
+        ({"tess": 5, "zero_boundary": 1}, TypeError, "zero_boundary"),
+        ({"tess": 5, "backend": "cuda"}, ValueError, "backend"),
     ],
 )
-def test_bad_settings_are_refused(settings, error, words):
-    with pytest.raises(error, match=words):
+def test_bad_settings_are_refused(settings, error, name):
+    with pytest.raises(error, match=rf"^{name} "):
         CPAB(**settings)
 
 
 def test_bad_inputs_are_refused():
     transform = CPAB(tess=10)
-    with pytest.raises(ValueError, match=r"theta must have shape \(\.\.\., 9\)"):
+    with pytest.raises(ValueError, match=r"^theta "):
         transform.grid(torch.zeros(2, 8), size=5)
-    with pytest.raises(ValueError, match=r"points must have shape \(\.\.\., N, 1\)"):
+    with pytest.raises(ValueError, match=r"^points "):
         transform.apply(torch.zeros(9), torch.zeros(5, 2))
-    with pytest.raises(TypeError, match="floating-point"):
-        transform.grid(torch.zeros(9, dtype=torch.int64), size=5)
-    with pytest.raises(TypeError, match=r"t must be a number or a tensor of them, got array"):
-        transform.flow(torch.zeros(9), torch.zeros(5, 1), np.linspace(0, 1, 9))
-    with pytest.raises(TypeError, match=r"t must be a number or a tensor of them, got \[0.5, 1.0\]"):
-        transform.flow(torch.zeros(9), torch.zeros(5, 1), t=[0.5, 1.0])
-    with pytest.raises(ValueError, match="needs a CUDA device"):
+    for t in (np.linspace(0, 1, 9), [0.5, 1.0]):
+        with pytest.raises(TypeError, match=r"^t "):
+            transform.flow(torch.zeros(9), torch.zeros(5, 1), t)
+    with pytest.raises(ValueError, match=r'^backend="triton"'):
         CPAB(tess=10, backend="triton")._map(torch.zeros(9), torch.zeros(1, 1, device="meta"), (1.0,))
 
 

@@ -71,7 +71,7 @@ def test_an_extreme_theta_stays_finite(monkeypatch):
 
 def test_another_device_is_refused():
     family = pstn.CPAB(tess=(3, 3), backend="inductor")
-    with pytest.raises(ValueError, match=r'backend="inductor" is for CPUs, got tensors on meta: use backend="auto"'):
+    with pytest.raises(ValueError, match=r'^backend="inductor"'):
         family.apply(torch.zeros(34, device="meta"), torch.zeros(4, 2, device="meta"))
 
 

@@ -58,13 +58,13 @@ def test_log_density_is_that_of_a_normal():
 
 
 def test_bad_settings_are_refused():
-    with pytest.raises(TypeError, match="must be a CPAB"):
+    with pytest.raises(TypeError, match=r"^transform "):
         SmoothPrior(Similarity())
-    with pytest.raises(ValueError, match="scale must be a finite number above 0"):
+    with pytest.raises(ValueError, match=r"^scale "):
         SmoothPrior(CPAB(tess=4), scale=0.0)
-    with pytest.raises(ValueError, match="length must be a finite number above 0"):
+    with pytest.raises(ValueError, match=r"^length "):
         SmoothPrior(CPAB(tess=4), length=-1.0)
-    with pytest.raises(ValueError, match="samples must be at least 1"):
+    with pytest.raises(ValueError, match=r"^samples "):
         SmoothPrior(CPAB(tess=4)).sample(0)
 
 
@@ -72,11 +72,11 @@ def test_a_wrong_width_is_refused():
     """Including a width of 1, which would broadcast."""
     prior = SmoothPrior(CPAB(tess=5))
     for width in (1, 3, 5):
-        with pytest.raises(ValueError, match=rf"theta must have shape \(..., 4\), got \(2, {width}\)"):
+        with pytest.raises(ValueError, match=r"^theta "):
             prior.log_prob(torch.zeros(2, width))
-        with pytest.raises(ValueError, match=r"noise must have shape \(..., 4\)"):
+        with pytest.raises(ValueError, match=r"^noise "):
             prior.sample(noise=torch.zeros(2, width))
-    with pytest.raises(TypeError, match=r"theta must be a torch.Tensor, got list"):
+    with pytest.raises(TypeError, match=r"^theta "):
         prior.log_prob([0.0] * 4)
 
 

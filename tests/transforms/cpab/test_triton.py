@@ -214,7 +214,5 @@ def test_a_forced_kernel_without_a_gpu_is_refused(monkeypatch):
     from pstn import CPAB
 
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    with pytest.raises(
-        ValueError, match='needs a CUDA device and the triton package, got tensors on cpu: use backend="auto"'
-    ):
+    with pytest.raises(ValueError, match=r'^backend="triton"'):
         CPAB(tess=5, backend="triton").grid(torch.zeros(4), 6)
