@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from pstn._checks import require_finite, require_positive_int, require_seed
-from pstn.data.errors import DataError, Refuse, raise_it
+from pstn.data.files import DataError, Refuse, raise_it
 from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, find_images, read_image
-from pstn.data.rows import Wanted, read_rows
+from pstn.data.series import Wanted, read_rows
 from pstn.files import to_json
 from pstn.nn import PSTN, About, Prediction, Shareable, TransformerClassifier
 from pstn.nn.modes import evaluating

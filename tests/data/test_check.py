@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from data_files import needs_real, save_image, write_mtsd
 from pstn.data import DataError, check, data_folder, load
 from pstn.data.commands import app
-from pstn.data.detect import detect
+from pstn.data.registry import detect
 
 
 def run(*arguments, **env):

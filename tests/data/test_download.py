@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from pstn.data import DataError, MissingDataError
-from pstn.data.download import RemoteFile, download, locate
-from pstn.data.places import cache_folder
+from pstn.data.download import RemoteFile, cache_folder, download, locate
 
 CONTENT = bytes(range(256)) * 400
 SHA = hashlib.sha256(CONTENT).hexdigest()

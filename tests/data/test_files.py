@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from data_files import reads_or_raises
 from pstn.data import DataError
-from pstn.data.archives import read_zip_member, unpack_tar
-from pstn.data.files import parse_npy, read_npy, read_text, sha256_of_content
-from pstn.data.folders import whole_folder
-from pstn.data.places import cache_folder, search_folders
+from pstn.data.download import cache_folder, search_folders
+from pstn.data.files import parse_npy, read_npy, read_text, read_zip_member, sha256_of_content, unpack_tar, whole_folder
 from pstn.files import inside
 
 

@@ -26,8 +26,7 @@ from pstn.data import (
     make_signs,
     read_mtsd,
 )
-from pstn.data.boxes import region_around
-from pstn.data.crops import decode_crops
+from pstn.data.photos import decode_crops, region_around
 
 STOP, YIELD = "regulatory--stop--g1", "regulatory--yield--g1"
 
@@ -89,7 +88,7 @@ def test_older_downloads_have_a_folder_per_split(mtsd):
 def test_crops_are_cached_and_the_cache_knows_its_photos(mtsd, tmp_path, monkeypatch):
     root, _, _ = mtsd
     first = load_mtsd(root=root, source=None, size=16)
-    import pstn.data.crops as crops
+    import pstn.data.photos as crops
 
     def no_decoding(*args):
         raise AssertionError("decoded again")

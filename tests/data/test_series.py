@@ -15,7 +15,7 @@ from pstn.data import (
     read_series,
     stack_series,
 )
-from pstn.data.labels import as_label
+from pstn.data.split import as_label
 
 TSV = "1\t0.5\t-1.5\n2\t1e-3\t2\n"
 TS = """# a comment

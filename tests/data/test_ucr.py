@@ -18,8 +18,7 @@ from pstn.data import (
     load_ucr,
     read_series,
 )
-from pstn.data.ucr import compare_with_archive
-from pstn.data.ucr_sums import UCR_RECORDS, PartRecord, SetRecord
+from pstn.data.series import UCR_RECORDS, PartRecord, SetRecord, compare_with_archive
 
 TS = """# a comment
 @problemName Toy
@@ -229,7 +228,7 @@ def site(monkeypatch):
                 archive.writestr(name, text)
         return folder / remote.name
 
-    monkeypatch.setattr("pstn.data.ucr.download", serve)
+    monkeypatch.setattr("pstn.data.series.download", serve)
     monkeypatch.delenv("PSTN_OFFLINE")
     monkeypatch.delenv("PSTN_DATA", raising=False)
     return answers

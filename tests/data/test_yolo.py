@@ -18,9 +18,8 @@ from pstn.data import (
     load_yolo,
     read_yolo,
 )
-from pstn.data.archives import unpack_tar
-from pstn.data.signs import find_traffic_signs
-from pstn.data.yolo import read_class_names
+from pstn.data.files import unpack_tar
+from pstn.data.photos import find_traffic_signs, read_class_names
 
 
 def test_yolo(yolo):

@@ -13,21 +13,13 @@ from typing import Literal
 
 import numpy as np
 
-from pstn.data.archives import open_zip, unpack_tar
-from pstn.data.detect import detect
-from pstn.data.errors import DataError
-from pstn.data.files import read_npy, sha256_of_content
-from pstn.data.idx import read_idx
+from pstn.data.files import DataError, Listing, open_zip, read_npy, sha256_of_content, unpack_tar
 from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, open_image, with_bytes
-from pstn.data.listing import Listing
-from pstn.data.mnist import MNIST_FILES
-from pstn.data.mtsd import find_mtsd, read_mtsd, require_distinct
-from pstn.data.own import from_npz
-from pstn.data.series import without_padding
-from pstn.data.series_files import read_series, series_format
-from pstn.data.ucr import compare_with_archive, ucr_name
-from pstn.data.ucr_sums import UCR_RECORDS
-from pstn.data.yolo import read_yolo
+from pstn.data.mnist import MNIST_FILES, read_idx
+from pstn.data.photos import find_mtsd, read_mtsd, read_yolo, require_distinct
+from pstn.data.registry import detect
+from pstn.data.series import UCR_RECORDS, compare_with_archive, read_series, series_format, ucr_name, without_padding
+from pstn.data.split import from_npz
 
 __all__ = ["Finding", "check"]
 

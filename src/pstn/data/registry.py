@@ -1,27 +1,255 @@
-"""One front door: a data set by its name, or from a folder or file of your own."""
+"""Every data set known by name, and `load`, which also takes a folder or file of your own."""
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 
-from pstn.data.detect import detect, training_files
-from pstn.data.download import Progress
-from pstn.data.errors import DataError, MissingDataError
-from pstn.data.known import KNOWN, Known, get_ucr
-from pstn.data.listing import require_inside
-from pstn.data.mnist import load_mnist
-from pstn.data.own import from_folder, from_npz
-from pstn.data.places import expand
-from pstn.data.series_files import SERIES_SUFFIXES
-from pstn.data.signs import load_mtsd, load_yolo
-from pstn.data.split import Splits
-from pstn.data.ucr import load_series_file, load_ucr, plain_name
+from pstn.data.augment import RandomRotation, generate_all
+from pstn.data.download import Progress, expand, find_file, locate
+from pstn.data.files import DataError, MissingDataError, require_inside, sha256_of_content
+from pstn.data.images import from_folder
+from pstn.data.mnist import (
+    MNIST_FILES,
+    MNIST_MEAN,
+    MNIST_STD,
+    load_digits,
+    load_mnist,
+    load_placed_fashion,
+    load_rotated_mnist,
+)
+from pstn.data.photos import find_mtsd, find_traffic_signs, find_yolo, is_mtsd, load_mtsd, load_yolo
+from pstn.data.series import (
+    SERIES_SUFFIXES,
+    UCR_RECORDS,
+    find_ucr,
+    load_series_file,
+    load_ucr,
+    locate_ucr,
+    plain_name,
+    series_format,
+    ucr_name,
+)
+from pstn.data.split import Split, Splits, divide, from_npz
 
-__all__ = ["find_known", "get", "load"]
+__all__ = ["KNOWN", "Known", "get", "load"]
+
+
+Kind = Literal[
+    "mtsd", "yolo", "series", "mnist", "fashion-mnist", "classes", "idx", "archive", "npy", "npz",
+]  # fmt: skip
+
+
+def detect(path: Path) -> Kind | None:
+    """The kind of data in a folder or a file; None for a file of no kind that is read here.
+
+    A folder that is nothing else is taken for a folder of images per class.
+
+    Example:
+        >>> detect(Path("FaceAll_TRAIN.tsv.gz")), detect(Path("letter.doc"))
+        ('series', None)
+    """
+    return _folder_kind(path) if path.is_dir() else _file_kind(path)
+
+
+def training_files(folder: Path) -> list[Path]:
+    """The NAME_TRAIN files of series in a folder."""
+    return sorted(f for f in folder.iterdir() if "_TRAIN." in f.name and series_format(f))
+
+
+def _folder_kind(path: Path) -> Kind:
+    if is_mtsd(path):
+        return "mtsd"
+    if _is_yolo(path):
+        return "yolo"
+    if training_files(path):
+        return "series"
+    labels = sorted(path.glob("train-labels-idx1-ubyte*"))
+    if labels and any(path.glob("train-images-idx3-ubyte*")):
+        return _which_mnist(labels[0])
+    return "classes"
+
+
+def _file_kind(path: Path) -> Kind | None:
+    name = path.name.lower()
+    if "ubyte" in name:
+        return "idx"
+    if name.endswith((".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")):
+        return "archive"
+    if name.endswith(".npz"):
+        return "npz"
+    if name.endswith(".npy"):
+        return "npy"
+    return "series" if series_format(path) else None
+
+
+def _is_yolo(path: Path) -> bool:
+    try:
+        find_yolo(path)
+    except DataError:
+        return False
+    return True
+
+
+def _which_mnist(labels: Path) -> Literal["mnist", "fashion-mnist"]:
+    """By what is in the labels: the files of both have the same names. Where it is neither, by the folder's name."""
+    try:
+        found = sha256_of_content(labels)
+    except DataError:
+        found = ""
+    if found == MNIST_FILES["fashion-mnist"]["train-labels-idx1-ubyte.gz"].content_sha256:
+        return "fashion-mnist"
+    if found == MNIST_FILES["mnist"]["train-labels-idx1-ubyte.gz"].content_sha256:
+        return "mnist"
+    return "fashion-mnist" if "fashion" in labels.parent.resolve().name.lower() else "mnist"
+
+
+Load = Callable[..., Splits[Any]]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A data set that is known by name.
+
+    Attributes:
+        name: what `load` and the command line call it.
+        kind: "images", "series" or "photos".
+        what: one line about it.
+        load: reads it.
+        where: where it lies, or None where it is absent.
+        get: fetches it, or says how to come by it; returns where it is.
+        by_hand: whether nobody but the user can get it, as it needs a registration or is not on the net.
+
+    Example:
+        >>> KNOWN["digits"].kind, KNOWN["digits"].where()
+        ('images', 'ships with pstn')
+    """
+
+    name: str
+    kind: Literal["images", "series", "photos"]
+    what: str
+    load: Load
+    where: Callable[[], str | None]
+    get: Callable[[Progress | None], str]
+    by_hand: bool = False
+
+
+def _from_idx(name: str, which: str, what: str, load: Load) -> Known:
+    """A set made of the four IDX files of MNIST or FashionMNIST."""
+
+    def where() -> str | None:
+        found = [find_file(file.remote) for file in MNIST_FILES[which].values()]
+        return str(found[0].parent) if found[0] is not None and None not in found else None
+
+    def get(progress: Progress | None) -> str:
+        paths = [locate(file.remote, progress=progress) for file in MNIST_FILES[which].values()]
+        return str(paths[0].parent)
+
+    return Known(name, "images", what, load, where, get)
+
+
+def _from_ucr(name: str) -> Known:
+    """A set of the UCR archive that is on record."""
+    record = UCR_RECORDS[name]
+    counts = f"{record.train.count:,}/{record.test.count:,}"
+
+    def where() -> str | None:
+        train, test = find_ucr(name, "TRAIN"), find_ucr(name, "TEST")
+        if train is None:
+            return None
+        return str(train.parent) if test is not None else f"{train.parent} (training part only)"
+
+    what = f"{counts} series of length {record.length}, {record.classes} classes"
+    return Known(name, "series", what, lambda **s: load_ucr(name, **s), where, lambda p: get_ucr(name, p))
+
+
+def get_ucr(name: str, progress: Progress | None = None) -> str:
+    """Fetch a set of the UCR or UEA archive unless both of its parts are here, and return the folder."""
+    name = ucr_name(name)
+    paths = [locate_ucr(name, part, progress=progress) for part in ("TRAIN", "TEST")]
+    return str(paths[0].parent)
+
+
+def _shipped(name: str, kind: Literal["images", "series"], what: str, load: Load) -> Known:
+    """A set inside the package."""
+    return Known(name, kind, what, load, lambda: "ships with pstn", lambda progress: "the package: it ships with pstn")
+
+
+def _by_hand(name: str, what: str, load: Load, find: Callable[[], Any]) -> Known:
+    """A set that cannot be downloaded: `find` gives its place, or raises with what to do."""
+
+    def place() -> str:
+        found = find()
+        return str(found[0] if isinstance(found, tuple) else found)
+
+    def where() -> str | None:
+        try:
+            return place()
+        except MissingDataError:
+            return None
+
+    return Known(name, "photos", what, load, where, lambda progress: place(), by_hand=True)
+
+
+def _load_digits(*, normalise: bool = True, validation: float = 0.2, seed: int = 0) -> Splits[Split]:
+    """The digits that ship with the package, as `Splits`."""
+    parts = []
+    for part in ("train", "test"):
+        x, y = load_digits(part)
+        split = Split(x, y, tuple("0123456789"), "digits" if part == "train" else "digits test")
+        parts.append(split.as_float(MNIST_MEAN, MNIST_STD) if normalise else split)
+    divided = divide(parts[0], test=0.0, validation=validation, seed=seed)
+    return Splits(divided.train, divided.validation, parts[1])
+
+
+def _load_rotated_digits(*, normalise: bool = False, seed: int = 0, generator: Any = None) -> Splits[Any]:
+    return generate_all(_load_digits(normalise=normalise), RandomRotation(), seed=seed, generator=generator)
+
+
+def _load_traffic_signs(**settings: Any) -> Splits[Split]:
+    root = find_traffic_signs(settings.pop("root", None))
+    # The photos are at about a third of their original size: so is the paper's margin of 150 pixels.
+    return load_yolo(root, **{"margin": 50.0, "classes": 10, **settings})
+
+
+_ALL = (
+    _from_idx("mnist", "mnist", "handwritten digits, 50,000/10,000/10,000 of 28x28", load_mnist),
+    _from_idx(
+        "fashion-mnist",
+        "fashion-mnist",
+        "clothes, 50,000/10,000/10,000 of 28x28",
+        lambda **s: load_mnist("fashion-mnist", **s),
+    ),
+    _from_idx("rotated-mnist", "mnist", "MNIST turned by any angle; theta known", load_rotated_mnist),
+    _from_idx(
+        "placed-fashion-mnist",
+        "fashion-mnist",
+        "FashionMNIST anywhere on a 96x96 canvas; theta known",
+        load_placed_fashion,
+    ),
+    _shipped("digits", "images", "5,000 of MNIST's training images", _load_digits),
+    _shipped("rotated-digits", "images", "the same turned by any angle; theta known", _load_rotated_digits),
+    _from_ucr("FaceAll"),
+    _from_ucr("TwoPatterns"),
+    _from_ucr("Wafer"),
+    _from_ucr("UWaveGestureLibraryX"),
+    _from_ucr("PhalangesOutlinesCorrect"),
+    _shipped(
+        "ItalyPowerDemand",
+        "series",
+        "67/1,029 series of length 24, 2 classes",
+        lambda **s: load_ucr("ItalyPowerDemand", **s),
+    ),
+    _by_hand("mtsd", "Mapillary's traffic signs, the paper's subset; needs registration", load_mtsd, find_mtsd),
+    _by_hand("traffic-signs", "Italian street photos with YOLO boxes", _load_traffic_signs, find_traffic_signs),
+)
+KNOWN: Mapping[str, Known] = MappingProxyType({entry.name: entry for entry in _ALL})
+"""All data sets known by name, in the order in which they are listed."""
 
 
 def load(data: str | os.PathLike[str], **settings: Any) -> Splits[Any]:

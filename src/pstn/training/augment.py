@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 from torch import Tensor
 
 if TYPE_CHECKING:  # `import pstn` is to load this and not the data
-    from pstn.data.makers import Maker
+    from pstn.data.augment import Maker
 
 __all__ = ["Augmentation", "RandomWarp"]
 

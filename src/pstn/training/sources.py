@@ -9,13 +9,11 @@ import torch
 from torch import Tensor
 
 import pstn.data
-from pstn.data.detect import detect
-from pstn.data.errors import DataWarning
-from pstn.data.generated import generate_all
-from pstn.data.makers import Maker, RandomPlacement, RandomRotation
-from pstn.data.places import expand
-from pstn.data.registry import find_known
-from pstn.data.series_files import series_format
+from pstn.data.augment import Maker, RandomPlacement, RandomRotation, generate_all
+from pstn.data.download import expand
+from pstn.data.files import DataWarning
+from pstn.data.registry import detect, find_known
+from pstn.data.series import series_format
 from pstn.data.split import Splits
 from pstn.training.augment import Augmentation, RandomWarp
 from pstn.training.settings import TrainSettings
