@@ -7,12 +7,20 @@ python serve_onnx.py model.onnx               # serves: curl --data-binary @imag
 import argparse
 import io
 import json
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
 from PIL import Image, ImageOps
+
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+MOST_BYTES, MOST_PIXELS = 10_000_000, 16_000_000  # of an image
+MOST_CONNECTIONS, SECONDS = 16, 20  # at once, and for each
+connections, decoding = threading.BoundedSemaphore(MOST_CONNECTIONS), threading.Lock()
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("model", type=Path)
@@ -29,7 +37,10 @@ if len(meta["size"]) != 2:
 
 def answer(stream: str | io.BytesIO) -> dict[str, str | float]:
     """What the model says of an image."""
-    image = ImageOps.exif_transpose(Image.open(stream))
+    opened = Image.open(stream, formats=FORMATS)
+    if opened.width * opened.height > MOST_PIXELS:
+        raise ValueError(f"at most {MOST_PIXELS:,} pixels are expected")
+    image = ImageOps.exif_transpose(opened)
     if image.mode[0] in "IF":
         raise ValueError("8 bits a channel are expected")
     if image.has_transparency_data:
@@ -37,7 +48,7 @@ def answer(stream: str | io.BytesIO) -> dict[str, str | float]:
     image = image.convert("L" if meta["channels"] == 1 else "RGB").resize(meta["size"][::-1])
     x = np.asarray(image, np.float32).reshape(*meta["size"], -1) / 255  # (H, W, C)
     x = (x - np.float32(meta["mean"])) / np.float32(meta["std"])
-    feed = {"x": x.transpose(2, 0, 1)[None]}
+    feed: dict[str, Any] = {"x": x.transpose(2, 0, 1)[None]}
     if "samples" in meta:  # where it looks is random, and the randomness is ours to choose
         feed["noise"] = np.random.default_rng(0).random((meta["samples"], 1, meta["theta_dim"]), np.float32)
     out = dict(zip((o.name for o in session.get_outputs()), session.run(None, feed), strict=True))
@@ -47,18 +58,43 @@ def answer(stream: str | io.BytesIO) -> dict[str, str | float]:
 
 class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
-        try:
-            length = min(int(self.headers["Content-Length"]), 10_000_000)
-            code, said = 200, answer(io.BytesIO(self.rfile.read(length)))
-        except Exception as error:  # whatever was sent, the server stays up
-            code, said = 400, {"error": str(error)}
+        length = self.headers["Content-Length"] or ""
+        code: int = 413
+        said: dict[str, Any] = {"error": f"Content-Length must be given, from 0 to {MOST_BYTES}"}
+        if length.isdecimal() and len(length) < 20 and int(length) <= MOST_BYTES:
+            content = io.BytesIO(self.rfile.read(int(length)))
+            try:
+                with decoding:  # one image in memory at a time
+                    code, said = 200, answer(content)
+            except Exception:  # whatever was sent, the server stays up
+                code, said = 400, {"error": f"an image is expected: {', '.join(FORMATS)}, 8 bits a channel"}
         self.send_response(code)
         self.end_headers()
         self.wfile.write(json.dumps(said).encode())
 
 
+class Server(ThreadingHTTPServer):
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if connections.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        cut_off = threading.Timer(SECONDS, request.shutdown, [socket.SHUT_RD])
+        cut_off.start()
+        try:
+            self.finish_request(request, client_address)
+        except OSError:  # the client went away
+            pass
+        finally:
+            cut_off.cancel()
+            self.shutdown_request(request)
+            connections.release()
+
+
 if given.image.isdigit():
-    HTTPServer(("127.0.0.1", int(given.image)), Handler).serve_forever()
+    Server(("127.0.0.1", int(given.image)), Handler).serve_forever()
 try:
     print(json.dumps(answer(given.image)))
 except (OSError, ValueError) as error:

@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pstn.data import DataError
-
 REAL = os.environ.get("PSTN_DATA", "").strip()
 needs_real = pytest.mark.skipif(not REAL, reason="PSTN_DATA is not set")
 
@@ -52,13 +50,3 @@ def write_mtsd(root: Path, annotations: dict, splits: dict) -> None:
         (base / "annotations" / f"{key}.json").write_text(json.dumps(content))
     for name, keys in splits.items():
         (base / "splits" / f"{name}.txt").write_text("\n".join(keys) + "\n")
-
-
-def reads_or_raises(read, path):
-    """What `read` makes of a file, or None where it raises a DataError; anything else it raises is a failure."""
-    try:
-        return read(path)
-    except DataError as error:
-        named = str(error)
-    assert Path(path).name in named
-    return None

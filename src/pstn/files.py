@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import IO, Any, NoReturn
 
 from pstn.limits import JSON_BYTES, TEXT_DEPTH
-from pstn.text import excerpt, printable
+from pstn.text import excerpt, printable, shorten
 
 __all__ = [
     "FileError",
@@ -43,8 +43,8 @@ class FileError(ValueError):
 
     Args:
         path: the file or folder at fault.
-        problem: what is wrong with it, and what is accepted.
-        place: where in it: a line, an offset, a key.
+        problem: what is wrong with it, and what is accepted; shortened where it repeats much of the file.
+        place: where in it: a line, an offset, a key; likewise.
 
     Example:
         >>> print(FileError("settings.yaml", "the key 'seed' occurs twice", place="line 3"))
@@ -52,6 +52,7 @@ class FileError(ValueError):
     """
 
     def __init__(self, path: str | os.PathLike[str], problem: str, *, place: str | None = None) -> None:
+        problem, place = shorten(problem), None if place is None else shorten(place, 200)
         name = printable(path, lines=False)
         super().__init__(f"{name}: {problem}" if place is None else f"{name}: {place}: {problem}")
         self.path, self.problem, self.place = path, problem, place

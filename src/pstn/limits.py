@@ -27,6 +27,10 @@ class Limit(int):
         made.meaning = meaning
         return made
 
+    def __getnewargs__(self) -> tuple[int, str]:  # type: ignore[override]
+        """What a copy is made from."""
+        return int(self), self.meaning
+
 
 # Pillow's own limit, above which it warns: a quarter of a gigabyte in colour.
 IMAGE_PIXELS = Limit(89_478_485, "pixels of an image file, before it is decoded")
@@ -46,6 +50,17 @@ RESULT_BYTES = Limit(1 << 28, "bytes of a file of results, one JSON text on each
 YAML_BYTES = Limit(1 << 18, "bytes of a YAML file")
 TEXT_DEPTH = Limit(64, "levels of lists and mappings within each other in a JSON or YAML file")
 YAML_NUMBER = Limit(64, "characters of a number, a date or any other value of a YAML file that is not text")
+
+# The page, pstn app. A drawing is 17 kB of JSON.
+PAGE_FILE_BYTES = Limit(5 << 20, "bytes of a file that a visitor uploads to the page")
+PAGE_FILE_PIXELS = Limit(16_000_000, "pixels of an image that a visitor uploads to the page")
+PAGE_REQUEST_BYTES = Limit(1 << 18, "bytes of any other request to the page")
+PAGE_BODY_SECONDS = Limit(60, "seconds that the body of a request to the page may take to arrive")
+PAGE_REQUESTS_AT_ONCE = Limit(128, "requests that the page answers at once; an open tab holds two")
+PAGE_QUEUED = Limit(64, "calls of the page's functions that wait")
+PAGE_SESSIONS = Limit(256, "visitors whose drawings the page remembers")
+PAGE_UPLOADED_BYTES = Limit(100 << 20, "bytes of uploads that the page keeps; the oldest are removed")
+PAGE_UPLOADED_FILES = Limit(1_000, "uploads that the page keeps; the oldest are removed")
 
 CONFIG_BYTES = Limit(1 << 23, "bytes of a model's config.json")
 MODEL_PARTS = Limit(64, "modules that a model's description lists")

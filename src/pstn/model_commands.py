@@ -66,7 +66,7 @@ def predict(
     Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
     """
     from pstn.data.files import DataWarning
-    from pstn.nn import from_pretrained
+    from pstn.io import from_pretrained
     from pstn.predict import Answer, predict_files, require_about, write_answers
 
     refusals, answered = _Refusals(), 0
@@ -124,7 +124,8 @@ def show(
 
     from pstn._checks import require_seed
     from pstn.data.files import DataWarning
-    from pstn.nn import PSTN, STN, from_pretrained
+    from pstn.io import from_pretrained
+    from pstn.nn import PSTN, STN
     from pstn.predict import read_items, require_about
     from pstn.report.pictures import draw_looks
     from pstn.text import printable
@@ -177,7 +178,8 @@ def export(
     Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
     """
     from pstn.export import advice_on_running, export_onnx, export_program
-    from pstn.nn import PSTN, TransformerClassifier, from_pretrained
+    from pstn.io import from_pretrained
+    from pstn.nn import PSTN, TransformerClassifier
 
     with plain_errors():
         format = _chosen_format(format, out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-__all__ = ["excerpt", "printable"]
+__all__ = ["ShortError", "excerpt", "printable", "shorten"]
 
 # Control characters other than tab and newline; characters that reverse the direction of text or end a line; half of a
 # surrogate pair, by which Python stands for a byte of a file name that is no text.
@@ -38,6 +38,28 @@ def excerpt(value: Any, most: int = 80) -> str:
         return f"a whole number of {value.bit_length():,} bits"
     text = repr(value)
     return text if len(text) <= most else f"{text[:most]}..."
+
+
+def shorten(text: str, most: int = 600) -> str:
+    """A text whose middle is left out where it is longer than `most` characters.
+
+    Example:
+        >>> shorten("a" * 10 + "b" * 10, most=9)
+        'aaaaaa ... bbb'
+    """
+    return text if len(text) <= most else f"{text[: most - most // 3]} ... {text[-(most // 3) :]}"
+
+
+class ShortError(ValueError):
+    """An error about a file, whose message is shortened: libraries repeat what they found, however long.
+
+    Example:
+        >>> len(str(ShortError("a" * 10_000)))
+        805
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shorten(message, 800))
 
 
 def printable(text: object, *, lines: bool = True) -> str:

@@ -1,8 +1,6 @@
 """Pictures from strangers become digits or a message; digits and series move as the sliders say."""
 
 import base64
-import contextlib
-import random
 import struct
 import zlib
 
@@ -12,7 +10,6 @@ import torch
 from PIL import Image
 
 from pstn.app.inputs import (
-    LARGEST_FILE,
     SKETCH_SIDE,
     PictureError,
     move_digit,
@@ -22,6 +19,7 @@ from pstn.app.inputs import (
     to_digit,
 )
 from pstn.data import load_digits
+from pstn.limits import PAGE_FILE_BYTES
 
 
 def black_bar():
@@ -97,7 +95,7 @@ def test_a_huge_picture_is_refused_from_its_header(tmp_path, side):
 def test_a_long_file_is_refused_unread(tmp_path):
     path = tmp_path / "long.png"
     with path.open("wb") as stream:
-        stream.truncate(LARGEST_FILE + 1)
+        stream.truncate(PAGE_FILE_BYTES + 1)
     with pytest.raises(PictureError, match="up to 5 MB"):
         read_picture(path)
 
@@ -108,20 +106,6 @@ def test_a_broken_file_is_answered_with_a_message(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(PictureError, match="does not open as a picture"):
         read_picture(path)
-
-
-def test_damaged_files_give_a_digit_or_a_message_and_nothing_else(tmp_path):
-    dice = random.Random(0)
-    for ending in ("png", "jpg", "webp", "gif", "bmp"):
-        whole = saved(tmp_path, black_bar().convert("RGB"), f"whole.{ending}").read_bytes()
-        for _ in range(40):
-            damaged = bytearray(whole[: dice.randrange(1, len(whole) + 1)])
-            for _ in range(dice.randrange(8)):
-                damaged[dice.randrange(len(damaged))] = dice.randrange(256)
-            path = tmp_path / f"damaged.{ending}"
-            path.write_bytes(bytes(damaged))
-            with contextlib.suppress(PictureError):
-                assert to_digit(read_picture(path)).shape == (1, 28, 28)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 300), (50, 50)])

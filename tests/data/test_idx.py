@@ -3,10 +3,8 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from data_files import idx_bytes, reads_or_raises, write_idx
+from data_files import idx_bytes, write_idx
 from pstn.data import DataError, read_idx
 
 
@@ -75,12 +73,3 @@ def test_axes_can_be_demanded(tmp_path):
     path = write_idx(tmp_path / "labels", np.zeros(4, np.uint8))
     with pytest.raises(DataError, match="swapped"):
         read_idx(path, ndim=3)
-
-
-@given(content=st.binary(max_size=64), packed=st.booleans(), cut=st.integers(0, 80))
-def test_any_bytes_read_or_raise_data_error(tmp_path_factory, content, packed, cut):
-    path = tmp_path_factory.mktemp("fuzz") / "file"
-    whole = gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0]) + content) if packed else content
-    path.write_bytes(whole[:cut])
-    array = reads_or_raises(read_idx, path)
-    assert array is None or array.nbytes <= len(whole) * 1032

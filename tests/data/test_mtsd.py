@@ -6,11 +6,9 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
-from data_files import mtsd_annotation, mtsd_box, reads_or_raises, save_image, write_mtsd
+from data_files import save_image, write_mtsd
 from pstn.data import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -232,40 +230,6 @@ def test_a_key_in_two_splits(mtsd):
     write_mtsd(root, annotations, {**splits, "val": ["alone"]})
     with pytest.raises(DataError, match=r"val.txt: line 1: key 'alone' occurs twice, first at train.txt line 1"):
         read_mtsd("val", root=root)
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["width", "height", "objects", "bbox", "label", "key", "xmin", "ispano"]), inner, max_size=5
-        )
-    ),
-    max_leaves=12,
-)
-
-
-@given(value=json_values, where=st.sampled_from(["top", "objects", "object", "bbox", "xmin", "width"]))
-def test_any_json_reads_or_raises_data_error(tmp_path_factory, value, where):
-    root = tmp_path_factory.mktemp("fuzz")
-    (root / "images").mkdir()
-    annotation = mtsd_annotation([mtsd_box(STOP, 1, 2, 3, 4)])
-    if where == "top":
-        annotation = value
-    elif where in ("objects", "width"):
-        annotation[where] = value
-    elif where == "object":
-        annotation["objects"][0] = value
-    elif where == "bbox":
-        annotation["objects"][0]["bbox"] = value
-    else:
-        annotation["objects"][0]["bbox"]["xmin"] = value
-    write_mtsd(root, {"a": annotation}, {"train": ["a"]})
-    photos = reads_or_raises(lambda path: read_mtsd("train", root=root), root / "a.json")
-    for box in photos[0].boxes if photos else ():
-        assert 0 <= box.xmin < box.xmax
-        assert 0 <= box.ymin < box.ymax <= photos[0].height
 
 
 def test_images_that_do_not_fit_their_annotation(mtsd):

@@ -5,10 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from data_files import reads_or_raises
 from pstn.data import (
     DataError,
     RawSeries,
@@ -204,32 +201,6 @@ def test_text_that_is_not_utf8_is_named_by_its_line(tmp_path):
 def test_other_suffixes_are_refused(tmp_path):
     with pytest.raises(DataError, match="the name must end in"):
         read_series(write(tmp_path / "Toy.doc", TSV))
-
-
-mutations = st.lists(
-    st.tuples(
-        st.integers(0, 400), st.sampled_from([*"@,:\t\n'{}?% 0e.-_", "\0", "é", "true", "@data", "NaN", "1e999"])
-    ),
-    max_size=6,
-)
-
-
-@pytest.mark.parametrize(
-    ("suffix", "text"), [(".tsv", TSV), (".ts", TS), (".arff", ARFF), (".ts", MULTI_TS), (".arff", MULTI_ARFF)]
-)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(mutations=mutations, cut=st.integers(0, 400))
-def test_changed_files_read_or_raise_data_error(tmp_path_factory, suffix, text, mutations, cut):
-    for at, new in mutations:
-        at %= len(text)
-        text = text[:at] + new + text[at + 1 :]
-    path = write(tmp_path_factory.mktemp("fuzz") / f"Toy{suffix}", text[: max(0, len(text) - cut % 50)])
-    series = reads_or_raises(read_series, path)
-    if series is not None:
-        assert len(series.values) == len(series.labels) == len(series.lines) > 0
-        assert all(v.ndim == 2 and not np.isinf(v).any() for v in series.values)
-        for policy in ("refuse", "resample", "pad"):
-            reads_or_raises(lambda p, s=series, policy=policy: stack_series([s], policy), path)
 
 
 def raw(*values, path="toy.tsv"):

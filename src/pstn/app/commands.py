@@ -23,6 +23,13 @@ def app(
         str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines of the network in.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 7860,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Host name under which visitors open the page, such as the machine's own; may be repeated. Addresses "
+            "and localhost need none; requests to other names are refused."
+        ),
+    ] = None,
 ) -> None:
     """Serve a page for the browser: draw a digit, turn it, and see where three networks look and how sure they are.
 
@@ -35,7 +42,7 @@ def app(
     from pstn.app.serving import serve
 
     try:
-        serve(models, host=host, port=port, say=echo)
+        serve(models, host=host, port=port, names=name or (), say=echo)
     except (ValueError, OSError) as error:
         echo(f"pstn app: {error}", err=True)
         raise typer.Exit(2) from None

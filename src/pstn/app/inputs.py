@@ -15,11 +15,11 @@ from torch import Tensor
 
 from pstn.data.files import DataError
 from pstn.data.images import open_image, orientation, turn_upright, with_bytes
+from pstn.limits import PAGE_FILE_BYTES, PAGE_FILE_PIXELS
 from pstn.transforms import Similarity
 from pstn.warp import warp
 
 __all__ = [
-    "LARGEST_FILE",
     "SIDE",
     "SKETCH_SIDE",
     "PictureError",
@@ -32,8 +32,6 @@ __all__ = [
 
 SIDE = 28
 SKETCH_SIDE = 4 * SIDE
-LARGEST_FILE = 5 << 20
-_MOST_PIXELS = 16_000_000
 _INK_SIDE = 20  # MNIST's digits are 20 pixels long, in a frame of 28
 _FAINTEST = 0.12  # of the range from black to white: less contrast than this is paper, not ink
 Grey = npt.NDArray[np.uint8]
@@ -54,8 +52,8 @@ def read_picture(path: str | Path) -> Grey:
     from PIL import Image
 
     path = Path(path)
-    if path.stat().st_size > LARGEST_FILE:
-        raise PictureError(f"That file is too large: the page takes pictures of up to {LARGEST_FILE >> 20} MB.")
+    if path.stat().st_size > PAGE_FILE_BYTES:
+        raise PictureError(f"That file is too large: the page takes pictures of up to {PAGE_FILE_BYTES >> 20} MB.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -78,12 +76,12 @@ def read_picture(path: str | Path) -> Grey:
 
 
 def _refuse_huge(width: int, height: int) -> None:
-    if width * height > _MOST_PIXELS:
+    if width * height > PAGE_FILE_PIXELS:
         raise PictureError(_too_many_pixels(f" and this one has {width:,} × {height:,}"))
 
 
 def _too_many_pixels(found: str = "") -> str:
-    return f"That picture is too large: the page takes up to {_MOST_PIXELS // 10**6} million pixels{found}."
+    return f"That picture is too large: the page takes up to {PAGE_FILE_PIXELS // 10**6} million pixels{found}."
 
 
 def read_sketch(ink: Any) -> Grey:

@@ -11,6 +11,7 @@ from torch import Tensor
 from pstn.app.answers import Answers
 from pstn.app.inputs import SKETCH_SIDE
 from pstn.app.models import SEASONS, Workshop
+from pstn.limits import PAGE_QUEUED
 
 __all__ = ["LAUNCH", "build_page"]
 
@@ -48,7 +49,7 @@ def build_page(workshop: Workshop) -> gr.Blocks:
             _digit_tab(page, answers)
         with gr.Tab("Series"):
             _series_tab(page, answers)
-    return page
+    return page.queue(max_size=PAGE_QUEUED)
 
 
 def _live(page: gr.Blocks, moved: list[Any], answer: Any, inputs: list[Any], output: gr.HTML) -> None:

@@ -7,13 +7,13 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
-from pstn.app.inputs import LARGEST_FILE
+from pstn import limits
 from pstn.app.models import Workshop
 from pstn.training.interrupt import sigterm_as_ctrl_c
 
@@ -21,7 +21,8 @@ __all__ = ["serve"]
 
 
 def serve(
-    models: Path | None = None, *, host: str = "127.0.0.1", port: int = 7860, say: Callable[[str], None] = print
+    models: Path | None = None, *, host: str = "127.0.0.1", port: int = 7860, names: Sequence[str] = (),
+    say: Callable[[str], None] = print,
 ) -> None:  # fmt: skip
     """Show the page until Ctrl-C; models that are missing are trained meanwhile, with a bar here and on the page.
 
@@ -29,6 +30,8 @@ def serve(
         models: a folder with the digits' models, as `pstn demo` writes them.
         host: the address to listen on; "0.0.0.0" lets other machines in.
         port: the port to listen on.
+        names: host names under which visitors reach the page, beside `host` and localhost; requests to others are
+            refused.
         say: where messages go.
 
     Raises:
@@ -39,7 +42,7 @@ def serve(
     torch.set_num_threads(1)
     workshop = Workshop(models)
     # Whoever ends it, the drawings are removed.
-    with sigterm_as_ctrl_c(), _opened(workshop, host=host, port=port) as address:
+    with sigterm_as_ctrl_c(), _opened(workshop, host=host, port=port, names=names) as address:
         say(f"The page is at {address} (Ctrl-C ends it).")
         try:
             if workshop.digits is None or workshop.series is None:
@@ -51,7 +54,9 @@ def serve(
 
 
 @contextmanager
-def _opened(workshop: Workshop, *, host: str = "127.0.0.1", port: int = 7860) -> Iterator[str]:
+def _opened(
+    workshop: Workshop, *, host: str = "127.0.0.1", port: int = 7860, names: Sequence[str] = ()
+) -> Iterator[str]:
     """Serve the page while the block runs; gives its address.
 
     Raises:
@@ -62,14 +67,19 @@ def _opened(workshop: Workshop, *, host: str = "127.0.0.1", port: int = 7860) ->
         # Read by gradio when it is imported and when a file arrives: nothing is told to anybody, and what visitors
         # gave the page goes with it.
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=drawings)
+        from starlette.middleware import Middleware
+
+        from pstn.app.guard import Guard
         from pstn.app.page import LAUNCH, build_page
 
+        guard = Middleware(Guard, host=host, names=names, uploads=Path(drawings))
         page = build_page(workshop)
         try:
             _, address, _ = page.launch(
-                server_name=host, server_port=port, share=False, prevent_thread_lock=True, quiet=True, show_error=True,
-                max_file_size=LARGEST_FILE, ssr_mode=False, mcp_server=False, enable_monitoring=False, inbrowser=False,
-                **LAUNCH,
+                server_name=host, server_port=port, share=False, prevent_thread_lock=True, quiet=True, show_error=False,
+                max_file_size=limits.PAGE_FILE_BYTES, state_session_capacity=limits.PAGE_SESSIONS, ssr_mode=False,
+                mcp_server=False, enable_monitoring=False, run_history=False, inbrowser=False,
+                app_kwargs={"middleware": [guard]}, **LAUNCH,
             )  # fmt: skip
             yield address
         finally:

@@ -514,8 +514,11 @@ def unpack_tar(path: Path, target: Path, *, limit: int | None = None) -> Path:
             _unpack_into(path, work, limit)
     except DataError:
         raise
-    # tarfile raises ValueError for numbers that are none, and RecursionError for headers of headers.
-    except (tarfile.TarError, EOFError, zlib.error, LZMAError, ValueError, RecursionError, OSError) as error:
+    # tarfile raises ValueError for numbers that are none, OverflowError for large ones, RecursionError for headers of
+    # headers.
+    except (
+        tarfile.TarError, EOFError, zlib.error, LZMAError, ValueError, OverflowError, RecursionError, OSError
+    ) as error:  # fmt: skip
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk's fault, not the archive's
         raise DataError(path, f"is not a whole tar archive ({error})") from error

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pstn._checks import require_finite_number
+from pstn.defaults import VAR_INIT
 from pstn.distributions.base import (
     PosteriorFamily,
     Prior,
@@ -124,7 +125,7 @@ class Normal(PosteriorFamily):
         torch.Size([10, 2, 4])
     """
 
-    var_init: float = -5.0
+    var_init: float = VAR_INIT
     prior: Prior = NormalPrior()
 
     def __post_init__(self) -> None:

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from matplotlib.figure import Figure
 
-__all__ = ["Report", "measured", "update_pages", "write_report"]
+__all__ = ["Report", "escape_markdown", "measured", "update_pages", "write_report"]
 
 _FORMATS = ("png", "svg")
 _BEGIN = "<!-- measured: written by `pstn report --docs`, not by hand -->"
 _END = "<!-- measured: end -->"
+# An underscore within a word, and < and & that start no tag and no character reference, mean nothing.
+_SPECIAL = re.compile(r"<(?=[A-Za-z/!?])|&(?=[#A-Za-z])|[\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_])")
 _READING = (
     "Ours are mean ± standard deviation over seeds or folds (n − 1 in the denominator). The paper does not say which "
     "denominator it took; its ± is used as it stands, with five runs.",
@@ -88,7 +90,9 @@ def write_report(
     embedded = {path.stem: _data_uri(path) for path in files if path.suffix == ".svg"}
     files.append(_write(target / "report.html", environment.get_template("report.html").render(page, images=embedded)))
     links = {path.stem: f"figures/{path.name}" for path in files if path.suffix == ".png"}
-    files.append(_write(target / "report.md", _tidy(environment.get_template("report.md").render(page, images=links))))
+    files.append(
+        _write(target / "report.md", _tidy(_markdown_templates().get_template("report.md").render(page, images=links)))
+    )
     return Report(sections, files)
 
 
@@ -114,7 +118,7 @@ def measured(results: str | Path, studies: Sequence[Study]) -> tuple[list[Sectio
     """The sections of all but quick runs, and what `update_pages` writes on each page, by the page's name."""
     found = [r for r in read_results(results) if not r.quick]
     sections = [make_section(study, found) for study in studies]
-    page = _templates().get_template("measured.md")
+    page = _markdown_templates().get_template("measured.md")
     texts = {
         section.study.experiment: _tidy(
             page.render(section=section, images={d.name: f"images/{d.name}.png" for d, _ in section.figures})
@@ -122,7 +126,7 @@ def measured(results: str | Path, studies: Sequence[Study]) -> tuple[list[Sectio
         for section in sections
     }
     overview = {"summary": summary_table(sections), "costs": costs_table(sections)}
-    texts["overview"] = _tidy(_templates().get_template("summary.md").render(overview))
+    texts["overview"] = _tidy(_markdown_templates().get_template("summary.md").render(overview))
     return sections, texts
 
 
@@ -182,12 +186,37 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
+def escape_markdown(text: str) -> str:
+    r"""Text as one line of Markdown that shows it as it is; `quoted` commands stay code.
+
+    Result files may come from anybody: no HTML, link, heading, fence or table cell of theirs may take effect.
+
+    Example:
+        >>> print(escape_markdown("<b>[x](javascript:y)</b> `a <b>`"))
+        &lt;b>\[x\](javascript:y)&lt;/b> `a <b>`
+    """
+    line = re.sub(r"[\0-\x20\x7f-\x9f\u2028\u2029]+", " ", text).strip()
+    parts = re.split(r"(?<!`)(`[^`]+`)(?!`)", line)
+    parts[::2] = [_SPECIAL.sub(_escaped, part) for part in parts[::2]]
+    parts[1::2] = [code.replace("|", "\\|") for code in parts[1::2]]
+    # What starts a heading, a quotation, a list or a rule does so at the start of a line.
+    return re.sub(r"^([#>]|[+=-](?=[ =-]|$)|\d+(?=[.)]( |$)))", _escaped_start, "".join(parts))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return {"<": "&lt;", "&": "&amp;"}.get(found[0], "\\" + found[0])
+
+
+def _escaped_start(found: re.Match[str]) -> str:
+    return found[0] + "\\" if found[0].isdecimal() else "\\" + found[0]
+
+
 def _templates() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
         loader=PackageLoader("pstn.report"),
-        autoescape=select_autoescape(["html"]),
+        autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -195,6 +224,16 @@ def _templates() -> Environment:
     )
     environment.filters["code"] = _code
     return environment
+
+
+def _markdown_templates() -> Environment:
+    """Templates of Markdown: whatever they are given is text."""
+    from markupsafe import Markup
+
+    def escaped(value: Any) -> Any:
+        return value if isinstance(value, Markup) else Markup(escape_markdown(str(value)))
+
+    return _templates().overlay(finalize=escaped)
 
 
 def _code(text: str) -> Any:

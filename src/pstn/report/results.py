@@ -13,12 +13,14 @@ import os
 import re
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from pstn.files import open_regular_file, parse_json
 from pstn.limits import RESULT_BYTES
+from pstn.text import excerpt
 
 __all__ = ["SHORTENED", "Result", "read_results"]
 
@@ -171,15 +173,39 @@ def _parse(line: bytes, path: Path) -> Result:
     known = {f.name for f in fields(Result)}
     if not isinstance(held, dict) or not {"experiment", "model", "data", "seed"} <= held.keys() <= known:
         raise ValueError("its keys are not those of a result")
-    if type(held["seed"]) is not int or not _are_numbers(held.get("metrics", {})):
-        raise ValueError("its seed or its metrics are no numbers")
+    for name, value in held.items():
+        if not _FITS.get(name, _is_text)(value):
+            raise ValueError(f"its {name} is {excerpt(value)}")
     if held["experiment"] != experiment:
         raise ValueError(f"experiment must be {experiment}, by the name of the file, got {held['experiment']!r}")
     return Result(**held)
 
 
-def _are_numbers(metrics: Any) -> bool:
-    """Whether metrics are finite numbers by name."""
-    return isinstance(metrics, dict) and all(
-        isinstance(value, (int, float)) and math.isfinite(value) for value in metrics.values()
-    )
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_name(value: Any) -> bool:
+    """Whether it can be shown in tables and figures, where a dollar sign would start a formula."""
+    return isinstance(value, str) and value.isprintable() and "$" not in value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "experiment": _is_name,
+    "model": _is_name,
+    "data": _is_name,
+    "variant": _is_name,
+    "seed": lambda value: type(value) is int,
+    "settings": lambda value: isinstance(value, dict),
+    "metrics": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
+    "figure": lambda value: isinstance(value, dict),
+    "departures": lambda value: isinstance(value, list) and all(map(_is_text, value)),
+    "quick": lambda value: isinstance(value, bool),
+    "versions": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
+    "seconds": _is_number,
+}
+"""What each part of a result file must be; the parts that are not listed are texts."""

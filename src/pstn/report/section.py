@@ -131,12 +131,28 @@ def _in_order(study: Study, results: Sequence[Result]) -> list[Result]:
 
 
 def _draw(study: Study, results: Sequence[Result], searched: Sequence[Result]) -> list[tuple[Drawing, Figure]]:
+    drawn = []
     with applied():
-        drawn = [(drawing, drawing.draw(results)) for drawing in study.drawings]
+        for drawing in study.drawings:
+            drawn.append((drawing, _try(study, drawing, results)))
         if study.search:
             drawing = _search_drawing(study.search)
-            drawn.append((drawing, drawing.draw(searched)))
+            drawn.append((drawing, _try(study, drawing, searched)))
     return [(drawing, figure) for drawing, figure in drawn if figure is not None]
+
+
+def _try(study: Study, drawing: Drawing, results: Sequence[Result]) -> Figure | None:
+    """Draw a figure.
+
+    Raises:
+        ValueError: the results do not hold what it shows, naming the experiment.
+    """
+    try:
+        return drawing.draw(results)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"the figure {drawing.name} of {study.experiment} cannot be drawn from its result files: {error}"
+        ) from error
 
 
 def _search_drawing(search: Search) -> Drawing:

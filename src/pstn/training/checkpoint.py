@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pstn.files import FileError, parse_json, require_regular_file, require_writable, write_atomically
 from pstn.limits import CHECKPOINT_TEXT
-from pstn.text import excerpt
+from pstn.text import ShortError, excerpt
 from pstn.training.population import Failure, Population, Progress
 from pstn.training.recipe import Member
 
@@ -41,7 +41,7 @@ _WHOLE_NUMBERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _WHOLE = 64
 
 
-class CheckpointError(ValueError):
+class CheckpointError(ShortError):
     """A checkpoint that cannot be read, or that belongs to another run."""
 
 

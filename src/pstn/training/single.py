@@ -12,6 +12,14 @@ from torch import Tensor, nn
 
 from pstn._checks import require_floating, require_positive_int, require_positive_number
 from pstn._deprecation import renamed
+from pstn.defaults import (
+    LOCALIZER_FACTOR,
+    LR,
+    WEIGHT_DECAY,
+    default_batch_size,
+    default_epochs,
+    default_kl_weight,
+)
 from pstn.nn.classifier import Prediction, TransformerModel
 from pstn.nn.modes import evaluating
 from pstn.objective import LossFunction, TrainingLoss
@@ -67,13 +75,13 @@ def fit(
     model: Model,
     data: Batches,
     *,
-    epochs: int = 10,
-    lr: float = 1e-3,
-    localizer_factor: float = 0.1,
+    epochs: int | None = None,
+    lr: float = LR,
+    localizer_factor: float = LOCALIZER_FACTOR,
     kl_weight: KLWeight | None = None,
-    weight_decay: float = 0.0,
+    weight_decay: float = WEIGHT_DECAY,
     clip_norm: float | None = None,
-    batch_size: int = 64,
+    batch_size: int | None = None,
     loss: LossFunction | None = None,
     on_epoch: Callable[[Epoch], bool | None] | None = None,
 ) -> Model:
@@ -87,15 +95,15 @@ def fit(
         model: a PSTN, an STN, any module x (B, C, *size) -> logits (B, K), or with `loss` any module at all.
         data: a DataLoader, or anything else that gives batches (x, y) each time it is walked through; or a set of
             `pstn.data`, or a tuple of tensors (x, y), which is shuffled and cut into batches of `batch_size`.
-        epochs: how often the data are walked through.
+        epochs: how often the data are walked through; chosen by the number of examples when None, from 20 to 300.
         lr: learning rate.
         localizer_factor: what it is multiplied with for the localizer and its heads, before a frozen classifier too: a
             localizer that learns too fast looks away before it has learned where to look.
-        kl_weight: w, the weight of the KL term: the fewer the data, the larger; 1e-4 when None. Or a schedule, a
-            function of the progress of training, from 0 to 1.
+        kl_weight: w, the weight of the KL term: the fewer the data, the larger; chosen by their number when None. Or a
+            schedule, a function of the progress of training, from 0 to 1.
         weight_decay: Adam's L2 term.
         clip_norm: largest norm of the gradient; None does not clip.
-        batch_size: for sets and tuples only.
+        batch_size: for sets and tuples only; chosen by the number of examples when None, from 8 to 64.
         loss: what to minimise, (prediction, y) -> a scalar or a `pstn.Loss`; the negative ELBO when None. A function
             with a parameter `kl_weight` is given the weight.
         on_epoch: called with the figures of every epoch; returning True stops there.
@@ -114,8 +122,10 @@ def fit(
         torch.Size([1, 10])
     """
     data = _examples(data)
-    training_loss = TrainingLoss(loss)
-    kl_weight = training_loss.choose_kl_weight(kl_weight, 1e-4)
+    examples, training_loss = _count(data), TrainingLoss(loss)
+    kl_weight = training_loss.choose_kl_weight(kl_weight, default_kl_weight(examples))
+    batch_size = default_batch_size(examples) if batch_size is None else require_positive_int("batch_size", batch_size)
+    epochs = default_epochs(examples, batch_size) if epochs is None else require_positive_int("epochs", epochs)
     _check(model, data, epochs)
     optimiser = _optimiser(model, lr, localizer_factor, weight_decay)
     limit = math.inf if clip_norm is None else require_positive_number("clip_norm", clip_norm)
@@ -194,7 +204,6 @@ def _summary(figures: Epoch) -> dict[str, str]:
 def _check(model: Any, data: Any, epochs: int) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    require_positive_int("epochs", epochs)
     if epochs > 1 and isinstance(data, Iterator):
         raise ValueError(
             f"data can be walked only once, got {type(data).__name__} for {epochs} epochs: pass a DataLoader, a list "
@@ -251,6 +260,14 @@ def _batches(data: Any, batch_size: int, *, shuffle: bool) -> Iterable[Any]:
     from pstn.data import batches
 
     return batches(data, batch_size, shuffle=shuffle)
+
+
+def _count(data: Any) -> int | None:
+    """How many examples there are, where the data can say without being walked through."""
+    if isinstance(data, (list, tuple)):
+        return sum(len(batch[0]) for batch in data if isinstance(batch, (list, tuple)) and len(batch)) or None
+    held = getattr(data, "dataset", data if hasattr(data, "batch") else None)
+    return len(held) or None if isinstance(held, Sized) else None
 
 
 def _length(data: Any, batch_size: int) -> float:

@@ -1,15 +1,20 @@
-"""Models of the package's own parts as plain values, and back: what config.json holds.
+"""Models as plain values, and back: what config.json holds, and the registry of what a model may be made of.
 
 Reading a description runs nothing in it: a type is looked up in a table here, and each value is checked before it
-reaches a constructor.
+reaches a constructor. Parts that are not of this package join the table with `register`, or are named "MODULE:NAME",
+which is imported only for a caller who allows that module.
 """
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +26,9 @@ from pstn.nn.layer import SpatialTransformer
 from pstn.nn.networks import ConvClassifier, ConvLocalizer, GlobalLocalizer, SeriesClassifier, SeriesLocalizer
 from pstn.nn.wrap import Frozen
 from pstn.text import excerpt
-from pstn.transforms import CPAB, Affine, Compose, Crop, Rotation, Similarity, Translation
+from pstn.transforms import CPAB, Affine, Compose, Crop, Rotation, Similarity, Transform, Translation
 
-__all__ = ["build", "describe", "describe_input"]
+__all__ = ["build", "describe", "describe_input", "rebuild", "register"]
 
 Check = Callable[[str, Any], Any]
 _LARGE = 1 << 20
@@ -104,8 +109,9 @@ def _upgrade_layer(description: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "posterior": {"type": "StudentT", **old}}
 
 
-def _part(*kinds: str) -> Check:
-    return lambda name, value: _build(name, value, kinds)
+def _part(base: type, *kinds: str) -> Check:
+    """A part of the package that is one of `kinds`, or one of somebody else's that is a subclass of `base`."""
+    return lambda name, value: _build(name, value, kinds, base)
 
 
 def _size(name: str, value: Any) -> tuple[int, ...]:
@@ -126,7 +132,7 @@ _MODELS = ("PSTN", "STN", "ConvClassifier", "SeriesClassifier")
 _CONV = {"in_channels": _whole(), "size": _SIZE, "filters": _WIDTHS, "kernel": _whole(high=4096)}
 _SERIES = {"in_channels": _whole(), "filters": _WIDTHS, "kernels": _KERNELS, "dropout": _RATE, "padded": _FLAG}
 _SAMPLES = _whole(high=MODEL_SAMPLES)
-_HEADED = {"layer": _part("SpatialTransformer"), "classifier": _part(*_CLASSIFIERS)}
+_HEADED = {"layer": _part(SpatialTransformer, "SpatialTransformer"), "classifier": _part(nn.Module, *_CLASSIFIERS)}
 
 _PARTS: dict[str, Part] = {
     "Rotation": Part(Rotation, {}),
@@ -136,7 +142,9 @@ _PARTS: dict[str, Part] = {
     "Affine": Part(Affine, {"ndim": _NDIM}),
     # The basis of a much finer tessellation would take minutes to compute.
     "CPAB": Part(CPAB, {"tess": _each(_whole(high=512), high=2), "zero_boundary": _FLAG, "volume_preserving": _FLAG}),
-    "Compose": Part(lambda transforms: Compose(transforms), {"transforms": _each(_part(*_TRANSFORMS), 2, 8)}),
+    "Compose": Part(
+        lambda transforms: Compose(transforms), {"transforms": _each(_part(Transform, *_TRANSFORMS), 2, 8)}
+    ),
     "GammaPrior": Part(GammaPrior, {"alpha0": _number(1e-30, 1e30), "beta0": _number(1e-30, 1e30)}),
     "NormalPrior": Part(
         NormalPrior, {"loc": _maybe(_number_or_numbers), "scale": _number_or_numbers, "learned": _FLAG}
@@ -146,25 +154,27 @@ _PARTS: dict[str, Part] = {
         StudentT,
         {
             "alpha": _number(0.25, 1e9), "precision": _choice("per-parameter", "per-input"),
-            "var_init": _number(-1e30, 1e30), "prior": _part(*_PRIORS),
+            "var_init": _number(-1e30, 1e30), "prior": _part(Prior, *_PRIORS),
         },
     ),
-    "Normal": Part(Normal, {"var_init": _number(-1e30, 1e30), "prior": _part(*_PRIORS)}),
-    "Point": Part(Point, {"prior": _part(*_PRIORS)}),
+    "Normal": Part(Normal, {"var_init": _number(-1e30, 1e30), "prior": _part(Prior, *_PRIORS)}),
+    "Point": Part(Point, {"prior": _part(Prior, *_PRIORS)}),
     "ConvLocalizer": Part(ConvLocalizer, _CONV),
     "SeriesLocalizer": Part(SeriesLocalizer, _SERIES, later=frozenset({"padded"})),
     "GlobalLocalizer": Part(GlobalLocalizer, {}),
     "ConvClassifier": Part(ConvClassifier, {**_CONV, "classes": _whole(), "hidden": _whole(), "dropout": _RATE}),
     "SeriesClassifier": Part(SeriesClassifier, {**_SERIES, "classes": _whole()}, later=frozenset({"padded"})),
-    "Frozen": Part(Frozen, {"module": _part("ConvClassifier", "SeriesClassifier")}),
+    "Frozen": Part(Frozen, {"module": _part(nn.Module, "ConvClassifier", "SeriesClassifier")}),
     "SpatialTransformer": Part(
         SpatialTransformer,
         {
-            "transform": _part(*_TRANSFORMS), "localizer": _part(*_LOCALIZERS), "size": _maybe(_SIZE),
-            "posterior": _part(*_POSTERIORS), "hidden": _maybe(_whole()),
+            "transform": _part(Transform, *_TRANSFORMS), "localizer": _part(nn.Module, *_LOCALIZERS),
+            "size": _maybe(_SIZE), "features": _maybe(_whole()), "hidden": _maybe(_whole()),
+            "posterior": _part(PosteriorFamily, *_POSTERIORS),
             "localizer_size": _maybe(_SIZE), "sampling": _choice("iid", "antithetic", "sobol"), "fill": _fill,
             "mode": _choice("bilinear", "nearest", "bicubic"), "padding_mode": _choice("zeros", "border", "reflection"),
         },
+        later=frozenset({"features"}),
         upgrade=_upgrade_layer,
     ),
     "PSTN": Part(
@@ -177,27 +187,96 @@ _PARTS: dict[str, Part] = {
 _CLASSES = {"Compose": Compose, **{name: part.cls for name, part in _PARTS.items() if isinstance(part.cls, type)}}
 
 
+_BASES = (Transform, PosteriorFamily, Prior, nn.Module)
+_REGISTERED: dict[str, type[Any]] = {}
+_ALLOWED: ContextVar[tuple[str, ...]] = ContextVar("allowed", default=())
+C = TypeVar("C", bound=type)
+
+
+def register(cls: C) -> C:
+    """A decorator for a transformation, posterior family, prior or network of your own: models with it can be saved.
+
+    The class is written into config.json by its name and the arguments of its constructor, each of which it must keep
+    as an attribute of the same name. To load such a model, import the module that registers the class first. A class
+    that is not registered is written as "MODULE:NAME", and loading it needs `allow=[MODULE]`.
+
+    Args:
+        cls: a subclass of `pstn.Transform`, `pstn.PosteriorFamily`, `pstn.Prior` or `torch.nn.Module`.
+
+    Raises:
+        ValueError: another class of this name is there already.
+
+    Example:
+        >>> @register
+        ... class Averaging(nn.Module):
+        ...     def __init__(self, features):
+        ...         super().__init__()
+        ...         self.features = features
+        >>> describe(Averaging(3))
+        {'type': 'Averaging', 'features': 3}
+    """
+    if not isinstance(cls, type) or not issubclass(cls, _BASES):
+        raise TypeError(f"cls must be a subclass of Transform, PosteriorFamily, Prior or nn.Module, got {cls!r}")
+    held = _CLASSES.get(cls.__name__, _REGISTERED.get(cls.__name__))
+    # A class that is defined anew, as in a notebook, takes the place of the old one.
+    if held is not None and (held.__module__, held.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise ValueError(f"a class called {cls.__name__} is registered already, {held.__module__}.{held.__qualname__}")
+    _REGISTERED[cls.__name__] = cls
+    return cls
+
+
 def describe(module: Any) -> dict[str, Any]:
     """A model, as values that JSON can hold; `build` makes one of the same shape from them.
 
     Args:
-        module: a classifier of this package, with parts of this package.
+        module: a classifier, or a part of one.
 
     Raises:
-        TypeError: it holds a module of somebody else's.
+        TypeError: config.json cannot say how to build it.
 
     Example:
         >>> describe(pstn.Similarity())
         {'type': 'Similarity', 'scale': 'linear'}
     """
-    kind = type(module).__name__
-    if _CLASSES.get(kind) is not type(module):
+    cls = type(module)
+    if _CLASSES.get(cls.__name__) is cls:
+        fields = _PARTS[cls.__name__].fields
+        return {"type": cls.__name__, **{name: _value(getattr(module, name)) for name in fields}}
+    kind = cls.__name__ if _REGISTERED.get(cls.__name__) is cls else f"{cls.__module__}:{cls.__qualname__}"
+    if ":" in kind and (cls.__module__ == "__main__" or "<locals>" in kind):
         raise TypeError(
-            f"{kind} is not a module of pstn, so config.json cannot say how to build it: keep the weights with "
-            "safetensors.torch.save_file(model.state_dict(), path), and put them into a model that you have built "
-            "with pstn.load_weights(model, path)"
+            f"{cls.__name__} can be found neither by a name that it is registered under nor in a module: put it into a "
+            "module, or put @pstn.register before it"
         )
-    return {"type": kind, **{name: _value(getattr(module, name)) for name in _PARTS[kind].fields}}
+    return {"type": kind, **{name: _foreign_value(cls, module, name) for name in _arguments(cls)}}
+
+
+def _arguments(cls: type) -> list[str]:
+    """The arguments of the constructor of somebody else's class."""
+    parameters = inspect.signature(cls).parameters.values()
+    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) for p in parameters):
+        raise TypeError(
+            f"{cls.__name__} takes *args, **kwargs or arguments without a name, which config.json cannot describe: "
+            "wrap it in a class of your own with named arguments, each kept as an attribute. Or keep the weights "
+            "alone, with safetensors.torch.save_file(model.state_dict(), path), for pstn.load_weights(model, path)"
+        )
+    return [p.name for p in parameters]
+
+
+def _foreign_value(cls: type, module: Any, name: str) -> Any:
+    if not hasattr(module, name):
+        raise TypeError(
+            f"{cls.__name__} does not keep {name}, an argument of its constructor, as an attribute: config.json cannot "
+            "say how to build it. Either set self.{name}, or keep the weights with safetensors.torch.save_file("
+            "model.state_dict(), path) and put them into a model that you have built with pstn.load_weights(model, "
+            "path)".replace("{name}", name)
+        )
+    value = _value(getattr(module, name))
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} of {cls.__name__} cannot be written into config.json: {error}") from error
+    return value
 
 
 def _value(value: Any) -> Any:
@@ -205,18 +284,19 @@ def _value(value: Any) -> Any:
         return value.p
     if isinstance(value, nn.ModuleList):
         return [describe(item) for item in value]
-    if isinstance(value, (nn.Module, PosteriorFamily, Prior)):
+    if isinstance(value, _BASES):
         return describe(value)
     if isinstance(value, Tensor):
         return value.tolist()
-    return list(value) if isinstance(value, tuple) else value
+    return [_value(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def build(description: Any) -> nn.Module:
+def build(description: Any, allow: Sequence[str] = ()) -> Any:
     """A model from what `describe` wrote, with weights that are not trained.
 
     Args:
         description: of a classifier.
+        allow: modules that may be imported for parts named "MODULE:NAME".
 
     Raises:
         ValueError: it is not such a description; nothing in it was run.
@@ -225,8 +305,26 @@ def build(description: Any) -> nn.Module:
         >>> build(describe(pstn.nn.mnist_pstn())).layer.transform
         Similarity(scale='linear')
     """
+    if isinstance(allow, str):
+        raise TypeError(f"allow must be a list of modules, got a text: {allow!r}")
     _require_modest(description)
-    return _build("model", description, _MODELS)
+    token = _ALLOWED.set(tuple(allow))
+    try:
+        return _build("model", description, _MODELS, nn.Module)
+    finally:
+        _ALLOWED.reset(token)
+
+
+def rebuild(model: nn.Module, description: Any) -> Any:
+    """The model that a description of this very model makes: its own modules are allowed, as they are here already."""
+    parts = [m for m in _objects(model) if _CLASSES.get(type(m).__name__) is not type(m)]
+    return build(description, [type(part).__module__ for part in parts])
+
+
+def _objects(module: nn.Module) -> Iterator[Any]:
+    for part in module.modules():
+        yield part
+        yield from (value for value in vars(part).values() if isinstance(value, (PosteriorFamily, Prior)))
 
 
 def _require_modest(description: Any) -> None:
@@ -254,8 +352,10 @@ def _in_a_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _build(place: str, description: Any, kinds: Sequence[str]) -> Any:
+def _build(place: str, description: Any, kinds: Sequence[str], base: type) -> Any:
     kind = description.get("type") if isinstance(description, dict) else None
+    if isinstance(kind, str) and kind not in _PARTS:
+        return _build_foreign(place, kind, description, base)
     if not isinstance(kind, str) or kind not in kinds:
         raise ValueError(f"{place} must be one of {', '.join(kinds)}, got {excerpt(kind)}")
     part = _PARTS[kind]
@@ -268,14 +368,55 @@ def _build(place: str, description: Any, kinds: Sequence[str]) -> Any:
     values = {name: check(f"{place}.{name}", description[name]) for name, check in present.items()}
     if kind == "CPAB" and len(values["tess"]) == 2 and math.prod(values["tess"]) > 256:
         raise ValueError(f"{place}.tess must have at most 256 cells, got {values['tess']}")
+    return _construct(place, part.cls, values)
+
+
+def _build_foreign(place: str, kind: str, description: dict[str, Any], base: type) -> Any:
+    cls = _foreign_class(place, kind)
+    if not issubclass(cls, base):
+        raise ValueError(f"{place} must be a {base.__name__}, got {kind}")
+
+    def read(name: str, value: Any) -> Any:
+        if isinstance(value, dict) and "type" in value:
+            return _build(f"{place}.{name}", value, tuple(_PARTS), object)
+        return tuple(read(name, item) for item in value) if isinstance(value, list) else value
+
+    return _construct(place, cls, {name: read(name, value) for name, value in description.items() if name != "type"})
+
+
+def _foreign_class(place: str, kind: str) -> type:
+    if kind in _REGISTERED:
+        return _REGISTERED[kind]
+    module, found, path = kind.partition(":")
+    if not found:
+        raise ValueError(
+            f"{place} is a {excerpt(kind)}, which is neither of pstn nor registered: first import the module that "
+            "registers it"
+        )
+    if module not in _ALLOWED.get():
+        raise ValueError(
+            f"{place} is {excerpt(kind)}, which is not imported unless you allow it: pass allow=[{excerpt(module)}] if "
+            "you trust that module"
+        )
+    value: Any = importlib.import_module(module)
+    for name in path.split("."):
+        value = getattr(value, name, None)
+    if not isinstance(value, type) or not issubclass(value, _BASES):
+        raise ValueError(f"{place} must be a class of a transformation, posterior, prior or network, got {kind}")
+    return value
+
+
+def _construct(place: str, make: Callable[..., Any], values: Mapping[str, Any]) -> Any:
     try:
-        return part.cls(**values)
+        return make(**values)
     except (TypeError, RuntimeError) as error:
         raise ValueError(f"{place} cannot be built: {error}") from error
 
 
-def describe_input(description: Mapping[str, Any]) -> tuple[int, int, tuple[int, ...] | None]:
-    """How many classes and channels a described model has, and the spatial size of its input, where that is fixed.
+def describe_input(
+    description: Mapping[str, Any],
+) -> tuple[int | None, int | None, tuple[int, ...] | None]:
+    """How many classes and channels a described model has, and the size of its input, as far as it says; else None.
 
     Example:
         >>> describe_input(describe(pstn.nn.mnist_pstn()))
@@ -291,4 +432,9 @@ def describe_input(description: Mapping[str, Any]) -> tuple[int, int, tuple[int,
     else:
         reader = layer["localizer"]
         size = reader.get("size") if layer["localizer_size"] is None else None
-    return head["classes"], reader["in_channels"], None if size is None else tuple(size)
+    own = [part.get("type") in _PARTS for part in (head, reader)]
+    return (
+        head["classes"] if own[0] else None,
+        reader["in_channels"] if own[1] else None,
+        tuple(size) if own[1] and size is not None else None,
+    )

@@ -10,8 +10,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 import pstn
-from pstn.nn import About, ModelFileError
-from pstn.nn.parts import build
+from pstn.io import ModelFileError
+from pstn.io.registry import build
+from pstn.nn import About
 from shared_models import answers, moved
 
 

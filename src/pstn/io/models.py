@@ -11,20 +11,29 @@ import json
 import math
 import re
 import tempfile
-from abc import ABC
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pstn.files import FileError, load_safetensors, read_json, require_regular_file, sha256_of, write_atomically
+from pstn.io.card import card_text
+from pstn.io.registry import build, describe, describe_input, rebuild
 from pstn.limits import CONFIG_BYTES, MODEL_BYTES, MODEL_VALUES
 from pstn.nn.about import About
-from pstn.nn.card import card_text
-from pstn.text import excerpt
+from pstn.text import ShortError, excerpt
 
-__all__ = ["CONFIG", "ModelFileError", "Shareable", "from_pretrained", "load_weights", "require_modest"]
+__all__ = [
+    "CONFIG",
+    "ModelFileError",
+    "from_pretrained",
+    "load_weights",
+    "push_to_hub",
+    "require_modest",
+    "save_pretrained",
+]
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 _CHECKPOINT = "checkpoint.safetensors"  # of `pstn train`: a run that has no model yet has this
@@ -33,98 +42,89 @@ _KEYS = ("format", "model", "about", "weights_sha256")
 # Types of numbers, as safetensors calls them. Of those that it has beside them, torch computes with few.
 _FLOATS, _WHOLE_NUMBERS = ("F16", "BF16", "F32", "F64"), ("I8", "I16", "I32", "I64", "U8", "BOOL")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-M = TypeVar("M", bound="Shareable")
 
 
-class ModelFileError(ValueError):
+class ModelFileError(ShortError):
     """A model's file that is missing, damaged, or not one of this package's."""
 
 
-class Shareable(nn.Module, ABC):
-    """A classifier that can be saved in a folder and loaded from one.
+def save_pretrained(model: nn.Module, folder: str | Path, *, about: About | None = None) -> Path:
+    """Write model.safetensors, config.json and README.md, a model card, into a folder.
 
-    Attributes:
-        about: the names of its classes, how its input is prepared, its scores; None where nobody has said.
+    A part of the model that is not of this package is written down as the arguments of its constructor, which it must
+    keep as attributes of the same names; see `pstn.register`.
+
+    Args:
+        model: a classifier.
+        folder: where; it is made if need be, and files of these names in it are replaced.
+        about: what belongs to the model beside its weights; `model.about` when not given.
+
+    Returns:
+        The folder.
+
+    Raises:
+        TypeError: the model holds a module that config.json cannot describe.
+        ValueError: two parts of the model share weights, or `about` does not fit it.
+
+    Example:
+        >>> import tempfile
+        >>> folder = save_pretrained(pstn.nn.mnist_pstn(), Path(tempfile.mkdtemp()) / "mine")
+        >>> sorted(path.name for path in folder.iterdir())
+        ['README.md', 'config.json', 'model.safetensors']
     """
-
-    about: About | None = None
-
-    def save_pretrained(self, folder: str | Path, *, about: About | None = None) -> Path:
-        """Write model.safetensors, config.json and README.md, a model card, into a folder.
-
-        Args:
-            folder: where; it is made if need be, and files of these names in it are replaced.
-            about: what belongs to the model beside its weights; `self.about` when not given.
-
-        Returns:
-            The folder.
-
-        Raises:
-            TypeError: the model holds a module that is not of this package.
-            ValueError: two parts of the model share weights, or `about` does not fit it.
-
-        Example:
-            >>> import tempfile
-            >>> folder = pstn.nn.mnist_pstn().save_pretrained(Path(tempfile.mkdtemp()) / "mine")
-            >>> sorted(path.name for path in folder.iterdir())
-            ['README.md', 'config.json', 'model.safetensors']
-        """
-        safetensors = load_safetensors("hub")
-        description, about = _described(self, about or self.about)
-        folder = Path(folder)
-        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
-        with write_atomically(folder / WEIGHTS) as draft:
-            safetensors.torch.save_file(weights, draft, metadata={"format": "pt"})
-            digest = sha256_of(draft)
-        parameters = sum(parameter.numel() for parameter in self.parameters())
-        config = dict(zip(_KEYS, (_FORMAT, description, about.to_config(), digest), strict=True))
-        for name, text in ((CARD, card_text(description, about, parameters)), (CONFIG, json.dumps(config, indent=1))):
-            with write_atomically(folder / name) as draft:
-                draft.write_text(text + "\n", encoding="utf-8")
-        return folder
-
-    @classmethod
-    def from_pretrained(cls: type[M], name: str | Path, *, revision: str | None = None) -> M:
-        """Load a model of this class; `pstn.from_pretrained` takes one of any class and says the rest."""
-        model = from_pretrained(name, revision=revision)
-        if not isinstance(model, cls):
-            raise ModelFileError(f"{name} holds a {type(model).__name__}, not a {cls.__name__}: pstn.from_pretrained")
-        return model
-
-    def push_to_hub(
-        self, repo_id: str, *, about: About | None = None, private: bool | None = None, token: str | None = None,
-        commit_message: str = "Upload a model of pstn",
-    ) -> str:  # fmt: skip
-        """Upload the model to the Hugging Face Hub. Needs huggingface_hub: `pip install 'pstn[hub]'`.
-
-        Args:
-            repo_id: "owner/name"; made if need be.
-            about: as for `save_pretrained`.
-            private: whether a new repository is private; the owner's default where None.
-            token: of the account; the one that `hf auth login` stored where None.
-            commit_message: for the repository's history.
-
-        Returns:
-            Where it is.
-        """
-        hub = _hub()
-        with tempfile.TemporaryDirectory() as folder:
-            self.save_pretrained(folder, about=about)
-            api = hub.HfApi(token=token)
-            repo = api.create_repo(repo_id, private=private, exist_ok=True)
-            api.upload_folder(repo_id=repo.repo_id, folder_path=folder, commit_message=commit_message)
-            return str(repo)
+    safetensors = load_safetensors("hub")
+    description, about = _described(model, about or getattr(model, "about", None))
+    folder = Path(folder)
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    with write_atomically(folder / WEIGHTS) as draft:
+        safetensors.torch.save_file(weights, draft, metadata={"format": "pt"})
+        digest = sha256_of(draft)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    config = dict(zip(_KEYS, (_FORMAT, description, about.to_config(), digest), strict=True))
+    for name, text in ((CARD, card_text(description, about, parameters)), (CONFIG, json.dumps(config, indent=1))):
+        with write_atomically(folder / name) as draft:
+            draft.write_text(text + "\n", encoding="utf-8")
+    return folder
 
 
-def from_pretrained(name: str | Path, *, revision: str | None = None) -> Shareable:
+def push_to_hub(
+    model: nn.Module, repo_id: str, *, about: About | None = None, private: bool | None = None,
+    token: str | None = None, commit_message: str = "Upload a model of pstn",
+) -> str:  # fmt: skip
+    """Upload a model to the Hugging Face Hub. Needs huggingface_hub: `pip install 'pstn[hub]'`.
+
+    Args:
+        model: as for `save_pretrained`.
+        repo_id: "owner/name"; made if need be.
+        about: as for `save_pretrained`.
+        private: whether a new repository is private; the owner's default where None.
+        token: of the account; the one that `hf auth login` stored where None.
+        commit_message: for the repository's history.
+
+    Returns:
+        Where it is.
+    """
+    hub = _hub()
+    with tempfile.TemporaryDirectory() as folder:
+        save_pretrained(model, folder, about=about)
+        api = hub.HfApi(token=token)
+        repo = api.create_repo(repo_id, private=private, exist_ok=True)
+        api.upload_folder(repo_id=repo.repo_id, folder_path=folder, commit_message=commit_message)
+        return str(repo)
+
+
+def from_pretrained(name: str | Path, *, revision: str | None = None, allow: Sequence[str] = ()) -> Any:
     """Load a model from a folder, or from the Hugging Face Hub, in evaluation mode.
 
-    Nothing in the files is executed. A folder needs neither a network nor huggingface_hub.
+    Nothing in the files is executed, and nothing is imported for them but the modules that you allow by name. A folder
+    needs neither a network nor huggingface_hub.
 
     Args:
         name: a folder that `save_pretrained`, `pstn train` or `pstn demo` wrote; or "owner/name" of the Hub, where
             there is neither such a folder nor a folder "owner".
         revision: a branch, a tag or a commit of the Hub's repository.
+        allow: modules that may be imported for parts of the model that are not of this package, such as
+            ["my_networks"]. Importing a module runs it: allow only what you have written or read.
 
     Returns:
         The classifier; `model.about` has the names of its classes and how to prepare its input.
@@ -139,13 +139,11 @@ def from_pretrained(name: str | Path, *, revision: str | None = None) -> Shareab
         >>> model.about.classes[:3], model.training
         (('0', '1', '2'), False)
     """
-    from pstn.nn.parts import build, describe_input  # parts knows the classes that this module is the base of
-
     config_path, weights = _find(name, revision)
     config = _read_config(config_path)
     try:
         with torch.device("meta"):  # no memory is spent before the file is known to fill it
-            hollow = build(config["model"])
+            hollow = build(config["model"], allow)
         about = About.from_config(config["about"])
         _check_about(about, *describe_input(config["model"]))
         require_modest(hollow, about)
@@ -155,8 +153,7 @@ def from_pretrained(name: str | Path, *, revision: str | None = None) -> Shareab
     if sha256_of(weights) != config["weights_sha256"]:
         raise ModelFileError(f"{weights} is not the file that {CONFIG} beside it was written with, or it is damaged")
     with torch.random.fork_rng(devices=[]):
-        model = build(config["model"])
-    assert isinstance(model, Shareable)
+        model = build(config["model"], allow)
     model.about = about
     model.load_state_dict(tensors)
     return model.eval()
@@ -177,18 +174,21 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     model.load_state_dict(_read_tensors(Path(path), model))
 
 
-def _described(model: Shareable, about: About | None) -> tuple[dict[str, Any], About]:
+def _described(model: nn.Module, about: About | None) -> tuple[dict[str, Any], About]:
     """The model as config.json has it; refused where a model that is built from that would be another one."""
-    from pstn.nn.parts import build, describe, describe_input
-
     description = describe(model)
     _refuse_shared(model)
-    with torch.device("meta"):
-        built = {name: tensor.shape for name, tensor in build(description).state_dict().items()}
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        built = {name: tensor.shape for name, tensor in rebuild(model, description).state_dict().items()}
     if built != {name: tensor.shape for name, tensor in model.state_dict().items()}:
         raise ValueError("the model was changed after it was built, and config.json cannot say how: use its state_dict")
     classes, channels, size = describe_input(description)
     if about is None:
+        if classes is None or channels is None:
+            raise ValueError(
+                "about must be given: config.json does not say how many classes and channels this model has. Pass "
+                "about=pstn.About(classes, channels, size)"
+            )
         about = About(tuple(map(str, range(classes))), channels, size)
     _check_about(about, classes, channels, size)
     require_modest(model, about)
@@ -206,10 +206,11 @@ def _refuse_shared(model: nn.Module) -> None:
             )
 
 
-def _check_about(about: About, classes: int, channels: int, size: tuple[int, ...] | None) -> None:
-    if len(about.classes) != classes:
+def _check_about(about: About, classes: int | None, channels: int | None, size: tuple[int, ...] | None) -> None:
+    """Refuse what does not fit the model, as far as its description says."""
+    if classes is not None and len(about.classes) != classes:
         raise ValueError(f"classes must be the names of the model's {classes} classes, got {len(about.classes)}")
-    if about.channels != channels:
+    if channels is not None and about.channels != channels:
         raise ValueError(f"channels must be those of the model, {channels}, got {about.channels}")
     if size is not None and about.size is not None and about.size != size:
         raise ValueError(f"size must be that of the model's input, {size}, got {about.size}")

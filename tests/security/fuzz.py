@@ -1,0 +1,106 @@
+"""Seeded mutations of valid files."""
+
+import copy
+import json
+import re
+from random import Random
+from typing import Any
+
+_TOKENS = (
+    b"\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\xff\xff\xff\x7f", b"\x80", b"\n", b"\r\n\n", b"\t", b",", b":",
+    b";", b'"', b"'", b"{", b"[" * 3_000, b"{" * 80, b"]", b"}", b"@data\n", b"@", b"%", b"#", b"- ", b"&a [*a, *a]",
+    b"*a", b"!!int ", b"!!python/object/apply:os.getcwd []", b"../../", b"/etc/passwd", b"NaN", b"-inf", b"null",
+    b"true", b"\xc3\xa9", b"\xf0\x9f\x98\x80", b"\x1b[31m", b"$", b"=1+1", b"0x", b"_", b" " * 2_000, b"a" * 5_000,
+)  # fmt: skip
+_NUMBERS = (
+    b"0", b"-1", b"-0", b"1", b"2147483647", b"2147483648", b"4294967296", b"9223372036854775807",
+    b"18446744073709551616", b"1e308", b"1e999", b"-1e999", b"1e-400", b"0.1", b"nan", b"1_0", b"9" * 400, b"9" * 5_000,
+    b"1048576", b"100000000",
+)  # fmt: skip
+_VALUES: tuple[Any, ...] = (
+    None, True, False, 0, -1, 1, 2**31, 2**53, 2**63, 10**30, 1e308, -1e308, 0.5, "", "a", "../../x", "a" * 3_000, "\0",
+    "\n", [], {}, [[]], [None], [0] * 2_000, {"a": 1}, "1", "NaN", [1, 2, 3, 4], "cpab", "/etc/passwd",
+    [1, [2, [3, [4]]]],
+)  # fmt: skip
+
+
+def mutate(content: bytes, dice: Random) -> bytes:
+    """A damaged copy: flipped bits, cuts, copies of parts in other places, and huge or odd numbers and tokens."""
+    for _ in range(dice.randint(1, 3)):
+        content = dice.choice(_WAYS)(content, dice)
+    return content
+
+
+def mutate_json(content: bytes, dice: Random) -> bytes:
+    """A copy of a JSON text in which values are replaced, removed or moved; some are damaged as any bytes are."""
+    if dice.random() < 0.3:
+        return mutate(content, dice)
+    value = json.loads(content)
+    for _ in range(dice.randint(1, 2)):
+        places = [*_places(value)]
+        holder, key = dice.choice(places)
+        way = dice.random()
+        if way < 0.2:
+            del holder[key]
+        elif way < 0.4:
+            other, other_key = dice.choice(places)
+            holder[key] = copy.deepcopy(other[other_key])
+        else:
+            holder[key] = copy.deepcopy(dice.choice(_VALUES))
+        if not [*_places(value)]:
+            break
+    return json.dumps(value).encode()
+
+
+def _places(value: Any) -> Any:
+    """Every list or object in a value, with every position or key in it."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield value, key
+        yield from _places(inner)
+
+
+def _slice(content: bytes, dice: Random, most: int = 64) -> tuple[int, int]:
+    start = dice.randrange(len(content) + 1)
+    return start, min(len(content), start + dice.randint(1, most))
+
+
+def _flip(content: bytes, dice: Random) -> bytes:
+    if not content:
+        return content
+    changed = bytearray(content)
+    for _ in range(dice.randint(1, 8)):
+        changed[dice.randrange(len(changed))] ^= 1 << dice.randrange(8)
+    return bytes(changed)
+
+
+def _cut(content: bytes, dice: Random) -> bytes:
+    return content[: dice.randrange(len(content) + 1)]
+
+
+def _remove(content: bytes, dice: Random) -> bytes:
+    start, end = _slice(content, dice)
+    return content[:start] + content[end:]
+
+
+def _copy(content: bytes, dice: Random) -> bytes:
+    start, end = _slice(content, dice)
+    at = dice.randrange(len(content) + 1)
+    return content[:at] + content[start:end] * dice.choice((1, 1, 2, 50)) + content[at:]
+
+
+def _insert(content: bytes, dice: Random) -> bytes:
+    at = dice.randrange(len(content) + 1)
+    over = dice.choice((0, 0, 1, 4))
+    return content[:at] + dice.choice(_TOKENS) + content[at + over :]
+
+
+def _number(content: bytes, dice: Random) -> bytes:
+    found = [*re.finditer(rb"\d+(\.\d+)?", content)]
+    if not found:
+        return _insert(content, dice)
+    spot = dice.choice(found)
+    return content[: spot.start()] + dice.choice(_NUMBERS) + content[spot.end() :]
+
+
+_WAYS = (_flip, _flip, _cut, _remove, _copy, _insert, _number, _number)

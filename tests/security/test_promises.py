@@ -1,0 +1,44 @@
+"""SECURITY.md says what holds: its limits are those of the package, and every promise names tests that exist."""
+
+import ast
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+PROMISES = re.findall(r"^\| (.+?) \| (.*`.*::.*) \|$", TEXT, flags=re.MULTILINE)
+
+
+def test_the_table_of_limits_is_current():
+    spec = importlib.util.spec_from_file_location("make_limits_table", ROOT / "docs" / "make_limits_table.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.with_table(TEXT) == TEXT, "run `python docs/make_limits_table.py`"
+    assert "| `PAGE_FILE_BYTES` | 5,242,880 |" in TEXT
+
+
+def test_every_row_of_the_table_of_promises_names_a_test():
+    table = TEXT.partition("## What is promised")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("|")][2:]
+    assert len(rows) == len(PROMISES) > 10
+
+
+@pytest.mark.parametrize(("promise", "tests"), PROMISES, ids=[promise[:50] for promise, _ in PROMISES])
+def test_the_tests_of_a_promise_exist(promise, tests):
+    named = re.findall(r"`([^`]+)::([^`]+)`", tests)
+    assert named
+    for file, name in named:
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+        assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, f"{file}::{name}"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_it_is_linked_from_where_people_look(page):
+    assert "SECURITY.md" in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_it_is_in_the_source_distribution():
+    assert '"SECURITY.md"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
