@@ -1,6 +1,11 @@
 """Data sets: where each one comes from, its checksums, its splits; and ways to bring your own."""
 
-from pstn.data.augment import Generated, Maker, RandomPlacement, RandomRotation, generate
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from pstn.data.augment import Generated, RandomPlacement, RandomRotation, RandomTransform, generate
 from pstn.data.check import Finding, check
 from pstn.data.download import cache_folder, data_folder
 from pstn.data.files import DataError, DataWarning, MissingDataError
@@ -49,11 +54,18 @@ from pstn.data.split import (
 
 __all__ = [
     "IMAGENET_MEAN", "IMAGENET_STD", "KNOWN", "MNIST_MEAN", "MNIST_STD", "MTSD_CLASSES", "Box", "DataError",
-    "DataWarning", "Digits", "Finding", "Generated", "Known", "Maker", "MissingDataError", "Photo", "RandomPlacement",
-    "RandomRotation", "RawSeries", "Sign", "Split", "Splits", "balanced_indices", "batches", "cache_folder", "check",
-    "commonest_classes", "contact_sheet", "data_folder", "divide", "from_arrays", "from_dataset", "from_folder",
-    "from_npz", "generate", "get", "isolated", "isolated_signs", "load", "load_digits", "load_italy_power_demand",
-    "load_mnist", "load_mtsd", "load_placed_fashion", "load_rotated_mnist", "load_series_file", "load_ucr", "load_yolo",
-    "make_signs", "mnist_subset", "read_idx", "read_indices", "read_mtsd", "read_series", "read_yolo", "stack_series",
-    "stratified_indices",
+    "DataWarning", "Digits", "Finding", "Generated", "Known", "MissingDataError", "Photo", "RandomPlacement",
+    "RandomRotation", "RandomTransform", "RawSeries", "Sign", "Split", "Splits", "balanced_indices", "batches",
+    "cache_folder", "check", "commonest_classes", "contact_sheet", "data_folder", "divide", "from_arrays",
+    "from_dataset", "from_folder", "from_npz", "generate", "get", "isolated", "isolated_signs", "load", "load_digits",
+    "load_italy_power_demand", "load_mnist", "load_mtsd", "load_placed_fashion", "load_rotated_mnist",
+    "load_series_file", "load_ucr", "load_yolo", "make_signs", "mnist_subset", "read_idx", "read_indices", "read_mtsd",
+    "read_series", "read_yolo", "stack_series", "stratified_indices",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Maker":
+        warnings.warn("Maker is now called RandomTransform", FutureWarning, stacklevel=2)
+        return RandomTransform
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

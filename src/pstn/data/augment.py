@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,18 +15,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pstn._checks import require_floating, require_positive_int, require_positive_number
+from pstn._deprecation import renamed
 from pstn.data.split import Split, Splits
 from pstn.transforms import Rotation, Similarity, Transform
 from pstn.warp import warp
 
-__all__ = ["Generated", "Maker", "RandomPlacement", "RandomRotation", "generate"]
+__all__ = ["Generated", "RandomPlacement", "RandomRotation", "RandomTransform", "generate"]
 
 
 _ROTATION, _SIMILARITY = Rotation(), Similarity()
 
 
-class Maker(ABC):
-    """A way to make examples: uniform noise becomes theta, and theta warps.
+class RandomTransform(ABC):
+    """A random warp of examples: uniform noise becomes theta, and theta warps.
 
     `generate` draws the noise of test sets and fresh batches, `pstn.training.RandomWarp` takes that of a population.
     One of your own says how many uniform numbers an example takes, what theta they make, and what theta does.
@@ -55,7 +57,7 @@ class Maker(ABC):
 
 @final
 @dataclass(frozen=True)
-class RandomRotation(Maker):
+class RandomRotation(RandomTransform):
     """Images turned about their centre by an angle uniform on (-limit, limit).
 
     Convention:
@@ -67,9 +69,9 @@ class RandomRotation(Maker):
         limit: the largest angle, in radians; the paper's is pi.
 
     Example:
-        >>> maker = RandomRotation()
-        >>> theta = maker.draw(2, generator=torch.Generator().manual_seed(0))
-        >>> maker.make(torch.zeros(2, 1, 28, 28), theta).shape
+        >>> random_transform = RandomRotation()
+        >>> theta = random_transform.draw(2, generator=torch.Generator().manual_seed(0))
+        >>> random_transform.make(torch.zeros(2, 1, 28, 28), theta).shape
         torch.Size([2, 1, 28, 28])
     """
 
@@ -95,7 +97,7 @@ class RandomRotation(Maker):
 
 @final
 @dataclass(frozen=True)
-class RandomPlacement(Maker):
+class RandomPlacement(RandomTransform):
     """Images pasted somewhere on an empty canvas.
 
     Convention:
@@ -112,9 +114,9 @@ class RandomPlacement(Maker):
     instead shrinks the image to 50%, with a theta of scale 0.5, which is `RandomPlacement.as_in_text()`.
 
     Example:
-        >>> maker = RandomPlacement()
-        >>> theta = maker.draw(2)
-        >>> maker.make(torch.zeros(2, 1, 28, 28), theta).shape
+        >>> random_transform = RandomPlacement()
+        >>> theta = random_transform.draw(2)
+        >>> random_transform.make(torch.zeros(2, 1, 28, 28), theta).shape
         torch.Size([2, 1, 96, 96])
     """
 
@@ -167,7 +169,7 @@ class Generated:
 
     Attributes:
         base: the originals, float32.
-        maker: how to warp them.
+        random_transform: how to warp them.
         theta: (N, D) or None.
         generator: where fresh draws come from; torch's global seed where it is None. A generator on the device of
             `base` keeps everything there.
@@ -181,7 +183,7 @@ class Generated:
     """
 
     base: Split
-    maker: Maker
+    random_transform: RandomTransform
     theta: Tensor | None = None
     generator: torch.Generator | None = None
 
@@ -197,6 +199,12 @@ class Generated:
         """One example and its class, as a DataLoader asks for them; `pstn.data.batches` makes whole batches at once."""
         one = self.batch([index])
         return one.x[0], one.y[0]
+
+    @property
+    def maker(self) -> RandomTransform:
+        """The old name of `random_transform`."""
+        warnings.warn("maker is now called random_transform", FutureWarning, stacklevel=2)
+        return self.random_transform
 
     @property
     def y(self) -> Tensor:
@@ -231,7 +239,7 @@ class Generated:
     @property
     def transform(self) -> Transform:
         """The family that theta belongs to."""
-        return self.maker.transform
+        return self.random_transform.transform
 
     def counts(self) -> Tensor:
         """How many examples each class has, (K,)."""
@@ -253,11 +261,11 @@ class Generated:
         at = torch.as_tensor(index, device=self.base.device)
         originals = self.base.take(at)
         if self.theta is None:
-            theta = self.maker.draw(len(originals), generator=self.generator, device=self.base.device)
+            theta = self.random_transform.draw(len(originals), generator=self.generator, device=self.base.device)
             theta = theta.to(self.base.device)
         else:
             theta = self.theta[at]
-        x = self.maker.make(originals.x, theta, fill=self.fill)
+        x = self.random_transform.make(originals.x, theta, fill=self.fill)
         return dataclasses.replace(originals, x=x, theta=theta)
 
     def all(self) -> Split:
@@ -265,14 +273,15 @@ class Generated:
         return self.batch(torch.arange(len(self), device=self.base.device))
 
 
+@renamed(maker="random_transform")
 def generate(
-    base: Split, maker: Maker, *, seed: int | None = None, generator: torch.Generator | None = None
+    base: Split, random_transform: RandomTransform, *, seed: int | None = None, generator: torch.Generator | None = None
 ) -> Generated:
     """A set of warped examples: drawn afresh on every access, or once and for all from a seed.
 
     Args:
         base: the originals, float32; its `fill` is the background of what is made.
-        maker: `RandomRotation()`, `RandomPlacement()`, or one of your own.
+        random_transform: `RandomRotation()`, `RandomPlacement()`, or one of your own.
         seed: fixes the draw. It is made on the CPU, so that every device gets the same test set.
         generator: for fresh draws, without a seed.
 
@@ -284,18 +293,18 @@ def generate(
         >>> upright = pstn.warp(batch.x, pstn.Rotation().grid(undo, (28, 28)), fill=batch.fill)
     """
     if seed is None:
-        return Generated(base, maker, None, generator)
+        return Generated(base, random_transform, None, generator)
     if generator is not None:
         raise ValueError("generator is for fresh draws, seed for a fixed one: give one of them")
-    theta = maker.draw(len(base), generator=torch.Generator().manual_seed(seed)).to(base.device)
-    return Generated(base, maker, theta)
+    theta = random_transform.draw(len(base), generator=torch.Generator().manual_seed(seed)).to(base.device)
+    return Generated(base, random_transform, theta)
 
 
 def generate_all(
-    base: Splits[Split], maker: Maker, *, seed: int = 0, generator: torch.Generator | None = None
+    base: Splits[Split], random_transform: RandomTransform, *, seed: int = 0, generator: torch.Generator | None = None
 ) -> Splits[Generated]:
     """All parts of a data set: training examples drawn afresh on every access, the others once, by `seed`."""
     # Validation and test get draws of their own: one seed for both would turn the n-th image of each alike.
-    validation = None if base.validation is None else generate(base.validation, maker, seed=2 * seed + 1)
-    test = None if base.test is None else generate(base.test, maker, seed=2 * seed)
-    return Splits(generate(base.train, maker, generator=generator), validation, test)
+    validation = None if base.validation is None else generate(base.validation, random_transform, seed=2 * seed + 1)
+    test = None if base.test is None else generate(base.test, random_transform, seed=2 * seed)
+    return Splits(generate(base.train, random_transform, generator=generator), validation, test)

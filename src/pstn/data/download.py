@@ -102,6 +102,7 @@ class RemoteFile:
         size: in bytes, where known.
         get: the name by which `pstn data get` fetches it.
         limit: the most bytes to accept where the size is not known.
+        content_sha256: of the file after unpacking, where known.
     """
 
     folder: str
@@ -111,6 +112,7 @@ class RemoteFile:
     size: int | None = None
     get: str = ""
     limit: int = 1 << 31
+    content_sha256: str | None = None
 
 
 def find_file(remote: RemoteFile, *, root: str | os.PathLike[str] | None = None) -> Path | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import hashlib
 import io
@@ -17,7 +16,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NoReturn, cast
 
@@ -27,7 +26,19 @@ import numpy.typing as npt
 from pstn.files import FileError, inside, require_regular_file
 from pstn.limits import ARCHIVE_FREE_BYTES, ARCHIVE_MEMBERS, ARCHIVE_RATIO, TAR_HEADER_BYTES, ZIP_INDEX_BYTES
 
+try:
+    from lzma import LZMAError
+except ImportError:  # Python can be built without it, and does not read .xz then
+    LZMAError = EOFError  # type: ignore[misc,assignment]
+
 __all__ = ["DataError", "DataWarning", "MissingDataError"]
+
+# Deflate cannot expand a byte to more than 1,032: a header that declares more is wrong, which is known before reading.
+MAX_RATIO = 1032
+LONGEST_LINE = 1 << 26
+_GZIP = b"\x1f\x8b"
+_CHUNK = 1 << 20
+_MOST_AXES = 32  # of any version of numpy
 
 
 class DataError(FileError):
@@ -44,21 +55,21 @@ class DataError(FileError):
     """
 
 
-Refuse = Callable[[DataError], None]
-"""Told of what cannot be used, which is then left out."""
-
-
-def raise_it(error: DataError) -> NoReturn:
-    """The `Refuse` that leaves nothing out: the first error is raised."""
-    raise error
-
-
 class MissingDataError(DataError):
-    """A file that is needed and is nowhere to be found: the message says where it was looked for and how to get it."""
+    """A file that is needed and missing: the message says where it was looked for and how to get it."""
 
 
 class DataWarning(UserWarning):
-    """Data that is used although something about it differs from what is on record."""
+    """Data that is used although something about it differs from what is known of it."""
+
+
+ErrorHandler = Callable[[DataError], None]
+"""Called with the error of each file or row that cannot be used, which is then skipped."""
+
+
+def raise_error(error: DataError) -> NoReturn:
+    """The `ErrorHandler` that skips nothing: the first error is raised."""
+    raise error
 
 
 def require_package(name: str, purpose: str) -> str:
@@ -66,22 +77,8 @@ def require_package(name: str, purpose: str) -> str:
     return f"{purpose} needs {name}, which is not installed: pip install 'pstn[data]'"
 
 
-# Deflate cannot expand a byte to more than 1,032: a header that promises more than that is a lie, known before reading.
-MAX_RATIO = 1032
-_GZIP = b"\x1f\x8b"
-_CHUNK = 1 << 20
-_MOST_AXES = 32  # of any version of numpy
-LONGEST_LINE = 1 << 26
-
-
-def is_gzip(path: Path) -> bool:
-    """Whether the file is gzipped, by its first two bytes: names lie more often than contents."""
-    with path.open("rb") as file:
-        return file.read(2) == _GZIP
-
-
 def most_unpacked(path: Path) -> int:
-    """The most bytes that may come out of a compressed file or an archive: photos, numbers and text shrink by less.
+    """The most bytes that a compressed file or an archive may unpack to.
 
     Example:
         >>> import tempfile
@@ -93,9 +90,9 @@ def most_unpacked(path: Path) -> int:
     return max(ARCHIVE_FREE_BYTES, ARCHIVE_RATIO * path.stat().st_size)
 
 
-@contextlib.contextmanager
+@contextmanager
 def open_stream(path: Path) -> Iterator[IO[bytes]]:
-    """The bytes of `path`, unpacked on the way where it is gzipped; what goes wrong on the way is a DataError."""
+    """The bytes of `path`, unpacked while reading where it is gzipped, whatever its name; its faults are DataErrors."""
     try:
         if path.stat().st_size == 0:
             raise DataError(path, "is empty")
@@ -105,16 +102,14 @@ def open_stream(path: Path) -> Iterator[IO[bytes]]:
                 return
             with gzip.GzipFile(fileobj=file) as unpacked:
                 yield cast("IO[bytes]", unpacked)
-    except EOFError as error:
-        raise DataError(path, "the gzip stream ends too early: the file is truncated, fetch it again") from error
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(path, f"the gzip stream is damaged ({error}): fetch the file again") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(path, f"the gzip stream is truncated or damaged ({error}): fetch the file again") from error
     except IsADirectoryError as error:
         raise DataError(path, "is a folder, where a file is expected") from error
 
 
 def bounded_read(stream: IO[bytes], count: int) -> bytearray:
-    """Up to `count` bytes, taken in small portions: memory grows with what is there, not with what was promised."""
+    """Up to `count` bytes, read in small portions: memory grows with the content, not with the size declared."""
     out = bytearray()
     while len(out) < count:
         portion = stream.read(min(_CHUNK, count - len(out)))
@@ -138,31 +133,30 @@ def read_text(path: Path, *, limit: int) -> str:
 
 
 def read_lines(path: Path, *, limit: int) -> Iterator[tuple[int, str]]:
-    r"""The numbered lines of a text file as for `read_text`, one at a time.
-
-    Only "\n" ends a line, whatever else Unicode has for it: editors count lines so.
-    """
-    number = 0
+    r"""The numbered lines of a text file as for `read_text`, one at a time. Only "\n" ends a line, as in editors."""
     with open_stream(path) as stream:
         left = limit = min(limit, most_unpacked(path))
+        number = 0
         while line := stream.readline(min(left, LONGEST_LINE) + 1):
             number += 1
-            place = f"line {number}"
             left -= len(line)
+            problem = None
             if left < 0:
-                raise DataError(path, f"holds more than {limit:,} bytes of text, which is the limit", place=place)
-            if len(line) > LONGEST_LINE:
-                raise DataError(path, f"is longer than {LONGEST_LINE:,} bytes, which is the limit", place=place)
-            if b"\0" in line:
-                raise DataError(path, "is not a text file: it holds a zero byte", place=place)
+                problem = f"holds more than {limit:,} bytes of text, which is the limit"
+            elif len(line) > LONGEST_LINE:
+                problem = f"is longer than {LONGEST_LINE:,} bytes, which is the limit"
+            elif b"\0" in line:
+                problem = "is not a text file: it holds a zero byte"
+            if problem is not None:
+                raise DataError(path, problem, place=f"line {number}")
             try:
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
-                raise DataError(path, f"is not UTF-8 text ({error.reason})", place=place) from error
+                raise DataError(path, f"is not UTF-8 text ({error.reason})", place=f"line {number}") from error
 
 
 def sha256_of_content(path: Path, *, limit: int = 1 << 34) -> str:
-    """The SHA-256 of what is in a file, after unpacking: the same for a plain file and for any gzip of it."""
+    """The SHA-256 of a file after unpacking: the same for a plain file and for any gzip of it."""
     digest, seen = hashlib.sha256(), 0
     with open_stream(path) as stream:
         limit = min(limit, most_unpacked(path))
@@ -184,22 +178,23 @@ def read_npy(path: Path, *, mmap: bool = False) -> npt.NDArray[Any]:
     if not path.is_file():
         raise DataError(path, "there is no such file")
     with path.open("rb") as file:
-        shape, _, dtype, start = _npy_header(file, path, None)
-    _check_npy_length(path, None, shape, dtype, path.stat().st_size - start)
-    empty = 0 in shape
-    return cast("npt.NDArray[Any]", np.load(path, allow_pickle=False, mmap_mode="c" if mmap and not empty else None))
+        shape, _, _ = _read_npy_header(file, path.stat().st_size, path, "header")
+    mapped = mmap and 0 not in shape
+    return cast("npt.NDArray[Any]", np.load(path, allow_pickle=False, mmap_mode="c" if mapped else None))
 
 
 def parse_npy(content: bytes | bytearray, path: Path, place: str) -> npt.NDArray[Any]:
     """An array from the bytes of a .npy file, without pickle; `path` and `place` are for messages."""
-    shape, fortran, dtype, start = _npy_header(io.BytesIO(content), path, place)
-    _check_npy_length(path, place, shape, dtype, len(content) - start)
-    flat = np.frombuffer(content, dtype, offset=start)
-    # Without a copy where the values lie as they should: arrays may fill half of the memory.
+    stream = io.BytesIO(content)
+    shape, fortran, dtype = _read_npy_header(stream, len(content), path, place)
+    flat = np.frombuffer(content, dtype, offset=stream.tell())
+    # Without a copy where the values are in order: arrays may fill half of the memory.
     return np.require(flat.reshape(shape, order="F" if fortran else "C"), requirements=("ALIGNED", "WRITEABLE"))
 
 
-def _npy_header(stream: IO[bytes], path: Path, place: str | None) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+def _read_npy_header(
+    stream: IO[bytes], size: int, path: Path, place: str
+) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     try:
         version = np.lib.format.read_magic(stream)
         reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -207,32 +202,22 @@ def _npy_header(stream: IO[bytes], path: Path, place: str | None) -> tuple[tuple
     except MemoryError:
         raise
     except Exception as error:  # the header is a Python literal, and its reader raises what evaluating one can raise
-        raise DataError(path, f"is not a .npy file ({error})", place=place or "header") from error
-    if not dtype.itemsize or len(shape) > _MOST_AXES:
-        problem = f"has values of {dtype.itemsize} bytes and {len(shape)} axes: at least 1 and at most {_MOST_AXES}"
-        raise DataError(path, f"{problem} are expected", place=place or "header")
+        raise DataError(path, f"is not a .npy file ({error})", place=place) from error
     if dtype.hasobject:
-        problem = "holds Python objects, which only pickle can read: it is refused"
-        raise DataError(path, problem, place=place or "header")
-    return shape, fortran, dtype, stream.tell()
-
-
-def _check_npy_length(path: Path, place: str | None, shape: tuple[int, ...], dtype: np.dtype[Any], held: int) -> None:
-    promised = dtype.itemsize * math.prod(int(extent) for extent in shape)
-    if promised != held or any(extent < 0 for extent in shape):
-        problem = f"the header promises {promised:,} bytes ({dtype}, {shape}), the file holds {held:,}"
-        raise DataError(path, problem, place=place or "header")
-
-
-_LEADS_OUT = "leads out of the folder {}, through a link: copy what it leads to into the folder"
+        raise DataError(path, "holds Python objects, which only pickle can read: it is refused", place=place)
+    declared, held = dtype.itemsize * math.prod(map(int, shape)), size - stream.tell()
+    if not dtype.itemsize or len(shape) > _MOST_AXES or declared != held or any(extent < 0 for extent in shape):
+        problem = f"the header declares {declared:,} bytes ({dtype}, {shape}), the file holds {held:,}"
+        raise DataError(path, f"{problem}; at most {_MOST_AXES} axes are accepted", place=place)
+    return shape, fortran, dtype
 
 
 class Listing:
     """The files and folders below a folder: each once, and none outside it.
 
     Links are followed as far as they stay below the root. A file or a folder that was listed already, by another name
-    or as a second hard link, is left out: it would put one picture into the training and the test part. Hidden files
-    and folders are left out, too: programs keep copies of images there.
+    or as a second hard link, is skipped: it would put one picture into the training and the test part. Hidden files
+    and folders are skipped, too: programs keep copies of images there.
 
     Args:
         root: the folder to stay in; it may itself be a link.
@@ -244,122 +229,107 @@ class Listing:
         ...     (root / name).mkdir()
         >>> (root / "lion").symlink_to("cat")
         >>> listing = Listing(root)
-        >>> [folder.name for folder in listing.folders(root)], listing.repeated
+        >>> [folder.name for folder in listing.entries(root)[0]], listing.repeated
         (['cat', 'dog'], 1)
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
         self.outside = 0
-        """Links that lead out of the root, and were left out."""
+        """Links that lead out of the root, and were skipped."""
         self.repeated = 0
-        """Files and folders that were listed already, and were left out."""
+        """Files and folders that were listed already, and were skipped."""
         self._real = os.path.realpath(root)
-        self._inner = self._real.rstrip(os.sep) + os.sep
         self._seen: set[tuple[int, int]] = set()
         self._safe: set[str] = set()
 
-    def folders(self, folder: Path, refuse: Refuse = raise_it) -> list[Path]:
-        """The folders in a folder, in the order of names."""
-        return self.entries(folder, (), refuse)[0]
-
-    def files(self, folder: Path, suffixes: tuple[str, ...], refuse: Refuse = raise_it) -> Iterator[Path]:
-        """The files in a folder and in those below it whose names end in one of `suffixes`, in the order of names.
-
-        Args:
-            folder: where to look: the root or below it.
-            suffixes: in small letters.
-            refuse: told of folders that cannot be read.
-        """
-        waiting = [folder]
-        while waiting:
-            place = waiting.pop()
-            folders, files = self.entries(place, suffixes, refuse)
-            yield from files
-            waiting += reversed(folders)
-
-    def require(self, path: Path) -> Path:
-        """The path, refused with a DataError where it leads out of the root."""
-        folder = os.path.split(path)[0]
-        if folder not in self._safe:
-            if not self._stays(folder):
-                raise DataError(folder, _LEADS_OUT.format(self.root))
-            self._safe.add(folder)
-        if path.is_symlink() and not self._stays(path):
-            raise DataError(path, _LEADS_OUT.format(self.root))
-        return path
-
-    def find(self, path: Path) -> os.stat_result | None:
-        """What the system says of a file below the root, None where there is none; see `require`."""
-        folder = os.path.split(path)[0]
-        if folder not in self._safe:
-            self.require(path)
-        try:
-            found = path.lstat()
-            if stat.S_ISLNK(found.st_mode):
-                found = self.require(path).stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        return found
-
-    def tell(self) -> None:
-        """Warn of what was left out, if anything was."""
-        told = []
-        if self.outside:
-            told.append(f"{self.outside:,} link(s) that lead out of the folder")
-        if self.repeated:
-            told.append(f"{self.repeated:,} file(s) or folder(s) that are listed under another name")
-        if told:
-            warnings.warn(DataWarning(f"{self.root}: left out are {' and '.join(told)}"), stacklevel=3)
-
-    def _stays(self, path: str | os.PathLike[str]) -> bool:
-        real = os.path.realpath(path)
-        return real == self._real or real.startswith(self._inner)
-
     def entries(
-        self, folder: Path, suffixes: tuple[str, ...], refuse: Refuse = raise_it
+        self, folder: Path, suffixes: tuple[str, ...] = (), on_error: ErrorHandler = raise_error
     ) -> tuple[list[Path], list[Path]]:
         """The folders and the files in a folder that were not listed yet, each in the order of names.
 
         Args:
             folder: where to look: the root or below it.
             suffixes: of the files, in small letters; ("",) for all.
-            refuse: told of a folder that cannot be read.
+            on_error: called where the folder cannot be read.
         """
-        folders: list[str] = []
-        files: list[str] = []
+        folders: list[Path] = []
+        files: list[Path] = []
         try:
-            # What a link leads to is listed by its own name where both are here.
+            # Where a link and what it leads to are both here, the link is the one to skip.
             with os.scandir(folder) as found:
                 entries = sorted(found, key=lambda entry: (entry.is_symlink(), entry.name))
             device = folder.stat().st_dev
         except OSError as error:
-            refuse(DataError(folder, f"cannot be read ({error.strerror})"))
+            on_error(DataError(folder, f"cannot be read ({error.strerror})"))
             return [], []
         for entry in entries:
-            name = entry.name
-            if name.startswith("."):
-                continue
             link = entry.is_symlink()
-            is_folder = _is_folder(entry)
-            if not is_folder and not name.lower().endswith(suffixes):
+            try:
+                is_folder = entry.is_dir()
+            except OSError:  # a circle of links
+                is_folder = False
+            if entry.name.startswith(".") or not (is_folder or entry.name.lower().endswith(suffixes)):
                 continue
             if link and not self._stays(entry):
                 self.outside += 1
                 continue
-            identity = _identity(entry) if link or is_folder else (device, entry.inode())
+            identity: tuple[int, int] | None = (device, entry.inode())
+            if link or is_folder:
+                try:
+                    state = Path(entry).stat()
+                    identity = (state.st_dev, state.st_ino)
+                except OSError:  # a link to nothing
+                    identity = None
             if identity in self._seen:
                 self.repeated += 1
                 continue
             if identity is not None:
                 self._seen.add(identity)
-            (folders if is_folder else files).append(name)
-        return [folder / name for name in sorted(folders)], [folder / name for name in sorted(files)]
+            (folders if is_folder else files).append(folder / entry.name)
+        return sorted(folders), sorted(files)
+
+    def files(self, folder: Path, suffixes: tuple[str, ...], on_error: ErrorHandler = raise_error) -> Iterator[Path]:
+        """The files in a folder and in those below it, in the order of names; the arguments are those of `entries`."""
+        waiting = [folder]
+        while waiting:
+            folders, files = self.entries(waiting.pop(), suffixes, on_error)
+            yield from files
+            waiting += reversed(folders)
+
+    def require(self, path: Path) -> Path:
+        """The path; a DataError where it leads out of the root."""
+        folder = os.path.split(path)[0]
+        if folder not in self._safe:
+            self._require_stays(folder)
+            self._safe.add(folder)
+        if path.is_symlink():
+            self._require_stays(path)
+        return path
+
+    def find(self, path: Path) -> os.stat_result | None:
+        """The state of a file below the root, None where there is none; see `require`."""
+        if os.path.split(path)[0] not in self._safe:
+            self.require(path)
+        try:
+            found = path.lstat()  # one call for each of many label files
+            return self.require(path).stat() if stat.S_ISLNK(found.st_mode) else found
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _stays(self, path: str | os.PathLike[str]) -> bool:
+        real = os.path.realpath(path)
+        return real == self._real or real.startswith(self._real.rstrip(os.sep) + os.sep)
+
+    def _require_stays(self, path: str | Path) -> None:
+        if not self._stays(path):
+            problem = f"leads out of the folder {self.root}, through a link: copy what it leads to into the folder"
+            raise DataError(path, problem)
 
 
 @contextmanager
 def list_folder(root: str | os.PathLike[str]) -> Iterator[Listing]:
-    """A `Listing` that warns of what it left out when the block ends, with an error or without.
+    """A `Listing` that warns of what it skipped when the block ends, with an error or without.
 
     Args:
         root: the folder to stay in.
@@ -368,11 +338,14 @@ def list_folder(root: str | os.PathLike[str]) -> Iterator[Listing]:
     try:
         yield listing
     finally:
-        listing.tell()
+        if listing.outside or listing.repeated:
+            skipped = f"{listing.outside:,} link(s) that lead out of the folder and {listing.repeated:,} file(s) or"
+            message = f"{root}: skipped are {skipped} folder(s) that are listed under another name"
+            warnings.warn(DataWarning(message), stacklevel=3)
 
 
 def require_inside(root: Path, path: Path) -> Path:
-    """The path, refused with a DataError where it is a link that leads out of `root`, or in a folder that does.
+    """The path; a DataError where it is a link that leads out of `root`, or in a folder that does.
 
     Args:
         root: the folder to stay in; it may itself be a link.
@@ -385,25 +358,9 @@ def require_inside(root: Path, path: Path) -> Path:
     return Listing(root).require(path)
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link in a circle
-        return False
-
-
-def _identity(entry: os.DirEntry[str]) -> tuple[int, int] | None:
-    """What is the same for all names of a file or folder; None for a link to nothing."""
-    try:
-        found = Path(entry).stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
 @contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
-    """Give an empty folder beside `target` to fill; it becomes `target` when the block ends well.
+    """Give an empty folder beside `target` to fill; it becomes `target` when the block ends without an error.
 
     Where another process has made `target` in the meantime, that one stays.
 
@@ -435,14 +392,8 @@ def whole_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-try:
-    from lzma import LZMAError
-except ImportError:  # Python can be built without it, and does not read .xz then
-    LZMAError = EOFError  # type: ignore[misc,assignment]  # a stand-in: nothing raises the real one
-
-
 class _ZipFile(io.FileIO):
-    """The file of a zip archive. Its index, which zipfile reads at once, may have a limited length only."""
+    """The file of a zip archive. Its index, which zipfile reads at once, has a limited length."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > ZIP_INDEX_BYTES:
@@ -458,16 +409,15 @@ def open_zip(path: Path, kind: str = "a zip archive") -> Iterator[zipfile.ZipFil
         path: the file.
         kind: what it should be, for the message.
     """
-    with ExitStack() as stack:
+    require_regular_file(path, error=DataError)
+    with _ZipFile(path) as file:
         try:
-            require_regular_file(path, error=DataError)
-            archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(_ZipFile(path))))
-        except DataError:
-            raise
+            archive = zipfile.ZipFile(file)
         # NotImplementedError is for versions that do not exist; the others for offsets and names that make no sense.
         except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OSError) as error:
             raise DataError(path, f"is not {kind} ({error})") from error
-        yield archive
+        with archive:
+            yield archive
 
 
 def read_zip_member(archive: zipfile.ZipFile, member: str, path: Path, *, limit: int = 1 << 30) -> bytearray:
@@ -481,9 +431,8 @@ def read_zip_member(archive: zipfile.ZipFile, member: str, path: Path, *, limit:
     """
     info = archive.getinfo(member)
     if info.file_size > min(limit, (info.compress_size + 1) * MAX_RATIO):
-        raise DataError(
-            path, f"promises {info.file_size:,} bytes, above what can be or the limit of {limit:,}", place=member
-        )
+        problem = f"declares {info.file_size:,} bytes, more than it can hold or than the limit of {limit:,}"
+        raise DataError(path, problem, place=member)
     try:
         with archive.open(info) as stream:
             content = bounded_read(stream, info.file_size + 1)
@@ -500,18 +449,16 @@ def unpack_tar(path: Path, target: Path, *, limit: int | None = None) -> Path:
     Args:
         path: the archive.
         target: the folder to make. Where it exists the archive counts as unpacked.
-        limit: the most bytes that may come out; what `most_unpacked` says where None.
+        limit: the most bytes that it may unpack to; `most_unpacked` where None.
 
     Raises:
         DataError: a member leads out of the folder, is a link or a device, occurs twice, or the archive is damaged.
     """
     if target.is_dir():
         return target
-    if limit is None:
-        limit = most_unpacked(path)
     try:
         with whole_folder(target) as work:
-            _unpack_into(path, work, limit)
+            _unpack_into(path, work, most_unpacked(path) if limit is None else limit)
     except DataError:
         raise
     # tarfile raises ValueError for numbers that are none, OverflowError for large ones, RecursionError for headers of
@@ -525,8 +472,22 @@ def unpack_tar(path: Path, target: Path, *, limit: int | None = None) -> Path:
     return target
 
 
+class _HeaderStream:
+    """The stream of an archive while the headers of one file are read, which may take a limited number of bytes."""
+
+    def __init__(self, stream: Any) -> None:
+        self.seek, self.tell = stream.seek, stream.tell
+        self._stream, self._left = stream, int(TAR_HEADER_BYTES)
+
+    def read(self, size: int) -> bytes:
+        self._left -= size
+        if self._left < 0:
+            raise tarfile.ReadError(f"the headers of a file take more than {TAR_HEADER_BYTES:,} bytes")
+        return cast("bytes", self._stream.read(size))
+
+
 class _StrictHeader(tarfile.TarInfo):
-    """Takes a damaged or missing header for what it is, where tarfile takes it for the end of the archive.
+    """Raises for a damaged or missing header, where tarfile takes it for the end of the archive.
 
     tarfile reads long names, comments and maps of sparse files whole, of any length: here they have a limit.
     """
@@ -534,7 +495,7 @@ class _StrictHeader(tarfile.TarInfo):
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> _StrictHeader:
         stream = archive.fileobj
-        archive.fileobj = _HeaderStream(stream)  # type: ignore[assignment]  # it has what is needed
+        archive.fileobj = _HeaderStream(stream)  # type: ignore[assignment]
         try:
             return super().fromtarfile(archive)
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # the block of zeros that ends an archive
@@ -545,65 +506,36 @@ class _StrictHeader(tarfile.TarInfo):
             archive.fileobj = stream
 
 
-class _HeaderStream:
-    """The stream of an archive while the headers of one file are read, which may take a limited number of bytes."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream, self._left = stream, int(TAR_HEADER_BYTES)
-
-    def read(self, size: int) -> bytes:
-        self._left -= size
-        if self._left < 0:
-            raise tarfile.ReadError(f"the headers of a file take more than {TAR_HEADER_BYTES:,} bytes")
-        return cast("bytes", self._stream.read(size))
-
-    def seek(self, offset: int) -> int:
-        return cast("int", self._stream.seek(offset))
-
-    def tell(self) -> int:
-        return cast("int", self._stream.tell())
-
-
 def _unpack_into(path: Path, work: Path, limit: int) -> None:
-    seen: set[str] = set()
+    seen: set[Path] = set()
     left = limit
     with tarfile.open(path, tarinfo=_StrictHeader) as archive:
         for number, member in enumerate(archive):
             if number >= ARCHIVE_MEMBERS:
                 raise DataError(path, f"holds more than {ARCHIVE_MEMBERS:,} files and folders, which is the limit")
             destination = inside(work, member.name, owner=path, error=DataError)
-            if member.isdir():
-                _make(destination, path, member.name)
-                continue
-            if not member.isreg():
-                raise DataError(
-                    path, "is neither a file nor a folder: links and devices are refused", place=member.name
-                )
-            if str(destination) in seen:
-                raise DataError(path, "occurs twice in the archive", place=member.name)
-            seen.add(str(destination))
-            left -= member.size + tarfile.BLOCKSIZE
-            if left < 0:
-                raise DataError(path, f"unpacks to more than the limit of {limit:,} bytes", place=member.name)
-            content = archive.extractfile(member)
-            _make(destination.parent, path, member.name)
-            if destination.is_dir():
-                raise DataError(path, "is a file and a folder at once", place=member.name)
-            with destination.open("wb") as file:
-                shutil.copyfileobj(content, file)  # type: ignore[arg-type]  # a regular member always has content
-        # The checksum of a compressed stream is at its end, behind what tarfile cares to read.
+            left -= 0 if member.isdir() else member.size + tarfile.BLOCKSIZE
+            problem = None
+            if not member.isdir() and not member.isreg():
+                problem = "is neither a file nor a folder: links and devices are refused"
+            elif destination in seen:
+                problem = "occurs twice in the archive"
+            elif left < 0:
+                problem = f"unpacks to more than the limit of {limit:,} bytes"
+            if problem is not None:
+                raise DataError(path, problem, place=member.name)
+            try:
+                folder = destination if member.isdir() else destination.parent
+                folder.mkdir(parents=True, exist_ok=True)
+                if member.isreg():
+                    seen.add(destination)
+                    with destination.open("xb") as file:
+                        shutil.copyfileobj(cast("IO[bytes]", archive.extractfile(member)), file)
+            except (FileExistsError, NotADirectoryError) as error:
+                raise DataError(path, "is a file and a folder at once", place=member.name) from error
+        # The checksum of a compressed stream is at its end, behind what tarfile reads.
         rest = cast("IO[bytes]", archive.fileobj)
         while left > 0 and (portion := rest.read(1 << 20)):
             left -= len(portion)
     if not seen:
         raise DataError(path, "holds no files")
-
-
-def _make(folder: Path, path: Path, member: str) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise DataError(path, "is a file and a folder at once", place=member) from error
-
-
-PART_NAMES = {"train": ("train", "training"), "validation": ("val", "valid", "validation"), "test": ("test", "testing")}

@@ -11,7 +11,8 @@ import shutil
 import stat
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
@@ -48,16 +49,42 @@ __all__ = [
     "isolated_signs", "load_mtsd", "load_yolo", "make_signs", "read_mtsd", "read_yolo",
 ]  # fmt: skip
 
-
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+"""Means of ImageNet's red, green and blue, from 0 to 1."""
+IMAGENET_STD = (0.229, 0.224, 0.225)
+"""Their standard deviations."""
+MTSD_CLASSES = (
+    "information--pedestrians-crossing--g1",
+    "regulatory--no-entry--g1",
+    "complementary--chevron-left--g1",
+    "complementary--chevron-right--g1",
+    "regulatory--yield--g1",
+    "regulatory--stop--g1",
+    "regulatory--keep-right--g1",
+    "information--parking--g1",
+    "warning--pedestrians-crossing--g4",
+    "regulatory--no-overtaking--g5",
+)
+"""The ten classes of the paper's subset."""
+CropKind = Literal["wide", "tight"]
+OnBadBox = Literal["refuse", "skip"]
 Region = tuple[int, int, int, int]
 """(left, top, right, bottom) in whole pixels; on a panorama left may be negative and right beyond the width."""
+
+_TEXT_LIMIT = 1 << 26
+_MTSD_FOLDERS = ("mtsd_v2_fully_annotated", "mtsd_fully_annotated", ".")
+_MTSD_SLACK = 2.0  # pixels: annotators' boxes reach over the edge by a rounding error
+_YOLO_SLACK = 1e-3  # of the image: boxes are stored as rounded fractions of it
+_YOLO_PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+_YOLO_NAMES = ("classes.txt", "obj.names", "data.names", "data.yaml", "data.yml", "dataset.yaml")
+_CROPS_VERSION = 1  # part of the cache's key: to be raised when the resulting pixels change
 
 
 @dataclass(frozen=True)
 class Box:
     """A labelled box in pixels of its photo.
 
-    On a panorama a box across the edge has xmax beyond the photo's width: it goes on at the left side.
+    On a panorama a box across the edge has xmax beyond the photo's width: it continues at the left side.
 
     Example:
         >>> Box(10.5, 20.0, 42.0, 60.0, "stop").label
@@ -90,7 +117,7 @@ class Photo:
 
 @dataclass(frozen=True)
 class Sign:
-    """One box of one photo: an example to be.
+    """One box of one photo, from which an example is made.
 
     Example:
         >>> box = Box(10.5, 20.0, 42.0, 60.0, "stop")
@@ -106,29 +133,27 @@ def isolated(photo: Photo, margin: float = 150.0) -> list[bool]:
     """Which boxes of a photo have no other box within `margin` pixels on any side, the paper's filter.
 
     A box is kept unless it meets another one that was grown by the margin on each side. Every other box counts,
-    whatever its label. On a panorama distances go round.
+    whatever its label. On a panorama distances are measured across the edge too.
 
     Example:
         >>> boxes = (Box(0, 0, 10, 10, "a"), Box(170, 0, 180, 10, "b"), Box(200, 0, 210, 10, "c"))
         >>> isolated(Photo("p", Path("p.jpg"), 1000, 500, boxes), margin=150)
         [True, False, False]
     """
-    alone = []
-    for i, box in enumerate(photo.boxes):
-        others = (other for j, other in enumerate(photo.boxes) if j != i)
-        alone.append(not any(_meets(box, other, margin, photo) for other in others))
-    return alone
-
-
-def _meets(box: Box, other: Box, margin: float, photo: Photo) -> bool:
-    if box.ymin >= other.ymax + margin or box.ymax <= other.ymin - margin:
-        return False
     turns = (-photo.width, 0, photo.width) if photo.panorama else (0,)
-    return any(box.xmin < other.xmax + margin + t and box.xmax > other.xmin - margin + t for t in turns)
+
+    def meets(box: Box, other: Box) -> bool:
+        return (box.ymin < other.ymax + margin and box.ymax > other.ymin - margin) and any(
+            box.xmin < other.xmax + margin + turn and box.xmax > other.xmin - margin + turn for turn in turns
+        )
+
+    return [
+        not any(meets(box, other) for j, other in enumerate(photo.boxes) if j != i) for i, box in enumerate(photo.boxes)
+    ]
 
 
 def isolated_signs(photos: Iterable[Photo], margin: float = 150.0) -> list[Sign]:
-    """All boxes of all photos that stand alone; see `isolated`.
+    """All isolated boxes of all photos; see `isolated`.
 
     Example:
         >>> photo = Photo("p", Path("p.jpg"), 1000, 500, (Box(0, 0, 10, 10, "a"), Box(900, 0, 910, 10, "b")))
@@ -144,13 +169,13 @@ def isolated_signs(photos: Iterable[Photo], margin: float = 150.0) -> list[Sign]
 
 
 def commonest_classes(
-    signs: Iterable[Sign], count: int = 10, *, leave_out: Sequence[str] = ("other-sign",)
+    signs: Iterable[Sign], count: int | None = 10, *, leave_out: Sequence[str] = ("other-sign",)
 ) -> tuple[str, ...]:
     """The `count` labels that occur most often, the commonest first; labels that occur equally often go by name.
 
     Args:
         signs: e.g. from `isolated_signs`.
-        count: how many labels.
+        count: how many labels; None for all.
         leave_out: labels that are no class.
 
     Example:
@@ -159,13 +184,13 @@ def commonest_classes(
         ('b', 'a')
     """
     tally = Counter(sign.box.label for sign in signs if sign.box.label not in leave_out)
-    return tuple(label for label, _ in sorted(tally.items(), key=lambda item: (-item[1], item[0]))[:count])
+    return tuple(sorted(tally, key=lambda label: (-tally[label], label))[:count])
 
 
 def region_around(sign: Sign, margin: float = 0.0) -> Region:
     """The part of the photo that a crop shows: the box and `margin` pixels on every side.
 
-    It ends at the photo's edges, so that a crop holds real pixels only; on a panorama it goes on at the other side.
+    It ends at the photo's edges, so that a crop holds real pixels only; on a panorama it continues at the other side.
 
     Example:
         >>> box = Box(2.5, 3.0, 10.2, 9.0, "a")
@@ -176,166 +201,53 @@ def region_around(sign: Sign, margin: float = 0.0) -> Region:
     left, right = math.floor(box.xmin - margin), math.ceil(box.xmax + margin)
     top, bottom = max(0, math.floor(box.ymin - margin)), min(photo.height, math.ceil(box.ymax + margin))
     if not photo.panorama:
-        return max(0, left), top, min(photo.width, right), bottom
-    if right - left >= photo.width:
-        return 0, top, photo.width, bottom
+        left, right = max(0, left), min(photo.width, right)
+    elif right - left >= photo.width:
+        left, right = 0, photo.width
     return left, top, right, bottom
 
 
-# Part of the cache's key: to be raised when the pixels that come out change.
-_VERSION = 1
-
-
-def decode_crops(
-    signs: Sequence[Sign],
-    *,
-    margin: float,
-    sizes: Sequence[int],
-    workers: int | None = None,
-    cache: bool = True,
-) -> list[Tensor]:
-    """Cut every sign's box plus a margin out of its photo, at one or more resolutions.
-
-    A photo is decoded once for all its signs, in one of several threads; the crops go straight to files in the cache,
-    so that memory holds one photo per thread however many there are. The tensors are mapped from these files. A second
-    call with the same photos, boxes and settings decodes nothing.
-
-    Args:
-        signs: what to cut out.
-        margin: pixels added on every side of the box.
-        sizes: the side of the square that the crop is resized to, for each tensor wanted, e.g. (224, 1024).
-        workers: threads; one per processor, at most 8, where None.
-        cache: keep the crops for the next time; else they go when the process ends, with the memory.
-
-    Returns:
-        One tensor (N, 3, size, size) of uint8 per size, in the order of `signs`.
-    """
-    if not signs:
-        raise ValueError("signs must not be empty: no box is left after the filter")
-    if not cache:
-        arrays = [np.empty((len(signs), 3, size, size), np.uint8) for size in sizes]
-        _fill(arrays, signs, margin, workers)
-        return [torch.from_numpy(array) for array in arrays]
-    folder = cache_folder() / "crops" / _key(signs, margin, sizes)
-    if not folder.is_dir():
-        _decode_into(folder, signs, margin, sizes, workers)
-    kept = [read_npy(folder / f"{size}.npy", mmap=True) for size in sizes]
-    for size, array in zip(sizes, kept, strict=True):
-        if array.shape != (len(signs), 3, size, size) or array.dtype != np.uint8:
-            raise DataError(folder / f"{size}.npy", f"holds {array.dtype} of {array.shape}: remove the folder")
-    return [torch.from_numpy(array) for array in kept]
-
-
-def _decode_into(folder: Path, signs: Sequence[Sign], margin: float, sizes: Sequence[int], workers: int | None) -> None:
-    """Fill a folder of arrays that appears whole or not at all."""
-    with whole_folder(folder) as work:
-        _require_space(work, sum(len(signs) * 3 * size * size for size in sizes))
-        arrays = [
-            np.lib.format.open_memmap(work / f"{size}.npy", "w+", np.uint8, (len(signs), 3, size, size))
-            for size in sizes
-        ]
-        _fill(arrays, signs, margin, workers)
-        for array in arrays:
-            array.flush()
-        del arrays
-
-
-def _require_space(folder: Path, needed: int) -> None:
-    """Writing to a mapped file on a full disk kills the process without a word: so ask before."""
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise DataError(
-            cache_folder(),
-            f"has no room for the crops: they need {needed:,} bytes, {free:,} are free. Make room, set $PSTN_CACHE to "
-            "a folder on a larger disk, or ask for a smaller source= or size=",
-        )
-
-
-def _fill(arrays: Sequence[npt.NDArray[np.uint8]], signs: Sequence[Sign], margin: float, workers: int | None) -> None:
-    order = sorted(range(len(signs)), key=lambda i: str(signs[i].photo.path))
-    groups = [list(group) for _, group in groupby(order, key=lambda i: str(signs[i].photo.path))]
-
-    def cut(group: list[int]) -> None:
-        photo = signs[group[0]].photo
-        with open_image(photo.path) as image:
-            if image.size != (photo.width, photo.height):
-                problem = f"is {image.size[0]}x{image.size[1]} pixels, its boxes are for {photo.width}x{photo.height}"
-                raise DataError(photo.path, problem)
-            whole = with_bytes(image, "RGB", photo.path)  # a copy of a panorama is 100 MB
-            whole.load()
-            for i in group:
-                region = region_around(signs[i], margin)
-                for array in arrays:
-                    array[i] = to_array(_resized(whole, photo, region, array.shape[-1]))
-
-    each_in_parallel(cut, groups, workers)
-
-
-def _resized(image: Any, photo: Photo, region: Region, size: int) -> Any:
-    from PIL import Image
-
-    left, top, right, bottom = region
-    if left < 0 or right > photo.width:  # across the edge of a panorama: two pieces, side by side
-        joined = Image.new("RGB", (right - left, bottom - top))
-        for turn in (-photo.width, 0, photo.width):
-            start, end = max(left, turn), min(right, turn + photo.width)
-            if start < end:
-                joined.paste(image.crop((start - turn, top, end - turn, bottom)), (start - left, 0))
-        image, region = joined, (0, 0, right - left, bottom - top)
-    return image.resize((size, size), Image.Resampling.BILINEAR, box=region)
-
-
-def _key(signs: Sequence[Sign], margin: float, sizes: Sequence[int]) -> str:
-    """A name for these crops: other files, boxes or settings give another."""
-    digest = hashlib.sha256(json.dumps([_VERSION, margin, list(sizes)]).encode())
-    for sign in signs:
-        path, box = sign.photo.path, sign.box
-        if not path.is_file():
-            raise DataError(path, "there is no such image file")
-        state = path.stat()
-        entry = [str(path.resolve()), state.st_size, state.st_mtime_ns, box.xmin, box.ymin, box.xmax, box.ymax]
-        digest.update(json.dumps([*entry, sign.photo.panorama]).encode())
-    return digest.hexdigest()[:32]
-
-
-MTSD_CLASSES = (
-    "information--pedestrians-crossing--g1",
-    "regulatory--no-entry--g1",
-    "complementary--chevron-left--g1",
-    "complementary--chevron-right--g1",
-    "regulatory--yield--g1",
-    "regulatory--stop--g1",
-    "regulatory--keep-right--g1",
-    "information--parking--g1",
-    "warning--pedestrians-crossing--g4",
-    "regulatory--no-overtaking--g5",
-)
-"""The ten classes of the paper's subset."""
-_MTSD_FOLDERS = ("mtsd_v2_fully_annotated", "mtsd_fully_annotated", ".")
-_KEY = re.compile(r"[A-Za-z0-9_-]+")
-# Annotators' boxes reach over the edge by a rounding error now and then.
-_MTSD_SLACK = 2.0
-
-
 class _BadBox(DataError):
-    """A box that is written as it should be, but is no part of its photo."""
+    """A box that is inverted, has no area or is outside its photo."""
+
+
+class _BoxFilter:
+    """Raises the error of a bad box, or counts it, and warns at the end."""
+
+    def __init__(self, bad_boxes: OnBadBox) -> None:
+        require_choice("bad_boxes", bad_boxes, ("refuse", "skip"))
+        self.skip = bad_boxes == "skip"
+        self.skipped: list[str] = []
+
+    @contextmanager
+    def check(self) -> Iterator[None]:
+        try:
+            yield
+        except _BadBox as error:
+            if not self.skip:
+                raise
+            self.skipped.append(str(error))
+
+    def warn(self) -> None:
+        if self.skipped:
+            message = f"{len(self.skipped)} bad box(es) skipped, first: {self.skipped[0]}"
+            warnings.warn(DataWarning(message), stacklevel=3)
 
 
 def find_mtsd(root: str | os.PathLike[str] | None = None) -> tuple[Path, Path]:
-    """The folder with the annotations, and the one with the images beside it.
+    """The folder with the annotations of MTSD, and the one with its images.
 
     Args:
         root: the folder that holds "mtsd_v2_fully_annotated" and "images"; else $PSTN_DATA/mtsd and the cache.
     """
     places = search_folders("mtsd", root)
     for place in places:
-        for name in _MTSD_FOLDERS:
-            annotated = place / name
-            if (annotated / "annotations").is_dir() and (annotated / "splits").is_dir():
-                images = [f for f in (place / "images", annotated / "images", place.parent / "images") if f.is_dir()]
-                if not images:
-                    raise MissingDataError(place / "images", "is missing: unpack MTSD's image archives there")
-                return annotated, images[0]
+        annotated = _find_annotations(place)
+        if annotated is not None:
+            images = [f for f in (place / "images", annotated / "images", place.parent / "images") if f.is_dir()]
+            if not images:
+                raise MissingDataError(place / "images", "is missing: unpack MTSD's image archives there")
+            return annotated, images[0]
     raise MissingDataError(
         "mtsd_v2_fully_annotated",
         f"is missing; looked in {', '.join(map(str, places))}. MTSD cannot be downloaded without registration: get it "
@@ -346,40 +258,43 @@ def find_mtsd(root: str | os.PathLike[str] | None = None) -> tuple[Path, Path]:
 
 
 def is_mtsd(root: Path) -> bool:
-    """Whether a folder has the annotations and the splits of MTSD, as `find_mtsd` looks for them."""
-    return any((root / name / "annotations").is_dir() and (root / name / "splits").is_dir() for name in _MTSD_FOLDERS)
+    """Whether a folder has the annotations and the splits of MTSD."""
+    return _find_annotations(root) is not None
+
+
+def _find_annotations(root: Path) -> Path | None:
+    folders = (root / name for name in _MTSD_FOLDERS)
+    return next((f for f in folders if (f / "annotations").is_dir() and (f / "splits").is_dir()), None)
 
 
 def read_mtsd(
-    split: Literal["train", "val"],
-    *,
-    root: str | os.PathLike[str] | None = None,
-    bad_boxes: Literal["refuse", "skip"] = "refuse",
+    split: Literal["train", "val"], *, root: str | os.PathLike[str] | None = None, bad_boxes: OnBadBox = "refuse"
 ) -> list[Photo]:
     """The photos of one split, with their boxes. The publisher's test split has no annotations.
 
     Args:
         split: "train" or "val".
-        root: see `find_mtsd`.
-        bad_boxes: what becomes of a box that is inverted or outside its photo: "refuse" is an error that names it,
-            "skip" leaves it out and warns at the end.
+        root: the folder that holds "mtsd_v2_fully_annotated" and "images"; else $PSTN_DATA/mtsd and the cache.
+        bad_boxes: what to do with a box that is inverted or outside its photo: "refuse" raises an error that names it,
+            "skip" skips it and warns at the end.
 
     Raises:
         DataError: a file is not what it should be; the message names the file and the key in it.
     """
     require_choice("split", split, ("train", "val"))
-    require_choice("bad_boxes", bad_boxes, ("refuse", "skip"))
+    boxes = _BoxFilter(bad_boxes)
     annotated, images = find_mtsd(root)
     # The images may lie beside the folder with the annotations: neither may lead out of the one that holds both.
     listing = Listing(os.path.commonpath([annotated.absolute(), images.absolute()]))
-    skipped: list[str] = []
     photos = []
     for key in _read_keys(annotated / "splits", split):
+        flat, nested = images / f"{key}.jpg", images / split / f"{key}.jpg"
+        image = listing.require(nested if not flat.is_file() and nested.is_file() else flat)
         path = listing.require(annotated / "annotations" / f"{key}.json")
-        image = listing.require(_image_path(images, split, key))
-        photos.append(_read_annotation(path, key, image, bad_boxes == "skip", skipped))
-    if skipped:
-        warnings.warn(DataWarning(f"{len(skipped)} bad box(es) left out, first: {skipped[0]}"), stacklevel=2)
+        if not path.is_file():
+            raise MissingDataError(path, f"is missing, though the split lists {key!r}")
+        photos.append(_read_annotation(path, key, image, boxes))
+    boxes.warn()
     return photos
 
 
@@ -389,22 +304,16 @@ def require_distinct(photos: Iterable[Photo]) -> None:
     for photo in photos:
         try:
             found = photo.path.stat()
-        except OSError:  # it is missing, which is said where it is read
+        except OSError:  # a missing file is reported where it is read
             continue
         first = seen.setdefault((found.st_dev, found.st_ino), photo.path)
         if first != photo.path:
             raise DataError(photo.path, f"is the same file as {first}")
 
 
-def _image_path(images: Path, split: str, key: str) -> Path:
-    flat, nested = images / f"{key}.jpg", images / split / f"{key}.jpg"
-    return nested if not flat.is_file() and nested.is_file() else flat
-
-
 def _read_keys(folder: Path, split: str) -> list[str]:
     """The keys of one split; a key that occurs twice, in it or in the other splits, is an error."""
     seen: dict[str, str] = {}
-    wanted: list[str] = []
     for name in ("train", "val", "test"):
         path = folder / f"{name}.txt"
         if not path.is_file():
@@ -412,95 +321,67 @@ def _read_keys(folder: Path, split: str) -> list[str]:
                 raise MissingDataError(path, "is missing")
             continue
         for number, line in enumerate(read_text(path, limit=_TEXT_LIMIT).split("\n"), start=1):
-            key = line.strip()
+            key, place = line.strip(), f"line {number}"
             if not key:
                 continue
-            if not _KEY.fullmatch(key):  # it becomes part of a path
-                raise DataError(
-                    path, f"{key[:80]!r} is not an image key: it leads out of the folder", place=f"line {number}"
-                )
+            if not re.fullmatch("[A-Za-z0-9_-]+", key):  # it becomes part of a path
+                raise DataError(path, f"{key[:80]!r} is not an image key: it leads out of the folder", place=place)
             if key in seen:
-                raise DataError(path, f"key {key!r} occurs twice, first at {seen[key]}", place=f"line {number}")
-            seen[key] = f"{name}.txt line {number}"
-            if name == split:
-                wanted.append(key)
+                raise DataError(path, f"key {key!r} occurs twice, first in {seen[key]}.txt", place=place)
+            seen[key] = name
+    wanted = [key for key, name in seen.items() if name == split]
     if not wanted:
         raise DataError(folder / f"{split}.txt", "holds no keys")
     return wanted
 
 
-def _read_annotation(path: Path, key: str, image: Path, skip: bool, skipped: list[str]) -> Photo:
-    if not path.is_file():
-        raise MissingDataError(path, f"is missing, though the split lists {key!r}")
-    content = _parse_json(path)
-    width, height = (_json_number(path, content, name, place="top level") for name in ("width", "height"))
-    panorama = content.get("ispano", False)
-    objects = content.get("objects")
-    if not isinstance(panorama, bool) or not isinstance(objects, list):
-        raise DataError(path, "'ispano' must be true or false, and 'objects' a list", place="top level")
-    if not (width >= 1 and height >= 1 and width == int(width) and height == int(height)):
-        raise DataError(path, f"width and height must be whole numbers of pixels, got {width}x{height}")
-    boxes, keys = [], set()
+def _read_annotation(path: Path, key: str, image: Path, boxes: _BoxFilter) -> Photo:
+    content = read_json(path, error=DataError)
+    place = "top level"
+
+    def require(condition: bool, problem: str) -> None:
+        if not condition:
+            raise DataError(path, problem, place=place)
+
+    def numbers(holder: dict[str, Any], *names: str) -> Iterator[float]:
+        for name in names:
+            value = holder.get(name)
+            real = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= 1e9  # not NaN
+            require(real, f"{name} must be a number, got {value!r}"[:200])
+            yield float(value)  # type: ignore[arg-type]
+
+    require(isinstance(content, dict), f"must hold an object, got {type(content).__name__}")
+    width, height = numbers(content, "width", "height")
+    panorama, objects = content.get("ispano", False), content.get("objects")
+    require(isinstance(panorama, bool), "'ispano' must be true or false")
+    require(isinstance(objects, list), "'objects' must be a list")
+    whole = width >= 1 and height >= 1 and width.is_integer() and height.is_integer()
+    require(whole, f"width and height must be whole numbers of pixels, got {width}x{height}")
+    found: list[Box] = []
+    keys: set[str] = set()
     for position, entry in enumerate(objects):
         place = f"objects[{position}]"
-        if not isinstance(entry, dict):
-            raise DataError(path, "must be an object", place=place)
-        name = entry.get("key")
-        if name is not None and (not isinstance(name, str) or name in keys):
-            raise DataError(path, f"key {name!r} occurs twice or is not text", place=place)
-        keys.add(name)
-        try:
-            boxes.append(_read_mtsd_box(path, entry, place, width, height, panorama))
-        except _BadBox as error:
-            if not skip:
-                raise
-            skipped.append(str(error))
-    return Photo(key, image, int(width), int(height), tuple(boxes), panorama)
-
-
-def _read_mtsd_box(path: Path, entry: dict[str, Any], place: str, width: float, height: float, panorama: bool) -> Box:
-    label, raw = entry.get("label"), entry.get("bbox")
-    if not isinstance(label, str) or not label:
-        raise DataError(path, f"label must be text, got {label!r}", place=place)
-    if not isinstance(raw, dict):
-        raise DataError(path, f"bbox must be an object, got {type(raw).__name__}", place=place)
-    place += ".bbox"
-    xmin, ymin, xmax, ymax = (_json_number(path, raw, name, place=place) for name in ("xmin", "ymin", "xmax", "ymax"))
-    shown = f"({xmin}, {ymin}, {xmax}, {ymax})"
-    outside = (
-        min(xmin, ymin, xmax) < -_MTSD_SLACK or max(xmin, xmax) > width + _MTSD_SLACK or ymax > height + _MTSD_SLACK
-    )
-    if outside:
-        raise _BadBox(path, f"box {shown} is outside the image of {width:g}x{height:g}", place=place)
-    if xmin > xmax and panorama:
-        xmax += width  # across the edge: it goes on at the left side
-    right = max(width, xmax) if panorama else width
-    box = Box(max(xmin, 0.0), max(ymin, 0.0), min(xmax, right), min(ymax, height), label)
-    if not (box.xmin < box.xmax and box.ymin < box.ymax):
-        raise _BadBox(path, f"box {shown} is inverted or empty", place=place)
-    return box
-
-
-def _json_number(path: Path, holder: dict[str, Any], name: str, *, place: str) -> float:
-    value = holder.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= 1e9:  # NaN is not, either
-        raise DataError(path, f"{name} must be a number, got {value!r}"[:200], place=place)
-    return float(value)
-
-
-def _parse_json(path: Path) -> dict[str, Any]:
-    content = read_json(path, error=DataError)
-    if not isinstance(content, dict):
-        raise DataError(path, f"must hold an object, got {type(content).__name__}", place="top level")
-    return content
-
-
-_TEXT_LIMIT = 1 << 26
-_NAMES_LIMIT = 1 << 20
-# Boxes are stored as rounded fractions of the image: they may reach over its edge by that much.
-_YOLO_SLACK = 1e-3
-_NAMES = ("classes.txt", "obj.names", "data.names", "data.yaml", "data.yml", "dataset.yaml")
-_YOLO_PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+        require(isinstance(entry, dict), "must be an object")
+        name, label, raw = entry.get("key"), entry.get("label"), entry.get("bbox")
+        require(name is None or (isinstance(name, str) and name not in keys), f"key {name!r} is not text or repeated")
+        keys.update([name] if name else [])
+        require(isinstance(label, str) and bool(label), f"label must be text, got {label!r}")
+        require(isinstance(raw, dict), f"bbox must be an object, got {type(raw).__name__}")
+        place += ".bbox"
+        xmin, ymin, xmax, ymax = numbers(raw, "xmin", "ymin", "xmax", "ymax")
+        with boxes.check():
+            shown = f"box ({xmin}, {ymin}, {xmax}, {ymax})"
+            largest = max(xmin, xmax) > width + _MTSD_SLACK or ymax > height + _MTSD_SLACK
+            if min(xmin, ymin, xmax) < -_MTSD_SLACK or largest:
+                raise _BadBox(path, f"{shown} is outside the image of {width:g}x{height:g}", place=place)
+            if xmin > xmax and panorama:
+                xmax += width  # across the edge: it continues at the left side
+            right = max(width, xmax) if panorama else width
+            box = Box(max(xmin, 0.0), max(ymin, 0.0), min(xmax, right), min(ymax, height), label)
+            if not (box.xmin < box.xmax and box.ymin < box.ymax):
+                raise _BadBox(path, f"{shown} is inverted or empty", place=place)
+            found.append(box)
+    return Photo(key, image, int(width), int(height), tuple(found), panorama)
 
 
 def find_yolo(root: Path) -> dict[str, list[tuple[Path, Path]]]:
@@ -510,23 +391,21 @@ def find_yolo(root: Path) -> dict[str, list[tuple[Path, Path]]]:
     """
     found: dict[str, list[tuple[Path, Path]]] = {}
     for name, part in _YOLO_PARTS.items():
-        for images in (root / "images" / name, root / name / "images"):
-            if images.is_dir():
-                labels = root / "labels" / name if images.parent.name == "images" else root / name / "labels"
-                found.setdefault(part, []).append((images, labels))
+        pairs = ((root / "images" / name, root / "labels" / name), (root / name / "images", root / name / "labels"))
+        if present := [pair for pair in pairs if pair[0].is_dir()]:
+            found.setdefault(part, []).extend(present)
     if not found and (root / "images").is_dir():
         found["all"] = [(root / "images", root / "labels")]
     if not found:
         raise MissingDataError(root / "images", "is missing: a YOLO folder has images/ and labels/ side by side")
-    for folders in found.values():
-        for _, labels in folders:
-            if not labels.is_dir():
-                raise MissingDataError(labels, "is missing: the boxes of the images are expected there")
+    for _, labels in chain(*found.values()):
+        if not labels.is_dir():
+            raise MissingDataError(labels, "is missing: the boxes of the images are expected there")
     return found
 
 
 def read_yolo(
-    root: str | os.PathLike[str], *, bad_boxes: Literal["refuse", "skip"] = "refuse"
+    root: str | os.PathLike[str], *, bad_boxes: OnBadBox = "refuse"
 ) -> tuple[dict[str, list[Photo]], tuple[str, ...]]:
     r"""The photos of a YOLO folder with their boxes, by part, and the names of all classes.
 
@@ -535,8 +414,8 @@ def read_yolo(
 
     Args:
         root: the folder with images/, labels/ and classes.txt, obj.names or data.yaml.
-        bad_boxes: what becomes of a box that is outside its image or has no area: "refuse" is an error that names it,
-            "skip" leaves it out and warns at the end.
+        bad_boxes: what to do with a box that is outside its image or has no area: "refuse" raises an error that names
+            it, "skip" skips it and warns at the end.
 
     Raises:
         DataError: a file is not what it should be; the message names the file and the line.
@@ -554,65 +433,48 @@ def read_yolo(
         >>> parts["all"][0].boxes
         (Box(xmin=80.0, ymin=30.0, xmax=120.0, ymax=70.0, label='stop'),)
     """
-    require_choice("bad_boxes", bad_boxes, ("refuse", "skip"))
+    boxes = _BoxFilter(bad_boxes)
     root = Path(root)
     names = read_class_names(root)
-    skipped: list[str] = []
     parts: dict[str, list[Photo]] = {}
     with list_folder(root) as listing:
         for part, folders in find_yolo(root).items():
-            found = [
-                _read_yolo_folder(listing, images, labels, names, bad_boxes, skipped) for images, labels in folders
-            ]
-            parts[part] = [photo for photos in found for photo in photos]
-    if skipped:
-        warnings.warn(DataWarning(f"{len(skipped)} bad box(es) left out, first: {skipped[0]}"), stacklevel=2)
+            parts[part] = []
+            for images, labels in folders:
+                parts[part] += _read_yolo_folder(listing, images, labels, names, boxes)
+    boxes.warn()
     return parts, names
 
 
 def _read_yolo_folder(
-    listing: Listing, images: Path, labels: Path, names: tuple[str, ...], bad_boxes: str, skipped: list[str]
+    listing: Listing, images: Path, labels: Path, names: tuple[str, ...], boxes: _BoxFilter
 ) -> list[Photo]:
     listing.require(images)
     listing.require(labels)
     repeated = listing.repeated
-    photos: list[Photo] = []
-    seen: dict[str, Path] = {}
+    photos: dict[str, Photo] = {}
     for path in sorted(listing.files(images, IMAGE_SUFFIXES)):
         key = path.relative_to(images).with_suffix("").as_posix()
-        if key in seen:
-            raise DataError(path, f"shares its label file with {seen[key].name}: one name, one image")
-        seen[key] = path
+        if key in photos:
+            raise DataError(path, f"shares its label file with {photos[key].path.name}: one name, one image")
         width, height = image_size(path)
         label_file = labels / f"{key}.txt"
         state = listing.find(label_file)
-        # An empty file is YOLO's way to say that nothing is on the image.
-        labelled = state is not None and state.st_size > 0 and stat.S_ISREG(state.st_mode)
-        boxes = _read_boxes(label_file, width, height, names, bad_boxes, skipped) if labelled else ()
-        photos.append(Photo(key, path, width, height, boxes))
+        found: list[Box] = []
+        # An empty label file means that there is nothing on the image.
+        if state is not None and state.st_size > 0 and stat.S_ISREG(state.st_mode):
+            for number, line in enumerate(read_text(label_file, limit=_TEXT_LIMIT).split("\n"), start=1):
+                if line.strip():
+                    with boxes.check():
+                        found.append(_parse_yolo_box(label_file, number, line.split(), width, height, names))
+        photos[key] = Photo(key, path, width, height, tuple(found))
     if not photos and listing.repeated == repeated:
         raise DataError(images, f"holds no images ({', '.join(IMAGE_SUFFIXES)})")
-    return photos
+    return list(photos.values())
 
 
-def _read_boxes(
-    path: Path, width: int, height: int, names: tuple[str, ...], bad_boxes: str, skipped: list[str]
-) -> tuple[Box, ...]:
-    boxes = []
-    for number, line in enumerate(read_text(path, limit=_TEXT_LIMIT).split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            boxes.append(_read_yolo_box(path, line.split(), number, width, height, names))
-        except _BadBox as error:
-            if bad_boxes == "refuse":
-                raise
-            skipped.append(str(error))
-    return tuple(boxes)
-
-
-def _read_yolo_box(path: Path, cells: list[str], number: int, width: int, height: int, names: tuple[str, ...]) -> Box:
-    place = f"line {number}"
+def _parse_yolo_box(path: Path, line: int, cells: list[str], width: int, height: int, names: tuple[str, ...]) -> Box:
+    place = f"line {line}"
     if len(cells) != 5:
         raise DataError(path, f"5 columns (class, x, y, width, height) are expected, got {len(cells)}", place=place)
     if not re.fullmatch(r"[0-9]{1,9}", cells[0]) or int(cells[0]) >= len(names):
@@ -624,7 +486,7 @@ def _read_yolo_box(path: Path, cells: list[str], number: int, width: int, height
         except ValueError as error:
             raise DataError(path, f"{cell[:40]!r} is not a number", place=f"{place}, column {column}") from error
     x, y, w, h = numbers
-    if not all(math.isfinite(v) for v in numbers) or w <= 0 or h <= 0:
+    if not all(map(math.isfinite, numbers)) or w <= 0 or h <= 0:
         raise _BadBox(path, f"the box has no area: width {w}, height {h}", place=place)
     edges = (x - w / 2, y - h / 2, x + w / 2, y + h / 2)
     if min(edges) < -_YOLO_SLACK or max(edges) > 1 + _YOLO_SLACK:
@@ -637,53 +499,38 @@ def _read_yolo_box(path: Path, cells: list[str], number: int, width: int, height
 
 def read_class_names(root: Path) -> tuple[str, ...]:
     """The names of the classes, from classes.txt, a .names file (one per line) or the `names` of a data.yaml."""
-    path = next((root / name for name in _NAMES if (root / name).is_file()), None)
+    path = next((root / name for name in _YOLO_NAMES if (root / name).is_file()), None)
     if path is None:
-        raise MissingDataError(
-            root / "classes.txt", f"is missing: the class names are looked for in {', '.join(_NAMES)}"
-        )
-    text = read_text(require_inside(root, path), limit=_NAMES_LIMIT)
-    if path.suffix in (".yaml", ".yml"):
-        names = _yaml_names(path, text)
-    else:
-        names = [line.strip() for line in text.rstrip().split("\n")]
+        problem = f"is missing: the class names are looked for in {', '.join(_YOLO_NAMES)}"
+        raise MissingDataError(root / "classes.txt", problem)
+    text = read_text(require_inside(root, path), limit=1 << 20)
+    names = _yaml_names(path, text) if path.suffix in (".yaml", ".yml") else text.rstrip().split("\n")
+    names = [name.strip() for name in names]
     if len(names) > CLASSES:
         raise DataError(path, f"holds {len(names):,} classes, more than the limit of {CLASSES:,}")
     seen: set[str] = set()
     for number, name in enumerate(names, start=1):
-        if not name:
-            raise DataError(path, "a class has no name", place=f"line {number}")
-        if name in seen:
-            raise DataError(path, f"class {name!r} occurs twice", place=f"line {number}")
+        if not name or name in seen:
+            problem = f"class {name!r} occurs twice" if name else "a class has no name"
+            raise DataError(path, problem, place=f"line {number}")
         seen.add(name)
     return tuple(names)
 
 
 def _yaml_names(path: Path, text: str) -> list[str]:
-    """The `names` entry of a data.yaml: a list, or a mapping from 0..K-1; whatever it looks like, a name is text."""
+    """The `names` entry of a data.yaml: a list, or a mapping from 0..K-1; every name is read as text."""
     try:
         top = parse_yaml(text, path, strings=True, error=DataError)
     except ImportError as error:
         raise ImportError(require_package("PyYAML", f"reading {path.name}")) from error
     names = top.get("names") if isinstance(top, dict) else None
-    if names is None:
-        raise DataError(path, "has no `names:` entry")
     if isinstance(names, dict):
-        wanted = [str(i) for i in range(len(names))]
-        if not names or set(names) != set(wanted):
+        if set(names) != {str(i) for i in range(len(names))}:
             raise DataError(path, f"the classes of `names:` must be numbered from 0 to {len(names) - 1}, each once")
-        names = [names[key] for key in wanted]
+        names = [names[str(i)] for i in range(len(names))]
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise DataError(path, "`names:` must list the classes, each a word")
-    return [name.strip() for name in names]
-
-
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-"""Means of ImageNet's red, green and blue, from 0 to 1."""
-IMAGENET_STD = (0.229, 0.224, 0.225)
-"""Their standard deviations."""
-_MTSD_SPLITS: tuple[Literal["train", "val"], ...] = ("train", "val")
-CropKind = Literal["wide", "tight"]
+        raise DataError(path, "needs a `names:` entry that lists the classes, each a word")
+    return names
 
 
 def make_signs(
@@ -727,17 +574,17 @@ def make_signs(
         (torch.Size([1, 3, 64, 64]), torch.Size([1, 3, 256, 256]))
     """
     require_choice("crop", crop, ("wide", "tight"))
-    sizes = [require_positive_int("size", size)]
+    sizes = {require_positive_int("size", size)}
     if source is not None:
-        sizes.append(require_positive_int("source", source))
+        sizes.add(require_positive_int("source", source))
     wanted = set(classes)
     kept = [sign for sign in signs if sign.box.label in wanted]
     if not kept:
-        raise ValueError(f"no box of the classes {', '.join(classes)} is left after the filter")
+        raise ValueError(f"signs must hold a box of the classes {', '.join(classes)}; the filter left none")
     views = decode_crops(
-        kept, margin=margin if crop == "wide" else 0.0, sizes=sorted(set(sizes)), workers=workers, cache=cache
+        kept, margin=margin if crop == "wide" else 0.0, sizes=sorted(sizes), workers=workers, cache=cache
     )
-    by_size = dict(zip(sorted(set(sizes)), views, strict=True))
+    by_size = dict(zip(sorted(sizes), views, strict=True))
     y = encode_labels([sign.box.label for sign in kept], classes)
     return Split(by_size[size], y, tuple(classes), name, source=None if source is None else by_size[source])
 
@@ -750,15 +597,15 @@ def load_mtsd(
     margin: float = 150.0,
     classes: Sequence[str] | int = MTSD_CLASSES,
     root: str | os.PathLike[str] | None = None,
-    bad_boxes: Literal["refuse", "skip"] = "refuse",
+    bad_boxes: OnBadBox = "refuse",
     workers: int | None = None,
     cache: bool = True,
 ) -> Splits[Split]:
-    """The paper's subset of the Mapillary Traffic Sign Dataset: boxes that stand alone, in ten classes.
+    """The paper's subset of the Mapillary Traffic Sign Dataset: isolated boxes, in ten classes.
 
     The publisher's validation split is the test split here, as its own test split has no annotations. A wide crop is
     the box plus 150 pixels on every side, seen at 224 x 224 with the same crop at 1024 x 1024 as the source; it stops
-    at the photo's edges, and goes round a panorama.
+    at the photo's edges, and continues across the edge of a panorama.
 
     Args:
         crop: "wide" or "tight".
@@ -774,18 +621,21 @@ def load_mtsd(
     Example:
         >>> splits = load_mtsd(root="mtsd")  # doctest: +SKIP
     """
-    photos = [read_mtsd(split, root=root, bad_boxes=bad_boxes) for split in _MTSD_SPLITS]
-    require_distinct(chain(*photos))
-    train, test = (isolated_signs(part, margin) for part in photos)
-    chosen = commonest_classes(train, classes) if isinstance(classes, int) else tuple(classes)
-
-    def make(signs: Sequence[Sign], name: str) -> Split:
-        large = source if crop == "wide" else None
-        return make_signs(
-            signs, chosen, crop=crop, margin=margin, size=size, source=large, workers=workers, cache=cache, name=name
+    photos = {
+        "train": read_mtsd("train", root=root, bad_boxes=bad_boxes),
+        "test": read_mtsd("val", root=root, bad_boxes=bad_boxes),
+    }
+    require_distinct(chain(*photos.values()))
+    signs = {part: isolated_signs(photos[part], margin) for part in photos}
+    chosen = commonest_classes(signs["train"], classes) if isinstance(classes, int) else tuple(classes)
+    train, test = (
+        make_signs(
+            signs[part], chosen, crop=crop, margin=margin, size=size, source=source if crop == "wide" else None,
+            workers=workers, cache=cache, name=f"mtsd {part}",
         )
-
-    return Splits(make(train, "mtsd train"), None, make(test, "mtsd test"))
+        for part in ("train", "test")
+    )  # fmt: skip
+    return Splits(train, None, test)
 
 
 def load_yolo(
@@ -798,7 +648,7 @@ def load_yolo(
     classes: Sequence[str] | int | None = None,
     test: float = 0.2,
     seed: int = 0,
-    bad_boxes: Literal["refuse", "skip"] = "refuse",
+    bad_boxes: OnBadBox = "refuse",
     workers: int | None = None,
     cache: bool = True,
 ) -> Splits[Split]:
@@ -828,23 +678,18 @@ def load_yolo(
     signs = {part: isolated_signs(photos, margin) for part, photos in parts.items()}
     if "train" not in signs:
         raise DataError(folder, f"has no training part, only {', '.join(signs)}")
-    if isinstance(classes, int) or classes is None:
-        chosen = commonest_classes(signs["train"], classes if isinstance(classes, int) else 1 << 30)
-    else:
-        chosen = tuple(classes)
-
-    def make(part: str) -> Split | None:
-        if not any(sign.box.label in chosen for sign in signs.get(part, [])):
-            return None
-        return make_signs(
-            signs[part], chosen, crop=crop, margin=margin, size=size, source=source, workers=workers, cache=cache,
+    named = classes is not None and not isinstance(classes, int)
+    chosen = tuple(classes) if named else commonest_classes(signs["train"], classes)  # type: ignore[arg-type]
+    made: dict[str, Split | None] = {}
+    for part in ("train", "val", "test"):
+        kept = [sign for sign in signs.get(part, []) if sign.box.label in chosen]
+        made[part] = make_signs(
+            kept, chosen, crop=crop, margin=margin, size=size, source=source, workers=workers, cache=cache,
             name=f"{folder.name} {part}",
-        )  # fmt: skip
-
-    train = make("train")
-    if train is None:
-        raise DataError(folder, f"no box stands alone with a margin of {margin:g} pixels: try a smaller one")
-    return Splits(train, make("val"), make("test"))
+        ) if kept else None  # fmt: skip
+    if made["train"] is None:
+        raise DataError(folder, f"no box is isolated with a margin of {margin:g} pixels: try a smaller one")
+    return Splits(made["train"], made["val"], made["test"])
 
 
 def divide_photos(photos: Sequence[Photo], test: float = 0.2, seed: int = 0) -> dict[str, list[Photo]]:
@@ -863,8 +708,7 @@ def divide_photos(photos: Sequence[Photo], test: float = 0.2, seed: int = 0) -> 
     if not 0 <= test < 1:
         raise ValueError(f"test must be at least 0 and below 1, got {test}")
     order = torch.randperm(len(photos), generator=torch.Generator().manual_seed(seed)).tolist()
-    cut = int(len(photos) * test + 0.5)
-    held_out = {photos[i].key for i in order[:cut]}
+    held_out = {photos[i].key for i in order[: int(len(photos) * test + 0.5)]}
     return {
         "train": [photo for photo in photos if photo.key not in held_out],
         "test": [photo for photo in photos if photo.key in held_out],
@@ -887,11 +731,109 @@ def find_traffic_signs(root: str | os.PathLike[str] | None = None) -> Path:
     for place in places:
         if (place / "images").is_dir():
             return place
-        archives = sorted(place.glob("*.tar.gz")) if place.is_dir() else []
-        if archives:
+        if archives := sorted(place.glob("*.tar.gz")):
             return archives[0]
     raise MissingDataError(
         "traffic-signs",
         f"is missing; looked in {', '.join(map(str, places))} for images/, labels/ and classes.txt, or a .tar.gz of "
         "them. It has no public mirror; any YOLO folder will do: put it there, or pass its path to pstn.data.load_yolo",
     )
+
+
+def decode_crops(
+    signs: Sequence[Sign], *, margin: float, sizes: Sequence[int], workers: int | None = None, cache: bool = True
+) -> list[Tensor]:
+    """Cut every sign's box plus a margin out of its photo, at one or more resolutions.
+
+    A photo is decoded once for all its signs, in one of several threads; the crops go straight to files in the cache,
+    so that memory holds one photo per thread. The tensors are mapped from these files. A second call with the same
+    photos, boxes and settings decodes nothing.
+
+    Args:
+        signs: what to cut out.
+        margin: pixels added on every side of the box.
+        sizes: the side of the square that the crop is resized to, for each tensor wanted, e.g. (224, 1024).
+        workers: threads; one per processor, at most 8, where None.
+        cache: keep the crops for the next time; else they are in memory only.
+
+    Returns:
+        One tensor (N, 3, size, size) of uint8 per size, in the order of `signs`.
+    """
+    shapes = [(len(signs), 3, size, size) for size in sizes]
+    if not cache:
+        arrays = [np.empty(shape, np.uint8) for shape in shapes]
+        _fill_crops(arrays, signs, margin, workers)
+        return [torch.from_numpy(array) for array in arrays]
+    folder = cache_folder() / "crops" / _crops_key(signs, margin, sizes)
+    if not folder.is_dir():
+        with whole_folder(folder) as work:
+            # Writing to a mapped file on a full disk kills the process without a message.
+            needed, free = sum(map(math.prod, shapes)), shutil.disk_usage(work).free
+            if needed > free:
+                problem = f"has no room for the crops: they need {needed:,} bytes, {free:,} are free. Make room, set"
+                advice = "$PSTN_CACHE to a folder on a larger disk, or ask for a smaller source= or size="
+                raise DataError(cache_folder(), f"{problem} {advice}")
+            paths = [work / f"{size}.npy" for size in sizes]
+            mapped = [
+                np.lib.format.open_memmap(path, "w+", np.uint8, shape)
+                for path, shape in zip(paths, shapes, strict=True)
+            ]
+            _fill_crops(mapped, signs, margin, workers)
+            for array in mapped:
+                array.flush()
+            del mapped, array
+    kept = [read_npy(folder / f"{size}.npy", mmap=True) for size in sizes]
+    for size, shape, found in zip(sizes, shapes, kept, strict=True):
+        if found.shape != shape or found.dtype != np.uint8:
+            raise DataError(folder / f"{size}.npy", f"holds {found.dtype} of {found.shape}: remove the folder")
+    return [torch.from_numpy(array) for array in kept]
+
+
+def _fill_crops(
+    arrays: Sequence[npt.NDArray[np.uint8]], signs: Sequence[Sign], margin: float, workers: int | None
+) -> None:
+    def path_of(i: int) -> str:
+        return str(signs[i].photo.path)
+
+    def cut(group: list[int]) -> None:
+        photo = signs[group[0]].photo
+        with open_image(photo.path) as image:
+            if image.size != (photo.width, photo.height):
+                problem = f"is {image.size[0]}x{image.size[1]} pixels, its boxes are for {photo.width}x{photo.height}"
+                raise DataError(photo.path, problem)
+            whole = with_bytes(image, "RGB", photo.path)  # a copy of a panorama is 100 MB
+            whole.load()
+            for i in group:
+                region = region_around(signs[i], margin)
+                for array in arrays:
+                    array[i] = to_array(_crop(whole, photo.width, region, array.shape[-1]))
+
+    groups = [list(group) for _, group in groupby(sorted(range(len(signs)), key=path_of), key=path_of)]
+    each_in_parallel(cut, groups, workers)
+
+
+def _crop(image: Any, width: int, region: Region, size: int) -> Any:
+    from PIL import Image
+
+    left, top, right, bottom = region
+    if left < 0 or right > width:  # across the edge of a panorama: two pieces, side by side
+        joined = Image.new("RGB", (right - left, bottom - top))
+        for turn in (-width, 0, width):
+            start, end = max(left, turn), min(right, turn + width)
+            if start < end:
+                joined.paste(image.crop((start - turn, top, end - turn, bottom)), (start - left, 0))
+        image, region = joined, (0, 0, right - left, bottom - top)
+    return image.resize((size, size), Image.Resampling.BILINEAR, box=region)
+
+
+def _crops_key(signs: Sequence[Sign], margin: float, sizes: Sequence[int]) -> str:
+    """A name for these crops: other files, boxes or settings give another."""
+    digest = hashlib.sha256(json.dumps([_CROPS_VERSION, margin, list(sizes)]).encode())
+    for sign in signs:
+        path, box = sign.photo.path, sign.box
+        if not path.is_file():
+            raise DataError(path, "there is no such image file")
+        state = path.stat()
+        entry = [str(path.resolve()), state.st_size, state.st_mtime_ns, box.xmin, box.ymin, box.xmax, box.ymax]
+        digest.update(json.dumps([*entry, sign.photo.panorama]).encode())
+    return digest.hexdigest()[:32]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ from torch import Tensor
 from pstn._checks import plain, require_choice, require_finite, require_positive_int
 from pstn._pixels import standardise
 from pstn.data.files import (
-    PART_NAMES,
     DataError,
     most_unpacked,
     open_zip,
@@ -67,7 +65,7 @@ def name_classes(classes: Iterable[str], most: int = 20) -> str:
 
 
 def require_classes(count: int) -> None:
-    """Refuse more classes than any network here can tell apart: their number is the width of its last layer.
+    """ErrorHandler more classes than any network here can tell apart: their number is the width of its last layer.
 
     Example:
         >>> require_classes(10)
@@ -198,14 +196,18 @@ class Split:
         background = torch.tensor(raw).view(1, -1, 1).to(self.x.dtype)
         fills = tuple(standardise(background, means, stds).flatten().tolist())
         source = None if self.source is None else standardise(self.source, means, stds)
-        before = zip(*(_per_channel(n, getattr(self, n), len(means)) for n in ("mean", "std")), strict=True)
-        steps = list(zip(before, means, stds, strict=True))
-        shift = tuple(old_mean + old_std * mean for (old_mean, old_std), mean, _ in steps)
-        width = tuple(old_std * std for (_, old_std), _, std in steps)
+        old_means = _per_channel("mean", self.mean, len(means))
+        old_stds = _per_channel("std", self.std, len(means))
+        shift = tuple(m + s * new for m, s, new in zip(old_means, old_stds, means, strict=True))
+        scale = tuple(s * new for s, new in zip(old_stds, stds, strict=True))
         return dataclasses.replace(
-            self, x=standardise(self.x, means, stds), source=source, fill=_one_or_each(fills),
-            mean=_one_or_each(shift), std=_one_or_each(width),
-        )  # fmt: skip
+            self,
+            x=standardise(self.x, means, stds),
+            source=source,
+            fill=_one_or_each(fills),
+            mean=_one_or_each(shift),
+            std=_one_or_each(scale),
+        )
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Split:
         present = {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
@@ -344,7 +346,7 @@ def balanced_indices(y: Tensor, k: int, *, fold: int = 0, seed: int = 0) -> Tens
 
 
 def _even_shares(available: list[int], k: int, generator: torch.Generator) -> list[int]:
-    """How many to take of each class: the level to which water rises when k units are poured into vessels."""
+    """How many to take of each class: the same number of each, as far as it has them."""
     order = torch.randperm(len(available), generator=generator).tolist()
     shares = [0] * len(available)
     left = k
@@ -452,10 +454,6 @@ def _fold_generator(seed: int, fold: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(seeds[fold]))
 
 
-_NO_LABEL = ("None", "nan", "NaN", "NaT", "<NA>")
-_GAPS = "leave such examples out, or fill their gaps in first"
-
-
 def from_arrays(
     x: Any,
     y: Any,
@@ -479,12 +477,25 @@ def from_arrays(
         >>> split.x.shape, split.y, split.classes
         (torch.Size([3, 1, 8, 8]), tensor([0, 1, 0]), ('cat', 'dog'))
     """
-    tensor = _as_tensor(x)
     if kind is not None:
         require_choice("kind", kind, ("image", "series"))
-    tensor = _with_channels(tensor, kind)
-    if tensor.dim() == 3:  # a series of bytes holds numbers, not pixels: those who predict from a table give the same
-        tensor = tensor.float()
+    tensor = _to_tensor("x", x)
+    shape = tuple(tensor.shape)
+    if len(shape) == 3 and kind is None:
+        problem = "may be images (N, H, W) or series (N, C, L): pass kind='image' or 'series' (--kind)"
+        raise ValueError(f"x of shape {shape} {problem}")
+    if len(shape) == 4 and kind != "series":
+        if shape[-1] > 4:
+            raise ValueError(f"x must have its channels last, (N, H, W, C) with C up to 4, got {shape}")
+        tensor = tensor.movedim(-1, 1).contiguous()
+    elif len(shape) == 3 and kind == "image":
+        tensor = tensor[:, None]
+    elif len(shape) in (2, 3) and kind != "image":
+        # A series of bytes holds numbers, not pixels: those who predict from a table give the same.
+        tensor = (tensor[:, None] if len(shape) == 2 else tensor).float()
+    else:
+        accepted = "(N, L), (N, C, L), (N, H, W) or (N, H, W, C)"
+        raise ValueError(f"x must have shape {accepted}, got {shape} for kind={kind!r}")
     if np.ndim(y) != 1 or len(y) != len(tensor) or not len(y):
         raise ValueError(f"y must hold one label per example, {len(tensor)}, got shape {np.shape(y)}")
     # A list is read as it is: numpy would make text of the gaps in a list of names.
@@ -492,14 +503,30 @@ def from_arrays(
     return Split(tensor, *_encoded(labels, classes), name)
 
 
+def _to_tensor(name: str, x: Any) -> Tensor:
+    """Finite real numbers as a tensor on the CPU: uint8 as it is, everything else as float32."""
+    if not isinstance(x, Tensor):
+        array = np.asarray(x)
+        if array.dtype.kind not in "iuf":
+            raise TypeError(f"{name} must hold numbers, got {array.dtype}")
+        array = array if array.dtype == np.uint8 else array.astype(np.float32)
+        x = torch.from_numpy(np.require(array, requirements=("C", "W")))
+    elif x.is_complex() or x.dtype == torch.bool:
+        raise TypeError(f"{name} must hold real numbers, got {x.dtype}")
+    tensor: Tensor = x.detach().cpu()
+    tensor = tensor if tensor.dtype == torch.uint8 else tensor.float()
+    require_finite(name, tensor, "leave such examples out, or fill their gaps in first")
+    return tensor
+
+
 def _plain_label(place: str, label: Any) -> Any:
-    """A label as a value of Python's; refused where there is none."""
+    """A label as a plain Python value; an error where it is missing."""
     if isinstance(label, (Tensor, np.ndarray, np.generic)):
         if math.prod(label.shape) != 1:
             raise ValueError(f"the label of {place} must be one value, got shape {tuple(label.shape)}")
         label = label.item()
     # By how it prints, as each library has a missing value of its own. Text that reads so may be a name.
-    if not isinstance(label, (str, bytes)) and str(label) in _NO_LABEL:
+    if not isinstance(label, (str, bytes)) and str(label) in ("None", "nan", "NaN", "NaT", "<NA>"):
         raise ValueError(f"{place} has no label, got {label!r}: leave it out, or give it a class of its own")
     return label
 
@@ -508,49 +535,12 @@ def _encoded(labels: Sequence[Any], classes: Sequence[str] | None) -> tuple[Tens
     """The labels as positions in the classes, and the classes: those given, or else those that occur."""
     texts = [as_label(label) for label in labels]
     chosen = sort_classes(texts) if classes is None else tuple(as_label(c) for c in classes)
-    twice = next((c for c, times in Counter(chosen).items() if times > 1), None)
-    if twice is not None:
-        raise ValueError(f"classes must be different names, got {twice!r} twice: give each of them once")
+    if len(set(chosen)) < len(chosen):
+        raise ValueError(f"classes must be different names, got {name_classes(chosen)}")
     unknown = sorted(set(texts) - set(chosen))
     if unknown:
         raise ValueError(f"unknown label {unknown[0]!r}: classes are {name_classes(chosen)}")
     return encode_labels(texts, chosen), chosen
-
-
-def _as_tensor(x: Any) -> Tensor:
-    tensor = x.detach().cpu() if isinstance(x, Tensor) else torch.from_numpy(np.ascontiguousarray(_numeric(x)))
-    if tensor.dtype == torch.uint8:
-        return tensor
-    if tensor.is_complex() or tensor.dtype == torch.bool:
-        raise TypeError(f"x must hold real numbers, got {tensor.dtype}")
-    tensor = tensor.float()
-    require_finite("x", tensor, _GAPS)
-    return tensor
-
-
-def _numeric(x: Any) -> Any:
-    array = np.asarray(x)
-    if array.dtype.kind not in "iuf":
-        raise TypeError(f"x must hold numbers, got {array.dtype}")
-    # torch has no unsigned types beyond uint8 to speak of, and no extended floats.
-    return array if array.dtype == np.uint8 else array.astype(np.float32)
-
-
-def _with_channels(tensor: Tensor, kind: str | None) -> Tensor:
-    shape = tuple(tensor.shape)
-    if tensor.dim() == 2 and kind in (None, "series"):
-        return tensor[:, None]
-    if tensor.dim() == 3 and kind is not None:
-        return tensor[:, None] if kind == "image" else tensor
-    if tensor.dim() == 4 and kind in (None, "image"):
-        if shape[-1] > 4:
-            raise ValueError(f"images must have their channels last, (N, H, W, C) with C up to 4, got {shape}")
-        return tensor.movedim(-1, 1).contiguous()
-    if tensor.dim() == 3:
-        raise ValueError(
-            f"x of shape {shape} may be images (N, H, W) or series (N, C, L): pass kind='image' or 'series' (--kind)"
-        )
-    raise ValueError(f"x must have shape (N, L), (N, C, L), (N, H, W) or (N, H, W, C), got {shape} for kind={kind!r}")
 
 
 def from_dataset(dataset: Any, *, classes: Sequence[str] | None = None, name: str = "") -> Split:
@@ -575,33 +565,22 @@ def from_dataset(dataset: Any, *, classes: Sequence[str] | None = None, name: st
         item = dataset[i]
         if not isinstance(item, (tuple, list)) or len(item) < 2:
             raise TypeError(f"items of dataset must be (x, y), got {type(item).__name__} at {i}")
-        xs.append(_item_tensor(item[0], i))
+        x = _to_tensor(f"x of item {i}", item[0])
+        if not isinstance(item[0], Tensor):
+            if x.dim() not in (2, 3):
+                raise ValueError(f"x of item {i} must be an array (H, W[, C]) or an image, got shape {tuple(x.shape)}")
+            x = (x[..., None] if x.dim() == 2 else x).movedim(-1, 0).contiguous()
+        if x.dim() < 2:
+            raise ValueError(f"x of item {i} must have shape (C, *size), got {tuple(x.shape)}")
+        xs.append(x)
         labels.append(_plain_label(f"item {i}", item[1]))
-        if xs[i].shape != xs[0].shape or xs[i].dtype != xs[0].dtype:
-            raise ValueError(
-                f"items of dataset must have one shape, got {tuple(xs[0].shape)} and {tuple(xs[i].shape)} at {i}"
-            )
+        if x.shape != xs[0].shape or x.dtype != xs[0].dtype:
+            shapes = f"{tuple(xs[0].shape)} and {tuple(x.shape)} at {i}"
+            raise ValueError(f"items of dataset must have one shape and dtype, got {shapes}")
     own = getattr(dataset, "classes", None)
     if classes is None and own is not None and all(isinstance(v, int) and 0 <= v < len(own) for v in labels):
         return Split(torch.stack(xs), torch.tensor(labels, dtype=torch.long), tuple(map(str, own)), name)
     return Split(torch.stack(xs), *_encoded(labels, classes), name)
-
-
-def _item_tensor(x: Any, position: int) -> Tensor:
-    name = f"x of item {position}"
-    if isinstance(x, Tensor):
-        if x.dim() < 2:
-            raise ValueError(f"{name} must have shape (C, *size), got {tuple(x.shape)}")
-        tensor = x if x.dtype == torch.uint8 else x.float()
-    else:
-        array = np.asarray(x)
-        if array.dtype.kind not in "iuf" or array.ndim not in (2, 3):
-            raise TypeError(f"{name} must be a tensor, an array (H, W[, C]) or an image, got {type(x).__name__}")
-        array = array if array.dtype == np.uint8 else array.astype(np.float32)
-        array = array.copy() if array.ndim == 3 else array[..., None].copy()
-        tensor = torch.from_numpy(array).movedim(-1, 0).contiguous()
-    require_finite(name, tensor, _GAPS)
-    return tensor
 
 
 def from_npz(path: str | os.PathLike[str], *, kind: Literal["image", "series"] | None = None) -> Splits[Split]:
@@ -621,14 +600,28 @@ def from_npz(path: str | os.PathLike[str], *, kind: Literal["image", "series"] |
         torch.Size([4, 1, 24])
     """
     path = Path(path)
-    arrays = _read_arrays(path)
+    endings = {"train": "_train", "validation": "_validation", "test": "_test"}
+    wanted = [f"{letter}{ending}" for ending in ("", *endings.values()) for letter in "xy"]
+    arrays: dict[str, Any] = {}
+    with open_zip(path, "an .npz file") as archive:
+        members = archive.namelist()
+        found = [name for name in wanted if f"{name}.npy" in members]
+        limit = min(ARRAY_BYTES, most_unpacked(path))
+        if (declared := sum(archive.getinfo(f"{name}.npy").file_size for name in found)) > limit:
+            raise DataError(path, f"declares arrays of {declared:,} bytes in all, above the limit of {limit:,}")
+        for name in found:
+            member = f"{name}.npy"
+            if members.count(member) > 1:
+                raise DataError(path, "occurs twice", place=member)
+            arrays[name] = parse_npy(read_zip_member(archive, member, path, limit=limit), path, member)
+            if arrays[name].ndim and len(arrays[name]) > EXAMPLES:
+                raise DataError(path, f"holds more than {EXAMPLES:,} examples, which is the limit", place=member)
     if "x" in arrays and "x_train" in arrays:
         raise DataError(path, "holds x and x_train: which of them to train on? Leave one out")
-    names = {part: f"_{part}" for part in PART_NAMES}
     if "x" in arrays:
-        names["train"] = ""
+        endings["train"] = ""
     parts: dict[str, Split] = {}
-    for part, ending in names.items():
+    for part, ending in endings.items():
         if f"x{ending}" not in arrays:
             continue
         if f"y{ending}" not in arrays:
@@ -639,32 +632,9 @@ def from_npz(path: str | os.PathLike[str], *, kind: Literal["image", "series"] |
         except (ValueError, TypeError) as error:
             raise DataError(path, str(error), place=f"x{ending}, y{ending}") from error
     if "train" not in parts:
-        raise DataError(path, f"must hold x and y, or x_train and y_train; it holds {', '.join(arrays) or 'nothing'}")
+        held = name_classes(sorted(member.removesuffix(".npy") for member in members), most=8) or "nothing"
+        raise DataError(path, f"must hold x and y, or x_train and y_train; it holds {held}")
     return Splits(parts["train"], parts.get("validation"), parts.get("test"))
-
-
-def _read_arrays(path: Path) -> dict[str, Any]:
-    """The arrays of an .npz file that `from_npz` uses, by name."""
-    wanted = [f"{letter}{ending}" for ending in ("", *(f"_{part}" for part in PART_NAMES)) for letter in "xy"]
-    with open_zip(path, "an .npz file") as archive:
-        counts = Counter(archive.namelist())
-        found = [name for name in wanted if f"{name}.npy" in counts]
-        for name in found:
-            if counts[f"{name}.npy"] > 1:
-                raise DataError(path, "occurs twice", place=f"{name}.npy")
-        if not found:
-            held = name_classes(sorted(name.removesuffix(".npy") for name in counts), most=8) or "nothing"
-            raise DataError(path, f"must hold x and y, or x_train and y_train; it holds {held}")
-        limit = min(ARRAY_BYTES, most_unpacked(path))
-        if (promised := sum(archive.getinfo(f"{name}.npy").file_size for name in found)) > limit:
-            raise DataError(path, f"promises arrays of {promised:,} bytes in all, above the limit of {limit:,}")
-        arrays = {}
-        for name in found:
-            content = read_zip_member(archive, f"{name}.npy", path, limit=limit)
-            arrays[name] = parse_npy(content, path, f"{name}.npy")
-            if arrays[name].ndim and len(arrays[name]) > EXAMPLES:
-                raise DataError(path, f"holds more than {EXAMPLES:,} examples, which is the limit", place=f"{name}.npy")
-    return arrays
 
 
 def divide(split: Split, *, test: float, validation: float = 0.0, seed: int = 0) -> Splits[Split]:
