@@ -1,4 +1,4 @@
-"""A P-STN with CPAB on the line trains end to end: the loss falls, whatever torch does to the step."""
+"""A P-STN with CPAB on the line trains end to end: eager, with autocast, compiled and under vmap."""
 
 import copy
 
@@ -49,12 +49,12 @@ def train(model, loss_of):
     return losses
 
 
-def falls(losses):
+def decreases(losses):
     return sum(losses[-5:]) < 0.6 * sum(losses[:5])
 
 
-def heads_move(model, before):
-    """The gradient reached theta's distribution: the layer's own parameters moved too."""
+def layer_changed(model, before):
+    """The gradient reached the distribution of theta: the layer's own parameters changed too."""
     pairs = zip(model.layer.parameters(), before.layer.parameters(), strict=True)
     return all(not torch.equal(new, old) for new, old in pairs)
 
@@ -68,8 +68,8 @@ def autocast(model, x, y, noise):
 def test_eager(loss_of):
     model = make(0)
     before = copy.deepcopy(model)
-    assert falls(train(model, loss_of))
-    assert heads_move(model, before)
+    assert decreases(train(model, loss_of))
+    assert layer_changed(model, before)
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_compiled():
     torch._dynamo.reset()
     model, eager = make(0), make(0)
     losses = train(model, torch.compile(step_loss, fullgraph=True))
-    assert falls(losses)
+    assert decreases(losses)
     assert losses == pytest.approx(train(eager, step_loss), abs=2e-2)
 
 
@@ -101,11 +101,11 @@ def test_several_models_under_vmap():
         optimiser.step()
         together.append(losses.detach())
     together = torch.stack(together)
-    assert all(falls(together[:, k].tolist()) for k in range(3))
+    assert all(decreases(together[:, k].tolist()) for k in range(3))
     assert together[:, 1].tolist() == pytest.approx(alone, abs=2e-2)
 
 
-def test_a_wild_head_does_no_harm():
+def test_extreme_thetas_give_finite_gradients():
     """Theta of scale 100 in float32: the loss and its gradients stay finite."""
     model = make(0)
     with torch.no_grad():

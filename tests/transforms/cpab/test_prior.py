@@ -32,7 +32,7 @@ def test_covariance_decays_with_distance(transform):
     assert np.allclose(prior.covariance.numpy(), basis.T @ full @ basis, atol=1e-6)
 
 
-def test_draws_have_the_covariance():
+def test_samples_have_the_covariance():
     prior = SmoothPrior(CPAB(tess=6), scale=0.5, length=0.2)
     theta = prior.sample(200_000, generator=torch.Generator().manual_seed(0))
     assert torch.allclose(theta.T.cov(), prior.covariance, atol=0.01)
@@ -58,25 +58,25 @@ def test_log_density_is_that_of_a_normal():
 
 
 def test_bad_settings_are_refused():
-    with pytest.raises(TypeError, match="must be a CPAB"):
+    with pytest.raises(TypeError, match=r"^transform "):
         SmoothPrior(Similarity())
-    with pytest.raises(ValueError, match="scale must be a finite number above 0"):
+    with pytest.raises(ValueError, match=r"^scale "):
         SmoothPrior(CPAB(tess=4), scale=0.0)
-    with pytest.raises(ValueError, match="length must be a finite number above 0"):
+    with pytest.raises(ValueError, match=r"^length "):
         SmoothPrior(CPAB(tess=4), length=-1.0)
-    with pytest.raises(ValueError, match="samples must be at least 1"):
+    with pytest.raises(ValueError, match=r"^samples "):
         SmoothPrior(CPAB(tess=4)).sample(0)
 
 
 def test_a_wrong_width_is_refused():
-    """Also a width of 1, which would broadcast."""
+    """Including a width of 1, which would broadcast."""
     prior = SmoothPrior(CPAB(tess=5))
     for width in (1, 3, 5):
-        with pytest.raises(ValueError, match=rf"theta must have shape \(..., 4\), got \(2, {width}\)"):
+        with pytest.raises(ValueError, match=r"^theta "):
             prior.log_prob(torch.zeros(2, width))
-        with pytest.raises(ValueError, match=r"noise must have shape \(..., 4\)"):
+        with pytest.raises(ValueError, match=r"^noise "):
             prior.sample(noise=torch.zeros(2, width))
-    with pytest.raises(TypeError, match=r"theta must be a torch.Tensor, got list"):
+    with pytest.raises(TypeError, match=r"^theta "):
         prior.log_prob([0.0] * 4)
 
 

@@ -1,4 +1,4 @@
-"""A prior over CPAB's theta that prefers smooth velocity fields, for drawing sensible random warps."""
+"""A prior over CPAB's theta that prefers smooth velocity fields, for sampling plausible random warps."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from pstn._checks import require_floating, require_positive_int, require_positive_number
-from pstn.transforms.cpab import CPAB
-from pstn.transforms.cpab_basis import make_basis
+from pstn.transforms.cpab.basis import make_basis
+from pstn.transforms.cpab.transform import CPAB
 
 __all__ = ["SmoothPrior"]
 
@@ -24,8 +24,8 @@ class SmoothPrior(nn.Module):
     Args:
         transform: the family.
         scale: standard deviation of an entry of A_c, above 0.
-        length: how far, on the unit domain, cells resemble one another, above 0. Short lengths give each parameter the
-            same variance, long ones keep only fields that are nearly affine over the whole domain.
+        length: the distance on the unit domain over which cells are correlated, above 0. Short lengths give each
+            parameter the same variance, long ones keep only fields that are nearly affine over the whole domain.
 
     Example:
         >>> prior = SmoothPrior(CPAB(tess=10), scale=0.5, length=0.2)
@@ -42,9 +42,8 @@ class SmoothPrior(nn.Module):
             raise TypeError(f"transform must be a CPAB, got {type(transform).__name__}")
         self.scale = require_positive_number("scale", scale)
         self.length = require_positive_number("length", length)
-        centres = torch.from_numpy(
-            make_basis(transform.tess, transform.zero_boundary, transform.volume_preserving).centres
-        )
+        settings = transform.tess, transform.zero_boundary, transform.volume_preserving
+        centres = torch.from_numpy(make_basis(*settings).centres)
         basis = transform.basis.detach().double().cpu()
         square = (centres[:, None] - centres).square().sum(-1)
         cells = torch.exp(-square / (2 * self.length**2))
@@ -52,10 +51,9 @@ class SmoothPrior(nn.Module):
         stacked = basis.view(-1, entries, transform.dim)
         mixed = torch.einsum("ced,cb,bef->df", stacked, cells, stacked)
         covariance = self.scale**2 * (mixed + mixed.mT) / 2
-        # Kept in float64, whatever the module is cast to: directions that the prior all but forbids have variances far
+        # Kept in float64, whatever the module is cast to: directions that the prior all but excludes have variances far
         # below float32's rounding of the others.
-        self._values, self._vectors = torch.linalg.eigh(covariance)
-        values, vectors = self._values, self._vectors
+        self._values, self._vectors = values, vectors = torch.linalg.eigh(covariance)
         self.register_buffer("covariance", covariance.float())
         # The symmetric root: unlike a Cholesky factor it exists where the covariance is singular.
         self.register_buffer("factor", ((vectors * values.clamp(min=0).sqrt()) @ vectors.mT).float())
@@ -63,12 +61,12 @@ class SmoothPrior(nn.Module):
     def sample(
         self, samples: int = 1, *, generator: torch.Generator | None = None, noise: Tensor | None = None
     ) -> Tensor:
-        """Draw thetas.
+        """Sample thetas.
 
         Args:
             samples: how many.
-            generator: where randomness comes from; torch's global seed when not given.
-            noise: standard normal draws (..., D) to use instead, with `samples` then unused.
+            generator: the source of randomness; torch's global one when not given.
+            noise: standard normal samples (..., D) to use instead, with `samples` then unused.
 
         Returns:
             (samples, D), or the shape of `noise`.
@@ -82,8 +80,7 @@ class SmoothPrior(nn.Module):
     def log_prob(self, theta: Tensor) -> Tensor:
         """The log density up to a constant, (..., D) -> (...): minus half a squared length.
 
-        A direction with less than 1e-12 of the largest variance, as long lengths leave, counts as one in which theta
-        is not looked at.
+        Directions with less than 1e-12 of the largest variance, which occur for long lengths, are ignored.
         """
         self._require_width("theta", theta)
         values, vectors = self._values.to(theta.device), self._vectors.to(theta.device)

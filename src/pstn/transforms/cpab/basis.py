@@ -1,19 +1,21 @@
-"""What theta means in CPAB: tessellations, and the basis of their continuous piecewise-affine velocity fields.
+"""Tessellations, and the basis of continuous piecewise-affine velocity fields on them: what theta means in CPAB.
 
-A continuous piecewise-affine field is fixed by its values at the vertices of the tessellation, so that continuity
+A continuous piecewise-affine field is determined by its values at the vertices of the tessellation, so continuity
 needs no constraints: the hat functions of the free vertex values span the space. Their affine entries, stacked over the
-cells, are made orthonormal in a fixed order, which gives one basis B with B'B = I, the same on every machine.
+cells, are orthonormalised in a fixed order, which gives one basis B with B'B = I, the same on every machine.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
-__all__ = ["Array", "Basis", "Index", "make_basis", "triangles"]
+__all__ = ["Basis", "make_basis", "node_velocities", "triangles"]
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -54,15 +56,39 @@ def make_basis(tess: Sequence[int], zero_boundary: bool, volume_preserving: bool
         free &= (nodes != 0) & (nodes != 1)
     values = np.eye(nodes.size)[:, free.ravel()]  # (nodes * ndim, free): one hat function per column
     if volume_preserving:
-        values = values @ _kernel(_divergence(nodes, cells, values))
+        entries = _entries(nodes, cells, values).reshape(len(cells), ndim, ndim + 1, -1)
+        values = values @ _null_space(np.einsum("caak->ck", entries[:, :, :ndim]))  # of the divergence in every cell
     entries = _entries(nodes, cells, values)
-    # QR alone would leave the columns' signs to the library. Dividing by R keeps entries that are zero in every field
+    # QR alone leaves the signs of the columns to the library. Dividing by R keeps entries that are zero in every field
     # exactly zero.
     upper = np.linalg.qr(entries).R
     upper = upper * np.where(np.diag(upper) < 0, -1.0, 1.0)[:, None]
     inverse = np.linalg.inv(upper)
     centres = nodes[cells].mean(axis=1).reshape(-1, ndim)
     return Basis(entries=entries @ inverse, nodal=values @ inverse, centres=centres)
+
+
+def node_velocities(theta: Tensor, nodal: Tensor) -> Tensor:
+    """The velocities at the nodes of the tessellation, to the full precision of theta's dtype.
+
+    Args:
+        theta: (..., D).
+        nodal: (K, D), velocities at the nodes per unit of theta; or (G, K, D) for G groups of consecutive thetas.
+
+    Returns:
+        (..., K).
+    """
+    if nodal.dim() == 3:
+        groups = theta.reshape(len(nodal), math.prod(theta.shape[:-1]) // max(1, len(nodal)), theta.shape[-1])
+        return _product(groups, nodal).view(*theta.shape[:-1], nodal.shape[-2])
+    return _product(theta, nodal)
+
+
+def _product(theta: Tensor, nodal: Tensor) -> Tensor:
+    if theta.device.type == "mps":  # which has no float64
+        return (theta[..., None, :] * nodal.unsqueeze(-3)).sum(-1)
+    # In float32, TF32 and autocast would round a product of matrices to a few bits; neither affects float64.
+    return (theta.double() @ nodal.double().mT).to(theta.dtype)
 
 
 def _interval(n: int) -> tuple[Array, Index]:
@@ -72,7 +98,7 @@ def _interval(n: int) -> tuple[Array, Index]:
 
 
 def triangles(nx: int, ny: int) -> tuple[Array, Index]:
-    """Vertices and cells (4 * nx * ny, 3) of the unit square: each rectangle is cut into four by its diagonals."""
+    """Vertices and cells (4 * nx * ny, 3) of the unit square, each rectangle split into four by its diagonals."""
     x, y = np.linspace(0.0, 1.0, nx + 1), np.linspace(0.0, 1.0, ny + 1)
     corners = np.stack([np.tile(x, ny + 1), np.repeat(y, nx + 1)], axis=1)
     middle = np.stack([np.tile((x[1:] + x[:-1]) / 2, ny), np.repeat((y[1:] + y[:-1]) / 2, nx)], axis=1)
@@ -90,23 +116,16 @@ def _entries(nodes: Array, cells: Index, values: Array) -> Array:
     ndim = nodes.shape[1]
     at = nodes[cells]  # (cells, ndim + 1, ndim)
     solve = np.linalg.inv(np.concatenate([at, np.ones((*at.shape[:2], 1))], axis=2))
-    # A vertex of a square grid has simple coordinates: rounding away the noise keeps true zeros zero.
+    # The vertices of a regular grid have simple coordinates: rounding the noise away keeps exact zeros zero.
     solve = np.round(solve, 12)
     velocity = values.reshape(*nodes.shape, -1)[cells]  # (cells, ndim + 1, ndim, K)
     return np.einsum("cij,cjak->caik", solve, velocity).reshape(len(cells) * ndim * (ndim + 1), -1)
 
 
-def _divergence(nodes: Array, cells: Index, values: Array) -> Array:
-    """The divergence in every cell, (cells, K)."""
-    ndim = nodes.shape[1]
-    entries = _entries(nodes, cells, values).reshape(len(cells), ndim, ndim + 1, -1)
-    return np.einsum("caak->ck", entries[:, :, :ndim])
+def _null_space(matrix: Array) -> Array:
+    """A basis of the null space of `matrix`, by reduced row echelon form.
 
-
-def _kernel(matrix: Array) -> Array:
-    """A basis of the vectors that `matrix` sends to zero, by reduced row echelon form.
-
-    That form is unique for an order of the columns; a singular value decomposition's null space is not.
+    That form is unique for a given order of the columns; a basis from a singular value decomposition is not.
     """
     form = matrix.copy()
     pivots: list[int] = []
@@ -123,7 +142,7 @@ def _kernel(matrix: Array) -> Array:
         form[others] -= np.outer(form[others, column], form[done])
         pivots.append(column)
     free = [column for column in range(form.shape[1]) if column not in pivots]
-    kernel = np.zeros((form.shape[1], len(free)))
-    kernel[free, np.arange(len(free))] = 1.0
-    kernel[pivots] = -form[: len(pivots), free]
-    return kernel
+    basis = np.zeros((form.shape[1], len(free)))
+    basis[free, np.arange(len(free))] = 1.0
+    basis[pivots] = -form[: len(pivots), free]
+    return basis

@@ -1,4 +1,4 @@
-"""CPAB where torch transforms programs: vmap, grad, autocast, compile, export, ONNX."""
+"""CPAB under vmap, torch.func, autocast, compile, export and ONNX."""
 
 import pytest
 import torch
@@ -51,7 +51,7 @@ def test_gradients_under_vmap(transform, size):
 
 
 @pytest.mark.parametrize(("transform", "size"), CASES, ids=by_name)
-@pytest.mark.parametrize("power", [1, 2])  # of the loss: the gradient that comes in depends on theta, or does not
+@pytest.mark.parametrize("power", [1, 2])  # of the loss: the incoming gradient depends on theta, or does not
 def test_a_second_derivative_is_refused(transform, size, power):
     theta = draw(transform, 2).requires_grad_()
     loss = transform.grid(theta, size).pow(power).sum()
@@ -65,7 +65,7 @@ def test_a_second_derivative_is_refused(transform, size, power):
 
 
 @pytest.mark.parametrize(("transform", "size"), CASES, ids=by_name)
-def test_no_points_have_a_gradient_of_their_own_shape(transform, size):
+def test_the_gradient_of_no_points_is_empty(transform, size):
     theta, points = draw(transform, 3).requires_grad_(), torch.rand(0, transform.ndim, requires_grad=True)
     transform.apply(theta, points).sum().backward()
     assert points.grad.shape == points.shape
@@ -90,7 +90,7 @@ def test_autocast_does_not_round_coordinates(transform, size):
         assert transform.grid(theta.bfloat16(), size).dtype == torch.float32
 
 
-# Tracing is where a graph breaks or warns; inductor, which generates code from it, takes longer and warns of itself.
+# Graph breaks and warnings arise while tracing; inductor, which generates code from the trace, takes longer.
 @pytest.mark.parametrize(
     "backend",
     # What is silenced are inductor's own warnings.
@@ -114,18 +114,19 @@ def test_compile(transform, size, backend):
     assert torch.allclose(mapped, transform.grid(theta, size), atol=1e-6)
 
 
-def test_the_planes_operator_is_what_the_compiler_takes_it_for():
+def test_the_fake_operators_match_the_real_ones():
     """Shapes, strides and dtypes of what it returns, and that it changes nothing it is given."""
     transform = CPAB(tess=(2, 3))
     theta, points = draw(transform, 4, 2), torch.rand(5, 2) * 2 - 1
     for own in (points, points.expand(4, 2, 5, 2).contiguous()):
-        inputs = (theta, transform._nodal, own, 2, 3, True)
-        moved, matrix, velocities = torch.ops.pstn.cpab_plane(*inputs, True, "torch")
-        torch.library.opcheck(torch.ops.pstn.cpab_plane, (*inputs, True, "torch"), test_utils=CHECKS)
-        torch.library.opcheck(torch.ops.pstn.cpab_plane, (*inputs, False, "torch"), test_utils=CHECKS)
-        pull = (torch.randn_like(moved), matrix, velocities, *inputs[1:])
-        for to_points in (True, False):
-            torch.library.opcheck(torch.ops.pstn.cpab_plane_pull, (*pull, to_points, "torch"), test_utils=CHECKS)
+        settings = (2, 3, True, True, "torch")
+        moved, *kept = torch.ops.pstn.cpab_plane(theta, transform._nodal, own, *settings)
+        for jacobian in (True, False):
+            inputs = (theta, transform._nodal, own, 2, 3, True, jacobian, "torch")
+            torch.library.opcheck(torch.ops.pstn.cpab_plane, inputs, test_utils=CHECKS)
+        for asked in ((True, True), (True, False), (False, True)):
+            inputs = (torch.randn_like(moved), *kept, transform._nodal, own, *asked, *settings)
+            torch.library.opcheck(torch.ops.pstn.cpab_plane_pull, inputs, test_utils=CHECKS)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""CPAB's maps and gradients, against an independent integrator and against what a flow must be."""
+"""CPAB's maps and gradients, against an independent integrator and against the properties of a flow."""
 
 import math
 
@@ -15,8 +15,8 @@ from pstn import CPAB
 LINE = [CPAB(tess=10), CPAB(tess=3), CPAB(tess=10, zero_boundary=False), CPAB(tess=40)]
 PLANE = [CPAB(tess=(3, 3)), CPAB(tess=(2, 3), zero_boundary=False), CPAB(tess=(3, 3), volume_preserving=True)]
 FAMILIES = LINE + PLANE
-# A family, the scale and seed of a theta, and a start from which it leads closely past a vertex.
-# The last theta leads in and out of a triangle within a step.
+# A family, the scale and seed of a theta, and a start whose trajectory passes close to a vertex.
+# The last one enters and leaves a triangle within a step.
 PAST_CORNERS = [
     (1, 1.0, 40, (1.5867094, 0.0008212)),
     (0, 3.0, 31, (-0.107759, -0.640544)),
@@ -41,14 +41,13 @@ def scatter(transform, count, seed, reach=1.2):
 @pytest.mark.parametrize("transform", FAMILIES, ids=named)
 def test_velocity_follows_the_definition(transform):
     theta, points = draw(transform, 1.0, 0), scatter(transform, 50, 1)
-    expected = np.array([velocity(transform, theta.numpy(), p) for p in points.numpy()])
-    assert np.allclose(transform.velocity(theta, points).numpy(), expected, atol=1e-12)
+    assert np.allclose(transform.velocity(theta, points), velocity(transform, theta, points), atol=1e-12)
 
 
 @pytest.mark.parametrize("transform", LINE, ids=named)
 @pytest.mark.parametrize("scale", [0.1, 1.0, 3.0])
 def test_line_against_dop853(transform, scale):
-    # Both precisions get the very same numbers, so that only the arithmetic differs.
+    # Both precisions get the same numbers, so that only the arithmetic differs.
     theta = draw(transform, scale, int(scale * 10)).float().double()
     points = torch.cat([scatter(transform, 4, 2), torch.linspace(-1, 1, 3, dtype=torch.float64)[:, None]])
     points = points.float().double()
@@ -69,7 +68,7 @@ def test_plane_against_dop853(transform, scale, tolerance):
 
 @pytest.mark.parametrize(("which", "scale", "seed", "point"), PAST_CORNERS)
 def test_plane_past_a_corner_against_dop853(which, scale, seed, point):
-    """Past a vertex, where two edges are met almost at once, the right one comes first."""
+    """Close to a vertex, where two edges are crossed almost at once, the right one comes first."""
     transform, points = PLANE[which], torch.tensor([point], dtype=torch.float64)
     theta = draw(transform, scale, seed)
     expected = flow(transform, theta.numpy(), points.numpy(), max_step=0.002)
@@ -87,13 +86,14 @@ def test_gradients(transform, scale):
 
 @pytest.mark.parametrize("transform", FAMILIES, ids=named)
 def test_gradients_at_cell_borders(transform):
-    """On the nodes of the tessellation and on its diagonals, the map has one derivative, as the velocity is not 0."""
+    """On the nodes of the tessellation and on its diagonals the map is differentiable, as the velocity is not 0."""
     theta = draw(transform, 1.0, 8).requires_grad_()
     axis = torch.linspace(-1, 1, transform.tess[0] + 1, dtype=torch.float64)[1:-1]
     points = axis[:, None].expand(-1, transform.ndim).clone()
     if transform.ndim == 2:
         points = torch.cat([points, torch.tensor([[0.1, 0.1], [-0.2, 0.2], [0.0, 1 / 3]], dtype=torch.float64)])
-    assert gradcheck(transform.apply, (theta, points.requires_grad_()), atol=1e-5)
+    fast = transform.ndim == 2
+    assert gradcheck(transform.apply, (theta, points.requires_grad_()), fast_mode=fast, atol=1e-5)
 
 
 def test_gradients_in_cells_of_zero_slope():
@@ -153,8 +153,8 @@ def test_values_are_the_same_without_gradients(transform):
 
 
 @pytest.mark.parametrize("transform", FAMILIES, ids=named)
-def test_any_time(transform):
-    """Half the time twice is the whole; a tensor of times gives a path; time runs backwards."""
+def test_flow_for_other_times(transform):
+    """Half the time twice is the whole; a tensor of times gives a trajectory; negative times run backwards."""
     theta, points = draw(transform, 1.0, 1), scatter(transform, 20, 2)
     half = transform.flow(theta, points, t=0.5)
     whole = transform.apply(theta, points)
@@ -219,7 +219,7 @@ def test_boundary_is_mapped_to_itself(scale, seed, dtype):
 @fast
 @given(scales, seeds)
 def test_outside(scale, seed):
-    """On the line nothing moves; in the plane a point moves with the nearest point of the side, continuously."""
+    """On the line nothing moves; in the plane a point moves like the nearest point of the side."""
     points = torch.tensor([-7.0, -1.5, -1.0000001, 1.0000001, 2.0, 1e6])[:, None]
     assert torch.equal(LINE[0].apply(draw(LINE[0], scale, seed, dtype=torch.float32), points), points)
     transform, theta = PLANE[0], draw(PLANE[0], scale, seed)
@@ -230,7 +230,7 @@ def test_outside(scale, seed):
 
 @fast
 @given(seeds)
-def test_area_is_kept(seed):
+def test_area_is_preserved(seed):
     """The area of a small closed curve, by the shoelace formula on the curve that the map makes of it."""
     transform = PLANE[2]
     angle = torch.linspace(0, 2 * math.pi, 4001, dtype=torch.float64)[:-1]
@@ -245,7 +245,7 @@ def test_area_is_kept(seed):
 
 
 @pytest.mark.parametrize("scale", [100.0, 1e4])
-def test_wild_theta_on_the_line_is_harmless(scale):
+def test_an_extreme_theta_on_the_line_stays_finite(scale):
     transform = CPAB(tess=10)
     theta = draw(transform, scale, 0, count=300, dtype=torch.float32).requires_grad_()
     points = torch.linspace(-1.1, 1.1, 301)[:, None].requires_grad_()
@@ -257,19 +257,22 @@ def test_wild_theta_on_the_line_is_harmless(scale):
     assert torch.isfinite(points.grad).all()
 
 
-def test_wild_theta_in_the_plane_is_harmless():
+@pytest.mark.parametrize("scale", [100.0, 1e3])  # at 1e3, derivatives exceed float32
+def test_an_extreme_theta_in_the_plane_stays_finite(scale):
     transform = CPAB(tess=(3, 3))
-    theta = draw(transform, 100.0, 0, dtype=torch.float32).requires_grad_()
-    moved = transform.grid(theta, (4, 4))
+    theta = draw(transform, scale, 0, count=2, dtype=torch.float32).requires_grad_()
+    points = scatter(transform, 16, 0, reach=1.0).float().requires_grad_()
+    moved = transform.apply(theta, points)
     assert torch.isfinite(moved).all()
     assert moved.abs().max() <= 1
     moved.square().sum().backward()
     assert torch.isfinite(theta.grad).all()
+    assert torch.isfinite(points.grad).all()
 
 
 @pytest.mark.parametrize("transform", FAMILIES, ids=named)
 def test_nan_stays_nan(transform):
-    """A theta or a point that is NaN, as from a family applied before, gives NaN there and leaves the rest alone."""
+    """A NaN in theta or in a point gives NaN there and does not affect the rest."""
     theta, points = draw(transform, 0.3, 0, count=2), scatter(transform, 5, 1)
     expected = transform.apply(theta, points)
     theta[0, 0], points[2] = math.nan, math.nan
@@ -279,20 +282,8 @@ def test_nan_stays_nan(transform):
     assert torch.equal(moved[1, [0, 1, 3, 4]], expected[1, [0, 1, 3, 4]])
 
 
-def test_one_warp_for_all_channels():
-    """A multivariate series: one grid, every channel read through it."""
-    transform = CPAB(tess=10)
-    theta = draw(transform, 0.5, 0, count=4, dtype=torch.float32)
-    grid = transform.grid(theta, size=50)  # (4, 50, 1)
-    series = torch.randn(4, 3, 50, generator=torch.Generator().manual_seed(0))
-    flat = torch.stack([grid[..., 0], torch.zeros_like(grid[..., 0])], dim=-1)[:, None]
-    whole = torch.nn.functional.grid_sample(series[:, :, None], flat, align_corners=False)
-    alone = torch.nn.functional.grid_sample(series[:, 1:2, None], flat, align_corners=False)
-    assert torch.equal(whole[:, 1:2], alone)
-
-
-def test_memory_does_not_grow_with_the_number_of_pieces():
-    """What is saved for the backward pass is the same for a gentle flow and for one of many pieces."""
+def test_memory_does_not_grow_with_the_number_of_steps():
+    """What is saved for the backward pass does not depend on how many steps a flow takes."""
     transform = CPAB(tess=(3, 3))
 
     def saved(scale):

@@ -1,11 +1,11 @@
-"""What theta means: the statements of the definition, taken literally."""
+"""The basis of velocity fields, against its definition."""
 
 import numpy as np
 import pytest
 import torch
 
 from pstn import CPAB
-from pstn.transforms.cpab_basis import make_basis
+from pstn.transforms.cpab.basis import make_basis, triangles
 
 FAMILIES = [
     {"tess": 10},
@@ -44,8 +44,6 @@ def test_fields_are_continuous(settings):
     transform = CPAB(**settings)
     theta = np.random.default_rng(0).normal(size=transform.dim)
     entries = (transform.basis.numpy() @ theta).reshape(-1, transform.ndim, transform.ndim + 1)
-    from pstn.transforms.cpab_basis import triangles
-
     if transform.ndim == 1:
         n = transform.tess[0]
         nodes, cells = np.linspace(0, 1, n + 1)[:, None], np.stack([np.arange(n), np.arange(n) + 1], 1)
@@ -58,8 +56,8 @@ def test_fields_are_continuous(settings):
             assert np.allclose(seen.setdefault(corner, value), value, atol=1e-12)
 
 
-def test_space_is_all_of_the_constrained_fields():
-    """Dimension by rank: hat functions minus the constraints, counted by a rank that knows nothing of QR."""
+def test_the_basis_spans_all_fields_without_divergence():
+    """The dimension is that of the hat functions minus the rank of the constraints."""
     basis = make_basis((3, 3), True, True)
     traces = basis.entries.reshape(36, 2, 3, -1)
     assert np.allclose(traces[:, 0, 0] + traces[:, 1, 1], 0, atol=1e-12)
@@ -78,48 +76,44 @@ def test_basis_is_reproducible_and_signed():
 
 
 @pytest.mark.parametrize(
-    ("settings", "error", "words"),
+    ("settings", "error", "name"),
     [
-        ({"tess": 0}, ValueError, "at least 1"),
-        ({"tess": -3}, ValueError, "at least 1"),
-        ({"tess": 2.5}, TypeError, "whole number"),
-        ({"tess": "3"}, TypeError, "whole number"),
-        ({"tess": True}, TypeError, "whole number"),
-        ({"tess": (3, 0)}, ValueError, r"tess\[1\] must be at least 1"),
-        ({"tess": (3, 3.0)}, TypeError, r"tess\[1\] must be a whole number"),
-        ({"tess": (3, 3, 3)}, ValueError, "1 or 2"),
-        ({"tess": ()}, ValueError, "1 or 2"),
-        ({"tess": 1}, ValueError, "at least 2"),
-        ({"tess": (1, 1), "volume_preserving": True}, ValueError, "more cells"),
-        ({"tess": 5, "volume_preserving": True}, ValueError, "volume_preserving must be False"),
-        ({"tess": 5, "zero_boundary": 1}, TypeError, "True or False"),
-        ({"tess": 5, "backend": "cuda"}, ValueError, "'auto', 'torch', 'triton'"),
+        ({"tess": 0}, ValueError, "tess"),
+        ({"tess": 2.5}, TypeError, "tess"),
+        ({"tess": "3"}, TypeError, "tess"),
+        ({"tess": True}, TypeError, "tess"),
+        ({"tess": (3, 0)}, ValueError, r"tess\[1\]"),
+        ({"tess": (3, 3.0)}, TypeError, r"tess\[1\]"),
+        ({"tess": (3, 3, 3)}, ValueError, "tess"),
+        ({"tess": ()}, ValueError, "tess"),
+        ({"tess": 1}, ValueError, "tess"),
+        ({"tess": (1, 1), "volume_preserving": True}, ValueError, "tess"),
+        ({"tess": 5, "volume_preserving": True}, ValueError, "volume_preserving"),
+        ({"tess": 5, "zero_boundary": 1}, TypeError, "zero_boundary"),
+        ({"tess": 5, "backend": "cuda"}, ValueError, "backend"),
     ],
 )
-def test_bad_settings_are_refused(settings, error, words):
-    with pytest.raises(error, match=words):
+def test_bad_settings_are_refused(settings, error, name):
+    with pytest.raises(error, match=rf"^{name} "):
         CPAB(**settings)
 
 
 def test_bad_inputs_are_refused():
     transform = CPAB(tess=10)
-    with pytest.raises(ValueError, match=r"theta must have shape \(\.\.\., 9\)"):
+    with pytest.raises(ValueError, match=r"^theta "):
         transform.grid(torch.zeros(2, 8), size=5)
-    with pytest.raises(ValueError, match=r"points must have shape \(\.\.\., N, 1\)"):
+    with pytest.raises(ValueError, match=r"^points "):
         transform.apply(torch.zeros(9), torch.zeros(5, 2))
-    with pytest.raises(TypeError, match="floating-point"):
-        transform.grid(torch.zeros(9, dtype=torch.int64), size=5)
-    with pytest.raises(TypeError, match=r"t must be a number or a tensor of them, got array"):
-        transform.flow(torch.zeros(9), torch.zeros(5, 1), np.linspace(0, 1, 9))
-    with pytest.raises(TypeError, match=r"t must be a number or a tensor of them, got \[0.5, 1.0\]"):
-        transform.flow(torch.zeros(9), torch.zeros(5, 1), t=[0.5, 1.0])
-    with pytest.raises(ValueError, match="needs a CUDA device"):
+    for t in (np.linspace(0, 1, 9), [0.5, 1.0]):
+        with pytest.raises(TypeError, match=r"^t "):
+            transform.flow(torch.zeros(9), torch.zeros(5, 1), t)
+    with pytest.raises(ValueError, match=r'^backend="triton"'):
         CPAB(tess=10, backend="triton")._map(torch.zeros(9), torch.zeros(1, 1, device="meta"), (1.0,))
 
 
 @pytest.mark.parametrize("settings", FAMILIES)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_precision_of_the_model_does_not_touch_the_basis(settings, dtype):
+def test_the_precision_of_the_model_does_not_change_the_basis(settings, dtype):
     transform = CPAB(**settings)
     theta = torch.randn(transform.dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 0.3
     size = 7 if transform.ndim == 1 else (5, 4)
@@ -130,8 +124,8 @@ def test_precision_of_the_model_does_not_touch_the_basis(settings, dtype):
     assert transform.grid(theta.to(dtype), size).dtype == torch.float32
 
 
-def test_checkpoint_carries_the_meaning_of_theta():
-    """A model saved with another basis of the same space means the same after loading."""
+def test_a_checkpoint_determines_the_basis():
+    """A model saved with another basis of the same space computes the same after loading."""
     old, new = CPAB(tess=5), CPAB(tess=5)
     flipped = {name: -value for name, value in old.state_dict().items()}
     assert set(flipped) == {"basis"}

@@ -1,4 +1,4 @@
-"""Families by plain words, for command lines, configurations and front doors."""
+"""Families by name, for command lines, configurations and estimators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FAMILIES: dict[tuple[str, int], Callable[[], Transform]] = {
 
 
 def make_transform(name: str | Transform, ndim: int = 2) -> Transform:
-    """The family called `name` in `ndim` dimensions, at its default settings; a Transform is returned as it is.
+    """The family called `name` in `ndim` dimensions, with its default settings; a Transform is returned unchanged.
 
     Args:
         name: e.g. "similarity", "crop-log", "cpab", or a Transform.
