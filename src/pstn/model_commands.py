@@ -12,7 +12,7 @@ from typing import Annotated, TextIO
 import typer
 
 from pstn.command_errors import MISTAKE, echo, plain_errors
-from pstn.data.errors import DataError
+from pstn.data.files import DataError
 
 __all__ = ["export", "predict", "register", "show"]
 
@@ -65,7 +65,7 @@ def predict(
     cannot be read are named on standard error and left out.
     Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
     """
-    from pstn.data.errors import DataWarning
+    from pstn.data.files import DataWarning
     from pstn.io import from_pretrained
     from pstn.predict import Answer, predict_files, require_about, write_answers
 
@@ -123,7 +123,7 @@ def show(
     import torch
 
     from pstn._checks import require_seed
-    from pstn.data.errors import DataWarning
+    from pstn.data.files import DataWarning
     from pstn.io import from_pretrained
     from pstn.nn import PSTN, STN
     from pstn.predict import read_items, require_about

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pstn.data.errors import MissingDataError
+from pstn.data.files import MissingDataError
 from pstn.data.registry import find_known
 from pstn.files import inside
 from pstn.io import from_pretrained
