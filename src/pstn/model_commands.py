@@ -12,7 +12,7 @@ from typing import Annotated, TextIO
 import typer
 
 from pstn.command_errors import MISTAKE, echo, plain_errors
-from pstn.data.errors import DataError
+from pstn.data.files import DataError
 
 __all__ = ["export", "predict", "register", "show"]
 
@@ -65,8 +65,8 @@ def predict(
     cannot be read are named on standard error and left out.
     Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
     """
-    from pstn.data.errors import DataWarning
-    from pstn.nn import from_pretrained
+    from pstn.data.files import DataWarning
+    from pstn.io import from_pretrained
     from pstn.predict import Answer, predict_files, require_about, write_answers
 
     refusals, answered = _Refusals(), 0
@@ -123,8 +123,9 @@ def show(
     import torch
 
     from pstn._checks import require_seed
-    from pstn.data.errors import DataWarning
-    from pstn.nn import PSTN, STN, from_pretrained
+    from pstn.data.files import DataWarning
+    from pstn.io import from_pretrained
+    from pstn.nn import PSTN, STN
     from pstn.predict import read_items, require_about
     from pstn.report.pictures import draw_looks
     from pstn.text import printable
@@ -177,7 +178,8 @@ def export(
     Exit codes: 0 done, 2 a mistake in what was given, 1 a failure.
     """
     from pstn.export import advice_on_running, export_onnx, export_program
-    from pstn.nn import PSTN, TransformerClassifier, from_pretrained
+    from pstn.io import from_pretrained
+    from pstn.nn import PSTN, TransformerClassifier
 
     with plain_errors():
         format = _chosen_format(format, out)

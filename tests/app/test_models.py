@@ -9,7 +9,7 @@ from pstn.app.answers import Answers
 from pstn.app.models import Workshop, load_trio, plan_digits, plan_series, season_data
 from pstn.data import load_digits
 from pstn.demo import DemoData, demo_data
-from pstn.nn import ModelFileError
+from pstn.io import ModelFileError
 
 
 @pytest.fixture(autouse=True)

@@ -213,7 +213,8 @@ def test_what_is_no_batch_says_what_would_be():
     with pytest.raises(TypeError, match=r"x must be a floating-point tensor, got torch\.uint8: .* divide by 255"):
         pstn.fit(classifier(), ((x * 255).byte(), y))
     with pytest.raises(TypeError, match=r"single examples, not batches: wrap it in a torch\.utils\.data\.DataLoader"):
-        pstn.fit(classifier(), TensorDataset(x, y))
+        pstn.fit(classifier(), list(zip(x, y, strict=True)))
+    assert pstn.evaluate(classifier(), TensorDataset(x, y)).nll > 0  # examples that can be cut into batches
 
 
 def test_input_of_another_precision_is_explained():

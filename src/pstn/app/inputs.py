@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pstn.data.errors import DataError
+from pstn.data.files import DataError
 from pstn.data.images import open_image, orientation, turn_upright, with_bytes
 from pstn.limits import PAGE_FILE_BYTES, PAGE_FILE_PIXELS
 from pstn.transforms import Similarity

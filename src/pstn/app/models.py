@@ -11,12 +11,12 @@ from pstn.app.inputs import SIDE
 from pstn.app.looks import Trio
 from pstn.data import cache_folder, load_italy_power_demand
 from pstn.demo import DEMO_MODELS, DemoData, DemoModel, demo_about, demo_data, evaluate, train
+from pstn.io import ModelFileError
 from pstn.nn import (
     PSTN,
     STN,
     About,
     ConvClassifier,
-    ModelFileError,
     SeriesClassifier,
     SeriesLocalizer,
     SpatialTransformer,

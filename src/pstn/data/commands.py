@@ -16,14 +16,12 @@ from rich.text import Text
 
 from pstn.command_errors import echo, plain_errors
 from pstn.data.check import check as check_path
-from pstn.data.detect import detect
 from pstn.data.download import Progress as Report
-from pstn.data.errors import DataWarning
-from pstn.data.known import KNOWN
-from pstn.data.places import cache_folder, data_folder, expand, offline
-from pstn.data.registry import find_known, load
+from pstn.data.download import cache_folder, data_folder, expand, offline
+from pstn.data.files import DataWarning
+from pstn.data.images import contact_sheet
+from pstn.data.registry import KNOWN, detect, find_known, load
 from pstn.data.registry import get as get_set
-from pstn.data.sheet import contact_sheet
 from pstn.data.split import Splits
 from pstn.text import printable
 

@@ -13,7 +13,7 @@ from pstn.defaults import TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT
 from pstn.nn.classifier import PSTN, STN
 from pstn.nn.layer import SpatialTransformer
 from pstn.nn.networks import ConvClassifier, ConvLocalizer, SeriesClassifier, SeriesLocalizer
-from pstn.nn.pretrained import Shareable
+from pstn.nn.shareable import Shareable
 from pstn.transforms import Transform, make_transform
 from pstn.warp import Fill
 

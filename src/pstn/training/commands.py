@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from pstn.command_errors import echo, plain_errors
-from pstn.data.errors import DataWarning
+from pstn.data.files import DataWarning
 from pstn.files import to_json
 from pstn.training.progress import sigterm_as_ctrl_c
 from pstn.training.runs.settings import SettingsError, TrainSettings, describe_field, read_settings

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from pstn._checks import require_floating
 from pstn.nn.classifier import Prediction, TransformerModel
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     Batches = Split | Generated | tuple[Tensor, Tensor] | Iterable[Any]
 
-__all__ = ["Scores", "evaluate", "read_batches", "require_data", "score"]
+__all__ = ["Scores", "evaluate", "is_set", "read_batches", "require_data", "score"]
 
 
 class Scores(NamedTuple):
@@ -101,7 +102,8 @@ def require_data(data: Any) -> Any:
         raise TypeError("data holds a training, a validation and a test part: pass one of them, such as data.train")
     if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
         require_floating("x", data[0])
-        data = Split(*data, classes=())
+        # Targets that are no classes are no set of `pstn.data`, which counts them.
+        data = TensorDataset(*data) if data[1].is_floating_point() else Split(*data, classes=())
     if isinstance(data, Split) and not data.x.is_floating_point():
         raise TypeError(
             f"data must hold floating-point numbers, got {data.x.dtype}: pass data.as_float(), or data.as_float(mean, "
@@ -110,9 +112,17 @@ def require_data(data: Any) -> Any:
     return data
 
 
+def is_set(data: Any) -> bool:
+    """Whether data are examples, to be cut into batches here: a set of `pstn.data`, or a `TensorDataset`."""
+    return hasattr(data, "batch") or isinstance(data, TensorDataset)
+
+
 def read_batches(model: nn.Module, data: Any, batch_size: int, *, shuffle: bool) -> Iterator[tuple[Tensor, Tensor]]:
     """One pass over the data: pairs (x, y) on the model's device."""
-    if hasattr(data, "batch"):  # a set of pstn.data
+    if isinstance(data, TensorDataset):
+        order = torch.randperm(len(data)) if shuffle else torch.arange(len(data))
+        data = map(data.__getitem__, order.split(batch_size))
+    elif is_set(data):
         from pstn.data import batches
 
         data = batches(data, batch_size, shuffle=shuffle)

@@ -17,7 +17,7 @@ from pstn.nn.classifier import TransformerModel
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.threads import suit_threads, using_threads
 from pstn.training.diagnose import look_for_collapses
-from pstn.training.evaluate import read_batches, require_data
+from pstn.training.evaluate import is_set, read_batches, require_data
 from pstn.training.population.recipe import KLWeight, kl_weight_at, progress_at
 from pstn.training.population.step import report_parts
 from pstn.training.progress import Bar
@@ -102,7 +102,6 @@ def fit(
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     data = require_data(data)
-    is_set = hasattr(data, "batch")  # a set of pstn.data, which is cut into batches here
     examples, training_loss = _count_examples(data), TrainingLoss(loss)
     kl_weight = training_loss.choose_kl_weight(kl_weight, default_kl_weight(examples))
     kl_weight_at(kl_weight, 0.0)  # refuses a weight that cannot be, before any step
@@ -115,7 +114,7 @@ def fit(
         )
     optimiser = make_optimiser(model, lr, localizer_factor, weight_decay)
     limit = math.inf if clip_norm is None else require_positive_number("clip_norm", clip_norm)
-    length = max(1, -(-len(data) // batch_size) if is_set else len(data)) if isinstance(data, Sized) else math.inf
+    length = max(1, -(-len(data) // batch_size) if is_set(data) else len(data)) if isinstance(data, Sized) else math.inf
     model.train()
     with Bar(epochs, shown=progress) as bar, using_threads(None):
         for number in range(1, epochs + 1):
@@ -177,5 +176,5 @@ def _count_examples(data: Any) -> int | None:
     """How many examples there are, where the data can say without a pass over them."""
     if isinstance(data, (list, tuple)):
         return sum(len(batch[0]) for batch in data if isinstance(batch, (list, tuple)) and len(batch)) or None
-    held = getattr(data, "dataset", data if hasattr(data, "batch") else None)
+    held = getattr(data, "dataset", data if is_set(data) else None)
     return len(held) or None if isinstance(held, Sized) else None

@@ -22,7 +22,7 @@ from pstn.nn.classifier import TransformerModel
 from pstn.objective import LossFunction, TrainingLoss
 
 if TYPE_CHECKING:  # `import pstn` is to load this and not the data
-    from pstn.data.makers import Maker
+    from pstn.data.augment import RandomTransform
 
 __all__ = [
     "Augmentation",
@@ -257,7 +257,7 @@ class RandomWarp(Augmentation):
         torch.Size([2, 1, 96, 96])
     """
 
-    maker: Maker
+    maker: RandomTransform
     fill: float | tuple[float, ...] = 0.0
 
     @property

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from pstn.data.places import cache_folder, expand
+from pstn.data.download import cache_folder, expand
 from pstn.files import inside, to_json, write_atomically
+from pstn.io import require_modest
 from pstn.nn import Shareable
-from pstn.nn.pretrained import require_modest
 from pstn.training.diagnose import look_for_collapses
 from pstn.training.population import Population, Progress
 from pstn.training.population.recipe import kl_weight_at
