@@ -171,6 +171,5 @@ def mnist_pstn(transform: Transform | None = None, *, fill: Fill = 0.0, var_init
         26662
     """
     return cast(
-        PSTN,
-        make_model("pstn", 1, (28, 28), 10, transform, fill=fill, samples=1, test_samples=10, var_init=var_init),
+        PSTN, make_model("pstn", 1, (28, 28), 10, transform, fill=fill, samples=1, test_samples=10, var_init=var_init)
     )

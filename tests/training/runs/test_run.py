@@ -9,7 +9,7 @@ import torch
 
 import pstn
 from pstn.training import Population
-from pstn.training.runs.evaluation import evaluate_models
+from pstn.training.runs.evaluation import prepare_examination
 from pstn.training.runs.run import train
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings, write_settings
 from small_runs import final_weights, run_command, same, small
@@ -61,7 +61,7 @@ def test_train_writes_a_whole_run_and_evaluate_agrees(data, tmp_path):
     assert {"settings.yaml", "checkpoint.safetensors", "results.json", "model-0", "model-1"} <= names
     resolved = small(data, tmp_path / "run").replace(compile=False)
     assert TrainSettings.from_dict(read_settings(tmp_path / "run" / "settings.yaml")) == resolved
-    assert evaluate_models(tmp_path / "run") == outcome.scores
+    assert prepare_examination(tmp_path / "run").score() == outcome.scores
     assert json.loads((tmp_path / "run" / "results.json").read_text())["history"][-1]["epoch"] == 3
 
 
@@ -69,7 +69,7 @@ def test_train_writes_a_whole_run_and_evaluate_agrees(data, tmp_path):
 def test_a_run_with_an_augmentation_is_tested_under_it(data, tmp_path, augment):
     outcome = train(small(data, tmp_path / "run", epochs=1, augment=augment), say=lambda _: None)
     assert outcome.finished
-    assert evaluate_models(tmp_path / "run") == outcome.scores
+    assert prepare_examination(tmp_path / "run").score() == outcome.scores
 
 
 def test_evaluate_reads_the_runs_own_data_as_training_did(tmp_path):
@@ -96,7 +96,8 @@ def test_a_model_that_takes_its_samples_in_chunks_is_scored(tmp_path):
         torch.manual_seed(0)
         model = pstn.wrap(pstn.nn.mnist_cnn(), in_channels=1, test_samples=4, chunk_size=chunk)
         model(digits.x[:2])
-        found.append(evaluate_models(model.save_pretrained(tmp_path / str(chunk), about=about)))
+        folder = model.save_pretrained(tmp_path / str(chunk), about=about)
+        found.append(prepare_examination(folder).score())
     assert found[0] == found[1]
 
 
@@ -115,7 +116,7 @@ def test_evaluate_refuses_data_of_another_shape(data, tmp_path):
 def test_evaluate_agrees_after_early_stopping(data, tmp_path):
     settings = small(data, tmp_path / "run", epochs=12, lr=[0.01], valid_fraction=0.25, patience=11)
     outcome = train(settings, say=lambda _: None)
-    found = evaluate_models(tmp_path / "run")
+    found = prepare_examination(tmp_path / "run").score()
     assert {name: pytest.approx(values) for name, values in found.items()} == outcome.scores
 
 
@@ -132,7 +133,7 @@ def test_a_run_started_over_leaves_nothing_of_the_old_one(data, tmp_path, monkey
         train(small(data, folder, model="cnn", models=1), overwrite=True, say=lambda _: None)
     assert {p.name for p in folder.iterdir()} == {"settings.yaml", "checkpoint.safetensors"}
     with pytest.raises(SettingsError, match="is not finished"):
-        evaluate_models(folder)
+        prepare_examination(folder).score()
 
 
 def test_resuming_follows_the_checkpoint_not_a_settings_file_of_another_run(data, tmp_path):

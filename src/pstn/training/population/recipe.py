@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 import torch
 from torch import Tensor, nn
 
-from pstn._checks import (
-    require_choice,
-    require_nonnegative_number,
-    require_positive_int,
-    require_positive_number,
-)
+from pstn._checks import require_choice, require_nonnegative_number, require_positive_int, require_positive_number
 from pstn._deprecation import renamed
 from pstn.defaults import LOCALIZER_FACTOR, LR, WEIGHT_DECAY, default_batch_size, default_epochs
 from pstn.nn.classifier import TransformerModel

@@ -10,7 +10,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -62,14 +62,18 @@ def save_checkpoint(path: str | Path, population: Population, settings: dict[str
     about = {
         "format": _FORMAT,
         "progress": json.dumps(asdict(population.progress)),
-        "members": json.dumps(_members(population)),
+        "members": json.dumps([member_summary(member) for member in population.members]),
         "training": json.dumps(_training(population)),
         "settings": json.dumps(settings or {}),
     }
-    tensors = {name: tensor.contiguous() for name, tensor in population.tensors().items()}
     with write_atomically(path) as draft:
-        save_file(tensors, draft, metadata=about)
-    _sync_folder(Path(path).parent)
+        save_file(population.tensors(), draft, metadata=about)
+    with suppress(OSError):  # a rename outlives a power cut; not every system lets a folder be opened
+        handle = os.open(Path(path).parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def read_about(path: str | Path) -> dict[str, Any]:
@@ -118,14 +122,12 @@ def load_checkpoint(path: str | Path, population: Population) -> None:
         CheckpointError: if it is of another population, with what differs; or if it holds NaN or infinity.
     """
     with _opened(path) as (stream, about):
-        if about["members"] != _members(population):
+        if about["members"] != [member_summary(member) for member in population.members]:
             raise CheckpointError(f"{path} belongs to other models: its seeds, weights or learning rates differ")
         was, now = about["training"], _training(population)
         if not isinstance(was, dict):
             raise CheckpointError(f"{path} belongs to another training")
-        odd = [name for name, value in now.items() if value != was.get(name)]
-        changed = [f"{name} was {str(was.get(name))[:200]}, is {now[name]}" for name in odd]
-        if changed:
+        if changed := [f"{k} was {str(was.get(k))[:200]}, is {v}" for k, v in now.items() if v != was.get(k)]:
             raise CheckpointError(f"{path} belongs to another training: {'; '.join(changed)}")
         progress = _read_progress(path, about["progress"])
         tensors = _read_tensors(path, stream, population.tensors())
@@ -214,10 +216,6 @@ def member_summary(member: Member) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _members(population: Population) -> list[dict[str, Any]]:
-    return [member_summary(member) for member in population.members]
-
-
 def _training(population: Population) -> dict[str, str]:
     """All that decides what the next step will be, but for models and members."""
     recipe = {f.name: _words(getattr(population.recipe, f.name)) for f in fields(population.recipe)}
@@ -249,15 +247,3 @@ def _fingerprint(tensors: Sequence[Tensor]) -> str:
         for part in (bits.sum(1, dtype=torch.int64), few):
             digest.update(part.contiguous().cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename outlive a power cut; not every system lets a folder be opened."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -26,7 +25,7 @@ from pstn.training.runs.run import CHECKPOINT, SETTINGS, is_own_run, model_folde
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings
 from pstn.training.runs.sources import HOW_TO_ADD_A_TEST, Policy, Source, load_source, prepare
 
-__all__ = ["Examination", "evaluate_models", "prepare_examination", "score_models"]
+__all__ = ["Examination", "prepare_examination", "score_models"]
 
 
 def score_models(
@@ -69,29 +68,6 @@ class Examination(NamedTuple):
         return score_models(self.models, self.x, self.y, samples=samples, seeds=self.seeds)
 
 
-def evaluate_models(
-    name: str | Path,
-    data: str | None = None,
-    samples: int | None = None,
-    *,
-    seed: int | None = None,
-    policy: Policy | None = None,
-) -> GroupScores:
-    """Score the trained models of a run, or one model, on the test part of a data set: see `prepare_examination`.
-
-    Args:
-        name: folder of a run, or whatever `pstn.from_pretrained` takes.
-        data: whatever `pstn.data.load` takes; what the models were trained on when not given.
-        samples: S; the models' own `test_samples` when not given.
-        seed: of the samples; that of each model's training when not given.
-        policy: for missing values and unequal lengths in series.
-
-    Returns:
-        {"nll": [...], "accuracy": [...], "ece": [...]}, one number per model.
-    """
-    return prepare_examination(name, data, seed=seed, policy=policy).score(samples)
-
-
 def prepare_examination(
     name: str | Path, data: str | None = None, *, seed: int | None = None, policy: Policy | None = None
 ) -> Examination:
@@ -105,61 +81,42 @@ def prepare_examination(
         seed: of the samples; that of each model's training when not given.
         policy: for missing values and unequal lengths in series; that of the models' training when not given.
     """
-    run = _run_settings(Path(name))
-    models = [from_pretrained(name)] if run is None else _models(Path(name), run)
+    folder, run = Path(name), None
+    if (folder / SETTINGS).exists() and (folder / CHECKPOINT).exists():
+        run = TrainSettings.from_dict(read_settings(inside(folder, SETTINGS)))
+        folders = [model_folder(folder, number) for number in range(run.models)]
+        if not all(model.is_dir() for model in folders):
+            raise SettingsError(f"{folder} is not finished: pstn train --resume --out {shlex.quote(str(folder))}")
+        models = [from_pretrained(model) for model in folders]
+        run = run if policy is None else run.replace(policy=policy)
+    else:
+        models = [from_pretrained(name)]
     abouts = [about for model in models if (about := model.about) is not None]
     about = abouts[0]
-    if not (data or about.data):
-        raise ValueError(f"{name} does not say what it was trained on: say which data to evaluate it on")
     if data is None:
-        _require_confirmed(Path(name), about.data if run is None else run.data)
-    if run is not None and policy is not None:
-        run = run.replace(policy=policy)
-    with _explaining(name, about.data if data is None else None):
+        remembered = about.data if run is None else run.data
+        if not remembered:
+            raise ValueError(f"{name} does not say what it was trained on: say which data to evaluate it on")
+        named = find_known(remembered) is not None or re.fullmatch(r"ucr:\w+", remembered) is not None
+        if not named and not any(is_own_run(place, remembered) for place in (folder, folder.parent)):
+            raise ValueError(
+                f"{folder} says that it was trained on {excerpt(remembered)}, a path that is not opened unless you "
+                f"name it: pstn evaluate {folder} DATA"
+            )
+    try:
         if run is not None and data in (None, run.data):
             source = prepare(run)  # as it was trained on, with its change of the test part
         else:
             source = _load(data or about.data, about, policy or (run.policy if run else about.policy))
-    x, y = _test_part(data or about.data, source, about)
-    return Examination(models, x, y, [about.seed if seed is None else seed for about in abouts])
-
-
-def _require_confirmed(folder: Path, data: str) -> None:
-    """Refuse a path that only the files of a model or a run name, unless this user has trained them on it."""
-    named = find_known(data) is not None or re.fullmatch(r"ucr:\w+", data) is not None
-    if not named and not any(is_own_run(place, data) for place in (folder, folder.parent)):
-        raise ValueError(
-            f"{folder} says that it was trained on {excerpt(data)}, a path that is not opened unless you name it: "
-            f"pstn evaluate {folder} DATA"
-        )
-
-
-@contextmanager
-def _explaining(name: str | Path, remembered: str | None) -> Iterator[None]:
-    """Say why data that a model remembers are not here: their path is kept as it was given, from wherever that was."""
-    try:
-        yield
     except MissingDataError as error:
-        if remembered is None or str(error.path) != remembered:
+        if data is not None or str(error.path) != about.data:
             raise
-        raise ValueError(
-            f"{name} was trained on {remembered!r}, which is not to be found from this folder: say where it is, "
+        raise ValueError(  # the path is kept as it was given, relative to the folder of that time
+            f"{name} was trained on {about.data!r}, which cannot be found from this folder: say where it is, "
             f"pstn evaluate {name} DATA"
         ) from error
-
-
-def _run_settings(folder: Path) -> TrainSettings | None:
-    """Those of the run in a folder; None where there is none, as for a model alone."""
-    if not (folder / SETTINGS).exists() or not (folder / CHECKPOINT).exists():
-        return None
-    return TrainSettings.from_dict(read_settings(inside(folder, SETTINGS)))
-
-
-def _models(folder: Path, settings: TrainSettings) -> list[Shareable]:
-    folders = [model_folder(folder, number) for number in range(settings.models)]
-    if not all(model.is_dir() for model in folders):
-        raise SettingsError(f"{folder} is not finished: pstn train --resume --out {shlex.quote(str(folder))}")
-    return [from_pretrained(model) for model in folders]
+    x, y = _test_part(data or about.data, source, about)
+    return Examination(models, x, y, [about.seed if seed is None else seed for about in abouts])
 
 
 def _load(data: str, about: About, policy: Policy) -> Source:
@@ -181,17 +138,8 @@ def _test_part(data: str, source: Source, about: About) -> tuple[Tensor, Tensor]
         wanted, got = (about.channels, *(about.size or ())), tuple(x.shape[1:])
         raise ValueError(f"{data} must hold examples of shape {wanted}, which the model takes, got {got}")
     if (source.mean, source.std) != (about.mean, about.std):
-        x = about.prepare(_raw(x, source))
-    return x, _positions(data, source.names, about.classes)[y]
-
-
-def _raw(x: Tensor, source: Source) -> Tensor:
-    return About(source.names, x.shape[1], mean=source.mean, std=source.std).undo(x)
-
-
-def _positions(data: str, names: tuple[str, ...], classes: tuple[str, ...]) -> Tensor:
-    """Where each class of the data is among those of the model."""
-    unknown = sorted(set(names) - set(classes))
-    if unknown:
-        raise ValueError(f"{data} has a class {unknown[0]!r} that the model does not know: {', '.join(classes)}")
-    return torch.tensor([classes.index(name) for name in names])
+        x = about.prepare(About(source.names, x.shape[1], mean=source.mean, std=source.std).undo(x))
+    if unknown := sorted(set(source.names) - set(about.classes)):
+        known = ", ".join(about.classes)
+        raise ValueError(f"{data} has a class {unknown[0]!r} that the model does not know: {known}")
+    return x, torch.tensor([about.classes.index(name) for name in source.names])[y]
