@@ -61,7 +61,7 @@ def test_looking_that_fails_leaves_the_mode_as_it_was():
 
 def test_what_cannot_be_looked_at_is_told_to_whoever_trains():
     (found,) = look_for_collapses(make([float("nan")] * 4, -3.0), X)
-    assert found.startswith("Whether the transformation has collapsed cannot be told: loc of the posterior")
+    assert found.startswith("The check for a collapsed transformation failed: loc of the posterior")
 
 
 def test_the_identity_everywhere_is_named():

@@ -345,7 +345,7 @@ class Warping(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore[mis
     @parameter_too
     @torch.no_grad()
     def transform(self, X: ArrayLike) -> NDArray[np.float32]:
-        """Inputs as the network looks at them, under the mean of the transformation that it predicts.
+        """Inputs as the classifier sees them, warped by the mean of the transformation that it predicts.
 
         Args:
             X: as for `fit`.
@@ -381,7 +381,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
     """A probabilistic spatial transformer network as a scikit-learn classifier.
 
     Inputs are standardised per channel with the training data's mean and deviation; `transform` and `sample` give back
-    the data's units. Prediction looks at every input under the same S quantiles of its posterior, so that an answer
+    the data's units. Prediction reads every input under the same S quantiles of its posterior, so that an answer
     does not depend on the other inputs it is asked with.
 
     Args:
@@ -407,7 +407,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
         validation_fraction: the part to hold out, for early stopping and for the search for w.
         patience: epochs without a better validation loss after which to stop.
         class_weight: a weight per label, "balanced", or None.
-        warm_start: whether `fit` goes on from the weights of the last; classes, scaling and w stay.
+        warm_start: whether `fit` continues from the weights of the last; classes, scaling and w stay.
         random_state: a number, a `numpy.random.RandomState` or None. No global seed is touched.
         n_jobs: processes that share the search for w, as joblib counts them.
         device: "auto" (a GPU where there is one), "cpu", "cuda", ...
@@ -533,7 +533,7 @@ class STNClassifier(Warping, ArrayClassifier):
         validation_fraction: the part to hold out.
         patience: epochs without a better validation loss after which to stop.
         class_weight: a weight per label, "balanced", or None.
-        warm_start: whether `fit` goes on from the weights of the last.
+        warm_start: whether `fit` continues from the weights of the last.
         random_state: a number, a `numpy.random.RandomState` or None.
         device: "auto", "cpu", "cuda", ...
 
@@ -588,7 +588,7 @@ class CNNClassifier(ArrayClassifier):
         validation_fraction: the part to hold out.
         patience: epochs without a better validation loss after which to stop.
         class_weight: a weight per label, "balanced", or None.
-        warm_start: whether `fit` goes on from the weights of the last.
+        warm_start: whether `fit` continues from the weights of the last.
         random_state: a number, a `numpy.random.RandomState` or None.
         device: "auto", "cpu", "cuda", ...
 

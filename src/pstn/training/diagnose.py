@@ -1,4 +1,4 @@
-"""What to look at when training goes wrong: where a NaN came from, and the known ways to collapse."""
+"""Diagnosis of training that fails: where a NaN came from, and the known ways to collapse."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def diagnose(group: Group, row: int, step: int, loss: float) -> str:
     """Take the step at which a model broke once more, without its update, and say which part is not finite.
 
     A broken model's weights are those before the step, and its noise is a function of the step: the same numbers come
-    out again. Whatever goes wrong here is told, not raised: the other models go on.
+    out again. An error in the diagnosis is reported, not raised: the other models keep training.
 
     Args:
         group: the group that the model belongs to.
@@ -169,11 +169,11 @@ def collapses(model: nn.Module, x: Tensor, *, tolerance: float = 1e-3) -> list[s
 
 
 def look_for_collapses(model: nn.Module, x: Tensor) -> list[str]:
-    """`collapses` for whoever trains: what cannot be looked at is told as well, for a warning must not stop a run."""
+    """`collapses` for trainers: an error is reported as a problem, as a warning must not stop a run."""
     try:
         return collapses(model, x)
     except Exception as error:
-        return [f"Whether the transformation has collapsed cannot be told: {error}."]
+        return [f"The check for a collapsed transformation failed: {error}."]
 
 
 def _posterior_collapses(posterior: Posterior) -> list[str]:

@@ -70,12 +70,12 @@ def fit(
 
     Args:
         model: a PSTN, an STN, any module x (B, C, *size) -> logits (B, K), or with `loss` any module at all.
-        data: a DataLoader, or anything else that gives batches (x, y) each time it is walked through; or a set of
+        data: a DataLoader, or anything else that yields batches (x, y) on every pass; or a set of
             `pstn.data`, or a tuple of tensors (x, y), which is shuffled and cut into batches of `batch_size`.
-        epochs: how often the data are walked through; chosen by the number of examples when None, from 20 to 300.
+        epochs: passes over the data; chosen by the number of examples when None, from 20 to 300.
         lr: learning rate.
         localizer_factor: what it is multiplied with for the localizer and its heads, before a frozen classifier too: a
-            localizer that learns too fast looks away before it has learned where to look.
+            localizer that learns too fast warps its inputs away before the classifier has learned anything.
         kl_weight: w, the weight of the KL term: the fewer the data, the larger; chosen by their number when None. Or a
             schedule, a function of the progress of training, from 0 to 1.
         weight_decay: Adam's L2 term.

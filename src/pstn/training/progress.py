@@ -15,12 +15,12 @@ from pstn.training.population import Population, Progress
 
 __all__ = ["Bar", "Display", "Interrupt", "sigterm_as_ctrl_c", "summary"]
 
-# Seconds between the lines of a log: enough to show that it lives.
+# Seconds between the lines of a log.
 _LINE_EVERY = 30.0
 
 
 def summary(progress: Progress, models: int) -> dict[str, str]:
-    """The latest figures in words: means over the models that have not broken.
+    """The latest figures as text: means over the models that have not failed.
 
     Example:
         >>> summary(Progress(), models=1)
@@ -71,7 +71,7 @@ class Bar:
 
     @property
     def shown(self) -> bool:
-        """Whether anybody sees it."""
+        """Whether it is displayed."""
         return self._bar is not None
 
     def update(self, completed: float, description: str, figures: Mapping[str, str]) -> None:
@@ -128,7 +128,7 @@ class Interrupt:
 
     def __enter__(self) -> Interrupt:
         self._before: dict[signal.Signals, Any] = {}
-        with suppress(ValueError):  # not in the main thread: signals are somebody else's
+        with suppress(ValueError):  # not in the main thread: signals cannot be handled here
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._ask)
         return self
@@ -149,7 +149,7 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
     """SIGTERM raises KeyboardInterrupt, as Ctrl-C does, for work that tidies up after that."""
     try:
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    except ValueError:  # not in the main thread: signals are somebody else's
+    except ValueError:  # not in the main thread: signals cannot be handled here
         before = None
     try:
         yield

@@ -230,7 +230,7 @@ def test_a_model_that_cannot_be_looked_at_does_not_stop_the_run(data, tmp_path, 
     outcome = train(small(data, tmp_path / "run", models=1), say=lambda _: None)
     assert outcome.finished
     assert outcome.problems == [
-        "model 0: Whether the transformation has collapsed cannot be told: loc of the posterior must be finite."
+        "model 0: The check for a collapsed transformation failed: loc of the posterior must be finite."
     ]
 
 

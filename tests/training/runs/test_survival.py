@@ -242,7 +242,7 @@ def test_a_training_process_that_was_killed_is_told_as_a_failure(capsys):
     with pytest.raises(typer.Exit) as stopped, plain_errors(), population:
         population.fit(kill, seconds=0.05)
     assert stopped.value.exit_code == 1
-    assert capsys.readouterr().err == "error: a training process ended unexpectedly; its last words are above\n"
+    assert capsys.readouterr().err == "error: a training process ended unexpectedly; its output is above\n"
 
 
 def test_weights_that_are_not_contiguous_are_saved_as_they_are(tmp_path):

@@ -115,7 +115,7 @@ class Group:
             shape = (passes, *self.template.theta)
             theta = uniform(self._keys["theta"], start, count, shape, self.template.method)
         dropout = [
-            # Each dropout has its own part of the stream: 2**56 numbers are enough for anybody.
+            # Each dropout has its own part of the stream: 2**56 numbers.
             uniform(self._keys["dropout"] + (call << 56), start, count, (passes, *shape))
             for call, shape in enumerate(self.template.dropout)
         ]

@@ -159,7 +159,7 @@ class BatchOrder:
     def _epoch_batches(self, epoch: int) -> Tensor:
         """This epoch's order of every model's subset, (N, longest); entries beyond a subset come last."""
         if epoch != self._epoch:
-            # An epoch's counters start at a multiple of 2**32, so that they do not depend on anybody's length.
+            # An epoch's counters start at a multiple of 2**32, so that they do not depend on the length of any subset.
             counters = (epoch << 32) + torch.arange(self._table.shape[1], device=self._table.device)
             sort_keys = random_bits(self._keys[:, None], counters).masked_fill(
                 self._beyond, torch.iinfo(torch.int64).max

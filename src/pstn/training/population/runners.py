@@ -25,9 +25,9 @@ __all__ = ["CudaRunner", "LocalRunner", "Runner", "WorkerRunner"]
 _BLOCK = 1 << 20
 # Tracing takes about as long as this many steps without it. The bits are the same.
 _TRACE_AFTER = 30
-# Seconds after which a process that waits for work looks whether it is to leave.
+# Seconds between checks, in a process that waits for work, whether it should end.
 _LOOK_UP = 0.2
-# With which a process ends that, while it imported the script that started it, was itself told to start processes.
+# Exit code of a process that, while it imported the script that started it, was itself asked to start processes.
 _UNGUARDED = 86
 _GUARD = (
     "this script trains in several processes, and each of them imports it: put its work under "
@@ -48,7 +48,7 @@ class Runner(ABC):
     def collect(self) -> Tensor:
         """Wait for what was launched: (count, N, 5) metrics, on the CPU."""
 
-    def close(self) -> None:  # noqa: B027  # most have nothing to let go of
+    def close(self) -> None:  # noqa: B027  # most have nothing to release
         """Let go of processes and device memory."""
 
 
@@ -136,7 +136,7 @@ class WorkerRunner(Runner):
             self._process.join(timeout=10)
             if self._process.exitcode == _UNGUARDED:
                 raise RuntimeError(_GUARD) from None
-            raise ChildProcessError("a training process ended unexpectedly; its last words are above") from None
+            raise ChildProcessError("a training process ended unexpectedly; its output is above") from None
         if isinstance(reply, Exception):
             raise reply
         return torch.as_tensor(reply)

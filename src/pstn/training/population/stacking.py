@@ -228,7 +228,7 @@ def _changing_buffers(model: nn.Module) -> list[str]:
 
 
 def _settings(model: nn.Module) -> dict[str, Any]:
-    """What modules are and were told beside their tensors: one program runs all models, as the first one says."""
+    """The types and settings of modules beside their tensors: one program, of the first model, runs all of them."""
     plain = (bool, int, float, str, tuple, type(None), PosteriorFamily)
     found: dict[str, Any] = {}
     for prefix, module in model.named_modules():

@@ -38,7 +38,7 @@ from pstn.training.population.step import METRICS
 
 __all__ = ["Failure", "Population", "Progress"]
 
-# Seconds between looks at the metrics: reading them stalls the device. Where a run is cut changes no bit of it.
+# Seconds between reads of the metrics, which stall the device. Where a run is cut into rounds changes no bit of it.
 _ROUND = 2.0
 # Starting a process takes seconds: below this many model-steps one process is faster.
 _WORTH_WORKERS = 1000
@@ -176,7 +176,7 @@ class Population:
         self._best: list[dict[str, Tensor]] = []
 
     def _picklable(self) -> bool:
-        """Whether another process can be told what to do: not of a loss or a schedule that is a lambda."""
+        """Whether the loss and the schedules can be sent to another process: a lambda cannot."""
         try:
             pickle.dumps((self.recipe.loss, [m.kl_weight for m in self.members]))
         except Exception:
@@ -189,7 +189,7 @@ class Population:
         return (x[:1] if augment is None else augment(x[:1], torch.zeros(1, augment.width, device=x.device))).cpu()
 
     def _count_work(self, x: Tensor) -> int:
-        """Multiplications in one model's forward pass over a batch; 0 where nobody asks: on a CPU."""
+        """Multiplications in one model's forward pass over a batch; computed on CUDA only."""
         return count_work(self._models[0], self._example(x), self.recipe) if self.device.type == "cuda" else 0
 
     def _touch(self, x: Tensor) -> None:
@@ -219,13 +219,13 @@ class Population:
         """Train to the end of the recipe, from wherever the population stands.
 
         Args:
-            on_round: called every now and then; returning True stops there.
+            on_round: called after every round; returning True stops there.
             until: stop after this step instead of the recipe's end.
             seconds: about how long a round takes. Rounds also end where models are validated.
         """
         if self._torn:
             raise RuntimeError(
-                "training was cut off in the middle of a round, so that nobody knows which step its models are at: "
+                "training was interrupted in the middle of a round, so that its models may be at different steps: "
                 "load a checkpoint or make the population anew; to stop where it can go on, return True from on_round"
             )
         end = self.total_steps if until is None else min(until, self.total_steps)
@@ -270,7 +270,7 @@ class Population:
         return LocalRunner(group, self.compiles, choose_threads(work))
 
     def _record(self, start: int, metrics: Tensor) -> None:
-        """Add (count, N, 5) metrics to the history, epoch by epoch, and look for models that broke."""
+        """Add (count, N, 5) metrics to the history, epoch by epoch, and record models that failed."""
         spe, at = self.steps_per_epoch, 0
         while at < len(metrics):
             epoch, offset = divmod(start + at, spe)

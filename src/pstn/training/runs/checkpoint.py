@@ -48,7 +48,7 @@ class CheckpointError(ShortError):
 def save_checkpoint(path: str | Path, population: Population, settings: dict[str, Any] | None = None) -> None:
     """Write a population's whole state: weights, optimiser, running statistics, best weights, progress, seeds.
 
-    Beside it stands how it was trained, and on what, so that it goes on in no other way.
+    It also records the recipe and a fingerprint of the data: training resumes with the same ones only.
 
     Noise is counted, not drawn from a generator: seeds and the step are all the generator state there is.
 
@@ -111,7 +111,7 @@ def _opened(path: str | Path) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 
 def load_checkpoint(path: str | Path, population: Population) -> None:
-    """Put a population where a checkpoint left it; training then goes on as if nothing had happened.
+    """Put a population where a checkpoint left it; training then continues to the same bits.
 
     Args:
         path: what `save_checkpoint` wrote.

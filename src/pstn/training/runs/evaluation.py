@@ -1,4 +1,4 @@
-"""Trained models on data: those of a run, or one that somebody shared."""
+"""Trained models on data: those of a run, or a single shared model."""
 
 from __future__ import annotations
 

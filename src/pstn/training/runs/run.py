@@ -161,16 +161,16 @@ def _fit(
     settings: TrainSettings, folder: Path, population: Population, source: Source, say: Callable[[str], None],
     display: Display,
 ) -> tuple[list[str], bool]:  # fmt: skip
-    """Train, save every so often, tell of problems once; return them, and whether it was stopped."""
-    told: dict[str, str] = {}
+    """Train, save regularly, report each problem once; return the problems, and whether it was stopped."""
+    reported: dict[str, str] = {}
     last = time.monotonic()
     with Interrupt() as interrupt:
 
         def save() -> None:
             save_checkpoint(folder / CHECKPOINT, population, settings.to_dict())
             for kind, problem in _problems(population, source).items():
-                if kind not in told:
-                    told[kind] = problem
+                if kind not in reported:
+                    reported[kind] = problem
                     say(f"Warning: {problem}")
 
         def on_round(progress: Progress) -> bool:
@@ -184,7 +184,7 @@ def _fit(
         population.fit(on_round, seconds=max(0.05, min(2.0, settings.save_every)))
         stopped = interrupt.asked and population.progress.step < population.total_steps
         save()
-    return list(told.values()), stopped
+    return list(reported.values()), stopped
 
 
 def _problems(population: Population, source: Source) -> dict[str, str]:

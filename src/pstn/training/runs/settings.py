@@ -36,7 +36,7 @@ def _setting(default: Any, text: str) -> Any:
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """Everything that `pstn train` can be told.
+    """All settings of `pstn train`.
 
     Example:
         >>> settings = TrainSettings(data="digits", epochs=10)

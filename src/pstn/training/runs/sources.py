@@ -152,7 +152,7 @@ def _changed(data: str, splits: Any, augment: str) -> Any:
 
 
 def _require_classes(data: str, splits: Any) -> None:
-    """Refuse data of somebody's own that nothing can be learned from, or that nothing can be tested on."""
+    """Refuse a user's own data with fewer than two classes, or a class with fewer than two examples."""
     names = splits.train.classes
     if len(names) < 2:
         held = f"one class, {names[0]!r}" if names else "no class"
