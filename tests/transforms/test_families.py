@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import pstn
 from families import FAMILIES, SIZES, SMOOTH_FAMILIES, WITHOUT_IDENTITY, near_identity
@@ -353,6 +354,12 @@ def test_a_grid_changed_in_place_affects_no_other():
 def test_the_points_of_a_grid_are_cached():
     first, second = (cached_grid_points((5, 3), dtype=torch.float32, device=torch.device("cpu")) for _ in range(2))
     assert first is second
+
+
+def test_fake_points_are_not_cached():
+    with FakeTensorMode():
+        pstn.Crop(ndim=1).grid(torch.zeros(2), 11)
+    torch.testing.assert_close(pstn.Crop(ndim=1).grid(torch.tensor([1.0, 0.0]), 11), base_grid((11,)))
 
 
 @pytest.mark.parametrize("in_place", [False, True])

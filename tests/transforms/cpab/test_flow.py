@@ -112,6 +112,20 @@ def test_gradients_in_cells_of_zero_slope():
     assert gradcheck(lambda p: transform.apply(theta.detach(), p), (apart,), atol=1e-6)
 
 
+@pytest.mark.parametrize("speed", [-0.5, 0.5, 1.0])
+def test_particles_that_end_on_a_border_have_a_gradient(speed):
+    """A constant velocity that takes every node exactly to another node in unit time."""
+    transform = CPAB(tess=4, zero_boundary=False)
+    matrix = transform.nodes(torch.eye(5, dtype=torch.float64))[..., 0].T
+    theta = torch.linalg.solve(matrix, torch.full((5,), speed, dtype=torch.float64)).float().requires_grad_()
+    points = torch.linspace(-1, 1, 5)[:, None]
+    moved = transform.apply(theta, points)
+    assert torch.allclose(moved, points + speed, atol=1e-6)
+    (by_theta,) = torch.autograd.grad(moved.sum(), theta)
+    shifted = [transform.apply(theta.detach().double() + s * 1e-4, points.double()).sum() for s in (1, -1)]
+    assert by_theta.sum().item() == pytest.approx((shifted[0] - shifted[1]).item() / 2e-4, rel=1e-3)
+
+
 @pytest.mark.parametrize("side", [-1.0, 1.0])
 def test_a_border_without_velocity_has_a_one_sided_derivative(side):
     transform = CPAB(tess=4)
