@@ -261,15 +261,6 @@ def test_bad_arguments_are_named(make, name):
         make()
 
 
-@pytest.mark.parametrize("family", EVERY.values(), ids=EVERY.keys())
-def test_mixed_precision_is_promoted(family):
-    theta = near_identity(family, 2, dtype=torch.float32)
-    points = torch.rand(2, 5, family.ndim, dtype=torch.float64)
-    moved = family.apply(theta, points)
-    torch.testing.assert_close(moved, family.apply(theta.double(), points), rtol=0, atol=1e-6)
-    torch.testing.assert_close(family.apply(theta.double(), points.float()), moved, rtol=0, atol=1e-6)
-
-
 def test_apply_needs_points():
     with pytest.raises(TypeError, match=r"apply needs points of shape \(\.\.\., N, 2\)"):
         pstn.Similarity().apply(torch.zeros(4))
