@@ -131,7 +131,7 @@ def test_the_background_stays_the_background(random_transform):
 
 
 @pytest.mark.parametrize("random_transform", [RandomRotation(), RandomPlacement()])
-def test_training_draws_afresh_and_testing_does_not(random_transform):
+def test_training_draws_anew_and_testing_does_not(random_transform):
     fresh, fixed = generate(digits(), random_transform), generate(digits(), random_transform, seed=0)
     index = [3, 1, 4]
     assert not torch.equal(fresh.batch(index).theta, fresh.batch(index).theta)

@@ -78,7 +78,7 @@ def test_arrays_come_back(tmp_path, array):
     assert np.array_equal(parse_npy(npy(array), Path("x.npz"), "x"), array)
 
 
-def test_a_header_that_promises_more(tmp_path):
+def test_a_header_that_declares_more_than_the_file_holds(tmp_path):
     content = npy(np.zeros(10, "u1")).replace(b"(10,)", b"(10000000000000,)".ljust(5))
     (tmp_path / "a.npy").write_bytes(content)
     with pytest.raises(DataError, match=r"a\.npy"):

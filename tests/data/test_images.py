@@ -173,7 +173,7 @@ def test_pictures_without_classes_are_not_classes(tmp_path):
         from_folder(tmp_path)
 
 
-def test_hidden_folders_within_a_class_are_left_out(tmp_path):
+def test_hidden_folders_within_a_class_are_skipped(tmp_path):
     for place in ("a/1.png", "a/.ipynb_checkpoints/1.png", "a/inner/2.png", "b/1.png"):
         save_image(tmp_path / place, 8, 8)
     assert from_folder(tmp_path, test=0.0).train.counts().tolist() == [2, 1]
@@ -190,7 +190,7 @@ def test_parts_are_known_by_other_spellings(tmp_path, names):
     assert sorted(splits.sizes().values()) == [0, 2, 2]
 
 
-def test_links_are_followed_once_and_folders_that_cannot_be_read_are_told(tmp_path, monkeypatch):
+def test_links_are_followed_once_and_unreadable_folders_are_reported(tmp_path, monkeypatch):
     root = tmp_path / "root"
     (root / "a").mkdir(parents=True)
     (root / ".hidden").mkdir()

@@ -122,7 +122,7 @@ def test_the_papers_normalisation_gives_mean_0_and_std_1():
     assert abs(float(train.x.std()) - 1) < 1e-3
 
 
-def test_a_folder_of_ones_own(fake_mnist):
+def test_a_folder_of_your_own(fake_mnist):
     splits = load_mnist(root=fake_mnist, validation=20, verify=False)
     assert splits.sizes() == {"train": 40, "validation": 20, "test": 20}
     assert splits.train.y[:3].tolist() == [0, 1, 2]
@@ -132,7 +132,7 @@ def test_a_folder_of_ones_own(fake_mnist):
     assert torch.equal(everything.train.x[40:], splits.validation.x)
 
 
-def test_the_parent_folder_will_do(fake_mnist):
+def test_the_parent_folder_is_accepted(fake_mnist):
     assert len(load_mnist(root=fake_mnist.parent, validation=0, verify=False).train) == 60
 
 
@@ -152,7 +152,7 @@ def test_unpacked_files_are_found(fake_mnist):
     assert len(load_mnist(root=fake_mnist, validation=0, verify=False).train) == 60
 
 
-def test_other_content_is_refused_unless_told(fake_mnist):
+def test_other_content_is_refused_unless_verify_is_false(fake_mnist):
     with pytest.raises(DataError, match=r"train-images.*is not the published file of mnist.*verify=False"):
         load_mnist(root=fake_mnist)
 

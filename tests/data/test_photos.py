@@ -52,7 +52,7 @@ def test_a_far_box_on_one_axis_is_enough():
     assert isolated(photo((0, 0, 10, 10), (100, 300, 110, 310))) == [True, True]
 
 
-def test_a_panorama_goes_round():
+def test_distances_on_a_panorama_cross_its_edge():
     corners = (20, 0, 60, 40), (940, 0, 980, 40)
     assert isolated(photo(*corners)) == [True, True]
     assert isolated(photo(*corners, panorama=True)) == [False, False]
@@ -156,7 +156,7 @@ def test_crops_are_cached_and_the_cache_knows_its_photos(mtsd, tmp_path, monkeyp
     assert not [p for p in (tmp_path / "cache" / "crops").iterdir() if p.name.startswith(".")]
 
 
-def test_a_full_disk_is_told_before_it_kills(mtsd, tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_before_writing(mtsd, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage._replace(free=1000))
     with pytest.raises(DataError, match=r"no room for the crops: they need 1,536 bytes, 1,000 are free.*PSTN_CACHE"):
@@ -233,7 +233,7 @@ def test_bad_annotations_are_named_with_the_place(mtsd, name):
     assert caught.value.place == place
 
 
-def test_bad_boxes_can_be_left_out(mtsd):
+def test_bad_boxes_can_be_skipped(mtsd):
     root, annotations, splits = mtsd
     change_box(xmax=500)(annotations["alone"])
     write_mtsd(root, annotations, splits)
@@ -431,7 +431,7 @@ def test_bad_labels_are_named_with_the_line(yolo, name):
     assert str(yolo / "labels" / "a.txt") in str(caught.value)
 
 
-def test_bad_yolo_boxes_can_be_left_out_but_not_bad_lines(yolo):
+def test_bad_yolo_boxes_can_be_skipped_but_not_bad_lines(yolo):
     (yolo / "labels" / "a.txt").write_text("0 0.95 0.5 0.2 0.2\n1 0.5 0.5 0.1 0.1\n")
     with pytest.warns(DataWarning, match="1 bad box"):
         parts, _ = read_yolo(yolo, bad_boxes="skip")

@@ -283,7 +283,7 @@ def test_what_is_no_header_is_named(tmp_path):
         read_series(write(tmp_path / "mine.csv", "up,one,two\n"))
 
 
-def test_labels_in_the_last_column_and_decimal_commas_are_told_what_to_do(tmp_path):
+def test_labels_in_the_last_column_and_decimal_commas_get_advice(tmp_path):
     with pytest.raises(
         DataError, match="line 1, column 4: 'up' is not a number; if it is a label, move the last column"
     ):
@@ -352,7 +352,7 @@ def toy(tmp_path):
     return tmp_path
 
 
-def test_a_folder_of_ones_own(toy):
+def test_a_folder_of_your_own(toy):
     splits = load_ucr("Toy", root=toy)
     assert splits.sizes() == {"train": 6, "validation": 2, "test": 2}
     assert load_ucr("Toy", root=toy, validation=0).validation is None
@@ -379,7 +379,7 @@ def test_a_training_file_has_its_test_file_whatever_its_format(toy):
     assert pstn.data.load(toy).sizes() == {"train": 6, "validation": 2, "test": 2}
 
 
-def test_no_test_part_is_carved_out_of_a_training_file(toy):
+def test_no_test_part_is_taken_from_a_training_file(toy):
     (toy / "Toy_TEST.tsv").unlink()
     with pytest.raises(MissingDataError, match=r"Toy_TEST.tsv.*is missing.*need_test=False"):
         load_series_file(toy / "Toy_TRAIN.tsv")
