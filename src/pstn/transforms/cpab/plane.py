@@ -140,12 +140,13 @@ def _build(nx: int, ny: int) -> tuple[Index, Array, Index]:
     corners = np.array([0, nx, ny * (nx + 1), ny * (nx + 1) + nx])
 
     matrix = np.concatenate([position[cells], np.ones((len(cells), 3, 1))], axis=2)
-    functions = [
-        np.round(np.linalg.inv(matrix).transpose(0, 2, 1), 9),
+    inverse: Array = np.linalg.inv(matrix)
+    functions: list[Array] = [
+        np.round(inverse.transpose(0, 2, 1), 9),
         np.stack([_strip(position[a], position[b], out) for (a, b), out in zip(strips, outward, strict=True)]),
         np.array([[[sx, 0, -1], [0, sy, -1], [0, 0, 1]] for sy in (-1.0, 1.0) for sx in (-1.0, 1.0)]),
     ]
-    nodes = [
+    nodes: list[Index] = [
         cells,
         np.concatenate([strips, np.full((len(strips), 1), zero)], axis=1),
         np.stack([np.full(4, zero), np.full(4, zero), corners], axis=1),
