@@ -63,7 +63,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.
 
 @app.command("list")
 def list_sets(as_json: _Json = False) -> None:
-    """List the data sets that are known by name, and where each one lies.
+    """List the data sets that are known by name, and where each one is.
 
     For example:  pstn data list --json
     """
@@ -117,8 +117,7 @@ def check(path: Annotated[Path, typer.Argument(help="A file or folder.")], as_js
         for finding in check_path(path):
             tally[finding.status] = tally.get(finding.status, 0) + 1
             if as_json:
-                told = {"path": str(finding.path), "status": finding.status, "note": finding.note}
-                echo(json.dumps(told))
+                echo(json.dumps({"path": str(finding.path), "status": finding.status, "note": finding.note}))
             else:
                 _say((f"{finding.status:<9}", _COLOURS[finding.status]), f" {finding.path}: {finding.note}")
         if not tally.keys() - {"skipped"}:
