@@ -16,7 +16,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import pstn
-from pstn.commands import app
+from pstn.cli import app
 from pstn.nn import About
 from pstn.predict import predict_files
 

@@ -324,7 +324,7 @@ def test_every_experiment_has_a_quick_run(name, tmp_path):
 def test_the_command_lists_cells_and_names_a_mistake(tmp_path):
     from typer.testing import CliRunner
 
-    from pstn.commands import app
+    from pstn.cli import app
 
     listed = CliRunner().invoke(
         app, ["reproduce", "calibration", "--list", "--shard", "1/3", "--results", str(tmp_path)]
@@ -339,7 +339,7 @@ def test_the_command_lists_cells_and_names_a_mistake(tmp_path):
 def test_the_list_says_what_a_run_would_say(tmp_path):
     from typer.testing import CliRunner
 
-    from pstn.commands import app
+    from pstn.cli import app
 
     def listed(*options):
         return CliRunner().invoke(app, ["reproduce", "calibration", "--list", "--results", str(tmp_path), *options])

@@ -36,7 +36,7 @@ def serve(
 
     Raises:
         ModelFileError: there are no such models in `models`.
-        OSError: the port is taken, or the address is not one of this machine's.
+        ValueError: the port is in use, or the address is not one of this machine's.
     """
     # Networks this small lose more to handing work between threads than they gain.
     torch.set_num_threads(1)
@@ -60,7 +60,7 @@ def _opened(
     """Serve the page while the block runs; gives its address.
 
     Raises:
-        OSError: the port is taken, or the address is not one of this machine's.
+        ValueError: the port is in use, or the address is not one of this machine's.
     """
     _require_free(host, port)
     with tempfile.TemporaryDirectory(prefix="pstn-app-") as drawings:
@@ -95,12 +95,12 @@ def _require_free(host: str, port: int) -> None:
         except OSError as error:
             reason = error.strerror or error
             if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-                raise OSError(
-                    f"cannot listen on {host} ({reason}): --host must be an address of this machine, such as "
-                    "127.0.0.1, or 0.0.0.0 for all of them"
+                raise ValueError(
+                    f"--host must be an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them, got "
+                    f"{host} ({reason})"
                 ) from None
             other = port + 1 if port >= 1024 else 7860  # those below are for the system alone
-            raise OSError(f"cannot listen on {host}, port {port} ({reason}): try --port {other}") from None
+            raise ValueError(f"port {port} of {host} cannot be used ({reason}): try --port {other}") from None
 
 
 def _work(workshop: Workshop, say: Callable[[str], None]) -> None:
