@@ -769,7 +769,7 @@ def serve_app(
 
     Exit codes: 0 stopped by Ctrl-C, 2 an argument cannot be used, such as a port in use.
     """
-    from pstn.app.serving import serve
+    from pstn.app.page import serve
 
     serve(models, host=host, port=port, names=name or (), say=echo)
 
