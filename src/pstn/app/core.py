@@ -15,21 +15,12 @@ import torch
 from torch import Tensor
 
 import pstn
+from pstn import nn
 from pstn.data import DataError, cache_folder, load_italy_power_demand
 from pstn.data.images import open_image, orientation, turn_upright, with_bytes
 from pstn.demo import DEMO_MODELS, DemoData, DemoModel, Score, demo_about, demo_data, evaluate, train
 from pstn.limits import PAGE_FILE_BYTES, PAGE_FILE_PIXELS
-from pstn.nn import (
-    PSTN,
-    STN,
-    About,
-    ConvClassifier,
-    ModelFileError,
-    Prediction,
-    SeriesClassifier,
-    SeriesLocalizer,
-    SpatialTransformer,
-)
+from pstn.nn import PSTN, STN, About, ModelFileError, Prediction, SpatialTransformer
 from pstn.transforms import CPAB, Similarity
 from pstn.uncertainty import entropy, mutual_information
 from pstn.warp import warp
@@ -202,7 +193,7 @@ class ModelSet(NamedTuple):
         pstn: transforms the input several times.
     """
 
-    cnn: ConvClassifier | SeriesClassifier
+    cnn: nn.ConvClassifier | nn.SeriesClassifier
     stn: STN
     pstn: PSTN
 
@@ -327,12 +318,12 @@ def season_data() -> DemoData:
 
 
 def _series_layer(probabilistic: bool) -> SpatialTransformer:
-    localizer = SeriesLocalizer(1, filters=(16, 32, 16), kernels=(7, 5, 3))
+    localizer = nn.SeriesLocalizer(1, filters=(16, 32, 16), kernels=(7, 5, 3))
     return SpatialTransformer(CPAB(tess=5), localizer, HOURS, probabilistic=probabilistic, padding_mode="border")
 
 
-def _series_classifier() -> SeriesClassifier:
-    return SeriesClassifier(1, len(SEASONS), filters=(16, 32, 32), kernels=(7, 5, 3))
+def _series_classifier() -> nn.SeriesClassifier:
+    return nn.SeriesClassifier(1, len(SEASONS), filters=(16, 32, 32), kernels=(7, 5, 3))
 
 
 def _series_about(score: Score) -> About:
@@ -383,7 +374,7 @@ def load_models(folder: Path, size: tuple[int, ...]) -> ModelSet:
     Raises:
         ModelFileError: one is missing, damaged, or takes other input.
     """
-    kinds: dict[str, Any] = {"cnn": (ConvClassifier, SeriesClassifier), "stn": STN, "pstn": PSTN}
+    kinds: dict[str, Any] = {"cnn": (nn.ConvClassifier, nn.SeriesClassifier), "stn": STN, "pstn": PSTN}
     for name in kinds:
         if not (folder / name).is_dir():  # from_pretrained would ask the Hub, and the page contacts no other machine
             raise ModelFileError(f"{folder} must contain the folders cnn, stn and pstn, as `pstn demo` writes them")

@@ -131,15 +131,19 @@ def _encode(image: Tensor) -> str:
     return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
 
 
-def summarise(comparison: Comparison) -> str:
+def summarise(models: ModelSet, comparison: Comparison) -> str:
     """HTML of each model's answer and of how sure it is; on a phone it stays at the bottom of the screen."""
     image = f"<img src='{_encode(comparison.shown)}' alt=''/>" if comparison.shown.dim() == 3 else ""
-    answers = "".join(
-        f"<p><b>{_LABELS[name]}</b> {escape(answer.best)} <span>{answer.sureness}</span></p>"
-        for name, answer in comparison.answers.items()
-    )
-    explanation = escape(comparison.answers["pstn"].explanation)
-    return f"<div class='summary'>{image}{answers}</div><p class='explanation'>P-STN: {explanation}</p>"
+    answers, accuracies = "", []
+    for name, answer in comparison.answers.items():
+        answers += f"<p><b>{_LABELS[name]}</b> {escape(answer.best)} <span>{answer.sureness}</span></p>"
+        about = getattr(models, name).about
+        if about is not None and "accuracy" in about.metrics:
+            accuracies.append(f"{_LABELS[name]} {about.metrics['accuracy']:.0%}")
+    text = f"P-STN: {comparison.answers['pstn'].explanation}"
+    if accuracies:
+        text += f" Accuracy on test data: {', '.join(accuracies)}."
+    return f"<div class='summary'>{image}{answers}</div><p class='explanation'>{escape(text)}</p>"
 
 
 def draw_progress(status: str, fraction: float) -> str:
@@ -185,9 +189,12 @@ def build_page(cache: ModelCache) -> gr.Blocks:
     def add_answers(name: str) -> list[Any]:
         """The components that show the answers to one input."""
         pictures = gr.HTML(elem_id=f"{name}-pictures")
-        gr.Markdown("#### What they say\nAll three networks were trained on the same few examples.")
+        gr.Markdown(
+            "#### What they say\nThe CNN reads the input as it is. The STN first transforms it in one way, the P-STN "
+            "in ten ways, whose answers it averages. All three were trained on the same few examples."
+        )
         with gr.Row():
-            labels = [gr.Label(label=label, num_top_classes=3, min_width=150) for label in _LABELS.values()]
+            labels = [gr.Label(label=label, num_top_classes=3, min_width=200) for label in _LABELS.values()]
         return [pictures, *labels, gr.HTML(elem_id=f"{name}-summary")]
 
     def connect(
@@ -213,7 +220,7 @@ def build_page(cache: ModelCache) -> gr.Blocks:
                 return [draw_progress(cache.status, cache.fraction), None, None, None, ""]
             comparison = core.compare(cache.ready[name], move(*values), seed=values[-1])
             labels = [answer.probs for answer in comparison.answers.values()]
-            return [draw(cache.ready[name], comparison), *labels, summarise(comparison)]
+            return [draw(cache.ready[name], comparison), *labels, summarise(cache.ready[name], comparison)]
 
         def check(*values: Any) -> list[Any]:
             return [*answer(*values), gr.Timer(active=name not in cache.ready)]
