@@ -11,6 +11,7 @@ import pytest
 import safetensors
 import torch
 import typer
+from PIL import Image
 from typer.testing import CliRunner
 
 import pstn
@@ -258,7 +259,18 @@ def test_a_transformation_is_imported_from_the_current_folder(own_module, name, 
     assert json.loads(result.stdout)["finished"]
 
 
-@pytest.mark.parametrize("name", ["number", "nothing", "line", "Own"])
+def test_a_model_with_code_of_the_users_needs_permission_to_import_it(own_module, tmp_path):
+    options = ("--transform", f"{own_module}:Own", "--out", "run")
+    assert run("train", "digits", *ONE_STEP, *options).exit_code == 0
+    digit = torch.zeros(28, 28, dtype=torch.uint8).numpy()
+    Image.fromarray(digit).save(tmp_path / "digit.png")
+    for command in (["predict", "run", "digit.png"], ["show", "run", "digit.png"], ["export", "run", "--out", "m.pt2"]):
+        refused(run(*command), own_module)
+        assert run(*command, "--allow", own_module).exit_code == 0
+    assert "" not in sys.path
+
+
+@pytest.mark.parametrize("name", ["number", "nothing", "line"])
 def test_a_transformation_that_cannot_be_used_is_refused(own_module, name, tmp_path):
     refused(run("train", "digits", *ONE_STEP, "--transform", f"{own_module}:{name}", "--out", "run"), name)
     assert not (tmp_path / "run").exists()

@@ -17,7 +17,7 @@ import types
 import typing
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -64,6 +64,10 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.
 _Model = Annotated[str, typer.Argument(help="Folder of a model, or of a run with one model, or OWNER/NAME on the Hub.")]
 _Samples = Annotated[int | None, typer.Option(help="Number of samples; the model's own by default.", min=1)]
 _Seed = Annotated[int, typer.Option(help="Seed of the samples: the same seed gives the same answers.", min=0)]
+_Allow = Annotated[
+    list[str] | None,
+    typer.Option(metavar="MODULE", help="Module of yours that the model needs, and that may be imported for it."),
+]
 _Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
 _Data = Annotated[
     str | None,
@@ -333,9 +337,8 @@ def show_set(
 def _load_for_sheet(name: str, kind: str | None) -> Splits[Any]:
     """The data set, downloaded with a progress bar, and without full photos, which no contact sheet shows."""
     from pstn.data import get, load
-    from pstn.data.detect import detect
-    from pstn.data.places import expand, offline
-    from pstn.data.registry import find_known
+    from pstn.data.download import expand, offline
+    from pstn.data.registry import detect, find_known
 
     known = find_known(name)
     named = known is not None or name.startswith("ucr:")
@@ -390,9 +393,9 @@ def _read_settings(
     command: str, data: str | None, config: Path | None, given: dict[str, Any], *, resume: bool = False
 ) -> tuple[dict[str, Any], TrainSettings]:
     """The settings in the file, overridden by those on the command line: as they were given, and with defaults."""
-    from pstn.nn.parts import describe
+    from pstn.io import describe
     from pstn.processes import is_object_name
-    from pstn.transforms.names import import_transform
+    from pstn.transforms.registry import import_transform
 
     values = {} if config is None else read_settings(config)
     hints = typing.get_type_hints(TrainSettings)
@@ -564,6 +567,14 @@ def sweep(
 # Trained models
 
 
+def _load_model(name: str, allow: list[str] | None) -> Any:
+    from pstn.io import from_pretrained
+    from pstn.processes import import_from_current_folder
+
+    with import_from_current_folder() if allow else nullcontext():
+        return from_pretrained(name, allow=allow or ())
+
+
 @_command()
 def predict(
     model: _Model,
@@ -572,6 +583,7 @@ def predict(
     samples: _Samples = None,
     seed: _Seed = 0,
     batch_size: Annotated[int, typer.Option(help="Inputs held in memory at a time.", min=1)] = 64,
+    allow: _Allow = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object per line, not a table.")] = False,
 ) -> None:
     """Classify images or series: labels, probabilities, uncertainty, and the box that the model looked at.
@@ -587,11 +599,10 @@ def predict(
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
     """
     from pstn.files import write_atomically
-    from pstn.nn import from_pretrained
     from pstn.predict import Answer, predict_files, require_about, write_answers
 
     skipped, answered = _Skipped(), 0
-    loaded = from_pretrained(model)
+    loaded = _load_model(model, allow)
     about = require_about(loaded)
 
     def counted() -> Iterator[Answer]:
@@ -616,6 +627,7 @@ def show(
     out: Annotated[Path, typer.Option(help="PNG file to write.")] = Path("looks.png"),
     samples: Annotated[int, typer.Option(help="Number of samples to draw.", min=1, max=20)] = 6,
     seed: _Seed = 0,
+    allow: _Allow = None,
     as_json: _Json = False,
 ) -> None:
     """Draw where a model looked: each input with the sampled boxes, what the classifier saw, and its answer.
@@ -632,13 +644,13 @@ def show(
     import torch
 
     from pstn._checks import require_seed
-    from pstn.nn import PSTN, STN, from_pretrained
+    from pstn.nn import PSTN, STN
     from pstn.predict import read_items, require_about
     from pstn.report.pictures import draw_looks
 
     skipped = _Skipped()
     require_seed("seed", seed)
-    loaded = from_pretrained(model)
+    loaded = _load_model(model, allow)
     about = require_about(loaded)
     if not isinstance(loaded, (PSTN, STN)):
         raise ValueError(f"{model} is a {type(loaded).__name__}, which looks at the whole input: nothing to show")
@@ -670,6 +682,7 @@ def export(
         int | None, typer.Option(help="Number of samples, with the noise as an input; the model's by default.", min=1)
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File to write; model.onnx or model.pt2 by default.")] = None,
+    allow: _Allow = None,
     as_json: _Json = False,
 ) -> None:
     """Export a model to a file that runs without this package: ONNX anywhere, pt2 with torch.
@@ -684,7 +697,7 @@ def export(
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
     """
     from pstn.export import advice_on_running, export_onnx, export_program
-    from pstn.nn import PSTN, TransformerClassifier, from_pretrained
+    from pstn.nn import PSTN, TransformerClassifier
 
     suffix = "" if out is None else out.suffix.lower().removeprefix(".")
     if format not in (None, "onnx", "pt2"):
@@ -699,7 +712,7 @@ def export(
     target = out or Path(f"model.{format}")
     if target.is_dir():
         raise IsADirectoryError(f"--out must be a file, got the folder {target}")
-    loaded = from_pretrained(model)
+    loaded = _load_model(model, allow)
     chosen = loaded.test_samples if samples is None and isinstance(loaded, PSTN) and not mean else samples
     write = export_onnx if format == "onnx" else export_program
     write(loaded, target, samples=chosen)

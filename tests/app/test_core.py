@@ -10,7 +10,7 @@ from pstn.app import core
 from pstn.app.core import PLANS, Answer, ModelCache, compare, load_models
 from pstn.data import load_digits
 from pstn.demo import DemoData
-from pstn.nn import ModelFileError
+from pstn.io import ModelFileError
 
 
 def answer(probs, votes=("a",), information=0.0):

@@ -12,7 +12,7 @@ from pstn.data import (
     isolated,
     isolated_signs,
 )
-from pstn.data.boxes import region_around
+from pstn.data.photos import region_around
 
 
 def photo(*corners, width=1000, height=500, panorama=False):

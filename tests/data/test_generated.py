@@ -230,3 +230,14 @@ def test_a_subset_is_made_like_the_whole():
     part = splits.test.take([5, 2])
     assert torch.equal(part.all().x, splits.test.batch([5, 2]).x)
     assert torch.equal(part.y, splits.test.y[[5, 2]])
+
+
+def test_old_names_work_and_warn():
+    with pytest.warns(FutureWarning, match="RandomTransform"):
+        assert pstn.data.Maker is pstn.data.RandomTransform
+    with pytest.warns(FutureWarning, match="random_transform"):
+        data = generate(digits(), maker=RandomRotation())
+    with pytest.warns(FutureWarning, match="random_transform"):
+        assert data.maker is data.random_transform
+    with pytest.raises(AttributeError, match="Nothing"):
+        _ = pstn.data.Nothing

@@ -21,26 +21,26 @@ def test_reads_big_endian_floats(tmp_path):
 
 
 BAD = {
-    "empty": (b"", "is empty"),
-    "wrong magic": (b"\x89PNG\r\n\x1a\n", "offset 0: is not an IDX file"),
-    "unknown type": (bytes([0, 0, 7, 1, 0, 0, 0, 0]), "is not an IDX file"),
-    "no axes": (bytes([0, 0, 8, 0]), "is not an IDX file"),
-    "cut header": (bytes([0, 0, 8, 3, 0, 0]), "offset 6: ends within the header"),
-    "too few": (bytes([0, 0, 8, 1]) + struct.pack(">I", 10) + b"12345", "cannot hold|holds 5"),
-    "too many": (bytes([0, 0, 8, 1]) + struct.pack(">I", 3) + b"12345", "holds more than"),
-    "absurd promise": (bytes([0, 0, 8, 2]) + struct.pack(">2I", 2**32 - 1, 2**32 - 1) + b"1", "cannot hold"),
+    "empty": (b"", ""),
+    "wrong magic": (b"\x89PNG\r\n\x1a\n", "offset 0"),
+    "unknown type": (bytes([0, 0, 7, 1, 0, 0, 0, 0]), "offset 0"),
+    "no axes": (bytes([0, 0, 8, 0]), "offset 0"),
+    "cut header": (bytes([0, 0, 8, 3, 0, 0]), "offset 6"),
+    "too few": (bytes([0, 0, 8, 1]) + struct.pack(">I", 10) + b"12345", "offset 13"),
+    "too many": (bytes([0, 0, 8, 1]) + struct.pack(">I", 3) + b"12345", "offset 11"),
+    "large header": (bytes([0, 0, 8, 2]) + struct.pack(">2I", 2**32 - 1, 2**32 - 1) + b"1", "header"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("packed", [False, True])
 def test_bad_files_are_named_with_the_place(tmp_path, name, packed):
-    content, message = BAD[name]
+    content, place = BAD[name]
     path = tmp_path / "labels-idx1-ubyte"
     path.write_bytes(gzip.compress(content) if packed and content else content)
-    with pytest.raises(DataError, match=message) as caught:
+    with pytest.raises(DataError) as caught:
         read_idx(path)
-    assert str(path) in str(caught.value)
+    assert (caught.value.path, caught.value.place or "") == (path, place)
 
 
 @pytest.mark.parametrize("cut", [3, 12, 30, -9, -1])
@@ -62,10 +62,10 @@ def test_damaged_gzip(tmp_path):
 
 
 def test_a_bomb_is_not_unpacked(tmp_path):
-    """A header that promises little bounds what is read, however much the stream would give."""
+    """A header that declares little bounds what is read, however much the stream would give."""
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(bytes([0, 0, 8, 1]) + struct.pack(">I", 5) + bytes(50_000_000)))
-    with pytest.raises(DataError, match="holds more than the 5 bytes"):
+    with pytest.raises(DataError, match="offset 13"):
         read_idx(path)
 
 

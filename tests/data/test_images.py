@@ -7,8 +7,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from pstn.data import Box, DataError, Photo, Sign, from_folder
-from pstn.data.crops import decode_crops
 from pstn.data.images import each_in_parallel, read_image
+from pstn.data.photos import decode_crops
 
 
 @pytest.fixture

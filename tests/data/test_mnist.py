@@ -33,10 +33,10 @@ def test_the_real_files(which):
 def test_real_checksums(which):
     root = pstn.data.data_folder() / which
     for name, file in MNIST_FILES[which].items():
-        assert sha256_of(root / name) == file.remote.sha256
+        assert sha256_of(root / name) == file.sha256
         assert sha256_of_content(root / name) == file.content_sha256
-        assert (root / name).stat().st_size == file.remote.size
-        assert len(file.remote.urls) == 2
+        assert (root / name).stat().st_size == file.size
+        assert len(file.urls) == 2
 
 
 @needs_real

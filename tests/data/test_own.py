@@ -60,8 +60,8 @@ def test_bytes_stay_bytes_until_asked():
         (np.zeros((2, 8)), torch.tensor([1.0, np.nan]), {}, ValueError, "example 1 has no label"),
         (np.zeros((2, 8)), ["a", None], {}, ValueError, "example 1 has no label, got None"),
         (np.zeros((2, 8)), ["a", np.nan], {}, ValueError, "example 1 has no label, got nan"),
-        (np.zeros((2, 8)), ["a", "b"], {"classes": ["a", "b", "a"]}, ValueError, "different names, got 'a' twice"),
-        (np.zeros((2, 8)), [0, 1], {"classes": ["0", "1", "1.0"]}, ValueError, "different names, got '1' twice"),
+        (np.zeros((2, 8)), ["a", "b"], {"classes": ["a", "b", "a"]}, ValueError, "classes must be"),
+        (np.zeros((2, 8)), [0, 1], {"classes": ["0", "1", "1.0"]}, ValueError, "classes must be"),
     ],
 )
 def test_bad_arrays(x, y, settings, error, message):
@@ -100,6 +100,12 @@ def test_a_dataset_of_pictures_with_names():
     assert split.classes == ("cat", "dog")
 
 
+def test_arrays_of_a_dataset_keep_their_rows_and_columns():
+    grey, colour = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(2, 3, 2)
+    assert from_dataset([(grey, 0)]).x[0, 0].tolist() == grey.tolist()
+    assert from_dataset([(colour, 0)]).x[0, 1].tolist() == colour[..., 1].tolist()
+
+
 class Named(list):
     """A data set that has names for its classes."""
 
@@ -135,7 +141,9 @@ def test_text_that_looks_like_a_missing_label_is_a_name():
         ([(torch.zeros(1, 2, 2), np.float32("nan"))], ValueError, "item 0 has no label, got nan"),
         ([(torch.full((1, 2, 2), np.nan), 0)], ValueError, "x of item 0 must be finite"),
         ([(np.full((2, 2), np.inf), 0)], ValueError, "x of item 0 must be finite"),
-        ([torch.zeros(1, 2, 2)], TypeError, "must be \\(x, y\\)"),
+        ([torch.zeros(1, 2, 2)], TypeError, "items of dataset"),
+        ([(torch.zeros(1, 2, 2),)], TypeError, "items of dataset"),
+        ([{"x": torch.zeros(1, 2, 2), "y": 0}], TypeError, "items of dataset"),
         ([(torch.zeros(1, 2, 2), 0), (torch.zeros(1, 3, 3), 0)], ValueError, "one shape.*at 1"),
         ([("text", 0)], TypeError, "item 0"),
         ([(torch.zeros(3), 0)], ValueError, "item 0 must have shape"),
@@ -151,7 +159,7 @@ def test_the_classes_that_are_asked_for_must_cover_a_dataset():
     assert from_dataset(items, classes=["dog", "cat"]).y.tolist() == [1, 0]
     with pytest.raises(ValueError, match="unknown label 'dog': classes are cat, bird"):
         from_dataset(items, classes=["cat", "bird"])
-    with pytest.raises(ValueError, match="got 'cat' twice"):
+    with pytest.raises(ValueError, match="classes must be"):
         from_dataset(items, classes=["cat", "dog", "cat"])
 
 
@@ -296,6 +304,16 @@ def test_normalisation_per_channel_keeps_the_background():
         split.as_float(0.0, 0.0)
     with pytest.raises(ValueError, match="one per channel"):
         split.as_float((0.0, 1.0))
+
+
+def test_the_mean_and_std_that_are_recorded_undo_every_normalisation():
+    stored = Split(torch.arange(24, dtype=torch.uint8).view(2, 3, 4), torch.tensor([0, 0]), ("a",))
+    once = stored.as_float((0.5, 0.4, 0.3), (0.2, 0.2, 0.1))
+    assert once.std == (0.2, 0.2, 0.1)
+    twice = once.as_float(2.0, 4.0)
+    mean, std = (torch.tensor(value).view(-1, 1) for value in (twice.mean, twice.std))
+    assert torch.allclose(twice.x * std + mean, stored.x / 255, atol=1e-6)
+    assert stored.as_float(0.1, 0.5).std == 0.5
 
 
 def test_divide():

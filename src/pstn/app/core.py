@@ -19,8 +19,9 @@ from pstn import nn
 from pstn.data import DataError, cache_folder, load_italy_power_demand
 from pstn.data.images import open_image, orientation, turn_upright, with_bytes
 from pstn.demo import DEMO_MODELS, DemoData, DemoModel, Score, demo_about, demo_data, evaluate, train
+from pstn.io import ModelFileError
 from pstn.limits import PAGE_FILE_BYTES, PAGE_FILE_PIXELS
-from pstn.nn import PSTN, STN, About, ModelFileError, Prediction, SpatialTransformer
+from pstn.nn import PSTN, STN, About, Prediction, SpatialTransformer
 from pstn.transforms import CPAB, Similarity
 from pstn.uncertainty import entropy, mutual_information
 from pstn.warp import warp

@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.parallel import Parallel, delayed
 from torch import Tensor, nn
 
-from pstn.data.subsets import stratified_indices
+from pstn.data.split import stratified_indices
 from pstn.defaults import default_kl_weight
 from pstn.estimators.design import Design
 from pstn.training import Member, Population, Recipe

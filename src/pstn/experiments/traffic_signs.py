@@ -21,8 +21,7 @@ from pstn.data import (
     make_signs,
     read_yolo,
 )
-from pstn.data.boxes import region_around
-from pstn.data.signs import divide_photos, find_traffic_signs, unpacked
+from pstn.data.photos import divide_photos, find_traffic_signs, region_around, unpacked
 from pstn.experiments.backbones import RESNET, SMALL, Backbone, default_backbone
 from pstn.experiments.declare import Experiment, Probe, Task, Training
 from pstn.experiments.execute import trained

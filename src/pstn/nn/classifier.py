@@ -22,7 +22,7 @@ from pstn.defaults import LOCALIZER_FACTOR, TEST_SAMPLES, TRAIN_SAMPLES
 from pstn.distributions import ThetaDistribution
 from pstn.nn.calls import call_on
 from pstn.nn.layer import SpatialTransformer
-from pstn.nn.pretrained import Shareable
+from pstn.nn.shareable import Shareable
 from pstn.uncertainty import entropy, log_mean_exp, mutual_information
 
 __all__ = ["PSTN", "STN", "Prediction", "TransformerClassifier", "TransformerModel", "refuse_softmax"]

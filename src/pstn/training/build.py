@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pstn.data.subsets import stratified_indices
+from pstn.data.split import stratified_indices
 from pstn.nn import (
     PSTN,
     STN,

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from pstn.files import inside, to_json, write_atomically
+from pstn.io import require_modest
 from pstn.nn import Shareable
-from pstn.nn.pretrained import require_modest
 from pstn.training.build import make_about, make_model, make_population
 from pstn.training.checkpoint import CheckpointError, load_checkpoint, read_about, require_room, save_checkpoint
 from pstn.training.interrupt import Interrupt

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from pstn._checks import require_floating, require_positive_int, require_positive_number
 from pstn._deprecation import renamed
@@ -244,7 +245,8 @@ def _examples(data: Any) -> Any:
         raise TypeError("data holds a training, a validation and a test part: pass one of them, such as data.train")
     if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
         require_floating("x", data[0])
-        data = Split(*data, classes=())
+        # Targets that are no classes are no set of `pstn.data`, which counts them.
+        data = TensorDataset(*data) if data[1].is_floating_point() else Split(*data, classes=())
     if isinstance(data, Split) and not data.x.is_floating_point():
         raise TypeError(
             f"data must hold floating-point numbers, got {data.x.dtype}: pass data.as_float(), or data.as_float(mean, "
@@ -255,6 +257,9 @@ def _examples(data: Any) -> Any:
 
 def _batches(data: Any, batch_size: int, *, shuffle: bool) -> Iterable[Any]:
     """The batches of one walk through the data."""
+    if isinstance(data, TensorDataset):
+        order = torch.randperm(len(data)) if shuffle else torch.arange(len(data))
+        return (data[index] for index in order.split(batch_size))
     if not hasattr(data, "batch"):
         return data
     from pstn.data import batches
@@ -266,7 +271,8 @@ def _count(data: Any) -> int | None:
     """How many examples there are, where the data can say without being walked through."""
     if isinstance(data, (list, tuple)):
         return sum(len(batch[0]) for batch in data if isinstance(batch, (list, tuple)) and len(batch)) or None
-    held = getattr(data, "dataset", data if hasattr(data, "batch") else None)
+    whole = hasattr(data, "batch") or isinstance(data, TensorDataset)
+    held = getattr(data, "dataset", data if whole else None)
     return len(held) or None if isinstance(held, Sized) else None
 
 
@@ -274,7 +280,8 @@ def _length(data: Any, batch_size: int) -> float:
     """How many batches a walk has; without end where the data cannot say."""
     if not isinstance(data, Sized):
         return math.inf
-    return max(1, -(-len(data) // batch_size) if hasattr(data, "batch") else len(data))
+    whole = hasattr(data, "batch") or isinstance(data, TensorDataset)
+    return max(1, -(-len(data) // batch_size) if whole else len(data))
 
 
 def _on(device: torch.device, batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
