@@ -32,7 +32,7 @@ def fitted():
         ({"kind": "sound"}, "kind must be one of"),
         ({"transform": "twist"}, r"transform \(for 1-dimensional data\) must be one of"),
         ({"transform": pstn.Similarity()}, "transform must act on 1 axes for series"),
-        ({"transform": 3}, "transform .* must be one of"),
+        ({"transform": 3}, "transform must be"),
         ({"kl_weight": "large"}, "kl_weight .* must be one of 'auto', got 'large'"),
         ({"kl_weight": -1}, "kl_weight must be a finite number of at least 0, got -1"),
         ({"kl_weight": np.nan}, "kl_weight must be"),

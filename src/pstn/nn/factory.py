@@ -82,6 +82,8 @@ def make_model(
     paper_filters, paper_hidden, paper_localizer = _PAPER[kind]
     # The localizer comes before the classifier: a seed's weights depend on the order.
     if kind != "cnn":
+        if transform is not None and not isinstance(transform, (str, Transform)):
+            raise TypeError(f"transform must be a name or a pstn.Transform, got {transform!r}")
         family = make_transform(transform or _DEFAULT_TRANSFORM[ndim], ndim)
         if family.ndim != ndim:
             data = "images" if ndim == 2 else "series"
