@@ -25,7 +25,7 @@ def test_nothing_is_not_the_current_folder():
         load("")
 
 
-def test_every_known_set_says_how_to_come_by_it(absent, tmp_path):
+def test_every_known_set_says_how_to_get_it(absent, tmp_path):
     for known in KNOWN.values():
         where = known.where()
         if where is None:

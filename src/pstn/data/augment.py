@@ -246,7 +246,7 @@ class Generated:
         return self.base.counts()
 
     def take(self, index: Tensor | Sequence[int]) -> Generated:
-        """The set made from the originals at `index` (B,): afresh on every access, or by the draw that is fixed."""
+        """The set made from the originals at `index` (B,): drawn anew on every access, or by the fixed draw."""
         at = torch.as_tensor(index, device=self.device)
         theta = None if self.theta is None else self.theta[at]
         return dataclasses.replace(self, base=self.base.take(at), theta=theta)
@@ -277,7 +277,7 @@ class Generated:
 def generate(
     base: Split, random_transform: RandomTransform, *, seed: int | None = None, generator: torch.Generator | None = None
 ) -> Generated:
-    """A set of warped examples: drawn afresh on every access, or once and for all from a seed.
+    """A set of warped examples: drawn anew on every access, or once from a seed.
 
     Args:
         base: the originals, float32; its `fill` is the background of what is made.
@@ -303,7 +303,7 @@ def generate(
 def generate_all(
     base: Splits[Split], random_transform: RandomTransform, *, seed: int = 0, generator: torch.Generator | None = None
 ) -> Splits[Generated]:
-    """All parts of a data set: training examples drawn afresh on every access, the others once, by `seed`."""
+    """All parts of a data set: training examples drawn anew on every access, the others once, by `seed`."""
     # Validation and test get draws of their own: one seed for both would turn the n-th image of each alike.
     validation = None if base.validation is None else generate(base.validation, random_transform, seed=2 * seed + 1)
     test = None if base.test is None else generate(base.test, random_transform, seed=2 * seed)

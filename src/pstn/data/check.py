@@ -101,14 +101,15 @@ def check(path: str | os.PathLike[str]) -> Iterator[Finding]:
 def _check_files(folder: Path, files: list[Path]) -> Iterator[Finding]:
     """The findings on the files of one folder: one for all images that decode, one for each other file."""
     images = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
+    others = [file for file in files if file.suffix.lower() not in IMAGE_SUFFIXES]
     damaged = _damaged(images)
     for error in damaged:
         yield Finding(Path(error.path), "damaged", error.problem)
     if len(images) > len(damaged):
         yield Finding(folder, "readable", f"{len(images) - len(damaged):,} images decode")
-    for file in files:
+    for file in others:
         describe = _DESCRIBE.get(detect(file) or "")
-        if file in images or describe is None:
+        if describe is None:
             continue
         finding = _attempt(file, describe)
         if finding.status == "damaged" and _may_be_no_data(file):

@@ -39,7 +39,7 @@ def load_rotated_mnist(
 ) -> Splits[Generated]:
     """MNIST with every image turned by an angle uniform on (-pi, pi): the paper's rotated MNIST.
 
-    Training images are turned afresh on every access; validation and test images once, by `seed`.
+    Training images are rotated anew on every access; validation and test images once, by `seed`.
 
     Args:
         normalise: as in `load_mnist`; the paper's experiment does not.
@@ -71,7 +71,7 @@ def load_placed_fashion(
 ) -> Splits[Generated]:
     """FashionMNIST with every image pasted at random on a canvas of 96 x 96: the paper's random placement.
 
-    Training images are placed afresh on every access; validation and test images once, by `seed`.
+    Training images are placed anew on every access; validation and test images once, by `seed`.
 
     Args:
         random_transform: the authors' placement where None; `RandomPlacement.as_in_text()` for the paper's text.
@@ -244,7 +244,7 @@ def load_mnist(
         root: the folder that holds the files; else $PSTN_DATA/<which>, then the cache, then a download.
         fetch: whether a missing file may be downloaded.
         verify: refuse a file whose content is not the published one.
-        progress: told how far a download is.
+        progress: called during a download.
 
     Returns:
         Images (N, 1, 28, 28) float32 and classes.

@@ -284,7 +284,7 @@ def read_mtsd(
     require_choice("split", split, ("train", "val"))
     boxes = _BoxFilter(bad_boxes)
     annotated, images = find_mtsd(root)
-    # The images may lie beside the folder with the annotations: neither may lead out of the one that holds both.
+    # The images may be beside the folder with the annotations: neither may lead out of the one that holds both.
     listing = Listing(os.path.commonpath([annotated.absolute(), images.absolute()]))
     photos = []
     for key in _read_keys(annotated / "splits", split):
@@ -736,7 +736,7 @@ def find_traffic_signs(root: str | os.PathLike[str] | None = None) -> Path:
     raise MissingDataError(
         "traffic-signs",
         f"is missing; looked in {', '.join(map(str, places))} for images/, labels/ and classes.txt, or a .tar.gz of "
-        "them. It has no public mirror; any YOLO folder will do: put it there, or pass its path to pstn.data.load_yolo",
+        "them. It has no public mirror; any YOLO folder can be used: put it there, or pass its path to pstn.data.load_yolo",
     )
 
 

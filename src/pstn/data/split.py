@@ -220,24 +220,19 @@ class Sized(Protocol):
 
     def __len__(self) -> int:
         """How many examples there are."""
-        ...
 
     @property
     def y(self) -> Tensor:
         """(N,) int64, positions among the classes."""
-        ...
 
     def batch(self, index: Tensor | Sequence[int]) -> Split:
         """The examples at `index`."""
-        ...
 
     def take(self, index: Tensor | Sequence[int]) -> Any:
         """The examples at `index` as a data set of the same kind."""
-        ...
 
     def to(self, device: torch.device | str) -> Any:
         """The same on `device`."""
-        ...
 
 
 T = TypeVar("T", bound=Sized)

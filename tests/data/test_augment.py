@@ -1,3 +1,5 @@
+"""Random transforms and generated sets."""
+
 import hashlib
 import math
 
@@ -88,9 +90,11 @@ def test_real_placed_fashion():
     assert float(batch.x[0, 0, -5:, -5:].max()) == pytest.approx(batch.fill, abs=1e-5)
 
 
-@pytest.mark.parametrize("maker", [RandomPlacement(), RandomPlacement(40, 28, None), RandomPlacement(30, 28, 2)])
-def test_placed_images_come_back_exactly(maker):
-    data = generate(digits(), maker, seed=3)
+@pytest.mark.parametrize(
+    "random_transform", [RandomPlacement(), RandomPlacement(40, 28, None), RandomPlacement(30, 28, 2)]
+)
+def test_placed_images_come_back_exactly(random_transform):
+    data = generate(digits(), random_transform, seed=3)
     batch = data.batch(range(50))
     assert torch.allclose(undone(batch, pstn.Similarity(), (28, 28)), data.base.x[:50], atol=1e-4)
 
@@ -98,16 +102,16 @@ def test_placed_images_come_back_exactly(maker):
 def test_a_pasted_image_is_where_theta_says():
     x = torch.zeros(1, 1, 28, 28)
     x[..., 0, 0] = 1.0
-    maker = RandomPlacement()
-    theta = maker.draw(1, generator=torch.Generator().manual_seed(5))
-    row, column = ((maker.make(x, theta)[0, 0] > 0.5).nonzero()[0]).tolist()
+    random_transform = RandomPlacement()
+    theta = random_transform.draw(1, generator=torch.Generator().manual_seed(5))
+    row, column = ((random_transform.make(x, theta)[0, 0] > 0.5).nonzero()[0]).tolist()
     corner = (96 - (theta[0, 2:] + 1) * 28) / 2  # (x, y)
     assert corner.tolist() == pytest.approx([column, row], abs=1e-3)
 
 
 def test_the_papers_text_has_an_undoing_scale_of_one_half():
-    maker = RandomPlacement.as_in_text()
-    data = generate(digits(normalise=False), maker, seed=0)
+    random_transform = RandomPlacement.as_in_text()
+    data = generate(digits(normalise=False), random_transform, seed=0)
     batch = data.batch(range(50))
     inverse = pstn.Similarity().inverse(batch.theta)
     assert torch.allclose(inverse[:, 1], torch.tensor(0.5))
@@ -117,32 +121,32 @@ def test_the_papers_text_has_an_undoing_scale_of_one_half():
     assert (back - originals).abs().mean() < 1.5 * (blurred(originals) - originals).abs().mean()
 
 
-@pytest.mark.parametrize("maker", [RandomRotation(), RandomPlacement()])
-def test_the_background_stays_the_background(maker):
+@pytest.mark.parametrize("random_transform", [RandomRotation(), RandomPlacement()])
+def test_the_background_stays_the_background(random_transform):
     base = digits()
     flat = Split(torch.full_like(base.x, base.fill), base.y, base.classes, fill=base.fill)
-    made = generate(flat, maker, seed=0).batch(range(20)).x
+    made = generate(flat, random_transform, seed=0).batch(range(20)).x
     assert torch.all(made == made.flatten()[0])
     assert float(made.flatten()[0]) == pytest.approx(base.fill, abs=1e-7)
 
 
-@pytest.mark.parametrize("maker", [RandomRotation(), RandomPlacement()])
-def test_training_draws_afresh_and_testing_does_not(maker):
-    fresh, fixed = generate(digits(), maker), generate(digits(), maker, seed=0)
+@pytest.mark.parametrize("random_transform", [RandomRotation(), RandomPlacement()])
+def test_training_draws_anew_and_testing_does_not(random_transform):
+    fresh, fixed = generate(digits(), random_transform), generate(digits(), random_transform, seed=0)
     index = [3, 1, 4]
     assert not torch.equal(fresh.batch(index).theta, fresh.batch(index).theta)
     assert torch.equal(fixed.batch(index).x, fixed.batch(index).x)
     # The draw belongs to the example, whatever the batch it is in.
     assert torch.equal(fixed.batch([4]).theta[0], fixed.batch(index).theta[2])
     assert torch.equal(fixed.all().theta, fixed.theta)
-    assert torch.equal(generate(digits(), maker, seed=0).theta, fixed.theta)
-    assert not torch.equal(generate(digits(), maker, seed=1).theta, fixed.theta)
+    assert torch.equal(generate(digits(), random_transform, seed=0).theta, fixed.theta)
+    assert not torch.equal(generate(digits(), random_transform, seed=1).theta, fixed.theta)
 
 
 def test_fixed_draws_stay_what_they_were():
     """Results were measured on these test sets."""
-    for maker, digest in ((RandomRotation(), "3c8cbee80daa"), (RandomPlacement(), "458e50f9f00c")):
-        theta = maker.draw(10_000, generator=torch.Generator().manual_seed(0))
+    for random_transform, digest in ((RandomRotation(), "3c8cbee80daa"), (RandomPlacement(), "458e50f9f00c")):
+        theta = random_transform.draw(10_000, generator=torch.Generator().manual_seed(0))
         assert hashlib.sha256(theta.numpy().tobytes()).hexdigest().startswith(digest)
 
 
@@ -203,14 +207,14 @@ def test_every_device_gets_the_same_test_set():
     assert torch.allclose(batch.x.cpu(), here.batch(range(20)).x, atol=1e-4)
 
 
-@pytest.mark.parametrize("maker", [RandomRotation(), RandomPlacement(), RandomPlacement.as_in_text()])
-def test_examples_are_what_the_family_makes_of_theta(maker):
+@pytest.mark.parametrize("random_transform", [RandomRotation(), RandomPlacement(), RandomPlacement.as_in_text()])
+def test_examples_are_what_the_family_makes_of_theta(random_transform):
     """The grid is laid out in a way of its own, for speed; it is the family's."""
-    x, theta = torch.rand(3, 1, 28, 28), maker.draw(3)
-    made = maker.make(x, theta)
+    x, theta = torch.rand(3, 1, 28, 28), random_transform.draw(3)
+    made = random_transform.make(x, theta)
     small = torch.nn.functional.interpolate(x, (14, 14), mode="bilinear", antialias=True) if made.shape[-1] == 28 else x
-    source = small if isinstance(maker, RandomPlacement) and maker.size == 14 else x
-    assert torch.allclose(made, pstn.warp(source, maker.transform.grid(theta, made.shape[-2:])), atol=1e-5)
+    source = small if isinstance(random_transform, RandomPlacement) and random_transform.size == 14 else x
+    assert torch.allclose(made, pstn.warp(source, random_transform.transform.grid(theta, made.shape[-2:])), atol=1e-5)
 
 
 def test_rotation_is_rigid_on_images_that_are_not_square():

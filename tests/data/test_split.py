@@ -1,6 +1,4 @@
-import os
-import warnings
-import zipfile
+"""Splits, subsets, arrays and data sets of one's own."""
 
 import numpy as np
 import pytest
@@ -9,9 +7,116 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from data_files import save_image
-from pstn.data import DataError, Split, Splits, batches, divide, from_arrays, from_dataset, from_folder, from_npz
-from pstn.data.images import find_images
+from pstn.data import (
+    DataError,
+    Split,
+    Splits,
+    balanced_indices,
+    batches,
+    divide,
+    from_arrays,
+    from_dataset,
+    from_npz,
+    read_indices,
+    stratified_indices,
+)
+
+labels = st.lists(st.integers(0, 5), min_size=1, max_size=60)
+
+
+@given(labels=labels, data=st.data(), fold=st.integers(0, 4))
+def test_any_k_is_as_even_as_it_can_be(labels, data, fold):
+    y = torch.tensor(labels)
+    k = data.draw(st.integers(1, len(labels)))
+    chosen = balanced_indices(y, k, fold=fold)
+    assert len(chosen) == k
+    assert len(chosen.unique()) == k
+    available, taken = torch.bincount(y), torch.bincount(y[chosen], minlength=int(y.max()) + 1)
+    # A class has fewer than another by more than one only where it has given all it had.
+    for a, t in zip(available.tolist(), taken.tolist(), strict=True):
+        assert t == a or t >= int(taken.max()) - 1
+
+
+def test_the_papers_sizes_divide_evenly():
+    y = torch.arange(10).repeat_interleave(torch.tensor([500, 400, 300, 350, 450, 600, 320, 310, 390, 380]))
+    for k in (30, 100, 1000, 3000):
+        assert torch.bincount(y[balanced_indices(y, k)]).tolist() == [k // 10] * 10
+
+
+def test_folds_and_seeds_differ_and_repeat():
+    y = torch.arange(10).repeat(100)
+    assert torch.equal(balanced_indices(y, 30, fold=3, seed=1), balanced_indices(y, 30, fold=3, seed=1))
+    drawn = {tuple(balanced_indices(y, 30, fold=f, seed=s).tolist()) for f in range(5) for s in range(3)}
+    assert len(drawn) == 15
+
+
+def test_left_over_examples_go_to_different_classes_in_different_folds():
+    y = torch.arange(10).repeat(100)
+    extra = {
+        tuple(torch.nonzero(torch.bincount(y[balanced_indices(y, 33, fold=f)]) == 4).flatten().tolist())
+        for f in range(5)
+    }
+    assert len(extra) > 1
+    assert all(len(classes) == 3 for classes in extra)
+
+
+@pytest.mark.parametrize(
+    ("k", "message"), [(0, "at least 1"), (5, "at most the number of examples, 4"), (2.0, "whole")]
+)
+def test_bad_k(k, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        balanced_indices(torch.tensor([0, 0, 1, 1]), k)
+
+
+@pytest.mark.parametrize("fold", [-1, 1.5, True])
+def test_bad_fold(fold):
+    with pytest.raises(ValueError, match="fold must be"):
+        balanced_indices(torch.tensor([0, 1]), 1, fold=fold)
+
+
+@given(labels=labels, fraction=st.floats(0, 0.99), seed=st.integers(0, 5))
+def test_stratified_parts_make_up_the_whole(labels, fraction, seed):
+    y = torch.tensor(labels)
+    first, second = stratified_indices(y, fraction, seed=seed)
+    assert sorted(first.tolist() + second.tolist()) == list(range(len(labels)))
+    assert set(y[first].tolist()) == set(labels)
+    for c in set(labels):
+        exact = labels.count(c) * fraction
+        assert abs(int((y[second] == c).sum()) - min(exact, labels.count(c) - 1)) <= 1
+
+
+def test_three_quarters_are_three_quarters():
+    y = torch.arange(4).repeat_interleave(torch.tensor([271, 237, 250, 242]))
+    first, second = stratified_indices(y, 0.25)
+    assert (len(first), len(second)) == (750, 250)
+
+
+def test_published_indices(tmp_path):
+    np.save(tmp_path / "i.npy", np.array([3, 1, 2], dtype=np.uint16))
+    assert read_indices(tmp_path / "i.npy", size=4).tolist() == [3, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.array([0.0, 1.0]), "whole numbers"),
+        (np.array([[1, 2]]), "whole numbers of shape"),
+        (np.array([], dtype=int), "whole numbers of shape"),
+        (np.array([0, 4]), "entry 1: 4 is not among"),
+        (np.array([0, -1]), "entry 1: -1 is not among"),
+        (np.array([2, 0, 2]), "entry 2: 2 occurs more than once"),
+    ],
+)
+def test_bad_published_indices(tmp_path, array, message):
+    np.save(tmp_path / "i.npy", array)
+    with pytest.raises(DataError, match=message) as caught:
+        read_indices(tmp_path / "i.npy", size=4)
+    assert "i.npy" in str(caught.value)
+
+
+def test_an_index_file_that_is_not_there(tmp_path):
+    with pytest.raises(DataError, match=r"fold9.npy: there is no such file"):
+        read_indices(tmp_path / "fold9.npy", size=10)
 
 
 @pytest.mark.parametrize(
@@ -163,69 +268,6 @@ def test_the_classes_that_are_asked_for_must_cover_a_dataset():
         from_dataset(items, classes=["cat", "dog", "cat"])
 
 
-@pytest.fixture
-def folder(tmp_path):
-    for i in range(10):
-        save_image(tmp_path / "mine" / ("cat" if i % 2 else "dog") / f"{i}.png", 12, 10, i)
-    (tmp_path / "mine" / ".hidden").mkdir()
-    (tmp_path / "mine" / "cat" / "notes.txt").write_text("not an image")
-    return tmp_path / "mine"
-
-
-def test_a_folder_per_class(folder):
-    splits = from_folder(folder)
-    assert splits.sizes() == {"train": 8, "validation": 0, "test": 2}
-    assert splits.train.classes == ("cat", "dog")
-    assert splits.train.x.shape == (8, 3, 10, 12)
-    assert splits.test.counts().tolist() == [1, 1]
-    picture = np.asarray(Image.open(folder / "cat" / "1.png"))
-    everything = from_folder(folder, test=0.0).train
-    assert np.array_equal(everything.x[0].movedim(0, -1).numpy(), picture)
-    assert everything.y[0] == 0
-
-
-def test_sizes_and_channels(folder):
-    splits = from_folder(folder, size=16, channels=1)
-    assert splits.train.x.shape == (8, 1, 16, 16)
-    assert from_folder(folder, size=(8, 20)).train.x.shape == (8, 3, 8, 20)
-
-
-def test_grey_images_stay_grey(tmp_path):
-    (tmp_path / "g" / "a").mkdir(parents=True)
-    Image.new("L", (4, 4), 9).save(tmp_path / "g" / "a" / "1.png")
-    assert from_folder(tmp_path / "g", test=0.0).train.x.shape == (1, 1, 4, 4)
-
-
-def test_parts_of_a_folder(tmp_path):
-    for part in ("train", "val", "test"):
-        save_image(tmp_path / part / "cat" / "1.png", 8, 8)
-    save_image(tmp_path / "train" / "dog" / "1.png", 8, 8)
-    splits = from_folder(tmp_path)
-    assert splits.sizes() == {"train": 2, "validation": 1, "test": 1}
-    assert splits.test.classes == ("cat", "dog")
-    save_image(tmp_path / "test" / "bird" / "1.png", 8, 8)
-    with pytest.raises(DataError, match=r"bird: unknown label 'bird': the training part has cat, dog"):
-        from_folder(tmp_path)
-
-
-def test_bad_folders(folder):
-    (folder / "cat" / "bad.png").write_bytes(b"\x89PNG nothing")
-    with pytest.raises(DataError, match=r"bad.png: does not decode"):
-        from_folder(folder)
-    (folder / "cat" / "bad.png").unlink()
-    save_image(folder / "cat" / "odd.png", 7, 7)
-    with pytest.raises(DataError, match=r"odd.png: is 7x7, others are 12x10: pass size="):
-        from_folder(folder)
-    (folder / "cat" / "odd.png").unlink()
-    (folder / "empty").mkdir()
-    with pytest.raises(DataError, match=r"empty: holds no images"):
-        from_folder(folder)
-    with pytest.raises(DataError, match="holds no folders"):
-        from_folder(folder / "empty")
-    with pytest.raises(DataError, match="no such folder"):
-        from_folder(folder / "nowhere")
-
-
 def test_npz(tmp_path):
     path = tmp_path / "a.npz"
     np.savez_compressed(path, x=np.zeros((4, 9)), y=np.array(["a", "b", "a", "b"]))
@@ -325,35 +367,6 @@ def test_divide():
         divide(split, test=0.6, validation=0.5)
 
 
-def test_a_member_that_occurs_twice_is_refused(tmp_path):
-    path = tmp_path / "a.npz"
-    np.savez(path, x=np.zeros((4, 24)), y=[0, 1, 0, 1])
-    with zipfile.ZipFile(path, "a") as archive, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Duplicate name")  # which is what is wanted
-        archive.writestr("x.npy", archive.read("x.npy"))
-    with pytest.raises(DataError, match=r"a.npz: x.npy: occurs twice"):
-        from_npz(path)
-
-
-def test_a_class_called_train_beside_others_is_a_class(tmp_path):
-    for name in ("car", "bus", "train"):
-        save_image(tmp_path / name / "1.png", 8, 8)
-    assert from_folder(tmp_path, test=0.0).train.classes == ("bus", "car", "train")
-
-
-def test_pictures_without_classes_are_not_classes(tmp_path):
-    for name in ("train", "test"):
-        save_image(tmp_path / name / "1.png", 8, 8)
-    with pytest.raises(DataError, match="one per class is expected"):
-        from_folder(tmp_path)
-
-
-def test_hidden_folders_within_a_class_are_left_out(tmp_path):
-    for place in ("a/1.png", "a/.ipynb_checkpoints/1.png", "a/inner/2.png", "b/1.png"):
-        save_image(tmp_path / place, 8, 8)
-    assert from_folder(tmp_path, test=0.0).train.counts().tolist() == [2, 1]
-
-
 def test_a_series_of_bytes_holds_numbers_not_pixels():
     values = np.array([[0, 128, 255]] * 4, dtype=np.uint8)
     series, images = from_arrays(values, list("abab")), from_arrays(values[:, None], list("abab"), kind="image")
@@ -368,28 +381,3 @@ def test_an_npz_of_x_may_have_a_test_part(tmp_path):
     np.savez(tmp_path / "two.npz", x=x, y=y, x_train=x, y_train=y)
     with pytest.raises(DataError, match="holds x and x_train"):
         from_npz(tmp_path / "two.npz")
-
-
-@pytest.mark.parametrize("names", [("Train", "Test"), ("training", "testing"), ("TRAIN", "VAL")])
-def test_parts_are_known_by_other_spellings(tmp_path, names):
-    for part in names:
-        for label in ("cat", "dog"):
-            (tmp_path / part / label).mkdir(parents=True)
-            Image.new("L", (8, 8)).save(tmp_path / part / label / "1.png")
-    splits = from_folder(tmp_path)
-    assert splits.train.classes == ("cat", "dog")
-    assert sorted(splits.sizes().values()) == [0, 2, 2]
-
-
-def test_links_are_followed_once_and_folders_that_cannot_be_read_are_told(tmp_path, monkeypatch):
-    root = tmp_path / "root"
-    (root / "a").mkdir(parents=True)
-    (root / ".hidden").mkdir()
-    for path in (root / "a" / "1.png", root / ".hidden" / "2.png"):
-        path.write_bytes(b"")
-    (root / "b").symlink_to(".hidden")
-    assert [path.name for path in find_images(root)] == ["1.png", "2.png"]
-    told = []
-    monkeypatch.setattr(os, "scandir", lambda path: (_ for _ in ()).throw(PermissionError(13, "denied", str(path))))
-    assert list(find_images(root, told.append)) == []
-    assert str(told[0]) == f"{root}: cannot be read (denied)"
