@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 import pstn.data
 from data_files import needs_real, save_image, write_idx
+from pstn.cli import app
 from pstn.data import KNOWN, DataError, MissingDataError, check, contact_sheet, get, load
-from pstn.data.commands import app
 from pstn.data.registry import find_known
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "300", "TERM": "dumb"})
+    return CliRunner().invoke(app, ["data", *map(str, arguments)], env={"COLUMNS": "300", "TERM": "dumb"})
 
 
 def test_nothing_is_not_the_current_folder():

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from pstn.data import MissingDataError
-from pstn.experiments import EXPERIMENTS, Lab, Shard, choose, invoke, plan, reproduce
+from pstn.experiments import EXPERIMENTS, Lab, Shard, choose, plan, reproduce
+from pstn.experiments import __main__ as command
 from pstn.experiments.mnist_subsets import subset
 from pstn.experiments.reproduce import done_cells, out_of_reach
 from pstn.experiments.rotated_mnist import rotated
@@ -214,16 +215,16 @@ def test_all_is_all_that_can_be_had(tmp_path, monkeypatch, capsys):
     assert out_of_reach(everything, Lab(tmp_path)) == {"traffic-signs": ["traffic-signs"]}
     assert out_of_reach(everything, Lab(tmp_path, quick=True)) == {}
     given = []
-    monkeypatch.setattr(invoke, "reproduce", lambda *arguments: given.append(arguments[-1]) or 0)
+    monkeypatch.setattr(command, "reproduce", lambda *arguments: given.append(arguments[-1]) or 0)
     options = {
         "results": tmp_path, "device": "cpu", "quick": False, "shard": "1/1", "cells": [], "show": False,
         "search": False, "epochs_scale": 1.0, "compile": False, "backbone": None, "together": 1,
     }  # fmt: skip
-    assert invoke.run_command(["all"], **options) == 0
+    assert command.run_command(["all"], **options) == 0
     said = capsys.readouterr().out
     assert "traffic-signs is left out: traffic-signs cannot be downloaded, and is not here." in said
     assert "all that was asked for but traffic-signs is in" in said
-    assert invoke.run_command(["traffic-signs"], **options) == 0
+    assert command.run_command(["traffic-signs"], **options) == 0
     assert [set(names) for names in given] == [{"traffic-signs"}, set()]
 
 
@@ -324,7 +325,7 @@ def test_every_experiment_has_a_quick_run(name, tmp_path):
 def test_the_command_lists_cells_and_names_a_mistake(tmp_path):
     from typer.testing import CliRunner
 
-    from pstn.commands import app
+    from pstn.cli import app
 
     listed = CliRunner().invoke(
         app, ["reproduce", "calibration", "--list", "--shard", "1/3", "--results", str(tmp_path)]
@@ -339,7 +340,7 @@ def test_the_command_lists_cells_and_names_a_mistake(tmp_path):
 def test_the_list_says_what_a_run_would_say(tmp_path):
     from typer.testing import CliRunner
 
-    from pstn.commands import app
+    from pstn.cli import app
 
     def listed(*options):
         return CliRunner().invoke(app, ["reproduce", "calibration", "--list", "--results", str(tmp_path), *options])

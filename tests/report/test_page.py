@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from made_up_results import make_results
-from pstn.commands import app
+from pstn.cli import app
 from pstn.experiments.studies import INTRODUCTION, STUDIES, TITLE
 from pstn.report.page import update_pages, write_report
 from pstn.report.results import Result

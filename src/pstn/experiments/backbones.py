@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +14,7 @@ from torch import Tensor, nn
 from pstn.data import IMAGENET_MEAN, IMAGENET_STD
 from pstn.experiments.efficientnet import EfficientNetLite0, published_name
 from pstn.files import load_safetensors
+from pstn.processes import import_object, is_object_name
 
 __all__ = [
     "EFFICIENTNET",
@@ -148,7 +146,7 @@ def find_backbone(given: str | Path) -> Backbone:
             of.
     """
     path = Path(given)
-    if not path.is_file() and re.fullmatch(r"[\w.]+:\w+", str(given)):
+    if not path.is_file() and is_object_name(str(given)):
         return _import(str(given))
     accepted = (
         f"backbone must be a file with the weights of {RESNET.name} or {EFFICIENTNET.name}, or MODULE:NAME, got {given}"
@@ -171,18 +169,11 @@ def find_backbone(given: str | Path) -> Backbone:
 
 def _import(given: str) -> Backbone:
     """What MODULE:NAME stands for, seen to make both a classifier and a localizer."""
-    module, _, name = given.partition(":")
-    sys.path.insert(0, "")  # the current folder: a command has its own in its place
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"backbone {given} cannot be imported: {error}") from error
-    finally:
-        sys.path.remove("")
+    found = import_object(given, "backbone")
     if not isinstance(found, Backbone):
         if not callable(found):
             raise ValueError(f"backbone {given} must be a Backbone or a function (outputs) -> network, got {found!r}")
-        found = Backbone(name, found)
+        found = Backbone(given.partition(":")[2], found)
     with torch.random.fork_rng(devices=[]):  # takes no random numbers from those who follow
         classifier, localizer = found.make(3).eval(), found.make(None).eval()
     with torch.no_grad():

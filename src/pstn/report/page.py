@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from matplotlib.figure import Figure
 
-__all__ = ["Report", "escape_markdown", "measured", "update_pages", "write_report"]
+__all__ = ["Report", "escape_markdown", "measured", "outcome_in_words", "update_pages", "write_report"]
 
 _FORMATS = ("png", "svg")
 _BEGIN = "<!-- measured: written by `pstn report --docs`, not by hand -->"
@@ -241,3 +241,18 @@ def _code(text: str) -> Any:
     from markupsafe import Markup, escape
 
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def outcome_in_words(report: Report) -> list[str]:
+    """One line for each experiment, and one more for each thing that went the wrong way."""
+    said = []
+    for section in report.sections:
+        outcome, name = section.outcome, section.study.experiment
+        if section.quick:
+            said.append(f"{name:16} quick runs only: not the paper's setting, not compared with it")
+            continue
+        orders = f", {outcome.held} of {outcome.claimed} claimed orders hold, {outcome.sure} significantly"
+        said.append(f"{name:16} {outcome.found} of {outcome.wanted} runs{orders if outcome.claimed else ''}")
+        said += [f"{'':16} significantly worse than the paper: {what}" for what in outcome.worse]
+        said += [f"{'':16} does not hold: {what}" for what in outcome.reversed]
+    return said

@@ -11,6 +11,7 @@ from torch.autograd import gradcheck
 
 from cpab_reference import flow, velocity
 from pstn import CPAB
+from pstn.transforms.cpab import inductor, plane
 
 LINE = [CPAB(tess=10), CPAB(tess=3), CPAB(tess=10, zero_boundary=False), CPAB(tess=40)]
 PLANE = [CPAB(tess=(3, 3)), CPAB(tess=(2, 3), zero_boundary=False), CPAB(tess=(3, 3), volume_preserving=True)]
@@ -112,6 +113,20 @@ def test_gradients_in_cells_of_zero_slope():
     assert gradcheck(lambda p: transform.apply(theta.detach(), p), (apart,), atol=1e-6)
 
 
+@pytest.mark.parametrize("speed", [-0.5, 0.5, 1.0])
+def test_particles_that_end_on_a_border_have_a_gradient(speed):
+    """A constant velocity that takes every node exactly to another node in unit time."""
+    transform = CPAB(tess=4, zero_boundary=False)
+    matrix = transform.nodes(torch.eye(5, dtype=torch.float64))[..., 0].T
+    theta = torch.linalg.solve(matrix, torch.full((5,), speed, dtype=torch.float64)).float().requires_grad_()
+    points = torch.linspace(-1, 1, 5)[:, None]
+    moved = transform.apply(theta, points)
+    assert torch.allclose(moved, points + speed, atol=1e-6)
+    (by_theta,) = torch.autograd.grad(moved.sum(), theta)
+    shifted = [transform.apply(theta.detach().double() + s * 1e-4, points.double()).sum() for s in (1, -1)]
+    assert by_theta.sum().item() == pytest.approx((shifted[0] - shifted[1]).item() / 2e-4, rel=1e-3)
+
+
 @pytest.mark.parametrize("side", [-1.0, 1.0])
 def test_a_border_without_velocity_has_a_one_sided_derivative(side):
     transform = CPAB(tess=4)
@@ -166,12 +181,12 @@ def test_flow_for_other_times(transform):
 
 scales = st.sampled_from([0.03, 0.3, 1.0, 3.0])
 seeds = st.integers(0, 2**31 - 1)
-line, plane = st.sampled_from(LINE), st.sampled_from(PLANE)
+lines, planes = st.sampled_from(LINE), st.sampled_from(PLANE)
 fast = settings(max_examples=20, deadline=None)
 
 
 @fast
-@given(line, scales, seeds, st.sampled_from([torch.float32, torch.float64]))
+@given(lines, scales, seeds, st.sampled_from([torch.float32, torch.float64]))
 def test_monotone(transform, scale, seed, dtype):
     points = scatter(transform, 200, seed).sort(dim=0).values.to(dtype)
     moved = transform.apply(draw(transform, scale, seed, dtype=dtype), points)[:, 0]
@@ -188,7 +203,7 @@ def test_inverse(transform, scale, seed):
 
 
 @fast
-@given(plane, st.sampled_from([0.03, 0.3, 1.0]), seeds)
+@given(planes, st.sampled_from([0.03, 0.3, 1.0]), seeds)
 def test_positive_jacobian(transform, scale, seed):
     """By differences of the map itself, not by its own derivative."""
     theta, points, step = draw(transform, scale, seed), scatter(transform, 40, seed, reach=0.99), 1e-6
@@ -255,6 +270,24 @@ def test_an_extreme_theta_on_the_line_stays_finite(scale):
     moved.square().sum().backward()
     assert torch.isfinite(theta.grad).all()
     assert torch.isfinite(points.grad).all()
+
+
+@pytest.mark.parametrize("transform", FAMILIES, ids=named)
+def test_mixed_precision_is_promoted(transform):
+    theta, points = draw(transform, 1.0, 0, dtype=torch.float32), scatter(transform, 9, 1)
+    assert torch.equal(transform.apply(theta, points), transform.apply(theta.double(), points))
+
+
+@pytest.mark.parametrize("backend", ["torch", "inductor"])
+def test_derivatives_of_an_extreme_theta_are_limited(backend, monkeypatch):
+    monkeypatch.setattr(inductor, "compiled_step", lambda: inductor._take_step)
+    monkeypatch.setattr(plane, "MAX_STEPS", 150)
+    transform = CPAB(tess=(3, 3), backend=backend)
+    theta = draw(transform, 1e3, 0, count=2, dtype=torch.float32)
+    corners = torch.tensor([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])  # fixed points, some of them repelling
+    points = corners.repeat(2, 1, 1).requires_grad_()
+    (by_point,) = torch.autograd.grad(transform.apply(theta, points)[..., 0].sum(), points)
+    assert by_point.abs().max() == plane.HUGE
 
 
 @pytest.mark.parametrize("scale", [100.0, 1e3])  # at 1e3, derivatives exceed float32

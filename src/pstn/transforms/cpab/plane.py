@@ -190,7 +190,7 @@ def _across(cells: Index, strips: Index, corners: Index, ny: int) -> Index:
 
 # -------------------------------------------------------------------------------------------------- integration
 
-# What particles carry through a step: nothing, the Jacobian so far, or the adjoint.
+# What is integrated along with the position: nothing, the Jacobian so far, or the adjoint.
 Carried = Literal["nothing", "jacobian", "adjoint"]
 # Region, remaining time, position and what is carried after a step; with an adjoint, the node gradients (2, 3, m).
 StepResult = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
@@ -228,7 +228,7 @@ def _integrate(
         nx: cells along x.
         ny: cells along y.
         closed: whether the velocity normal to the boundary is zero.
-        kind: what particles carry.
+        kind: what is integrated along with the position.
         carried: (..., S * N), its value at the start.
         step: what takes a step; one that does what `take_step` does may be faster.
         ends: receive the final positions (2, S * N), and the final value of what is carried.
