@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pstn.experiments import Lab
-from pstn.experiments.declare import Experiment, Training, same
 from pstn.experiments.mnist_subsets import subset
+from pstn.experiments.runner import Experiment, Training, same
 from pstn.nn import mnist_cnn
 from pstn.training import Recipe
 

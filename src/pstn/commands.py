@@ -125,8 +125,7 @@ def report(
 ) -> None:
     """Turn result files into one page of tables beside the paper's and figures, as HTML and as Markdown."""
     from pstn.experiments.studies import INTRODUCTION, STUDIES, TITLE
-    from pstn.report.command import outcome_in_words
-    from pstn.report.page import update_pages, write_report
+    from pstn.report.page import outcome_in_words, update_pages, write_report
 
     with plain_errors():
         if docs is None:

@@ -16,13 +16,14 @@ from pstn.experiments.backbones import (
     EFFICIENTNET,
     RESNET,
     SMALL,
+    EfficientNetLite0,
     default_backbone,
     find_backbone,
     has_resnet,
     make_small,
+    published_name,
 )
-from pstn.experiments.efficientnet import EfficientNetLite0, published_name
-from pstn.experiments.identity import identity
+from pstn.experiments.runner import identity
 from pstn.nn import SpatialTransformer
 from pstn.training import Member
 

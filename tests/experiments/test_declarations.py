@@ -11,8 +11,8 @@ from pstn.experiments import EXPERIMENTS, Lab
 from pstn.experiments import placed_fashion as placed
 from pstn.experiments import rotated_mnist as rotating
 from pstn.experiments import time_series as series
-from pstn.experiments.declare import Training
 from pstn.experiments.failure_mode import make_classifier
+from pstn.experiments.runner import Training
 
 SIZES = {"CNN": 28_086, "STN": 28_726, "P-STN": 26_662}
 

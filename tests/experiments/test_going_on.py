@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from pstn.experiments import Lab, Stopped, reproduce
-from pstn.experiments.execute import trained
-from pstn.experiments.fitting import Job
 from pstn.experiments.mnist_subsets import subset
+from pstn.experiments.runner import Job, trained
 from pstn.nn import mnist_cnn
 from pstn.report.results import read_results
 from pstn.training import Progress, Recipe
@@ -47,26 +46,26 @@ def test_a_stopped_training_goes_on_to_the_same_results(tmp_path, together, numb
 
 
 def test_a_checkpoint_of_other_settings_is_not_gone_on_with(tmp_path, monkeypatch):
-    from pstn.experiments import execute
+    from pstn.experiments import runner
 
     lab, said = quiet(tmp_path), []
     lab.say = said.append
-    path = execute._checkpoint(lab, SMALL)
+    path = runner._checkpoint(lab, SMALL)
     recipe = lab.shorten(SMALL.recipe, 30)
-    monkeypatch.setattr(execute, "read_about", lambda p: {"settings": {"pairs": [["", 0]], "recipe": "x"}})
+    monkeypatch.setattr(runner, "read_about", lambda p: {"settings": {"pairs": [["", 0]], "recipe": "x"}})
     path.parent.mkdir(parents=True)
     path.write_bytes(b"")
-    assert execute._held(lab, SMALL, recipe, [("", 0)]) is None
+    assert runner._held(lab, SMALL, recipe, [("", 0)]) is None
     assert "starting anew" in said[0]
     assert not path.exists()
 
 
 def test_weights_that_are_kept_are_not_trained_twice(tmp_path, monkeypatch):
-    from pstn.experiments import execute
+    from pstn.experiments import runner
 
     keeping = replace(SMALL, keep=True)
     first = trained(quiet(tmp_path), keeping, 0).state_dict()
-    monkeypatch.setattr(execute, "_train", lambda *a: pytest.fail("trained again"))
+    monkeypatch.setattr(runner, "_train", lambda *a: pytest.fail("trained again"))
     again = trained(quiet(tmp_path), keeping, 0).state_dict()
     assert all(torch.equal(first[name], again[name]) for name in first)
 
@@ -130,7 +129,7 @@ def test_a_checkpoint_of_another_learning_rate_is_not_gone_on_with(tmp_path):
 
 def test_what_is_to_go_is_told_from_the_speed_after_the_first_round(tmp_path, monkeypatch):
     clock, told = iter((0.0, 100.0, 110.0, 125.0)), []  # made; 100 s to compile, then 10 steps a second
-    monkeypatch.setattr("pstn.experiments.fitting.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("pstn.experiments.runner.time.monotonic", lambda: next(clock))
     population = SimpleNamespace(total_steps=1001, progress=Progress())
     job = Job(Lab(tmp_path, say=told.append, save_every=1e9), "a", population, tmp_path / "checkpoint", {})
     for step in (1, 101, 251):

@@ -12,10 +12,9 @@ from pstn._checks import NotFiniteError
 from pstn.data import RandomPlacement, RandomRotation, generate, load
 from pstn.experiments import EXPERIMENTS, placed_fashion, reproduce, rotated_mnist
 from pstn.experiments.ablations import FIXED, make_fixed
-from pstn.experiments.declare import Probe, Task
 from pstn.experiments.failure_mode import make_classifier
 from pstn.experiments.loss_landscape import _from_the_top, count_minima, losses_along
-from pstn.experiments.scores import Answers, classify, predict, reliability
+from pstn.experiments.runner import Answers, Probe, Task, classify, predict, reliability
 from pstn.report.results import Result, read_results
 from small_experiment import quiet
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from pstn.data import MissingDataError
-from pstn.experiments import EXPERIMENTS, Lab, Shard, choose, invoke, plan, reproduce
+from pstn.experiments import EXPERIMENTS, Lab, Shard, choose, plan, reproduce
+from pstn.experiments import __main__ as command
 from pstn.experiments.mnist_subsets import subset
-from pstn.experiments.reproduce import done_cells, out_of_reach
 from pstn.experiments.rotated_mnist import rotated
+from pstn.experiments.runner import done_cells, out_of_reach
 from pstn.nn import mnist_cnn
 from pstn.report.results import Result, read_results
 from pstn.training import Recipe
@@ -141,10 +142,10 @@ def test_what_became_of_a_kept_model_is_known_when_it_is_loaded_again(tmp_path):
 
 
 def test_cells_of_one_training_share_its_time(tmp_path, monkeypatch):
-    from pstn.experiments import execute
+    from pstn.experiments import runner
 
-    train = execute._train
-    monkeypatch.setattr(execute, "_train", lambda *a: [replace(run, seconds=600.0) for run in train(*a)])
+    train = runner._train
+    monkeypatch.setattr(runner, "_train", lambda *a: [replace(run, seconds=600.0) for run in train(*a)])
     group = replace(SMALL, aliases=("again",), also={"MNIST100": subset(100)})
     reproduce([experiment(group)], quiet(tmp_path))
     results = [r for r in read_results(tmp_path / "quick") if r.seed == 0]
@@ -162,16 +163,16 @@ def test_a_model_tested_on_other_data_says_what_it_was_trained_on(tmp_path):
 
 
 def test_groups_that_train_side_by_side_share_the_time_on_the_clock(tmp_path, monkeypatch):
-    from pstn.experiments import execute
+    from pstn.experiments import runner
 
-    fit = execute.fit
+    fit = runner.fit
 
     def timed(lab, jobs):
         fit(lab, jobs)
         for job, seconds in zip(jobs, (100.0, 300.0), strict=True):
             job.population.progress.seconds = seconds
 
-    monkeypatch.setattr(execute, "fit", timed)
+    monkeypatch.setattr(runner, "fit", timed)
     other = replace(SMALL, data="MNIST100", task=subset(100))
     reproduce([experiment(SMALL, other)], quiet(tmp_path, together=2))
     results = read_results(tmp_path / "quick")
@@ -214,22 +215,22 @@ def test_all_is_all_that_can_be_had(tmp_path, monkeypatch, capsys):
     assert out_of_reach(everything, Lab(tmp_path)) == {"traffic-signs": ["traffic-signs"]}
     assert out_of_reach(everything, Lab(tmp_path, quick=True)) == {}
     given = []
-    monkeypatch.setattr(invoke, "reproduce", lambda *arguments: given.append(arguments[-1]) or 0)
+    monkeypatch.setattr(command, "reproduce", lambda *arguments: given.append(arguments[-1]) or 0)
     options = {
         "results": tmp_path, "device": "cpu", "quick": False, "shard": "1/1", "cells": [], "show": False,
         "search": False, "epochs_scale": 1.0, "compile": False, "backbone": None, "together": 1,
     }  # fmt: skip
-    assert invoke.run_command(["all"], **options) == 0
+    assert command.run_command(["all"], **options) == 0
     said = capsys.readouterr().out
     assert "traffic-signs is left out: traffic-signs cannot be downloaded, and is not here." in said
     assert "all that was asked for but traffic-signs is in" in said
-    assert invoke.run_command(["traffic-signs"], **options) == 0
+    assert command.run_command(["traffic-signs"], **options) == 0
     assert [set(names) for names in given] == [{"traffic-signs"}, set()]
 
 
 def test_what_is_left_out_keeps_its_share_of_the_work(tmp_path, monkeypatch):
     done = []
-    module = sys.modules["pstn.experiments.reproduce"]  # the function has the same name
+    module = sys.modules["pstn.experiments.runner"]  # the function has the same name
     monkeypatch.setattr(module, "carry_out", lambda lab, work: done.append([group.experiment for group, _ in work]))
     first, second = replace(SMALL, experiment="first"), replace(SMALL, experiment="second")
     both = [replace(experiment(first), name="first"), replace(experiment(second), name="second")]

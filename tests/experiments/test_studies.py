@@ -8,8 +8,7 @@ import pytest
 
 from pstn.experiments import EXPERIMENTS, Lab
 from pstn.experiments.studies import STUDIES
-from pstn.report.study import Line
-from pstn.report.tables import tables_of
+from pstn.report.tables import Line, tables_of
 
 
 def planned(experiment):

@@ -9,8 +9,7 @@ import pytest
 
 from pstn.experiments import EXPERIMENTS, Lab
 from pstn.experiments.studies import STUDIES
-from pstn.report.costs import duration
-from pstn.report.page import measured
+from pstn.report.page import duration, measured
 from pstn.report.results import read_results
 from pstn.report.statistics import summarise, welch
 

@@ -13,10 +13,9 @@ from typer.testing import CliRunner
 from made_up_results import make_results
 from pstn.commands import app
 from pstn.experiments.studies import INTRODUCTION, STUDIES, TITLE
-from pstn.report.page import update_pages, write_report
+from pstn.report.figures import look
+from pstn.report.page import make_section, update_pages, write_report
 from pstn.report.results import Result
-from pstn.report.section import make_section
-from pstn.report.style import look
 
 # All that are declared, and those of the searches, which draw themselves.
 FIGURES = {drawing.name for study in STUDIES for drawing in study.drawings} | {

@@ -4,14 +4,23 @@ import dataclasses
 
 import pytest
 
-from pstn.report.claims import check_order, view_orders
-from pstn.report.costs import costs_table
 from pstn.report.figures import draw_search
+from pstn.report.page import costs_table, make_section, summary_table
 from pstn.report.results import Result
-from pstn.report.search import view_search
-from pstn.report.section import make_section, summary_table
-from pstn.report.study import Line, Mean, Metric, Order, Paper, Search, Study, Table
-from pstn.report.tables import view_table
+from pstn.report.tables import (
+    Line,
+    Mean,
+    Metric,
+    Order,
+    Paper,
+    Search,
+    Study,
+    Table,
+    check_order,
+    view_orders,
+    view_search,
+    view_table,
+)
 
 ACCURACY = Metric("accuracy", "accuracy (%)", scale=100, digits=2, higher_is_better=True)
 LOSS = Metric("nll", "NLL")

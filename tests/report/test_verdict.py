@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pstn.report.statistics import Summary
-from pstn.report.study import Paper
-from pstn.report.verdict import judge
+from pstn.report.statistics import Paper, Summary, judge
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from made_up_results import make_results
 from pstn.demo import run_demo
-from pstn.experiments.reproduce import reproduce
+from pstn.experiments.runner import reproduce
 from pstn.experiments.studies import STUDIES
 from pstn.files import FileError, require_writable
 from pstn.report.page import write_report

@@ -2,16 +2,13 @@
 
 from pstn.experiments.ablations import ABLATIONS
 from pstn.experiments.calibration import CALIBRATION
-from pstn.experiments.declare import Experiment
 from pstn.experiments.failure_mode import FAILURE_MODE
-from pstn.experiments.fitting import Stopped
-from pstn.experiments.lab import Lab
 from pstn.experiments.loss_landscape import LOSS_LANDSCAPE
 from pstn.experiments.mnist_subsets import MNIST_SUBSETS
 from pstn.experiments.mnist_subsets import SEARCH as MNIST_SEARCH
 from pstn.experiments.placed_fashion import PLACED_FASHION
-from pstn.experiments.reproduce import Shard, choose, plan, reproduce
 from pstn.experiments.rotated_mnist import ROTATED_MNIST
+from pstn.experiments.runner import Experiment, Lab, Shard, Stopped, choose, plan, reproduce
 from pstn.experiments.time_series import SEARCH as SERIES_SEARCH
 from pstn.experiments.time_series import TIME_SERIES
 from pstn.experiments.traffic_signs import TRAFFIC_SIGNS

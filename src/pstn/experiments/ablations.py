@@ -11,14 +11,22 @@ import torch
 from torch import nn
 
 from pstn.distributions.student_t import PrecisionKind
-from pstn.experiments.declare import Evaluation, Experiment, Probe, Training, same
-from pstn.experiments.execute import trained
-from pstn.experiments.identity import digest
-from pstn.experiments.lab import Lab
 from pstn.experiments.mnist_subsets import BLACK, RECIPE, WEIGHTS, make_pstn, subset
 from pstn.experiments.rotated_mnist import KL_WEIGHT, PSTN_GROUP, localisation, rotated
 from pstn.experiments.rotated_mnist import make_pstn as make_rotated_pstn
-from pstn.experiments.scores import Found, classify, predict
+from pstn.experiments.runner import (
+    Evaluation,
+    Experiment,
+    Found,
+    Lab,
+    Probe,
+    Training,
+    classify,
+    digest,
+    predict,
+    same,
+    trained,
+)
 from pstn.nn import PSTN, STN, ConvClassifier, ConvLocalizer, GlobalLocalizer, SpatialTransformer, mnist_cnn
 from pstn.noise import SamplingMethod
 from pstn.report.results import Result

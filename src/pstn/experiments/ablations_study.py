@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from pstn.experiments.metrics import SCORES
+from pstn.experiments.runner import SCORES
 from pstn.report import figures
-from pstn.report.study import Drawing, Study
+from pstn.report.tables import Drawing, Study
 
 __all__ = ["ABLATIONS"]
 

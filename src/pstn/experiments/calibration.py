@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from pstn.experiments.declare import Experiment, Probe, Training
 from pstn.experiments.mnist_subsets import MNIST_SUBSETS
-from pstn.experiments.scores import Found, reliability
+from pstn.experiments.runner import Experiment, Found, Probe, Training, reliability
 
 __all__ = ["CALIBRATION"]
 

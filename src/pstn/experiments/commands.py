@@ -35,7 +35,7 @@ def reproduce(
     together: Annotated[int, typer.Option(help="Groups that train side by side on the device.")] = 1,
 ) -> None:
     """Run experiments of the paper, one result per cell; stop with Ctrl-C, go on with the same command."""
-    from pstn.experiments.invoke import run_command
+    from pstn.experiments.__main__ import run_command
 
     status = run_command(
         names or [],

@@ -8,9 +8,8 @@ from itertools import pairwise
 
 from torch import nn
 
-from pstn.experiments.declare import Experiment, Probe, Training, same
 from pstn.experiments.rotated_mnist import KL_WEIGHT, ROTATING, SCHEDULE, make_layer, rotated, upright
-from pstn.experiments.scores import Found
+from pstn.experiments.runner import Experiment, Found, Probe, Training, same
 from pstn.nn import PSTN, STN
 
 __all__ = ["FAILURE_MODE", "make_classifier"]

@@ -11,12 +11,8 @@ from torch import Tensor, nn
 
 from pstn._checks import require_finite
 from pstn.distributions import Posterior
-from pstn.experiments.declare import Evaluation, Experiment
-from pstn.experiments.execute import trained
-from pstn.experiments.identity import digest
-from pstn.experiments.lab import Lab
 from pstn.experiments.rotated_mnist import CLASSIFIER, PSTN_GROUP, SIZE, SPENT, VAR_INIT, rotated, upright
-from pstn.experiments.scores import as_pixels, rounded
+from pstn.experiments.runner import Evaluation, Experiment, Lab, as_pixels, digest, rounded, trained
 from pstn.nn import SpatialTransformer
 from pstn.report.results import Result
 from pstn.transforms import Similarity

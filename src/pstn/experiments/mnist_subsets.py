@@ -8,9 +8,7 @@ from dataclasses import replace
 from torch import nn
 
 from pstn.data import MNIST_MEAN, MNIST_STD, balanced_indices
-from pstn.experiments.declare import Experiment, Probe, Task, Training, same
-from pstn.experiments.lab import Lab
-from pstn.experiments.scores import Found, classify
+from pstn.experiments.runner import Experiment, Found, Lab, Probe, Task, Training, classify, same
 from pstn.nn import mnist_cnn, mnist_pstn, mnist_stn
 from pstn.training import Recipe
 from pstn.training.sweep import AUTHORS_KL_WEIGHTS

@@ -7,7 +7,7 @@ section on classification.
 
 from __future__ import annotations
 
-from pstn.report.study import Paper
+from pstn.report.statistics import Paper
 
 __all__ = [
     "CALIBRATION_ERROR",

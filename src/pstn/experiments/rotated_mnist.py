@@ -10,10 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pstn.data import RandomRotation, generate
-from pstn.experiments.declare import Experiment, Probe, Task, Training, same
-from pstn.experiments.execute import trained
-from pstn.experiments.lab import Lab
-from pstn.experiments.scores import Found, as_pixels, rounded
+from pstn.experiments.runner import Experiment, Found, Lab, Probe, Task, Training, as_pixels, rounded, same, trained
 from pstn.nn import PSTN, STN, ConvLocalizer, Frozen, SpatialTransformer, mnist_cnn
 from pstn.training import RandomWarp, Recipe
 from pstn.transforms import Rotation

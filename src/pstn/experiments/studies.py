@@ -6,10 +6,11 @@ from functools import partial
 
 from pstn.experiments import published
 from pstn.experiments.ablations_study import ABLATIONS
-from pstn.experiments.metrics import ACCURACY, ECE, ECE10, NLL, SCORES
+from pstn.experiments.runner import ACCURACY, ECE, ECE10, NLL, SCORES
 from pstn.experiments.time_series import NO_TEST
 from pstn.report import figures
-from pstn.report.study import Drawing, Line, Mean, Metric, Order, Paper, Search, Study, Table
+from pstn.report.statistics import Paper
+from pstn.report.tables import Drawing, Line, Mean, Metric, Order, Search, Study, Table
 from pstn.training.sweep import AUTHORS_KL_WEIGHTS
 
 __all__ = ["INTRODUCTION", "STUDIES", "TITLE"]

@@ -10,10 +10,8 @@ import torch
 from torch import nn
 
 from pstn.data import DataWarning, Split, stratified_indices
-from pstn.experiments.declare import Experiment, Probe, Task, Training
-from pstn.experiments.lab import Lab
 from pstn.experiments.mnist_subsets import PRECISIONS, as_validation
-from pstn.experiments.scores import Found, rounded
+from pstn.experiments.runner import Experiment, Found, Lab, Probe, Task, Training, rounded
 from pstn.nn import PSTN, STN, SeriesClassifier, SeriesLocalizer, SpatialTransformer
 from pstn.training import Recipe
 from pstn.training.sweep import AUTHORS_KL_WEIGHTS

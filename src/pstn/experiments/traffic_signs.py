@@ -24,11 +24,8 @@ from pstn.data import (
 from pstn.data.boxes import region_around
 from pstn.data.signs import divide_photos, find_traffic_signs, unpacked
 from pstn.experiments.backbones import RESNET, SMALL, Backbone, default_backbone
-from pstn.experiments.declare import Experiment, Probe, Task, Training
-from pstn.experiments.execute import trained
-from pstn.experiments.lab import Lab
 from pstn.experiments.mnist_subsets import BOTH_SCALED, PRECISIONS
-from pstn.experiments.scores import Found, rounded
+from pstn.experiments.runner import Experiment, Found, Lab, Probe, Task, Training, rounded, trained
 from pstn.nn import PSTN, STN, Frozen, SpatialTransformer
 from pstn.training import Recipe
 from pstn.transforms import Similarity, to_pixels
