@@ -16,6 +16,7 @@ _EXTRAS = {
     "safetensors": "cli",
     "matplotlib": "plot",
     "jinja2": "report",
+    "scipy": "report",
     "PIL": "data",
     "pooch": "data",
     "yaml": "train",

@@ -10,7 +10,6 @@ import typer
 from pstn.app.commands import register as register_page
 from pstn.command_errors import echo, plain_errors
 from pstn.data.commands import app as data_app
-from pstn.experiments.commands import register as register_experiments
 from pstn.model_commands import register as register_models
 from pstn.training.commands import register as register_training
 
@@ -27,7 +26,6 @@ app = typer.Typer(
 app.add_typer(data_app, name="data", help="Data sets: what is known, fetch one, verify files, look at them.")
 
 register_training(app)
-register_experiments(app)
 register_models(app)
 register_page(app)
 
@@ -113,6 +111,14 @@ def bench(
                 draft.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def reproduce(context: typer.Context) -> None:
+    """Run experiments of the paper, one result per cell; stop with Ctrl-C, go on with the same command."""
+    from pstn.experiments.__main__ import main
+
+    raise typer.Exit(main(context.args))
+
+
 @app.command()
 def report(
     results: Annotated[Path, typer.Argument(help="Folder of result files, as `pstn reproduce` writes them.")] = Path(
@@ -122,16 +128,22 @@ def report(
     docs: Annotated[
         Path | None, typer.Option(help="Write the measured part of the pages in this folder instead of a report.")
     ] = None,
+    experiment: Annotated[
+        list[str] | None, typer.Option(help="Only this one: a name, or MODULE:NAME for one of your own.")
+    ] = None,
 ) -> None:
     """Turn result files into one page of tables beside the paper's and figures, as HTML and as Markdown."""
-    from pstn.experiments.studies import INTRODUCTION, STUDIES, TITLE
-    from pstn.report.page import outcome_in_words, update_pages, write_report
+    from pstn.experiments import EXPERIMENTS, INTRODUCTION, TITLE, choose
+    from pstn.report.page import update_pages, write_report
 
     with plain_errors():
+        chosen = choose(experiment or ["all"], EXPERIMENTS)
+        title = ", ".join(e.title for e in chosen) if experiment else TITLE
         if docs is None:
-            done = write_report(results, STUDIES, out, title=TITLE, introduction=INTRODUCTION)
+            introduction = "" if experiment else INTRODUCTION
+            done = write_report(results, chosen, out, title=title, introduction=introduction)
         else:
-            done = update_pages(results, STUDIES, docs)
-    for line in outcome_in_words(done):
+            done = update_pages(results, chosen, docs)
+    for line in (line for section in done.sections for line in section.summary):
         echo(line)
     echo(f"Written: {', '.join(str(path) for path in done.files if path.suffix in ('.html', '.md'))}")

@@ -126,7 +126,7 @@ def show(
     from pstn.data.errors import DataWarning
     from pstn.nn import PSTN, STN, from_pretrained
     from pstn.predict import read_items, require_about
-    from pstn.report.pictures import draw_looks
+    from pstn.report.pictures import draw_samples
     from pstn.text import printable
 
     refusals = _Refusals()
@@ -146,7 +146,7 @@ def show(
         x = about.prepare(torch.stack([item.x for item in items]))
         source = torch.Generator().manual_seed(seed)
         names = [printable(Path(item.name).name, lines=False) for item in items]
-        draw_looks(
+        draw_samples(
             out, loaded, x, samples=samples, undo=about.undo, classes=about.classes, names=names, generator=source
         )
     echo(json.dumps({"written": str(out), "inputs": len(items)}) if as_json else f"wrote {out}")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pstn.noise import uniform_bounds
 
-__all__ = ["student_t_quantile", "student_t_tails"]
+__all__ = ["student_t_quantile"]
 
 _Array = npt.NDArray[np.float64]
 
@@ -51,11 +51,6 @@ def student_t_quantile(u: Tensor, df: float) -> Tensor:
     height = knots[at] * (1 + 2 * f) * g**2 + knots[at + 1] * (1 + 2 * g) * f**2
     height = height + step * (slopes[at] * f * g**2 - slopes[at + 1] * g * f**2)
     return torch.where(u < 0.5, -torch.sinh(height), torch.sinh(height))
-
-
-def student_t_tails(t: float, df: float) -> float:
-    """The probability that a standard Student-t variable is further from 0 than `t`: the p of a two-sided test."""
-    return float(_regularised_beta(np.asarray(df / (df + t * t)), df / 2))
 
 
 class _Tables:
