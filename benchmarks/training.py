@@ -125,12 +125,14 @@ class Bench:
         """Largest difference of any weight: this device against the CPU, stacked against alone."""
         data, count = self.mnist(100), 3
         models, found = several(mnist_pstn, count), {}
-        start = self.population(models, data, Recipe(), groups=1).tensors()["rows"]
+        start = self.population(models, data, Recipe(600, 8), groups=1).tensors()["rows"]
         for steps in (5, 20):
             rows = {}
             for name, device, groups in (("cpu", "cpu", 1), ("stacked", self.device, 1), ("alone", self.device, 3)):
                 members = make_members(count, kl_weight=1e-3, weight_decay=0.01)
-                with Population(models, *data, members, Recipe(), device=device, groups=groups, workers=False) as p:
+                with Population(
+                    models, *data, members, Recipe(600, 8), device=device, groups=groups, workers=False
+                ) as p:
                     p.fit(until=steps)
                     rows[name] = p.tensors()["rows"]
             found[f"after_{steps}_steps"] = {
@@ -149,7 +151,7 @@ class Bench:
             count, groups, conv = int(plan.split(":")[0]), int(plan.split(":")[1]), plan.split(":")[2]
             models = several(mnist_pstn, count)
             options: Row = {"groups": groups, "compile": self.compiled, "conv": conv, "workers": groups > 1}
-            with self.population(models, data, Recipe(epochs=10**6), **options) as p:
+            with self.population(models, data, Recipe(epochs=10**6, batch_size=8), **options) as p:
                 rows.append({"compile": self.compiled, "conv": conv, **rate(p, self.seconds, self.most)})
                 print(rows[-1], flush=True)
         return rows
@@ -225,7 +227,7 @@ class Bench:
         started = time.perf_counter()
         for name, (make, lr) in kinds.items():
             begun, values = time.perf_counter(), {"lr": lr, "train": subsets}
-            with self.population(several(make, 5), (x, y), Recipe(epochs=found["epochs"]), values=values) as p:
+            with self.population(several(make, 5), (x, y), Recipe(found["epochs"], 8), values=values) as p:
                 p.fit()
                 trained = time.perf_counter() - begun
                 scores = p.evaluate(test[0][:limit], test[1][:limit])

@@ -23,13 +23,13 @@ import torch
 from torch import Tensor
 
 import pstn
-from pstn.data import Generated, Maker, RandomRotation, generate, load
+from pstn.data import Generated, RandomRotation, RandomTransform, generate, load
 from pstn.report.pictures import draw_samples
 
 
 @dataclass(frozen=True)
-class RandomShift(Maker):
-    """Images moved by up to `limit` along each axis, where the image reaches from -1 to 1: a maker of one's own."""
+class RandomShift(RandomTransform):
+    """Images moved by up to `limit` along each axis, in units where the image reaches from -1 to 1."""
 
     limit: float = 0.5
     transform = pstn.Similarity()
@@ -47,7 +47,7 @@ class RandomShift(Maker):
 
 # For each, the smallest family that holds it, and the localizer's learning rate as a part of 1e-3: a rotation cannot
 # leave the image, a shift can.
-DISTURBANCES: dict[str, tuple[Maker, pstn.Transform, float]] = {
+DISTURBANCES: dict[str, tuple[RandomTransform, pstn.Transform, float]] = {
     "rotated": (RandomRotation(math.pi / 3), pstn.Rotation(), 1.0),
     "shifted": (RandomShift(), pstn.Translation(scale=1.0), 0.1),
 }
@@ -86,9 +86,9 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[str, pstn.Scores]
     classifier = pstn.fit(pstn.nn.mnist_cnn(), digits, epochs=1 if options.quick else 8)
     print(f"The classifier on upright digits: {pstn.evaluate(classifier, test)}")
     found = {}
-    for name, (maker, _, _) in DISTURBANCES.items():
-        train = generate(digits.take(range(min(2000, len(digits)))), maker)
-        disturbed = generate(test, maker, seed=0)
+    for name, (random_transform, _, _) in DISTURBANCES.items():
+        train = generate(digits.take(range(min(2000, len(digits)))), random_transform)
+        disturbed = generate(test, random_transform, seed=0)
         found[name], wrapped = compare(classifier, name, train, disturbed, 1 if options.quick else 12)
         for label, scores in found[name].items():
             print(f"{name:8} {label:10} {scores}")

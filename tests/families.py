@@ -1,4 +1,4 @@
-"""Every family of transformations, with thetas that make sense for it: the list that invariants are tested on."""
+"""Every family of transformations, with plausible thetas: the list that invariants are tested on."""
 
 import torch
 
@@ -25,10 +25,12 @@ SMOOTH_FAMILIES = {
     "cpab-2d": pstn.CPAB(tess=(2, 2)),
     "similarity-then-cpab": pstn.Compose([pstn.Similarity(), pstn.CPAB(tess=(2, 2))]),
 }
+# Their theta cannot express the identity, nor an inverse.
+WITHOUT_IDENTITY = {"translation", "translation-1d", "translation-3d"}
 SIZES = {1: (9,), 2: (5, 7), 3: (3, 4, 5)}
 
 
 def near_identity(family, *shape, spread=0.3, dtype=torch.float64, generator=None):
-    """Thetas (*shape, D) within `spread` of where the family starts, far from collapse."""
+    """Thetas (*shape, D) within `spread` of the initial one, far from a singular map."""
     noise = torch.rand(*shape, family.dim, dtype=dtype, generator=generator) * 2 - 1
     return family.initial().to(dtype) + spread * noise

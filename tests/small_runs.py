@@ -3,15 +3,11 @@
 from pathlib import Path
 
 import torch
-import typer
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from pstn.training.commands import register
+from pstn.cli import app
 from pstn.training.settings import TrainSettings
-
-app = typer.Typer(pretty_exceptions_enable=False)
-register(app)
 
 
 def run_command(*arguments: object):

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pstn.bench import PARTS, measure, time_in_turns
-from pstn.commands import app
+from pstn.cli import app
 
 
 def run(*arguments):

@@ -78,7 +78,7 @@ def test_no_python_hides_in_a_block_without_a_language(page):
 def test_every_command_has_its_section():
     from typer.main import get_command
 
-    from pstn.commands import app
+    from pstn.cli import app
 
     text = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
     for name in get_command(app).commands:

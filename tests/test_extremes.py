@@ -1,4 +1,4 @@
-"""Wild draws leave the loss and every gradient finite."""
+"""Extreme samples leave the loss and every gradient finite."""
 
 from pathlib import Path
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import pstn
 import pstn.data
 from pstn import predict as room
-from pstn.commands import app
+from pstn.cli import app
 from pstn.nn import About
 from pstn.predict import Answer, predict_files, write_answers
 

@@ -16,7 +16,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import pstn
-from pstn.commands import app
+from pstn.cli import app
 from pstn.nn import About
 from pstn.predict import predict_files
 
@@ -212,7 +212,8 @@ def test_folders_that_nothing_can_be_learned_from(tmp_path):
     refused(run("train", lone, *train), "1 example(s) of class 'b': at least two")
     (tmp_path / "none").mkdir()
     refused(run("train", tmp_path / "none", *train), "holds no folders")
-    refused(run("train", class_folders(tmp_path / "few", a=2, b=2), *train), "batch_size")
+    few = class_folders(tmp_path / "few", a=2, b=2)
+    refused(run("train", few, "--batch-size", 8, *train), "batch_size")
     mixed = class_folders(tmp_path / "mixed", a=5, b=5)
     Image.new("L", (9, 9)).save(mixed / "a" / "9.png")
     refused(run("train", mixed, *train), "9.png", "size=")

@@ -18,6 +18,7 @@ from pstn.distributions import (
     StudentT,
     ThetaDistribution,
 )
+from pstn.io import from_pretrained, load_weights, push_to_hub, register, save_pretrained
 from pstn.nn import (
     PSTN,
     STN,
@@ -25,8 +26,6 @@ from pstn.nn import (
     Prediction,
     SpatialTransformer,
     TransformerOutput,
-    from_pretrained,
-    load_weights,
     wrap,
 )
 from pstn.noise import draw_noise
@@ -119,7 +118,10 @@ __all__ = [
     "mutual_information",
     "negative_log_likelihood",
     "nn",
+    "push_to_hub",
+    "register",
     "reliability_curve",
+    "save_pretrained",
     "to_pixels",
     "warp",
     "wrap",

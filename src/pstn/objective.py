@@ -216,7 +216,7 @@ class TrainingLoss:
             raise ValueError(f"loss must return a scalar, got a tensor of shape {tuple(made.total.shape)}: take a mean")
         return made
 
-    def choose_kl_weight(self, kl_weight: Any, default: float) -> Any:
+    def choose_kl_weight(self, kl_weight: Any, default: float | None) -> Any:
         """The weight to train with: that which was asked for, or the default; refused if the loss takes none."""
         if kl_weight is None:
             return default

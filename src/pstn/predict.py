@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from pstn._checks import require_finite, require_positive_int, require_seed
-from pstn.data.errors import DataError, Refuse, raise_it
+from pstn.data.files import DataError, ErrorHandler, raise_error
 from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, find_images, read_image
-from pstn.data.rows import Wanted, read_rows
+from pstn.data.series import Wanted, read_rows
 from pstn.files import to_json
 from pstn.nn import PSTN, About, Prediction, Shareable, TransformerClassifier
 from pstn.nn.modes import evaluating
@@ -78,7 +78,7 @@ def predict_files(
     samples: int | None = None,
     seed: int = 0,
     batch_size: int = 64,
-    refuse: Refuse = raise_it,
+    refuse: ErrorHandler = raise_error,
 ) -> Iterator[Answer]:
     """Classify image files, all images in folders, or the series in tables, one batch after another.
 
@@ -158,7 +158,7 @@ def read_items(
     about: About,
     *,
     batch_size: int = 64,
-    refuse: Refuse = raise_it,
+    refuse: ErrorHandler = raise_error,
 ) -> Iterator[Item]:
     """The inputs in files and folders, as a model takes them; the arguments are those of `predict_files`."""
     if about.ndim == 1:
@@ -172,7 +172,7 @@ def read_items(
         yield from _images(batch, about, refuse)
 
 
-def _image_paths(paths: Iterable[str | os.PathLike[str]], refuse: Refuse) -> Iterator[Path]:
+def _image_paths(paths: Iterable[str | os.PathLike[str]], refuse: ErrorHandler) -> Iterator[Path]:
     for name in paths:
         path = Path(name)
         if not path.is_dir():
@@ -186,7 +186,7 @@ def _image_paths(paths: Iterable[str | os.PathLike[str]], refuse: Refuse) -> Ite
             refuse(DataError(path, f"holds no images ({', '.join(IMAGE_SUFFIXES)})"))
 
 
-def _images(paths: Sequence[Path], about: About, refuse: Refuse) -> Iterator[Item]:
+def _images(paths: Sequence[Path], about: About, refuse: ErrorHandler) -> Iterator[Item]:
     assert about.size is not None
     size = (about.size[0], about.size[1])
     read: list[Item | DataError | None] = [None] * len(paths)
@@ -206,7 +206,7 @@ def _images(paths: Sequence[Path], about: About, refuse: Refuse) -> Iterator[Ite
             refuse(item)
 
 
-def _series(path: Path, about: About, refuse: Refuse) -> Iterator[Item]:
+def _series(path: Path, about: About, refuse: ErrorHandler) -> Iterator[Item]:
     assert about.size is not None
     length = about.size[0]
     wanted = Wanted(about.channels, length, about.classes, about.policy)

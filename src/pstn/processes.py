@@ -1,31 +1,37 @@
-"""Starting processes of Python: none of them imports anything from the current folder.
+"""Python processes that import nothing from the current folder, and the one way to import something from there.
 
-Python is started as `python -c ...` by `multiprocessing`, for workers and for its own helpers, and then has the current
-folder first on its import path: a folder of data may hold a `multiprocessing.py`.
+`multiprocessing` starts its workers and helper processes as `python -c ...`, which puts the current folder first on
+their import path, and a folder of data may contain a `multiprocessing.py`.
 """
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext, SpawnContext, SpawnProcess
+from typing import Any
 
-__all__ = ["interrupts_held", "loader_context", "safe_import_path", "spawn_context"]
+__all__ = [
+    "import_from_current_folder", "import_object", "interrupts_held", "is_object_name", "loader_context",
+    "safe_import_path", "spawn_context",
+]  # fmt: skip
 
 _VARIABLE = "PYTHONSAFEPATH"
 
 
 @contextmanager
 def safe_import_path() -> Iterator[None]:
-    """Processes of Python that are started in the block do not import from the current folder.
+    """Python processes started in the block do not import from the current folder.
 
     Raises:
-        RuntimeError: Python was started with -E and without -P, so that they cannot be told.
+        RuntimeError: Python was started with -E and without -P, so that they would ignore the setting.
 
     Example:
         >>> import subprocess, sys
@@ -47,6 +53,50 @@ def safe_import_path() -> Iterator[None]:
             os.environ[_VARIABLE] = before
 
 
+def is_object_name(text: str) -> bool:
+    """Whether a text has the form "MODULE:NAME".
+
+    Example:
+        >>> is_object_name("my_networks:small"), is_object_name("weights.pth"), is_object_name("C:/weights.pth")
+        (True, False, False)
+    """
+    return re.fullmatch(r"[\w.]+:\w+", text) is not None
+
+
+@contextmanager
+def import_from_current_folder() -> Iterator[None]:
+    """Look for modules in the current folder first; only for modules that a user has named."""
+    sys.path.insert(0, "")
+    try:
+        yield
+    finally:
+        sys.path.remove("")
+
+
+def import_object(name: str, argument: str) -> Any:
+    """Import the object called "MODULE:NAME", from the current folder if it is there.
+
+    Call it with what a user typed, never with a name from a file.
+
+    Args:
+        name: a module and the name of an object in it.
+        argument: what the user gave it for, for messages.
+
+    Raises:
+        ValueError: it cannot be imported.
+
+    Example:
+        >>> import_object("math:pi", "constant")
+        3.141592653589793
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        with import_from_current_folder():
+            return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{argument} {name} cannot be imported: {error}") from error
+
+
 class _Process(SpawnProcess):
     def start(self) -> None:
         with safe_import_path():
@@ -58,7 +108,7 @@ class _Context(SpawnContext):
 
 
 def spawn_context() -> SpawnContext:
-    """The context of `multiprocessing` in which this package starts its workers.
+    """The `multiprocessing` context in which this package starts its workers.
 
     Example:
         >>> spawn_context().get_start_method()
@@ -68,9 +118,9 @@ def spawn_context() -> SpawnContext:
 
 
 def loader_context() -> BaseContext | None:
-    """What to pass to a DataLoader with workers as `multiprocessing_context`: the platform's own way, with care.
+    """The `multiprocessing_context` of a DataLoader with workers: the platform's start method, with a safe import path.
 
-    The helpers that `multiprocessing` has beside the workers are started here.
+    The helper processes of `multiprocessing` are started here.
     """
     method = multiprocessing.get_start_method()
     with safe_import_path():
@@ -85,12 +135,12 @@ def loader_context() -> BaseContext | None:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Ctrl-C and SIGTERM wait until the block is over. Ignored for so long, they would be lost."""
+    """Delay Ctrl-C and SIGTERM until the end of the block; signals that are ignored would be lost."""
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
     with safe_import_path():
-        resource_tracker.ensure_running()  # else it is started in the block, and lets signals through again
+        resource_tracker.ensure_running()  # if it started in the block, it would unblock the signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield

@@ -1,4 +1,4 @@
-"""The page as a visitor has it, in a headless Chromium: `pstn app` runs as a process of its own."""
+"""The page as a visitor sees it, in a headless Chromium: `pstn app` runs as a process of its own."""
 
 import contextlib
 import os
@@ -21,15 +21,15 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium"),
 ]
 
-# `pstn app`, in a Python that says whom it calls.
+# `pstn app`, in a Python that reports which hosts it connects to.
 PSTN = """
 import sys
-def overhear(event, arguments):
+def report(event, arguments):
     if event in ("socket.connect", "socket.getaddrinfo"):
         host = arguments[1][0] if event == "socket.connect" else arguments[0]
         if host not in ("127.0.0.1", "localhost", None):
-            print("Called", event, host, flush=True)
-sys.addaudithook(overhear)
+            print("Connected", event, host, flush=True)
+sys.addaudithook(report)
 from pstn.cli import main
 main()
 """
@@ -61,7 +61,7 @@ def running(folder, *options):
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=30)
     assert process.returncode == 0
-    assert "Called" not in log.read_text()
+    assert "Connected" not in log.read_text()
     assert "Traceback" not in log.read_text()
     assert not list(folder.glob("pstn-app-*"))  # what a visitor gave it is gone with the page
 
@@ -77,29 +77,29 @@ def browser():
 
 @contextlib.contextmanager
 def visited(browser, address, **options):
-    """The page; in the end, it has not complained, and has not asked another host for anything."""
-    complaints, requests = [], []
+    """The page; at the end it has logged no error and contacted no other host."""
+    errors, requests = [], []
     context = browser.new_context(**options)
     page = context.new_page()
     page.set_default_timeout(PATIENCE)
-    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("request", lambda request: requests.append(request.url))
     page.goto(address)
     yield page
     context.close()
-    assert not complaints
+    assert not errors
     assert requests
     assert not [url for url in requests if not url.startswith((address, "data:", "blob:"))]
 
 
 @pytest.fixture
-def models(tmp_path, digit_trio, series_trio):
+def models(tmp_path, digit_models, series_models):
     import pstn
 
     for name in ("cnn", "stn", "pstn"):
-        getattr(digit_trio, name).save_pretrained(tmp_path / "models" / name)
-        getattr(series_trio, name).save_pretrained(tmp_path / "cache" / "app" / pstn.__version__ / "series" / name)
+        getattr(digit_models, name).save_pretrained(tmp_path / "models" / name)
+        getattr(series_models, name).save_pretrained(tmp_path / "cache" / "app" / pstn.__version__ / "series" / name)
     return tmp_path / "models"
 
 
@@ -108,15 +108,9 @@ def wait_for_change(page, selector, before):
     return page.inner_html(selector)
 
 
-def wait_for_looks(page, selector):
-    page.wait_for_selector(f"{selector} .card", state="attached")
+def wait_for_answer(page, selector):
+    page.wait_for_selector(f"{selector} svg", state="attached")
     return page.inner_html(selector)
-
-
-def bars(page, selector):
-    """Each bar's probability in whole per cent as written, and as drawn: its share of the tallest that there can be."""
-    read = "nodes => nodes.map(n => [parseFloat(n.children[0].textContent), n.children[1].clientHeight / 80 * 100])"
-    return page.locator(f"{selector} .bar").evaluate_all(read)
 
 
 def stroke(page):
@@ -135,61 +129,59 @@ def stroke(page):
 @pytest.mark.parametrize(
     "viewport", [{"width": 1280, "height": 900}, {"width": 390, "height": 844}], ids=lambda v: v["width"]
 )
-def test_a_visitor_draws_turns_uploads_and_sees_the_picture_change(browser, models, tmp_path, viewport):
+def test_a_visitor_draws_rotates_uploads_and_sees_the_pictures_change(browser, models, tmp_path, viewport):
     with (
         running(tmp_path, "--models", str(models)) as address,
         visited(browser, address, viewport=viewport) as page,
     ):
-        shown = wait_for_looks(page, "#digit-look")
+        shown = wait_for_answer(page, "#digits-pictures")
         stroke(page)
-        shown = wait_for_change(page, "#digit-look", shown)
+        shown = wait_for_change(page, "#digits-pictures", shown)
         page.wait_for_timeout(1000)  # the lifted pen sends the drawing once more
-        shown = page.inner_html("#digit-look")
+        shown = page.inner_html("#digits-pictures")
         page.locator("#turn input[type=range]").fill("60")
-        shown = wait_for_change(page, "#digit-look", shown)
-        page.locator("#again").click()
-        shown = wait_for_change(page, "#digit-look", shown)
+        shown = wait_for_change(page, "#digits-pictures", shown)
+        page.locator(".again").first.click()
+        shown = wait_for_change(page, "#digits-pictures", shown)
 
         (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nbroken")
         with page.expect_file_chooser() as chooser:
             page.locator("#upload").click()
         chooser.value.set_files(tmp_path / "broken.png")
-        page.get_by_text("does not open as a picture").wait_for()
+        page.get_by_text("does not open").wait_for()
         page.get_by_role("button", name="3", exact=True).click()
-        shown = wait_for_change(page, "#digit-look", shown)
-        page.get_by_text("does not open as a picture").wait_for(state="detached")
+        shown = wait_for_change(page, "#digits-pictures", shown)
+        page.get_by_text("does not open").wait_for(state="detached")
 
-        assert len(bars(page, "#digit-look")) == 30
-        for written, drawn in bars(page, "#digit-look"):
-            assert drawn == pytest.approx(written, abs=2)
+        assert page.locator("[data-testid$='-confidence-set']:visible").count() == 9  # three for each network
 
         page.get_by_role("tab", name="Series").click()
-        series = wait_for_looks(page, "#series-look")
+        series = wait_for_answer(page, "#series-pictures")
         page.locator("#later input[type=range]").fill("2")
-        wait_for_change(page, "#series-look", series)
+        wait_for_change(page, "#series-pictures", series)
         assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
 
 
 def test_the_first_start_shows_how_far_training_is(browser, tmp_path):
     with running(tmp_path) as address, visited(browser, address) as page:
-        page.wait_for_selector("#digit-look .pstn-progress")
-        first = page.inner_text("#digit-look .pstn-progress p")
-        assert "Training" in first or "Getting ready" in first
+        page.wait_for_selector("#digits-pictures .training")
+        first = page.inner_text("#digits-pictures .training p")
+        assert "%" in first
         page.wait_for_function(
-            "old => document.querySelector('#digit-look .pstn-progress p').innerText !== old", arg=first
+            "old => document.querySelector('#digits-pictures .training p').innerText !== old", arg=first
         )
 
 
 def test_a_file_above_the_limit_is_refused_with_a_message(browser, models, tmp_path):
     with running(tmp_path, "--models", str(models)) as address, visited(browser, address) as page:
-        shown = wait_for_looks(page, "#digit-look")
+        shown = wait_for_answer(page, "#digits-pictures")
         with (tmp_path / "long.png").open("wb") as stream:
             stream.truncate((5 << 20) + 1)
         with page.expect_file_chooser() as chooser:
             page.locator("#upload").click()
         chooser.value.set_files(tmp_path / "long.png")
         page.get_by_text("exceed the maximum allowed size of 5").wait_for()
-        assert page.inner_html("#digit-look") == shown
+        assert page.inner_html("#digits-pictures") == shown
         assert [path.parent for path in tmp_path.rglob("long.png")] == [tmp_path]
         # A script is not stopped by the browser's own check.
         boundary = b'--b\r\nContent-Disposition: form-data; name="files"; filename="long.png"\r\n\r\n'

@@ -1,4 +1,4 @@
-"""Pictures from strangers become digits or a message; digits and series move as the sliders say."""
+"""Pictures become digits or a message; digits and series move as the sliders say."""
 
 import base64
 import struct
@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pstn.app.inputs import (
+from pstn.app.core import (
     SKETCH_SIDE,
     PictureError,
     move_digit,
@@ -88,7 +88,7 @@ def png(width, height, pixels=b""):
 def test_a_huge_picture_is_refused_from_its_header(tmp_path, side):
     path = tmp_path / "huge.png"
     path.write_bytes(png(side, side))  # there are no pixels in it: decoding would fail in another way
-    with pytest.raises(PictureError, match="too large: the page takes up to 16 million pixels"):
+    with pytest.raises(PictureError, match="16 million"):
         read_picture(path)
 
 
@@ -96,7 +96,7 @@ def test_a_long_file_is_refused_unread(tmp_path):
     path = tmp_path / "long.png"
     with path.open("wb") as stream:
         stream.truncate(PAGE_FILE_BYTES + 1)
-    with pytest.raises(PictureError, match="up to 5 MB"):
+    with pytest.raises(PictureError, match="5 MB"):
         read_picture(path)
 
 
@@ -104,7 +104,7 @@ def test_a_long_file_is_refused_unread(tmp_path):
 def test_a_broken_file_is_answered_with_a_message(tmp_path, content):
     path = tmp_path / "broken.png"
     path.write_bytes(content)
-    with pytest.raises(PictureError, match="does not open as a picture"):
+    with pytest.raises(PictureError, match="picture"):
         read_picture(path)
 
 
@@ -125,7 +125,7 @@ def test_a_drawing_arrives_as_bytes():
     ink[20:90, 50:60] = 255
     assert np.array_equal(read_sketch(base64.b64encode(ink.tobytes()).decode()), 255 - ink)
     for wrong in (None, 7, "", "not base64!", "AAAA", "A" * 10**6, ["A"]):
-        with pytest.raises(PictureError, match="draw it again"):
+        with pytest.raises(PictureError, match="drawing"):
             read_sketch(wrong)
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from pstn.data import DataError, MissingDataError
-from pstn.data.download import RemoteFile, download, locate
-from pstn.data.places import cache_folder
+from pstn.data.download import RemoteFile, cache_folder, download, locate
 
 CONTENT = bytes(range(256)) * 400
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -118,7 +117,7 @@ def test_a_good_download(get, tmp_path):
     [
         ("fails", "503"),
         ("stalls", "no answer within the time limit"),
-        ("truncates", r"closed (before|after)"),
+        ("truncates", "50000 bytes read"),
         ("lies", "does not match the known hash"),
         ("endless", "sends more than"),
     ],
@@ -161,15 +160,26 @@ def test_a_stopped_process_is_continued(get, server, tmp_path):
     folder = tmp_path / "cache" / "set"
     folder.mkdir(parents=True)
     (folder / ".file.bin.part").write_bytes(CONTENT[:70_000])
+    os.utime(folder / ".file.bin.part", (1, 1))
     assert get("good").read_bytes() == CONTENT
     assert server.requests == [("good", "bytes=70000-")]
     assert everything_under(folder) == ["file.bin"]
+
+
+def test_a_part_that_somebody_else_writes_is_left_alone(get, server, tmp_path):
+    folder = tmp_path / "cache" / "set"
+    folder.mkdir(parents=True)
+    (folder / ".file.bin.0.part").write_bytes(CONTENT[:70_000])
+    assert get("good").read_bytes() == CONTENT
+    assert server.requests == [("good", None)]
+    assert everything_under(folder) == [".file.bin.0.part", "file.bin"]
 
 
 def test_a_wrong_part_costs_one_try(get, tmp_path):
     folder = tmp_path / "cache" / "set"
     folder.mkdir(parents=True)
     (folder / ".file.bin.part").write_bytes(b"?" * 70_000)
+    os.utime(folder / ".file.bin.part", (1, 1))
     assert get("good").read_bytes() == CONTENT
 
 
@@ -199,7 +209,9 @@ def test_an_interrupt_keeps_the_part_for_the_next_time(get, server, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         get("good", progress=stop)
-    assert everything_under(tmp_path / "cache") == ["set", "set/.file.bin.part"]
+    [_, part] = everything_under(tmp_path / "cache")
+    assert part.startswith("set/.file.bin.")
+    assert part.endswith(".part")
     assert get("good").read_bytes() == CONTENT
     assert server.requests[-1][1] is not None
 
@@ -247,9 +259,7 @@ def test_a_failed_fetch_says_why(server, monkeypatch, tmp_path):
     monkeypatch.delenv("PSTN_OFFLINE")
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     remote = RemoteFile("set", "file.bin", (server.url("fails"),), SHA, get="a-set")
-    with pytest.raises(
-        MissingDataError, match=r"downloading it failed.*503.*; try again later, or put it into a folder"
-    ):
+    with pytest.raises(MissingDataError, match=r"file\.bin.*503"):
         locate(remote)
     assert not (tmp_path / "cache" / "set").exists()
 

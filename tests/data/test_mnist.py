@@ -1,13 +1,89 @@
+"""IDX files, MNIST and FashionMNIST, the digits that ship with the package."""
+
+import gzip
+import struct
+
 import numpy as np
 import pytest
 import torch
 
 import pstn.data
-from data_files import needs_real, write_idx
-from pstn.data import DataError, MissingDataError, load_mnist, mnist_subset
+from data_files import idx_bytes, needs_real, write_idx
+from pstn.data import DataError, MissingDataError, load_digits, load_mnist, mnist_subset, read_idx
 from pstn.data.files import sha256_of_content
 from pstn.data.mnist import MNIST_FILES
 from pstn.files import sha256_of
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_reads_what_was_written(tmp_path, suffix):
+    array = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    assert np.array_equal(read_idx(write_idx(tmp_path / f"images{suffix}", array)), array)
+
+
+def test_reads_big_endian_floats(tmp_path):
+    path = tmp_path / "floats"
+    path.write_bytes(bytes([0, 0, 0x0D, 1]) + struct.pack(">I2f", 2, 1.5, -2.0))
+    assert read_idx(path).tolist() == [1.5, -2.0]
+
+
+BAD_IDX = {
+    "empty": (b"", ""),
+    "wrong magic": (b"\x89PNG\r\n\x1a\n", "offset 0"),
+    "unknown type": (bytes([0, 0, 7, 1, 0, 0, 0, 0]), "offset 0"),
+    "no axes": (bytes([0, 0, 8, 0]), "offset 0"),
+    "cut header": (bytes([0, 0, 8, 3, 0, 0]), "offset 6"),
+    "too few": (bytes([0, 0, 8, 1]) + struct.pack(">I", 10) + b"12345", "offset 13"),
+    "too many": (bytes([0, 0, 8, 1]) + struct.pack(">I", 3) + b"12345", "offset 11"),
+    "large header": (bytes([0, 0, 8, 2]) + struct.pack(">2I", 2**32 - 1, 2**32 - 1) + b"1", "header"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_IDX)
+@pytest.mark.parametrize("packed", [False, True])
+def test_bad_files_are_named_with_the_place(tmp_path, name, packed):
+    content, place = BAD_IDX[name]
+    path = tmp_path / "labels-idx1-ubyte"
+    path.write_bytes(gzip.compress(content) if packed and content else content)
+    with pytest.raises(DataError) as caught:
+        read_idx(path)
+    assert (caught.value.path, caught.value.place or "") == (path, place)
+
+
+@pytest.mark.parametrize("cut", [3, 12, 30, -9, -1])
+def test_truncated_gzip(tmp_path, cut):
+    path = tmp_path / "images.gz"
+    noise = np.random.default_rng(0).integers(0, 256, (50, 28), dtype=np.uint8)
+    path.write_bytes(gzip.compress(idx_bytes(noise))[:cut])
+    with pytest.raises(DataError, match=r"truncated|damaged|is not an IDX"):
+        read_idx(path)
+
+
+def test_axes_can_be_demanded(tmp_path):
+    path = write_idx(tmp_path / "labels", np.zeros(4, np.uint8))
+    with pytest.raises(DataError, match="swapped"):
+        read_idx(path, ndim=3)
+
+
+def test_balanced_disjoint_and_real():
+    train, test = load_digits("train"), load_digits("test")
+    assert train.x.shape == (4000, 1, 28, 28)
+    assert test.x.shape == (1000, 1, 28, 28)
+    assert train.y.bincount().tolist() == [400] * 10
+    assert test.y.bincount().tolist() == [100] * 10
+    assert train.y[:10].tolist() == list(range(10))
+    assert train.x.min() == 0
+    assert train.x.max() == 1
+    # MNIST's published mean and standard deviation, from a fifteenth of it.
+    assert train.x.mean().item() == pytest.approx(0.1307, abs=0.003)
+    assert train.x.std().item() == pytest.approx(0.3081, abs=0.005)
+    everything = torch.cat([train.x, test.x]).flatten(1)
+    assert everything.unique(dim=0).shape[0] == 5000
+
+
+def test_an_unknown_split_is_refused():
+    with pytest.raises(ValueError, match="split must be 'train' or 'test', got 'val'"):
+        load_digits("val")
 
 
 @needs_real
@@ -33,10 +109,10 @@ def test_the_real_files(which):
 def test_real_checksums(which):
     root = pstn.data.data_folder() / which
     for name, file in MNIST_FILES[which].items():
-        assert sha256_of(root / name) == file.remote.sha256
+        assert sha256_of(root / name) == file.sha256
         assert sha256_of_content(root / name) == file.content_sha256
-        assert (root / name).stat().st_size == file.remote.size
-        assert len(file.remote.urls) == 2
+        assert (root / name).stat().st_size == file.size
+        assert len(file.urls) == 2
 
 
 @needs_real
@@ -46,7 +122,7 @@ def test_the_papers_normalisation_gives_mean_0_and_std_1():
     assert abs(float(train.x.std()) - 1) < 1e-3
 
 
-def test_a_folder_of_ones_own(fake_mnist):
+def test_a_folder_of_your_own(fake_mnist):
     splits = load_mnist(root=fake_mnist, validation=20, verify=False)
     assert splits.sizes() == {"train": 40, "validation": 20, "test": 20}
     assert splits.train.y[:3].tolist() == [0, 1, 2]
@@ -56,7 +132,7 @@ def test_a_folder_of_ones_own(fake_mnist):
     assert torch.equal(everything.train.x[40:], splits.validation.x)
 
 
-def test_the_parent_folder_will_do(fake_mnist):
+def test_the_parent_folder_is_accepted(fake_mnist):
     assert len(load_mnist(root=fake_mnist.parent, validation=0, verify=False).train) == 60
 
 
@@ -76,7 +152,7 @@ def test_unpacked_files_are_found(fake_mnist):
     assert len(load_mnist(root=fake_mnist, validation=0, verify=False).train) == 60
 
 
-def test_other_content_is_refused_unless_told(fake_mnist):
+def test_other_content_is_refused_unless_verify_is_false(fake_mnist):
     with pytest.raises(DataError, match=r"train-images.*is not the published file of mnist.*verify=False"):
         load_mnist(root=fake_mnist)
 

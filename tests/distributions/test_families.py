@@ -118,6 +118,16 @@ def test_samples_of_the_normal_posterior_are_normal(method):
     assert stats.kstest(theta[7, :, 1].numpy(), "norm", args=(0.3, 0.2)).pvalue > 0.01
 
 
+def test_quantiles_of_the_normal_equal_scipys_and_have_its_slope():
+    u = torch.cat([torch.logspace(-7, -0.31, 500, dtype=torch.float64), torch.tensor([0.075, 0.5]).double()])
+    u = torch.cat([u, 1 - u]).requires_grad_()
+    z = pstn.distributions.normal_quantile(u)
+    torch.testing.assert_close(z.detach(), torch.from_numpy(stats.norm.ppf(u.detach().numpy())), rtol=1e-12, atol=1e-12)
+    (slope,) = torch.autograd.grad(z.sum(), u)
+    expected = torch.from_numpy(1 / stats.norm.pdf(z.detach().numpy()))
+    torch.testing.assert_close(slope, expected, rtol=1e-9, atol=0)
+
+
 @pytest.mark.parametrize("alpha", [1.5, 2.0, 10.0])
 def test_the_kl_of_a_student_t_from_a_normal_prior_equals_its_integral(alpha):
     loc, beta, mean, scale = 0.4, 0.09, 0.1, 0.8

@@ -15,8 +15,8 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import pstn
+from pstn.defaults import default_kl_weight
 from pstn.estimators import fitting
-from pstn.estimators.fitting import thumb_kl_weight
 
 KINDS = [pstn.PSTNClassifier, pstn.STNClassifier, pstn.CNNClassifier]
 SHAPES = [(24,), (1,), (3,), (2, 24), (8, 8), (9, 12, 3)]
@@ -148,7 +148,7 @@ def test_the_search_tries_all_weights_together_and_keeps_the_best():
     X, y = examples((8, 8), count=30)
     classifier = quick(kl_weight="auto").fit(X, y)
     losses = classifier.kl_weight_losses_
-    assert list(losses) == pytest.approx([factor * thumb_kl_weight(30) for factor in (0.1, 1, 10)])
+    assert list(losses) == pytest.approx([factor * default_kl_weight(30) for factor in (0.1, 1, 10)])
     assert classifier.kl_weight_ == min(losses, key=losses.get)
     shared = quick(kl_weight="auto", n_jobs=2)
     with joblib.parallel_config("threading"):
@@ -158,7 +158,7 @@ def test_the_search_tries_all_weights_together_and_keeps_the_best():
 
 def test_partial_fit_does_not_search_and_says_so():
     classifier = quick(kl_weight="auto").partial_fit(*examples(), classes=["no", "yes"])
-    assert classifier.kl_weight_ == thumb_kl_weight(20)
+    assert classifier.kl_weight_ == default_kl_weight(20)
     assert classifier.kl_weight_losses_ == {}
 
 

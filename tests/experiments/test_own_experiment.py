@@ -7,7 +7,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from pstn.commands import app
+from pstn.cli import app
 from pstn.report.results import read_results
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending-experiments.md"

@@ -15,7 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 from pstn import experiments
-from pstn.commands import app
+from pstn.cli import app
 from pstn.data import MissingDataError
 from pstn.experiments import EXPERIMENTS, RunContext, Shard, Stopped, choose, plan, reproduce, runner, trained
 from pstn.experiments import __main__ as command

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from made_up_results import make_results
-from pstn.commands import app
+from pstn.cli import app
 from pstn.experiments import EXPERIMENTS, INTRODUCTION, TITLE
 from pstn.report.figures import style_of
 from pstn.report.page import make_section, update_pages, write_report

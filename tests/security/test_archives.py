@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from pstn.data import DataError, from_npz
-from pstn.data.archives import read_zip_member, unpack_tar
-from pstn.data.files import parse_npy, read_npy, read_text, sha256_of_content
-from pstn.data.idx import read_idx
+from pstn.data.files import parse_npy, read_npy, read_text, read_zip_member, sha256_of_content, unpack_tar
+from pstn.data.mnist import read_idx
 from pstn.limits import ARCHIVE_FREE_BYTES, ARCHIVE_MEMBERS, EXAMPLES, TAR_HEADER_BYTES, ZIP_INDEX_BYTES
 from security.limited import run_limited
 
@@ -71,7 +70,7 @@ def test_members_of_an_npz_that_are_not_asked_for_are_never_read(tmp_path):
 def test_the_arrays_of_an_npz_have_a_limit_in_all(tmp_path):
     half = ARCHIVE_FREE_BYTES // 2 + (1 << 20)
     path = write_npz(tmp_path / "a.npz", zeros=[("x_train", half), ("x_test", half)], y_train=[0], y_test=[0])
-    outcome = in_little_memory(REFUSED.format(module="own", function="from_npz", more=""), path)
+    outcome = in_little_memory(REFUSED.format(module="split", function="from_npz", more=""), path)
     assert outcome.stdout.startswith("refused:")
     assert "in all" in outcome.stdout
 
@@ -114,7 +113,7 @@ def test_examples_are_counted_before_their_labels_are_read(tmp_path):
             np.lib.format.write_array_header_1_0(head, {"descr": "|u1", "fortran_order": False, "shape": shape})
             archive.writestr(f"{name}.npy", head.getvalue() + bytes(EXAMPLES + 1))
     path = tmp_path / "b.npz"
-    outcome = in_little_memory(REFUSED.format(module="own", function="from_npz", more=""), path)
+    outcome = in_little_memory(REFUSED.format(module="split", function="from_npz", more=""), path)
     assert "examples" in outcome.stdout
 
 
@@ -208,7 +207,7 @@ def test_headers_of_a_tar_archive_are_bounded(tmp_path, kind):
     """tarfile reads names and comments whole before anybody can count them."""
     path = tmp_path / "a.tar.gz"
     path.write_bytes(gzip.compress(tar_entry(kind, 4 << 30)) + gzip.compress(bytes(1 << 26), 1) * 64)
-    code = REFUSED.format(module="archives", function="unpack_tar", more=", Path(sys.argv[2])")
+    code = REFUSED.format(module="files", function="unpack_tar", more=", Path(sys.argv[2])")
     outcome = in_little_memory(code, path, tmp_path / "out")
     assert "refused:" in outcome.stdout
     assert not (tmp_path / "out").exists()
@@ -237,7 +236,7 @@ def test_many_headers_before_one_file_are_refused(tmp_path):
 
 
 def test_members_of_a_tar_archive_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr("pstn.data.archives.ARCHIVE_MEMBERS", 3)
+    monkeypatch.setattr("pstn.data.files.ARCHIVE_MEMBERS", 3)
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for number in range(4):
             archive.addfile(tarfile.TarInfo(f"{number}.txt"))

@@ -11,10 +11,9 @@ from PIL import Image
 from pstn.data import DataError, DataWarning, from_folder, load, read_mtsd, read_yolo
 from pstn.data.check import check
 from pstn.data.images import find_images
-from pstn.data.labels import encode_labels, sort_classes
-from pstn.data.signs import load_mtsd
-from pstn.data.ucr import load_series_file, load_ucr
-from pstn.data.yolo import read_class_names
+from pstn.data.photos import load_mtsd, read_class_names
+from pstn.data.series import load_series_file, load_ucr
+from pstn.data.split import encode_labels, sort_classes
 from pstn.limits import CLASSES
 
 

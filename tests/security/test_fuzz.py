@@ -25,14 +25,14 @@ from PIL import Image
 import pstn
 from data_files import idx_bytes, mtsd_annotation, mtsd_box, save_image, write_mtsd
 from made_up_results import make_results
-from pstn.app.inputs import PictureError, read_picture, to_digit
+from pstn.app.core import PictureError, read_picture, to_digit
 from pstn.data import DataError, from_npz, read_mtsd, read_series, read_yolo, stack_series
-from pstn.data.archives import open_zip, read_zip_member, unpack_tar
-from pstn.data.files import read_npy
-from pstn.data.idx import read_idx
+from pstn.data.files import open_zip, read_npy, read_zip_member, unpack_tar
 from pstn.data.images import read_image
-from pstn.data.yolo import read_class_names
-from pstn.nn import ConvClassifier, ConvLocalizer, ModelFileError
+from pstn.data.mnist import read_idx
+from pstn.data.photos import read_class_names
+from pstn.io import ModelFileError
+from pstn.nn import ConvClassifier, ConvLocalizer
 from pstn.report.results import read_results
 from pstn.training.checkpoint import CheckpointError, load_checkpoint, read_about, save_checkpoint
 from pstn.training.population import Population

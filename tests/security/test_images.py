@@ -9,7 +9,7 @@ import pytest
 from PIL import EpsImagePlugin, Image
 
 import pstn
-from pstn.app.inputs import PictureError, read_picture
+from pstn.app.core import PictureError, read_picture
 from pstn.data import DataError, from_folder
 from pstn.data.check import check
 from pstn.data.images import IMAGE_SUFFIXES, image_size, read_image

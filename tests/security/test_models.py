@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 
 import pstn
 from pstn import limits
+from pstn.io.models import ModelFileError
+from pstn.io.registry import build
 from pstn.nn import About, ConvClassifier, ConvLocalizer, GlobalLocalizer
-from pstn.nn.parts import build
-from pstn.nn.pretrained import ModelFileError
 from security.limited import run_limited
 
 CPAB = {"type": "CPAB", "tess": [4, 4], "zero_boundary": True, "volume_preserving": False}
@@ -41,7 +41,7 @@ def load_limited(folder, memory=1 << 28, seconds=60):
     code = "import time, sys; start = time.monotonic(); error = ''\n"
     code += "try:\n    pstn.from_pretrained(sys.argv[1])\nexcept ValueError as raised:\n    error = str(raised)\n"
     code += "print(time.monotonic() - start); print(error)"
-    done = run_limited(code, folder, memory=memory, seconds=seconds, imports="import pstn.nn.parts, safetensors.torch")
+    done = run_limited(code, folder, memory=memory, seconds=seconds, imports="import pstn.io, safetensors.torch")
     assert done.returncode == 0, done.stderr
     took, message = done.stdout.split("\n", 1)
     return float(took), message.strip()

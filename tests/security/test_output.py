@@ -15,9 +15,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import pstn
-from pstn.command_errors import echo, plain_errors
-from pstn.commands import app
-from pstn.data import DataError
+from pstn.cli import app, echo, plain_errors
+from pstn.data import DataError, DataWarning
 from pstn.data.download import RemoteFile, download
 from pstn.predict import Answer, write_answers
 from pstn.text import printable
@@ -88,7 +87,7 @@ def test_terminal_escapes_in_messages_do_not_reach_the_terminal(capsys):
         with pytest.raises(typer.Exit):
             fail(error)
     with plain_errors():
-        warnings.warn(ESCAPE, UserWarning, stacklevel=1)
+        warnings.warn(ESCAPE, DataWarning, stacklevel=1)
     echo(ESCAPE)
     shown = capsys.readouterr()
     assert "title" in shown.err

@@ -25,9 +25,9 @@ import json, sys
 from pstn import limits
 for name, value in json.loads(sys.argv[2]).items():
     setattr(limits, name, value)
-from pstn.app.models import Workshop
-from pstn.app.serving import _opened
-with _opened(Workshop(None), port=int(sys.argv[1]), names=["page.example"]):
+from pstn.app.core import ModelCache
+from pstn.app.page import open_page
+with open_page(ModelCache(), port=int(sys.argv[1]), names=["page.example"]):
     print("ready", flush=True)
     sys.stdin.read()
 """
@@ -161,7 +161,7 @@ def test_what_a_browser_asks_for_is_answered(page):
     status, answer = page.call(page.function("upload"), [file, None])
     assert "does not open as a picture" in answer
     status, answer = page.call(page.function("load"), [None, 0, 0, 0, 1, None])
-    assert "pstn-progress" in answer
+    assert "class='training'" in answer
 
 
 @pytest.mark.parametrize("chunked", [False, True])

@@ -93,7 +93,8 @@ def test_the_elbo_is_the_default_and_its_parts_are_reported():
             histories.append(population.fit().history)
     assert histories[0] == histories[1]
     entry = histories[0][0]
-    assert entry["loss"] == entry["nll"]  # with the default member's weight of 0
+    weight = pstn.defaults.default_kl_weight(16)
+    assert entry["loss"][0] == pytest.approx(entry["nll"][0] + weight * entry["kl"][0], rel=1e-5)
     assert {"nll", "kl", "accuracy"} <= set(entry)
 
 

@@ -22,7 +22,7 @@ def test_a_generated_set_says_how_its_training_examples_are_changed():
 @pytest.mark.slow
 def test_placed_images_are_trained_on_where_they_are_tested():
     source = prepare(TrainSettings(data="placed-fashion-mnist"))
-    assert source.augment.maker == load("placed-fashion-mnist").test.maker
+    assert source.augment.maker == load("placed-fashion-mnist").test.random_transform
     assert source.augment.fill == pytest.approx(source.fill)
 
 

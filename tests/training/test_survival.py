@@ -12,7 +12,7 @@ import torch
 import typer
 
 import pstn
-from pstn.command_errors import plain_errors
+from pstn.cli import plain_errors
 from pstn.processes import interrupts_held
 from pstn.training import Augmentation, Population, Recipe, make_members
 from pstn.training.checkpoint import CheckpointError, load_checkpoint, require_room, save_checkpoint
@@ -161,7 +161,7 @@ def test_sigterm_can_be_ctrl_c():
 @pytest.mark.parametrize("wait", [0.5, 12.0], ids=["starting", "training"])
 def test_a_signal_to_every_process_saves_too(data, tmp_path, number, wait):
     """A terminal sends Ctrl-C to every process, a cluster SIGTERM: they must leave the answer to the parent."""
-    code = "import typer; from pstn.training.commands import register; a = typer.Typer(); register(a); a()"
+    code = "from pstn.cli import main; main()"
     options = ["--epochs", "400", "--models", "2", "--groups", "2", "--batch-size", "8", "--save-every", "0.05"]
     process = subprocess.Popen(
         [sys.executable, "-c", code, "train", data, "--out", str(tmp_path / "run"), *options],
@@ -185,7 +185,7 @@ KILLS = 10
 def test_kill_at_random_moments_loses_nothing(data, tmp_path):
     """Ten runs, each killed at a random moment and resumed: all end with the weights of a run left alone."""
     options = ["--epochs", "25", "--models", "2", "--batch-size", "8", "--groups", "1", "--save-every", "0.05"]
-    code = "import typer; from pstn.training.commands import register; a = typer.Typer(); register(a); a()"
+    code = "from pstn.cli import main; main()"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def start(*arguments: str) -> subprocess.Popen[bytes]:

@@ -5,23 +5,15 @@ import subprocess
 import sys
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from pstn.data import RandomRotation
 from pstn.training import RandomWarp
-from pstn.training.commands import register
 from pstn.training.settings import SettingsError, TrainSettings, read_settings
 from pstn.training.study import Study
 from pstn.training.sweep import AUTHORS_KL_WEIGHTS, parse_space, run_sweep
+from small_runs import run_command
 
 optuna = pytest.importorskip("optuna")
-app = typer.Typer(pretty_exceptions_enable=False)
-register(app)
-
-
-def run_command(*arguments: object):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 @pytest.fixture
@@ -98,7 +90,7 @@ def test_several_processes_share_one_study(settings, tmp_path, storage):
 def test_processes_at_the_same_time_train_each_combination_once(settings, tmp_path, storage):
     where = f"sqlite:///{tmp_path / 'sweep.db'}" if storage == "sqlite" else str(tmp_path / storage)
     weights = ",".join(str(w) for w in AUTHORS_KL_WEIGHTS)
-    code = "import typer; from pstn.training.commands import register; a = typer.Typer(); register(a); a()"
+    code = "from pstn.cli import main; main()"
     command = [
         sys.executable, "-W", "ignore", "-c", code, "sweep", settings.data, "--epochs", "1", "--groups", "1",
         "--over", f"kl_weight={weights}", "--storage", where, "--together", "1",
@@ -134,7 +126,7 @@ def test_a_sweep_keeps_its_study_and_goes_on(settings, tmp_path, monkeypatch):
     trained = interrupt_the_second(monkeypatch)
     stopped = run_command(*options)
     assert stopped.exit_code == 130
-    assert "the same command again" in stopped.output
+    assert str(folder) in stopped.output
     assert len(json.loads((folder / "sweep.json").read_text())["table"]) == 1
     again = run_command(*options)
     assert again.exit_code == 0, again.output

@@ -23,7 +23,7 @@ def points(transform):
 
 
 @pytest.mark.parametrize("transform", FAMILIES, ids=str)
-def test_points_go_through_the_last_family_first(transform):
+def test_the_last_family_is_applied_to_points_first(transform):
     theta, p = draw(transform), points(transform)
     expected, end = p, transform.dim
     for part in reversed(transform.transforms):
@@ -74,21 +74,21 @@ def test_identity_and_gradients(transform):
     assert torch.autograd.gradcheck(transform.apply, (theta, p.requires_grad_()), fast_mode=True, atol=1e-5)
 
 
-def test_state_travels():
+def test_state_dict_and_precision():
     transform = Compose(Similarity(), CPAB(tess=(3, 3))).half()
     assert list(transform.state_dict()) == ["transforms.1.basis"]
     assert transform.transforms[1].basis.dtype == torch.float64
 
 
 def test_bad_families_are_refused():
-    with pytest.raises(ValueError, match="same ndim"):
+    with pytest.raises(ValueError, match=r"^transforms .*ndim"):
         Compose(CPAB(tess=10), Similarity())
-    with pytest.raises(ValueError, match="at least 2"):
+    with pytest.raises(ValueError, match=r"^transforms "):
         Compose(Similarity())
-    with pytest.raises(TypeError, match="must be a Transform"):
+    with pytest.raises(TypeError, match=r"^transforms\[1\] "):
         Compose(Similarity(), torch.nn.Linear(2, 2))
 
 
-def test_a_family_without_identity_says_so():
+def test_no_identity_without_that_of_every_part():
     with pytest.raises(ValueError, match="no identity"):
         Compose(Translation(scale=0.5), CPAB(tess=(2, 2))).identity()

@@ -1,12 +1,11 @@
-"""What reaches the page: requests to its own address, from its own site, of limited size, to what it uses of gradio."""
+"""Which requests reach the page: to its own address, from its own site, of limited size, to the endpoints it uses."""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
 import re
-import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
@@ -21,14 +20,14 @@ from pstn.files import parse_json
 
 __all__ = ["Guard"]
 
-# All of gradio's endpoints that the page uses; files, proxies, API descriptions, monitoring and the like are not.
+# All of gradio's endpoints that the page uses; files, proxies, API descriptions and monitoring are not among them.
 _READ = re.compile(
     r"/(|config/?|theme\.css|favicon\.ico|manifest\.json|robots\.txt|(assets|static)/[\w./-]+"
     r"|gradio_api/(info/?|app_id/?|theme\.css|startup-events|queue/data|upload_progress|heartbeat/\w+))"
 )
 _CALLS = ("/gradio_api/queue/join", "/gradio_api/cancel", "/gradio_api/reset")
 _UPLOAD = "/gradio_api/upload"
-_FORM_BYTES = 1 << 16  # what a form adds to the file in it
+_FORM_BYTES = 1 << 16  # overhead of a form with a file
 
 
 class _RefusedError(Exception):
@@ -39,17 +38,17 @@ class _RefusedError(Exception):
 
 @final
 class Guard:
-    """ASGI middleware that refuses what the page has no use for, before gradio sees it.
+    """ASGI middleware that refuses requests which the page does not need, before gradio sees them.
 
-    A request passes if its Host header names this page (a foreign site can make its own name point here, but not change
-    that header), if its Origin, where there is one, is the page itself, if its endpoint is one that the page uses, and
-    if its body is within the limits. Files that a request names must be uploads: gradio would fetch an address.
+    A request passes if its Host header names this page (a foreign site can make its own name point here, but cannot
+    change that header), if its Origin, if any, is the page itself, if its endpoint is one that the page uses, and if
+    its body is within the limits. Files that a request names must be uploads: gradio would download a URL.
 
     Args:
         app: the application that answers.
         host: the address that the server listens on.
-        names: further names under which visitors reach it.
-        uploads: the folder of uploaded files; the oldest are removed when there is too much in it.
+        names: other names under which visitors reach it.
+        uploads: the folder of uploaded files; the oldest are removed when there are too many.
     """
 
     def __init__(self, app: ASGIApp, *, host: str, names: Collection[str], uploads: Path) -> None:
@@ -72,88 +71,91 @@ class Guard:
             return
         self._active += 1
         try:
-            await self.app(scope, await self._checked(scope, receive), send)
+            await self.app(scope, await self._check(scope, receive), send)
         except _RefusedError as refused:
             await PlainTextResponse(str(refused), refused.status, {"Connection": "close"})(scope, receive, send)
         finally:
             self._active -= 1
 
-    async def _checked(self, scope: Scope, receive: Receive) -> Receive:
-        """What the application reads from, once the request has passed.
+    async def _check(self, scope: Scope, receive: Receive) -> Receive:
+        """What the application reads from, if the request passes.
 
         Raises:
             _RefusedError: it does not pass.
         """
         headers, path, method = Headers(scope=scope), scope["path"], scope["method"]
-        self._require_own_site(headers)
+        self._require_own_site(headers.get("host", ""), headers.get("origin"))
         if method in ("GET", "HEAD") and _READ.fullmatch(path) and ".." not in path:
             return receive
         if method != "POST" or path not in (*_CALLS, _UPLOAD):
             raise _RefusedError(404, "there is nothing here")
+        most = limits.PAGE_FILE_BYTES + _FORM_BYTES if path == _UPLOAD else limits.PAGE_REQUEST_BYTES
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length[:20]) > most:
+            raise _RefusedError(413, f"the request must have at most {most} bytes")
+        try:
+            async with asyncio.timeout(limits.PAGE_BODY_SECONDS):
+                body = await _read_body(receive, most)
+        except TimeoutError:
+            raise _RefusedError(408, "the request took too long to arrive") from None
         if path == _UPLOAD:
-            body = await _read_body(headers, receive, limits.PAGE_FILE_BYTES + _FORM_BYTES)
-            self._make_room()
+            self._remove_old_uploads()
         else:
-            body = await _read_body(headers, receive, limits.PAGE_REQUEST_BYTES)
-            self._require_uploads_alone(body)
-        return _replay(body, receive)
+            self._require_uploads(body)
+        messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    def _require_own_site(self, headers: Headers) -> None:
-        host = headers.get("host", "")
+        async def replay() -> Message:
+            return messages.pop() if messages else await receive()
+
+        return replay
+
+    def _require_own_site(self, host: str, origin: str | None) -> None:
         try:
             name = (urlsplit(f"//{host}").hostname or "").lower()
         except ValueError:
             name = ""
-        if name not in self._names and not self._is_own_address(name):
+        address, own = _address(name), self._address
+        # An address cannot be made to point elsewhere, as a name can.
+        own_address = address is not None and (
+            address.is_loopback or (own is not None and (own.is_unspecified or own == address))
+        )
+        if name not in self._names and not own_address:
             raise _RefusedError(421, "this page does not serve that host name; `pstn app --name` adds one")
-        origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != host:
             raise _RefusedError(403, "requests from other sites are refused")
 
-    def _is_own_address(self, name: str) -> bool:
-        """Whether it is an address of the page's; it cannot be made to point elsewhere, as a name can."""
-        address = _address(name)
-        if address is None or address.is_loopback:
-            return address is not None
-        return self._address is not None and (self._address.is_unspecified or self._address == address)
-
-    def _require_uploads_alone(self, body: bytes) -> None:
+    def _require_uploads(self, body: bytes) -> None:
+        """Refuse a call that names any file but an upload."""
         try:
             rest: list[Any] = [parse_json(body.decode(), "the request", limit=limits.PAGE_REQUEST_BYTES)]
         except ValueError:
             raise _RefusedError(400, "the request must be JSON") from None
         while rest:
             value = rest.pop()
-            if isinstance(value, dict):
-                rest.extend(value.values())
-                if "path" in value and not self._is_upload(value["path"]):
-                    raise _RefusedError(400, "path must be that of an uploaded file")
-            elif isinstance(value, list):
+            if isinstance(value, list):
                 rest.extend(value)
+            elif isinstance(value, dict):
+                rest.extend(value.values())
+                path = value.get("path", str(self._uploads / "any"))
+                try:
+                    upload = self._uploads in Path(path).resolve().parents
+                except (TypeError, ValueError, OSError):
+                    upload = False
+                if not upload:
+                    raise _RefusedError(400, "path must be that of an uploaded file")
 
-    def _is_upload(self, path: Any) -> bool:
-        try:
-            return isinstance(path, str) and self._uploads in Path(path).resolve().parents
-        except (ValueError, OSError):
-            return False
-
-    def _make_room(self) -> None:
-        """Remove the oldest uploads until the others are within the limit."""
-        files = sorted(_sizes(self._uploads))
+    def _remove_old_uploads(self) -> None:
+        files = []
+        for path in self._uploads.rglob("*"):
+            with suppress(FileNotFoundError):  # gradio removes old files itself
+                if path.is_file():
+                    files.append((path.stat().st_mtime, path.stat().st_size, path))
         total = sum(size for _, size, _ in files)
-        for number, (_, size, path) in enumerate(files):
+        for number, (_, size, path) in enumerate(sorted(files)):
             if total <= limits.PAGE_UPLOADED_BYTES and len(files) - number <= limits.PAGE_UPLOADED_FILES:
                 return
             path.unlink(missing_ok=True)
             total -= size
-
-
-def _sizes(folder: Path) -> Iterator[tuple[float, int, Path]]:
-    """When each file of a folder was written, how long it is, and its path."""
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # gradio removes old ones itself
-            if path.is_file():
-                yield path.stat().st_mtime, path.stat().st_size, path
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -163,31 +165,12 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-async def _read_body(headers: Headers, receive: Receive, most: int) -> bytes:
-    """Read a body, within a limit of bytes and of time."""
-    too_large = _RefusedError(413, f"the request must have at most {most} bytes")
-    length = headers.get("content-length", "0")
-    if not length.isdecimal() or int(length[:20]) > most:
-        raise too_large
-    deadline = time.monotonic() + limits.PAGE_BODY_SECONDS
-    body = bytearray()
-    while True:
-        try:
-            message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
-        except TimeoutError:
-            raise _RefusedError(408, "the request took too long to arrive") from None
+async def _read_body(receive: Receive, most: int) -> bytes:
+    body, more = bytearray(), True
+    while more:
+        message = await receive()
         body += message.get("body", b"")
+        more = message.get("more_body", False)
         if len(body) > most:
-            raise too_large
-        if not message.get("more_body", False):
-            return bytes(body)
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """What the application reads the body from; after it comes what the connection still has to say."""
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replay() -> Message:
-        return messages.pop() if messages else await receive()
-
-    return replay
+            raise _RefusedError(413, f"the request must have at most {most} bytes")
+    return bytes(body)

@@ -1,8 +1,8 @@
-// A sheet to draw on with mouse, pen or finger. While one draws, and when the pen is lifted, the page is told how much
-// ink lies on each of side x side places, as base64: plain numbers, nothing that would have to be decoded as an image.
+// A canvas to draw on with mouse, pen or finger. During and after a stroke it sends the amount of ink on each of
+// side x side pixels as base64: plain numbers, which need no image decoder.
 const side = Number(props.side);
 let pen = null;
-let asked = false;
+let scheduled = false;
 
 const sheet = () => element.querySelector("canvas");
 
@@ -38,12 +38,12 @@ function send() {
 }
 
 function sendSoon() {
-  if (asked) return;
-  asked = true;
-  setTimeout(() => { asked = false; send(); }, 250);
+  if (scheduled) return;
+  scheduled = true;
+  setTimeout(() => { scheduled = false; send(); }, 250);
 }
 
-// Listeners sit on the component: what is inside may be rendered anew.
+// The listeners belong to the component, as its content may be rendered again.
 element.addEventListener("pointerdown", (event) => {
   if (event.target !== sheet()) return;
   event.target.setPointerCapture(event.pointerId);
@@ -67,5 +67,5 @@ for (const end of ["pointerup", "pointercancel"]) {
 element.addEventListener("click", (event) => {
   if (event.target.closest("button")) clear();
 });
-// The page puts another digit in the place of the drawing.
+// Another digit has replaced the drawing.
 watch("value", clear);

@@ -1,8 +1,9 @@
-"""Looking a folder through: what is in it, what is verified, what is damaged."""
+"""Checks of files and folders: what is verified, what is readable, what is damaged."""
 
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,21 +14,13 @@ from typing import Literal
 
 import numpy as np
 
-from pstn.data.archives import open_zip, unpack_tar
-from pstn.data.detect import detect
-from pstn.data.errors import DataError
-from pstn.data.files import read_npy, sha256_of_content
-from pstn.data.idx import read_idx
+from pstn.data.files import DataError, Listing, open_zip, read_npy, sha256_of_content, unpack_tar
 from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, open_image, with_bytes
-from pstn.data.listing import Listing
-from pstn.data.mnist import MNIST_FILES
-from pstn.data.mtsd import find_mtsd, read_mtsd, require_distinct
-from pstn.data.own import from_npz
-from pstn.data.series import without_padding
-from pstn.data.series_files import read_series, series_format
-from pstn.data.ucr import compare_with_archive, ucr_name
-from pstn.data.ucr_sums import UCR_RECORDS
-from pstn.data.yolo import read_yolo
+from pstn.data.mnist import MNIST_FILES, read_idx
+from pstn.data.photos import find_mtsd, read_mtsd, read_yolo, require_distinct
+from pstn.data.registry import detect
+from pstn.data.series import UCR_RECORDS, compare_with_archive, read_series, series_format, ucr_name, without_padding
+from pstn.data.split import from_npz, name_classes
 
 __all__ = ["Finding", "check"]
 
@@ -79,101 +72,75 @@ def check(path: str | os.PathLike[str]) -> Iterator[Finding]:
     path = Path(path)
     if path.is_dir():
         listing = Listing(path)
-        yield from _check_folders(path, listing)
+        waiting = [path]
+        while waiting:
+            folder = waiting.pop()
+            errors: list[DataError] = []
+            folders, files = listing.entries(folder, ("",), errors.append)
+            kind = None
+            try:
+                kind = None if errors else detect(folder)
+            except OSError as error:
+                errors.append(DataError(folder, f"cannot be read ({error.strerror})"))
+            if errors:
+                yield Finding(folder, "damaged", errors[0].problem)
+            elif kind == "mtsd" or kind == "yolo":
+                yield _attempt(folder, _describe_mtsd if kind == "mtsd" else _describe_yolo)
+            else:
+                waiting += reversed(folders)
+                yield from _check_files(folder, [file for file in files if file.is_file()])
         if listing.outside:
             yield Finding(path, "skipped", f"{listing.outside:,} link(s) lead out of the folder, and are not followed")
     elif path.is_file():
-        yield from _check_file(path)
+        if describe := _DESCRIBE.get(detect(path) or ""):
+            yield _attempt(path, describe)
     else:
         raise FileNotFoundError(f"{path}: there is no such file or folder")
 
 
-def _check_folders(path: Path, listing: Listing) -> Iterator[Finding]:
-    waiting = [path]
-    while waiting:
-        place = waiting.pop()
-        inner: list[Path] = []
-        yield from _check_folder(place, listing, inner)
-        waiting += reversed(inner)
+def _check_files(folder: Path, files: list[Path]) -> Iterator[Finding]:
+    """The findings on the files of one folder: one for all images that decode, one for each other file."""
+    images = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
+    others = [file for file in files if file.suffix.lower() not in IMAGE_SUFFIXES]
+    damaged = _damaged(images)
+    for error in damaged:
+        yield Finding(Path(error.path), "damaged", error.problem)
+    if len(images) > len(damaged):
+        yield Finding(folder, "readable", f"{len(images) - len(damaged):,} images decode")
+    for file in others:
+        describe = _DESCRIBE.get(detect(file) or "")
+        if describe is None:
+            continue
+        finding = _attempt(file, describe)
+        if finding.status == "damaged" and _may_be_no_data(file):
+            finding = Finding(file, "skipped", f"no data set: {finding.note}")
+        yield finding
 
 
-def _check_folder(path: Path, listing: Listing, inner: list[Path]) -> Iterator[Finding]:
-    """What is in one folder; the folders in it that are to be looked at are added to `inner`."""
-    errors: list[DataError] = []
-    folders, files = listing.entries(path, ("",), errors.append)
-    try:
-        kind = None if errors else detect(path)
-    except OSError as error:
-        errors.append(DataError(path, f"cannot be read ({error.strerror})"))
-    if errors:
-        yield Finding(path, "damaged", errors[0].problem)
-        return
-    if kind == "mtsd":
-        yield _attempt(path, lambda: _describe_mtsd(path))
-    elif kind == "yolo":
-        yield _attempt(path, lambda: _describe_yolo(path))
-    else:
-        inner += folders
-        yield from _check_images(path, [file for file in files if _is_image(file)])
-        for entry in files:
-            if entry.is_file() and not _is_image(entry):
-                yield from _check_note(entry) if _is_text(entry) or _is_other_npz(entry) else _check_file(entry)
-
-
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()
-
-
-def _is_text(path: Path) -> bool:
-    """Text that is not called a part of a data set: it may be anything, unless somebody asks for this very file."""
+def _may_be_no_data(path: Path) -> bool:
+    """Whether it is text that is not called a part of a data set, or an .npz of arrays without x."""
+    if path.suffix.lower() == ".npz":
+        try:
+            with open_zip(path) as archive:
+                return not any(name.startswith("x") for name in archive.namelist())
+        except DataError:
+            return False
     named = any(part in path.name.lower() for part in ("_train.", "_test."))
     return series_format(path) in (".txt", ".csv") and not named
 
 
-def _is_other_npz(path: Path) -> bool:
-    """Whether it is an .npz of arrays without x: not a data set, but nothing is wrong with it."""
-    if path.suffix.lower() != ".npz":
-        return False
+def _attempt(path: Path, describe: Callable[[Path], tuple[Status, str]]) -> Finding:
     try:
-        with open_zip(path) as archive:
-            return not any(name.startswith("x") for name in archive.namelist())
-    except DataError:
-        return False
-
-
-def _check_note(path: Path) -> Iterator[Finding]:
-    for finding in _check_file(path):
-        if finding.status == "damaged":
-            yield Finding(path, "skipped", f"no data set: {finding.note}")
-        else:
-            yield finding
-
-
-def _check_file(path: Path) -> Iterator[Finding]:
-    describe = {
-        "idx": _describe_idx,
-        "archive": _describe_archive,
-        "series": _describe_series,
-        "npy": _describe_npy,
-        "npz": _describe_npz,
-    }.get(detect(path) or "")
-    if describe is not None:
-        yield _attempt(path, lambda: describe(path))
-
-
-def _attempt(path: Path, describe: Callable[[], tuple[Status, str]]) -> Finding:
-    try:
-        status, note = describe()
+        return Finding(path, *describe(path))
     except DataError as error:
         where = "" if Path(error.path) == path else f"{error.path}: "
         return Finding(path, "damaged", f"{where}{f'{error.place}: ' if error.place else ''}{error.problem}")
     except ImportError:
-        raise  # what is missing is a package, for all files alike
+        raise  # a missing package concerns all files
     except OSError as error:
         return Finding(path, "damaged", error.strerror or str(error))
-    except Exception as error:  # whatever is wrong with one file, the others are to be looked at
+    except Exception as error:  # whatever is wrong with one file, the others are checked
         return Finding(path, "damaged", f"{type(error).__name__}: {error}")
-    return Finding(path, status, note)
 
 
 def _describe_npy(path: Path) -> tuple[Status, str]:
@@ -207,37 +174,33 @@ def _describe_archive(path: Path) -> tuple[Status, str]:
 def _describe_idx(path: Path) -> tuple[Status, str]:
     array = read_idx(path)
     shape = f"{'x'.join(map(str, array.shape))} {array.dtype.newbyteorder('=')}"
-    name = path.name if path.name.endswith(".gz") else f"{path.name}.gz"
+    name = path.name.removesuffix(".gz") + ".gz"
+    published = {files[name].content_sha256: which for which, files in MNIST_FILES.items() if name in files}
     found = sha256_of_content(path)
-    published = {which: files[name].content_sha256 for which, files in MNIST_FILES.items() if name in files}
-    for which, expected in published.items():
-        if found == expected:
-            return "verified", f"{shape}, of {which}"
+    if found in published:
+        return "verified", f"{shape}, of {published[found]}"
     return ("differs", f"{shape}, neither MNIST's nor FashionMNIST's") if published else ("readable", shape)
 
 
 def _describe_series(path: Path) -> tuple[Status, str]:
     series = read_series(path)
     cut = [without_padding(values) for values in series.values]
-    lengths = sorted({values.shape[1] for values in cut})
-    length = f"length {lengths[0]}" if len(lengths) == 1 else f"lengths {lengths[0]} to {lengths[-1]}"
+    lengths = {values.shape[1] for values in cut}
+    length = f"length {min(lengths)}" if len(lengths) == 1 else f"lengths {min(lengths)} to {max(lengths)}"
     channels = series.values[0].shape[0]
     note = f"{len(series):,} series of {channels} channel(s), {length}, {len(set(series.labels))} classes"
     if absent := sum(int(np.isnan(values).sum()) for values in cut):
         note += f"; {absent:,} missing value(s)"
-    if lone := [label for label, count in Counter(series.labels).items() if count == 1]:
-        note += f"; one example alone of {', '.join(map(repr, lone[:3]))}{' …' * (len(lone) > 3)}"
-    name, _, rest = path.name.partition("_TRAIN.") if "_TRAIN." in path.name else path.name.partition("_TEST.")
-    known = ucr_name(name) if rest and name.replace("_", "").isalnum() else ""
-    if known not in UCR_RECORDS:
+    if single := [label for label, count in Counter(series.labels).items() if count == 1]:
+        note += f"; only one example of {name_classes(map(repr, single), most=3)}"
+    match = re.fullmatch(r"([A-Za-z0-9_]+)_(TRAIN|TEST)\..*", path.name)
+    known = ucr_name(match[1]) if match is not None and match[1][0] != "_" else ""
+    if match is None or known not in UCR_RECORDS:
         return "readable", note
-    part = "TRAIN" if "_TRAIN." in path.name else "TEST"
-    differences = compare_with_archive(known, part, series)
-    if differences:
-        return "differs", f"{note}; {differences[0]}"
-    record = UCR_RECORDS[known].train if part == "TRAIN" else UCR_RECORDS[known].test
-    exact = record.values is not None or (record.sha256 is not None and ".tsv" in path.name)
-    return ("verified", note) if exact else ("readable", f"{note}; no checksum on record")
+    if difference := compare_with_archive(known, match[2], series):
+        return "differs", f"{note}; {difference}"
+    exact = UCR_RECORDS[known].sha256[match[2] == "TEST"] is not None
+    return ("verified", note) if exact else ("readable", f"{note}; no checksum is known")
 
 
 def _describe_mtsd(path: Path) -> tuple[Status, str]:
@@ -266,14 +229,6 @@ def _describe_yolo(path: Path) -> tuple[Status, str]:
     )
 
 
-def _check_images(folder: Path, images: list[Path]) -> Iterator[Finding]:
-    damaged = _damaged(images)
-    for error in damaged:
-        yield Finding(Path(error.path), "damaged", error.problem)
-    if len(images) > len(damaged):
-        yield Finding(folder, "readable", f"{len(images) - len(damaged):,} images decode")
-
-
 def _damaged(paths: list[Path]) -> list[DataError]:
     """What is wrong with those images that do not decode."""
     errors: list[DataError] = []
@@ -288,3 +243,12 @@ def _damaged(paths: list[Path]) -> list[DataError]:
 
     each_in_parallel(decode, paths)
     return sorted(errors, key=lambda error: str(error.path))
+
+
+_DESCRIBE: dict[str, Callable[[Path], tuple[Status, str]]] = {
+    "idx": _describe_idx,
+    "archive": _describe_archive,
+    "series": _describe_series,
+    "npy": _describe_npy,
+    "npz": _describe_npz,
+}

@@ -1,52 +1,84 @@
-"""Reading files of unknown quality: bounded and checked."""
+"""Reading files of unknown quality: errors, limits, listings, arrays, zip and tar archives."""
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import hashlib
 import io
 import math
+import os
+import shutil
+import stat
+import struct
+import tarfile
+import uuid
+import warnings
+import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from pstn.data.errors import DataError
-from pstn.limits import ARCHIVE_FREE_BYTES, ARCHIVE_RATIO
+from pstn.files import FileError, inside, require_regular_file
+from pstn.limits import ARCHIVE_FREE_BYTES, ARCHIVE_MEMBERS, ARCHIVE_RATIO, TAR_HEADER_BYTES, ZIP_INDEX_BYTES
 
-__all__ = [
-    "MAX_RATIO",
-    "bounded_read",
-    "is_gzip",
-    "most_unpacked",
-    "open_stream",
-    "parse_npy",
-    "read_lines",
-    "read_npy",
-    "read_text",
-    "sha256_of_content",
-]
+try:
+    from lzma import LZMAError
+except ImportError:  # Python can be built without it, and does not read .xz then
+    LZMAError = EOFError  # type: ignore[misc,assignment]
 
-# Deflate cannot expand a byte to more than 1,032: a header that promises more than that is a lie, known before reading.
+__all__ = ["DataError", "DataWarning", "MissingDataError"]
+
+# Deflate cannot expand a byte to more than 1,032: a header that declares more is wrong, which is known before reading.
 MAX_RATIO = 1032
+LONGEST_LINE = 1 << 26
 _GZIP = b"\x1f\x8b"
 _CHUNK = 1 << 20
 _MOST_AXES = 32  # of any version of numpy
-LONGEST_LINE = 1 << 26
 
 
-def is_gzip(path: Path) -> bool:
-    """Whether the file is gzipped, by its first two bytes: names lie more often than contents."""
-    with path.open("rb") as file:
-        return file.read(2) == _GZIP
+class DataError(FileError):
+    """A file of data that cannot be used as it is.
+
+    Args:
+        path: the file or folder at fault.
+        problem: what is wrong with it, and what is accepted.
+        place: where in it: a line, an offset, a key.
+
+    Example:
+        >>> print(DataError("FaceAll_TRAIN.tsv", "'abc' is not a number", place="line 3, column 2"))
+        FaceAll_TRAIN.tsv: line 3, column 2: 'abc' is not a number
+    """
+
+
+class MissingDataError(DataError):
+    """A file that is needed and missing: the message says where it was looked for and how to get it."""
+
+
+class DataWarning(UserWarning):
+    """Data that is used although something about it differs from what is known of it."""
+
+
+ErrorHandler = Callable[[DataError], None]
+"""Called with the error of each file or row that cannot be used, which is then skipped."""
+
+
+def raise_error(error: DataError) -> NoReturn:
+    """The `ErrorHandler` that skips nothing: the first error is raised."""
+    raise error
+
+
+def require_package(name: str, purpose: str) -> str:
+    """The message of an ImportError for an optional package: what it is for and how to install it."""
+    return f"{purpose} needs {name}, which is not installed: pip install 'pstn[data]'"
 
 
 def most_unpacked(path: Path) -> int:
-    """The most bytes that may come out of a compressed file or an archive: photos, numbers and text shrink by less.
+    """The most bytes that a compressed file or an archive may unpack to.
 
     Example:
         >>> import tempfile
@@ -58,9 +90,9 @@ def most_unpacked(path: Path) -> int:
     return max(ARCHIVE_FREE_BYTES, ARCHIVE_RATIO * path.stat().st_size)
 
 
-@contextlib.contextmanager
+@contextmanager
 def open_stream(path: Path) -> Iterator[IO[bytes]]:
-    """The bytes of `path`, unpacked on the way where it is gzipped; what goes wrong on the way is a DataError."""
+    """The bytes of `path`, unpacked while reading where it is gzipped, whatever its name; its faults are DataErrors."""
     try:
         if path.stat().st_size == 0:
             raise DataError(path, "is empty")
@@ -70,16 +102,14 @@ def open_stream(path: Path) -> Iterator[IO[bytes]]:
                 return
             with gzip.GzipFile(fileobj=file) as unpacked:
                 yield cast("IO[bytes]", unpacked)
-    except EOFError as error:
-        raise DataError(path, "the gzip stream ends too early: the file is truncated, fetch it again") from error
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(path, f"the gzip stream is damaged ({error}): fetch the file again") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(path, f"the gzip stream is truncated or damaged ({error}): fetch the file again") from error
     except IsADirectoryError as error:
         raise DataError(path, "is a folder, where a file is expected") from error
 
 
 def bounded_read(stream: IO[bytes], count: int) -> bytearray:
-    """Up to `count` bytes, taken in small portions: memory grows with what is there, not with what was promised."""
+    """Up to `count` bytes, read in small portions: memory grows with the content, not with the size declared."""
     out = bytearray()
     while len(out) < count:
         portion = stream.read(min(_CHUNK, count - len(out)))
@@ -103,31 +133,30 @@ def read_text(path: Path, *, limit: int) -> str:
 
 
 def read_lines(path: Path, *, limit: int) -> Iterator[tuple[int, str]]:
-    r"""The numbered lines of a text file as for `read_text`, one at a time.
-
-    Only "\n" ends a line, whatever else Unicode has for it: editors count lines so.
-    """
-    number = 0
+    r"""The numbered lines of a text file as for `read_text`, one at a time. Only "\n" ends a line, as in editors."""
     with open_stream(path) as stream:
         left = limit = min(limit, most_unpacked(path))
+        number = 0
         while line := stream.readline(min(left, LONGEST_LINE) + 1):
             number += 1
-            place = f"line {number}"
             left -= len(line)
+            problem = None
             if left < 0:
-                raise DataError(path, f"holds more than {limit:,} bytes of text, which is the limit", place=place)
-            if len(line) > LONGEST_LINE:
-                raise DataError(path, f"is longer than {LONGEST_LINE:,} bytes, which is the limit", place=place)
-            if b"\0" in line:
-                raise DataError(path, "is not a text file: it holds a zero byte", place=place)
+                problem = f"holds more than {limit:,} bytes of text, which is the limit"
+            elif len(line) > LONGEST_LINE:
+                problem = f"is longer than {LONGEST_LINE:,} bytes, which is the limit"
+            elif b"\0" in line:
+                problem = "is not a text file: it holds a zero byte"
+            if problem is not None:
+                raise DataError(path, problem, place=f"line {number}")
             try:
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
-                raise DataError(path, f"is not UTF-8 text ({error.reason})", place=place) from error
+                raise DataError(path, f"is not UTF-8 text ({error.reason})", place=f"line {number}") from error
 
 
 def sha256_of_content(path: Path, *, limit: int = 1 << 34) -> str:
-    """The SHA-256 of what is in a file, after unpacking: the same for a plain file and for any gzip of it."""
+    """The SHA-256 of a file after unpacking: the same for a plain file and for any gzip of it."""
     digest, seen = hashlib.sha256(), 0
     with open_stream(path) as stream:
         limit = min(limit, most_unpacked(path))
@@ -149,22 +178,23 @@ def read_npy(path: Path, *, mmap: bool = False) -> npt.NDArray[Any]:
     if not path.is_file():
         raise DataError(path, "there is no such file")
     with path.open("rb") as file:
-        shape, _, dtype, start = _npy_header(file, path, None)
-    _check_npy_length(path, None, shape, dtype, path.stat().st_size - start)
-    empty = 0 in shape
-    return cast("npt.NDArray[Any]", np.load(path, allow_pickle=False, mmap_mode="c" if mmap and not empty else None))
+        shape, _, _ = _read_npy_header(file, path.stat().st_size, path, "header")
+    mapped = mmap and 0 not in shape
+    return cast("npt.NDArray[Any]", np.load(path, allow_pickle=False, mmap_mode="c" if mapped else None))
 
 
 def parse_npy(content: bytes | bytearray, path: Path, place: str) -> npt.NDArray[Any]:
     """An array from the bytes of a .npy file, without pickle; `path` and `place` are for messages."""
-    shape, fortran, dtype, start = _npy_header(io.BytesIO(content), path, place)
-    _check_npy_length(path, place, shape, dtype, len(content) - start)
-    flat = np.frombuffer(content, dtype, offset=start)
-    # Without a copy where the values lie as they should: arrays may fill half of the memory.
+    stream = io.BytesIO(content)
+    shape, fortran, dtype = _read_npy_header(stream, len(content), path, place)
+    flat = np.frombuffer(content, dtype, offset=stream.tell())
+    # Without a copy where the values are in order: arrays may fill half of the memory.
     return np.require(flat.reshape(shape, order="F" if fortran else "C"), requirements=("ALIGNED", "WRITEABLE"))
 
 
-def _npy_header(stream: IO[bytes], path: Path, place: str | None) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+def _read_npy_header(
+    stream: IO[bytes], size: int, path: Path, place: str
+) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     try:
         version = np.lib.format.read_magic(stream)
         reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -172,18 +202,340 @@ def _npy_header(stream: IO[bytes], path: Path, place: str | None) -> tuple[tuple
     except MemoryError:
         raise
     except Exception as error:  # the header is a Python literal, and its reader raises what evaluating one can raise
-        raise DataError(path, f"is not a .npy file ({error})", place=place or "header") from error
-    if not dtype.itemsize or len(shape) > _MOST_AXES:
-        problem = f"has values of {dtype.itemsize} bytes and {len(shape)} axes: at least 1 and at most {_MOST_AXES}"
-        raise DataError(path, f"{problem} are expected", place=place or "header")
+        raise DataError(path, f"is not a .npy file ({error})", place=place) from error
     if dtype.hasobject:
-        problem = "holds Python objects, which only pickle can read: it is refused"
-        raise DataError(path, problem, place=place or "header")
-    return shape, fortran, dtype, stream.tell()
+        raise DataError(path, "holds Python objects, which only pickle can read: it is refused", place=place)
+    declared, held = dtype.itemsize * math.prod(map(int, shape)), size - stream.tell()
+    if not dtype.itemsize or len(shape) > _MOST_AXES or declared != held or any(extent < 0 for extent in shape):
+        problem = f"the header declares {declared:,} bytes ({dtype}, {shape}), the file holds {held:,}"
+        raise DataError(path, f"{problem}; at most {_MOST_AXES} axes are accepted", place=place)
+    return shape, fortran, dtype
 
 
-def _check_npy_length(path: Path, place: str | None, shape: tuple[int, ...], dtype: np.dtype[Any], held: int) -> None:
-    promised = dtype.itemsize * math.prod(int(extent) for extent in shape)
-    if promised != held or any(extent < 0 for extent in shape):
-        problem = f"the header promises {promised:,} bytes ({dtype}, {shape}), the file holds {held:,}"
-        raise DataError(path, problem, place=place or "header")
+class Listing:
+    """The files and folders below a folder: each once, and none outside it.
+
+    Links are followed as far as they stay below the root. A file or a folder that was listed already, by another name
+    or as a second hard link, is skipped: it would put one picture into the training and the test part. Hidden files
+    and folders are skipped, too: programs keep copies of images there.
+
+    Args:
+        root: the folder to stay in; it may itself be a link.
+
+    Example:
+        >>> import tempfile
+        >>> root = Path(tempfile.mkdtemp())
+        >>> for name in ("cat", "dog"):
+        ...     (root / name).mkdir()
+        >>> (root / "lion").symlink_to("cat")
+        >>> listing = Listing(root)
+        >>> [folder.name for folder in listing.entries(root)[0]], listing.repeated
+        (['cat', 'dog'], 1)
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+        self.outside = 0
+        """Links that lead out of the root, and were skipped."""
+        self.repeated = 0
+        """Files and folders that were listed already, and were skipped."""
+        self._real = os.path.realpath(root)
+        self._seen: set[tuple[int, int]] = set()
+        self._safe: set[str] = set()
+
+    def entries(
+        self, folder: Path, suffixes: tuple[str, ...] = (), on_error: ErrorHandler = raise_error
+    ) -> tuple[list[Path], list[Path]]:
+        """The folders and the files in a folder that were not listed yet, each in the order of names.
+
+        Args:
+            folder: where to look: the root or below it.
+            suffixes: of the files, in small letters; ("",) for all.
+            on_error: called where the folder cannot be read.
+        """
+        folders: list[Path] = []
+        files: list[Path] = []
+        try:
+            # Where a link and what it leads to are both here, the link is the one to skip.
+            with os.scandir(folder) as found:
+                entries = sorted(found, key=lambda entry: (entry.is_symlink(), entry.name))
+            device = folder.stat().st_dev
+        except OSError as error:
+            on_error(DataError(folder, f"cannot be read ({error.strerror})"))
+            return [], []
+        for entry in entries:
+            link = entry.is_symlink()
+            try:
+                is_folder = entry.is_dir()
+            except OSError:  # a circle of links
+                is_folder = False
+            if entry.name.startswith(".") or not (is_folder or entry.name.lower().endswith(suffixes)):
+                continue
+            if link and not self._stays(entry):
+                self.outside += 1
+                continue
+            identity: tuple[int, int] | None = (device, entry.inode())
+            if link or is_folder:
+                try:
+                    state = Path(entry).stat()
+                    identity = (state.st_dev, state.st_ino)
+                except OSError:  # a link to nothing
+                    identity = None
+            if identity in self._seen:
+                self.repeated += 1
+                continue
+            if identity is not None:
+                self._seen.add(identity)
+            (folders if is_folder else files).append(folder / entry.name)
+        return sorted(folders), sorted(files)
+
+    def files(self, folder: Path, suffixes: tuple[str, ...], on_error: ErrorHandler = raise_error) -> Iterator[Path]:
+        """The files in a folder and in those below it, in the order of names; the arguments are those of `entries`."""
+        waiting = [folder]
+        while waiting:
+            folders, files = self.entries(waiting.pop(), suffixes, on_error)
+            yield from files
+            waiting += reversed(folders)
+
+    def require(self, path: Path) -> Path:
+        """The path; a DataError where it leads out of the root."""
+        folder = os.path.split(path)[0]
+        if folder not in self._safe:
+            self._require_stays(folder)
+            self._safe.add(folder)
+        if path.is_symlink():
+            self._require_stays(path)
+        return path
+
+    def find(self, path: Path) -> os.stat_result | None:
+        """The state of a file below the root, None where there is none; see `require`."""
+        if os.path.split(path)[0] not in self._safe:
+            self.require(path)
+        try:
+            found = path.lstat()  # one call for each of many label files
+            return self.require(path).stat() if stat.S_ISLNK(found.st_mode) else found
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _stays(self, path: str | os.PathLike[str]) -> bool:
+        real = os.path.realpath(path)
+        return real == self._real or real.startswith(self._real.rstrip(os.sep) + os.sep)
+
+    def _require_stays(self, path: str | Path) -> None:
+        if not self._stays(path):
+            problem = f"leads out of the folder {self.root}, through a link: copy what it leads to into the folder"
+            raise DataError(path, problem)
+
+
+@contextmanager
+def list_folder(root: str | os.PathLike[str]) -> Iterator[Listing]:
+    """A `Listing` that warns of what it skipped when the block ends, with an error or without.
+
+    Args:
+        root: the folder to stay in.
+    """
+    listing = Listing(root)
+    try:
+        yield listing
+    finally:
+        if listing.outside or listing.repeated:
+            skipped = f"{listing.outside:,} link(s) that lead out of the folder and {listing.repeated:,} file(s) or"
+            message = f"{root}: skipped are {skipped} folder(s) that are listed under another name"
+            warnings.warn(DataWarning(message), stacklevel=3)
+
+
+def require_inside(root: Path, path: Path) -> Path:
+    """The path; a DataError where it is a link that leads out of `root`, or in a folder that does.
+
+    Args:
+        root: the folder to stay in; it may itself be a link.
+        path: a path below it.
+
+    Example:
+        >>> require_inside(Path("data"), Path("data/train/1.png")).name
+        '1.png'
+    """
+    return Listing(root).require(path)
+
+
+@contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """Give an empty folder beside `target` to fill; it becomes `target` when the block ends without an error.
+
+    Where another process has made `target` in the meantime, that one stays.
+
+    Args:
+        target: the folder to make; the one above it is made if need be.
+
+    Yields:
+        The folder to fill. It is removed if the block raises.
+
+    Example:
+        >>> import tempfile
+        >>> target = Path(tempfile.mkdtemp()) / "new"
+        >>> with whole_folder(target) as work:
+        ...     _ = (work / "note.txt").write_text("whole")
+        >>> [path.name for path in target.iterdir()]
+        ['note.txt']
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    work = target.parent / f".{target.name}.{uuid.uuid4().hex}"
+    work.mkdir()  # with the user's permissions, where mkdtemp would make a private folder
+    try:
+        yield work
+        try:
+            work.replace(target)
+        except OSError:
+            if not target.is_dir():
+                raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+class _ZipFile(io.FileIO):
+    """The file of a zip archive. Its index, which zipfile reads at once, has a limited length."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > ZIP_INDEX_BYTES:
+            raise zipfile.BadZipFile(f"its index takes more than {ZIP_INDEX_BYTES:,} bytes")
+        return super().read(-1 if size is None else size) or b""
+
+
+@contextmanager
+def open_zip(path: Path, kind: str = "a zip archive") -> Iterator[zipfile.ZipFile]:
+    """A zip archive, open for as long as the block runs; what is wrong with its index is a DataError.
+
+    Args:
+        path: the file.
+        kind: what it should be, for the message.
+    """
+    require_regular_file(path, error=DataError)
+    with _ZipFile(path) as file:
+        try:
+            archive = zipfile.ZipFile(file)
+        # NotImplementedError is for versions that do not exist; the others for offsets and names that make no sense.
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OSError) as error:
+            raise DataError(path, f"is not {kind} ({error})") from error
+        with archive:
+            yield archive
+
+
+def read_zip_member(archive: zipfile.ZipFile, member: str, path: Path, *, limit: int = 1 << 30) -> bytearray:
+    """One member of a zip archive, of at most `limit` bytes and exactly as many as the archive's index says.
+
+    Args:
+        archive: the open archive.
+        member: the name within it.
+        path: the archive's file, for messages.
+        limit: the most bytes.
+    """
+    info = archive.getinfo(member)
+    if info.file_size > min(limit, (info.compress_size + 1) * MAX_RATIO):
+        problem = f"declares {info.file_size:,} bytes, more than it can hold or than the limit of {limit:,}"
+        raise DataError(path, problem, place=member)
+    try:
+        with archive.open(info) as stream:
+            content = bounded_read(stream, info.file_size + 1)
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, struct.error, OSError) as error:
+        raise DataError(path, f"cannot be unpacked ({error})", place=member) from error
+    if len(content) != info.file_size:
+        raise DataError(path, f"holds {len(content):,} bytes, the index says {info.file_size:,}", place=member)
+    return content
+
+
+def unpack_tar(path: Path, target: Path, *, limit: int | None = None) -> Path:
+    """Unpack a tar archive, plain or compressed, into the folder `target`, whole or not at all.
+
+    Args:
+        path: the archive.
+        target: the folder to make. Where it exists the archive counts as unpacked.
+        limit: the most bytes that it may unpack to; `most_unpacked` where None.
+
+    Raises:
+        DataError: a member leads out of the folder, is a link or a device, occurs twice, or the archive is damaged.
+    """
+    if target.is_dir():
+        return target
+    try:
+        with whole_folder(target) as work:
+            _unpack_into(path, work, most_unpacked(path) if limit is None else limit)
+    except DataError:
+        raise
+    # tarfile raises ValueError for numbers that are none, OverflowError for large ones, RecursionError for headers of
+    # headers.
+    except (
+        tarfile.TarError, EOFError, zlib.error, LZMAError, ValueError, OverflowError, RecursionError, OSError
+    ) as error:  # fmt: skip
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk's fault, not the archive's
+        raise DataError(path, f"is not a whole tar archive ({error})") from error
+    return target
+
+
+class _HeaderStream:
+    """The stream of an archive while the headers of one file are read, which may take a limited number of bytes."""
+
+    def __init__(self, stream: Any) -> None:
+        self.seek, self.tell = stream.seek, stream.tell
+        self._stream, self._left = stream, int(TAR_HEADER_BYTES)
+
+    def read(self, size: int) -> bytes:
+        self._left -= size
+        if self._left < 0:
+            raise tarfile.ReadError(f"the headers of a file take more than {TAR_HEADER_BYTES:,} bytes")
+        return cast("bytes", self._stream.read(size))
+
+
+class _StrictHeader(tarfile.TarInfo):
+    """Raises for a damaged or missing header, where tarfile takes it for the end of the archive.
+
+    tarfile reads long names, comments and maps of sparse files whole, of any length: here they have a limit.
+    """
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> _StrictHeader:
+        stream = archive.fileobj
+        archive.fileobj = _HeaderStream(stream)  # type: ignore[assignment]
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # the block of zeros that ends an archive
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(str(error)) from error
+        finally:
+            archive.fileobj = stream
+
+
+def _unpack_into(path: Path, work: Path, limit: int) -> None:
+    seen: set[Path] = set()
+    left = limit
+    with tarfile.open(path, tarinfo=_StrictHeader) as archive:
+        for number, member in enumerate(archive):
+            if number >= ARCHIVE_MEMBERS:
+                raise DataError(path, f"holds more than {ARCHIVE_MEMBERS:,} files and folders, which is the limit")
+            destination = inside(work, member.name, owner=path, error=DataError)
+            left -= 0 if member.isdir() else member.size + tarfile.BLOCKSIZE
+            problem = None
+            if not member.isdir() and not member.isreg():
+                problem = "is neither a file nor a folder: links and devices are refused"
+            elif destination in seen:
+                problem = "occurs twice in the archive"
+            elif left < 0:
+                problem = f"unpacks to more than the limit of {limit:,} bytes"
+            if problem is not None:
+                raise DataError(path, problem, place=member.name)
+            try:
+                folder = destination if member.isdir() else destination.parent
+                folder.mkdir(parents=True, exist_ok=True)
+                if member.isreg():
+                    seen.add(destination)
+                    with destination.open("xb") as file:
+                        shutil.copyfileobj(cast("IO[bytes]", archive.extractfile(member)), file)
+            except (FileExistsError, NotADirectoryError) as error:
+                raise DataError(path, "is a file and a folder at once", place=member.name) from error
+        # The checksum of a compressed stream is at its end, behind what tarfile reads.
+        rest = cast("IO[bytes]", archive.fileobj)
+        while left > 0 and (portion := rest.read(1 << 20)):
+            left -= len(portion)
+    if not seen:
+        raise DataError(path, "holds no files")

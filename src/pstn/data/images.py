@@ -1,4 +1,4 @@
-"""Decoding image files, in parallel, without trusting them."""
+"""Image files: decoding within limits, folders of images per class, contact sheets."""
 
 from __future__ import annotations
 
@@ -7,54 +7,49 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from pstn.data.errors import DataError, Refuse, raise_it, require_package
-from pstn.data.listing import list_folder
+from pstn._checks import require_positive_int
+from pstn.data.files import DataError, ErrorHandler, Listing, list_folder, raise_error, require_package
+from pstn.data.split import Sized, Split, Splits, balanced_indices, divide, encode_labels, name_classes, require_classes
+from pstn.files import write_atomically
 from pstn.limits import IMAGE_PIXELS, JPEG_SCANS
 
-__all__ = [
-    "IMAGE_FORMATS",
-    "IMAGE_SUFFIXES",
-    "each_in_parallel",
-    "find_images",
-    "image_size",
-    "is_grey",
-    "open_image",
-    "orientation",
-    "read_image",
-    "to_array",
-    "turn_upright",
-    "upright_size",
-    "with_bytes",
-]
+__all__ = ["contact_sheet", "from_folder"]
 
+T = TypeVar("T")
+_PARTS = {"train": ("train", "training"), "validation": ("val", "valid", "validation"), "test": ("test", "testing")}
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 # The first five are what Pillow knows from the start; the others make it import all its decoders, once.
 IMAGE_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 """The formats that are decoded, by Pillow's names, whatever the suffix: other decoders of Pillow start programs."""
-T = TypeVar("T")
-
 _SHORTEST_SCAN = 10  # bytes
 _PIXELS_IN_SECONDS = 1 << 32  # of all scans together
 _TOO_LARGE = f"has more than {IMAGE_PIXELS:,} pixels, too many to decode safely: make it smaller first"
+_ORIENTATION = 0x0112  # the tag of EXIF
+# By Pillow's name of the turn that undoes it.
+_TURNS = {
+    2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270", 7: "TRANSVERSE",
+    8: "ROTATE_90",
+}  # fmt: skip
 
 
-def find_images(folder: Path, refuse: Refuse = raise_it) -> Iterator[Path]:
+def find_images(folder: Path, on_error: ErrorHandler = raise_error) -> Iterator[Path]:
     """The image files in a folder and in those below it, in the order of names, as `Listing` lists them.
 
     Args:
         folder: where to look.
-        refuse: told of folders that cannot be read.
+        on_error: called for folders that cannot be read.
 
     Warns:
-        DataWarning: links lead out of the folder, or files are listed under another name; they are left out.
+        DataWarning: links lead out of the folder, or files are listed under another name; they are skipped.
     """
     with list_folder(folder) as listing:
-        yield from listing.files(folder, IMAGE_SUFFIXES, refuse)
+        yield from listing.files(folder, IMAGE_SUFFIXES, on_error)
 
 
 @contextmanager
@@ -72,10 +67,16 @@ def open_image(path: Path) -> Iterator[Any]:
     try:
         Image.preinit()
         with Image.open(path, formats=IMAGE_FORMATS) as image:
-            _require_moderate(path, image.width * image.height)
+            if image.width * image.height > IMAGE_PIXELS:
+                raise DataError(path, _TOO_LARGE)
             if image.info.get("progressive"):
-                prepare = _after(lambda: _require_few_scans(path, image), image.load_prepare)
-                image.load_prepare = prepare  # type: ignore[method-assign]  # of this image alone
+                prepare = image.load_prepare
+
+                def check_first() -> None:  # called before the image is decoded, and not for its header alone
+                    _require_few_scans(path, image.width * image.height)
+                    prepare()
+
+                image.load_prepare = check_first  # type: ignore[method-assign]
             yield image
     except (DataError, MemoryError):
         raise
@@ -85,25 +86,9 @@ def open_image(path: Path) -> Iterator[Any]:
         raise DataError(path, f"does not decode as an image ({error})") from error
 
 
-def _require_moderate(path: Path, pixels: int) -> None:
-    """Refuse what would fill the memory; a file of a few kilobytes can claim any size."""
-    if pixels > IMAGE_PIXELS:
-        raise DataError(path, _TOO_LARGE)
-
-
-def _after(first: Callable[[], None], then: Callable[[], None]) -> Callable[[], None]:
-    """What calls both: `load_prepare` of an image is called before it is decoded, and not for its header alone."""
-
-    def both() -> None:
-        first()
-        then()
-
-    return both
-
-
-def _require_few_scans(path: Path, image: Any) -> None:
+def _require_few_scans(path: Path, pixels: int) -> None:
     """Refuse a JPEG file whose scans would take minutes to decode."""
-    if image.width * image.height * (path.stat().st_size // _SHORTEST_SCAN) < _PIXELS_IN_SECONDS:
+    if pixels * (path.stat().st_size // _SHORTEST_SCAN) < _PIXELS_IN_SECONDS:
         return
     found, last = 0, b""
     with path.open("rb") as file:
@@ -117,13 +102,7 @@ def _require_few_scans(path: Path, image: Any) -> None:
 def image_size(path: Path) -> tuple[int, int]:
     """(width, height) of an image file, from its header alone."""
     with open_image(path) as image:
-        width, height = image.size
-    return int(width), int(height)
-
-
-def is_grey(mode: str) -> bool:
-    """Whether Pillow's mode of an image has no colours."""
-    return mode in ("L", "1", "LA", "I", "F") or mode.startswith("I;16")
+        return image.width, image.height
 
 
 def with_bytes(image: Any, mode: str, path: Path) -> Any:
@@ -137,33 +116,22 @@ def with_bytes(image: Any, mode: str, path: Path) -> Any:
     if image.has_transparency_data:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "black"), image).convert(mode)
-
-    # These formats know no whole numbers beyond 16 bits, which older versions of Pillow keep in 32.
+    # These formats have no integers beyond 16 bits, which older versions of Pillow keep in 32.
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
         levels = np.asarray(image).astype(np.uint32)
         image = Image.fromarray(((levels + 128) // 257).astype(np.uint8))
     elif image.mode in ("I", "F"):
-        problem = (
-            "has 32 bits a pixel, of which none says what is white: save it with 8 or 16 bits, or pass from_arrays"
-        )
-        raise DataError(path, f"{problem} its numbers")
+        problem = "has 32 bits a pixel, and nothing says which value is white"
+        raise DataError(path, f"{problem}: save it with 8 or 16 bits, or pass its numbers to from_arrays")
     return image if image.mode == mode else image.convert(mode)
-
-
-_ORIENTATION = 0x0112  # of EXIF
-# By what Pillow calls the turn that undoes it.
-_TURNS = {
-    2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270", 7: "TRANSVERSE",
-    8: "ROTATE_90",
-}  # fmt: skip
 
 
 def orientation(image: Any) -> int:
     """How the camera was held, by EXIF: 1 to 8, of which 1 is upright and 5 and above lie on their side."""
-    image.load()  # what is wrong with the picture itself is to be told; in a PNG the note may come after it, too
+    image.load()  # raises what is wrong with the picture itself; in a PNG the tag may come after it, too
     try:
         found = image.getexif().get(_ORIENTATION)
-    except Exception:  # of a damaged note beside the picture, not of the picture: as good as none
+    except Exception:  # damaged metadata of a good picture
         found = None
     return found if found in _TURNS else 1
 
@@ -173,11 +141,6 @@ def turn_upright(image: Any, orientation: int) -> Any:
     from PIL import Image
 
     return image if orientation == 1 else image.transpose(Image.Transpose[_TURNS[orientation]])
-
-
-def upright_size(image: Any) -> tuple[int, int]:
-    """(height, width) of an image as it is meant to be seen."""
-    return (image.width, image.height) if orientation(image) >= 5 else (image.height, image.width)
 
 
 def read_image(
@@ -210,8 +173,7 @@ def each_in_parallel(work: Callable[[T], None], items: Iterable[T], workers: int
         items: the items.
         workers: how many threads; one per processor, at most 8, where None. Each holds one decoded image.
     """
-    workers = workers or min(8, os.cpu_count() or 1)
-    pool = ThreadPoolExecutor(max_workers=workers)
+    pool = ThreadPoolExecutor(max_workers=workers or min(8, os.cpu_count() or 1))
     try:
         futures = [pool.submit(work, item) for item in items]
         done, _ = wait(futures, return_when=FIRST_EXCEPTION)
@@ -219,5 +181,198 @@ def each_in_parallel(work: Callable[[T], None], items: Iterable[T], workers: int
             if future in done:
                 future.result()
     finally:
-        # Also when the user interrupts: what is queued is not worth waiting for.
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)  # also when the user interrupts
+
+
+def from_folder(
+    root: str | os.PathLike[str],
+    *,
+    size: int | tuple[int, int] | None = None,
+    channels: Literal[1, 3] | None = None,
+    test: float = 0.2,
+    validation: float = 0.0,
+    seed: int = 0,
+    workers: int | None = None,
+) -> Splits[Split]:
+    """A folder of images per class: root/cat/1.png, or root/train/cat/1.png with val/ and test/ beside it.
+
+    Args:
+        root: the folder.
+        size: resize every image to this side, or to (height, width); without it all must be of one size.
+        channels: 1 for grey, 3 for colour; colour where any image has it, if None.
+        test: the share of each class to test on, where the folder is not divided already.
+        validation: likewise for validation.
+        seed: of that division.
+        workers: decoding threads.
+
+    Returns:
+        Images (N, C, H, W) as uint8; `as_float` makes numbers of them.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> root = Path(tempfile.mkdtemp())
+        >>> for name in ("cat", "dog"):
+        ...     (root / name).mkdir()
+        ...     Image.new("RGB", (32, 24)).save(root / name / "1.png")
+        >>> splits = from_folder(root, test=0.0)
+        >>> splits.train.x.shape, splits.train.classes
+        (torch.Size([2, 3, 24, 32]), ('cat', 'dog'))
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise DataError(root, "there is no such folder")
+    target = (require_positive_int("size", size),) * 2 if isinstance(size, int) else size
+    with list_folder(root) as listing:
+        folders = listing.entries(root)[0]
+        found = {folder.name.lower(): folder for folder in folders}
+        parts = {part: next((found[n] for n in names if n in found), None) for part, names in _PARTS.items()}
+        if parts["train"] is None or _is_class(parts["train"]):
+            everything = _read_classes(listing, root, folders, None, target, channels, workers)
+            return divide(everything, test=test, validation=validation, seed=seed)
+        folders = listing.entries(parts["train"])[0]
+        train = _read_classes(listing, parts["train"], folders, None, target, channels, workers)
+        others: dict[str, Split | None] = {"validation": None, "test": None}
+        for part in others:
+            folder = parts[part]
+            if folder is not None:
+                height, width = train.x.shape[-2:]
+                others[part] = _read_classes(
+                    listing, folder, listing.entries(folder)[0], train.classes, (height, width), train.x.shape[1],
+                    workers,
+                )  # fmt: skip
+        return Splits(train, others["validation"], others["test"])
+
+
+def _is_class(train: Path) -> bool:
+    """Whether a folder called "train" is a class, of vehicles say: it has other classes beside it and images in it."""
+    parts = {name for names in _PARTS.values() for name in names}
+    beside = any(
+        f.is_dir() and f.name.lower() not in parts and not f.name.startswith(".") for f in train.parent.iterdir()
+    )
+    return beside and any(f.suffix.lower() in IMAGE_SUFFIXES for f in train.iterdir())
+
+
+def _read_classes(
+    listing: Listing,
+    root: Path,
+    folders: list[Path],
+    classes: tuple[str, ...] | None,
+    size: tuple[int, int] | None,
+    channels: int | None,
+    workers: int | None,
+) -> Split:
+    if not folders:
+        raise DataError(root, "holds no folders: one per class is expected, with its images in it")
+    names = tuple(f.name for f in folders) if classes is None else classes
+    require_classes(len(names))
+    known = set(names)
+    paths: list[Path] = []
+    labels: list[str] = []
+    for folder in folders:
+        if folder.name not in known:
+            raise DataError(folder, f"unknown label {folder.name!r}: the training part has {name_classes(names)}")
+        images = sorted(listing.files(folder, IMAGE_SUFFIXES))
+        if not images and classes is None:
+            raise DataError(folder, f"holds no images ({', '.join(IMAGE_SUFFIXES)})")
+        paths += images
+        labels += [folder.name] * len(images)
+    if not paths:
+        raise DataError(root, "holds no images")
+    if size is None or channels is None:
+        modes = [""] * len(paths)
+        sizes = [(0, 0)] * len(paths)
+
+        def look(i: int) -> None:
+            with open_image(paths[i]) as image:
+                modes[i] = image.mode
+                if size is None:
+                    sizes[i] = image.size[:: 1 if orientation(image) >= 5 else -1]
+
+        each_in_parallel(look, range(len(paths)), workers)
+        if channels is None:
+            grey = all(mode in ("L", "1", "LA", "I", "F") or mode.startswith("I;16") for mode in modes)
+            channels = 1 if grey else 3
+        if size is None:
+            size = sizes[0]
+            odd = next((i for i, found in enumerate(sizes) if found != size), None)
+            if odd is not None:
+                problem = f"is {sizes[odd][1]}x{sizes[odd][0]}, others are {size[1]}x{size[0]}: pass size= (--size)"
+                raise DataError(paths[odd], problem)
+    out = np.empty((len(paths), channels, *size), np.uint8)
+
+    def read(i: int) -> None:
+        out[i], _ = read_image(paths[i], out.shape[1], size)
+
+    each_in_parallel(read, range(len(paths)), workers)
+    return Split(torch.from_numpy(out), encode_labels(labels, names), names, root.name)
+
+
+def contact_sheet(
+    data: Sized,
+    path: str | os.PathLike[str],
+    *,
+    title: str = "",
+    count: int = 40,
+    columns: int = 10,
+    seed: int = 0,
+) -> Path:
+    """Draw examples of a data set, as even over the classes as can be, with their classes, into a PNG file.
+
+    Images are shown with the full range of their values from black to white, and series as lines at one scale;
+    generated examples have theta below their class. Needs matplotlib: `pip install 'pstn[plot]'`.
+
+    Args:
+        data: a `Split` or `Generated`.
+        path: the file to write.
+        title: above the examples; the name of the data where empty.
+        count: how many examples.
+        columns: how many of them in a row.
+        seed: of the choice.
+
+    Returns:
+        The path of the file.
+
+    Example:
+        >>> import tempfile, pstn
+        >>> contact_sheet(pstn.data.load("digits").train, Path(tempfile.mkdtemp()) / "digits.png").name
+        'digits.png'
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("drawing a contact sheet needs matplotlib: pip install 'pstn[plot]'") from error
+    count = min(require_positive_int("count", count), len(data))
+    columns = min(require_positive_int("columns", columns), count)
+    index = balanced_indices(data.y, count, seed=seed)
+    batch = data.batch(index[torch.argsort(data.y.cpu()[index], stable=True)]).to("cpu")
+    batch = batch if batch.x.is_floating_point() else batch.as_float()
+    x = batch.x if batch.mask is None else batch.x.masked_fill(~batch.mask[:, None], torch.nan)
+    values = x[~x.isnan()].numpy()
+    # A single spike would flatten all other series: the outermost hundredths of the values are cut off.
+    low, high = np.quantile(values, (0.01, 0.99) if batch.ndim == 1 else (0, 1))
+    high = high if high > low else low + 1
+    rows = -(-count // columns)
+    figure = Figure(figsize=(1.2 * columns + 0.2, 1.5 * rows + 0.4), dpi=100, layout="constrained")
+    shape = "x".join(map(str, x.shape[2:]))
+    kind = "series of length" if batch.ndim == 1 else "images of"
+    head = f"{title or batch.name}: {len(data):,} {kind} {shape}, {len(batch.classes)} classes"
+    figure.suptitle(head.replace("$", r"\$"), fontsize=9)
+    for i, axes in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
+        axes.set(xticks=[], yticks=[], frame_on=i < count and batch.ndim == 1)
+        if i >= count:
+            continue
+        if batch.ndim == 1:
+            axes.plot(x[i].T.numpy(), linewidth=0.7)
+            axes.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))
+        else:
+            pixels = ((x[i] - low) / (high - low)).clamp(0, 1)
+            axes.imshow((pixels[:3] if len(pixels) >= 3 else pixels[:1].expand(3, -1, -1)).movedim(0, -1).numpy())
+        caption = batch.classes[int(batch.y[i])][:20].replace("$", r"\$")
+        if batch.theta is not None:
+            caption += "\n" + ", ".join(f"{value:.2f}" for value in batch.theta[i].tolist())
+        axes.set_xlabel(caption, fontsize=6)
+    target = Path(path)
+    with write_atomically(target) as draft:
+        figure.savefig(draft, format="png")
+    return target

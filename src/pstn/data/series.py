@@ -1,11 +1,20 @@
-"""Series as files hold them, and the policies that make a tensor of them."""
+"""Time series: tables, .ts and .arff files, policies for gaps and lengths, the UCR and UEA archives."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import hashlib
+import os
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from importlib.resources import files
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,21 +22,53 @@ import torch
 from torch import Tensor
 
 from pstn._checks import require_choice
-from pstn.data.errors import DataError
+from pstn._deprecation import renamed
+from pstn.data.download import (
+    Progress,
+    RemoteFile,
+    cache_folder,
+    download,
+    missing,
+    offline,
+    search_folders,
+)
+from pstn.data.files import (
+    DataError,
+    DataWarning,
+    ErrorHandler,
+    MissingDataError,
+    most_unpacked,
+    open_zip,
+    raise_error,
+    read_lines,
+    read_zip_member,
+    require_inside,
+)
+from pstn.data.split import Split, Splits, as_label, encode_labels, name_classes, sort_classes, stratified_indices
 
-__all__ = ["MISSING", "Policy", "RawSeries", "is_number", "parse_numbers", "stack_series"]
+__all__ = ["RawSeries", "load_italy_power_demand", "load_series_file", "load_ucr", "read_series", "stack_series"]
 
 Policy = Literal["refuse", "resample", "pad"]
 Values = npt.NDArray[np.float64]
+Lines = Iterator[tuple[int, str]]
 
+SERIES_SUFFIXES = (".tsv", ".ts", ".arff", ".txt", ".csv")
+MISSING = ("?", "", "NaN", "nan", "NAN")
 _LARGEST = float(np.finfo(np.float32).max)
 _LONGEST = 400  # characters of a number; the longest float64 that is written out in full has about 330
-MISSING = ("?", "", "NaN", "nan", "NAN")
+_TEXT_LIMIT = 1 << 30
+_ROWS_LIMIT = 1 << 32
+# From quote to quote, and nothing but a separator before and after.
+_QUOTED_CELL = re.compile(r'(?<![^\t;, ])"(?:[^"]|"")*"(?![^\t;, ])')
+_PLACEHOLDER = "\0"  # `read_lines` refuses lines that hold one
+_FLAGS = {"true": True, "false": False}
+# The name of an attribute of an .arff file, in quotes or not, and its type.
+_ATTRIBUTE = re.compile(r"""(?:(['"])(.+?)\1\s*|([^'"\s]\S*)\s+)(\S.*)""")
 
 
 @dataclass(frozen=True)
 class RawSeries:
-    """What a file of series holds, before anything is done about gaps and lengths.
+    """What a file of series holds, before gaps and lengths are dealt with.
 
     Attributes:
         path: the file.
@@ -51,30 +92,143 @@ class RawSeries:
         return len(self.values)
 
 
-def parse_numbers(cells: Sequence[str], path: Path, line: int, *, first: int = 1) -> Values:
-    """Numbers from text cells; "?", "NaN" and empty cells are missing values. The bad cell is named.
+class _BadLine(Exception):
+    """What is wrong with a line of a file, and in which column."""
+
+    def __init__(self, problem: str, column: int | None = None) -> None:
+        super().__init__(problem)
+        self.problem, self.column = problem, column
+
+
+@contextmanager
+def _reading(path: Path, line: int) -> Iterator[None]:
+    """Turn a `_BadLine` into a DataError that names the file, the line and the column."""
+    try:
+        yield
+    except _BadLine as error:
+        place = f"line {line}" if error.column is None else f"line {line}, column {error.column}"
+        raise DataError(path, error.problem, place=place) from error
+
+
+def series_format(path: Path) -> str | None:
+    """The suffix that says how to read `path`, without a ".gz"; None where it is not one of series.
+
+    Example:
+        >>> series_format(Path("FaceAll_TRAIN.tsv.gz"))
+        '.tsv'
+    """
+    suffix = Path(path.name.lower().removesuffix(".gz")).suffix
+    return suffix if suffix in SERIES_SUFFIXES else None
+
+
+@renamed(refuse="on_error")
+def read_series(
+    path: str | os.PathLike[str], *, limit: int = _TEXT_LIMIT, on_error: ErrorHandler = raise_error
+) -> RawSeries:
+    r"""Read a file of labelled series, univariate or multivariate.
+
+    Args:
+        path: a .tsv (or .txt, .csv: label first), .ts or .arff file, plain or gzipped.
+        limit: the most bytes of text it may hold.
+        on_error: called with the error of each series that cannot be read, which is then skipped; by default the first
+            error is raised.
+
+    Raises:
+        DataError: something in the file cannot be read; the message names the line and the column.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "Toy_TRAIN.tsv"
+        >>> _ = path.write_text("up\t1.5\t2\t3\ndown\t4\t5\t6\n")
+        >>> series = read_series(path)
+        >>> series.labels, series.values[0].tolist()
+        (('up', 'down'), [[1.5, 2.0, 3.0]])
+    """
+    path = Path(path)
+    suffix = series_format(path)
+    if suffix is None:
+        raise DataError(path, f"is not a file of series: the name must end in {', '.join(SERIES_SUFFIXES)} or with .gz")
+    lines = read_lines(path, limit=limit)
+    declared: tuple[str, ...] | None = None
+    rows: Iterator[tuple[int, Any]]
+    row: Any
+    parse: Callable[[Any], tuple[str, Values]]
+    if suffix in (".ts", ".arff"):
+        comments = "#%" if suffix == ".ts" else "%"
+        stripped = ((number, line.strip()) for number, line in lines)
+        content = ((number, line) for number, line in stripped if line and line[0] not in comments)
+        declared, parse = (_read_ts_header if suffix == ".ts" else _read_arff_header)(path, content)
+        rows = content
+    else:
+        rows, parse = table_rows(lines), _parse_labelled
+    known = set(declared or ())
+    found: list[tuple[int, str, Values]] = []
+    for number, row in rows:
+        try:
+            with _reading(path, number):
+                label, values = parse(row)
+                if declared is not None and label not in known:
+                    raise _BadLine(f"unknown label {label!r}: the header declares {name_classes(declared)}")
+        except DataError as error:
+            on_error(error)
+        else:
+            found.append((number, label, values))
+    if not found:
+        raise DataError(path, "holds no series")
+    numbers, labels, series = zip(*found, strict=True)
+    return RawSeries(path, series, labels, numbers, declared)
+
+
+def _parse_labelled(cells: list[str]) -> tuple[str, Values]:
+    """A row of a table: a label, then the values. Rows may differ in length."""
+    if len(cells) < 2:
+        raise _BadLine("a label and at least one value are expected")
+    label = as_label(cells[0])
+    if label in MISSING:
+        raise _BadLine(f"{cells[0]!r} is not a label", 1)
+    return label, _parse_values(cells[1:], first=2)
+
+
+def _parse_values(cells: list[str], first: int) -> Values:
+    """The values of a row of a table as (1, length)."""
+    if len(cells) > 1 and not is_number(cells[-1]) and all(map(is_number, cells[:-1])):
+        problem = f"{cells[-1][:40]!r} is not a number; if it is a label, move the last column to the front"
+        raise _BadLine(problem, first + len(cells) - 1)
+    return parse_numbers(cells, first)[None]
+
+
+def parse_numbers(cells: Sequence[str], first: int = 1) -> Values:
+    """Numbers from text cells, (length,); "?", "NaN" and empty cells are missing values.
 
     Args:
         cells: the text.
-        path: the file, for messages.
-        line: the line, for messages.
         first: the column number of the first cell, for messages.
     """
     try:
-        # A line of clean numbers is parsed at once; only what is refused is looked at cell by cell. Python reads "1_0"
-        # as 10, as in its source; in data that is a slip.
+        # A row of clean numbers is parsed at once; any other cell by cell. Python reads "1_0" as 10: here an error.
         if any("_" in cell or len(cell) > _LONGEST for cell in cells):
             raise ValueError
         numbers: Values = np.fromiter(map(float, cells), np.float64, len(cells))
     except ValueError:
-        numbers = np.array([_parse_cell(c, path, line, first + i) for i, c in enumerate(cells)], dtype=np.float64)
+        numbers = np.array([_parse_cell(cell.strip(), first + i) for i, cell in enumerate(cells)], np.float64)
     infinite = np.abs(numbers) > _LARGEST
     if infinite.any():
         at = int(infinite.argmax())
-        raise DataError(
-            path, f"{cells[at].strip()!r} is not a finite number of float32", place=f"line {line}, column {first + at}"
-        )
+        raise _BadLine(f"{cells[at].strip()!r} is not a finite number of float32", first + at)
     return numbers
+
+
+def _parse_cell(text: str, column: int) -> float:
+    if text in MISSING:
+        return float("nan")
+    try:
+        if "_" in text or len(text) > _LONGEST:
+            raise ValueError
+        return float(text)
+    except ValueError as error:
+        shown = text if len(text) <= 40 else text[:37] + "..."
+        advice = ": decimals have a point" if "," in text and is_number(text.replace(",", ".", 1)) else ""
+        raise _BadLine(f"{shown!r} is not a number{advice}", column) from error
 
 
 def is_number(cell: str) -> bool:
@@ -85,28 +239,265 @@ def is_number(cell: str) -> bool:
         [True, True, False]
     """
     try:
-        _number(cell.strip())
-    except ValueError:
+        _parse_cell(cell.strip(), 1)
+    except _BadLine:
         return False
     return True
 
 
-def _number(text: str) -> float:
-    if text in MISSING:
-        return float("nan")
-    if "_" in text or len(text) > _LONGEST:
-        raise ValueError
-    return float(text)
+def table_rows(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
+    r"""The numbered rows of a table as cells, whatever separates them, without empty lines and without a header.
+
+    The first row is a header where none of its cells, apart from the first, is a number, and some of the next row are.
+
+    Example:
+        >>> list(table_rows(enumerate(["class,t0,t1\n", "up,1,2\n", "\n", "up,3,4\n"], start=1)))
+        [(2, ['up', '1', '2']), (4, ['up', '3', '4'])]
+    """
+    rows = ((number, _split_cells(line.strip("\r\n"))) for number, line in lines if line.strip())
+    start = list(islice(rows, 2))
+    if len(start) == 2:
+        first, second = start[0][1][1:], start[1][1][1:]
+        if first and not any(map(is_number, first)) and any(map(is_number, second)):
+            del start[0]
+    yield from start
+    yield from rows
 
 
-def _parse_cell(cell: str, path: Path, line: int, column: int) -> float:
-    text = cell.strip()
-    try:
-        return _number(text)
-    except ValueError as error:
-        shown = text if len(text) <= 40 else text[:37] + "..."
-        advice = ": decimals have a point" if is_number(text.replace(",", ".", 1)) else ""
-        raise DataError(path, f"{shown!r} is not a number{advice}", place=f"line {line}, column {column}") from error
+def _split_cells(line: str) -> list[str]:
+    """The cells of a row, whatever separates them: tabs, semicolons, commas or spaces; without quotes around them."""
+    # Quoted cells are replaced while the row is split, as they may hold separators.
+    quoted = iter(_QUOTED_CELL.findall(line) if '"' in line else ())
+    rest = _QUOTED_CELL.sub(_PLACEHOLDER, line) if '"' in line else line
+    # Where semicolons separate, a number may hold a comma; where commas do, a label may hold a semicolon.
+    semicolons = rest.count(";") >= max(1, rest.count(","))
+    separator = next((mark for mark in ("\t", ";" if semicolons else ",") if mark in rest), None)
+    cells = rest.split() if separator is None else [cell.strip() for cell in rest.split(separator)]
+    if '"' not in line:
+        return cells
+    return [
+        next(quoted)[1:-1].replace('""', '"').strip()
+        if cell == _PLACEHOLDER
+        else re.sub(_PLACEHOLDER, lambda _: next(quoted), cell)
+        for cell in cells
+    ]
+
+
+def _read_ts_header(path: Path, lines: Lines) -> tuple[tuple[str, ...], Callable[[str], tuple[str, Values]]]:
+    """The classes of a .ts file of the UEA archive, and the parser of its rows, from the lines up to @data.
+
+    Supported are univariate and multivariate series with class labels, of equal or unequal length, with missing
+    values; not time stamps and numeric targets (regression).
+    """
+    entries: dict[str, list[str]] = {}
+    places: dict[str, int] = {}
+    for number, line in lines:
+        with _reading(path, number):
+            if line[0] != "@":
+                raise _BadLine("values before the @data line")
+            name, *words = line.split()
+            key = name[1:].lower()
+            if key == "data":
+                break
+            if key in entries and key != "problemname":  # which files of the archive repeat
+                raise _BadLine(f"@{key} occurs twice, first on line {places[key]}")
+            entries[key], places[key] = words, number
+    else:
+        raise DataError(path, "has no @data line")
+
+    def flag(key: str) -> bool:
+        word = " ".join(entries.get(key, ["false"])).lower()
+        if word not in _FLAGS:
+            raise DataError(path, f"@{key} must be true or false, got {word!r}", place=f"line {places[key]}")
+        return _FLAGS[word]
+
+    def whole(key: str) -> int | None:
+        word = " ".join(entries.get(key, ["1"]))
+        if not re.fullmatch("[0-9]{1,9}", word) or int(word) < 1:
+            problem = f"@{key} must be a whole number of at least 1, got {word!r}"
+            raise DataError(path, problem, place=f"line {places[key]}")
+        return int(word) if key in entries else None
+
+    if flag("timestamps"):
+        raise DataError(path, "series with time stamps are not supported", place=f"line {places['timestamps']}")
+    if "targetlabel" in entries:
+        problem = "has numeric targets (regression), where class labels are expected"
+        raise DataError(path, problem, place=f"line {places['targetlabel']}")
+    dimensions = whole("dimensions") or whole("dimension") or (1 if flag("univariate") else None)
+    length = whole("serieslength") if flag("equallength") else None
+    if "classlabel" not in entries:
+        raise DataError(path, "has no @classLabel line: its series have no classes", place="header")
+    given, *names = entries["classlabel"] or ["false"]
+    classes = tuple(map(as_label, names))
+    if given.lower() != "true" or not classes or len(set(classes)) < len(classes):
+        problem = "@classLabel must be 'true' followed by the classes, each once"
+        raise DataError(path, problem, place=f"line {places['classlabel']}")
+
+    def parse(line: str) -> tuple[str, Values]:
+        *channels, label = line.split(":")
+        if not channels:
+            raise _BadLine("values and a label, separated by ':', are expected")
+        if dimensions is not None and len(channels) != dimensions:
+            raise _BadLine(f"has {len(channels)} channel(s), the header declares {dimensions}")
+        rows = [parse_numbers(channel.split(",")) for channel in channels]
+        wrong = next((len(row) for row in rows if length is not None and len(row) != length), None)
+        if wrong is not None:
+            raise _BadLine(f"has length {wrong}, the header declares {length}")
+        # Channels of one series may end at different times: the rest of the shorter ones is missing.
+        longest = max(map(len, rows))
+        return as_label(label), np.stack([np.pad(row, (0, longest - len(row)), constant_values=np.nan) for row in rows])
+
+    return classes, parse
+
+
+def _read_arff_header(path: Path, lines: Lines) -> tuple[tuple[str, ...], Callable[[str], tuple[str, Values]]]:
+    """The classes of an .arff file of Weka, and the parser of its rows, from the lines up to @data.
+
+    The last attribute is nominal: the class. Univariate files have one numeric attribute per point in time;
+    multivariate ones a relational attribute whose rows, separated by a backslash and an n within one pair of quotes,
+    are the channels.
+    """
+    classes: list[str] = []
+    attributes: set[str] = set()
+    length, relational = 0, False
+    for number, line in lines:
+        keyword, _, body = line.partition(" ") if " " in line else line.partition("\t")
+        if keyword.lower() == "@data":
+            break
+        with _reading(path, number):
+            if keyword.lower() in ("@relation", "@end"):
+                continue
+            if keyword.lower() != "@attribute":
+                raise _BadLine(f"{keyword[:40]!r} is not expected before @data")
+            match = _ATTRIBUTE.fullmatch(body.strip())
+            if match is None:
+                raise _BadLine("an attribute needs a name and a type")
+            name, kind = match[2] if match[1] else match[3], match[4].strip()
+            if name in attributes:
+                raise _BadLine(f"attribute {name!r} occurs twice")
+            attributes.add(name)
+            if classes:
+                raise _BadLine("the class must be the last attribute")
+            if kind.startswith("{"):
+                classes = [as_label(_unquote(word)) for word in kind[1:-1].split(",") if word.strip()]
+                if not kind.endswith("}") or not classes or len(set(classes)) < len(classes):
+                    raise _BadLine("classes must be given between '{' and '}', each once")
+            elif kind.lower() == "relational":
+                relational = True
+            elif kind.lower() in ("numeric", "real", "integer"):
+                length += 1
+            else:
+                raise _BadLine(f"attributes of type {kind[:40]!r} are not supported")
+    else:
+        raise DataError(path, "has no @data line")
+    if not classes or not length:
+        problem = "needs numeric attributes, and a nominal one for the class, such as @attribute target {1,2}"
+        raise DataError(path, problem, place="header")
+
+    def parse(line: str) -> tuple[str, Values]:
+        if line[0] == "{":
+            raise _BadLine("sparse rows are not supported")
+        if relational:
+            end = line.rfind(line[0] + ",", 1)
+            if line[0] not in "'\"" or end < 0:
+                raise _BadLine("channels in quotes, a comma and a label are expected")
+            channels, label = line[1:end].split("\\n"), line[end + 2 :]
+        else:
+            values, _, label = line.rpartition(",")
+            channels = [values]
+        rows = [parse_numbers(channel.split(",")) for channel in channels]
+        for channel, row in enumerate(rows, start=1):
+            if len(row) != length:
+                raise _BadLine(f"channel {channel} has {len(row)} values, the header declares {length}")
+        return as_label(_unquote(label)), np.stack(rows)
+
+    return tuple(classes), parse
+
+
+def _unquote(text: str) -> str:
+    text = text.strip()
+    return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"" else text
+
+
+class Wanted(NamedTuple):
+    """The series that a model takes."""
+
+    channels: int
+    length: int
+    classes: Sequence[str] = ()
+    """Their names tell a label from a value, where lengths do not."""
+    policy: Policy = "refuse"
+    """How missing values and other lengths are treated, as for `stack_series`."""
+
+
+def read_rows(path: Path, wanted: Wanted, on_error: ErrorHandler = raise_error) -> Iterator[tuple[int, Tensor]]:
+    r"""The series of a file, each with its line: (C, length) float32, with or without a label before them in the file.
+
+    Where lengths may differ, the rows of a table have labels if all of them begin with text or with a class's name.
+    Numbers may be both names and values: rows that are all as long as the series wanted have no labels then, and rows
+    that are all longer by one cell have.
+
+    Args:
+        path: a table (.tsv, .csv, .txt), a .ts or an .arff file, plain or gzipped.
+        wanted: the shape of the series.
+        on_error: called with the error of each unusable series, which is then skipped; by default the first error is
+            raised.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "new.csv"
+        >>> _ = path.write_text("1,3\n?,1,5\n")
+        >>> [(line, x.tolist()) for line, x in read_rows(path, Wanted(1, 3, policy="resample"))]
+        [(1, [[1.0, 2.0, 3.0]]), (2, [[1.0, 1.0, 5.0]])]
+    """
+    if path.is_dir() or series_format(path) is None:
+        raise DataError(path, "is not a table of series (.tsv, .csv, .txt, .ts, .arff), which this model takes")
+    rows: Iterable[tuple[int, Any]]
+    row: Any
+    if table := series_format(path) not in (".ts", ".arff"):
+        rows = table_rows(read_lines(path, limit=_ROWS_LIMIT))
+        # Where all lengths must agree, each row shows by its own whether it has a label.
+        labels = None if wanted.policy == "refuse" else int(_has_labels(path, wanted))
+    else:
+        labelled = read_series(path, on_error=on_error)
+        rows = zip(labelled.lines, labelled.values, strict=True)
+    for line, row in rows:
+        try:
+            with _reading(path, line):
+                values: Values = _parse_unlabelled(row, wanted.length, labels) if table else row
+                if values.shape[0] != wanted.channels:
+                    raise _BadLine(f"{wanted.channels} channel(s) are expected, got {values.shape[0]}")
+            one = RawSeries(path, (values,), ("",), (line,))
+            [(x, _)] = stack_series([one], wanted.policy, length=wanted.length)
+        except DataError as error:
+            on_error(error)
+        else:
+            yield line, x[0]
+
+
+def _parse_unlabelled(cells: list[str], length: int, labels: int | None) -> Values:
+    first = len(cells) - length if labels is None else labels
+    if labels is None and first not in (0, 1):
+        raise _BadLine(f"{length} values are expected, with or without a label before them, got {len(cells)} cells")
+    if len(cells) <= first:
+        raise _BadLine("a label and at least one value are expected")
+    return _parse_values(cells[first:], first + 1)
+
+
+def _has_labels(path: Path, wanted: Wanted) -> bool:
+    texts = names = known = 0
+    lengths: set[int] = set()
+    for _, cells in table_rows(read_lines(path, limit=_ROWS_LIMIT)):
+        lengths.add(len(cells))
+        if cells[0] not in MISSING:  # which may be a label or a value
+            known += 1
+            texts += not is_number(cells[0])
+            names += as_label(cells[0]) in wanted.classes
+    if known and texts == known:
+        return True
+    if len(lengths) == 1 and lengths <= {wanted.length, wanted.length + 1}:
+        return lengths == {wanted.length + 1}
+    return known > 0 and names == known
 
 
 def stack_series(
@@ -114,7 +505,7 @@ def stack_series(
 ) -> list[tuple[Tensor, Tensor | None]]:
     """Tensors of one length from the series of several files, e.g. the training and the test part.
 
-    The policy says what becomes of missing values and unequal lengths:
+    The policy says how missing values and unequal lengths are treated:
 
     - "refuse": they are an error that names the first such series, wherever in it they are.
     - "resample": missing values are interpolated linearly between their neighbours (the nearest value at the ends), and
@@ -123,7 +514,7 @@ def stack_series(
       a mask says which values are real.
 
     Values missing at the end of all channels of a series are the archive's way to write a shorter series: "resample"
-    and "pad" cut them off before anything else.
+    and "pad" remove them first.
 
     Args:
         parts: the files, the training part first.
@@ -141,39 +532,36 @@ def stack_series(
         ([[4.0, 5.0, 0.0]], [True, True, False])
     """
     require_choice("policy", policy, ("refuse", "resample", "pad"))
-    _check_channels(parts)
-    cut = [[_cut_end(v, part, i) for i, v in enumerate(part.values)] for part in parts]
-    if policy == "refuse":
-        _refuse_odd(parts, cut, length)
-    longest = [max(v.shape[1] for v in values) for values in cut]
+    cut = [[without_padding(values) for values in part.values] for part in parts]
+    longest = [max(values.shape[1] for values in part) for part in cut]
     if length is None:
-        length = longest[0] if policy == "resample" else max(longest)
-    stacked: list[tuple[Tensor, Tensor | None]] = []
-    for part, values in zip(parts, cut, strict=True):
-        if policy == "pad":
-            _refuse_longer(part, values, length)
-            stacked.append(_pad(values, length))
-        else:
-            even = [_resample(_fill_gaps(v, part, i), length) for i, v in enumerate(values)]
-            stacked.append((torch.from_numpy(np.stack(even)).float(), None))
-    return stacked
-
-
-def _check_channels(parts: Sequence[RawSeries]) -> None:
+        first = cut[0][0].shape[1]
+        length = {"refuse": first, "resample": longest[0], "pad": max(longest)}[policy]
     channels = parts[0].values[0].shape[0]
-    for part in parts:
-        for values, line in zip(part.values, part.lines, strict=True):
-            if values.shape[0] != channels:
-                raise DataError(
-                    part.path, f"has {values.shape[0]} channels, others have {channels}", place=f"line {line}"
-                )
-
-
-def _cut_end(values: Values, part: RawSeries, at: int) -> Values:
-    cut = without_padding(values)
-    if not cut.shape[1]:
-        raise DataError(part.path, "the series holds no value", place=f"line {part.lines[at]}")
-    return cut
+    stacked: list[tuple[Tensor, Tensor | None]] = []
+    for part, shortened in zip(parts, cut, strict=True):
+        x = np.zeros((len(part), channels, length), np.float32)
+        mask = np.zeros((len(part), length), bool)
+        for i, values in enumerate(shortened):
+            with _reading(part.path, part.lines[i]):
+                if len(values) != channels:
+                    raise _BadLine(f"has {len(values)} channels, others have {channels}")
+                if not values.shape[1]:
+                    raise _BadLine("the series holds no value")
+                if policy == "pad":
+                    if values.shape[1] > length:
+                        raise _BadLine(f"has length {values.shape[1]}, and padding cannot make it {length}")
+                    x[i, :, : values.shape[1]] = np.nan_to_num(values)
+                    mask[i, : values.shape[1]] = ~np.isnan(values).any(axis=0)
+                    continue
+                if policy == "refuse":
+                    gaps = int(np.isnan(part.values[i]).sum())
+                    if values.shape[1] != length or gaps:
+                        problem = f"has length {values.shape[1]} and {gaps} missing value(s), where {length} and none"
+                        raise _BadLine(f"{problem} are expected: pass policy='resample' or policy='pad' (--policy)")
+                x[i] = [_resample(channel, length) for channel in values]
+        stacked.append((torch.from_numpy(x), torch.from_numpy(mask) if policy == "pad" else None))
+    return stacked
 
 
 def without_padding(values: Values) -> Values:
@@ -182,53 +570,341 @@ def without_padding(values: Values) -> Values:
     return values[:, : int(real[-1]) + 1 if len(real) else 0]
 
 
-def _refuse_odd(parts: Sequence[RawSeries], cut: Sequence[Sequence[Values]], length: int | None) -> None:
-    others = "others have" if length is None else "wanted is"
-    length = length or cut[0][0].shape[1]
-    advice = "pass policy='resample' or policy='pad' (--policy)"
-    for part, values in zip(parts, cut, strict=True):
-        for series, whole, line in zip(values, part.values, part.lines, strict=True):
-            place = f"line {line}"
-            if series.shape[1] != length:
-                raise DataError(part.path, f"has length {series.shape[1]}, {others} {length}: {advice}", place=place)
-            if np.isnan(whole).any():
-                count = int(np.isnan(whole).sum())
-                raise DataError(part.path, f"{count} value(s) are missing: {advice}", place=place)
+def _resample(channel: Values, length: int) -> Values:
+    """One channel at `length` points from its first to its last, interpolated linearly over gaps and between points."""
+    time = np.linspace(0, 1, len(channel))
+    real = ~np.isnan(channel)
+    if not real.any():
+        raise _BadLine("a channel of the series holds no value")
+    filled = channel if real.all() else np.interp(time, time[real], channel[real])
+    return filled if len(channel) == length else np.interp(np.linspace(0, 1, length), time, filled)
 
 
-def _refuse_longer(part: RawSeries, values: Sequence[Values], length: int) -> None:
-    for series, line in zip(values, part.lines, strict=True):
-        if series.shape[1] > length:
-            problem = f"has length {series.shape[1]}, and padding cannot make it {length}"
-            raise DataError(part.path, problem, place=f"line {line}")
+@dataclass(frozen=True)
+class ArchiveRecord:
+    """What is known of a data set of the UCR archive.
+
+    Attributes:
+        length: of a series.
+        classes: how many there are.
+        counts: how many series its training and its test file hold.
+        sha256: of their values, see `values_sha256`; None where no complete copy was at hand.
+        aliases: older spellings of its name.
+    """
+
+    length: int
+    classes: int
+    counts: tuple[int, int]
+    sha256: tuple[str | None, str | None] = (None, None)
+    aliases: tuple[str, ...] = ()
 
 
-def _fill_gaps(values: Values, part: RawSeries, at: int) -> Values:
-    if not np.isnan(values).any():
-        return values
-    filled = values.copy()
-    time = np.arange(values.shape[1])
-    for channel in filled:
-        real = ~np.isnan(channel)
-        if not real.any():
-            raise DataError(part.path, "a channel of the series holds no value", place=f"line {part.lines[at]}")
-        channel[~real] = np.interp(time[~real], time[real], channel[real])
-    return filled
+UCR_RECORDS: dict[str, ArchiveRecord] = {
+    "FaceAll": ArchiveRecord(131, 14, (560, 1690), (
+        "9e879cfac05c268505863a6ead31b7354077e5d81f4a3b6044e94208c16c103a",
+        "13869b5f0832e2023d056b60fe7a47f89c3b6dbcf6066f086d2c1dc10dc772ba",
+    )),
+    "PhalangesOutlinesCorrect": ArchiveRecord(80, 2, (1800, 858), (
+        "43aaefb8cea086c8cd1254a29ad9ef2d43faeeeb1571f317d5187e937a8b7ae2",
+        "c43faac6a697f0edb40fc20142b616df6cd912aa945d2b42f1927edefd132f0c",
+    )),
+    "TwoPatterns": ArchiveRecord(128, 4, (1000, 4000), (
+        "bd57de75293964f9a4ec23585d68d044b20436720f10bc7aa75df3fb45edda1e", None,
+    ), ("Two_Patterns",)),
+    "Wafer": ArchiveRecord(152, 2, (1000, 6164), (
+        "20861fe5b15f39076fb3efdc7b7264c59c545f0de9b02c1f43fa39243e37fea2", None,
+    )),
+    "UWaveGestureLibraryX": ArchiveRecord(315, 8, (896, 3582), (
+        "9801045aa0329e01c7f03b902d590e946deb1cfca6c4136b1e5291a6627d650c", None,
+    ), ("uWaveGestureLibrary_X",)),
+    "ItalyPowerDemand": ArchiveRecord(24, 2, (67, 1029)),
+}  # fmt: skip
+
+_SITES = (
+    "https://timeseriesclassification.com/aeon-toolkit/",
+    "https://www.timeseriesclassification.com/aeon-toolkit/",
+)
+_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]*"
+_PART = re.compile(r"(.+)_(TRAIN|TEST|train|test)\..+")
+_OTHER = {"TRAIN": "TEST", "TEST": "TRAIN", "train": "test", "test": "train"}
 
 
-def _resample(values: Values, length: int) -> Values:
-    if values.shape[1] == length:
-        return values
-    # First and last points stay where they are: both ends of a series mean something.
-    old, new = np.linspace(0, 1, values.shape[1]), np.linspace(0, 1, length)
-    return np.stack([np.interp(new, old, channel) for channel in values])
+def load_ucr(
+    name: str,
+    *,
+    policy: Policy = "refuse",
+    validation: float = 0.25,
+    seed: int = 0,
+    need_test: bool = True,
+    root: str | os.PathLike[str] | None = None,
+    fetch: bool = True,
+    progress: Progress | None = None,
+) -> Splits[Split]:
+    """A data set of the UCR or UEA archive, with the archive's test split and a validation split of our own.
+
+    Files are looked for as NAME_TRAIN and NAME_TEST with .tsv, .ts or .arff, plain or gzipped, in $PSTN_DATA/ucr, in a
+    folder NAME within it, in the cache, and then on the archive's site. Values are used as they are: the paper does not
+    normalise series. A file that differs from what is known of the archive's is used, with a `DataWarning`.
+
+    Args:
+        name: e.g. "FaceAll"; the older spellings of the paper ("wafer", "uWaveGestureLibrary_X") work too.
+        policy: how missing values and unequal lengths are treated: "refuse", "resample" or "pad"; see `stack_series`.
+        validation: the share of the training part set aside, class by class; the paper's is 0.25. 0 for none.
+        seed: of the validation split.
+        need_test: whether a missing test part is an error; else the test split is None.
+        root: a folder that holds the files; then no other one is searched.
+        fetch: whether a missing set may be downloaded.
+        progress: called during a download.
+
+    Returns:
+        Series (N, C, L) float32; with policy "pad" a mask (N, L) too.
+
+    Example:
+        >>> load_ucr("ItalyPowerDemand").train.x.shape  # ships with the package; "FaceAll" is downloaded
+        torch.Size([50, 1, 24])
+    """
+    name = ucr_name(name)
+    if name == "ItalyPowerDemand" and root is None and find_ucr(name, "TRAIN") is None:
+        return load_italy_power_demand(policy=policy, validation=validation, seed=seed)
+    paths = []
+    for part in ("TRAIN", "TEST"):
+        try:
+            paths.append(locate_ucr(name, part, root=root, fetch=fetch, progress=progress))
+        except MissingDataError:
+            if part == "TRAIN" or need_test:
+                raise
+    return _to_splits(name, _read_parts(name, paths), policy, validation, seed)
 
 
-def _pad(values: Sequence[Values], length: int) -> tuple[Tensor, Tensor]:
-    x = np.zeros((len(values), values[0].shape[0], length), dtype=np.float32)
-    mask = np.zeros((len(values), length), dtype=bool)
-    for i, series in enumerate(values):
-        missing = np.isnan(series)
-        x[i, :, : series.shape[1]] = np.where(missing, 0.0, series)
-        mask[i, : series.shape[1]] = ~missing.any(axis=0)
-    return torch.from_numpy(x), torch.from_numpy(mask)
+def load_series_file(
+    path: str | os.PathLike[str],
+    *,
+    policy: Policy = "refuse",
+    validation: float = 0.25,
+    test: float = 0.2,
+    seed: int = 0,
+    need_test: bool = True,
+    length: int | None = None,
+) -> Splits[Split]:
+    r"""Series of your own from one file, or from NAME_TRAIN with NAME_TEST beside it, in whatever format each is.
+
+    Args:
+        path: a .tsv, .csv, .txt, .ts or .arff file, plain or gzipped.
+        policy: as for `load_ucr`.
+        validation: the share of the training part set aside.
+        test: the share of a single file to test on. No part of a NAME_TRAIN file is ever used to test on.
+        seed: of these divisions.
+        need_test: whether a missing NAME_TEST is an error; else the test split is None.
+        length: as for `stack_series`.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "mine.csv"
+        >>> _ = path.write_text("up,1,2\ndown,3,4\n" * 10)
+        >>> load_series_file(path).sizes()
+        {'train': 12, 'validation': 4, 'test': 4}
+    """
+    path = Path(path)
+    match = _PART.fullmatch(path.name)
+    if match is None or not path.is_file():
+        name = path.name.split(".")[0]
+        whole = _to_splits(name, [read_series(path)], policy, 0.0, seed, length).train
+        rest, tested = stratified_indices(whole.y, test, seed=seed)
+        held_out = dataclasses.replace(whole.take(tested), name=f"{name} test") if len(tested) else None
+        return _hold_out(whole.take(rest), validation, seed, held_out)
+    name, part = match[1], match[2]
+    other = _in_folder(path.parent, name, _OTHER[part])
+    if other is not None:
+        require_inside(path.parent, other)
+        paths = [path, other] if part.upper() == "TRAIN" else [other, path]
+    elif part.upper() == "TRAIN" and not need_test:
+        paths = [path]
+    else:
+        advice = "; pass need_test=False to go without a test part" if part.upper() == "TRAIN" else ""
+        problem = f"is missing beside {path.name}, and so are .ts, .arff and .gz of it{advice}"
+        raise MissingDataError(path.parent / f"{name}_{_OTHER[part]}.tsv", problem)
+    known = ucr_name(name) if re.fullmatch(_NAME, name) else name
+    return _to_splits(name, _read_parts(known, paths), policy, validation, seed, length)
+
+
+def _read_parts(name: str, paths: list[Path]) -> list[RawSeries]:
+    """The training and the test part, each compared with what is known of the archive's."""
+    if len(paths) == 2 and paths[0].samefile(paths[1]):
+        raise DataError(paths[1], f"is the same file as {paths[0].name}: nothing would be left to test on")
+    parts = [read_series(path) for path in paths]
+    for series, part in zip(parts, ("TRAIN", "TEST"), strict=False):
+        if difference := compare_with_archive(name, part, series):
+            warnings.warn(DataWarning(f"{series.path}: {difference}; it is used as it is"), stacklevel=3)
+    return parts
+
+
+def _to_splits(
+    name: str, parts: list[RawSeries], policy: Policy, validation: float, seed: int, length: int | None = None
+) -> Splits[Split]:
+    classes = sort_classes(parts[0].declared or parts[0].labels)
+    known = set(classes)
+    splits = []
+    for series, (x, mask), which in zip(
+        parts, stack_series(parts, policy, length=length), ("train", "test"), strict=False
+    ):
+        for label, line in zip(series.labels, series.lines, strict=True):
+            if label not in known:
+                problem = f"unknown label {label!r}: the training part has {name_classes(classes)}"
+                raise DataError(series.path, problem, place=f"line {line}")
+        splits.append(Split(x, encode_labels(series.labels, classes), classes, f"{name} {which}", mask=mask))
+    return _hold_out(splits[0], validation, seed, splits[1] if len(splits) > 1 else None)
+
+
+def _hold_out(train: Split, fraction: float, seed: int, test: Split | None) -> Splits[Split]:
+    """Set a share of the training part aside for validation, class by class."""
+    first, second = stratified_indices(train.y, fraction, seed=seed)
+    if len(second) == 0:
+        return Splits(train, None, test)
+    validation = dataclasses.replace(train.take(second), name=train.name.replace("train", "validation"))
+    return Splits(train.take(first), validation, test)
+
+
+def load_italy_power_demand(*, policy: Policy = "refuse", validation: float = 0.25, seed: int = 0) -> Splits[Split]:
+    """ItalyPowerDemand, which ships with the package: 67 training and 1,029 test series of length 24 in 2 classes.
+
+    A day's electricity demand in Italy; the classes are October to March and April to September.
+
+    Args:
+        policy: as for `load_ucr`; no value is missing and all lengths agree, so that only "pad" adds anything: a mask.
+        validation: the share of the training part set aside, class by class.
+        seed: of the validation split.
+
+    Example:
+        >>> load_italy_power_demand().sizes()
+        {'train': 50, 'validation': 17, 'test': 1029}
+    """
+    place = files("pstn.data") / "offline" / "italy_power_demand.npz"
+    parts = []
+    with place.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+        for part in ("train", "test"):
+            values = tuple(arrays[f"{part}_x"].astype(np.float64)[:, None])
+            labels = tuple(("1", "2")[y] for y in arrays[f"{part}_y"])
+            parts.append(RawSeries(Path(place.name), values, labels, tuple(range(1, len(labels) + 1))))
+    return _to_splits("ItalyPowerDemand", parts, policy, validation, seed)
+
+
+def ucr_name(name: str) -> str:
+    """The archive's spelling of a name, where it is known; else the name as given, if it can be a file's.
+
+    Example:
+        >>> ucr_name("uWaveGestureLibrary_X"), ucr_name("wafer")
+        ('UWaveGestureLibraryX', 'Wafer')
+    """
+    if not re.fullmatch(_NAME, name):
+        raise ValueError(f"name must be a data set's, of letters, digits, '_' and '-', got {name!r}")
+    for known, record in UCR_RECORDS.items():
+        if plain_name(name) in {plain_name(known), *map(plain_name, record.aliases)}:
+            return known
+    return name
+
+
+def plain_name(name: str) -> str:
+    """A name without case, dashes and underscores.
+
+    Example:
+        >>> plain_name("Face_All")
+        'faceall'
+    """
+    return name.lower().replace("_", "").replace("-", "")
+
+
+def find_ucr(name: str, part: str, *, root: str | os.PathLike[str] | None = None) -> Path | None:
+    """The file of one part, "TRAIN" or "TEST", of a set where it already exists, or None."""
+    for folder in search_folders("ucr", root):
+        found = _in_folder(folder, name, part) or _in_folder(folder / name, name, part)
+        if found is not None:
+            return require_inside(folder, found)
+    return None
+
+
+def _in_folder(folder: Path, name: str, part: str) -> Path | None:
+    paths = (folder / f"{name}_{part}{suffix}{packed}" for suffix in SERIES_SUFFIXES for packed in ("", ".gz"))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def locate_ucr(
+    name: str,
+    part: str,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    fetch: bool = True,
+    progress: Progress | None = None,
+) -> Path:
+    """The file of one part of a set, downloaded into the cache first where it is missing."""
+    found, failure = find_ucr(name, part, root=root), ""
+    if found is None and root is None and fetch and not offline():
+        try:
+            _fetch_ucr(name, progress)
+        except (DataError, ImportError) as error:
+            failure = str(getattr(error, "problem", error))
+        found = find_ucr(name, part)
+    if found is None:
+        get = name if name in UCR_RECORDS else f"ucr:{name}"
+        wanted = RemoteFile("ucr", f"{name}_{part}.tsv (or .ts, .arff, with or without .gz)", (), get=get)
+        raise missing(wanted, root, failure)
+    return found
+
+
+def _fetch_ucr(name: str, progress: Progress | None) -> None:
+    """Download a set from the archive's site into the cache.
+
+    The site fixes no checksums. Only the two files that this package reads are unpacked, with bounded sizes, in a
+    temporary folder; both are read before they are moved to their place. `load_ucr` compares them with what is known.
+    """
+    remote = RemoteFile("ucr", f"{name}.zip", tuple(f"{site}{name}.zip" for site in _SITES), get=name)
+    folder = cache_folder() / "ucr" / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetched-") as work:
+        path = download(remote, Path(work), progress=progress)
+        drafts = []
+        with open_zip(path, "a zip archive: there may be no set of that name") as archive:
+            # By the last part of the name: archives have a folder in them or not.
+            members = {PurePosixPath(member).name: member for member in archive.namelist()}
+            for part in ("TRAIN", "TEST"):
+                wanted = [f"{name}_{part}{suffix}" for suffix in (".ts", ".tsv", ".arff")]
+                found = next((file for file in wanted if file in members), None)
+                if found is None:
+                    raise DataError(remote.name, f"holds none of {', '.join(wanted)}")
+                drafts.append(path.with_name(found))
+                drafts[-1].write_bytes(read_zip_member(archive, members[found], path, limit=most_unpacked(path)))
+        for draft in drafts:
+            try:
+                read_series(draft)
+            except DataError as error:
+                raise DataError(remote.name, f"{draft.name} in it cannot be read: {error.problem}") from error
+        folder.mkdir(exist_ok=True)
+        for draft in reversed(drafts):  # the training part last: it is what is looked for first
+            draft.replace(folder / draft.name)
+
+
+def compare_with_archive(name: str, part: str, series: RawSeries) -> str | None:
+    """How a file differs from what is known of the archive's; None if it does not."""
+    if name not in UCR_RECORDS:
+        return None
+    index = ("TRAIN", "TEST").index(part)
+    count, expected = UCR_RECORDS[name].counts[index], UCR_RECORDS[name].sha256[index]
+    if len(series) != count:
+        return f"holds {len(series):,} series, the archive's file {count:,}"
+    if expected is not None and (found := values_sha256(series)) != expected:
+        return f"differs from the archive's file: SHA-256 of the values is {found}, the archive's {expected}"
+    return None
+
+
+def values_sha256(series: RawSeries) -> str:
+    """SHA-256 of labels and float32 values, which is what is used of a file: the same whatever its format.
+
+    Example:
+        >>> one = RawSeries(Path("a.tsv"), (np.array([[1.0, 2.0]]),), ("up",), (1,))
+        >>> values_sha256(one) == values_sha256(dataclasses.replace(one, path=Path("a.ts"), lines=(9,)))
+        True
+    """
+    digest = hashlib.sha256()
+    for values, label in zip(series.values, series.labels, strict=True):
+        digest.update(f"{label}\0{values.shape}\0".encode())
+        digest.update((values + 0.0).astype("<f4").tobytes())  # -0 and 0 are the same number
+    return digest.hexdigest()

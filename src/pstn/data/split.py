@@ -1,19 +1,99 @@
-"""A data set in memory: tensors that go to the device once, and batches that are taken there."""
+"""A data set in memory: `Split`, labels, subsets, batches, and arrays or a torch Dataset of your own."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from pstn._checks import plain, require_positive_int
+from pstn._checks import plain, require_choice, require_finite, require_positive_int
 from pstn._pixels import standardise
+from pstn.data.files import (
+    DataError,
+    most_unpacked,
+    open_zip,
+    parse_npy,
+    read_npy,
+    read_zip_member,
+)
+from pstn.limits import ARRAY_BYTES, CLASSES, EXAMPLES
 
-__all__ = ["Sized", "Split", "Splits", "batches"]
+__all__ = [
+    "Split", "Splits", "balanced_indices", "batches", "divide", "from_arrays", "from_dataset", "from_npz",
+    "read_indices", "stratified_indices",
+]  # fmt: skip
+
+
+def as_label(text: object) -> str:
+    """A label as text, with numbers that are whole written without a fraction: "1.0" and "1.00e+00" are class "1".
+
+    Text such as "01" or "1e2" is left alone, as it may be a name.
+
+    Example:
+        >>> [as_label(label) for label in ("-1", "1.0000000e+00", 2.0, " up ", "01", "1e2", b"cat")]
+        ['-1', '1', '2', 'up', '01', '1e2', 'cat']
+    """
+    label = (text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)).strip()
+    if "." in label:
+        try:
+            number = float(label)
+        except ValueError:
+            return label
+        if math.isfinite(number) and number == int(number):
+            return str(int(number))
+    return label
+
+
+def name_classes(classes: Iterable[str], most: int = 20) -> str:
+    """The names of the classes for a message, the first of them where there are many.
+
+    Example:
+        >>> name_classes(["a", "b"]), name_classes(["a", "b", "c", "d"], most=2)
+        ('a, b', 'a, b and 2 more')
+    """
+    names = list(classes)
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(name[:80] for name in names[:most]) + more
+
+
+def require_classes(count: int) -> None:
+    """ErrorHandler more classes than any network here can tell apart: their number is the width of its last layer.
+
+    Example:
+        >>> require_classes(10)
+    """
+    if count > CLASSES:
+        raise ValueError(f"classes must be at most {CLASSES:,}, got {count:,}")
+
+
+def sort_classes(labels: Iterable[str]) -> tuple[str, ...]:
+    """The different labels in order: by value where all are numbers, else by name.
+
+    Example:
+        >>> sort_classes(["10", "2", "-1", "2"])
+        ('-1', '2', '10')
+    """
+    distinct = sorted(set(labels))
+    require_classes(len(distinct))
+    try:
+        return tuple(sorted(distinct, key=float))
+    except ValueError:
+        return tuple(distinct)
+
+
+def encode_labels(labels: Sequence[str], classes: Sequence[str]) -> Tensor:
+    """The position of each label among `classes`, (N,) int64. A label that is not among them is a KeyError."""
+    position = {name: i for i, name in enumerate(classes)}
+    return torch.tensor([position[label] for label in labels], dtype=torch.long)
+
 
 _TENSORS = ("x", "y", "mask", "theta", "source")
 
@@ -116,14 +196,18 @@ class Split:
         background = torch.tensor(raw).view(1, -1, 1).to(self.x.dtype)
         fills = tuple(standardise(background, means, stds).flatten().tolist())
         source = None if self.source is None else standardise(self.source, means, stds)
-        before = zip(*(_per_channel(n, getattr(self, n), len(means)) for n in ("mean", "std")), strict=True)
-        steps = list(zip(before, means, stds, strict=True))
-        shift = tuple(old_mean + old_std * mean for (old_mean, old_std), mean, _ in steps)
-        width = tuple(old_std * std for (_, old_std), _, std in steps)
+        old_means = _per_channel("mean", self.mean, len(means))
+        old_stds = _per_channel("std", self.std, len(means))
+        shift = tuple(m + s * new for m, s, new in zip(old_means, old_stds, means, strict=True))
+        scale = tuple(s * new for s, new in zip(old_stds, stds, strict=True))
         return dataclasses.replace(
-            self, x=standardise(self.x, means, stds), source=source, fill=_one_or_each(fills),
-            mean=_one_or_each(shift), std=_one_or_each(width),
-        )  # fmt: skip
+            self,
+            x=standardise(self.x, means, stds),
+            source=source,
+            fill=_one_or_each(fills),
+            mean=_one_or_each(shift),
+            std=_one_or_each(scale),
+        )
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Split:
         present = {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
@@ -136,24 +220,19 @@ class Sized(Protocol):
 
     def __len__(self) -> int:
         """How many examples there are."""
-        ...
 
     @property
     def y(self) -> Tensor:
         """(N,) int64, positions among the classes."""
-        ...
 
     def batch(self, index: Tensor | Sequence[int]) -> Split:
         """The examples at `index`."""
-        ...
 
     def take(self, index: Tensor | Sequence[int]) -> Any:
         """The examples at `index` as a data set of the same kind."""
-        ...
 
     def to(self, device: torch.device | str) -> Any:
         """The same on `device`."""
-        ...
 
 
 T = TypeVar("T", bound=Sized)
@@ -227,3 +306,354 @@ def _per_channel(name: str, value: float | Sequence[float], channels: int) -> tu
 
 def _one_or_each(values: tuple[float, ...]) -> float | tuple[float, ...]:
     return values[0] if len(set(values)) == 1 else values
+
+
+def balanced_indices(y: Tensor, k: int, *, fold: int = 0, seed: int = 0) -> Tensor:
+    """The positions of `k` examples with the classes as even as they can be.
+
+    The rule: every class gets k // K examples, and the k % K left over go one each to classes drawn at random. Where a
+    class has fewer than its share, it gives all it has and the others share the rest evenly. Within a class the
+    examples are drawn at random without repetition. Folds and seeds are independent draws.
+
+    Args:
+        y: (N,) classes 0..K-1.
+        k: how many, 1..N.
+        fold: which subset of this size.
+        seed: which family of folds.
+
+    Returns:
+        (k,) int64, ascending, on the CPU.
+
+    Example:
+        >>> y = torch.arange(10).repeat(100)
+        >>> torch.bincount(y[balanced_indices(y, 30)])
+        tensor([3, 3, 3, 3, 3, 3, 3, 3, 3, 3])
+    """
+    k = require_positive_int("k", k)
+    y = y.cpu()
+    if k > len(y):
+        raise ValueError(f"k must be at most the number of examples, {len(y)}, got {k}")
+    generator = _fold_generator(seed, fold)
+    members = [torch.nonzero(y == c).flatten() for c in range(int(y.max()) + 1)]
+    shares = _even_shares([len(m) for m in members], k, generator)
+    drawn = [m[torch.randperm(len(m), generator=generator)[:n]] for m, n in zip(members, shares, strict=True)]
+    return torch.cat(drawn).sort().values
+
+
+def _even_shares(available: list[int], k: int, generator: torch.Generator) -> list[int]:
+    """How many to take of each class: the same number of each, as far as it has them."""
+    order = torch.randperm(len(available), generator=generator).tolist()
+    shares = [0] * len(available)
+    left = k
+    while left:
+        open_classes = [c for c in order if shares[c] < available[c]]
+        each = left // len(open_classes)
+        if each == 0:
+            for c in open_classes[:left]:
+                shares[c] += 1
+            break
+        for c in open_classes:
+            more = min(each, available[c] - shares[c])
+            shares[c] += more
+            left -= more
+    return shares
+
+
+def stratified_indices(y: Tensor, fraction: float, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Divide positions in two, class by class: (the larger part, `fraction` of each class).
+
+    The second part has `fraction` of all examples, rounded; classes share it in proportion, by largest remainders, and
+    at least one example of every class stays in the first part.
+
+    Args:
+        y: (N,) classes.
+        fraction: of each class for the second part, 0 up to but not including 1.
+        seed: of the draw.
+
+    Returns:
+        Two ascending index tensors on the CPU; the second is empty where `fraction` is 0.
+
+    Example:
+        >>> first, second = stratified_indices(torch.tensor([0] * 8 + [1] * 4), 0.25)
+        >>> len(first), len(second)
+        (9, 3)
+    """
+    if not 0 <= fraction < 1:
+        raise ValueError(f"fraction must be at least 0 and below 1, got {fraction}")
+    y = y.cpu()
+    generator = torch.Generator().manual_seed(seed)
+    classes, sizes = torch.unique(y, return_counts=True)
+    held_out = _proportional_shares(sizes.tolist(), fraction)
+    first, second = [], []
+    for c, share in zip(classes, held_out, strict=True):
+        members = torch.nonzero(y == c).flatten()
+        members = members[torch.randperm(len(members), generator=generator)]
+        first.append(members[share:])
+        second.append(members[:share])
+    return torch.cat(first).sort().values, torch.cat(second).sort().values
+
+
+def _proportional_shares(sizes: list[int], fraction: float) -> list[int]:
+    """How many of each class make up `fraction` of all, with none taken whole."""
+    exact = [size * fraction for size in sizes]
+    shares = [min(int(e), size - 1) for e, size in zip(exact, sizes, strict=True)]
+    by_remainder = sorted(range(len(sizes)), key=lambda c: shares[c] - exact[c])
+    for c in by_remainder[: max(0, int(sum(exact) + 0.5) - sum(shares))]:
+        shares[c] = min(shares[c] + 1, sizes[c] - 1)
+    return shares
+
+
+def read_indices(path: str | os.PathLike[str], *, size: int) -> Tensor:
+    """Positions of training examples from a .npy file that somebody published.
+
+    Args:
+        path: the file: whole numbers of shape (k,).
+        size: how many training examples there are; every position must be below it.
+
+    Returns:
+        (k,) int64, in the file's order.
+
+    Raises:
+        DataError: the file is not such an array, or a position is out of range or occurs twice.
+
+    Example:
+        >>> import numpy, tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "fold0.npy"
+        >>> numpy.save(path, [17, 42, 51023])
+        >>> read_indices(path, size=60_000)
+        tensor([   17,    42, 51023])
+    """
+    path = Path(path)
+    array = read_npy(path)
+    if array.dtype.kind not in "iu" or array.ndim != 1 or len(array) == 0:
+        raise DataError(path, f"must hold whole numbers of shape (k,), got {array.dtype} of shape {array.shape}")
+    outside = (array < 0) | (array >= size)
+    if outside.any():
+        at = int(outside.argmax())
+        raise DataError(path, f"{array[at]} is not among the {size:,} training examples", place=f"entry {at}")
+    indices = torch.from_numpy(array.astype("int64"))
+    values, counts = indices.unique(return_counts=True)
+    if int(counts.max()) > 1:
+        twice = int(values[counts.argmax()])
+        at = int(torch.nonzero(indices == twice)[1])
+        raise DataError(path, f"{twice} occurs more than once", place=f"entry {at}")
+    return indices
+
+
+def _fold_generator(seed: int, fold: int) -> torch.Generator:
+    """A generator of its own for each (seed, fold): the fold-th number that the seed draws."""
+    if isinstance(fold, bool) or not isinstance(fold, int) or fold < 0:
+        raise ValueError(f"fold must be a whole number of at least 0, got {fold!r}")
+    start = torch.Generator().manual_seed(seed)
+    seeds = torch.randint(2**62, (fold + 1,), generator=start)
+    return torch.Generator().manual_seed(int(seeds[fold]))
+
+
+def from_arrays(
+    x: Any,
+    y: Any,
+    *,
+    kind: Literal["image", "series"] | None = None,
+    classes: Sequence[str] | None = None,
+    name: str = "",
+) -> Split:
+    """Arrays as a `Split`: images (N, H, W) or (N, H, W, C), series (N, L) or (N, C, L).
+
+    Args:
+        x: numbers, as a numpy array, a tensor or nested lists. The pixels of images of 8 bits (uint8) are
+            kept for `as_float` to divide by 255; everything else becomes float32.
+        y: (N,) labels of any kind, none of them missing; they are mapped to 0..K-1 and kept as `classes`.
+        kind: "image" or "series". It must be given for three axes, which could be either.
+        classes: the classes in their order, each once; by value or name where None.
+        name: what this is.
+
+    Example:
+        >>> split = from_arrays(np.zeros((3, 8, 8)), ["cat", "dog", "cat"], kind="image")
+        >>> split.x.shape, split.y, split.classes
+        (torch.Size([3, 1, 8, 8]), tensor([0, 1, 0]), ('cat', 'dog'))
+    """
+    if kind is not None:
+        require_choice("kind", kind, ("image", "series"))
+    tensor = _to_tensor("x", x)
+    shape = tuple(tensor.shape)
+    if len(shape) == 3 and kind is None:
+        problem = "may be images (N, H, W) or series (N, C, L): pass kind='image' or 'series' (--kind)"
+        raise ValueError(f"x of shape {shape} {problem}")
+    if len(shape) == 4 and kind != "series":
+        if shape[-1] > 4:
+            raise ValueError(f"x must have its channels last, (N, H, W, C) with C up to 4, got {shape}")
+        tensor = tensor.movedim(-1, 1).contiguous()
+    elif len(shape) == 3 and kind == "image":
+        tensor = tensor[:, None]
+    elif len(shape) in (2, 3) and kind != "image":
+        # A series of bytes holds numbers, not pixels: those who predict from a table give the same.
+        tensor = (tensor[:, None] if len(shape) == 2 else tensor).float()
+    else:
+        accepted = "(N, L), (N, C, L), (N, H, W) or (N, H, W, C)"
+        raise ValueError(f"x must have shape {accepted}, got {shape} for kind={kind!r}")
+    if np.ndim(y) != 1 or len(y) != len(tensor) or not len(y):
+        raise ValueError(f"y must hold one label per example, {len(tensor)}, got shape {np.shape(y)}")
+    # A list is read as it is: numpy would make text of the gaps in a list of names.
+    labels = [_plain_label(f"example {i}", v) for i, v in enumerate(y.tolist() if hasattr(y, "tolist") else y)]
+    return Split(tensor, *_encoded(labels, classes), name)
+
+
+def _to_tensor(name: str, x: Any) -> Tensor:
+    """Finite real numbers as a tensor on the CPU: uint8 as it is, everything else as float32."""
+    if not isinstance(x, Tensor):
+        array = np.asarray(x)
+        if array.dtype.kind not in "iuf":
+            raise TypeError(f"{name} must hold numbers, got {array.dtype}")
+        array = array if array.dtype == np.uint8 else array.astype(np.float32)
+        x = torch.from_numpy(np.require(array, requirements=("C", "W")))
+    elif x.is_complex() or x.dtype == torch.bool:
+        raise TypeError(f"{name} must hold real numbers, got {x.dtype}")
+    tensor: Tensor = x.detach().cpu()
+    tensor = tensor if tensor.dtype == torch.uint8 else tensor.float()
+    require_finite(name, tensor, "leave such examples out, or fill their gaps in first")
+    return tensor
+
+
+def _plain_label(place: str, label: Any) -> Any:
+    """A label as a plain Python value; an error where it is missing."""
+    if isinstance(label, (Tensor, np.ndarray, np.generic)):
+        if math.prod(label.shape) != 1:
+            raise ValueError(f"the label of {place} must be one value, got shape {tuple(label.shape)}")
+        label = label.item()
+    # By how it prints, as each library has a missing value of its own. Text that reads so may be a name.
+    if not isinstance(label, (str, bytes)) and str(label) in ("None", "nan", "NaN", "NaT", "<NA>"):
+        raise ValueError(f"{place} has no label, got {label!r}: leave it out, or give it a class of its own")
+    return label
+
+
+def _encoded(labels: Sequence[Any], classes: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
+    """The labels as positions in the classes, and the classes: those given, or else those that occur."""
+    texts = [as_label(label) for label in labels]
+    chosen = sort_classes(texts) if classes is None else tuple(as_label(c) for c in classes)
+    if len(set(chosen)) < len(chosen):
+        raise ValueError(f"classes must be different names, got {name_classes(chosen)}")
+    unknown = sorted(set(texts) - set(chosen))
+    if unknown:
+        raise ValueError(f"unknown label {unknown[0]!r}: classes are {name_classes(chosen)}")
+    return encode_labels(texts, chosen), chosen
+
+
+def from_dataset(dataset: Any, *, classes: Sequence[str] | None = None, name: str = "") -> Split:
+    """Everything in a torch Dataset, as tensors.
+
+    Args:
+        dataset: anything with a length whose items are (x, y): x a tensor (C, *size), an array (H, W[, C]) or a
+            Pillow image; y a label of any kind, or an array of one.
+        classes: the order of the classes; else the dataset's own `classes` where y are positions in it, else by value.
+        name: what this is.
+
+    Example:
+        >>> items = torch.utils.data.TensorDataset(torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 0, 1]))
+        >>> from_dataset(items).x.shape
+        torch.Size([4, 1, 8, 8])
+    """
+    count = len(dataset)
+    if count == 0:
+        raise ValueError("dataset must not be empty")
+    xs, labels = [], []
+    for i in range(count):
+        item = dataset[i]
+        if not isinstance(item, (tuple, list)) or len(item) < 2:
+            raise TypeError(f"items of dataset must be (x, y), got {type(item).__name__} at {i}")
+        x = _to_tensor(f"x of item {i}", item[0])
+        if not isinstance(item[0], Tensor):
+            if x.dim() not in (2, 3):
+                raise ValueError(f"x of item {i} must be an array (H, W[, C]) or an image, got shape {tuple(x.shape)}")
+            x = (x[..., None] if x.dim() == 2 else x).movedim(-1, 0).contiguous()
+        if x.dim() < 2:
+            raise ValueError(f"x of item {i} must have shape (C, *size), got {tuple(x.shape)}")
+        xs.append(x)
+        labels.append(_plain_label(f"item {i}", item[1]))
+        if x.shape != xs[0].shape or x.dtype != xs[0].dtype:
+            shapes = f"{tuple(xs[0].shape)} and {tuple(x.shape)} at {i}"
+            raise ValueError(f"items of dataset must have one shape and dtype, got {shapes}")
+    own = getattr(dataset, "classes", None)
+    if classes is None and own is not None and all(isinstance(v, int) and 0 <= v < len(own) for v in labels):
+        return Split(torch.stack(xs), torch.tensor(labels, dtype=torch.long), tuple(map(str, own)), name)
+    return Split(torch.stack(xs), *_encoded(labels, classes), name)
+
+
+def from_npz(path: str | os.PathLike[str], *, kind: Literal["image", "series"] | None = None) -> Splits[Split]:
+    """Arrays from an .npz file: x and y, or x_train and y_train, with x_test, y_test, x_validation, ... if there.
+
+    Nothing is unpickled, no array may be larger than the file says, and other arrays in the file are not read.
+
+    Args:
+        path: the file.
+        kind: "image" or "series", as for `from_arrays`.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "mine.npz"
+        >>> np.savez(path, x=np.zeros((4, 24)), y=["a", "b", "a", "b"])
+        >>> from_npz(path).train.x.shape
+        torch.Size([4, 1, 24])
+    """
+    path = Path(path)
+    endings = {"train": "_train", "validation": "_validation", "test": "_test"}
+    wanted = [f"{letter}{ending}" for ending in ("", *endings.values()) for letter in "xy"]
+    arrays: dict[str, Any] = {}
+    with open_zip(path, "an .npz file") as archive:
+        members = archive.namelist()
+        found = [name for name in wanted if f"{name}.npy" in members]
+        limit = min(ARRAY_BYTES, most_unpacked(path))
+        if (declared := sum(archive.getinfo(f"{name}.npy").file_size for name in found)) > limit:
+            raise DataError(path, f"declares arrays of {declared:,} bytes in all, above the limit of {limit:,}")
+        for name in found:
+            member = f"{name}.npy"
+            if members.count(member) > 1:
+                raise DataError(path, "occurs twice", place=member)
+            arrays[name] = parse_npy(read_zip_member(archive, member, path, limit=limit), path, member)
+            if arrays[name].ndim and len(arrays[name]) > EXAMPLES:
+                raise DataError(path, f"holds more than {EXAMPLES:,} examples, which is the limit", place=member)
+    if "x" in arrays and "x_train" in arrays:
+        raise DataError(path, "holds x and x_train: which of them to train on? Leave one out")
+    if "x" in arrays:
+        endings["train"] = ""
+    parts: dict[str, Split] = {}
+    for part, ending in endings.items():
+        if f"x{ending}" not in arrays:
+            continue
+        if f"y{ending}" not in arrays:
+            raise DataError(path, f"holds x{ending} without y{ending}")
+        classes = parts["train"].classes if "train" in parts else None
+        try:
+            parts[part] = from_arrays(arrays[f"x{ending}"], arrays[f"y{ending}"], kind=kind, classes=classes)
+        except (ValueError, TypeError) as error:
+            raise DataError(path, str(error), place=f"x{ending}, y{ending}") from error
+    if "train" not in parts:
+        held = name_classes(sorted(member.removesuffix(".npy") for member in members), most=8) or "nothing"
+        raise DataError(path, f"must hold x and y, or x_train and y_train; it holds {held}")
+    return Splits(parts["train"], parts.get("validation"), parts.get("test"))
+
+
+def divide(split: Split, *, test: float, validation: float = 0.0, seed: int = 0) -> Splits[Split]:
+    """Divide examples into training, validation and test parts, class by class.
+
+    Args:
+        split: the examples.
+        test: the share of each class to test on.
+        validation: the share of each class to validate on.
+        seed: of the draw.
+
+    Example:
+        >>> split = from_arrays(np.zeros((100, 24)), np.arange(100) % 4)
+        >>> divide(split, test=0.2, validation=0.2).sizes()
+        {'train': 60, 'validation': 20, 'test': 20}
+    """
+    if not 0 <= test + validation < 1:
+        raise ValueError(f"test + validation must be at least 0 and below 1, got {test} + {validation}")
+    rest, tested = stratified_indices(split.y, test, seed=seed)
+    inner, validated = stratified_indices(split.y[rest], validation / (1 - test), seed=seed + 1)
+
+    def part(index: Tensor, which: str) -> Split | None:
+        return dataclasses.replace(split.take(index), name=f"{split.name} {which}".strip()) if len(index) else None
+
+    train = part(rest[inner], "train")
+    assert train is not None  # at least one example of every class stays
+    return Splits(train, part(rest[validated], "validation"), part(tested, "test"))

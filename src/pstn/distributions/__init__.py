@@ -4,6 +4,7 @@ from pstn.distributions.base import PosteriorFamily, Prior, ThetaDistribution
 from pstn.distributions.normal import Normal, NormalPosterior
 from pstn.distributions.point import Point, PointPosterior
 from pstn.distributions.priors import GammaPrior, NoPrior, NormalPrior
+from pstn.distributions.quantiles import normal_quantile
 from pstn.distributions.student_t import Posterior, StudentT
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "Prior",
     "StudentT",
     "ThetaDistribution",
+    "normal_quantile",
 ]

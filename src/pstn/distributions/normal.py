@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pstn._checks import require_finite_number
+from pstn.defaults import VAR_INIT
 from pstn.distributions.base import (
     PosteriorFamily,
     Prior,
@@ -21,7 +22,7 @@ from pstn.distributions.base import (
     require_level,
 )
 from pstn.distributions.priors import NormalPrior, built_prior, shared_with_prior
-from pstn.noise import uniform_bounds
+from pstn.distributions.quantiles import normal_quantile
 from pstn.transforms import Transform
 
 __all__ = ["Normal", "NormalPosterior"]
@@ -62,8 +63,7 @@ class NormalPosterior(ThetaDistribution):
 
     def from_noise(self, noise: Tensor) -> Tensor:
         """Samples (S, ..., D) from noise (S, ..., D), by the normal's quantiles; 0.5 everywhere gives loc."""
-        z = torch.special.ndtri(uniform_bounds(noise)).to(self.loc.dtype)
-        return torch.addcmul(self.loc, self.scale, z)
+        return torch.addcmul(self.loc, self.scale, normal_quantile(noise).to(self.loc.dtype))
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Log-density of each parameter, (..., D)."""
@@ -100,7 +100,7 @@ class NormalPosterior(ThetaDistribution):
         Args:
             probability: in (0, 1), a number or a tensor that broadcasts with (..., D).
         """
-        z = torch.special.ndtri(checked_probability(probability, self.loc))
+        z = normal_quantile(checked_probability(probability, self.loc))
         return self.loc + self.scale * z.to(self.loc.dtype)
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
@@ -124,7 +124,7 @@ class Normal(PosteriorFamily):
         torch.Size([10, 2, 4])
     """
 
-    var_init: float = -5.0
+    var_init: float = VAR_INIT
     prior: Prior = NormalPrior()
 
     def __post_init__(self) -> None:

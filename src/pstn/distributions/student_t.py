@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pstn._checks import require_choice, require_finite_number, require_positive_number
+from pstn.defaults import VAR_INIT
 from pstn.distributions.base import (
     PosteriorFamily,
     Prior,
@@ -228,7 +229,7 @@ class StudentT(PosteriorFamily):
 
     alpha: float = 1.0
     precision: PrecisionKind = "per-parameter"
-    var_init: float = -5.0
+    var_init: float = VAR_INIT
     prior: Prior = GammaPrior()
 
     def __post_init__(self) -> None:

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from pstn._checks import require_choice, require_finite, require_nonnegative_number, require_positive_int
 from pstn._deprecation import renamed
+from pstn.defaults import LOCALIZER_FACTOR, TEST_SAMPLES, TRAIN_SAMPLES, default_kl_weight
 from pstn.estimators.base import ArrayClassifier, KLWeight
 from pstn.estimators.design import Design
-from pstn.estimators.fitting import Schedule, TrainingData, search_kl_weight, thumb_kl_weight
+from pstn.estimators.fitting import Schedule, TrainingData, search_kl_weight
 from pstn.estimators.layout import Layout
 from pstn.estimators.scaling import Scaling
 from pstn.estimators.warping import Warping
@@ -93,13 +94,13 @@ class PSTNClassifier(Warping, ArrayClassifier):
         *,
         kl_weight: float | str = "auto",
         width: int | None = None,
-        train_samples: int = 1,
-        test_samples: int = 10,
+        train_samples: int = TRAIN_SAMPLES,
+        test_samples: int = TEST_SAMPLES,
         fill: Any = "auto",
         epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | None = None,
-        localizer_factor: float = 0.1,
+        localizer_factor: float = LOCALIZER_FACTOR,
         weight_decay: float = 1e-4,
         early_stopping: bool = False,
         validation_fraction: float = 0.2,
@@ -150,7 +151,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
     def _kl_weight_without_search(self, examples: int) -> float:
         if isinstance(self.kl_weight, str):
             require_choice("kl_weight (unless it is a number)", self.kl_weight, ("auto",))
-            return thumb_kl_weight(examples)
+            return default_kl_weight(examples)
         return require_nonnegative_number("kl_weight", self.kl_weight)
 
     @property
@@ -250,7 +251,7 @@ class STNClassifier(Warping, ArrayClassifier):
         epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | None = None,
-        localizer_factor: float = 0.1,
+        localizer_factor: float = LOCALIZER_FACTOR,
         weight_decay: float = 1e-4,
         early_stopping: bool = False,
         validation_fraction: float = 0.2,

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +15,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.parallel import Parallel, delayed
 from torch import Tensor, nn
 
-from pstn.data.subsets import stratified_indices
+from pstn.data.split import stratified_indices
+from pstn.defaults import default_kl_weight
 from pstn.estimators.design import Design
 from pstn.training import Member, Population, Recipe
 
@@ -25,7 +26,6 @@ __all__ = [
     "TrainingData",
     "advance",
     "search_kl_weight",
-    "thumb_kl_weight",
     "train",
 ]
 
@@ -34,9 +34,6 @@ _CANDIDATES = (0.1, 1.0, 10.0)
 
 # The search repeats its split this often where data are few, and one split alone would say little.
 _SPLITS, _ENOUGH = 3, 2000
-# The optimiser's steps that a fit aims for, and the bounds on the epochs which that gives.
-_STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 1500, 20, 300
-_SMALLEST_BATCH, _LARGEST_BATCH, _BATCHES = 8, 64, 12
 
 
 class TrainingData(NamedTuple):
@@ -65,10 +62,11 @@ class Schedule:
 
     def recipe(self, examples: int) -> Recipe:
         """For so many examples."""
-        batch = self.batch_size or min(max(examples // _BATCHES, _SMALLEST_BATCH), _LARGEST_BATCH)
-        batch = min(batch, examples)
-        epochs = self.epochs or min(max(_STEPS * batch // examples, _FEWEST_EPOCHS), _MOST_EPOCHS)
-        return Recipe(epochs, batch, lr_step=_settling(epochs), patience=self.patience)
+        given: dict[str, Any] = {"epochs": self.epochs, "patience": self.patience}
+        if self.batch_size is not None:
+            given["batch_size"] = min(self.batch_size, examples)
+        recipe = Recipe(**given).for_examples(examples)
+        return replace(recipe, lr_step=_settling(recipe.epochs))
 
     def member(self, seed: int, kl_weight: float, train: Tensor | None = None, valid: Tensor | None = None) -> Member:
         """One model of a population."""
@@ -168,16 +166,6 @@ def _filled_up(data: TrainingData, count: int) -> TrainingData:
     return TrainingData(torch.cat([data.x, data.x[:missing]]), torch.cat([data.y, data.y[:missing]]), weights)
 
 
-def thumb_kl_weight(examples: int) -> float:
-    """The weight w where no search says better: about what the paper found on subsets of MNIST.
-
-    Example:
-        >>> [f"{thumb_kl_weight(n):.0e}" for n in (30, 1000, 10_000)]
-        ['1e-03', '6e-05', '1e-05']
-    """
-    return float(min(1e-3, 1e-3 * (30 / examples) ** 0.8))
-
-
 def search_kl_weight(
     design: Design, data: TrainingData, schedule: Schedule, *, seed: int, valid_fraction: float, n_jobs: int | None
 ) -> dict[float, float]:
@@ -197,8 +185,8 @@ def search_kl_weight(
     count = _SPLITS if len(data.y) < _ENOUGH else 1
     splits = [stratified_indices(data.y, valid_fraction, seed=seed + k) for k in range(count)]
     if len(splits[0][1]) == 0:
-        return {thumb_kl_weight(len(data.y)): math.nan}
-    candidates = [factor * thumb_kl_weight(len(data.y)) for factor in _CANDIDATES]
+        return {default_kl_weight(len(data.y)): math.nan}
+    candidates = [factor * default_kl_weight(len(data.y)) for factor in _CANDIDATES]
     # Candidates of one split share seed and start: they differ in w alone.
     members = [schedule.member(seed + k, w, *split) for k, split in enumerate(splits) for w in candidates]
     # Half the epochs show which candidate is best.

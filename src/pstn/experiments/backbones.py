@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +13,10 @@ from torch.nn.functional import pad, relu6
 
 from pstn.data import IMAGENET_MEAN, IMAGENET_STD
 from pstn.files import load_safetensors
+from pstn.processes import import_object, is_object_name
 
 __all__ = ["EFFICIENTNET", "RESNET", "SMALL", "Backbone", "EfficientNetLite0", "default_backbone", "find_backbone",
-           "has_resnet", "import_object", "make_resnet", "make_small"]  # fmt: skip
+           "has_resnet", "make_resnet", "make_small"]  # fmt: skip
 
 
 def has_resnet() -> bool:
@@ -192,30 +189,6 @@ def default_backbone() -> Backbone:
     return RESNET if has_resnet() else SMALL
 
 
-def import_object(given: str, argument: str) -> Any:
-    """What MODULE:NAME stands for, as Python imports it, also from the current folder.
-
-    Args:
-        given: "MODULE:NAME".
-        argument: what it is given for, in errors.
-
-    Raises:
-        ValueError: it cannot be imported.
-
-    Example:
-        >>> import_object("math:pi", "number")
-        3.141592653589793
-    """
-    module, _, name = given.partition(":")
-    sys.path.insert(0, "")  # the current folder: a command has its own in its place
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"{argument} {given} cannot be imported: {error}") from error
-    finally:
-        sys.path.remove("")
-
-
 def find_backbone(given: str | Path) -> Backbone:
     """The network that a file has weights for, or that a module of the user's has.
 
@@ -227,7 +200,7 @@ def find_backbone(given: str | Path) -> Backbone:
         ValueError: it is none of these.
     """
     path = Path(given)
-    if not path.is_file() and re.fullmatch(r"[\w.]+:\w+", str(given)):
+    if not path.is_file() and is_object_name(str(given)):
         return _import_backbone(str(given))
     accepted = (
         f"backbone must be a file with the weights of {RESNET.name} or {EFFICIENTNET.name}, or MODULE:NAME, got {given}"

@@ -27,9 +27,10 @@ from pstn._checks import NotFiniteError, require_finite, require_positive_int
 from pstn.data import KNOWN, MissingDataError, Splits, load
 from pstn.data.split import Sized
 from pstn.distributions import Posterior
-from pstn.experiments.backbones import Backbone, import_object
+from pstn.experiments.backbones import Backbone
 from pstn.files import inside, require_writable
 from pstn.nn import Prediction, TransformerClassifier
+from pstn.processes import import_object
 from pstn.provenance import provenance
 from pstn.report.results import RUNS, SHORTENED, Result, read_results
 from pstn.report.tables import Metric, Study

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pstn.data import RandomPlacement, Sign, Split, commonest_classes, generate, isolated_signs, make_signs, read_yolo
-from pstn.data.boxes import region_around
-from pstn.data.signs import divide_photos, find_traffic_signs, unpacked
+from pstn.data.photos import divide_photos, find_traffic_signs, region_around, unpacked
 from pstn.experiments.backbones import RESNET, SMALL, Backbone, default_backbone
 from pstn.experiments.mnist_subsets import BOTH_SCALED, PRECISIONS
 from pstn.experiments.placed_fashion import TF32

@@ -1,11 +1,13 @@
 """Networks: localizers, the spatial transformer layer, classifiers."""
 
+from typing import Any
+
 from pstn.nn.about import About
 from pstn.nn.classifier import PSTN, STN, Prediction, TransformerClassifier, TransformerModel
 from pstn.nn.layer import SpatialTransformer, TransformerOutput
 from pstn.nn.networks import ConvClassifier, ConvLocalizer, GlobalLocalizer, SeriesClassifier, SeriesLocalizer
 from pstn.nn.paper import mnist_cnn, mnist_pstn, mnist_stn
-from pstn.nn.pretrained import ModelFileError, Shareable, from_pretrained, load_weights
+from pstn.nn.shareable import Shareable
 from pstn.nn.wrap import Frozen, wrap
 
 __all__ = [
@@ -16,7 +18,6 @@ __all__ = [
     "ConvLocalizer",
     "Frozen",
     "GlobalLocalizer",
-    "ModelFileError",
     "Prediction",
     "SeriesClassifier",
     "SeriesLocalizer",
@@ -25,10 +26,20 @@ __all__ = [
     "TransformerClassifier",
     "TransformerModel",
     "TransformerOutput",
-    "from_pretrained",
-    "load_weights",
     "mnist_cnn",
     "mnist_pstn",
     "mnist_stn",
     "wrap",
 ]
+
+# Names that were here in 0.1.0 and are now in `pstn` itself.
+_MOVED = ("ModelFileError", "from_pretrained", "load_weights")
+
+
+def __getattr__(name: str) -> Any:
+    """Names of 0.1.0."""
+    if name in _MOVED:
+        from pstn import io
+
+        return getattr(io, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

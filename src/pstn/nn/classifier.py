@@ -18,10 +18,11 @@ from pstn._checks import (
     values_readable,
 )
 from pstn._pytrees import register_namedtuple
+from pstn.defaults import LOCALIZER_FACTOR, TEST_SAMPLES, TRAIN_SAMPLES
 from pstn.distributions import ThetaDistribution
 from pstn.nn.calls import call_on
 from pstn.nn.layer import SpatialTransformer
-from pstn.nn.pretrained import Shareable
+from pstn.nn.shareable import Shareable
 from pstn.uncertainty import entropy, log_mean_exp, mutual_information
 
 __all__ = ["PSTN", "STN", "Prediction", "TransformerClassifier", "TransformerModel", "refuse_softmax"]
@@ -85,8 +86,8 @@ class TransformerModel(nn.Module, ABC):
     """
 
     layer: SpatialTransformer
-    train_samples: int = 1
-    test_samples: int = 10
+    train_samples: int = TRAIN_SAMPLES
+    test_samples: int = TEST_SAMPLES
     chunk_size: int | None = None
 
     @abstractmethod
@@ -112,7 +113,9 @@ class TransformerModel(nn.Module, ABC):
         """S in the module's present mode: `train_samples` or `test_samples`."""
         return self.train_samples if self.training else self.test_samples
 
-    def parameter_groups(self, lr: float, *, localizer_factor: float = 0.1, **options: Any) -> list[dict[str, Any]]:
+    def parameter_groups(
+        self, lr: float, *, localizer_factor: float = LOCALIZER_FACTOR, **options: Any
+    ) -> list[dict[str, Any]]:
         """Groups for an optimiser, with the localizer's learning rate apart.
 
         Localizers want a far smaller step than classifiers: the first gradients may otherwise throw theta so far out
@@ -250,8 +253,8 @@ class PSTN(TransformerClassifier):
         self,
         layer: SpatialTransformer,
         classifier: nn.Module,
-        train_samples: int = 1,
-        test_samples: int = 10,
+        train_samples: int = TRAIN_SAMPLES,
+        test_samples: int = TEST_SAMPLES,
         *,
         chunk_size: int | None = None,
     ) -> None:

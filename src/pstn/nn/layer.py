@@ -131,6 +131,11 @@ class SpatialTransformer(nn.Module):
         self.noise_width = _noise_width(self.posterior, transform)
 
     @property
+    def features(self) -> int | None:
+        """F, how many features the heads read; None while that is unknown, and for a family without heads."""
+        return self.get_submodule(f"{self.heads[0]}_head").width if self.heads else None  # type: ignore[return-value]
+
+    @property
     def probabilistic(self) -> bool:
         """Whether samples differ: not those of a point posterior."""
         return self.noise_width > 0
@@ -207,7 +212,7 @@ class SpatialTransformer(nn.Module):
                 f"localizer must return features of shape (B, F) with B = {x.shape[0]}, got {shape}: "
                 "end it with nn.Flatten() or a global average"
             )
-        width = getattr(self, f"{self.heads[0]}_head").width if self.heads else None
+        width = self.features
         if width is not None and features.shape[1] != width:
             raise ValueError(
                 f"localizer must return {width} features for the heads of this layer, got {features.shape[1]}: its "

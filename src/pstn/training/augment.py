@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 from torch import Tensor
 
 if TYPE_CHECKING:  # `import pstn` is to load this and not the data
-    from pstn.data.makers import Maker
+    from pstn.data.augment import RandomTransform
 
 __all__ = ["Augmentation", "RandomWarp"]
 
@@ -42,7 +42,7 @@ class RandomWarp(Augmentation):
         torch.Size([2, 1, 96, 96])
     """
 
-    maker: Maker
+    maker: RandomTransform
     fill: float | tuple[float, ...] = 0.0
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pstn.data.subsets import stratified_indices
+from pstn.data.split import stratified_indices
 from pstn.nn import (
     PSTN,
     STN,
@@ -71,11 +71,11 @@ def _make(settings: TrainSettings, source: Source) -> Shareable:
     return PSTN(layer, classifier, train_samples=settings.samples, test_samples=settings.test_samples)
 
 
-def make_about(settings: TrainSettings, source: Source, number: int) -> About:
+def make_about(settings: TrainSettings, source: Source, number: int, kl_weight: float | None = None) -> About:
     """What belongs to model `number` of a run beside its weights, before it has scores."""
     return About(
         source.names, source.x.shape[1], source.size, source.mean, source.std,
-        kl_weight=settings.kl_weight[number % len(settings.kl_weight)], seed=settings.seed + number,
+        kl_weight=kl_weight, seed=settings.seed + number,
         data=settings.data, policy=settings.policy,
     )  # fmt: skip
 
@@ -121,7 +121,8 @@ def make_population(settings: TrainSettings, source: Source, seeds: Sequence[int
         train, valid = _train_and_valid(settings, source, seed)
         if settings.train_size is not None:
             train = choose_subset(source.y, train, settings.train_size, seed)
-        kl_weight, lr = settings.kl_weight[i % len(settings.kl_weight)], settings.lr[i % len(settings.lr)]
+        lr = settings.lr[i % len(settings.lr)]
+        kl_weight = settings.kl_weight[i % len(settings.kl_weight)] if settings.kl_weight else None
         members.append(Member(seed, lr, settings.localizer_factor, kl_weight, settings.weight_decay, train, valid))
     if settings.patience is not None and any(m.valid is None for m in members):
         raise ValueError("patience needs validation data: set valid_fraction")

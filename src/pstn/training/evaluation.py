@@ -13,10 +13,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pstn.data.errors import MissingDataError
+from pstn.data.files import MissingDataError
 from pstn.data.registry import find_known
 from pstn.files import inside
-from pstn.nn import PSTN, About, Shareable, from_pretrained
+from pstn.io import from_pretrained
+from pstn.nn import PSTN, About, Shareable
 from pstn.text import excerpt
 from pstn.training.own_runs import is_own_run
 from pstn.training.population import Population

@@ -21,6 +21,7 @@ except ModuleNotFoundError as error:
         raise ModuleNotFoundError("LitPSTN needs Lightning: pip install 'pstn[lightning]'", name="lightning") from error
 
 from pstn._deprecation import renamed
+from pstn.defaults import LOCALIZER_FACTOR, LR, WEIGHT_DECAY, default_kl_weight
 from pstn.nn.classifier import Prediction, TransformerModel
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.training.noise import stream_keys, uniform
@@ -42,8 +43,8 @@ class LitPSTN(pl.LightningModule):
         model: a PSTN, an STN, or any module that returns logits.
         lr: learning rate of the classifier.
         localizer_factor: what it is multiplied with for the localizer and its heads.
-        kl_weight: w, the weight of the KL term, 0 when None; or a schedule, a function of the progress of training,
-            from 0 to 1.
+        kl_weight: w, the weight of the KL term; chosen by the number of training examples, where the loader can say,
+            when None. Or a schedule, a function of the progress of training, from 0 to 1.
         weight_decay: Adam's L2 term.
         lr_step: epochs after which learning rates are multiplied with `lr_gamma`; None for never.
         lr_gamma: that factor.
@@ -62,10 +63,10 @@ class LitPSTN(pl.LightningModule):
         self,
         model: nn.Module,
         *,
-        lr: float = 1e-3,
-        localizer_factor: float = 0.1,
+        lr: float = LR,
+        localizer_factor: float = LOCALIZER_FACTOR,
         kl_weight: KLWeight | None = None,
-        weight_decay: float = 0.0,
+        weight_decay: float = WEIGHT_DECAY,
         lr_step: int | None = None,
         lr_gamma: float = 0.1,
         seed: int = 0,
@@ -74,9 +75,15 @@ class LitPSTN(pl.LightningModule):
         super().__init__()
         self.save_hyperparameters(ignore=["model", "loss", "kl_weight"])
         self.model, self.training_loss = model, TrainingLoss(loss)
-        self.kl_weight: KLWeight = self.training_loss.choose_kl_weight(kl_weight, 0.0)
-        if not callable(self.kl_weight):
+        self.kl_weight: KLWeight | None = self.training_loss.choose_kl_weight(kl_weight, None)
+        if self.kl_weight is not None and not callable(self.kl_weight):
             self.save_hyperparameters({"kl_weight": kl_weight_at(self.kl_weight, 0.0)})
+
+    def on_fit_start(self) -> None:
+        """Choose the weight of the KL term by the number of examples, where none was given."""
+        if self.kl_weight is None and self.training_loss.takes_kl_weight:
+            data = getattr(self.trainer, "datamodule", None)
+            self.kl_weight = default_kl_weight(len(data._dataset("train")) if isinstance(data, LitData) else None)
 
     def forward(self, x: Tensor) -> Any:
         """What the model returns, by its own noise."""

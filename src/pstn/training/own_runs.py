@@ -6,7 +6,7 @@ import hashlib
 from contextlib import suppress
 from pathlib import Path
 
-from pstn.data.places import cache_folder, expand
+from pstn.data.download import cache_folder, expand
 
 __all__ = ["is_own_run", "remember_run"]
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pstn._checks import require_choice
+from pstn.defaults import default_kl_weight
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.threads import choose_threads
 from pstn.training.convolution import CONV_KINDS, ConvKind
@@ -134,12 +135,17 @@ class Population:
         self.recipe = recipe or Recipe()
         if loss is not None:
             self.recipe = dataclasses.replace(self.recipe, loss=loss)
-        self.members = [Member(seed=i) for i in range(len(models))] if members is None else list(members)
+        members = [Member(seed=i) for i in range(len(models))] if members is None else members
+        training_loss = TrainingLoss(self.recipe.loss)
+        self.members = [_with_kl_weight(member, training_loss, len(x)) for member in members]
         self.device = torch.device(x.device if device is None else device)
         check_population(models, self.members, x, y, weights, floats=self.recipe.loss is not None)
         check_validation(self.members, self.recipe)
         check_precision(self.recipe, self.device)
-        _check_loss(TrainingLoss(self.recipe.loss), self.members, weights)
+        if weights is not None:
+            training_loss.require_weights()
+        smallest = min(len(x) if m.train is None else len(m.train) for m in self.members)
+        self.recipe = self.recipe.for_examples(smallest)
         if conv is not None:
             require_choice("conv", conv, CONV_KINDS)
         self.steps_per_epoch = count_steps(self.members, len(x), self.recipe)
@@ -410,13 +416,13 @@ class Population:
         self.close()
 
 
-def _check_loss(loss: TrainingLoss, members: Sequence[Member], weights: Tensor | None) -> None:
-    """Refuse what the loss would not look at."""
-    for member in members:
-        if callable(member.kl_weight) or member.kl_weight != 0:
-            loss.choose_kl_weight(member.kl_weight, 0.0)
-    if weights is not None:
-        loss.require_weights()
+def _with_kl_weight(member: Member, loss: TrainingLoss, examples: int) -> Member:
+    """The member with its weight of the KL term, if the loss takes one."""
+    if not loss.takes_kl_weight:
+        loss.choose_kl_weight(member.kl_weight, 0.0)  # refuses one
+        return member
+    default = default_kl_weight(examples if member.train is None else len(member.train))
+    return member if member.kl_weight is not None else dataclasses.replace(member, kl_weight=default)
 
 
 def _join(parts: list[Scores]) -> Scores:

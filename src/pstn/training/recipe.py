@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import torch
@@ -16,6 +16,7 @@ from pstn._checks import (
     require_positive_number,
 )
 from pstn._deprecation import renamed
+from pstn.defaults import LOCALIZER_FACTOR, LR, WEIGHT_DECAY, default_batch_size, default_epochs
 from pstn.nn.classifier import TransformerModel
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.training.augment import Augmentation
@@ -27,17 +28,19 @@ KLWeight = float | Callable[[float], float]
 """A number, or a schedule: a function of the progress of training, from 0 to 1."""
 
 
-def kl_weight_at(kl_weight: KLWeight, progress: float) -> float:
+def kl_weight_at(kl_weight: KLWeight | None, progress: float) -> float:
     """The weight of the KL term at some point of training.
 
     Args:
-        kl_weight: a number or a schedule.
+        kl_weight: a number or a schedule; None for a loss that takes none.
         progress: from 0 at the first step to 1 at the last.
 
     Example:
         >>> kl_weight_at(lambda progress: 1e-3 * progress, 0.5)
         0.0005
     """
+    if kl_weight is None:
+        return 0.0
     return require_nonnegative_number("kl_weight", kl_weight(progress) if callable(kl_weight) else kl_weight)
 
 
@@ -64,8 +67,8 @@ class Recipe:
     """How a population is trained: the same for all of its models.
 
     Args:
-        epochs: passes over each model's data.
-        batch_size: examples in one micro-batch.
+        epochs: passes over each model's data; chosen by their number when None, see `pstn.defaults`.
+        batch_size: examples in one micro-batch; likewise.
         accumulate: micro-batches whose gradients are averaged before a step of the optimiser.
         steps_per_epoch: steps in one epoch; what the smallest subset allows when None. The last incomplete batch of
             an epoch is left out.
@@ -90,8 +93,9 @@ class Recipe:
         0.010000000000000002
     """
 
-    epochs: int = 600
-    batch_size: int = 8
+    # None is resolved by `for_examples`, which every population calls first: all that reads a recipe finds numbers.
+    epochs: int = None  # type: ignore[assignment]
+    batch_size: int = None  # type: ignore[assignment]
     accumulate: int = 1
     steps_per_epoch: int | None = None
     samples: int | None = None
@@ -108,9 +112,8 @@ class Recipe:
     loss: LossFunction | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate"):
-            require_positive_int(name, getattr(self, name))
-        for name in ("steps_per_epoch", "samples", "lr_step", "patience", "validate_every"):
+        require_positive_int("accumulate", self.accumulate)
+        for name in ("epochs", "batch_size", "steps_per_epoch", "samples", "lr_step", "patience", "validate_every"):
             if getattr(self, name) is not None:
                 require_positive_int(name, getattr(self, name))
         for name in ("eps", "lr_gamma", "loss_limit"):
@@ -119,6 +122,20 @@ class Recipe:
             require_positive_number("clip_norm", self.clip_norm)
         require_choice("precision", self.precision, ("float32", "tf32", "bf16"))
         TrainingLoss(self.loss)  # refuses what is no function
+
+    def for_examples(self, examples: int) -> Recipe:
+        """The recipe with its epochs and batch size, where they are not given, chosen for so many examples.
+
+        Example:
+            >>> recipe = Recipe().for_examples(100)
+            >>> recipe.epochs, recipe.batch_size
+            (120, 8)
+        """
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        batch_size = default_batch_size(examples) if given["batch_size"] is None else self.batch_size
+        batch = batch_size * self.accumulate
+        epochs = default_epochs(examples, batch) if given["epochs"] is None else self.epochs
+        return replace(self, epochs=epochs, batch_size=batch_size)
 
     @property
     def validates(self) -> bool:
@@ -138,7 +155,8 @@ class Member:
         seed: of all its noise: batch order, posterior samples, dropout, augmentation.
         lr: learning rate of the classifier.
         localizer_factor: what `lr` is multiplied with for the localizer and its heads.
-        kl_weight: w, the weight of the KL term, or a schedule: a function of the progress of training, from 0 to 1.
+        kl_weight: w, the weight of the KL term, or a schedule: a function of the progress of training, from 0 to 1;
+            chosen by the number of its examples when None.
         weight_decay: Adam's L2 term, not AdamW's.
         train: indices of the examples it trains on; all when None.
         valid: indices of the examples it is validated on.
@@ -149,17 +167,18 @@ class Member:
     """
 
     seed: int = 0
-    lr: float = 1e-3
-    localizer_factor: float = 0.1
-    kl_weight: KLWeight = 0.0
-    weight_decay: float = 0.0
+    lr: float = LR
+    localizer_factor: float = LOCALIZER_FACTOR
+    kl_weight: KLWeight | None = None
+    weight_decay: float = WEIGHT_DECAY
     train: Tensor | None = None
     valid: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name in ("lr", "localizer_factor"):
             require_positive_number(name, getattr(self, name))
-        kl_weight_at(self.kl_weight, 0.0)
+        if self.kl_weight is not None:
+            kl_weight_at(self.kl_weight, 0.0)
         require_nonnegative_number("weight_decay", self.weight_decay)
         for name in ("train", "valid"):
             subset = getattr(self, name)

@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from pstn.files import inside, to_json, write_atomically
+from pstn.io import require_modest
 from pstn.nn import Shareable
-from pstn.nn.pretrained import require_modest
 from pstn.training.build import make_about, make_model, make_population
 from pstn.training.checkpoint import CheckpointError, load_checkpoint, read_about, require_room, save_checkpoint
 from pstn.training.interrupt import Interrupt
 from pstn.training.own_runs import remember_run
 from pstn.training.population import Population, Progress
 from pstn.training.progress import Display
+from pstn.training.recipe import kl_weight_at
 from pstn.training.settings import SettingsError, TrainSettings, write_settings
 from pstn.training.sources import Source, prepare
 from pstn.training.watchdog import look_for_collapses
@@ -215,7 +216,8 @@ def _finish(
     scores = {} if source.test is None else population.evaluate(*source.test)
     for number, model in enumerate(population.models()):
         metrics = {name: values[number] for name, values in scores.items()}
-        about = dataclasses.replace(make_about(settings, source, number), metrics=metrics)
+        kl_weight = kl_weight_at(population.members[number].kl_weight, 1.0)
+        about = dataclasses.replace(make_about(settings, source, number, kl_weight), metrics=metrics)
         cast(Shareable, model).save_pretrained(model_folder(folder, number), about=about)
     results = {
         "settings": settings.to_dict(), "scores": scores, "problems": problems,

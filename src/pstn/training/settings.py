@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from pstn._checks import require_seed
 from pstn._deprecation import with_new_names
+from pstn.defaults import LOCALIZER_FACTOR, LR, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT, WEIGHT_DECAY
 from pstn.files import FileError, write_atomically
 from pstn.limits import MODEL_PIXELS, MODEL_SAMPLES, RUN_MODELS
 from pstn.text import ShortError, excerpt
@@ -60,16 +61,18 @@ class TrainSettings:
     models: int = _setting(1, "How many models to train together, with seeds SEED, SEED + 1, ...")
     seed: int = _setting(0, "Of the first model: weights, subset, batches, samples, dropout.")
     train_size: int | None = _setting(None, "Training examples of each model, drawn for each; all when not given.")
-    kl_weight: list[float] = _setting([1e-3], "Weight of the KL term; one for all models or one each.")
-    lr: list[float] = _setting([1e-3], "Learning rate; one for all models or one each.")
-    localizer_factor: float = _setting(0.1, "What the localizer's learning rate is multiplied with.")
-    weight_decay: float = _setting(0.0, "Adam's L2 term.")
-    epochs: int = _setting(100, "Passes over the data.")
-    batch_size: int = _setting(8, "Examples in a micro-batch.")
+    kl_weight: list[float] = _setting(
+        [], "Weight of the KL term; one for all models or one each; by the number of examples when not given."
+    )
+    lr: list[float] = _setting([LR], "Learning rate; one for all models or one each.")
+    localizer_factor: float = _setting(LOCALIZER_FACTOR, "What the localizer's learning rate is multiplied with.")
+    weight_decay: float = _setting(WEIGHT_DECAY, "Adam's L2 term.")
+    epochs: int | None = _setting(None, "Passes over the data; by the number of examples when not given.")
+    batch_size: int | None = _setting(None, "Examples in a micro-batch; by the number of examples when not given.")
     accumulate: int = _setting(1, "Micro-batches per optimiser step.")
-    samples: int = _setting(1, "S in training.")
-    test_samples: int = _setting(10, "S in evaluation.")
-    var_init: float = _setting(-5.0, "Where the variance head starts, before softplus.")
+    samples: int = _setting(TRAIN_SAMPLES, "S in training.")
+    test_samples: int = _setting(TEST_SAMPLES, "S in evaluation.")
+    var_init: float = _setting(VAR_INIT, "Where the variance head starts, before softplus.")
     lr_step: int | None = _setting(None, "Epochs after which learning rates are multiplied with LR_GAMMA, repeatedly.")
     lr_gamma: float = _setting(0.1, "That factor.")
     clip_norm: float | None = _setting(None, "Largest norm of a model's gradient.")
@@ -110,7 +113,7 @@ class TrainSettings:
         if not self.save_every >= 0:  # nor NaN
             raise SettingsError(f"save_every must be at least 0 seconds, got {self.save_every}")
         for name in ("kl_weight", "lr"):
-            if (found := len(getattr(self, name))) not in (1, self.models):
+            if (found := len(getattr(self, name))) not in (1, self.models) and (name, found) != ("kl_weight", 0):
                 raise SettingsError(f"{name} must hold one number or one for each of {self.models} models, got {found}")
 
     @classmethod
@@ -182,7 +185,7 @@ def _is_of(value: Any, hint: Any) -> bool:
     if origin is Literal:
         return value in arguments
     if origin is list:
-        return isinstance(value, list) and len(value) > 0 and all(_is_of(v, arguments[0]) for v in value)
+        return isinstance(value, list) and all(_is_of(v, arguments[0]) for v in value)
     if origin is types.UnionType:
         return any(_is_of(value, option) for option in arguments)
     if hint in (int, float) and isinstance(value, bool):

@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from pstn._checks import require_floating, require_positive_int, require_positive_number
 from pstn._deprecation import renamed
+from pstn.defaults import (
+    LOCALIZER_FACTOR,
+    LR,
+    WEIGHT_DECAY,
+    default_batch_size,
+    default_epochs,
+    default_kl_weight,
+)
 from pstn.nn.classifier import Prediction, TransformerModel
 from pstn.nn.modes import evaluating
 from pstn.objective import LossFunction, TrainingLoss
@@ -67,13 +76,13 @@ def fit(
     model: Model,
     data: Batches,
     *,
-    epochs: int = 10,
-    lr: float = 1e-3,
-    localizer_factor: float = 0.1,
+    epochs: int | None = None,
+    lr: float = LR,
+    localizer_factor: float = LOCALIZER_FACTOR,
     kl_weight: KLWeight | None = None,
-    weight_decay: float = 0.0,
+    weight_decay: float = WEIGHT_DECAY,
     clip_norm: float | None = None,
-    batch_size: int = 64,
+    batch_size: int | None = None,
     loss: LossFunction | None = None,
     on_epoch: Callable[[Epoch], bool | None] | None = None,
 ) -> Model:
@@ -87,15 +96,15 @@ def fit(
         model: a PSTN, an STN, any module x (B, C, *size) -> logits (B, K), or with `loss` any module at all.
         data: a DataLoader, or anything else that gives batches (x, y) each time it is walked through; or a set of
             `pstn.data`, or a tuple of tensors (x, y), which is shuffled and cut into batches of `batch_size`.
-        epochs: how often the data are walked through.
+        epochs: how often the data are walked through; chosen by the number of examples when None, from 20 to 300.
         lr: learning rate.
         localizer_factor: what it is multiplied with for the localizer and its heads, before a frozen classifier too: a
             localizer that learns too fast looks away before it has learned where to look.
-        kl_weight: w, the weight of the KL term: the fewer the data, the larger; 1e-4 when None. Or a schedule, a
-            function of the progress of training, from 0 to 1.
+        kl_weight: w, the weight of the KL term: the fewer the data, the larger; chosen by their number when None. Or a
+            schedule, a function of the progress of training, from 0 to 1.
         weight_decay: Adam's L2 term.
         clip_norm: largest norm of the gradient; None does not clip.
-        batch_size: for sets and tuples only.
+        batch_size: for sets and tuples only; chosen by the number of examples when None, from 8 to 64.
         loss: what to minimise, (prediction, y) -> a scalar or a `pstn.Loss`; the negative ELBO when None. A function
             with a parameter `kl_weight` is given the weight.
         on_epoch: called with the figures of every epoch; returning True stops there.
@@ -114,8 +123,10 @@ def fit(
         torch.Size([1, 10])
     """
     data = _examples(data)
-    training_loss = TrainingLoss(loss)
-    kl_weight = training_loss.choose_kl_weight(kl_weight, 1e-4)
+    examples, training_loss = _count(data), TrainingLoss(loss)
+    kl_weight = training_loss.choose_kl_weight(kl_weight, default_kl_weight(examples))
+    batch_size = default_batch_size(examples) if batch_size is None else require_positive_int("batch_size", batch_size)
+    epochs = default_epochs(examples, batch_size) if epochs is None else require_positive_int("epochs", epochs)
     _check(model, data, epochs)
     optimiser = _optimiser(model, lr, localizer_factor, weight_decay)
     limit = math.inf if clip_norm is None else require_positive_number("clip_norm", clip_norm)
@@ -194,7 +205,6 @@ def _summary(figures: Epoch) -> dict[str, str]:
 def _check(model: Any, data: Any, epochs: int) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    require_positive_int("epochs", epochs)
     if epochs > 1 and isinstance(data, Iterator):
         raise ValueError(
             f"data can be walked only once, got {type(data).__name__} for {epochs} epochs: pass a DataLoader, a list "
@@ -235,7 +245,8 @@ def _examples(data: Any) -> Any:
         raise TypeError("data holds a training, a validation and a test part: pass one of them, such as data.train")
     if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
         require_floating("x", data[0])
-        data = Split(*data, classes=())
+        # Targets that are no classes are no set of `pstn.data`, which counts them.
+        data = TensorDataset(*data) if data[1].is_floating_point() else Split(*data, classes=())
     if isinstance(data, Split) and not data.x.is_floating_point():
         raise TypeError(
             f"data must hold floating-point numbers, got {data.x.dtype}: pass data.as_float(), or data.as_float(mean, "
@@ -246,6 +257,9 @@ def _examples(data: Any) -> Any:
 
 def _batches(data: Any, batch_size: int, *, shuffle: bool) -> Iterable[Any]:
     """The batches of one walk through the data."""
+    if isinstance(data, TensorDataset):
+        order = torch.randperm(len(data)) if shuffle else torch.arange(len(data))
+        return (data[index] for index in order.split(batch_size))
     if not hasattr(data, "batch"):
         return data
     from pstn.data import batches
@@ -253,11 +267,21 @@ def _batches(data: Any, batch_size: int, *, shuffle: bool) -> Iterable[Any]:
     return batches(data, batch_size, shuffle=shuffle)
 
 
+def _count(data: Any) -> int | None:
+    """How many examples there are, where the data can say without being walked through."""
+    if isinstance(data, (list, tuple)):
+        return sum(len(batch[0]) for batch in data if isinstance(batch, (list, tuple)) and len(batch)) or None
+    whole = hasattr(data, "batch") or isinstance(data, TensorDataset)
+    held = getattr(data, "dataset", data if whole else None)
+    return len(held) or None if isinstance(held, Sized) else None
+
+
 def _length(data: Any, batch_size: int) -> float:
     """How many batches a walk has; without end where the data cannot say."""
     if not isinstance(data, Sized):
         return math.inf
-    return max(1, -(-len(data) // batch_size) if hasattr(data, "batch") else len(data))
+    whole = hasattr(data, "batch") or isinstance(data, TensorDataset)
+    return max(1, -(-len(data) // batch_size) if whole else len(data))
 
 
 def _on(device: torch.device, batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:

@@ -9,13 +9,11 @@ import torch
 from torch import Tensor
 
 import pstn.data
-from pstn.data.detect import detect
-from pstn.data.errors import DataWarning
-from pstn.data.generated import generate_all
-from pstn.data.makers import Maker, RandomPlacement, RandomRotation
-from pstn.data.places import expand
-from pstn.data.registry import find_known
-from pstn.data.series_files import series_format
+from pstn.data.augment import RandomPlacement, RandomRotation, RandomTransform, generate_all
+from pstn.data.download import expand
+from pstn.data.files import DataWarning
+from pstn.data.registry import detect, find_known
+from pstn.data.series import series_format
 from pstn.data.split import Splits
 from pstn.training.augment import Augmentation, RandomWarp
 from pstn.training.settings import TrainSettings
@@ -28,7 +26,7 @@ Policy = Literal["refuse", "resample", "pad"]
 HOW_TO_ADD_A_TEST = "add a folder test beside the folder train, or arrays x_test and y_test to an .npz file"
 
 # What the setting `augment` means: the changes of the generated sets.
-_MAKERS: dict[str, Maker] = {"rotation": RandomRotation(), "placement": RandomPlacement()}
+_MAKERS: dict[str, RandomTransform] = {"rotation": RandomRotation(), "placement": RandomPlacement()}
 
 
 class Source(NamedTuple):
@@ -130,7 +128,7 @@ def _changed(data: str, splits: Any, augment: str) -> Any:
     """The set with the change that is asked for, as if it were a generated set; one that is keeps its own."""
     if augment == "none":
         return splits
-    own, wanted = getattr(splits.train, "maker", None), _MAKERS[augment]
+    own, wanted = getattr(splits.train, "random_transform", None), _MAKERS[augment]
     if type(own) is type(wanted):
         return splits
     if own is not None or splits.train.ndim != 2:
@@ -162,7 +160,7 @@ def _is_table(data: str) -> bool:
 
 def _from_splits(splits: Any) -> Source:
     # A generated set: the trainer changes its originals, those for validation too, on the device.
-    maker = getattr(splits.train, "maker", None)
+    maker = getattr(splits.train, "random_transform", None)
     originals = [getattr(part, "base", part) for part in (splits.train, splits.validation)]
     train, valid, test = (_as_split(part) for part in (*originals, splits.test))
     x, y, index = train.x, train.y, None
@@ -179,7 +177,7 @@ def _from_splits(splits: Any) -> Source:
 def _as_split(part: Any) -> Any:
     if part is None:
         return None
-    split = part.all() if hasattr(part, "maker") else part
+    split = part.all() if hasattr(part, "random_transform") else part
     return split if split.x.is_floating_point() else split.as_float()
 
 

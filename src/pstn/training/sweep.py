@@ -222,9 +222,10 @@ def _losses(settings: TrainSettings, values: Sequence[dict[str, Any]]) -> list[f
     source = prepare(settings)
     settings = _with_validation(settings, source)
     columns = {
-        "kl_weight": [v.get("kl_weight", settings.kl_weight[0]) for v in values],
         "lr": [v.get("lr", settings.lr[0]) for v in values],
     }
+    if settings.kl_weight or any("kl_weight" in v for v in values):
+        columns["kl_weight"] = [v["kl_weight"] if "kl_weight" in v else settings.kl_weight[0] for v in values]
     # Every trial has the same seed unless seeds are searched: the same subset, start and noise, so that only what is
     # searched differs.
     seeds = [int(v.get("seed", settings.seed)) for v in values]

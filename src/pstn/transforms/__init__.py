@@ -1,13 +1,12 @@
-"""Families of transformations: what theta means."""
+"""Families of transformations: from parameters theta to coordinates."""
 
 from pstn.transforms.affine import Affine
 from pstn.transforms.base import MatrixTransform, Transform
 from pstn.transforms.compose import Compose
 from pstn.transforms.coordinates import base_grid, from_pixels, to_pixels
-from pstn.transforms.cpab import CPAB
-from pstn.transforms.cpab_prior import SmoothPrior
+from pstn.transforms.cpab import CPAB, SmoothPrior
 from pstn.transforms.crop import Crop
-from pstn.transforms.names import make_transform
+from pstn.transforms.registry import make_transform
 from pstn.transforms.rotation import Rotation, Similarity
 from pstn.transforms.translation import Translation
 

@@ -1,4 +1,4 @@
-"""What a transformation is: parameters theta in, coordinates out."""
+"""The base classes of transformations: parameters theta in, coordinates out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pstn._checks import overwritable, require_choice, require_floating, require_size
-from pstn.transforms.coordinates import corner_points, standing_points
+from pstn.transforms.coordinates import cached_grid_points, corner_points
 
 __all__ = ["MatrixTransform", "Transform", "require_ndim"]
 
@@ -20,20 +20,20 @@ __all__ = ["MatrixTransform", "Transform", "require_ndim"]
 class Transform(nn.Module, ABC):
     """A family of maps from output coordinates to input coordinates, with parameters theta.
 
-    A family says what theta means in four methods: `initial`, `inverse`, `_map` and `_unmap`. Grids, boxes and the
-    rest follow from these. Families are modules only so that constants such as a CPAB basis travel with a model's
-    device and checkpoint; they hold no trainable parameters.
+    A family implements four methods: `initial`, `inverse`, `_map` and `_unmap`. Grids, boxes and the rest follow from
+    these. Families are modules so that constants such as a CPAB basis follow a model's device and are saved with it;
+    they have no trainable parameters.
 
     Convention:
         Coordinates are in [-1, 1] with `align_corners=False`, x first. A map takes output coordinates to input
         coordinates, so a warp by theta is undone by a warp by `inverse(theta)`. `aspect` holds the extents of the
         input along (x, y, z), in any unit: rotating families need it to rotate rigidly on an input that is not square.
-        `grid` takes it from the output's size when it is not given; everything else then takes the input for square.
+        `grid` takes it from the output's size when it is not given; all other methods then assume a square input.
 
     Attributes:
         ndim: how many spatial axes the family acts on.
         dim: D, how many parameters it has.
-        names: what each parameter is called, for plots and messages.
+        names: a name for each parameter, for plots and messages.
     """
 
     ndim: int
@@ -52,7 +52,7 @@ class Transform(nn.Module, ABC):
     def _map(self, theta: Tensor, points: Tensor, aspect: Sequence[float]) -> Tensor:
         """Map `points` (..., N, ndim) under `theta` (..., D); leading axes broadcast; both are at least float32.
 
-        The points are shared by all grids of a size: make new ones, and do not change these in place.
+        The points are shared by all grids of a size and must not be changed in place.
         """
 
     @abstractmethod
@@ -61,7 +61,7 @@ class Transform(nn.Module, ABC):
 
     @property
     def circular(self) -> tuple[bool, ...]:
-        """For each parameter of theta, whether it is an angle in radians, the same after a full turn."""
+        """For each parameter, whether it is an angle in radians, with period 2 pi."""
         return (False,) * self.dim
 
     @property
@@ -78,7 +78,7 @@ class Transform(nn.Module, ABC):
             ValueError: if the family has no identity.
         """
         if not self.has_identity:
-            raise ValueError(f"{self} has no identity: no theta of this family leaves the input as it is")
+            raise ValueError(f"{self} has no identity: no theta of this family leaves the input unchanged")
         return self.initial()
 
     def grid(self, theta: Tensor, size: int | Sequence[int], *, aspect: Sequence[float] | None = None) -> Tensor:
@@ -94,13 +94,13 @@ class Transform(nn.Module, ABC):
         """
         size = require_size("size", size, self.ndim)
         theta = self._checked_theta(theta)
-        base = standing_points(size, dtype=theta.dtype, device=theta.device)
+        base = cached_grid_points(size, dtype=theta.dtype, device=theta.device)
         aspect = size[::-1] if aspect is None else self._checked_aspect(aspect)
         mapped = self._map(theta, base, aspect)
         if not torch.compiler.is_compiling() and base._version:
             raise RuntimeError(
-                f"_map of {type(self).__name__} (or of a part of it) must not change its points in place, which other "
-                "grids share: write x = x + shift, not x += shift"
+                f"_map of {type(self).__name__} (or of a part of it) must not change its points in place, as other "
+                "grids share them: write x = x + shift, not x += shift"
             )
         return mapped if self.ndim == 1 else mapped.unflatten(-2, size)
 
@@ -111,7 +111,7 @@ class Transform(nn.Module, ABC):
         *,
         aspect: Sequence[float] | None = None,
     ) -> Any:
-        """Map output coordinates to input coordinates, the same map as `grid` on points of your own.
+        """Map output coordinates to input coordinates: the same map as `grid`, on given points.
 
         Args:
             theta: (..., D).
@@ -121,7 +121,7 @@ class Transform(nn.Module, ABC):
         Returns:
             (..., N, ndim).
 
-        `torch.nn.Module.apply(fn)`, which visits submodules and shares the name, still works: it has one argument.
+        `torch.nn.Module.apply(fn)`, which has the same name and one argument, still works.
         """
         if points is None:
             if isinstance(theta, Tensor):
@@ -131,9 +131,9 @@ class Transform(nn.Module, ABC):
         return self._map(theta, self._checked_points(points, theta.dtype), self._checked_aspect(aspect))
 
     def apply_inverse(self, theta: Tensor, points: Tensor, *, aspect: Sequence[float] | None = None) -> Tensor:
-        """Map input coordinates to output coordinates: where a point of the input is seen after the warp.
+        """Map input coordinates to output coordinates: the position of a point of the input after the warp.
 
-        Works for families without an `inverse` too, as long as the map itself can be inverted.
+        Also works for families without an `inverse`, if the map itself is invertible.
 
         Args:
             theta: (..., D).
@@ -147,7 +147,7 @@ class Transform(nn.Module, ABC):
         return self._unmap(theta, self._checked_points(points, theta.dtype), self._checked_aspect(aspect))
 
     def corners(self, theta: Tensor, *, aspect: Sequence[float] | None = None) -> Tensor:
-        """The box that theta looks at: the output's corners in input coordinates, in an order that draws.
+        """The box that theta reads: the output's corners in input coordinates, in the order of an outline.
 
         Args:
             theta: (..., D).
@@ -161,10 +161,10 @@ class Transform(nn.Module, ABC):
         return self._map(theta, frame, self._checked_aspect(aspect))
 
     def warp_boxes(self, theta: Tensor, boxes: Tensor, *, aspect: Sequence[float] | None = None) -> Tensor:
-        """Where boxes drawn on the input are in the warped output, as the smallest upright boxes around their corners.
+        """Map boxes of the input to the warped output: the smallest axis-aligned boxes around their corners.
 
-        Affine maps keep edges straight, so that these hold all of what was in the box. Others may bend an edge out
-        beyond its corners: map points along the edges with `apply_inverse` where that matters.
+        Affine maps keep edges straight, so that the result contains the whole box. Other maps may bend an edge beyond
+        its corners: where that matters, map points along the edges with `apply_inverse`.
 
         Args:
             theta: (..., D).
@@ -193,7 +193,7 @@ class Transform(nn.Module, ABC):
                 f"theta must have shape (..., {self.dim}) for {self}, that is ({', '.join(self.names)}), "
                 f"got {tuple(theta.shape)}"
             )
-        return _at_least_float32(theta)
+        return theta if theta.dtype in (torch.float32, torch.float64) else theta.float()
 
     def _checked_points(self, points: Any, dtype: torch.dtype) -> Tensor:
         require_floating("points", points)
@@ -204,17 +204,13 @@ class Transform(nn.Module, ABC):
     def _checked_aspect(self, aspect: Sequence[float] | None) -> Sequence[float]:
         if aspect is None:
             return (1.0,) * self.ndim
-        if (
-            not isinstance(aspect, Sequence)
-            or len(aspect) != self.ndim
-            or not all(_is_extent(extent) for extent in aspect)
-        ):
+        if not (isinstance(aspect, Sequence) and len(aspect) == self.ndim and all(map(_is_extent, aspect))):
             raise ValueError(f"aspect must hold {self.ndim} finite numbers above 0, along (x, y, z), got {aspect!r}")
         return aspect
 
 
 class MatrixTransform(Transform):
-    """A family whose maps are affine, p -> A p + t: it only has to say how theta fills the matrix [A | t]."""
+    """A family of affine maps, p -> A p + t: `_matrix` gives [A | t], and `_map` and `_unmap` follow."""
 
     @abstractmethod
     def _matrix(self, theta: Tensor, aspect: Sequence[float]) -> Tensor:
@@ -230,11 +226,11 @@ class MatrixTransform(Transform):
         return self._matrix(self._checked_theta(theta), self._checked_aspect(aspect))
 
     def _map(self, theta: Tensor, points: Tensor, aspect: Sequence[float]) -> Tensor:
-        # Coordinates are made one plane (all x, all y, …) after another, which is several times faster than pairs, and
-        # by products and sums, not a matmul: autocast and TF32 would round them to a few bits.
+        # One plane of coordinates (all x, all y, …) after another, which is several times faster than pairs, and by
+        # products and sums, not a matmul: autocast and TF32 would round them to a few bits.
         matrix = self._matrix(theta, aspect)
-        missing = max(0, points.dim() - matrix.dim())  # leading axes that points have and theta has not
-        # Contiguous rows make contiguous planes, which a warp reads where they are.
+        missing = max(0, points.dim() - matrix.dim())  # leading axes of points that theta lacks
+        # Contiguous rows make contiguous planes, which a warp reads without a copy.
         rows = matrix[(None,) * missing].movedim(-2, 0).contiguous()[..., None]
         planes = rows[..., self.ndim, :]
         for axis in range(self.ndim):
@@ -246,14 +242,14 @@ class MatrixTransform(Transform):
 
     def _unmap(self, theta: Tensor, points: Tensor, aspect: Sequence[float]) -> Tensor:
         matrix = self._matrix(theta, aspect)
-        # inv_ex does not stop to look whether the matrix is singular; a singular one gives no finite coordinates.
+        # inv_ex does not check for singular matrices, which give coordinates that are not finite.
         inverse, _ = torch.linalg.inv_ex(matrix[..., : self.ndim])
         shifted = points - matrix[..., None, :, self.ndim]
         return (inverse[..., None, :, :] * shifted[..., None, :]).sum(-1)
 
 
 def require_ndim(family: str, ndim: int, accepted: Sequence[int]) -> int:
-    """Refuse a number of axes that `family` does not have."""
+    """Refuse a number of axes that `family` does not support."""
     require_choice(f"ndim of {family}", ndim, accepted)
     return ndim
 
@@ -261,8 +257,4 @@ def require_ndim(family: str, ndim: int, accepted: Sequence[int]) -> int:
 def _is_extent(value: Any) -> bool:
     if isinstance(value, (int, float, np.integer, np.floating)):
         return bool(0 < value < math.inf)
-    return isinstance(value, (torch.SymInt, torch.SymFloat, Tensor))  # stand for a number while a graph is made
-
-
-def _at_least_float32(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+    return isinstance(value, (torch.SymInt, torch.SymFloat, Tensor))  # symbols for a number while tracing

@@ -1,4 +1,4 @@
-"""Families one after another, as one family."""
+"""The composition of families as one family."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["Compose"]
 class Compose(Transform):
     """Warps one after another, e.g. similarity then CPAB, with theta concatenated in that order.
 
-    `Compose(a, b)` with theta (theta_a, theta_b) does to an input what warping it by a and then warping the result by b
-    does, but reads the input once: no detail is lost in between.
+    `Compose(a, b)` with theta (theta_a, theta_b) warps an input by a and then the result by b, but interpolates the
+    input only once, so that no detail is lost in between.
 
     Convention:
         A grid maps output to input coordinates, so points are mapped by the last family first:
         Compose(a, b) maps p to a(b(p)). Coordinates are in [-1, 1] with `align_corners=False`, x first.
 
     Args:
-        *transforms: two families or more of the same number of axes, one by one or as a list.
+        *transforms: two or more families with the same number of axes, as arguments or as one list.
 
     Shape:
         theta (..., D) with D the sum of the families' own.
@@ -62,14 +62,14 @@ class Compose(Transform):
         return tuple(angle for part in self._parts() for angle in part.circular)
 
     def initial(self) -> Tensor:
-        """Where every family starts, (D,)."""
+        """The initial theta of every family, (D,)."""
         return torch.cat([part.initial() for part in self._parts()])
 
     def inverse(self, theta: Tensor, *, aspect: Sequence[float] | None = None) -> Tensor:
         """Not in the family: the inverse composes the inverses in the opposite order.
 
         Raises:
-            ValueError: always; `apply_inverse` maps points backwards, and `reversed` gives the family of the inverses.
+            ValueError: always; `apply_inverse` inverts the map on points, `reversed` gives the family of the inverses.
         """
         raise ValueError(
             f"{type(self).__name__} has no inverse in the same order of families: use apply_inverse on points, "

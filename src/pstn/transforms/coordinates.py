@@ -1,4 +1,4 @@
-"""The coordinates that every transformation speaks: [-1, 1] along each axis, x first, pixel centres inside.
+"""The coordinates of all transformations: [-1, 1] along each axis, x first.
 
 Convention:
     `align_corners=False`: -1 and 1 are the outer edges of the first and last pixel, so pixel i of n has its centre at
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pstn._checks import require_size, require_tensor
 
-__all__ = ["base_grid", "corner_points", "from_pixels", "standing_points", "to_pixels"]
+__all__ = ["base_grid", "cached_grid_points", "corner_points", "from_pixels", "to_pixels"]
 
 
 def base_grid(size: Sequence[int], *, dtype: torch.dtype = torch.float32, device: torch.device | None = None) -> Tensor:
@@ -38,34 +38,34 @@ def base_grid(size: Sequence[int], *, dtype: torch.dtype = torch.float32, device
     return torch.stack(torch.meshgrid(*axes, indexing="ij")[::-1], dim=-1)
 
 
-_STANDING: dict[tuple[tuple[int, ...], torch.dtype, torch.device], Tensor] = {}
-_MOST_STANDING = 64
+_CACHE: dict[tuple[tuple[int, ...], torch.dtype, torch.device], Tensor] = {}
+_CACHE_SIZE = 64
 
 
-def standing_points(size: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The points of `base_grid`, (N, ndim), kept between calls: not to be changed in place.
+def cached_grid_points(size: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The points of `base_grid`, (N, ndim), cached: not to be changed in place.
 
-    Making it takes eight launches on a GPU, which cost more there than the whole warp of a small batch. Points that
-    somebody has changed all the same, which torch counts in `_version`, are not handed out again.
+    Making them takes eight launches on a GPU, more time than the warp of a small batch. Points that were changed in
+    place nevertheless, which torch counts in `_version`, are not returned again.
     """
     if torch.compiler.is_compiling():
         return base_grid(size, dtype=dtype, device=device).flatten(0, -2)
     key = (size, dtype, device)
-    points = _STANDING.get(key)
+    points = _CACHE.get(key)
     if points is None or points._version:
         with torch.inference_mode(False):  # or they could not be used in training later
             points = base_grid(size, dtype=dtype, device=device).flatten(0, -2)
         capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         if capturing or type(points) is not Tensor:
-            return points  # they belong to a graph, or stand in for a tensor: they must not outlive that
-        if len(_STANDING) >= _MOST_STANDING:
-            _STANDING.clear()
-        _STANDING[key] = points
+            return points  # part of a graph, or a fake tensor: not to be cached
+        if len(_CACHE) >= _CACHE_SIZE:
+            _CACHE.clear()
+        _CACHE[key] = points
     return points
 
 
 def corner_points(ndim: int, *, dtype: torch.dtype = torch.float32, device: torch.device | None = None) -> Tensor:
-    """The corners of the whole frame, in an order that draws: (2**ndim, ndim).
+    """The corners of [-1, 1]^ndim, (2**ndim, ndim), in the order in which an outline is drawn.
 
     One dimension gives the two ends; two give top left, top right, bottom right, bottom left; three give that face at
     z = -1 and then at z = 1.
@@ -87,7 +87,7 @@ def to_pixels(points: Tensor, size: int | Sequence[int]) -> Tensor:
 
     Args:
         points: (..., ndim), x first.
-        size: spatial size of the array, e.g. (height, width); a bare number will do for a series.
+        size: spatial size of the array, e.g. (height, width); or a number for a series.
 
     Returns:
         (..., ndim), x first, in pixels.
@@ -105,7 +105,7 @@ def from_pixels(pixels: Tensor, size: int | Sequence[int]) -> Tensor:
 
     Args:
         pixels: (..., ndim), x first; whole numbers are pixel centres.
-        size: spatial size of the array, e.g. (height, width); a bare number will do for a series.
+        size: spatial size of the array, e.g. (height, width); or a number for a series.
 
     Returns:
         (..., ndim), x first, in [-1, 1].

@@ -1,4 +1,4 @@
-"""Crop: where to look, and how closely."""
+"""Crop: scale and shift."""
 
 from __future__ import annotations
 

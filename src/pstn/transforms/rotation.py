@@ -17,8 +17,8 @@ __all__ = ["Rotation", "Similarity", "rotation_matrix"]
 def rotation_matrix(angle: Tensor, aspect: Sequence[float]) -> Tensor:
     """The matrix that rotates an input of extents `aspect` rigidly, in coordinates normalised to [-1, 1].
 
-    On a square it is [[cos, -sin], [sin, cos]]. Elsewhere a unit of x is longer than a unit of y by the aspect ratio
-    a, and the off-diagonal entries carry 1/a and a.
+    On a square it is [[cos, -sin], [sin, cos]]. Otherwise a unit of x is longer than a unit of y by the aspect ratio
+    a, and the off-diagonal entries are multiplied by 1/a and a.
 
     Args:
         angle: (...), in radians.
@@ -37,10 +37,10 @@ def rotation_matrix(angle: Tensor, aspect: Sequence[float]) -> Tensor:
 class Rotation(MatrixTransform):
     """Rotation about the centre, with theta = (angle), in radians.
 
-    An image made by warping with angle r is undone by warping with -r.
+    A warp with angle r is undone by a warp with -r.
 
     Args:
-        ndim: 2; a rotation in space has other parameters.
+        ndim: 2; rotations in space have other parameters.
 
     Example:
         >>> Rotation().identity()
@@ -104,8 +104,8 @@ class Similarity(MatrixTransform):
         """Theta of the inverse similarity, (..., 4). The shift depends on the aspect where the input is not square."""
         theta = self._checked_theta(theta)
         angle, raw, shift = theta[..., :1], theta[..., 1:2], theta[..., 2:]
-        turn_back = rotation_matrix(-angle[..., 0], self._checked_aspect(aspect))
-        back = -(turn_back * shift[..., None, :]).sum(-1) / read_scale(raw, self.scale)
+        inverse_rotation = rotation_matrix(-angle[..., 0], self._checked_aspect(aspect))
+        back = -(inverse_rotation * shift[..., None, :]).sum(-1) / read_scale(raw, self.scale)
         return torch.cat([-angle, invert_scale(raw, self.scale), back], dim=-1)
 
     def _matrix(self, theta: Tensor, aspect: Sequence[float]) -> Tensor:

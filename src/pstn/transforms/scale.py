@@ -1,4 +1,4 @@
-"""How a parameter becomes a scale: linearly, as in the paper, or by an exponential that cannot collapse or flip."""
+"""From a parameter to a scale: linear, as in the paper, or exponential, which cannot collapse or flip."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ __all__ = ["LOG_LIMIT", "ScaleKind", "initial_scale", "invert_scale", "read_scal
 
 ScaleKind = Literal["linear", "log"]
 
-# exp is read within these bounds, so that a wild sample of a logarithmic scale neither overflows nor vanishes:
-# scales run from 1/1000 to 1000.
+# Logarithmic scales are limited to [1/1000, 1000], so that an extreme sample neither overflows nor vanishes.
 LOG_LIMIT = math.log(1000.0)
 
 
@@ -26,7 +25,7 @@ def require_scale_kind(kind: ScaleKind) -> ScaleKind:
 
 
 def read_scale(parameter: Tensor, kind: ScaleKind) -> Tensor:
-    """The scale that a parameter stands for, elementwise."""
+    """The scale for a parameter, elementwise."""
     return parameter if kind == "linear" else torch.exp(parameter.clamp(-LOG_LIMIT, LOG_LIMIT))
 
 

@@ -1,4 +1,4 @@
-"""Translation: where to look, at a fixed size."""
+"""Translation: a shift at a fixed scale."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["Translation"]
 class Translation(MatrixTransform):
     """A crop of fixed size that moves: p -> scale * p + t, with theta = t.
 
-    With a scale other than 1 no theta gives the identity, and the inverse of a map is not in the family; `identity`
-    and `inverse` say so. `apply_inverse` works all the same. A localizer starts at the centre.
+    With a scale other than 1 no theta gives the identity, and the inverse of a map is not in the family: `identity`
+    and `inverse` raise ValueError, while `apply_inverse` works. A localizer starts at the centre.
 
     Args:
         scale: the fixed size of the crop relative to the input, above 0.

@@ -1,0 +1,447 @@
+"""What the page computes, without gradio: digits from pictures, and what three models make of an input."""
+
+from __future__ import annotations
+
+import base64
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+import pstn
+from pstn import nn
+from pstn.data import DataError, cache_folder, load_italy_power_demand
+from pstn.data.images import open_image, orientation, turn_upright, with_bytes
+from pstn.demo import DEMO_MODELS, DemoData, DemoModel, Score, demo_about, demo_data, evaluate, train
+from pstn.io import ModelFileError
+from pstn.limits import PAGE_FILE_BYTES, PAGE_FILE_PIXELS
+from pstn.nn import PSTN, STN, About, Prediction, SpatialTransformer
+from pstn.transforms import CPAB, Similarity
+from pstn.uncertainty import entropy, mutual_information
+from pstn.warp import warp
+
+__all__ = [
+    "PLANS", "SEASONS", "SERIES_MODELS", "SKETCH_SIDE", "Answer", "Comparison", "ModelCache", "ModelSet",
+    "PictureError", "Plan", "compare", "load_models", "move_digit", "move_series", "read_picture", "read_sketch",
+    "season_data", "to_digit",
+]  # fmt: skip
+
+SIDE = 28
+SKETCH_SIDE = 4 * SIDE
+HOURS = 24
+SAMPLES = 10
+# The archive calls the classes 1 and 2: days from October to March, whose evening peak comes early, and the others.
+SEASONS = ("winter", "summer")
+_INK_SIDE = 20  # the digits of MNIST are 20 pixels long, in an image of 28
+_FAINTEST = 0.12  # of the range from black to white: less contrast than this is paper, not ink
+Grey = npt.NDArray[np.uint8]
+
+
+class PictureError(ValueError):
+    """A picture that the page cannot use; the message is for the visitor."""
+
+
+def read_picture(path: str | Path) -> Grey:
+    """The grey levels (H, W) of an image file from anybody: transparent is white, and the camera's tilt is undone.
+
+    The size of the file is checked before it is opened, and that of the image before it is decoded.
+
+    Raises:
+        PictureError: it is too large, damaged, or not an image.
+    """
+    from PIL import Image
+
+    path = Path(path)
+    if path.stat().st_size > PAGE_FILE_BYTES:
+        raise PictureError(f"That file is too large: the limit is {PAGE_FILE_BYTES >> 20} MB.")
+    huge = PictureError(f"That picture is too large: the limit is {PAGE_FILE_PIXELS // 10**6} million pixels.")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with open_image(path) as image:
+                if image.width * image.height > PAGE_FILE_PIXELS:
+                    raise huge
+                flat = image
+                if image.has_transparency_data:
+                    paper = Image.new("RGBA", image.size, "white")
+                    flat = Image.alpha_composite(paper, image.convert("RGBA"))
+                grey = turn_upright(with_bytes(flat, "L", path), orientation(image))
+                return np.asarray(grey, dtype=np.uint8)
+    except DataError as error:  # of open_image, whatever the reason
+        if isinstance(error.__cause__, (PictureError, Image.DecompressionBombError, Image.DecompressionBombWarning)):
+            raise huge from None
+        raise PictureError("That file does not open as a picture. Try a PNG or a JPEG, or draw a digit.") from None
+
+
+def read_sketch(ink: Any) -> Grey:
+    """The grey levels (112, 112) of a drawing, from base64 of one byte of ink per pixel, row by row.
+
+    Raises:
+        PictureError: it is anything else.
+    """
+    try:
+        if not isinstance(ink, str) or len(ink) > 2 * SKETCH_SIDE**2:
+            raise ValueError
+        levels = np.frombuffer(base64.b64decode(ink, validate=True), np.uint8).reshape(SKETCH_SIDE, SKETCH_SIDE)
+    except ValueError:
+        raise PictureError("That drawing did not arrive complete: please draw it again.") from None
+    return 255 - levels
+
+
+def to_digit(grey: Grey) -> Tensor:
+    """Find the ink in a picture and place it as in MNIST: (H, W) uint8 -> (1, 28, 28) from 0 (paper) to 1 (ink).
+
+    Ink is what differs from the border of the picture, so both dark on light and light on dark work.
+
+    Raises:
+        PictureError: there is no ink.
+
+    Example:
+        >>> picture = np.full((90, 60), 255, np.uint8)
+        >>> picture[20:70, 28:34] = 0
+        >>> digit = to_digit(picture)
+        >>> digit.shape, int((digit[0].sum(1) > 0.5).sum())
+        (torch.Size([1, 28, 28]), 20)
+    """
+    from PIL import Image
+
+    image = Image.fromarray(grey)
+    image.thumbnail((256, 256), Image.Resampling.BOX)
+    levels = np.asarray(image, dtype=np.float32) / 255
+    border = np.concatenate([levels[0], levels[-1], levels[:, 0], levels[:, -1]])
+    contrast = np.abs(levels - np.median(border))
+    strongest = float(np.quantile(contrast, 0.995)) if min(levels.shape) > 1 else 0.0
+    if strongest < _FAINTEST:  # a dot is less than one in 200 pixels
+        strongest = float(contrast.max())
+    if strongest < _FAINTEST:
+        raise PictureError("There is no digit in that picture: draw a thick, dark one on a light background.")
+    ink = np.clip((contrast / strongest - 0.25) / 0.5, 0, 1)
+    rows, columns = np.flatnonzero(ink.max(1) > 0.3), np.flatnonzero(ink.max(0) > 0.3)
+    ink = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+
+    factor = _INK_SIDE / max(ink.shape)
+    height, width = (max(1, round(extent * factor)) for extent in ink.shape)
+    small = np.asarray(Image.fromarray(ink).resize((width, height), Image.Resampling.BOX))
+    centre = [(small.sum(1 - axis) @ np.arange(extent)) / small.sum() for axis, extent in enumerate(small.shape)]
+    top, left = (
+        int(np.clip(round((SIDE - 1) / 2 - middle), 0, SIDE - extent))
+        for middle, extent in zip(centre, small.shape, strict=True)
+    )
+    digit = np.zeros((1, SIDE, SIDE), np.float32)
+    digit[0, top : top + height, left : left + width] = small
+    return torch.from_numpy(digit)
+
+
+def move_digit(digit: Tensor, turn: float = 0.0, right: float = 0.0, down: float = 0.0, size: float = 1.0) -> Tensor:
+    """Rotate, shift and scale a digit on a black background.
+
+    Args:
+        digit: (1, H, W), from 0 to 1.
+        turn: degrees, clockwise.
+        right: pixels to the right.
+        down: pixels downwards.
+        size: scale factor.
+
+    Example:
+        >>> digit = torch.zeros(1, 28, 28)
+        >>> digit[0, 4, 13] = 1
+        >>> move_digit(digit, right=3, down=2)[0].argmax().item() == 6 * 28 + 16
+        True
+    """
+    height, width = digit.shape[-2:]
+    moved = torch.tensor([math.radians(turn), size, 2 * right / width, 2 * down / height])
+    family = Similarity()
+    # A grid maps output to input coordinates, the inverse of how the content moves.
+    grid = family.grid(family.inverse(moved), size=(height, width))
+    return warp(digit[None], grid[None])[0].clamp(0, 1)
+
+
+def move_series(
+    series: Tensor, later: float = 0.0, stretch: float = 1.0, noise: float = 0.0, *, seed: int = 0
+) -> Tensor:
+    """Shift a series in time, stretch it about its middle, and add noise; beyond its ends it is constant.
+
+    Args:
+        series: (1, L).
+        later: delay, in steps.
+        stretch: factor by which everything takes longer.
+        noise: standard deviation of the noise.
+        seed: of the noise, which is the same at each call, so that a slider scales it.
+
+    Example:
+        >>> move_series(torch.tensor([[0.0, 1.0, 2.0, 3.0]]), later=1)
+        tensor([[0., 0., 1., 2.]])
+    """
+    values: Any = series[0].double().numpy()
+    steps = np.arange(len(values))
+    middle = (len(values) - 1) / 2
+    moved = torch.from_numpy(np.interp(middle + (steps - middle - later) / stretch, steps, values)).float()
+    return (moved + noise * torch.randn(len(values), generator=torch.Generator().manual_seed(seed)))[None]
+
+
+class ModelSet(NamedTuple):
+    """The three models that the page compares, trained on the same data, in evaluation mode.
+
+    Attributes:
+        cnn: reads the input as it is.
+        stn: transforms the input once.
+        pstn: transforms the input several times.
+    """
+
+    cnn: nn.ConvClassifier | nn.SeriesClassifier
+    stn: STN
+    pstn: PSTN
+
+    @property
+    def about(self) -> About:
+        """Class names and preparation of the input, which the three share."""
+        about = self.pstn.about
+        assert about is not None  # from_pretrained always sets it
+        return about
+
+
+class Answer(NamedTuple):
+    """The answer of one model to one input.
+
+    Attributes:
+        probs: the probability of each class, by its name.
+        votes: the most probable class under each sample; one for a model without samples.
+        entropy: of `probs`, in nats.
+        mutual_information: the part of it that comes from not knowing where to look, in nats.
+    """
+
+    probs: dict[str, float]
+    votes: tuple[str, ...]
+    entropy: float
+    mutual_information: float
+
+    @property
+    def best(self) -> str:
+        """The most probable class."""
+        return max(self.probs, key=self.probs.__getitem__)
+
+    @property
+    def sureness(self) -> str:
+        """How sure the model is, in words.
+
+        exp(entropy) is the number of classes of a uniform distribution with that entropy. A model with one class at
+        60% or more is not guessing, however the rest is spread.
+        """
+        left = math.exp(self.entropy)
+        if left > min(2.5, 0.97 * len(self.probs)) and max(self.probs.values()) < 0.6:
+            return "guessing"
+        return "sure" if left < 1.25 else "fairly sure" if left < 1.7 else "unsure"
+
+    @property
+    def explanation(self) -> str:
+        """How the samples voted; empty for a model without samples.
+
+        Example:
+            >>> Answer({"a": 0.75, "b": 0.25}, ("a", "a", "a", "b"), 0.56, 0.5).explanation
+            '3 of 4 samples say a, 1 of 4 b. Most of its uncertainty comes from not knowing where to look.'
+        """
+        count = len(self.votes)
+        if count < 2:
+            return ""
+        ranked = sorted((name for name in self.probs if name in self.votes), key=self.votes.count, reverse=True)
+        shares = [f"{self.votes.count(name)} of {count}" for name in ranked]
+        others = "".join(f", {share} {name}" for share, name in zip(shares[1:], ranked[1:], strict=True))
+        text = f"{shares[0]} samples say {ranked[0]}{others}."
+        if self.sureness != "sure" and self.mutual_information > self.entropy / 2:
+            text += " Most of its uncertainty comes from not knowing where to look."
+        return text
+
+
+class Comparison(NamedTuple):
+    """What three models make of one input.
+
+    Attributes:
+        shown: (C, *size), the input as a person sees it.
+        seen: (S, C, *size), what the classifier of the P-STN read.
+        theta: (S, D), the samples of the P-STN.
+        stn_seen: (1, C, *size), what the classifier of the STN read.
+        stn_theta: (1, D), the transformation of the STN.
+        answers: by "cnn", "stn" and "pstn".
+    """
+
+    shown: Tensor
+    seen: Tensor
+    theta: Tensor
+    stn_seen: Tensor
+    stn_theta: Tensor
+    answers: dict[str, Answer]
+
+
+def compare(models: ModelSet, shown: Tensor, *, samples: int = SAMPLES, seed: int = 0) -> Comparison:
+    """Let the three models classify one input.
+
+    Args:
+        models: the models.
+        shown: (C, *size), the input as a person sees it: pixels from 0 to 1, or a series.
+        samples: S, for the P-STN.
+        seed: of its samples: with the same seed, only the input makes a difference.
+    """
+    about = models.about
+    x = about.prepare(shown[None])
+    with torch.inference_mode():
+        plain = models.cnn(x).log_softmax(-1)
+        once: Prediction = models.stn(x)
+        often: Prediction = models.pstn(x, samples, generator=torch.Generator().manual_seed(seed))
+        seen, stn_seen = (
+            about.undo(model.layer.warp(x, theta)[:, 0])
+            for model, theta in ((models.pstn, often.theta), (models.stn, once.theta))
+        )
+
+    def answer(sample_log_probs: Tensor, log_probs: Tensor) -> Answer:
+        votes = tuple(about.classes[k] for k in sample_log_probs[:, 0].argmax(-1).tolist())
+        probs = dict(zip(about.classes, log_probs[0].exp().tolist(), strict=True))
+        return Answer(probs, votes, entropy(log_probs).item(), mutual_information(sample_log_probs).item())
+
+    answers = {
+        "cnn": answer(plain[None], plain),
+        "stn": answer(once.sample_log_probs, once.log_probs),
+        "pstn": answer(often.sample_log_probs, often.log_probs),
+    }
+    return Comparison(shown, seen, often.theta[:, 0], stn_seen, once.theta[:, 0], answers)
+
+
+def season_data() -> DemoData:
+    """Days of electricity demand in Italy: 67 for training, 1,029 for the test."""
+    splits = load_italy_power_demand(validation=0.0)
+    assert splits.test is not None
+    return DemoData(splits.train.x, splits.train.y, splits.test.x, splits.test.y)
+
+
+def _series_layer(probabilistic: bool) -> SpatialTransformer:
+    localizer = nn.SeriesLocalizer(1, filters=(16, 32, 16), kernels=(7, 5, 3))
+    return SpatialTransformer(CPAB(tess=5), localizer, HOURS, probabilistic=probabilistic, padding_mode="border")
+
+
+def _series_classifier() -> nn.SeriesClassifier:
+    return nn.SeriesClassifier(1, len(SEASONS), filters=(16, 32, 32), kernels=(7, 5, 3))
+
+
+def _series_about(score: Score) -> About:
+    metrics = {"accuracy": score.accuracy, "nll": score.nll, "ece": score.calibration_error}
+    return About(SEASONS, 1, (HOURS,), kl_weight=1e-3, data="ItalyPowerDemand", metrics=metrics)
+
+
+SERIES_MODELS = {
+    "cnn": DemoModel("CNN", _series_classifier, 3e-3),
+    "stn": DemoModel("STN", lambda: STN(_series_layer(False), _series_classifier()), 3e-3),
+    "pstn": DemoModel("P-STN", lambda: PSTN(_series_layer(True), _series_classifier()), 3e-3),
+}
+
+
+class Plan(NamedTuple):
+    """How three models are trained.
+
+    Attributes:
+        models: untrained, by name.
+        data: loads what they learn from.
+        about: the metadata of a model with a score.
+        epochs: passes over the data.
+        kl_weight: w.
+        size: spatial size of the input.
+    """
+
+    models: Mapping[str, DemoModel]
+    data: Callable[[], DemoData]
+    about: Callable[[Score], About]
+    epochs: int
+    kl_weight: float
+    size: tuple[int, ...]
+
+
+PLANS = {
+    "digits": Plan(DEMO_MODELS, demo_data, lambda score: demo_about(score, seed=0), 100, 3e-4, (SIDE, SIDE)),
+    "series": Plan(SERIES_MODELS, season_data, _series_about, 60, 1e-3, (HOURS,)),
+}
+
+
+def load_models(folder: Path, size: tuple[int, ...]) -> ModelSet:
+    """The three models in the subfolders cnn, stn and pstn, as `pstn demo` writes them.
+
+    Args:
+        folder: where they are.
+        size: spatial size of the input that they must take, with one channel.
+
+    Raises:
+        ModelFileError: one is missing, damaged, or takes other input.
+    """
+    kinds: dict[str, Any] = {"cnn": (nn.ConvClassifier, nn.SeriesClassifier), "stn": STN, "pstn": PSTN}
+    for name in kinds:
+        if not (folder / name).is_dir():  # from_pretrained would ask the Hub, and the page contacts no other machine
+            raise ModelFileError(f"{folder} must contain the folders cnn, stn and pstn, as `pstn demo` writes them")
+    found: dict[str, Any] = {name: pstn.from_pretrained(folder / name) for name in kinds}
+    for name, model in found.items():
+        if not isinstance(model, kinds[name]):
+            raise ModelFileError(f"{folder / name} must contain what its name says, not a {type(model).__name__}")
+    inputs = {(model.about.classes, model.about.channels, model.about.size) for model in found.values()}
+    if len(inputs) > 1 or next(iter(inputs))[1:] != (1, size):
+        wanted = " × ".join(map(str, size))
+        raise ModelFileError(f"{folder} must contain three models of the same classes, for grey input of {wanted}")
+    return ModelSet(**found)
+
+
+@final
+class ModelCache:
+    """The models of the page: from a folder, from the cache, or trained while the page shows the progress.
+
+    Args:
+        folder: contains the models for digits, as `pstn demo` writes them; pstn-demo or the cache by default.
+        plans: how missing models are trained.
+
+    Attributes:
+        ready: the models that are ready, by "digits" and "series".
+        status: the current work.
+        fraction: how much of the training is done, from 0 to 1.
+
+    Raises:
+        ModelFileError: there are no such models in `folder`.
+    """
+
+    def __init__(self, folder: Path | None = None, plans: Mapping[str, Plan] = PLANS) -> None:
+        self._plans, self._cache = plans, cache_folder() / "app" / pstn.__version__
+        self.ready: dict[str, ModelSet] = {}
+        self.status, self.fraction = "Starting", 0.0
+        if folder is None and Path("pstn-demo", "pstn").is_dir():
+            folder = Path("pstn-demo")
+        if folder is not None:
+            self.ready["digits"] = load_models(folder, plans["digits"].size)
+        for name in plans.keys() - self.ready.keys():
+            try:
+                self.ready[name] = load_models(self._cache / name, plans[name].size)
+            except (ModelFileError, OSError):  # missing or damaged: trained again
+                continue
+
+    def train(self, say: Callable[[str], None] = lambda text: None) -> None:
+        """Train the missing models and keep them for the next start; `say` is given messages."""
+        missing = [name for name in self._plans if name not in self.ready]
+        steps = sum(self._plans[name].epochs * len(self._plans[name].models) for name in missing)
+
+        def advance(loss: float) -> None:
+            self.fraction += 1 / steps
+
+        for name in missing:
+            plan, trained = self._plans[name], {}
+            data = plan.data()
+            for key, entry in plan.models.items():
+                self.status = f"Training the {entry.label} for {name}"
+                say(self.status)
+                model = train(entry, data, epochs=plan.epochs, kl_weight=plan.kl_weight, progress=advance)
+                model.about = plan.about(evaluate(model, data))
+                trained[key] = model
+            models: Any = trained
+            self.ready[name] = ModelSet(**models)
+            try:
+                for key, model in trained.items():
+                    model.save_pretrained(self._cache / name / key)
+            except OSError as error:
+                say(f"The models for {name} could not be kept for the next start: {error}")

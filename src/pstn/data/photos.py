@@ -1,0 +1,839 @@
+"""Photos with boxes: YOLO folders, MTSD, and the crops around boxes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import stat
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, groupby
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pstn._checks import require_choice, require_positive_int
+from pstn.data.download import cache_folder, search_folders
+from pstn.data.files import (
+    DataError,
+    DataWarning,
+    Listing,
+    MissingDataError,
+    list_folder,
+    read_npy,
+    read_text,
+    require_inside,
+    require_package,
+    unpack_tar,
+    whole_folder,
+)
+from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, image_size, open_image, to_array, with_bytes
+from pstn.data.split import Split, Splits, encode_labels
+from pstn.files import read_json, sha256_of
+from pstn.limits import CLASSES
+from pstn.yaml_files import parse_yaml
+
+__all__ = [
+    "IMAGENET_MEAN", "IMAGENET_STD", "MTSD_CLASSES", "Box", "Photo", "Sign", "commonest_classes", "isolated",
+    "isolated_signs", "load_mtsd", "load_yolo", "make_signs", "read_mtsd", "read_yolo",
+]  # fmt: skip
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+"""Means of ImageNet's red, green and blue, from 0 to 1."""
+IMAGENET_STD = (0.229, 0.224, 0.225)
+"""Their standard deviations."""
+MTSD_CLASSES = (
+    "information--pedestrians-crossing--g1",
+    "regulatory--no-entry--g1",
+    "complementary--chevron-left--g1",
+    "complementary--chevron-right--g1",
+    "regulatory--yield--g1",
+    "regulatory--stop--g1",
+    "regulatory--keep-right--g1",
+    "information--parking--g1",
+    "warning--pedestrians-crossing--g4",
+    "regulatory--no-overtaking--g5",
+)
+"""The ten classes of the paper's subset."""
+CropKind = Literal["wide", "tight"]
+OnBadBox = Literal["refuse", "skip"]
+Region = tuple[int, int, int, int]
+"""(left, top, right, bottom) in whole pixels; on a panorama left may be negative and right beyond the width."""
+
+_TEXT_LIMIT = 1 << 26
+_MTSD_FOLDERS = ("mtsd_v2_fully_annotated", "mtsd_fully_annotated", ".")
+_MTSD_SLACK = 2.0  # pixels: annotators' boxes reach over the edge by a rounding error
+_YOLO_SLACK = 1e-3  # of the image: boxes are stored as rounded fractions of it
+_YOLO_PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+_YOLO_NAMES = ("classes.txt", "obj.names", "data.names", "data.yaml", "data.yml", "dataset.yaml")
+_CROPS_VERSION = 1  # part of the cache's key: to be raised when the resulting pixels change
+
+
+@dataclass(frozen=True)
+class Box:
+    """A labelled box in pixels of its photo.
+
+    On a panorama a box across the edge has xmax beyond the photo's width: it continues at the left side.
+
+    Example:
+        >>> Box(10.5, 20.0, 42.0, 60.0, "stop").label
+        'stop'
+    """
+
+    xmin: float
+    ymin: float
+    xmax: float
+    ymax: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Photo:
+    """An image file with its boxes. `panorama` means that its left and right edges meet.
+
+    Example:
+        >>> Photo("street", Path("street.jpg"), 3264, 2448, (Box(10.5, 20.0, 42.0, 60.0, "stop"),)).panorama
+        False
+    """
+
+    key: str
+    path: Path
+    width: int
+    height: int
+    boxes: tuple[Box, ...]
+    panorama: bool = False
+
+
+@dataclass(frozen=True)
+class Sign:
+    """One box of one photo, from which an example is made.
+
+    Example:
+        >>> box = Box(10.5, 20.0, 42.0, 60.0, "stop")
+        >>> Sign(Photo("street", Path("street.jpg"), 3264, 2448, (box,)), box).box.label
+        'stop'
+    """
+
+    photo: Photo
+    box: Box
+
+
+def isolated(photo: Photo, margin: float = 150.0) -> list[bool]:
+    """Which boxes of a photo have no other box within `margin` pixels on any side, the paper's filter.
+
+    A box is kept unless it meets another one that was grown by the margin on each side. Every other box counts,
+    whatever its label. On a panorama distances are measured across the edge too.
+
+    Example:
+        >>> boxes = (Box(0, 0, 10, 10, "a"), Box(170, 0, 180, 10, "b"), Box(200, 0, 210, 10, "c"))
+        >>> isolated(Photo("p", Path("p.jpg"), 1000, 500, boxes), margin=150)
+        [True, False, False]
+    """
+    turns = (-photo.width, 0, photo.width) if photo.panorama else (0,)
+
+    def meets(box: Box, other: Box) -> bool:
+        return (box.ymin < other.ymax + margin and box.ymax > other.ymin - margin) and any(
+            box.xmin < other.xmax + margin + turn and box.xmax > other.xmin - margin + turn for turn in turns
+        )
+
+    return [
+        not any(meets(box, other) for j, other in enumerate(photo.boxes) if j != i) for i, box in enumerate(photo.boxes)
+    ]
+
+
+def isolated_signs(photos: Iterable[Photo], margin: float = 150.0) -> list[Sign]:
+    """All isolated boxes of all photos; see `isolated`.
+
+    Example:
+        >>> photo = Photo("p", Path("p.jpg"), 1000, 500, (Box(0, 0, 10, 10, "a"), Box(900, 0, 910, 10, "b")))
+        >>> [sign.box.label for sign in isolated_signs([photo])]
+        ['a', 'b']
+    """
+    return [
+        Sign(photo, box)
+        for photo in photos
+        for box, alone in zip(photo.boxes, isolated(photo, margin), strict=True)
+        if alone
+    ]
+
+
+def commonest_classes(
+    signs: Iterable[Sign], count: int | None = 10, *, leave_out: Sequence[str] = ("other-sign",)
+) -> tuple[str, ...]:
+    """The `count` labels that occur most often, the commonest first; labels that occur equally often go by name.
+
+    Args:
+        signs: e.g. from `isolated_signs`.
+        count: how many labels; None for all.
+        leave_out: labels that are no class.
+
+    Example:
+        >>> photo = Photo("p", Path("p.jpg"), 1000, 500, ())
+        >>> commonest_classes([Sign(photo, Box(0, 0, 9, 9, label)) for label in "abcb"], 2)
+        ('b', 'a')
+    """
+    tally = Counter(sign.box.label for sign in signs if sign.box.label not in leave_out)
+    return tuple(sorted(tally, key=lambda label: (-tally[label], label))[:count])
+
+
+def region_around(sign: Sign, margin: float = 0.0) -> Region:
+    """The part of the photo that a crop shows: the box and `margin` pixels on every side.
+
+    It ends at the photo's edges, so that a crop holds real pixels only; on a panorama it continues at the other side.
+
+    Example:
+        >>> box = Box(2.5, 3.0, 10.2, 9.0, "a")
+        >>> region_around(Sign(Photo("p", Path("p.jpg"), 100, 50, (box,)), box), margin=5)
+        (0, 0, 16, 14)
+    """
+    photo, box = sign.photo, sign.box
+    left, right = math.floor(box.xmin - margin), math.ceil(box.xmax + margin)
+    top, bottom = max(0, math.floor(box.ymin - margin)), min(photo.height, math.ceil(box.ymax + margin))
+    if not photo.panorama:
+        left, right = max(0, left), min(photo.width, right)
+    elif right - left >= photo.width:
+        left, right = 0, photo.width
+    return left, top, right, bottom
+
+
+class _BadBox(DataError):
+    """A box that is inverted, has no area or is outside its photo."""
+
+
+class _BoxFilter:
+    """Raises the error of a bad box, or counts it, and warns at the end."""
+
+    def __init__(self, bad_boxes: OnBadBox) -> None:
+        require_choice("bad_boxes", bad_boxes, ("refuse", "skip"))
+        self.skip = bad_boxes == "skip"
+        self.skipped: list[str] = []
+
+    @contextmanager
+    def check(self) -> Iterator[None]:
+        try:
+            yield
+        except _BadBox as error:
+            if not self.skip:
+                raise
+            self.skipped.append(str(error))
+
+    def warn(self) -> None:
+        if self.skipped:
+            message = f"{len(self.skipped)} bad box(es) skipped, first: {self.skipped[0]}"
+            warnings.warn(DataWarning(message), stacklevel=3)
+
+
+def find_mtsd(root: str | os.PathLike[str] | None = None) -> tuple[Path, Path]:
+    """The folder with the annotations of MTSD, and the one with its images.
+
+    Args:
+        root: the folder that holds "mtsd_v2_fully_annotated" and "images"; else $PSTN_DATA/mtsd and the cache.
+    """
+    places = search_folders("mtsd", root)
+    for place in places:
+        annotated = _find_annotations(place)
+        if annotated is not None:
+            images = [f for f in (place / "images", annotated / "images", place.parent / "images") if f.is_dir()]
+            if not images:
+                raise MissingDataError(place / "images", "is missing: unpack MTSD's image archives there")
+            return annotated, images[0]
+    raise MissingDataError(
+        "mtsd_v2_fully_annotated",
+        f"is missing; looked in {', '.join(map(str, places))}. MTSD cannot be downloaded without registration: get it "
+        "from https://www.mapillary.com/dataset/trafficsign and unpack its archives so that "
+        f"{places[0] / 'mtsd_v2_fully_annotated' / 'annotations'} and {places[0] / 'images'} are there; "
+        "to check it: pstn data check FOLDER",
+    )
+
+
+def is_mtsd(root: Path) -> bool:
+    """Whether a folder has the annotations and the splits of MTSD."""
+    return _find_annotations(root) is not None
+
+
+def _find_annotations(root: Path) -> Path | None:
+    folders = (root / name for name in _MTSD_FOLDERS)
+    return next((f for f in folders if (f / "annotations").is_dir() and (f / "splits").is_dir()), None)
+
+
+def read_mtsd(
+    split: Literal["train", "val"], *, root: str | os.PathLike[str] | None = None, bad_boxes: OnBadBox = "refuse"
+) -> list[Photo]:
+    """The photos of one split, with their boxes. The publisher's test split has no annotations.
+
+    Args:
+        split: "train" or "val".
+        root: the folder that holds "mtsd_v2_fully_annotated" and "images"; else $PSTN_DATA/mtsd and the cache.
+        bad_boxes: what to do with a box that is inverted or outside its photo: "refuse" raises an error that names it,
+            "skip" skips it and warns at the end.
+
+    Raises:
+        DataError: a file is not what it should be; the message names the file and the key in it.
+    """
+    require_choice("split", split, ("train", "val"))
+    boxes = _BoxFilter(bad_boxes)
+    annotated, images = find_mtsd(root)
+    # The images may be beside the folder with the annotations: neither may lead out of the one that holds both.
+    listing = Listing(os.path.commonpath([annotated.absolute(), images.absolute()]))
+    photos = []
+    for key in _read_keys(annotated / "splits", split):
+        flat, nested = images / f"{key}.jpg", images / split / f"{key}.jpg"
+        image = listing.require(nested if not flat.is_file() and nested.is_file() else flat)
+        path = listing.require(annotated / "annotations" / f"{key}.json")
+        if not path.is_file():
+            raise MissingDataError(path, f"is missing, though the split lists {key!r}")
+        photos.append(_read_annotation(path, key, image, boxes))
+    boxes.warn()
+    return photos
+
+
+def require_distinct(photos: Iterable[Photo]) -> None:
+    """Refuse photos of which two are one file, by another name or through a link: one may be in the test part."""
+    seen: dict[tuple[int, int], Path] = {}
+    for photo in photos:
+        try:
+            found = photo.path.stat()
+        except OSError:  # a missing file is reported where it is read
+            continue
+        first = seen.setdefault((found.st_dev, found.st_ino), photo.path)
+        if first != photo.path:
+            raise DataError(photo.path, f"is the same file as {first}")
+
+
+def _read_keys(folder: Path, split: str) -> list[str]:
+    """The keys of one split; a key that occurs twice, in it or in the other splits, is an error."""
+    seen: dict[str, str] = {}
+    for name in ("train", "val", "test"):
+        path = folder / f"{name}.txt"
+        if not path.is_file():
+            if name == split:
+                raise MissingDataError(path, "is missing")
+            continue
+        for number, line in enumerate(read_text(path, limit=_TEXT_LIMIT).split("\n"), start=1):
+            key, place = line.strip(), f"line {number}"
+            if not key:
+                continue
+            if not re.fullmatch("[A-Za-z0-9_-]+", key):  # it becomes part of a path
+                raise DataError(path, f"{key[:80]!r} is not an image key: it leads out of the folder", place=place)
+            if key in seen:
+                raise DataError(path, f"key {key!r} occurs twice, first in {seen[key]}.txt", place=place)
+            seen[key] = name
+    wanted = [key for key, name in seen.items() if name == split]
+    if not wanted:
+        raise DataError(folder / f"{split}.txt", "holds no keys")
+    return wanted
+
+
+def _read_annotation(path: Path, key: str, image: Path, boxes: _BoxFilter) -> Photo:
+    content = read_json(path, error=DataError)
+    place = "top level"
+
+    def require(condition: bool, problem: str) -> None:
+        if not condition:
+            raise DataError(path, problem, place=place)
+
+    def numbers(holder: dict[str, Any], *names: str) -> Iterator[float]:
+        for name in names:
+            value = holder.get(name)
+            real = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= 1e9  # not NaN
+            require(real, f"{name} must be a number, got {value!r}"[:200])
+            yield float(value)  # type: ignore[arg-type]
+
+    require(isinstance(content, dict), f"must hold an object, got {type(content).__name__}")
+    width, height = numbers(content, "width", "height")
+    panorama, objects = content.get("ispano", False), content.get("objects")
+    require(isinstance(panorama, bool), "'ispano' must be true or false")
+    require(isinstance(objects, list), "'objects' must be a list")
+    whole = width >= 1 and height >= 1 and width.is_integer() and height.is_integer()
+    require(whole, f"width and height must be whole numbers of pixels, got {width}x{height}")
+    found: list[Box] = []
+    keys: set[str] = set()
+    for position, entry in enumerate(objects):
+        place = f"objects[{position}]"
+        require(isinstance(entry, dict), "must be an object")
+        name, label, raw = entry.get("key"), entry.get("label"), entry.get("bbox")
+        require(name is None or (isinstance(name, str) and name not in keys), f"key {name!r} is not text or repeated")
+        keys.update([name] if name else [])
+        require(isinstance(label, str) and bool(label), f"label must be text, got {label!r}")
+        require(isinstance(raw, dict), f"bbox must be an object, got {type(raw).__name__}")
+        place += ".bbox"
+        xmin, ymin, xmax, ymax = numbers(raw, "xmin", "ymin", "xmax", "ymax")
+        with boxes.check():
+            shown = f"box ({xmin}, {ymin}, {xmax}, {ymax})"
+            largest = max(xmin, xmax) > width + _MTSD_SLACK or ymax > height + _MTSD_SLACK
+            if min(xmin, ymin, xmax) < -_MTSD_SLACK or largest:
+                raise _BadBox(path, f"{shown} is outside the image of {width:g}x{height:g}", place=place)
+            if xmin > xmax and panorama:
+                xmax += width  # across the edge: it continues at the left side
+            right = max(width, xmax) if panorama else width
+            box = Box(max(xmin, 0.0), max(ymin, 0.0), min(xmax, right), min(ymax, height), label)
+            if not (box.xmin < box.xmax and box.ymin < box.ymax):
+                raise _BadBox(path, f"{shown} is inverted or empty", place=place)
+            found.append(box)
+    return Photo(key, image, int(width), int(height), tuple(found), panorama)
+
+
+def find_yolo(root: Path) -> dict[str, list[tuple[Path, Path]]]:
+    """The image and label folders of a YOLO data set, by part: "train", "val", "test", or "all" where it is undivided.
+
+    Both common layouts are known: images/[part/] beside labels/[part/], and part/images beside part/labels.
+    """
+    found: dict[str, list[tuple[Path, Path]]] = {}
+    for name, part in _YOLO_PARTS.items():
+        pairs = ((root / "images" / name, root / "labels" / name), (root / name / "images", root / name / "labels"))
+        if present := [pair for pair in pairs if pair[0].is_dir()]:
+            found.setdefault(part, []).extend(present)
+    if not found and (root / "images").is_dir():
+        found["all"] = [(root / "images", root / "labels")]
+    if not found:
+        raise MissingDataError(root / "images", "is missing: a YOLO folder has images/ and labels/ side by side")
+    for _, labels in chain(*found.values()):
+        if not labels.is_dir():
+            raise MissingDataError(labels, "is missing: the boxes of the images are expected there")
+    return found
+
+
+def read_yolo(
+    root: str | os.PathLike[str], *, bad_boxes: OnBadBox = "refuse"
+) -> tuple[dict[str, list[Photo]], tuple[str, ...]]:
+    r"""The photos of a YOLO folder with their boxes, by part, and the names of all classes.
+
+    A label file has one line per box: class, centre x, centre y, width, height, in fractions of the image. An image
+    without a label file has no boxes.
+
+    Args:
+        root: the folder with images/, labels/ and classes.txt, obj.names or data.yaml.
+        bad_boxes: what to do with a box that is outside its image or has no area: "refuse" raises an error that names
+            it, "skip" skips it and warns at the end.
+
+    Raises:
+        DataError: a file is not what it should be; the message names the file and the line.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> root = Path(tempfile.mkdtemp())
+        >>> (root / "images").mkdir(), (root / "labels").mkdir()
+        (None, None)
+        >>> Image.new("RGB", (200, 100)).save(root / "images" / "street.png")
+        >>> _ = (root / "labels" / "street.txt").write_text("0 0.5 0.5 0.2 0.4\n")
+        >>> _ = (root / "classes.txt").write_text("stop\n")
+        >>> parts, names = read_yolo(root)
+        >>> parts["all"][0].boxes
+        (Box(xmin=80.0, ymin=30.0, xmax=120.0, ymax=70.0, label='stop'),)
+    """
+    boxes = _BoxFilter(bad_boxes)
+    root = Path(root)
+    names = read_class_names(root)
+    parts: dict[str, list[Photo]] = {}
+    with list_folder(root) as listing:
+        for part, folders in find_yolo(root).items():
+            parts[part] = []
+            for images, labels in folders:
+                parts[part] += _read_yolo_folder(listing, images, labels, names, boxes)
+    boxes.warn()
+    return parts, names
+
+
+def _read_yolo_folder(
+    listing: Listing, images: Path, labels: Path, names: tuple[str, ...], boxes: _BoxFilter
+) -> list[Photo]:
+    listing.require(images)
+    listing.require(labels)
+    repeated = listing.repeated
+    photos: dict[str, Photo] = {}
+    for path in sorted(listing.files(images, IMAGE_SUFFIXES)):
+        key = path.relative_to(images).with_suffix("").as_posix()
+        if key in photos:
+            raise DataError(path, f"shares its label file with {photos[key].path.name}: one name, one image")
+        width, height = image_size(path)
+        label_file = labels / f"{key}.txt"
+        state = listing.find(label_file)
+        found: list[Box] = []
+        # An empty label file means that there is nothing on the image.
+        if state is not None and state.st_size > 0 and stat.S_ISREG(state.st_mode):
+            for number, line in enumerate(read_text(label_file, limit=_TEXT_LIMIT).split("\n"), start=1):
+                if line.strip():
+                    with boxes.check():
+                        found.append(_parse_yolo_box(label_file, number, line.split(), width, height, names))
+        photos[key] = Photo(key, path, width, height, tuple(found))
+    if not photos and listing.repeated == repeated:
+        raise DataError(images, f"holds no images ({', '.join(IMAGE_SUFFIXES)})")
+    return list(photos.values())
+
+
+def _parse_yolo_box(path: Path, line: int, cells: list[str], width: int, height: int, names: tuple[str, ...]) -> Box:
+    place = f"line {line}"
+    if len(cells) != 5:
+        raise DataError(path, f"5 columns (class, x, y, width, height) are expected, got {len(cells)}", place=place)
+    if not re.fullmatch(r"[0-9]{1,9}", cells[0]) or int(cells[0]) >= len(names):
+        raise DataError(path, f"unknown label {cells[0]!r}: classes are 0 to {len(names) - 1}", place=place)
+    numbers = []
+    for column, cell in enumerate(cells[1:], start=2):
+        try:
+            numbers.append(float(cell))
+        except ValueError as error:
+            raise DataError(path, f"{cell[:40]!r} is not a number", place=f"{place}, column {column}") from error
+    x, y, w, h = numbers
+    if not all(map(math.isfinite, numbers)) or w <= 0 or h <= 0:
+        raise _BadBox(path, f"the box has no area: width {w}, height {h}", place=place)
+    edges = (x - w / 2, y - h / 2, x + w / 2, y + h / 2)
+    if min(edges) < -_YOLO_SLACK or max(edges) > 1 + _YOLO_SLACK:
+        raise _BadBox(path, f"the box is outside the image: it spans {edges}", place=place)
+    left, top, right, bottom = (min(max(edge, 0.0), 1.0) for edge in edges)
+    if left >= right or top >= bottom:
+        raise _BadBox(path, "the box has no area within the image", place=place)
+    return Box(left * width, top * height, right * width, bottom * height, names[int(cells[0])])
+
+
+def read_class_names(root: Path) -> tuple[str, ...]:
+    """The names of the classes, from classes.txt, a .names file (one per line) or the `names` of a data.yaml."""
+    path = next((root / name for name in _YOLO_NAMES if (root / name).is_file()), None)
+    if path is None:
+        problem = f"is missing: the class names are looked for in {', '.join(_YOLO_NAMES)}"
+        raise MissingDataError(root / "classes.txt", problem)
+    text = read_text(require_inside(root, path), limit=1 << 20)
+    names = _yaml_names(path, text) if path.suffix in (".yaml", ".yml") else text.rstrip().split("\n")
+    names = [name.strip() for name in names]
+    if len(names) > CLASSES:
+        raise DataError(path, f"holds {len(names):,} classes, more than the limit of {CLASSES:,}")
+    seen: set[str] = set()
+    for number, name in enumerate(names, start=1):
+        if not name or name in seen:
+            problem = f"class {name!r} occurs twice" if name else "a class has no name"
+            raise DataError(path, problem, place=f"line {number}")
+        seen.add(name)
+    return tuple(names)
+
+
+def _yaml_names(path: Path, text: str) -> list[str]:
+    """The `names` entry of a data.yaml: a list, or a mapping from 0..K-1; every name is read as text."""
+    try:
+        top = parse_yaml(text, path, strings=True, error=DataError)
+    except ImportError as error:
+        raise ImportError(require_package("PyYAML", f"reading {path.name}")) from error
+    names = top.get("names") if isinstance(top, dict) else None
+    if isinstance(names, dict):
+        if set(names) != {str(i) for i in range(len(names))}:
+            raise DataError(path, f"the classes of `names:` must be numbered from 0 to {len(names) - 1}, each once")
+        names = [names[str(i)] for i in range(len(names))]
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise DataError(path, "needs a `names:` entry that lists the classes, each a word")
+    return names
+
+
+def make_signs(
+    signs: Sequence[Sign],
+    classes: Sequence[str],
+    *,
+    crop: CropKind = "wide",
+    margin: float = 150.0,
+    size: int = 224,
+    source: int | None = None,
+    workers: int | None = None,
+    cache: bool = True,
+    name: str = "",
+) -> Split:
+    """Crops of the signs whose label is among `classes`, as uint8: `.take(index).as_float(mean, std)` per batch.
+
+    Args:
+        signs: boxes of photos, e.g. from `isolated_signs`.
+        classes: the labels to keep, in the order of the classes.
+        crop: "wide", the box plus the margin, where a localizer has something to find; or "tight", the box itself.
+        margin: pixels on every side of a wide crop.
+        size: side of the view in pixels.
+        source: side of the same crop at a higher resolution, for the warp to read from; None for none.
+        workers: decoding threads.
+        cache: keep the decoded crops.
+        name: of the split.
+
+    Returns:
+        x (N, 3, size, size) uint8, and source (N, 3, source, source) uint8, mapped from the cache.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> from pstn.data import Box
+        >>> path = Path(tempfile.mkdtemp()) / "street.png"
+        >>> Image.new("RGB", (400, 300)).save(path)
+        >>> box = Box(180.0, 130.0, 220.0, 170.0, "stop")
+        >>> sign = Sign(Photo("street", path, 400, 300, (box,)), box)
+        >>> split = make_signs([sign], ["stop"], size=64, source=256, cache=False)
+        >>> split.x.shape, split.source.shape
+        (torch.Size([1, 3, 64, 64]), torch.Size([1, 3, 256, 256]))
+    """
+    require_choice("crop", crop, ("wide", "tight"))
+    sizes = {require_positive_int("size", size)}
+    if source is not None:
+        sizes.add(require_positive_int("source", source))
+    wanted = set(classes)
+    kept = [sign for sign in signs if sign.box.label in wanted]
+    if not kept:
+        raise ValueError(f"signs must hold a box of the classes {', '.join(classes)}; the filter left none")
+    views = decode_crops(
+        kept, margin=margin if crop == "wide" else 0.0, sizes=sorted(sizes), workers=workers, cache=cache
+    )
+    by_size = dict(zip(sorted(sizes), views, strict=True))
+    y = encode_labels([sign.box.label for sign in kept], classes)
+    return Split(by_size[size], y, tuple(classes), name, source=None if source is None else by_size[source])
+
+
+def load_mtsd(
+    *,
+    crop: CropKind = "wide",
+    size: int = 224,
+    source: int | None = 1024,
+    margin: float = 150.0,
+    classes: Sequence[str] | int = MTSD_CLASSES,
+    root: str | os.PathLike[str] | None = None,
+    bad_boxes: OnBadBox = "refuse",
+    workers: int | None = None,
+    cache: bool = True,
+) -> Splits[Split]:
+    """The paper's subset of the Mapillary Traffic Sign Dataset: isolated boxes, in ten classes.
+
+    The publisher's validation split is the test split here, as its own test split has no annotations. A wide crop is
+    the box plus 150 pixels on every side, seen at 224 x 224 with the same crop at 1024 x 1024 as the source; it stops
+    at the photo's edges, and continues across the edge of a panorama.
+
+    Args:
+        crop: "wide" or "tight".
+        size: side of the view.
+        source: side of the source of wide crops; None for none. Tight crops have none.
+        margin: of the filter, and of wide crops, in pixels.
+        classes: labels, or how many of the commonest isolated ones to take.
+        root: the folder with mtsd_v2_fully_annotated/ and images/; else $PSTN_DATA/mtsd.
+        bad_boxes: "refuse" or "skip"; see `read_mtsd`.
+        workers: decoding threads.
+        cache: keep the decoded crops.
+
+    Example:
+        >>> splits = load_mtsd(root="mtsd")  # doctest: +SKIP
+    """
+    photos = {
+        "train": read_mtsd("train", root=root, bad_boxes=bad_boxes),
+        "test": read_mtsd("val", root=root, bad_boxes=bad_boxes),
+    }
+    require_distinct(chain(*photos.values()))
+    signs = {part: isolated_signs(photos[part], margin) for part in photos}
+    chosen = commonest_classes(signs["train"], classes) if isinstance(classes, int) else tuple(classes)
+    train, test = (
+        make_signs(
+            signs[part], chosen, crop=crop, margin=margin, size=size, source=source if crop == "wide" else None,
+            workers=workers, cache=cache, name=f"mtsd {part}",
+        )
+        for part in ("train", "test")
+    )  # fmt: skip
+    return Splits(train, None, test)
+
+
+def load_yolo(
+    root: str | os.PathLike[str],
+    *,
+    crop: CropKind = "wide",
+    size: int = 224,
+    source: int | None = None,
+    margin: float = 150.0,
+    classes: Sequence[str] | int | None = None,
+    test: float = 0.2,
+    seed: int = 0,
+    bad_boxes: OnBadBox = "refuse",
+    workers: int | None = None,
+    cache: bool = True,
+) -> Splits[Split]:
+    """Boxes of your own in the YOLO format, by the same steps as the paper's traffic signs.
+
+    Args:
+        root: a YOLO folder (see `read_yolo`), or a tar archive of one, which is unpacked into the cache once.
+        crop: "wide" or "tight".
+        size: side of the view.
+        source: side of the source; None for none.
+        margin: of the filter and of wide crops, in pixels.
+        classes: labels, how many of the commonest isolated ones to take, or None for all that occur.
+        test: the share of the photos to test on, where the folder is not divided already. Photos are divided, not
+            boxes: two boxes of one photo are on the same side.
+        seed: of that division.
+        bad_boxes: "refuse" or "skip".
+        workers: decoding threads.
+        cache: keep the decoded crops.
+
+    Example:
+        >>> splits = load_yolo("my-signs", margin=50, classes=10)  # doctest: +SKIP
+    """
+    folder = unpacked(Path(root))
+    parts, _ = read_yolo(folder, bad_boxes=bad_boxes)
+    if "all" in parts:
+        parts = divide_photos(parts["all"], test, seed)
+    signs = {part: isolated_signs(photos, margin) for part, photos in parts.items()}
+    if "train" not in signs:
+        raise DataError(folder, f"has no training part, only {', '.join(signs)}")
+    named = classes is not None and not isinstance(classes, int)
+    chosen = tuple(classes) if named else commonest_classes(signs["train"], classes)  # type: ignore[arg-type]
+    made: dict[str, Split | None] = {}
+    for part in ("train", "val", "test"):
+        kept = [sign for sign in signs.get(part, []) if sign.box.label in chosen]
+        made[part] = make_signs(
+            kept, chosen, crop=crop, margin=margin, size=size, source=source, workers=workers, cache=cache,
+            name=f"{folder.name} {part}",
+        ) if kept else None  # fmt: skip
+    if made["train"] is None:
+        raise DataError(folder, f"no box is isolated with a margin of {margin:g} pixels: try a smaller one")
+    return Splits(made["train"], made["val"], made["test"])
+
+
+def divide_photos(photos: Sequence[Photo], test: float = 0.2, seed: int = 0) -> dict[str, list[Photo]]:
+    """A training and a test part: photos are divided, not boxes, so that two boxes of one photo are on the same side.
+
+    Args:
+        photos: all of them.
+        test: the share to test on.
+        seed: of the division.
+
+    Example:
+        >>> photos = [Photo(str(k), Path(f"{k}.jpg"), 100, 50, ()) for k in range(10)]
+        >>> {part: len(chosen) for part, chosen in divide_photos(photos).items()}
+        {'train': 8, 'test': 2}
+    """
+    if not 0 <= test < 1:
+        raise ValueError(f"test must be at least 0 and below 1, got {test}")
+    order = torch.randperm(len(photos), generator=torch.Generator().manual_seed(seed)).tolist()
+    held_out = {photos[i].key for i in order[: int(len(photos) * test + 0.5)]}
+    return {
+        "train": [photo for photo in photos if photo.key not in held_out],
+        "test": [photo for photo in photos if photo.key in held_out],
+    }
+
+
+def unpacked(root: Path) -> Path:
+    """`root` where it is a folder; where it is a tar archive, the folder in the cache that it is unpacked to."""
+    if root.is_dir():
+        return root
+    if not root.is_file():
+        raise MissingDataError(root, "there is no such folder or archive")
+    # Named by content, so that a new version of the archive is unpacked anew.
+    return unpack_tar(root, cache_folder() / "unpacked" / f"{root.name.split('.')[0]}-{sha256_of(root)[:16]}")
+
+
+def find_traffic_signs(root: str | os.PathLike[str] | None = None) -> Path:
+    """The Italian traffic signs as a YOLO folder or archive, in $PSTN_DATA/traffic-signs or the cache."""
+    places = search_folders("traffic-signs", root)
+    for place in places:
+        if (place / "images").is_dir():
+            return place
+        if archives := sorted(place.glob("*.tar.gz")):
+            return archives[0]
+    raise MissingDataError(
+        "traffic-signs",
+        f"is missing; looked in {', '.join(map(str, places))} for images/, labels/ and classes.txt, or a .tar.gz of "
+        "them. It has no public mirror; any YOLO folder can be used: put it there, or pass its path to pstn.data.load_yolo",
+    )
+
+
+def decode_crops(
+    signs: Sequence[Sign], *, margin: float, sizes: Sequence[int], workers: int | None = None, cache: bool = True
+) -> list[Tensor]:
+    """Cut every sign's box plus a margin out of its photo, at one or more resolutions.
+
+    A photo is decoded once for all its signs, in one of several threads; the crops go straight to files in the cache,
+    so that memory holds one photo per thread. The tensors are mapped from these files. A second call with the same
+    photos, boxes and settings decodes nothing.
+
+    Args:
+        signs: what to cut out.
+        margin: pixels added on every side of the box.
+        sizes: the side of the square that the crop is resized to, for each tensor wanted, e.g. (224, 1024).
+        workers: threads; one per processor, at most 8, where None.
+        cache: keep the crops for the next time; else they are in memory only.
+
+    Returns:
+        One tensor (N, 3, size, size) of uint8 per size, in the order of `signs`.
+    """
+    shapes = [(len(signs), 3, size, size) for size in sizes]
+    if not cache:
+        arrays = [np.empty(shape, np.uint8) for shape in shapes]
+        _fill_crops(arrays, signs, margin, workers)
+        return [torch.from_numpy(array) for array in arrays]
+    folder = cache_folder() / "crops" / _crops_key(signs, margin, sizes)
+    if not folder.is_dir():
+        with whole_folder(folder) as work:
+            # Writing to a mapped file on a full disk kills the process without a message.
+            needed, free = sum(map(math.prod, shapes)), shutil.disk_usage(work).free
+            if needed > free:
+                problem = f"has no room for the crops: they need {needed:,} bytes, {free:,} are free. Make room, set"
+                advice = "$PSTN_CACHE to a folder on a larger disk, or ask for a smaller source= or size="
+                raise DataError(cache_folder(), f"{problem} {advice}")
+            paths = [work / f"{size}.npy" for size in sizes]
+            mapped = [
+                np.lib.format.open_memmap(path, "w+", np.uint8, shape)
+                for path, shape in zip(paths, shapes, strict=True)
+            ]
+            _fill_crops(mapped, signs, margin, workers)
+            for array in mapped:
+                array.flush()
+            del mapped, array
+    kept = [read_npy(folder / f"{size}.npy", mmap=True) for size in sizes]
+    for size, shape, found in zip(sizes, shapes, kept, strict=True):
+        if found.shape != shape or found.dtype != np.uint8:
+            raise DataError(folder / f"{size}.npy", f"holds {found.dtype} of {found.shape}: remove the folder")
+    return [torch.from_numpy(array) for array in kept]
+
+
+def _fill_crops(
+    arrays: Sequence[npt.NDArray[np.uint8]], signs: Sequence[Sign], margin: float, workers: int | None
+) -> None:
+    def path_of(i: int) -> str:
+        return str(signs[i].photo.path)
+
+    def cut(group: list[int]) -> None:
+        photo = signs[group[0]].photo
+        with open_image(photo.path) as image:
+            if image.size != (photo.width, photo.height):
+                problem = f"is {image.size[0]}x{image.size[1]} pixels, its boxes are for {photo.width}x{photo.height}"
+                raise DataError(photo.path, problem)
+            whole = with_bytes(image, "RGB", photo.path)  # a copy of a panorama is 100 MB
+            whole.load()
+            for i in group:
+                region = region_around(signs[i], margin)
+                for array in arrays:
+                    array[i] = to_array(_crop(whole, photo.width, region, array.shape[-1]))
+
+    groups = [list(group) for _, group in groupby(sorted(range(len(signs)), key=path_of), key=path_of)]
+    each_in_parallel(cut, groups, workers)
+
+
+def _crop(image: Any, width: int, region: Region, size: int) -> Any:
+    from PIL import Image
+
+    left, top, right, bottom = region
+    if left < 0 or right > width:  # across the edge of a panorama: two pieces, side by side
+        joined = Image.new("RGB", (right - left, bottom - top))
+        for turn in (-width, 0, width):
+            start, end = max(left, turn), min(right, turn + width)
+            if start < end:
+                joined.paste(image.crop((start - turn, top, end - turn, bottom)), (start - left, 0))
+        image, region = joined, (0, 0, right - left, bottom - top)
+    return image.resize((size, size), Image.Resampling.BILINEAR, box=region)
+
+
+def _crops_key(signs: Sequence[Sign], margin: float, sizes: Sequence[int]) -> str:
+    """A name for these crops: other files, boxes or settings give another."""
+    digest = hashlib.sha256(json.dumps([_CROPS_VERSION, margin, list(sizes)]).encode())
+    for sign in signs:
+        path, box = sign.photo.path, sign.box
+        if not path.is_file():
+            raise DataError(path, "there is no such image file")
+        state = path.stat()
+        entry = [str(path.resolve()), state.st_size, state.st_mtime_ns, box.xmin, box.ymin, box.xmax, box.ymax]
+        digest.update(json.dumps([*entry, sign.photo.panorama]).encode())
+    return digest.hexdigest()[:32]

@@ -1,0 +1,81 @@
+"""What training does unless it is told otherwise: every default, in one place, for every entry point.
+
+`pstn.fit`, populations, Lightning, the estimators and the command line all take their defaults from here. The
+experiments of the paper state all of their settings themselves, so that a default that changes changes none of them.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "LOCALIZER_FACTOR",
+    "LR",
+    "TEST_SAMPLES",
+    "TRAIN_SAMPLES",
+    "VAR_INIT",
+    "WEIGHT_DECAY",
+    "default_batch_size",
+    "default_epochs",
+    "default_kl_weight",
+]
+
+LR = 1e-3
+"""Adam's learning rate."""
+LOCALIZER_FACTOR = 0.1
+"""What the learning rate is multiplied with for the localizer and its heads."""
+WEIGHT_DECAY = 0.0
+"""Adam's L2 term."""
+TRAIN_SAMPLES = 1
+"""S in training."""
+TEST_SAMPLES = 10
+"""S in a prediction."""
+VAR_INIT = -5.0
+"""Where the variance head starts, before softplus."""
+
+# Examples to reckon with where their number is not known.
+_UNKNOWN = 1000
+_SMALLEST_BATCH, _LARGEST_BATCH, _BATCHES = 8, 64, 12
+# The optimiser's steps to aim for, and the bounds on the epochs which that gives.
+_STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 1500, 20, 300
+
+
+def default_batch_size(examples: int | None) -> int:
+    """Examples in a batch: a twelfth of all, from 8 to 64.
+
+    Args:
+        examples: how many there are to train on; None where that is not known.
+
+    Example:
+        >>> [default_batch_size(n) for n in (5, 100, 300, 60_000)]
+        [5, 8, 25, 64]
+    """
+    examples = _UNKNOWN if examples is None else max(1, examples)
+    return min(max(examples // _BATCHES, _SMALLEST_BATCH), _LARGEST_BATCH, examples)
+
+
+def default_epochs(examples: int | None, batch_size: int) -> int:
+    """Passes over the data: as many as make 1,500 steps, from 20 to 300.
+
+    Args:
+        examples: how many there are to train on; None where that is not known.
+        batch_size: examples in a batch.
+
+    Example:
+        >>> [default_epochs(n, default_batch_size(n)) for n in (30, 100, 60_000)]
+        [300, 120, 20]
+    """
+    examples = _UNKNOWN if examples is None else max(1, examples)
+    return min(max(_STEPS * batch_size // examples, _FEWEST_EPOCHS), _MOST_EPOCHS)
+
+
+def default_kl_weight(examples: int | None) -> float:
+    """The weight w of the KL term: about what the paper found on subsets of MNIST.
+
+    Args:
+        examples: how many there are to train on; None where that is not known.
+
+    Example:
+        >>> [f"{default_kl_weight(n):.0e}" for n in (30, 1000, 10_000)]
+        ['1e-03', '6e-05', '1e-05']
+    """
+    examples = _UNKNOWN if examples is None else max(1, examples)
+    return float(min(1e-3, 1e-3 * (30 / examples) ** 0.8))

@@ -1,0 +1,363 @@
+"""Models in folders that others can use: weights as safetensors, config.json, and a model card.
+
+The files are named as the Hugging Face Hub has them. Reading a folder runs nothing in it: there is no pickle, the
+description is checked key by key, and the names and shapes of all tensors before one of them is read.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pstn.files import FileError, load_safetensors, read_json, require_regular_file, sha256_of, write_atomically
+from pstn.io.card import card_text
+from pstn.io.registry import build, describe, describe_input, rebuild
+from pstn.limits import CONFIG_BYTES, MODEL_BYTES, MODEL_VALUES
+from pstn.nn.about import About
+from pstn.text import ShortError, excerpt
+
+__all__ = [
+    "CONFIG",
+    "ModelFileError",
+    "from_pretrained",
+    "load_weights",
+    "push_to_hub",
+    "require_modest",
+    "save_pretrained",
+]
+
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+_CHECKPOINT = "checkpoint.safetensors"  # of `pstn train`: a run that has no model yet has this
+_FORMAT = "pstn 1"
+_KEYS = ("format", "model", "about", "weights_sha256")
+# Types of numbers, as safetensors calls them. Of those that it has beside them, torch computes with few.
+_FLOATS, _WHOLE_NUMBERS = ("F16", "BF16", "F32", "F64"), ("I8", "I16", "I32", "I64", "U8", "BOOL")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+class ModelFileError(ShortError):
+    """A model's file that is missing, damaged, or not one of this package's."""
+
+
+def save_pretrained(model: nn.Module, folder: str | Path, *, about: About | None = None) -> Path:
+    """Write model.safetensors, config.json and README.md, a model card, into a folder.
+
+    A part of the model that is not of this package is written down as the arguments of its constructor, which it must
+    keep as attributes of the same names; see `pstn.register`.
+
+    Args:
+        model: a classifier.
+        folder: where; it is made if need be, and files of these names in it are replaced.
+        about: what belongs to the model beside its weights; `model.about` when not given.
+
+    Returns:
+        The folder.
+
+    Raises:
+        TypeError: the model holds a module that config.json cannot describe.
+        ValueError: two parts of the model share weights, or `about` does not fit it.
+
+    Example:
+        >>> import tempfile
+        >>> folder = save_pretrained(pstn.nn.mnist_pstn(), Path(tempfile.mkdtemp()) / "mine")
+        >>> sorted(path.name for path in folder.iterdir())
+        ['README.md', 'config.json', 'model.safetensors']
+    """
+    safetensors = load_safetensors("hub")
+    description, about = _described(model, about or getattr(model, "about", None))
+    folder = Path(folder)
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    with write_atomically(folder / WEIGHTS) as draft:
+        safetensors.torch.save_file(weights, draft, metadata={"format": "pt"})
+        digest = sha256_of(draft)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    config = dict(zip(_KEYS, (_FORMAT, description, about.to_config(), digest), strict=True))
+    for name, text in ((CARD, card_text(description, about, parameters)), (CONFIG, json.dumps(config, indent=1))):
+        with write_atomically(folder / name) as draft:
+            draft.write_text(text + "\n", encoding="utf-8")
+    return folder
+
+
+def push_to_hub(
+    model: nn.Module, repo_id: str, *, about: About | None = None, private: bool | None = None,
+    token: str | None = None, commit_message: str = "Upload a model of pstn",
+) -> str:  # fmt: skip
+    """Upload a model to the Hugging Face Hub. Needs huggingface_hub: `pip install 'pstn[hub]'`.
+
+    Args:
+        model: as for `save_pretrained`.
+        repo_id: "owner/name"; made if need be.
+        about: as for `save_pretrained`.
+        private: whether a new repository is private; the owner's default where None.
+        token: of the account; the one that `hf auth login` stored where None.
+        commit_message: for the repository's history.
+
+    Returns:
+        Where it is.
+    """
+    hub = _hub()
+    with tempfile.TemporaryDirectory() as folder:
+        save_pretrained(model, folder, about=about)
+        api = hub.HfApi(token=token)
+        repo = api.create_repo(repo_id, private=private, exist_ok=True)
+        api.upload_folder(repo_id=repo.repo_id, folder_path=folder, commit_message=commit_message)
+        return str(repo)
+
+
+def from_pretrained(name: str | Path, *, revision: str | None = None, allow: Sequence[str] = ()) -> Any:
+    """Load a model from a folder, or from the Hugging Face Hub, in evaluation mode.
+
+    Nothing in the files is executed, and nothing is imported for them but the modules that you allow by name. A folder
+    needs neither a network nor huggingface_hub.
+
+    Args:
+        name: a folder that `save_pretrained`, `pstn train` or `pstn demo` wrote; or "owner/name" of the Hub, where
+            there is neither such a folder nor a folder "owner".
+        revision: a branch, a tag or a commit of the Hub's repository.
+        allow: modules that may be imported for parts of the model that are not of this package, such as
+            ["my_networks"]. Importing a module runs it: allow only what you have written or read.
+
+    Returns:
+        The classifier; `model.about` has the names of its classes and how to prepare its input.
+
+    Raises:
+        ModelFileError: there is no such model, or its files are damaged or foreign.
+
+    Example:
+        >>> import tempfile
+        >>> folder = pstn.nn.mnist_pstn().save_pretrained(tempfile.mkdtemp())
+        >>> model = from_pretrained(folder)
+        >>> model.about.classes[:3], model.training
+        (('0', '1', '2'), False)
+    """
+    config_path, weights = _find(name, revision)
+    config = _read_config(config_path)
+    try:
+        with torch.device("meta"):  # no memory is spent before the file is known to fill it
+            hollow = build(config["model"], allow)
+        about = About.from_config(config["about"])
+        _check_about(about, *describe_input(config["model"]))
+        require_modest(hollow, about)
+    except ValueError as error:
+        raise ModelFileError(f"{config_path}: {error}") from error
+    tensors = _read_tensors(weights, hollow)
+    if sha256_of(weights) != config["weights_sha256"]:
+        raise ModelFileError(f"{weights} is not the file that {CONFIG} beside it was written with, or it is damaged")
+    with torch.random.fork_rng(devices=[]):
+        model = build(config["model"], allow)
+    model.about = about
+    model.load_state_dict(tensors)
+    return model.eval()
+
+
+def load_weights(model: nn.Module, path: str | Path) -> None:
+    """Put the weights of a safetensors file into a model that you have built, whatever it is made of.
+
+    Names, shapes and values are checked first: a file that does not fit leaves the model as it is.
+
+    Args:
+        model: any module.
+        path: what `safetensors.torch.save_file(model.state_dict(), path)` wrote.
+
+    Raises:
+        ModelFileError: the file is damaged, or belongs to another model.
+    """
+    model.load_state_dict(_read_tensors(Path(path), model))
+
+
+def _described(model: nn.Module, about: About | None) -> tuple[dict[str, Any], About]:
+    """The model as config.json has it; refused where a model that is built from that would be another one."""
+    description = describe(model)
+    _refuse_shared(model)
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        built = {name: tensor.shape for name, tensor in rebuild(model, description).state_dict().items()}
+    if built != {name: tensor.shape for name, tensor in model.state_dict().items()}:
+        raise ValueError("the model was changed after it was built, and config.json cannot say how: use its state_dict")
+    classes, channels, size = describe_input(description)
+    if about is None:
+        if classes is None or channels is None:
+            raise ValueError(
+                "about must be given: config.json does not say how many classes and channels this model has. Pass "
+                "about=pstn.About(classes, channels, size)"
+            )
+        about = About(tuple(map(str, range(classes))), channels, size)
+    _check_about(about, classes, channels, size)
+    require_modest(model, about)
+    return description, about
+
+
+def _refuse_shared(model: nn.Module) -> None:
+    """Refuse weights that two parts share: the parts of a model that is loaded would each have their own."""
+    seen: dict[int, str] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if (first := seen.setdefault(id(tensor), name)) != name:
+            raise ValueError(
+                f"{first} and {name} are one tensor, and config.json cannot say so: give one of the two parts weights "
+                "of its own with copy.deepcopy(part), or keep model.state_dict() with torch.save"
+            )
+
+
+def _check_about(about: About, classes: int | None, channels: int | None, size: tuple[int, ...] | None) -> None:
+    """Refuse what does not fit the model, as far as its description says."""
+    if classes is not None and len(about.classes) != classes:
+        raise ValueError(f"classes must be the names of the model's {classes} classes, got {len(about.classes)}")
+    if channels is not None and about.channels != channels:
+        raise ValueError(f"channels must be those of the model, {channels}, got {about.channels}")
+    if size is not None and about.size is not None and about.size != size:
+        raise ValueError(f"size must be that of the model's input, {size}, got {about.size}")
+
+
+def require_modest(model: nn.Module, about: About) -> None:
+    """Refuse what would take very much memory to load or to use, before there is any of it.
+
+    Args:
+        model: a classifier; on the device "meta", without memory, will do.
+        about: what it takes.
+
+    Raises:
+        ValueError: it is above a limit of `pstn.limits`, and could not be loaded again.
+
+    Example:
+        >>> require_modest(pstn.nn.mnist_pstn(), pstn.About(tuple("0123456789"), 1, (28, 28)))
+    """
+    size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+    if size > MODEL_BYTES:
+        raise ValueError(f"model must have at most {MODEL_BYTES:,} bytes of weights, got {size:,}")
+    layer, samples = getattr(model, "layer", None), getattr(model, "test_samples", 1)
+    seen = about.size if layer is None or layer.size is None else layer.size
+    numbers = samples * about.channels * max(math.prod(about.size or ()), math.prod(seen or ()))
+    if numbers > MODEL_VALUES:
+        raise ValueError(f"model must take at most {MODEL_VALUES:,} numbers for one input, got {numbers:,}")
+
+
+def _find(name: str | Path, revision: str | None) -> tuple[Path, Path]:
+    """config.json and the weights: in a folder, in the only model of a run's folder, or on the Hub."""
+    folder = Path(name)
+    if folder.is_dir():
+        return _in_folder(folder)
+    # Where there is a folder "runs", "runs/name" is a slip and no model of somebody called "runs".
+    slip = folder.parent != Path() and folder.parent.is_dir() and not folder.exists()
+    if slip or folder.exists() or not _HUB_NAME.fullmatch(str(name)):
+        near = difflib.get_close_matches(folder.name, _names_in(folder.parent), n=1)
+        meant = f"did you mean {folder.parent / near[0]}?" if near else "pstn train and save_pretrained write one"
+        raise ModelFileError(
+            f"there is no folder {name}: {meant}" if slip else f"{name} is no folder of a model: {meant}"
+        )
+    try:
+        hub = _hub()
+    except ImportError as error:
+        raise ModelFileError(f"there is no folder {name}; to look for it on the Hugging Face Hub: {error}") from error
+    return _on_hub(hub, str(name), revision)
+
+
+def _in_folder(folder: Path) -> tuple[Path, Path]:
+    models = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
+    if not (folder / CONFIG).exists() and models:
+        if len(models) > 1:
+            raise ModelFileError(f"{folder} holds {len(models)} models: give one of them, e.g. {models[0]}")
+        folder = models[0]
+    if not (folder / CONFIG).exists() and (folder / _CHECKPOINT).exists():
+        raise ModelFileError(f"{folder} is not finished: pstn train --resume --out {folder}")
+    for file in (CONFIG, WEIGHTS):
+        if not (folder / file).is_file():
+            raise ModelFileError(f"{folder} holds no model: it has no {file}")
+    return folder / CONFIG, folder / WEIGHTS
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return [path.name for path in folder.iterdir() if path.is_dir()]
+    except OSError:  # there is no such folder, or we may not look
+        return []
+
+
+def _on_hub(hub: Any, name: str, revision: str | None) -> tuple[Path, Path]:
+    """The two files from the Hub or, where that cannot be reached, from what its client has kept."""
+    absent = f"there is no folder {name}"
+    unreached = None
+    try:
+        # Asked once: without a network the client's download alone would try for half a minute, and say so.
+        hub.get_hf_file_metadata(hub.hf_hub_url(name, CONFIG, revision=revision))
+    except hub.errors.HfHubHTTPError as error:
+        raise ModelFileError(f"{absent}, nor such a model on the Hugging Face Hub: {_first_line(error)}") from error
+    except Exception as error:  # the Hub's client raises its own, its network library's and the system's
+        unreached = error
+    try:
+        config, weights = (
+            Path(hub.hf_hub_download(name, file, revision=revision, local_files_only=unreached is not None))
+            for file in (CONFIG, WEIGHTS)
+        )
+    except Exception as error:
+        if unreached is not None:
+            reason = _first_line(unreached)
+            raise ModelFileError(f"{absent}, and the Hugging Face Hub cannot be reached: {reason}") from unreached
+        raise ModelFileError(f"{absent}, nor such a model on the Hugging Face Hub: {_first_line(error)}") from error
+    return config, weights
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _hub() -> Any:
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise ImportError("this needs huggingface_hub, which is not installed: pip install 'pstn[hub]'") from error
+    return huggingface_hub
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = read_json(path, limit=CONFIG_BYTES)
+    except FileError as error:
+        raise ModelFileError(str(error)) from error
+    if not isinstance(config, dict) or config.get("format") != _FORMAT:
+        got = config.get("format") if isinstance(config, dict) else type(config).__name__
+        raise ModelFileError(
+            f"{path} does not describe a model of pstn: format must be {_FORMAT!r}, got {excerpt(got)}"
+        )
+    if set(config) != set(_KEYS):
+        raise ModelFileError(f"{path} must hold {', '.join(_KEYS)}, got {excerpt(list(config))}")
+    return config
+
+
+def _read_tensors(path: Path, model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a file, once their names and shapes are those of the model; all finite."""
+    safetensors = load_safetensors("hub")
+    expected = model.state_dict()
+    try:
+        if require_regular_file(path).stat().st_size > 2 * MODEL_BYTES:  # float64 takes twice the room
+            raise ModelFileError(f"{path} must have at most {2 * MODEL_BYTES:,} bytes")
+        with safetensors.safe_open(str(path), framework="pt") as stream:
+            _check_names(path, set(stream.keys()), set(expected))
+            for name, tensor in expected.items():
+                entry = stream.get_slice(name)
+                shape, dtype = tuple(entry.get_shape()), entry.get_dtype()
+                if shape != tuple(tensor.shape):
+                    raise ModelFileError(f"{path}: {name} must have shape {tuple(tensor.shape)}, got {shape}")
+                if dtype not in (_FLOATS if tensor.is_floating_point() else _WHOLE_NUMBERS):
+                    raise ModelFileError(f"{path}: {name} must be of {tensor.dtype}, got {dtype}")
+            tensors = {name: stream.get_tensor(name) for name in expected}
+    except (safetensors.SafetensorError, FileError, OSError) as error:
+        raise ModelFileError(f"{path} is not a readable safetensors file: {error}") from error
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise ModelFileError(f"{path}: {name} holds NaN or infinity")
+    return tensors
+
+
+def _check_names(path: Path, found: set[str], wanted: set[str]) -> None:
+    if found != wanted:
+        odd = min(found ^ wanted)
+        state = "missing" if odd in wanted else "unknown"
+        raise ModelFileError(f"{path} belongs to another model: {odd[:200]} is {state}")

@@ -1,0 +1,440 @@
+"""Models as plain values, and back: what config.json holds, and the registry of what a model may be made of.
+
+Reading a description runs nothing in it: a type is looked up in a table here, and each value is checked before it
+reaches a constructor. Parts that are not of this package join the table with `register`, or are named "MODULE:NAME",
+which is imported only for a caller who allows that module.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from pstn.distributions import GammaPrior, NoPrior, Normal, NormalPrior, Point, PosteriorFamily, Prior, StudentT
+from pstn.limits import MODEL_CELLS, MODEL_DEPTH, MODEL_PARTS, MODEL_PIXELS, MODEL_SAMPLES
+from pstn.nn.classifier import PSTN, STN
+from pstn.nn.layer import SpatialTransformer
+from pstn.nn.networks import ConvClassifier, ConvLocalizer, GlobalLocalizer, SeriesClassifier, SeriesLocalizer
+from pstn.nn.wrap import Frozen
+from pstn.text import excerpt
+from pstn.transforms import CPAB, Affine, Compose, Crop, Rotation, Similarity, Transform, Translation
+
+__all__ = ["build", "describe", "describe_input", "rebuild", "register"]
+
+Check = Callable[[str, Any], Any]
+_LARGE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """One type of module: its class, and for each argument of the constructor how a value is checked."""
+
+    cls: Callable[..., Any]
+    fields: Mapping[str, Check]
+    later: frozenset[str] = frozenset()
+    """Arguments that older files do not have: the constructor's default is what they were written with."""
+    upgrade: Callable[[dict[str, Any]], dict[str, Any]] = lambda description: description
+    """Turns a description that an older version wrote into one of this version."""
+
+
+def _whole(low: int = 1, high: int = _LARGE) -> Check:
+    def check(name: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ValueError(f"{name} must be a whole number from {low} to {high}, got {excerpt(value)}")
+        return value
+
+    return check
+
+
+def _number(low: float, high: float) -> Check:
+    def check(name: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+            raise ValueError(f"{name} must be a number from {low:g} to {high:g}, got {excerpt(value)}")
+        return float(value)
+
+    return check
+
+
+def _choice(*options: Any) -> Check:
+    def check(name: str, value: Any) -> Any:
+        if not any(value is option or (isinstance(value, str) and value == option) for option in options):
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, options))}, got {excerpt(value)}")
+        return value
+
+    return check
+
+
+def _maybe(inner: Check) -> Check:
+    return lambda name, value: None if value is None else inner(name, value)
+
+
+def _each(inner: Check, low: int = 1, high: int = 64) -> Check:
+    def check(name: str, value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list) or not low <= len(value) <= high:
+            raise ValueError(f"{name} must be a list of {low} to {high} values, got {excerpt(value)}")
+        return tuple(inner(f"{name}[{i}]", item) for i, item in enumerate(value))
+
+    return check
+
+
+def _fill(name: str, value: Any) -> Any:
+    level = _number(-1e30, 1e30)
+    return _each(level)(name, value) if isinstance(value, list) else level(name, value)
+
+
+def _number_or_numbers(name: str, value: Any) -> Any:
+    level = _number(-1e30, 1e30)
+    return torch.tensor(_each(level, high=4096)(name, value)) if isinstance(value, list) else level(name, value)
+
+
+def _upgrade_layer(description: dict[str, Any]) -> dict[str, Any]:
+    """Version 0.1.0 had no posterior families: three settings said which Student-t it was, or none."""
+    if "posterior" in description:
+        return description
+    rest = {k: v for k, v in description.items() if k not in ("probabilistic", "alpha", "precision")}
+    if description.get("probabilistic") is False:
+        return {**rest, "posterior": {"type": "Point", "prior": {"type": "NoPrior"}}}
+    precision = description.get("precision", "per-parameter")
+    prior = {"type": "GammaPrior", "alpha0": 1.0, "beta0": 1.0}
+    old = {"alpha": description.get("alpha"), "precision": precision, "var_init": -5.0, "prior": prior}
+    return {**rest, "posterior": {"type": "StudentT", **old}}
+
+
+def _part(base: type, *kinds: str) -> Check:
+    """A part of the package that is one of `kinds`, or one of somebody else's that is a subclass of `base`."""
+    return lambda name, value: _build(name, value, kinds, base)
+
+
+def _size(name: str, value: Any) -> tuple[int, ...]:
+    size = _each(_whole(high=MODEL_PIXELS), high=3)(name, value)
+    if math.prod(size) > MODEL_PIXELS:
+        raise ValueError(f"{name} must have at most {MODEL_PIXELS:,} pixels, got {size}")
+    return size
+
+
+_FLAG, _SIZE = _choice(True, False), _size
+_NDIM, _SCALE, _RATE = _whole(high=3), _choice("linear", "log"), _number(0, 1)
+_WIDTHS, _KERNELS = _each(_whole(high=65536)), _each(_whole(high=4096))
+_TRANSFORMS = ("Rotation", "Translation", "Crop", "Similarity", "Affine", "CPAB", "Compose")
+_PRIORS, _POSTERIORS = ("GammaPrior", "NormalPrior", "NoPrior"), ("StudentT", "Normal", "Point")
+_LOCALIZERS = ("ConvLocalizer", "SeriesLocalizer", "GlobalLocalizer")
+_CLASSIFIERS = ("ConvClassifier", "SeriesClassifier", "Frozen")
+_MODELS = ("PSTN", "STN", "ConvClassifier", "SeriesClassifier")
+_CONV = {"in_channels": _whole(), "size": _SIZE, "filters": _WIDTHS, "kernel": _whole(high=4096)}
+_SERIES = {"in_channels": _whole(), "filters": _WIDTHS, "kernels": _KERNELS, "dropout": _RATE, "padded": _FLAG}
+_SAMPLES = _whole(high=MODEL_SAMPLES)
+_HEADED = {"layer": _part(SpatialTransformer, "SpatialTransformer"), "classifier": _part(nn.Module, *_CLASSIFIERS)}
+
+_PARTS: dict[str, Part] = {
+    "Rotation": Part(Rotation, {}),
+    "Translation": Part(Translation, {"scale": _number(1e-9, 1e9), "ndim": _NDIM}),
+    "Crop": Part(Crop, {"scale": _SCALE, "ndim": _NDIM}),
+    "Similarity": Part(Similarity, {"scale": _SCALE}),
+    "Affine": Part(Affine, {"ndim": _NDIM}),
+    # The basis of a much finer tessellation would take minutes to compute.
+    "CPAB": Part(CPAB, {"tess": _each(_whole(high=512), high=2), "zero_boundary": _FLAG, "volume_preserving": _FLAG}),
+    "Compose": Part(
+        lambda transforms: Compose(transforms), {"transforms": _each(_part(Transform, *_TRANSFORMS), 2, 8)}
+    ),
+    "GammaPrior": Part(GammaPrior, {"alpha0": _number(1e-30, 1e30), "beta0": _number(1e-30, 1e30)}),
+    "NormalPrior": Part(
+        NormalPrior, {"loc": _maybe(_number_or_numbers), "scale": _number_or_numbers, "learned": _FLAG}
+    ),
+    "NoPrior": Part(NoPrior, {}),
+    "StudentT": Part(
+        StudentT,
+        {
+            "alpha": _number(0.25, 1e9), "precision": _choice("per-parameter", "per-input"),
+            "var_init": _number(-1e30, 1e30), "prior": _part(Prior, *_PRIORS),
+        },
+    ),
+    "Normal": Part(Normal, {"var_init": _number(-1e30, 1e30), "prior": _part(Prior, *_PRIORS)}),
+    "Point": Part(Point, {"prior": _part(Prior, *_PRIORS)}),
+    "ConvLocalizer": Part(ConvLocalizer, _CONV),
+    "SeriesLocalizer": Part(SeriesLocalizer, _SERIES, later=frozenset({"padded"})),
+    "GlobalLocalizer": Part(GlobalLocalizer, {}),
+    "ConvClassifier": Part(ConvClassifier, {**_CONV, "classes": _whole(), "hidden": _whole(), "dropout": _RATE}),
+    "SeriesClassifier": Part(SeriesClassifier, {**_SERIES, "classes": _whole()}, later=frozenset({"padded"})),
+    "Frozen": Part(Frozen, {"module": _part(nn.Module, "ConvClassifier", "SeriesClassifier")}),
+    "SpatialTransformer": Part(
+        SpatialTransformer,
+        {
+            "transform": _part(Transform, *_TRANSFORMS), "localizer": _part(nn.Module, *_LOCALIZERS),
+            "size": _maybe(_SIZE), "features": _maybe(_whole()), "hidden": _maybe(_whole()),
+            "posterior": _part(PosteriorFamily, *_POSTERIORS),
+            "localizer_size": _maybe(_SIZE), "sampling": _choice("iid", "antithetic", "sobol"), "fill": _fill,
+            "mode": _choice("bilinear", "nearest", "bicubic"), "padding_mode": _choice("zeros", "border", "reflection"),
+        },
+        later=frozenset({"features"}),
+        upgrade=_upgrade_layer,
+    ),
+    "PSTN": Part(
+        PSTN,
+        {**_HEADED, "train_samples": _SAMPLES, "test_samples": _SAMPLES, "chunk_size": _maybe(_whole())},
+    ),
+    "STN": Part(STN, _HEADED),
+}  # fmt: skip
+
+_CLASSES = {"Compose": Compose, **{name: part.cls for name, part in _PARTS.items() if isinstance(part.cls, type)}}
+
+
+_BASES = (Transform, PosteriorFamily, Prior, nn.Module)
+_REGISTERED: dict[str, type[Any]] = {}
+_ALLOWED: ContextVar[tuple[str, ...]] = ContextVar("allowed", default=())
+C = TypeVar("C", bound=type)
+
+
+def register(cls: C) -> C:
+    """A decorator for a transformation, posterior family, prior or network of your own: models with it can be saved.
+
+    The class is written into config.json by its name and the arguments of its constructor, each of which it must keep
+    as an attribute of the same name. To load such a model, import the module that registers the class first. A class
+    that is not registered is written as "MODULE:NAME", and loading it needs `allow=[MODULE]`.
+
+    Args:
+        cls: a subclass of `pstn.Transform`, `pstn.PosteriorFamily`, `pstn.Prior` or `torch.nn.Module`.
+
+    Raises:
+        ValueError: another class of this name is there already.
+
+    Example:
+        >>> @register
+        ... class Averaging(nn.Module):
+        ...     def __init__(self, features):
+        ...         super().__init__()
+        ...         self.features = features
+        >>> describe(Averaging(3))
+        {'type': 'Averaging', 'features': 3}
+    """
+    if not isinstance(cls, type) or not issubclass(cls, _BASES):
+        raise TypeError(f"cls must be a subclass of Transform, PosteriorFamily, Prior or nn.Module, got {cls!r}")
+    held = _CLASSES.get(cls.__name__, _REGISTERED.get(cls.__name__))
+    # A class that is defined anew, as in a notebook, takes the place of the old one.
+    if held is not None and (held.__module__, held.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise ValueError(f"a class called {cls.__name__} is registered already, {held.__module__}.{held.__qualname__}")
+    _REGISTERED[cls.__name__] = cls
+    return cls
+
+
+def describe(module: Any) -> dict[str, Any]:
+    """A model, as values that JSON can hold; `build` makes one of the same shape from them.
+
+    Args:
+        module: a classifier, or a part of one.
+
+    Raises:
+        TypeError: config.json cannot say how to build it.
+
+    Example:
+        >>> describe(pstn.Similarity())
+        {'type': 'Similarity', 'scale': 'linear'}
+    """
+    cls = type(module)
+    if _CLASSES.get(cls.__name__) is cls:
+        fields = _PARTS[cls.__name__].fields
+        return {"type": cls.__name__, **{name: _value(getattr(module, name)) for name in fields}}
+    kind = cls.__name__ if _REGISTERED.get(cls.__name__) is cls else f"{cls.__module__}:{cls.__qualname__}"
+    if ":" in kind and (cls.__module__ == "__main__" or "<locals>" in kind):
+        raise TypeError(
+            f"{cls.__name__} can be found neither by a name that it is registered under nor in a module: put it into a "
+            "module, or put @pstn.register before it"
+        )
+    return {"type": kind, **{name: _foreign_value(cls, module, name) for name in _arguments(cls)}}
+
+
+def _arguments(cls: type) -> list[str]:
+    """The arguments of the constructor of somebody else's class."""
+    parameters = inspect.signature(cls).parameters.values()
+    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) for p in parameters):
+        raise TypeError(
+            f"{cls.__name__} takes *args, **kwargs or arguments without a name, which config.json cannot describe: "
+            "wrap it in a class of your own with named arguments, each kept as an attribute. Or keep the weights "
+            "alone, with safetensors.torch.save_file(model.state_dict(), path), for pstn.load_weights(model, path)"
+        )
+    return [p.name for p in parameters]
+
+
+def _foreign_value(cls: type, module: Any, name: str) -> Any:
+    if not hasattr(module, name):
+        raise TypeError(
+            f"{cls.__name__} does not keep {name}, an argument of its constructor, as an attribute: config.json cannot "
+            "say how to build it. Either set self.{name}, or keep the weights with safetensors.torch.save_file("
+            "model.state_dict(), path) and put them into a model that you have built with pstn.load_weights(model, "
+            "path)".replace("{name}", name)
+        )
+    value = _value(getattr(module, name))
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} of {cls.__name__} cannot be written into config.json: {error}") from error
+    return value
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, nn.Dropout):
+        return value.p
+    if isinstance(value, nn.ModuleList):
+        return [describe(item) for item in value]
+    if isinstance(value, _BASES):
+        return describe(value)
+    if isinstance(value, Tensor):
+        return value.tolist()
+    return [_value(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def build(description: Any, allow: Sequence[str] = ()) -> Any:
+    """A model from what `describe` wrote, with weights that are not trained.
+
+    Args:
+        description: of a classifier.
+        allow: modules that may be imported for parts named "MODULE:NAME".
+
+    Raises:
+        ValueError: it is not such a description; nothing in it was run.
+
+    Example:
+        >>> build(describe(pstn.nn.mnist_pstn())).layer.transform
+        Similarity(scale='linear')
+    """
+    if isinstance(allow, str):
+        raise TypeError(f"allow must be a list of modules, got a text: {allow!r}")
+    _require_modest(description)
+    token = _ALLOWED.set(tuple(allow))
+    try:
+        return _build("model", description, _MODELS, nn.Module)
+    finally:
+        _ALLOWED.reset(token)
+
+
+def rebuild(model: nn.Module, description: Any) -> Any:
+    """The model that a description of this very model makes: its own modules are allowed, as they are here already."""
+    parts = [m for m in _objects(model) if _CLASSES.get(type(m).__name__) is not type(m)]
+    return build(description, [type(part).__module__ for part in parts])
+
+
+def _objects(module: nn.Module) -> Iterator[Any]:
+    for part in module.modules():
+        yield part
+        yield from (value for value in vars(part).values() if isinstance(value, (PosteriorFamily, Prior)))
+
+
+def _require_modest(description: Any) -> None:
+    """Refuse what would take long to build, before anything is built."""
+    parts = cells = depth = 0
+    level = [description]
+    while level:
+        dicts = [value for value in level if isinstance(value, dict)]
+        parts, depth = parts + len(dicts), depth + bool(dicts)
+        for what, found, limit in (("modules", parts, MODEL_PARTS), ("levels of modules", depth, MODEL_DEPTH)):
+            if found > limit:
+                raise ValueError(f"model must have at most {limit} {what}, got more")
+        for part in dicts:
+            tess = part.get("tess")
+            if isinstance(tess, list) and all(isinstance(n, int) for n in tess):
+                cells += abs(math.prod(tess))
+        if cells > MODEL_CELLS:
+            raise ValueError(
+                f"model must have at most {MODEL_CELLS} cells in all its CPAB transformations, got {cells}"
+            )
+        level = [inner for part in dicts for value in part.values() for inner in _in_a_list(value)]
+
+
+def _in_a_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _build(place: str, description: Any, kinds: Sequence[str], base: type) -> Any:
+    kind = description.get("type") if isinstance(description, dict) else None
+    if isinstance(kind, str) and kind not in _PARTS:
+        return _build_foreign(place, kind, description, base)
+    if not isinstance(kind, str) or kind not in kinds:
+        raise ValueError(f"{place} must be one of {', '.join(kinds)}, got {excerpt(kind)}")
+    part = _PARTS[kind]
+    description = part.upgrade(description)
+    wanted, found = {"type", *part.fields}, set(description)
+    if odd := (found ^ wanted) - part.later:
+        first = sorted(map(str, odd))[0]
+        raise ValueError(f"{place}.{first[:80]} is {'missing' if first in wanted else 'unknown'} in a {kind}")
+    present = {name: check for name, check in part.fields.items() if name in found}
+    values = {name: check(f"{place}.{name}", description[name]) for name, check in present.items()}
+    if kind == "CPAB" and len(values["tess"]) == 2 and math.prod(values["tess"]) > 256:
+        raise ValueError(f"{place}.tess must have at most 256 cells, got {values['tess']}")
+    return _construct(place, part.cls, values)
+
+
+def _build_foreign(place: str, kind: str, description: dict[str, Any], base: type) -> Any:
+    cls = _foreign_class(place, kind)
+    if not issubclass(cls, base):
+        raise ValueError(f"{place} must be a {base.__name__}, got {kind}")
+
+    def read(name: str, value: Any) -> Any:
+        if isinstance(value, dict) and "type" in value:
+            return _build(f"{place}.{name}", value, tuple(_PARTS), object)
+        return tuple(read(name, item) for item in value) if isinstance(value, list) else value
+
+    return _construct(place, cls, {name: read(name, value) for name, value in description.items() if name != "type"})
+
+
+def _foreign_class(place: str, kind: str) -> type:
+    if kind in _REGISTERED:
+        return _REGISTERED[kind]
+    module, found, path = kind.partition(":")
+    if not found:
+        raise ValueError(
+            f"{place} is a {excerpt(kind)}, which is neither of pstn nor registered: first import the module that "
+            "registers it"
+        )
+    if module not in _ALLOWED.get():
+        raise ValueError(
+            f"{place} is {excerpt(kind)}, which is not imported unless you allow it: pass allow=[{excerpt(module)}] if "
+            "you trust that module"
+        )
+    value: Any = importlib.import_module(module)
+    for name in path.split("."):
+        value = getattr(value, name, None)
+    if not isinstance(value, type) or not issubclass(value, _BASES):
+        raise ValueError(f"{place} must be a class of a transformation, posterior, prior or network, got {kind}")
+    return value
+
+
+def _construct(place: str, make: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    try:
+        return make(**values)
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(f"{place} cannot be built: {error}") from error
+
+
+def describe_input(
+    description: Mapping[str, Any],
+) -> tuple[int | None, int | None, tuple[int, ...] | None]:
+    """How many classes and channels a described model has, and the size of its input, as far as it says; else None.
+
+    Example:
+        >>> describe_input(describe(pstn.nn.mnist_pstn()))
+        (10, 1, (28, 28))
+    """
+    layer = description.get("layer")
+    head = description if layer is None else description["classifier"]
+    head = head.get("module", head)
+    if layer is None:
+        reader, size = head, head.get("size")
+    elif layer["localizer"]["type"] == "GlobalLocalizer":  # it reads nothing: what is warped goes to the classifier
+        reader, size = head, head.get("size") if layer["size"] is None else None
+    else:
+        reader = layer["localizer"]
+        size = reader.get("size") if layer["localizer_size"] is None else None
+    own = [part.get("type") in _PARTS for part in (head, reader)]
+    return (
+        head["classes"] if own[0] else None,
+        reader["in_channels"] if own[1] else None,
+        tuple(size) if own[1] and size is not None else None,
+    )

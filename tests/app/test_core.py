@@ -1,0 +1,147 @@
+"""What the page says agrees with the models, which are loaded, or trained and kept."""
+
+import math
+
+import pytest
+import torch
+
+import pstn
+from pstn.app import core
+from pstn.app.core import PLANS, Answer, ModelCache, compare, load_models
+from pstn.data import load_digits
+from pstn.demo import DemoData
+from pstn.io import ModelFileError
+
+
+def answer(probs, votes=("a",), information=0.0):
+    uncertainty = -sum(p * math.log(p) for p in probs if p > 0)
+    return Answer(dict(zip("abcdefghij", probs, strict=False)), votes, uncertainty, information)
+
+
+def test_answers_are_those_of_the_models(digit_models):
+    digit = load_digits("test").x[3]
+    found = compare(digit_models, digit, samples=4, seed=5)
+    x = ((digit - 0.1307) / 0.3081)[None]
+    with torch.no_grad():
+        direct = digit_models.pstn(x, 4, generator=torch.Generator().manual_seed(5))
+        plain = digit_models.cnn(x).softmax(-1)[0]
+    ours = found.answers["pstn"]
+    torch.testing.assert_close(torch.tensor(list(ours.probs.values())), direct.probs[0])
+    torch.testing.assert_close(torch.tensor(list(found.answers["cnn"].probs.values())), plain)
+    assert ours.entropy == pytest.approx(direct.entropy.item())
+    assert ours.mutual_information == pytest.approx(direct.mutual_information.item(), abs=1e-6)
+    assert [int(vote) for vote in ours.votes] == direct.sample_log_probs[:, 0].argmax(-1).tolist()
+    assert len(found.answers["stn"].votes) == len(found.answers["cnn"].votes) == 1
+    grid = digit_models.pstn.layer.transform.grid(found.theta, (28, 28))[:, None]
+    torch.testing.assert_close(found.seen, pstn.warp(digit[None], grid)[:, 0], atol=1e-5, rtol=0)
+
+
+def test_the_same_seed_gives_the_same_samples(series_models):
+    first, again, other = (compare(series_models, torch.ones(1, 24), samples=6, seed=seed) for seed in (1, 1, 2))
+    assert first.seen.shape == (6, 1, 24)
+    assert torch.equal(first.theta, again.theta)
+    assert not torch.equal(first.theta, other.theta)
+
+
+@pytest.mark.parametrize(
+    ("probs", "word"),
+    [
+        ([0.99] + [0.01 / 9] * 9, "sure"),
+        ([0.9, 0.1], "fairly sure"),
+        ([0.75, 0.25], "unsure"),
+        ([0.5, 0.5] + [0] * 8, "unsure"),
+        ([0.73] + [0.03] * 9, "unsure"),  # the rest is spread over all the others, and none of them comes near
+        ([0.5, 0.5], "guessing"),
+        ([0.4] + [0.6 / 9] * 9, "guessing"),
+        ([0.1] * 10, "guessing"),
+    ],
+)
+def test_sureness_in_words(probs, word):
+    assert answer(probs).sureness == word
+
+
+def test_an_explanation_counts_the_votes():
+    assert answer([0.99, 0.01], ("a",) * 10).explanation.startswith("10 of 10 samples say a.")
+    split = answer([0.6, 0.3, 0.1], ("a", "a", "b", "c", "a", "b"), information=0.1)
+    assert split.explanation == "3 of 6 samples say a, 2 of 6 b, 1 of 6 c."
+    assert len(answer([0.5, 0.5], ("a", "b"), information=0.6).explanation.split(". ")) == 2
+    assert answer([0.6, 0.4]).explanation == ""
+
+
+@pytest.fixture
+def _own_folders(tmp_path, monkeypatch):
+    """Neither the user's cache nor a pstn-demo in the current folder."""
+    monkeypatch.setenv("PSTN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+def small_cache(folder=None):
+    def shortened(plan):
+        return plan._replace(epochs=1, data=lambda: DemoData(*(part[:20] for part in plan.data())))
+
+    return ModelCache(folder, {name: shortened(plan) for name, plan in PLANS.items()})
+
+
+def save(models, folder):
+    for name, model in models._asdict().items():
+        model.save_pretrained(folder / name)
+    return folder
+
+
+@pytest.mark.usefixtures("_own_folders")
+def test_the_first_start_trains_and_the_next_one_does_not(monkeypatch):
+    first, messages = small_cache(), []
+    assert not first.ready
+    first.train(messages.append)
+    assert messages == [
+        f"Training the {label} for {name}" for name in ("digits", "series") for label in ("CNN", "STN", "P-STN")
+    ]
+    assert first.fraction == pytest.approx(1)
+    monkeypatch.setattr(core, "train", lambda *args, **kwargs: pytest.fail("trained again"))
+    second = small_cache()
+    second.train()
+    digit = second.ready["digits"].about.prepare(load_digits("test").x[:2])
+    assert torch.equal(first.ready["digits"].cnn(digit), second.ready["digits"].cnn(digit))
+    for name in PLANS:
+        assert second.ready[name].about == first.ready[name].about
+        assert 0 <= second.ready[name].about.metrics["accuracy"] <= 1
+
+
+@pytest.mark.usefixtures("_own_folders")
+def test_damaged_models_in_the_cache_are_trained_again(tmp_path, digit_models):
+    kept = save(digit_models, tmp_path / "cache" / "app" / pstn.__version__ / "digits")
+    assert "digits" in small_cache().ready
+    weights = kept / "stn" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert not small_cache().ready
+
+
+@pytest.mark.usefixtures("_own_folders")
+def test_a_cache_that_cannot_be_written_is_reported(tmp_path):
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    cache, messages = small_cache(), []
+    cache.train(messages.append)
+    assert cache.ready.keys() == {"digits", "series"}
+    assert len([message for message in messages if "Training" not in message]) == 2
+
+
+@pytest.mark.usefixtures("_own_folders")
+def test_the_models_of_the_demo_are_used(tmp_path, digit_models):
+    save(digit_models, tmp_path / "pstn-demo")
+    assert small_cache().ready.keys() == {"digits"}
+    assert small_cache(tmp_path / "pstn-demo").ready.keys() == {"digits"}
+    (tmp_path / "pstn-demo" / "cnn" / "config.json").write_text("{}")
+    with pytest.raises(ModelFileError, match="cnn"):
+        small_cache()
+
+
+@pytest.mark.usefixtures("_own_folders")
+def test_folders_without_the_three_models_are_refused(tmp_path, digit_models, series_models):
+    with pytest.raises(ModelFileError, match="cnn, stn and pstn"):
+        small_cache(tmp_path.__class__("someone/something"))  # also a name on the Hub, which must not be asked
+    with pytest.raises(ModelFileError, match="28 × 28"):
+        load_models(save(series_models, tmp_path / "series"), (28, 28))
+    folder = save(digit_models, tmp_path / "swapped")
+    digit_models.cnn.save_pretrained(folder / "pstn")
+    with pytest.raises(ModelFileError, match="pstn"):
+        load_models(folder, (28, 28))

@@ -1,0 +1,247 @@
+"""Random transforms and generated sets."""
+
+import hashlib
+import math
+
+import pytest
+import torch
+
+import pstn
+from data_files import needs_real
+from pstn.data import (
+    RandomPlacement,
+    RandomRotation,
+    Split,
+    batches,
+    generate,
+    load,
+    load_digits,
+    load_placed_fashion,
+    load_rotated_mnist,
+)
+
+
+def digits(count=200, normalise=True) -> Split:
+    x, y = load_digits("test")
+    split = Split(x[:count], y[:count], tuple("0123456789"), "digits")
+    return split.as_float(0.1307, 0.3081) if normalise else split
+
+
+def undone(batch, transform, size):
+    """Warp the examples by the inverse of the theta that they came with."""
+    grid = transform.grid(transform.inverse(batch.theta), size)
+    return pstn.warp(batch.x, grid, fill=batch.fill)
+
+
+def blurred(x):
+    """What two bilinear readings do to an image at worst, near enough."""
+    return torch.nn.functional.avg_pool2d(x, 3, 1, 1, count_include_pad=False)
+
+
+def assert_rotation_undone(data):
+    batch, originals = data.batch(range(200)), data.base.take(range(200))
+    back = undone(batch, pstn.Rotation(), (28, 28))
+    inner = (..., slice(4, 24), slice(4, 24))  # the corners of a rotated square are cut off
+    error = (back - originals.x)[inner].abs().mean()
+    wrong = (
+        (undone(dataclass_with_theta(batch, -batch.theta), pstn.Rotation(), (28, 28)) - originals.x)[inner].abs().mean()
+    )
+    spread = (blurred(originals.x) - originals.x)[inner].abs().mean()
+    assert error < spread  # within interpolation
+    assert error < wrong / 4  # and far from what the opposite sign would give
+
+
+def dataclass_with_theta(batch, theta):
+    import dataclasses
+
+    return dataclasses.replace(batch, theta=theta)
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_the_inverse_of_theta_undoes_a_rotation(normalise):
+    assert_rotation_undone(generate(digits(normalise=normalise), RandomRotation(), seed=0))
+
+
+@needs_real
+def test_real_rotated_mnist():
+    splits = load_rotated_mnist()
+    assert splits.sizes() == {"train": 50_000, "validation": 10_000, "test": 10_000}
+    assert_rotation_undone(splits.test)
+    assert_rotation_undone(splits.train)
+    angles = splits.test.theta.flatten()
+    assert abs(float(angles.mean())) < 0.06
+    assert float(angles.std()) == pytest.approx(math.pi / math.sqrt(3), rel=0.02)
+    assert float(angles.abs().max()) <= math.pi
+    assert not torch.equal(splits.validation.theta[:100], splits.test.theta[:100])
+
+
+@needs_real
+def test_real_placed_fashion():
+    splits = load_placed_fashion()
+    batch, originals = splits.test.batch(range(500)), splits.test.base.take(range(500))
+    assert batch.x.shape == (500, 1, 96, 96)
+    assert torch.allclose(undone(batch, pstn.Similarity(), (28, 28)), originals.x, atol=1e-4)
+    # Corners are whole numbers on 0..63, and all of the range is used.
+    corners = (96 - (batch.theta[:, 2:] + 1) * 28) / 2
+    assert torch.allclose(corners, corners.round(), atol=1e-4)
+    assert (round(float(corners.min())), round(float(corners.max()))) == (0, 63)
+    # Everything outside the pasted image is background.
+    assert torch.isclose(batch.x, torch.tensor(batch.fill), atol=1e-5).float().mean() > 1 - 28 * 28 / 96**2
+    assert float(batch.x[0, 0, -5:, -5:].max()) == pytest.approx(batch.fill, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "random_transform", [RandomPlacement(), RandomPlacement(40, 28, None), RandomPlacement(30, 28, 2)]
+)
+def test_placed_images_come_back_exactly(random_transform):
+    data = generate(digits(), random_transform, seed=3)
+    batch = data.batch(range(50))
+    assert torch.allclose(undone(batch, pstn.Similarity(), (28, 28)), data.base.x[:50], atol=1e-4)
+
+
+def test_a_pasted_image_is_where_theta_says():
+    x = torch.zeros(1, 1, 28, 28)
+    x[..., 0, 0] = 1.0
+    random_transform = RandomPlacement()
+    theta = random_transform.draw(1, generator=torch.Generator().manual_seed(5))
+    row, column = ((random_transform.make(x, theta)[0, 0] > 0.5).nonzero()[0]).tolist()
+    corner = (96 - (theta[0, 2:] + 1) * 28) / 2  # (x, y)
+    assert corner.tolist() == pytest.approx([column, row], abs=1e-3)
+
+
+def test_the_papers_text_has_an_undoing_scale_of_one_half():
+    random_transform = RandomPlacement.as_in_text()
+    data = generate(digits(normalise=False), random_transform, seed=0)
+    batch = data.batch(range(50))
+    inverse = pstn.Similarity().inverse(batch.theta)
+    assert torch.allclose(inverse[:, 1], torch.tensor(0.5))
+    assert torch.allclose(inverse[:, 0], torch.zeros(()))
+    # Shrunk to half and read at the old size, an image is itself, smoothed.
+    back, originals = undone(batch, pstn.Similarity(), (28, 28)), data.base.x[:50]
+    assert (back - originals).abs().mean() < 1.5 * (blurred(originals) - originals).abs().mean()
+
+
+@pytest.mark.parametrize("random_transform", [RandomRotation(), RandomPlacement()])
+def test_the_background_stays_the_background(random_transform):
+    base = digits()
+    flat = Split(torch.full_like(base.x, base.fill), base.y, base.classes, fill=base.fill)
+    made = generate(flat, random_transform, seed=0).batch(range(20)).x
+    assert torch.all(made == made.flatten()[0])
+    assert float(made.flatten()[0]) == pytest.approx(base.fill, abs=1e-7)
+
+
+@pytest.mark.parametrize("random_transform", [RandomRotation(), RandomPlacement()])
+def test_training_draws_anew_and_testing_does_not(random_transform):
+    fresh, fixed = generate(digits(), random_transform), generate(digits(), random_transform, seed=0)
+    index = [3, 1, 4]
+    assert not torch.equal(fresh.batch(index).theta, fresh.batch(index).theta)
+    assert torch.equal(fixed.batch(index).x, fixed.batch(index).x)
+    # The draw belongs to the example, whatever the batch it is in.
+    assert torch.equal(fixed.batch([4]).theta[0], fixed.batch(index).theta[2])
+    assert torch.equal(fixed.all().theta, fixed.theta)
+    assert torch.equal(generate(digits(), random_transform, seed=0).theta, fixed.theta)
+    assert not torch.equal(generate(digits(), random_transform, seed=1).theta, fixed.theta)
+
+
+def test_fixed_draws_stay_what_they_were():
+    """Results were measured on these test sets."""
+    for random_transform, digest in ((RandomRotation(), "3c8cbee80daa"), (RandomPlacement(), "458e50f9f00c")):
+        theta = random_transform.draw(10_000, generator=torch.Generator().manual_seed(0))
+        assert hashlib.sha256(theta.numpy().tobytes()).hexdigest().startswith(digest)
+
+
+def test_a_generator_makes_fresh_draws_repeatable():
+    def draw():
+        return generate(digits(), RandomRotation(), generator=torch.Generator().manual_seed(7)).batch([0, 1]).theta
+
+    assert torch.equal(draw(), draw())
+
+
+def test_global_seed_governs_without_a_generator():
+    data = generate(digits(), RandomRotation())
+    torch.manual_seed(3)
+    first = data.batch([0, 1]).theta
+    torch.manual_seed(3)
+    assert torch.equal(data.batch([0, 1]).theta, first)
+
+
+def test_labels_come_along():
+    data = generate(digits(), RandomRotation())
+    assert torch.equal(data.batch([7, 2]).y, data.base.y[[7, 2]])
+    assert sum(len(b) for b in batches(data, 64)) == len(data)
+
+
+def test_shipped_rotated_digits(absent):
+    splits = load("rotated-digits")
+    assert splits.sizes() == {"train": 3200, "validation": 800, "test": 1000}
+    assert_rotation_undone(splits.test)
+
+
+def test_whole_numbers_are_refused():
+    raw = Split(torch.zeros(2, 1, 28, 28, dtype=torch.uint8), torch.tensor([0, 1]), ("a", "b"))
+    with pytest.raises(TypeError, match=r"base\.x must be a floating-point"):
+        generate(raw, RandomRotation())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RandomRotation(0.0), "limit must be"),
+        (lambda: RandomPlacement(20, 28), "size must be at most the canvas"),
+        (lambda: RandomPlacement(96, 28, 70), "corners must be from 1 to 69"),
+        (lambda: generate(digits(), RandomRotation(), seed=0, generator=torch.Generator()), "give one of them"),
+        (lambda: pstn.data.Generated(digits(5), RandomRotation(), torch.zeros(4, 1)), "one row per example"),
+    ],
+)
+def test_bad_settings(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_every_device_gets_the_same_test_set():
+    here = generate(digits(), RandomRotation(), seed=0)
+    there = here.to("cuda")
+    batch = there.batch(torch.arange(20, device="cuda"))
+    assert batch.x.is_cuda
+    assert torch.allclose(batch.x.cpu(), here.batch(range(20)).x, atol=1e-4)
+
+
+@pytest.mark.parametrize("random_transform", [RandomRotation(), RandomPlacement(), RandomPlacement.as_in_text()])
+def test_examples_are_what_the_family_makes_of_theta(random_transform):
+    """The grid is laid out in a way of its own, for speed; it is the family's."""
+    x, theta = torch.rand(3, 1, 28, 28), random_transform.draw(3)
+    made = random_transform.make(x, theta)
+    small = torch.nn.functional.interpolate(x, (14, 14), mode="bilinear", antialias=True) if made.shape[-1] == 28 else x
+    source = small if isinstance(random_transform, RandomPlacement) and random_transform.size == 14 else x
+    assert torch.allclose(made, pstn.warp(source, random_transform.transform.grid(theta, made.shape[-2:])), atol=1e-5)
+
+
+def test_rotation_is_rigid_on_images_that_are_not_square():
+    x = torch.zeros(1, 1, 20, 40)
+    x[..., 10:, :] = 1.0
+    made = RandomRotation().make(x, torch.tensor([[math.pi / 2]]))
+    grid = pstn.Rotation().grid(torch.tensor([[math.pi / 2]]), (20, 40))
+    assert torch.allclose(made, pstn.warp(x, grid), atol=1e-6)
+
+
+def test_a_subset_is_made_like_the_whole():
+    splits = pstn.data.load("rotated-digits")
+    few = pstn.data.mnist_subset(splits.train, 30)
+    assert isinstance(few, pstn.data.Generated)
+    assert (len(few), few.counts().tolist(), few.device) == (30, [3] * 10, splits.train.base.device)
+    assert not torch.equal(few.all().x, few.all().x)
+    part = splits.test.take([5, 2])
+    assert torch.equal(part.all().x, splits.test.batch([5, 2]).x)
+    assert torch.equal(part.y, splits.test.y[[5, 2]])
+
+
+def test_old_names_work_and_warn():
+    with pytest.warns(FutureWarning, match="RandomTransform"):
+        assert pstn.data.Maker is pstn.data.RandomTransform
+    with pytest.warns(FutureWarning, match="random_transform"):
+        data = generate(digits(), maker=RandomRotation())
+    with pytest.warns(FutureWarning, match="random_transform"):
+        assert data.maker is data.random_transform
+    with pytest.raises(AttributeError, match="Nothing"):
+        _ = pstn.data.Nothing

@@ -1,0 +1,131 @@
+"""Transformations, posteriors and networks of the user's own in models that are saved and loaded."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import pstn
+from pstn.io import registry
+
+ABOUT = pstn.About(("a", "b", "c"), 1, (12, 12))
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.setattr(registry, "_REGISTERED", {})
+    sys.modules.pop("foreign_parts", None)
+    import foreign_parts
+
+    yield foreign_parts
+    sys.modules.pop("foreign_parts", None)
+
+
+def make(parts):
+    torch.manual_seed(0)
+    layer = pstn.SpatialTransformer(
+        parts.Shear(0.5), parts.Reader(144), (12, 12), features=3,
+        posterior=parts.Narrow(0.2),
+    )  # fmt: skip
+    return pstn.PSTN(layer, parts.Reader(144, [5, 6]), 2, 4)
+
+
+def answers(model, x):
+    noise = torch.linspace(0.1, 0.9, 4 * len(x) * model.layer.noise_width).reshape(4, len(x), -1)
+    return model.eval()(x, noise=noise).log_probs
+
+
+def test_parts_of_ones_own_come_back_once_their_module_is_allowed(parts, tmp_path):
+    model, x = make(parts), torch.rand(2, 1, 12, 12)
+    folder = pstn.save_pretrained(model, tmp_path / "model", about=ABOUT)
+    written = json.loads((folder / "config.json").read_text())["model"]
+    assert written["layer"]["transform"] == {"type": "foreign_parts:Shear", "factor": 0.5}
+    assert written["classifier"]["widths"] == [5, 6]
+    loaded = pstn.from_pretrained(folder, allow=["foreign_parts"])
+    assert torch.equal(answers(loaded, x), answers(model, x))
+    assert loaded.layer.posterior == model.layer.posterior
+
+
+def test_in_a_new_process_nothing_is_imported_that_is_not_allowed(parts, tmp_path):
+    folder = pstn.save_pretrained(make(parts), tmp_path / "model", about=ABOUT)
+    (tmp_path / "foreign_parts.py").write_text("raise SystemExit('imported')")
+    code = "import pstn, sys\ntry:\n    pstn.from_pretrained(sys.argv[1], allow=sys.argv[2:])\n"
+    code += "except ValueError as error:\n    print(error)"
+    for allowed in ([], ["foreign"], ["foreign_parts.sub"], ["os"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, folder, *allowed], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert "foreign_parts" in done.stdout
+    done = subprocess.run(
+        [sys.executable, "-c", code, folder, "foreign_parts"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "imported" in done.stderr
+
+
+def test_a_registered_class_is_found_by_its_name(parts, tmp_path):
+    for cls in (parts.Shear, parts.Narrow, parts.Reader):
+        assert pstn.register(cls) is cls
+    model, x = make(parts), torch.rand(2, 1, 12, 12)
+    folder = pstn.save_pretrained(model, tmp_path / "model", about=ABOUT)
+    assert torch.equal(answers(pstn.from_pretrained(folder), x), answers(model, x))
+    registry._REGISTERED.clear()
+    with pytest.raises(pstn.io.ModelFileError, match="registers"):
+        pstn.from_pretrained(folder)
+
+
+def test_a_classifier_of_ones_own_is_wrapped_saved_and_loaded(parts, tmp_path):
+    model = pstn.wrap(parts.Reader(144), in_channels=1, transform="similarity", freeze=True, size=(12, 12))
+    x = torch.rand(2, 1, 12, 12)
+    folder = pstn.save_pretrained(model, tmp_path / "model", about=ABOUT)
+    loaded = pstn.from_pretrained(folder, allow=["foreign_parts"])
+    assert torch.equal(answers(loaded, x), answers(model, x))
+    assert not any(p.requires_grad for p in loaded.classifier.parameters())
+
+
+def test_what_a_model_takes_must_be_said_where_its_description_does_not(parts, tmp_path):
+    with pytest.raises(ValueError, match="about"):
+        pstn.save_pretrained(make(parts), tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["foreign_parts:NOT_A_CLASS", "foreign_parts:nothing", "foreign_parts:Reader", "foreign_parts:", "Reader", "os:"],
+)
+def test_a_part_that_is_none_is_refused(parts, tmp_path, kind):
+    folder = pstn.save_pretrained(make(parts), tmp_path / "model", about=ABOUT)
+    config = json.loads((folder / "config.json").read_text())
+    config["model"]["layer"]["transform"]["type"] = kind
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(pstn.io.ModelFileError, match="transform"):
+        pstn.from_pretrained(folder, allow=["foreign_parts", "os"])
+
+
+def test_a_class_that_does_not_keep_its_arguments_is_named(parts):
+    with pytest.raises(TypeError, match="width"):
+        registry.describe(parts.Forgetful(3))
+
+
+def test_a_class_that_nobody_could_find_again_is_refused():
+    class Local(nn.Module):
+        pass
+
+    with pytest.raises(TypeError, match="Local"):
+        registry.describe(Local())
+
+
+def test_two_classes_of_one_name_are_refused(parts):
+    pstn.register(parts.Reader)
+    other = type("Reader", (nn.Module,), {"__module__": "elsewhere"})
+    with pytest.raises(ValueError, match="Reader"):
+        pstn.register(other)
+    with pytest.raises(ValueError, match="PSTN"):
+        pstn.register(type("PSTN", (nn.Module,), {"__module__": "elsewhere"}))
+    with pytest.raises(TypeError, match="cls"):
+        pstn.register(print)

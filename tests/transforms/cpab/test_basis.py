@@ -1,0 +1,137 @@
+"""The basis of velocity fields, against its definition."""
+
+import numpy as np
+import pytest
+import torch
+
+from pstn import CPAB
+from pstn.transforms.cpab.basis import make_basis, triangles
+
+FAMILIES = [
+    {"tess": 10},
+    {"tess": 3, "zero_boundary": False},
+    {"tess": (3, 3)},
+    {"tess": (2, 3), "zero_boundary": False},
+    {"tess": (3, 3), "volume_preserving": True},
+]
+
+
+@pytest.mark.parametrize(
+    ("settings", "dim"),
+    [
+        ({"tess": 10}, 9),
+        ({"tess": 10, "zero_boundary": False}, 11),
+        ({"tess": (3, 3)}, 34),
+        ({"tess": (3, 3), "zero_boundary": False}, 50),
+        ({"tess": (1, 1)}, 2),
+        ({"tess": [2]}, 1),
+    ],
+)
+def test_number_of_parameters(settings, dim):
+    assert CPAB(**settings).dim == dim
+
+
+@pytest.mark.parametrize("settings", FAMILIES)
+def test_columns_are_orthonormal(settings):
+    basis = CPAB(**settings).basis
+    assert basis.dtype == torch.float64
+    assert torch.allclose(basis.T @ basis, torch.eye(basis.shape[1], dtype=torch.float64), atol=1e-13)
+
+
+@pytest.mark.parametrize("settings", FAMILIES)
+def test_fields_are_continuous(settings):
+    """At a vertex, all cells around it agree on the velocity."""
+    transform = CPAB(**settings)
+    theta = np.random.default_rng(0).normal(size=transform.dim)
+    entries = (transform.basis.numpy() @ theta).reshape(-1, transform.ndim, transform.ndim + 1)
+    if transform.ndim == 1:
+        n = transform.tess[0]
+        nodes, cells = np.linspace(0, 1, n + 1)[:, None], np.stack([np.arange(n), np.arange(n) + 1], 1)
+    else:
+        nodes, cells = triangles(*transform.tess)
+    seen: dict[int, np.ndarray] = {}
+    for cell, corners in enumerate(cells):
+        for corner in corners:
+            value = entries[cell] @ np.append(nodes[corner], 1.0)
+            assert np.allclose(seen.setdefault(corner, value), value, atol=1e-12)
+
+
+def test_the_basis_spans_all_fields_without_divergence():
+    """The dimension is that of the hat functions minus the rank of the constraints."""
+    basis = make_basis((3, 3), True, True)
+    traces = basis.entries.reshape(36, 2, 3, -1)
+    assert np.allclose(traces[:, 0, 0] + traces[:, 1, 1], 0, atol=1e-12)
+    plain = make_basis((3, 3), True, False).entries.reshape(36, 2, 3, -1)
+    rank = np.linalg.matrix_rank(plain[:, 0, 0] + plain[:, 1, 1])
+    assert basis.entries.shape[1] == 34 - rank
+
+
+def test_basis_is_reproducible_and_signed():
+    """QR with a positive diagonal: the first hat function's own coefficient is positive, on every machine."""
+    basis = make_basis((10,), True, False)
+    assert np.array_equal(basis.entries, make_basis((10,), True, False).entries)
+    first = basis.nodal[1, 0]  # the first interior node, first column: 1 / R[0, 0]
+    # Column 0 is the hat function of node 1 divided by the norm of its entries: a=10, b=0 and a=-10, b=2.
+    assert first == pytest.approx(1 / np.sqrt(10**2 + 10**2 + 2**2), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "name"),
+    [
+        ({"tess": 0}, ValueError, "tess"),
+        ({"tess": 2.5}, TypeError, "tess"),
+        ({"tess": "3"}, TypeError, "tess"),
+        ({"tess": True}, TypeError, "tess"),
+        ({"tess": (3, 0)}, ValueError, r"tess\[1\]"),
+        ({"tess": (3, 3.0)}, TypeError, r"tess\[1\]"),
+        ({"tess": (3, 3, 3)}, ValueError, "tess"),
+        ({"tess": ()}, ValueError, "tess"),
+        ({"tess": 1}, ValueError, "tess"),
+        ({"tess": (1, 1), "volume_preserving": True}, ValueError, "tess"),
+        ({"tess": 5, "volume_preserving": True}, ValueError, "volume_preserving"),
+        ({"tess": 5, "zero_boundary": 1}, TypeError, "zero_boundary"),
+        ({"tess": 5, "backend": "cuda"}, ValueError, "backend"),
+    ],
+)
+def test_bad_settings_are_refused(settings, error, name):
+    with pytest.raises(error, match=rf"^{name} "):
+        CPAB(**settings)
+
+
+def test_bad_inputs_are_refused():
+    transform = CPAB(tess=10)
+    with pytest.raises(ValueError, match=r"^theta "):
+        transform.grid(torch.zeros(2, 8), size=5)
+    with pytest.raises(ValueError, match=r"^points "):
+        transform.apply(torch.zeros(9), torch.zeros(5, 2))
+    for t in (np.linspace(0, 1, 9), [0.5, 1.0]):
+        with pytest.raises(TypeError, match=r"^t "):
+            transform.flow(torch.zeros(9), torch.zeros(5, 1), t)
+    with pytest.raises(ValueError, match=r'^backend="triton"'):
+        CPAB(tess=10, backend="triton")._map(torch.zeros(9), torch.zeros(1, 1, device="meta"), (1.0,))
+
+
+@pytest.mark.parametrize("settings", FAMILIES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_precision_of_the_model_does_not_change_the_basis(settings, dtype):
+    transform = CPAB(**settings)
+    theta = torch.randn(transform.dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 0.3
+    size = 7 if transform.ndim == 1 else (5, 4)
+    before = transform.grid(theta, size)
+    model = torch.nn.Sequential(transform).to(dtype)
+    assert model[0].basis.dtype == torch.float64
+    assert torch.equal(model[0].grid(theta, size), before)
+    assert transform.grid(theta.to(dtype), size).dtype == torch.float32
+
+
+def test_a_checkpoint_determines_the_basis():
+    """A model saved with another basis of the same space computes the same after loading."""
+    old, new = CPAB(tess=5), CPAB(tess=5)
+    flipped = {name: -value for name, value in old.state_dict().items()}
+    assert set(flipped) == {"basis"}
+    theta = torch.randn(4, generator=torch.Generator().manual_seed(0))
+    expected = new.grid(-theta, size=9)
+    new.load_state_dict(flipped)
+    assert torch.allclose(new.grid(theta, size=9), expected, atol=1e-7)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        CPAB(tess=6).load_state_dict(old.state_dict())

@@ -1,0 +1,91 @@
+"""The smoothness prior."""
+
+import numpy as np
+import pytest
+import torch
+
+from pstn import CPAB, Similarity, SmoothPrior
+
+
+@pytest.mark.parametrize(
+    "transform", [CPAB(tess=10), CPAB(tess=(3, 3)), CPAB(tess=(3, 3), volume_preserving=True)], ids=str
+)
+def test_covariance_decays_with_distance(transform):
+    """Built once more, entry by entry, from the definition."""
+    prior = SmoothPrior(transform, scale=0.7, length=0.3)
+    basis = transform.basis.numpy()
+    width = transform.ndim * (transform.ndim + 1)
+    cells = len(basis) // width
+    if transform.ndim == 1:
+        centres = (np.arange(10)[:, None] + 0.5) / 10
+    else:
+        middle = [((i + 0.5) / 3, (j + 0.5) / 3) for j in range(3) for i in range(3)]
+        # The centroid of a triangle lies two thirds of the way from the centre to the side's middle.
+        shift = [(-1 / 9, 0), (1 / 9, 0), (0, -1 / 9), (0, 1 / 9)]
+        centres = np.array([(x + dx, y + dy) for x, y in middle for dx, dy in shift])
+    full = np.zeros((len(basis), len(basis)))
+    for a in range(cells):
+        for b in range(cells):
+            value = 0.49 * np.exp(-np.sum((centres[a] - centres[b]) ** 2) / (2 * 0.3**2))
+            for k in range(width):
+                full[a * width + k, b * width + k] = value
+    assert np.allclose(prior.covariance.numpy(), basis.T @ full @ basis, atol=1e-6)
+
+
+def test_samples_have_the_covariance():
+    prior = SmoothPrior(CPAB(tess=6), scale=0.5, length=0.2)
+    theta = prior.sample(200_000, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(theta.T.cov(), prior.covariance, atol=0.01)
+    assert theta.mean(0).abs().max() < 0.01
+
+
+def test_longer_lengths_give_smoother_fields():
+    transform, axis = CPAB(tess=10), torch.linspace(-1, 1, 200)[:, None]
+    noise = torch.randn(500, 9, generator=torch.Generator().manual_seed(0))
+    roughness = []
+    for length in (0.02, 0.1, 0.3):
+        velocity = transform.velocity(SmoothPrior(transform, length=length).sample(noise=noise), axis)[..., 0]
+        roughness.append(((velocity.diff().diff() ** 2).mean() / (velocity**2).mean()).item())
+    assert roughness[0] > 2 * roughness[1] > 4 * roughness[2]
+
+
+def test_log_density_is_that_of_a_normal():
+    prior = SmoothPrior(CPAB(tess=4), scale=0.5, length=0.1)
+    normal = torch.distributions.MultivariateNormal(torch.zeros(3).double(), prior.covariance.double())
+    theta = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)).double()
+    difference = prior.log_prob(theta) - normal.log_prob(theta)
+    assert torch.allclose(difference, difference[:1].expand(5), atol=1e-6)
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(TypeError, match=r"^transform "):
+        SmoothPrior(Similarity())
+    with pytest.raises(ValueError, match=r"^scale "):
+        SmoothPrior(CPAB(tess=4), scale=0.0)
+    with pytest.raises(ValueError, match=r"^length "):
+        SmoothPrior(CPAB(tess=4), length=-1.0)
+    with pytest.raises(ValueError, match=r"^samples "):
+        SmoothPrior(CPAB(tess=4)).sample(0)
+
+
+def test_a_wrong_width_is_refused():
+    """Including a width of 1, which would broadcast."""
+    prior = SmoothPrior(CPAB(tess=5))
+    for width in (1, 3, 5):
+        with pytest.raises(ValueError, match=r"^theta "):
+            prior.log_prob(torch.zeros(2, width))
+        with pytest.raises(ValueError, match=r"^noise "):
+            prior.sample(noise=torch.zeros(2, width))
+    with pytest.raises(TypeError, match=r"^theta "):
+        prior.log_prob([0.0] * 4)
+
+
+@pytest.mark.parametrize("length", [0.1, 0.3, 0.4, 0.5])
+def test_the_squared_length_of_samples_is_chi_squared(length):
+    # With 0.3 and more, some directions have a variance far below float32's rounding of the largest.
+    prior = SmoothPrior(CPAB(tess=10), length=length)
+    drawn = prior.sample(20_000, generator=torch.Generator().manual_seed(0))
+    assert -2 * prior.log_prob(drawn).mean() == pytest.approx(9, abs=0.15)
+    _, directions = torch.linalg.eigh(prior.covariance.double())
+    spread = (drawn.double() @ directions[:, 0]).std()
+    assert prior.log_prob(10 * spread * directions[:, 0]) < -20
