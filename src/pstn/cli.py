@@ -66,13 +66,11 @@ _Model = Annotated[str, typer.Argument(help="Folder of a model, or of a run with
 _Samples = Annotated[int | None, typer.Option(help="Number of samples; the model's own by default.", min=1)]
 _Seed = Annotated[int, typer.Option(help="Seed of the samples: the same seed gives the same answers.", min=0)]
 _Allow = Annotated[
-    list[str] | None,
-    typer.Option(metavar="MODULE", help="Module of yours that the model needs, and that may be imported for it."),
+    list[str] | None, typer.Option(metavar="MODULE", help="Module of yours that may be imported for the model.")
 ]
 _Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
 _Data = Annotated[
-    str | None,
-    typer.Argument(help="Name of a known data set, a folder or a file. Write ./NAME for a folder with a known name."),
+    str | None, typer.Argument(help="Name of a known data set, a folder or a file; ./NAME is always a folder or file.")
 ]
 _Config = Annotated[Path | None, typer.Option(help="YAML file of settings; options override it.")]
 
@@ -517,10 +515,7 @@ def sweep(
     data: _Data = None,
     config: _Config = None,
     over: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="NAME=V1,V2,... for a grid, or NAME=LOW:HIGH (logarithmic). The authors' KL weights by default."
-        ),
+        list[str] | None, typer.Option(help="NAME=V1,V2,... or NAME=LOW:HIGH; the authors' KL weights by default.")
     ] = None,
     trials: Annotated[int | None, typer.Option(help="Number of trials; the whole grid by default.")] = None,
     storage: Annotated[
@@ -675,13 +670,9 @@ def show(
 @_command()
 def export(
     model: _Model,
-    format: Annotated[
-        str | None, typer.Option(help="onnx, or pt2 for torch.export; by default from the suffix of --out, or onnx.")
-    ] = None,
+    format: Annotated[str | None, typer.Option(help="onnx, or pt2 for torch.export; by the suffix of --out.")] = None,
     mean: Annotated[bool, typer.Option("--mean", help="Use the mean transformation: no samples, no noise.")] = False,
-    samples: Annotated[
-        int | None, typer.Option(help="Number of samples, with the noise as an input; the model's by default.", min=1)
-    ] = None,
+    samples: _Samples = None,
     out: Annotated[Path | None, typer.Option(help="File to write; model.onnx or model.pt2 by default.")] = None,
     allow: _Allow = None,
     as_json: _Json = False,
@@ -758,21 +749,12 @@ def demo(
 @_command("app")
 def serve_app(
     models: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder written by `pstn demo`. By default pstn-demo if it exists; otherwise models are trained once."
-        ),
+        Path | None, typer.Option(help="Folder of `pstn demo`; by default pstn-demo, or models are trained once.")
     ] = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 makes the page available to other machines.")
-    ] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for the whole network.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 7860,
     name: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Host name under which visitors open the page, such as that of the machine; may be repeated. "
-            "Addresses and localhost always work; requests to other names are refused."
-        ),
+        list[str] | None, typer.Option(help="Host name by which visitors open the page; other names are refused.")
     ] = None,
 ) -> None:
     """Serve a web page: draw a digit, rotate it, and see where three networks look and how sure they are.
@@ -798,13 +780,9 @@ def reproduce(context: typer.Context) -> None:
 
 @_command()
 def report(
-    results: Annotated[Path, typer.Argument(help="Folder of result files written by `pstn reproduce`.")] = Path(
-        "results"
-    ),
+    results: Annotated[Path, typer.Argument(help="Folder written by `pstn reproduce`.")] = Path("results"),
     out: Annotated[Path, typer.Option(help="Folder for the two pages and the figures.")] = Path("report"),
-    docs: Annotated[
-        Path | None, typer.Option(help="Update the measured parts of the pages in this folder instead.")
-    ] = None,
+    docs: Annotated[Path | None, typer.Option(help="Update the pages in this folder instead.")] = None,
     experiment: Annotated[
         list[str] | None, typer.Option(help="Only this one: a name, or MODULE:NAME for one of your own.")
     ] = None,

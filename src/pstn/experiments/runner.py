@@ -41,39 +41,10 @@ from pstn.training.interrupt import Interrupt
 from pstn.training.noise import stream_keys, uniform
 from pstn.uncertainty import calibration_error, negative_log_likelihood, reliability_curve
 
-__all__ = [
-    "ACCURACY",
-    "ECE",
-    "ECE10",
-    "NLL",
-    "PAPER",
-    "SCORES",
-    "Evaluation",
-    "Experiment",
-    "Measured",
-    "ModelUnderTest",
-    "Planned",
-    "Predictions",
-    "RunContext",
-    "Shard",
-    "Stopped",
-    "Task",
-    "Training",
-    "as_pixels",
-    "choose",
-    "classification_scores",
-    "digest",
-    "done_cells",
-    "plan",
-    "predict",
-    "reliability",
-    "reproduce",
-    "rounded",
-    "run_groups",
-    "same",
-    "trained",
-    "unavailable",
-]  # fmt: skip
+__all__ = ["ACCURACY", "ECE", "ECE10", "NLL", "PAPER", "SCORES", "Evaluation", "Experiment", "Measured",
+           "ModelUnderTest", "Planned", "Predictions", "RunContext", "Shard", "Stopped", "Task", "Training",
+           "as_pixels", "choose", "classification_scores", "digest", "done_cells", "plan", "predict", "reliability",
+           "reproduce", "rounded", "run_groups", "same", "trained", "unavailable"]  # fmt: skip
 
 ACCURACY = Metric("accuracy", "accuracy (%)", scale=100, digits=2, higher_is_better=True)
 NLL = Metric("nll", "NLL")
