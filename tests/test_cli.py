@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 
+import numpy as np
 import pytest
 import safetensors
 import torch
@@ -225,6 +226,30 @@ def test_without_gradio_the_page_says_what_to_install(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["pstn", "app", "--port", free])
     with pytest.raises(SystemExit, match=r"pip install 'pstn\[app\]'"):
         main()
+
+
+# The data
+
+
+@pytest.mark.parametrize("options", [("--size", 20), ("--kind", "series")])
+@pytest.mark.parametrize("form", ["name", "folder", "file"])
+def test_options_apply_to_names_folders_and_files_alike_or_are_refused(form, options, tmp_path):
+    digits = pstn.data.load_digits("test")
+    data = "digits"
+    if form == "file":
+        data = tmp_path / "digits.npz"
+        np.savez(data, x=digits.x[:40, 0, :, :, None].numpy(), y=digits.y[:40].numpy())
+    if form == "folder":
+        data = tmp_path / "digits"
+        for number, (x, y) in enumerate(zip(digits.x[:40], digits.y[:40], strict=True)):
+            (data / str(int(y))).mkdir(parents=True, exist_ok=True)
+            Image.fromarray((x[0] * 255).byte().numpy()).save(data / str(int(y)) / f"{number}.png")
+    result = run("train", data, "--epochs", 1, "--model", "cnn", "--out", tmp_path / "run", *options)
+    if (form, options[0]) == ("folder", "--size"):
+        assert result.exit_code == 0, result.output
+        assert pstn.from_pretrained(tmp_path / "run").about.size == (20, 20)
+    else:
+        refused(result, options[0].removeprefix("--"))
 
 
 # A transformation of the user's

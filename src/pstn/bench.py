@@ -1,7 +1,7 @@
-"""How fast it is here: predictions, training and warps on the machine at hand.
+"""Benchmarks of predictions, training and warps on this machine.
 
-A speed alone says as much of a machine as of a program. So each figure has another beside it, taken in turns with it in
-the same run: a prediction has its classifier alone, a population has `pstn.fit`.
+A speed depends on the machine as much as on the program. So each measurement alternates with a reference in the same
+run: a prediction with its classifier alone, a population with `pstn.fit`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pstn.warp import warp
 __all__ = ["PARTS", "Figure", "measure", "time_in_turns"]
 
 SAMPLES, BATCH, FOLDS = 10, 8, 5
-_STEPS = 20  # of training, in a turn
+_STEPS = 20  # training steps per turn
 _FEWEST_TURNS = 3
 
 
@@ -48,13 +48,16 @@ def time_in_turns(
     *,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """The seconds of each call, one after another in turns, so that what else the machine does falls on all alike.
+    """Time several functions in turns, so that other load on the machine affects all of them equally.
 
     Args:
-        works: what to time, by name.
-        seconds: how long to go on, after one turn that does not count; three turns are taken at least.
-        device: where the work is done; its end is waited for.
-        clock: what tells the time of a call, in seconds; `time.process_time` counts the processor's.
+        works: the functions, by name.
+        seconds: duration, after one turn that does not count; there are at least three turns.
+        device: where the functions run; it is synchronised after each call.
+        clock: returns the time in seconds; `time.process_time` measures processor time.
+
+    Returns:
+        The seconds of each call, by name.
 
     Example:
         >>> times = time_in_turns({"sum": lambda: torch.rand(100).sum()}, seconds=0.01)
@@ -69,7 +72,7 @@ def time_in_turns(
             work()
             if torch.device(device).type == "cuda":
                 torch.cuda.synchronize(device)
-            if turn:  # the first fills caches, traces and compiles
+            if turn:  # the first turn fills caches, traces and compiles
                 times[name].append(clock() - begin)
         if turn == 0:
             end = time.perf_counter() + seconds
@@ -78,12 +81,12 @@ def time_in_turns(
 
 
 def measure(part: str, device: str = "cpu", seconds: float = 5.0) -> list[Figure]:
-    """Take the figures of one part.
+    """Run one of the benchmarks.
 
     Args:
         part: a name in `PARTS`.
-        device: where; "auto" is the GPU if there is one.
-        seconds: how long each comparison goes on, after a first turn that does not count.
+        device: "auto" uses the GPU if there is one.
+        seconds: duration of each comparison, after a first turn that does not count.
     """
     require_choice("part", part, tuple(PARTS))
     require_positive_number("seconds", seconds)
@@ -91,7 +94,7 @@ def measure(part: str, device: str = "cpu", seconds: float = 5.0) -> list[Figure
 
 
 def _predictions(device: torch.device, seconds: float) -> list[Figure]:
-    """Of the MNIST P-STN, ten samples, and what that costs beyond its classifier on the samples alone."""
+    """The MNIST P-STN with ten samples, and its cost relative to its classifier alone on the same samples."""
     figures = []
     model = mnist_pstn().eval().to(device)
     for batch in (1, 100):
@@ -116,14 +119,14 @@ def _predictions(device: torch.device, seconds: float) -> list[Figure]:
 
 
 def _training(device: torch.device, seconds: float) -> list[Figure]:
-    """Of the MNIST P-STN, batch 8, on 100 digits: `pstn.fit`, one model and five folds in a population."""
+    """The MNIST P-STN, batch size 8, on 100 digits: `pstn.fit`, one model and five models in a population."""
     digits = load_digits("train")
     x, y = digits.x[:500].to(device), digits.y[:500].to(device)
     with _population(x, y, 1) as one, _population(x, y, FOLDS) as several:
         ways = {
             "pstn.fit": (_fits(x, y), 1),
-            "one model": (_goes_on(one), 1),
-            f"{FOLDS} models together": (_goes_on(several), FOLDS),
+            "one model": (_continue(one), 1),
+            f"{FOLDS} models together": (_continue(several), FOLDS),
         }
         times = time_in_turns({name: work for name, (work, _) in ways.items()}, seconds, device)
     return [
@@ -138,7 +141,7 @@ def _population(x: Tensor, y: Tensor, models: int) -> Population:
     return Population([mnist_pstn() for _ in range(models)], x, y, members, Recipe(epochs=10**6, batch_size=BATCH))
 
 
-def _goes_on(population: Population) -> Callable[[], object]:
+def _continue(population: Population) -> Callable[[], object]:
     return lambda: population.fit(until=population.progress.step + _STEPS)
 
 

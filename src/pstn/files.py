@@ -1,4 +1,4 @@
-"""Reading and writing files: JSON within limits, paths that stay in a folder, files written as a whole."""
+"""Reading and writing files: JSON within limits, paths that stay in a folder, atomic writes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
     "write_atomically",
 ]
 
-# A string, closed or not, or a bracket: what the depth of a JSON text is counted by.
+# A string, closed or not, or a bracket: the tokens that determine the depth of a JSON text.
 _JSON_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
 
 
@@ -42,9 +42,9 @@ class FileError(ValueError):
     """A file that cannot be used as it is.
 
     Args:
-        path: the file or folder at fault.
-        problem: what is wrong with it, and what is accepted; shortened where it repeats much of the file.
-        place: where in it: a line, an offset, a key; likewise.
+        path: the file or folder.
+        problem: what is wrong with it, and what is accepted; shortened if it repeats much of the file.
+        place: where in the file: a line, an offset, a key; also shortened.
 
     Example:
         >>> print(FileError("settings.yaml", "the key 'seed' occurs twice", place="line 3"))
@@ -58,7 +58,7 @@ class FileError(ValueError):
         self.path, self.problem, self.place = path, problem, place
 
     def __reduce__(self) -> tuple[object, ...]:
-        # The default would call __init__ with the finished message alone, and fail in a worker process.
+        # The default would call __init__ with the final message only, and fail in a worker process.
         return (_rebuild, (type(self), self.path, self.problem, self.place))
 
 
@@ -67,7 +67,7 @@ def _rebuild(kind: type[FileError], path: str, problem: str, place: str | None) 
 
 
 def require_regular_file(path: str | os.PathLike[str], *, error: type[FileError] = FileError) -> Path:
-    """Refuse anything but a regular file: opening a named pipe waits for ever, and a device has no end.
+    """Refuse anything but a regular file: opening a named pipe blocks, and a device has no end.
 
     Args:
         path: a file; a link to one is followed.
@@ -78,7 +78,7 @@ def require_regular_file(path: str | os.PathLike[str], *, error: type[FileError]
 
     Raises:
         FileError: it is a folder, a named pipe, a socket or a device.
-        FileNotFoundError: there is nothing.
+        FileNotFoundError: it does not exist.
 
     Example:
         >>> require_regular_file(os.devnull)
@@ -92,7 +92,7 @@ def require_regular_file(path: str | os.PathLike[str], *, error: type[FileError]
 
 @contextmanager
 def open_regular_file(path: str | os.PathLike[str], *, error: type[FileError] = FileError) -> Iterator[IO[bytes]]:
-    """The bytes of a regular file; anything else is refused without waiting for it.
+    """Open a regular file for reading bytes; anything else is refused without blocking.
 
     Args:
         path: a file; a link to one is followed.
@@ -102,7 +102,7 @@ def open_regular_file(path: str | os.PathLike[str], *, error: type[FileError] = 
         FileError: it is a folder, a named pipe, a socket or a device.
     """
     require_regular_file(path, error=error)
-    # Checked again once it is open: it may have been replaced in between, by a pipe that nobody writes to.
+    # Checked again once it is open: it may have been replaced by a pipe in between.
     with os.fdopen(
         os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb"
     ) as file:
@@ -130,7 +130,7 @@ def read_json(
     constants: bool = False,
     error: type[FileError] = FileError,
 ) -> Any:
-    """The value in a JSON file from anybody; see `parse_json`.
+    """The value in an untrusted JSON file; see `parse_json`.
 
     Args:
         path: a regular file.
@@ -156,7 +156,7 @@ def parse_json(
     text: str, path: str | os.PathLike[str], *, limit: int = JSON_BYTES, constants: bool = False,
     error: type[FileError] = FileError,
 ) -> Any:  # fmt: skip
-    """The value of a JSON text from anybody.
+    """The value of an untrusted JSON text.
 
     A key that occurs twice in an object, a depth above the limit and numbers that are not finite are refused.
 
@@ -185,7 +185,7 @@ def parse_json(
         return found
 
     def refuse_constant(name: str) -> NoReturn:
-        raise error(path, f"holds {name}, which is no number of JSON")
+        raise error(path, f"holds {name}, which is not a JSON number")
 
     def finite(digits: str) -> float:
         value = float(digits)
@@ -205,12 +205,12 @@ def parse_json(
         raise error(path, f"is not JSON: {problem.msg}", place=place) from problem
     except FileError:
         raise
-    except ValueError as problem:  # a whole number of more digits than Python reads
-        raise error(path, f"is not JSON that can be read: {str(problem)[:120]}") from problem
+    except ValueError as problem:  # an integer with more digits than Python reads
+        raise error(path, f"is not valid JSON: {str(problem)[:120]}") from problem
 
 
 def _json_depth(text: str) -> int:
-    """How many brackets are open at once, at most; an upper bound where there are few of them."""
+    """The largest number of open brackets; an upper bound if there are few brackets."""
     if (brackets := text.count("[") + text.count("{")) <= TEXT_DEPTH:
         return brackets
     depth = deepest = 0
@@ -227,19 +227,19 @@ def _json_depth(text: str) -> int:
 def inside(
     root: Path, name: str, *, owner: str | os.PathLike[str] | None = None, error: type[FileError] = FileError
 ) -> Path:
-    """`root / name`, refused where it would lead out of `root`.
+    """`root / name`, refused if it would lead out of `root`.
 
-    Names in index files and archives come from strangers, and so may links in a folder. Absolute names, drive letters,
-    ".." and links that point elsewhere are refused, on every platform alike.
+    Names in index files and archives, and links in a folder, are untrusted. Absolute names, drive letters, ".." and
+    links to elsewhere are refused on every platform.
 
     Args:
         root: the folder to stay in; it may itself be a link.
         name: a relative name with forward slashes.
-        owner: the file that holds the name, for the message.
+        owner: the file that contains the name, for the message.
         error: the type of the error to raise.
 
     Returns:
-        The path, whether there is such a file or not.
+        The path, whether or not it exists.
 
     Raises:
         FileError: it leads out of the folder.
@@ -256,7 +256,7 @@ def inside(
     target = root / name
     try:
         stays = target.resolve().is_relative_to(root.resolve())
-    except (OSError, RuntimeError):  # links in a circle
+    except (OSError, RuntimeError):  # a cycle of links
         stays = False
     if not stays:
         raise error(owner if owner is not None else root, f"{excerpt(name)} leads out of the folder, through a link")
@@ -264,10 +264,10 @@ def inside(
 
 
 def load_safetensors(extra: str) -> ModuleType:
-    """The package safetensors with its part for torch, or an error that says how to install it.
+    """The package safetensors with its torch module, or an error that says how to install it.
 
     Args:
-        extra: that brings it, for whoever calls.
+        extra: the extra that installs it.
 
     Example:
         >>> load_safetensors("hub").torch.load(load_safetensors("hub").torch.save({"a": torch.ones(1)}))
@@ -284,16 +284,16 @@ def load_safetensors(extra: str) -> ModuleType:
 
 @contextmanager
 def write_atomically(path: str | Path) -> Iterator[Path]:
-    """Give a draft beside `path` to write to; it takes the place of `path` when the block ends well.
+    """Write to a temporary file next to `path`, which replaces `path` when the block ends without an error.
 
     Args:
-        path: where the file goes; its folder is made if need be.
+        path: the file to write; its folder is created if necessary.
 
     Yields:
-        The draft's path. It is removed if the block raises.
+        The path of the temporary file, which is removed if the block raises.
 
     Raises:
-        OSError: it cannot be written; the error names `path`, as nobody but this function knows of a draft.
+        OSError: it cannot be written; the error names `path` and not the temporary file.
 
     Example:
         >>> import tempfile
@@ -315,7 +315,7 @@ def write_atomically(path: str | Path) -> Iterator[Path]:
         yield draft
         with draft.open("rb+") as stream:
             os.fsync(stream.fileno())
-        # mkstemp makes private files; a result is as readable as anything else its owner writes.
+        # mkstemp creates private files; a result gets the usual permissions.
         draft.chmod(0o666 & ~_UMASK)
         draft.replace(target)
     except OSError as error:
@@ -327,20 +327,18 @@ def write_atomically(path: str | Path) -> Iterator[Path]:
 
 
 def require_writable(folder: Path, option: str = "--out") -> None:
-    """Make a folder, and refuse it if nothing can be written there: to be asked before long work, not after it.
+    """Create a folder, and refuse it if nothing can be written there: a check before long work.
 
     Args:
         folder: where something will be written.
-        option: of the command line, that chooses another one.
+        option: the command-line option that chooses another folder.
 
     Raises:
         OSError: with what is wrong and what to do.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(
-            dir=folder
-        ) as probe:  # of a new name: a link by a known one would be written through
+        with tempfile.TemporaryFile(dir=folder) as probe:  # with a new name: a link with a known name would be followed
             probe.write(b"\0")
     except OSError as error:
         reason = os.strerror(error.errno or errno.EIO)
@@ -350,7 +348,7 @@ def require_writable(folder: Path, option: str = "--out") -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file as it lies on disk."""
+    """The SHA-256 of a file on disk."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while portion := stream.read(1 << 20):
@@ -359,7 +357,7 @@ def sha256_of(path: Path) -> str:
 
 
 def to_json(value: Any, **options: Any) -> str:
-    """JSON with null for every NaN and infinity, of which a model that broke leaves some: JSON has neither.
+    """JSON with null for every NaN and infinity, which a diverged model leaves behind and JSON does not have.
 
     Args:
         value: as `json.dumps` takes it.
@@ -386,5 +384,5 @@ def _read_umask() -> int:
     return current
 
 
-# Read once: it can only be read by changing it, for all threads, some of which may be making files.
+# Read once: reading it changes it for a moment, for all threads, some of which may be creating files.
 _UMASK = _read_umask()

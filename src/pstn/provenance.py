@@ -1,4 +1,4 @@
-"""What every result file says of itself: which commit measured it, on which machine, with which versions."""
+"""The metadata of result files: the commit, the machine and the versions of a run."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["provenance"]
 
 
 def provenance(packages: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The commit, the machine and the versions of this run, for a result file.
+    """The commit, the machine and the package versions of this run.
 
     Args:
-        packages: besides torch and numpy, those whose version matters.
+        packages: packages to record besides torch and numpy.
 
     Example:
         >>> sorted(provenance())
         ['commit', 'machine', 'versions']
     """
-    own = sys.modules["pstn"].__version__  # not imported: that would turn the layers upside down
+    own = sys.modules["pstn"].__version__  # not imported, as this module is below the package in the layers
     versions = {"pstn": own} | {name: _version(name) for name in ("torch", "numpy", *packages)}
     return {
         "commit": _commit(),
@@ -36,12 +36,12 @@ def provenance(packages: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """The commit measured; $PSTN_COMMIT says it where only a copy of the files is at hand."""
+    """The commit of the package, or $PSTN_COMMIT, for a copy of the files without a repository."""
     if told := os.environ.get("PSTN_COMMIT"):
         return told
     root = Path(__file__).parents[2]
-    # Only the package's own repository is asked. Installed inside somebody's project, the package lies in theirs, whose
-    # settings may name programs for git to run.
+    # Only the package's own repository is read. A package installed inside another project lies in that repository,
+    # whose configuration may name programs for git to run.
     if Path(__file__).parent != root / "src" / "pstn" or not (root / ".git").exists():
         return "unknown"
     try:
@@ -51,9 +51,9 @@ def _commit() -> str:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    """What git says of the repository at `root`; nothing where that is none."""
+    """The output of git for the repository at `root`; empty if there is none."""
     program = shutil.which("git")
-    if program is None or not Path(program).is_absolute():  # one in the current folder is not ours to run
+    if program is None or not Path(program).is_absolute():  # a program in the current folder is not run
         return ""
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     own["GIT_CEILING_DIRECTORIES"] = str(root.parent)

@@ -1,4 +1,4 @@
-"""Text from files for messages: shortened, and without characters that a terminal obeys."""
+"""Text from files in messages: shortened, and without control characters."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 __all__ = ["ShortError", "excerpt", "printable", "shorten"]
 
-# Control characters other than tab and newline; characters that reverse the direction of text or end a line; half of a
-# surrogate pair, by which Python stands for a byte of a file name that is no text.
+# Control characters other than tab and newline; characters that change the direction of text or end a line; lone
+# surrogates, by which Python represents bytes of a file name that are not text.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def excerpt(value: Any, most: int = 80) -> str:
-    """What `repr` gives for a value, shortened: a message about a file never repeats a whole file.
+    """The `repr` of a value, shortened: a message about a file never repeats the whole file.
 
     Args:
         value: anything that JSON or YAML can hold.
-        most: characters of the text, roughly.
+        most: the approximate number of characters.
 
     Returns:
         One line without control characters.
@@ -41,7 +41,7 @@ def excerpt(value: Any, most: int = 80) -> str:
 
 
 def shorten(text: str, most: int = 600) -> str:
-    """A text whose middle is left out where it is longer than `most` characters.
+    """A text whose middle is omitted if it is longer than `most` characters.
 
     Example:
         >>> shorten("a" * 10 + "b" * 10, most=9)
@@ -51,7 +51,7 @@ def shorten(text: str, most: int = 600) -> str:
 
 
 class ShortError(ValueError):
-    """An error about a file, whose message is shortened: libraries repeat what they found, however long.
+    """An error about a file, with a shortened message: libraries repeat what they found, however long.
 
     Example:
         >>> len(str(ShortError("a" * 10_000)))
@@ -63,13 +63,13 @@ class ShortError(ValueError):
 
 
 def printable(text: object, *, lines: bool = True) -> str:
-    r"""Text with an escape sequence, of Python and JSON alike, for every control character: for a terminal.
+    r"""Text for a terminal, with every control character replaced by its escape sequence in Python and JSON.
 
-    Names of files and classes come from strangers, and a terminal obeys what follows an escape character.
+    Names of files and classes may come from anybody, and a terminal executes control sequences.
 
     Args:
-        text: anything; it is made text.
-        lines: whether tabs and newlines stay as they are.
+        text: anything; it is converted with `str`.
+        lines: whether tabs and newlines are kept.
 
     Example:
         >>> printable("\x1b[2Jphoto.png")
@@ -82,7 +82,7 @@ def printable(text: object, *, lines: bool = True) -> str:
 
 
 def _size(value: Any, most: int, depth: int = 8) -> int:
-    """Roughly how many characters a value takes, counted until there are more than `most`."""
+    """About how many characters the `repr` of a value has, counted until there are more than `most`."""
     if isinstance(value, (str, bytes)):
         return len(value)
     if isinstance(value, int):

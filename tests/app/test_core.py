@@ -63,7 +63,7 @@ def test_sureness_in_words(probs, word):
 def test_an_explanation_counts_the_votes():
     assert answer([0.99, 0.01], ("a",) * 10).explanation.startswith("10 of 10 samples say a.")
     split = answer([0.6, 0.3, 0.1], ("a", "a", "b", "c", "a", "b"), information=0.1)
-    assert split.explanation == "3 of 6 samples say a, 2 of 6 b, 1 of 6 c."
+    assert split.explanation == "3 of 6 samples say a, 2 say b, 1 says c."
     assert len(answer([0.5, 0.5], ("a", "b"), information=0.6).explanation.split(". ")) == 2
     assert answer([0.6, 0.4]).explanation == ""
 

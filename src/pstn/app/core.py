@@ -244,15 +244,14 @@ class Answer(NamedTuple):
 
         Example:
             >>> Answer({"a": 0.75, "b": 0.25}, ("a", "a", "a", "b"), 0.56, 0.5).explanation
-            '3 of 4 samples say a, 1 of 4 b. Most of its uncertainty comes from not knowing where to look.'
+            '3 of 4 samples say a, 1 says b. Most of its uncertainty comes from not knowing where to look.'
         """
-        count = len(self.votes)
-        if count < 2:
+        if len(self.votes) < 2:
             return ""
-        ranked = sorted((name for name in self.probs if name in self.votes), key=self.votes.count, reverse=True)
-        shares = [f"{self.votes.count(name)} of {count}" for name in ranked]
-        others = "".join(f", {share} {name}" for share, name in zip(shares[1:], ranked[1:], strict=True))
-        text = f"{shares[0]} samples say {ranked[0]}{others}."
+        counts = {name: self.votes.count(name) for name in self.probs if name in self.votes}
+        first, *rest = sorted(counts, key=counts.__getitem__, reverse=True)
+        others = "".join(f", {counts[name]} {'says' if counts[name] == 1 else 'say'} {name}" for name in rest)
+        text = f"{counts[first]} of {len(self.votes)} samples say {first}{others}."
         if self.sureness != "sure" and self.mutual_information > self.entropy / 2:
             text += " Most of its uncertainty comes from not knowing where to look."
         return text

@@ -736,7 +736,8 @@ def find_traffic_signs(root: str | os.PathLike[str] | None = None) -> Path:
     raise MissingDataError(
         "traffic-signs",
         f"is missing; looked in {', '.join(map(str, places))} for images/, labels/ and classes.txt, or a .tar.gz of "
-        "them. It has no public mirror; any YOLO folder can be used: put it there, or pass its path to pstn.data.load_yolo",
+        "them. It has no public mirror; any YOLO folder can be used: put it there, or pass its path to "
+        "pstn.data.load_yolo",
     )
 
 

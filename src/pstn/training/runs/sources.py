@@ -20,7 +20,7 @@ from pstn.nn import About, Shareable, make_model
 from pstn.training.population import Population
 from pstn.training.population.planning import make_device
 from pstn.training.population.recipe import Augmentation, Member, RandomWarp
-from pstn.training.runs.settings import TrainSettings
+from pstn.training.runs.settings import SettingsError, TrainSettings
 
 __all__ = [
     "HOW_TO_ADD_A_TEST",
@@ -132,10 +132,23 @@ def prepare(settings: TrainSettings) -> Source:
     Example:
         >>> prepare(TrainSettings(data="digits", augment="placement")).size
         (96, 96)
+
+    Raises:
+        SettingsError: the size or kind that was asked for is not that of the data, and cannot be.
     """
-    return load_source(
+    source = load_source(
         settings.data, size=settings.size, kind=settings.kind, policy=settings.policy, augment=settings.augment
     )
+    found = tuple(source.x.shape[2:])
+    if settings.size is not None and found != (settings.size, settings.size):
+        raise SettingsError(
+            f"size must be left out, got {settings.size}: only the images of a folder are resized, and the size of "
+            f"{settings.data} is {' × '.join(map(str, found))}"
+        )
+    kind = "series" if len(found) == 1 else "image"
+    if settings.kind not in ("auto", kind):
+        raise SettingsError(f"kind of {settings.data} must be {kind}, got {settings.kind}")
+    return source
 
 
 def _changed(data: str, splits: Any, augment: str) -> Any:
