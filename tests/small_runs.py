@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from pstn.cli import app
-from pstn.training.settings import TrainSettings
+from pstn.training.runs.settings import TrainSettings
 
 
 def run_command(*arguments: object):

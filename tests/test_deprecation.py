@@ -5,7 +5,7 @@ import torch
 
 import pstn
 from pstn.training import Member, make_members
-from pstn.training.settings import TrainSettings
+from pstn.training.runs.settings import TrainSettings
 from small_models import images, small_pstn
 
 

@@ -1,11 +1,13 @@
 """What is not installed is said with the extra that holds it, by the commands and by the library."""
 
+import pickle
 import re
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import pstn
@@ -99,10 +101,10 @@ def test_the_core_without_safetensors_says_what_to_install(monkeypatch, tmp_path
 
 
 def test_an_estimator_without_safetensors_says_what_to_install(monkeypatch):
-    from pstn.estimators.state import pack_tensors, unpack_tensors
-
+    fitted = pstn.CNNClassifier(epochs=1, width=2).fit(np.random.default_rng(0).normal(size=(8, 6)), [0, 1] * 4)
+    packed = pickle.dumps(fitted)
     monkeypatch.setitem(sys.modules, "safetensors", None)
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
-    for call in (lambda: pack_tensors({}), lambda: unpack_tensors(b"")):
+    for call in (lambda: pickle.dumps(fitted), lambda: pickle.loads(packed)):
         with pytest.raises(ImportError, match=r"needs safetensors.*pip install 'pstn\[sklearn\]'"):
             call()

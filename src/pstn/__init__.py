@@ -30,7 +30,8 @@ from pstn.nn import (
 )
 from pstn.noise import draw_noise
 from pstn.objective import Loss, elbo_loss
-from pstn.training.single import Epoch, Scores, evaluate, fit
+from pstn.training.evaluate import Scores, evaluate
+from pstn.training.fit import Epoch, fit
 from pstn.transforms import (
     CPAB,
     Affine,

@@ -28,7 +28,7 @@ except ModuleNotFoundError as error:
 
 from pstn.processes import safe_import_path
 from pstn.text import printable
-from pstn.training.settings import SettingsError, TrainSettings, read_settings
+from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings
 
 if TYPE_CHECKING:
     from pstn.data import DataError, Splits
@@ -432,9 +432,9 @@ def train(
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure, 130 stopped by Ctrl-C or SIGTERM.
     """
     from pstn.files import to_json
-    from pstn.training.run import model_folder, saved_settings
-    from pstn.training.run import train as run
-    from pstn.training.sources import HOW_TO_ADD_A_TEST
+    from pstn.training.runs.run import model_folder, saved_settings
+    from pstn.training.runs.run import train as run
+    from pstn.training.runs.sources import HOW_TO_ADD_A_TEST
 
     values, settings = _read_settings("train", data, config, given, resume=resume)
     if resume:
@@ -497,7 +497,7 @@ def evaluate(
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
     """
     from pstn.files import to_json
-    from pstn.training.evaluation import prepare_examination
+    from pstn.training.runs.evaluation import prepare_examination
 
     checked = None if policy is None else TrainSettings.from_dict({"policy": policy}).policy
     examination = prepare_examination(model, data, seed=seed, policy=checked)
@@ -538,8 +538,8 @@ def sweep(
     OUT holds the study, the settings, the table and the chosen settings.
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure, 130 stopped by Ctrl-C or SIGTERM.
     """
-    from pstn.training.interrupt import sigterm_as_ctrl_c
-    from pstn.training.sweep import BEST, parse_space, run_sweep
+    from pstn.training.progress import sigterm_as_ctrl_c
+    from pstn.training.runs.sweep import BEST, parse_space, run_sweep
 
     _, settings = _read_settings("sweep", data, config, given)
     folder = Path(settings.out or f"{settings.folder}-sweep")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,8 @@ from pstn.data import MNIST_MEAN, MNIST_STD, load_digits
 from pstn.files import inside, require_writable
 from pstn.nn import PSTN, About, Shareable, mnist_cnn, mnist_pstn, mnist_stn
 from pstn.text import printable
-from pstn.training import single as training
+from pstn.training.evaluate import evaluate as score_model
+from pstn.training.fit import fit
 
 __all__ = ["DEMO_MODELS", "DemoData", "DemoModel", "Score", "demo_about", "demo_data", "evaluate", "train"]
 
@@ -108,17 +110,18 @@ def train(
         progress: called after every epoch with its mean loss.
     """
     torch.manual_seed(seed)
-    model = entry.make()
-    return training.fit(
-        model, (data.x, data.y), epochs=epochs, lr=entry.lr, localizer_factor=0.1, kl_weight=kl_weight,
-        weight_decay=0.01, batch_size=8, on_epoch=lambda epoch: progress(epoch.loss),
-    )  # fmt: skip
+    with warnings.catch_warnings():  # the table and the picture show how well it went
+        warnings.simplefilter("ignore", UserWarning)
+        return fit(
+            entry.make(), (data.x, data.y), epochs=epochs, lr=entry.lr, localizer_factor=0.1, kl_weight=kl_weight,
+            weight_decay=0.01, batch_size=8, on_epoch=lambda epoch: progress(epoch.loss), progress=False,
+        )  # fmt: skip
 
 
 def evaluate(model: nn.Module, data: DemoData, seconds: float = 0.0) -> Score:
     """Score a trained model on the test data; one that samples uses the same 10 samples each time."""
     fixed = torch.Generator().manual_seed(0)
-    return Score(*training.evaluate(model, [(data.test_x, data.test_y)], generator=fixed), seconds)
+    return Score(*score_model(model, [(data.test_x, data.test_y)], generator=fixed), seconds)
 
 
 def demo_about(score: Score, seed: int) -> About:

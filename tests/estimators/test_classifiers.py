@@ -15,8 +15,9 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import pstn
-from pstn.defaults import default_kl_weight
+from pstn.defaults import default_batch_size, default_epochs, default_kl_weight
 from pstn.estimators import fitting
+from pstn.training import Failure
 
 KINDS = [pstn.PSTNClassifier, pstn.STNClassifier, pstn.CNNClassifier]
 SHAPES = [(24,), (1,), (3,), (2, 24), (8, 8), (9, 12, 3)]
@@ -69,22 +70,10 @@ def test_all_three_learn_what_is_easy(kind, shape):
 
 
 def test_defaults_are_chosen_from_the_data():
-    from pstn.estimators.design import Design
-
-    assert isinstance(Design("pstn", 1, (8, 8), 2).family(), pstn.Similarity)
-    assert isinstance(Design("pstn", 1, (24,), 2).family(), pstn.CPAB)
-    assert len(Design("cnn", 3, (64, 64), 2).build(0).body.body) > len(Design("cnn", 3, (28, 28), 2).build(0).body.body)
+    assert isinstance(quick().fit(*examples((8, 8))).model_.layer.transform, pstn.Similarity)
+    assert isinstance(quick().fit(*examples()).model_.layer.transform, pstn.CPAB)
     assert quick(transform="crop").fit(*examples((8, 8))).model_.layer.transform.dim == 3
     assert quick(transform=pstn.Rotation()).fit(*examples((8, 8))).model_.layer.transform.dim == 1
-
-
-@pytest.mark.parametrize("size", [(8, 8), (9, 31), (28, 28), (64, 48), (224, 224)])
-def test_networks_fit_images_of_any_size(size):
-    from pstn.estimators.design import Design
-
-    model = Design("pstn", 3, size, 5).build(0).eval()
-    assert model(torch.rand(1, 3, *size), 1).log_probs.shape == (1, 5)
-    assert sum(p.numel() for p in model.parameters()) < 1_000_000
 
 
 def test_the_warp_before_training_is_the_identity_and_in_the_data_s_units():
@@ -125,7 +114,7 @@ def test_an_answer_does_not_depend_on_the_others_it_is_asked_with(fitted):
 def test_large_inputs_are_predicted_in_parts(fitted, monkeypatch):
     X, _ = examples()
     whole = fitted.predict_proba(X), fitted.sample(X, 2, random_state=0).shape
-    monkeypatch.setattr("pstn.estimators.base._AT_ONCE", 24 * 7)
+    monkeypatch.setattr("pstn.estimators.classifiers._AT_ONCE", 24 * 7)
     np.testing.assert_allclose(fitted.predict_proba(X), whole[0], atol=1e-5)
     assert fitted.sample(X, 2, random_state=0).shape == whole[1]
 
@@ -359,3 +348,84 @@ def test_training_that_breaks_warns_and_its_network_is_not_trusted():
     assert any("Training stopped early" in str(w.message) for w in caught)
     with pytest.raises(ValueError, match="lower its learning rate"):
         classifier.predict(X)
+
+
+def plain_loss(prediction, y):
+    """A loss without a KL term: the smoothed cross-entropy under the mean of the samples' probabilities."""
+    log_probs = getattr(prediction, "log_probs", prediction)
+    return torch.nn.functional.cross_entropy(log_probs, y, label_smoothing=0.1)
+
+
+def weighted_loss(prediction, y, kl_weight):
+    return pstn.elbo_loss(prediction, y, kl_weight)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loss_of_the_user_s_own_is_minimised(kind):
+    X, y = examples(count=18)
+    options = {"kl_weight": "auto"} if kind is pstn.PSTNClassifier else {}
+    classifier = quick(kind, loss=plain_loss, batch_size=8, **options).fit(X, y)
+    assert not tensors_equal(classifier.model_, quick(kind, batch_size=8).fit(X, y).model_)
+    assert clone(classifier).loss is plain_loss
+    classifier.partial_fit(X, y)  # 18 examples do not fill their batches
+    assert classifier.n_iter_ == 2
+    if kind is pstn.PSTNClassifier:
+        assert classifier.kl_weight_ is None
+        assert classifier.kl_weight_losses_ == {}
+
+
+def test_a_loss_is_given_the_weight_that_it_takes_and_no_other():
+    X, y = examples()
+    elbo = quick(loss=weighted_loss, kl_weight=0.5).fit(X, y)
+    assert tensors_equal(elbo.model_, quick(kl_weight=0.5).fit(X, y).model_)
+    assert len(quick(loss=weighted_loss, kl_weight="auto").fit(X, y).kl_weight_losses_) == 3
+    with pytest.raises(ValueError, match="kl_weight"):
+        quick(loss=plain_loss, kl_weight=0.5).fit(X, y)
+    with pytest.raises(ValueError, match="weights"):
+        quick(loss=plain_loss, kl_weight="auto").fit(X, y, sample_weight=np.ones(20))
+    with pytest.raises(TypeError, match="loss"):
+        quick(loss="elbo").fit(X, y)
+
+
+def test_many_examples_are_split_once_for_the_search_and_few_three_times(monkeypatch):
+    populations = []
+
+    class Recording(fitting.Population):
+        def __init__(self, models, x, y, members, recipe, **options):
+            super().__init__(models, x, y, members, recipe, **options)
+            populations.append(self)
+
+    monkeypatch.setattr(fitting, "Population", Recording)
+    monkeypatch.setattr(fitting, "_ENOUGH", 30)
+    for count, splits in ((29, 3), (30, 1)):
+        populations.clear()
+        classifier = quick(kl_weight="auto", epochs=5).fit(*examples((6,), count=count))
+        search, last = populations
+        assert len(search.members) == 3 * splits
+        assert len({member.seed for member in search.members}) == splits
+        assert (search.recipe.epochs, search.recipe.lr_step) == (3, 2)
+        assert (last.recipe.epochs, last.recipe.lr_step) == (5, 4)
+        assert set(classifier.kl_weight_losses_) == {member.kl_weight for member in search.members}
+
+
+def test_a_candidate_whose_training_fails_is_not_chosen(monkeypatch):
+    real = fitting.Population.fit
+
+    def fail_the_default(population, *arguments, **options):
+        progress = real(population, *arguments, **options)
+        if len(population.members) > 1:
+            failed = [i for i, m in enumerate(population.members) if m.kl_weight == default_kl_weight(20)]
+            progress.failures += [Failure(i, 0, float("nan"), 0.0) for i in failed]
+        return progress
+
+    monkeypatch.setattr(fitting.Population, "fit", fail_the_default)
+    classifier = quick(kl_weight="auto").fit(*examples())
+    assert classifier.kl_weight_losses_[default_kl_weight(20)] == np.inf
+    assert classifier.kl_weight_ != default_kl_weight(20)
+
+
+def test_epochs_and_batches_are_chosen_by_the_number_of_examples():
+    X, y = examples((4,), count=600)
+    classifier = pstn.CNNClassifier(width=2, random_state=0).fit(X, y)
+    assert classifier.n_iter_ == default_epochs(600, default_batch_size(600))
+    assert classifier._steps == classifier.n_iter_ * (600 // default_batch_size(600))

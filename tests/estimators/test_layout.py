@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pstn.estimators.layout import choose_layout
+from pstn.estimators.arrays import choose_layout
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pstn.estimators.scaling import fit_scaling
+from pstn.estimators.arrays import fit_scaling
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32, np.float64])

@@ -317,7 +317,7 @@ def test_any_change_of_the_weights_is_refused(pristine, data, tmp_path_factory):
 
 
 def test_a_run_that_is_not_finished_says_how_to_go_on(tmp_path):
-    from pstn.training.run import CHECKPOINT
+    from pstn.training.runs.run import CHECKPOINT
 
     (tmp_path / CHECKPOINT).write_bytes(b"")
     with pytest.raises(ModelFileError, match="is not finished: pstn train --resume --out"):

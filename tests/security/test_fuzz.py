@@ -34,10 +34,10 @@ from pstn.data.photos import read_class_names
 from pstn.io import ModelFileError
 from pstn.nn import ConvClassifier, ConvLocalizer
 from pstn.report.results import read_results
-from pstn.training.checkpoint import CheckpointError, load_checkpoint, read_about, save_checkpoint
 from pstn.training.population import Population
-from pstn.training.recipe import Recipe
-from pstn.training.settings import SettingsError, TrainSettings, read_settings
+from pstn.training.population.recipe import Recipe
+from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, read_about, save_checkpoint
+from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings
 from security.fuzz import mutate, mutate_json
 
 CASES = 250

@@ -19,7 +19,7 @@ from pstn.experiments.reproduce import reproduce
 from pstn.experiments.studies import STUDIES
 from pstn.files import FileError, require_writable
 from pstn.report.page import write_report
-from pstn.training.settings import read_settings
+from pstn.training.runs.settings import read_settings
 from security.limited import run_limited_command
 from small_experiment import SMALL, experiment, quiet
 from small_runs import run_command
@@ -62,10 +62,10 @@ def run_script(tmp_path, code, *arguments, cwd, options=()):
 def test_worker_processes_import_nothing_from_the_current_folder(tmp_path, data, hostile_folder):
     folder, mark = hostile_folder
     code = """
-import pstn.training.population
+import pstn.training.population.trainer
 from pstn.cli import main
 if __name__ == "__main__":
-    pstn.training.population._WORTH_WORKERS = 0
+    pstn.training.population.trainer._WORTH_WORKERS = 0
     main()
 """
     options = ["--models", 2, "--groups", 2, "--epochs", 1, "--batch-size", 4, "--out", tmp_path / "run"]

@@ -78,7 +78,7 @@ def test_one_step_is_the_elbo_of_the_batch(tmp_path):
     make_trainer(tmp_path, max_steps=1, limit_val_batches=0, callbacks=[KeepGradients(tmp_path)]).fit(
         module, make_data(batch_size=16, shuffle=False)
     )
-    from pstn.training.noise import stream_keys, uniform
+    from pstn.training.population.noise import stream_keys, uniform
 
     data, fresh = make_data(), make_model()
     x, y = data.parts["train"]

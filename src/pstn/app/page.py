@@ -27,7 +27,7 @@ from pstn import limits
 from pstn.app import core
 from pstn.app.core import Comparison, ModelCache, ModelSet
 from pstn.data import load_digits
-from pstn.training.interrupt import sigterm_as_ctrl_c
+from pstn.training.progress import sigterm_as_ctrl_c
 from pstn.transforms import to_pixels
 from pstn.transforms.coordinates import base_grid
 

@@ -757,6 +757,8 @@ def _to_splits(
 
 def _hold_out(train: Split, fraction: float, seed: int, test: Split | None) -> Splits[Split]:
     """Set a share of the training part aside for validation, class by class."""
+    if fraction == 0:
+        return Splits(train, None, test)
     first, second = stratified_indices(train.y, fraction, seed=seed)
     if len(second) == 0:
         return Splits(train, None, test)

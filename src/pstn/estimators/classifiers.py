@@ -2,38 +2,378 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, final
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial, update_wrapper
+from types import MethodType
+from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin, clone
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from pstn._checks import require_choice, require_finite, require_nonnegative_number, require_positive_int
+from pstn._checks import (
+    plain,
+    require_choice,
+    require_finite,
+    require_nonnegative_number,
+    require_positive_int,
+    require_positive_number,
+)
 from pstn._deprecation import renamed
 from pstn.defaults import LOCALIZER_FACTOR, TEST_SAMPLES, TRAIN_SAMPLES, default_kl_weight
-from pstn.estimators.base import ArrayClassifier, KLWeight
-from pstn.estimators.design import Design
-from pstn.estimators.fitting import Schedule, TrainingData, search_kl_weight
-from pstn.estimators.layout import Layout
-from pstn.estimators.scaling import Scaling
-from pstn.estimators.warping import Warping
-from pstn.nn import Prediction
+from pstn.estimators.arrays import Layout, Scaling, choose_layout, fit_scaling
+from pstn.estimators.fitting import Outcome, Schedule, TrainingData, advance, search_kl_weight, train
+from pstn.files import load_safetensors
+from pstn.nn import Prediction, make_model
 from pstn.noise import draw_noise
+from pstn.objective import LossFunction, TrainingLoss
+from pstn.training.population.planning import make_device
 from pstn.transforms import Transform
 
 __all__ = ["CNNClassifier", "PSTNClassifier", "STNClassifier", "Uncertainty"]
+
+Fitted = TypeVar("Fitted", bound="ArrayClassifier")
+
+_LEARNING_RATES = {"image": 1e-3, "series": 3e-3}
+# Numbers of the warped samples that prediction holds at once.
+_AT_ONCE = 1 << 21
 
 
 class Uncertainty(NamedTuple):
     """How unsure a prediction is, in nats."""
 
     entropy: NDArray[np.float32]
-    """(N,), all told."""
+    """(N,), in total."""
     mutual_information: NDArray[np.float32]
     """(N,), the part that comes from not knowing where to look."""
+
+
+class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """A classifier of images or series in arrays; subclasses name the constructor's parameters."""
+
+    _model_kind: Any
+    classes_: NDArray[Any]
+    layout_: Layout
+    scaling_: Scaling
+    model_: Any
+    loss_curve_: list[float]
+    _make: partial[Any]
+    _optimiser: dict[str, Tensor] | None
+    _kl_weight: float | None
+    _kl_weight_losses: dict[float, float]
+    _seed: int
+    _steps: int
+
+    def _set_parameters(self, values: Mapping[str, Any]) -> None:
+        """Set the constructor's parameters as attributes, unchanged, as scikit-learn wants them."""
+        for name in self._get_param_names():
+            setattr(self, name, values[name])
+
+    def fit(self: Fitted, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Fitted:
+        """Learn from examples.
+
+        Args:
+            X: images (N, H, W) or (N, H, W, C), or series (N, L) or (N, C, L).
+            y: (N,), labels: numbers or text.
+            sample_weight: (N,), how much each example counts.
+
+        Returns:
+            The estimator itself.
+        """
+        goes_on = self.warm_start and hasattr(self, "model_")
+        known = self if goes_on else self._started(X, y, None)
+        schedule = self._schedule(known.layout_)
+        data = known._data(X, y, sample_weight)
+        if data.weights is not None:  # learning rates mean the same with weights and without
+            if not data.weights.sum() > 0:
+                raise ValueError("sample_weight and class_weight must leave some example a weight above zero")
+            data = data._replace(weights=data.weights / data.weights.mean())
+        seed, held_out = self._draw_seed(), self.validation_fraction
+        kl_weight, losses = known._kl_weight, known._kl_weight_losses
+        if not goes_on:
+            kl_weight, losses = self._default_kl_weight(len(data.y)), {}
+            known.model_ = known._make(seed=seed)  # refuses a transform that does not suit the data
+            if isinstance(getattr(self, "kl_weight", None), str) and kl_weight is not None:
+                jobs = getattr(self, "n_jobs", None)
+                losses = search_kl_weight(known._make, data, schedule, seed=seed, valid_fraction=held_out, n_jobs=jobs)
+                kl_weight = min(losses, key=lambda weight: losses[weight])
+        outcome = train(known.model_, data, schedule, kl_weight=kl_weight, seed=seed, valid_fraction=held_out)
+        self._keep(known, outcome, kl_weight, losses, seed)
+        return self
+
+    def partial_fit(
+        self: Fitted,
+        X: ArrayLike,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Fitted:
+        """Take one pass over these examples, each of them once, from where the estimator stands.
+
+        Scaling is learned from the first call; there is no search for w and no early stopping. Weights count as they
+        are: a weight of 2 means the same in every call, whatever the others in it. (`fit` divides by their mean.)
+
+        Args:
+            X: as for `fit`.
+            y: (N,), labels among `classes`.
+            classes: all labels that there will ever be; needed in the first call, ignored in later ones.
+            sample_weight: (N,), how much each example counts.
+
+        Returns:
+            The estimator itself.
+        """
+        if isinstance(self.class_weight, str):
+            raise ValueError(
+                "class_weight must be a dict or None for partial_fit, got 'balanced': the classes' shares are not known"
+            )
+        known = self
+        if not hasattr(self, "model_"):
+            if classes is None:
+                raise ValueError("classes must be given in the first call of partial_fit: all labels that will occur")
+            known = self._started(X, y, np.unique(np.asarray(classes)))
+            known._kl_weight, known._seed = self._default_kl_weight(len(np.asarray(y))), self._draw_seed()
+            known.model_ = known._make(seed=known._seed)
+        data = known._data(X, y, sample_weight)
+        outcome = advance(
+            known.model_, data, self._schedule(known.layout_),
+            kl_weight=known._kl_weight, seed=known._seed, step=known._steps, optimiser=known._optimiser,
+        )  # fmt: skip
+        outcome = outcome._replace(loss_curve=known.loss_curve_ + outcome.loss_curve)
+        self._keep(known, outcome, known._kl_weight, known._kl_weight_losses, known._seed)
+        return self
+
+    def _started(self: Fitted, X: ArrayLike, y: ArrayLike, classes: NDArray[Any] | None) -> Fitted:
+        """A clone that knows the data's shape, classes and scaling: data that are refused leave the last fit whole."""
+        fresh = clone(self)
+        array, labels = fresh._check_examples(X, y, reset=True)
+        fresh.classes_ = np.unique(labels) if classes is None else classes
+        if len(fresh.classes_) < 2:
+            what, found = ("y", "one class") if classes is None else ("classes", "only")
+            raise ValueError(f"{what} must hold at least two classes, got {found}: {plain(fresh.classes_[0])!r}")
+        fresh.layout_ = layout = choose_layout(array.shape[1:], self.kind)
+        fresh.scaling_ = fit_scaling(layout.channels_first(array), getattr(self, "fill", "auto"))
+        if self.width is not None:
+            require_positive_int("width", self.width)
+        samples = {
+            name.removeprefix("train_"): require_positive_int(name, getattr(self, name))
+            for name in ("train_samples", "test_samples")
+            if hasattr(self, name)
+        }
+        transform = vars(self).get("transform")
+        fresh._make = partial(
+            make_model, self._model_kind, layout.channels, layout.size, len(fresh.classes_),
+            None if isinstance(transform, str) and transform == "auto" else transform,
+            networks="auto", width=self.width, fill=fresh.scaling_.scaled_fill, **samples,
+        )  # fmt: skip
+        fresh.loss_curve_, fresh._optimiser, fresh._steps = [], None, 0
+        fresh._kl_weight, fresh._kl_weight_losses = None, {}
+        return fresh
+
+    def _default_kl_weight(self, examples: int) -> float | None:
+        """The weight w without a search: as given, or by the number of examples; None if the loss takes none."""
+        given, loss = getattr(self, "kl_weight", 0.0), TrainingLoss(self.loss)
+        if isinstance(given, str):
+            require_choice("kl_weight (unless it is a number)", given, ("auto",))
+            return default_kl_weight(examples) if loss.takes_kl_weight else None
+        if self._model_kind != "pstn" and not loss.takes_kl_weight:
+            return None
+        return require_nonnegative_number("kl_weight", loss.choose_kl_weight(given, given))
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The most probable label of each input, (N,)."""
+        best = self.predict_log_proba(X).argmax(1)
+        return self.classes_[best]
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float32]:
+        """The probability of each class, (N, K) in the order of `classes_`, float32."""
+        return np.exp(self.predict_log_proba(X))
+
+    @torch.no_grad()
+    def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float32]:
+        """The logarithm of `predict_proba`, (N, K), float32."""
+        parts = []
+        for x in self._batches(X, getattr(self, "test_samples", 1)):
+            output = self._predict(x)
+            if isinstance(output, Tensor):
+                require_finite("logits", output, "the classifier returned them; lower its learning rate")
+            log_probs = output.log_softmax(-1) if isinstance(output, Tensor) else output.log_probs
+            parts.append(log_probs.cpu().numpy())
+        return np.concatenate(parts)
+
+    def _predict(self, x: Tensor) -> Tensor | Prediction:
+        """A batch (B, C, *size) through the network."""
+        output: Tensor | Prediction = self.model_(x)
+        return output
+
+    def _schedule(self, layout: Layout) -> Schedule:
+        """The parameters that say how to train, checked."""
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) is not None:
+                require_positive_int(name, getattr(self, name))
+        rate = _LEARNING_RATES[layout.kind] if self.learning_rate is None else self.learning_rate
+        if not 0 < require_positive_number("validation_fraction", self.validation_fraction) < 1:
+            raise ValueError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction}")
+        return Schedule(
+            self.epochs,
+            self.batch_size,
+            require_positive_number("learning_rate", rate),
+            require_positive_number("localizer_factor", getattr(self, "localizer_factor", 1.0)),
+            require_nonnegative_number("weight_decay", self.weight_decay),
+            require_positive_int("patience", self.patience) if self.early_stopping else None,
+            make_device(self.device),
+            self.loss,
+        )
+
+    def _check_examples(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+        array, labels = validate_data(self, X, y, reset=reset, allow_nd=True, dtype="numeric")
+        check_classification_targets(labels)
+        if array.size == 0:
+            raise ValueError(f"X must hold inputs of at least one value each, got shape {array.shape}")
+        return array, labels
+
+    def _check_shape(self, array: NDArray[Any]) -> None:
+        if array.shape[1:] != self.layout_.shape:
+            raise ValueError(f"X must hold inputs of shape {self.layout_.shape}, as in fit, got {array.shape[1:]}")
+
+    def _data(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> TrainingData:
+        """Examples of the classes and shape that are known, as the network takes them."""
+        array, labels = self._check_examples(X, y, reset=False)
+        self._check_shape(array)
+        if len(unknown := np.setdiff1d(labels, self.classes_)):
+            raise ValueError(f"y must hold the classes of the first call only, got {unknown[:5].tolist()} as well")
+        encoded, weights = np.searchsorted(self.classes_, labels), None
+        if sample_weight is not None or self.class_weight is not None:
+            given = _check_sample_weight(sample_weight, array, dtype=np.float64, ensure_non_negative=True)
+            if isinstance(self.class_weight, dict):  # by all classes: a call of partial_fit need not hold each of them
+                per_class = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_)[encoded]
+            else:
+                per_class = compute_sample_weight(self.class_weight, labels)
+            weights = torch.from_numpy(given * per_class)
+        x = self.scaling_.apply(self.layout_.channels_first(array))
+        return TrainingData(x, torch.from_numpy(encoded.astype(np.int64)), weights)
+
+    def _draw_seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _keep(
+        self, known: ArrayClassifier, outcome: Outcome, kl_weight: float | None, losses: dict[float, float], seed: int
+    ) -> None:
+        """Take over what is known of the data and what was learned."""
+        for name in ("n_features_in_", "feature_names_in_", "classes_", "layout_", "scaling_", "_make"):
+            value = vars(known).get(name)
+            self.__dict__.pop(name, None)
+            if value is not None:
+                setattr(self, name, value)
+        self.model_, self.loss_curve_, self.validation_curve_, self._optimiser, self._steps = outcome
+        self.n_iter_ = len(outcome.loss_curve)
+        self._kl_weight, self._kl_weight_losses, self._seed = kl_weight, losses, seed
+
+    def _batches(self, X: ArrayLike, samples: int = 1) -> Iterator[Tensor]:
+        """Inputs as the network takes them, some at a time, on its device."""
+        check_is_fitted(self)
+        samples = require_positive_int("test_samples", samples)  # which set_params may have changed since the fit
+        array = validate_data(self, X, reset=False, allow_nd=True, dtype="numeric")
+        self._check_shape(array)
+        device = make_device(self.device)
+        self.model_.to(device)
+        count = max(1, _AT_ONCE // (samples * array[0].size))
+        for at in range(0, len(array), count):
+            part = self.layout_.channels_first(array[at : at + count])
+            yield self.scaling_.apply(part).to(device)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The weights of network and optimiser as safetensors, everything else as it is."""
+        state = dict(super().__getstate__())
+        if "model_" in state:
+            held = {f"model/{name}": tensor for name, tensor in state.pop("model_").state_dict().items()}
+            held |= {f"optimiser/{name}": tensor for name, tensor in (state.pop("_optimiser") or {}).items()}
+            copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in held.items()}
+            state["_tensors"] = load_safetensors("sklearn").torch.save(copies)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Build the network again and fill in its weights."""
+        state = dict(state)
+        packed = state.pop("_tensors", None)
+        super().__setstate__(state)
+        if packed is not None:
+            parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimiser": {}}
+            for name, tensor in load_safetensors("sklearn").torch.load(packed).items():
+                part, _, rest = name.partition("/")
+                parts[part][rest] = tensor
+            self.model_ = self._make(seed=0).eval()
+            self.model_.load_state_dict(parts["model"])
+            self._optimiser = parts["optimiser"] or None
+
+    def __sklearn_tags__(self) -> Any:
+        """Arrays of two to four axes."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
+
+
+class parameter_too:
+    """A method that shares its name with a constructor's parameter: reading gives the method, writing the parameter.
+
+    scikit-learn wants every parameter as an attribute of its own name, and calls the method that changes inputs
+    `transform`, which is also what a family of transformations is called here.
+    """
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+        update_wrapper(self, method)  # type: ignore[arg-type]  # it takes any object, its types a function
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self._method if instance is None else MethodType(self._method, instance)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        vars(instance)[self._name] = value
+
+
+class Warping(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore[misc, call-arg]  # it has no types
+    """Adds `transform`; images have no columns, so that its output is always a plain array."""
+
+    @parameter_too
+    @torch.no_grad()
+    def transform(self, X: ArrayLike) -> NDArray[np.float32]:
+        """Inputs as the classifier sees them, warped by the mean of the transformation that it predicts.
+
+        Args:
+            X: as for `fit`.
+
+        Returns:
+            The shape of `X`, in its units, float32.
+        """
+        parts = []
+        for x in self._batches(X):
+            layer = self.model_.layer
+            parts.append(self._restored(layer.warp(x, layer.localize(x).loc[None])[0]))
+        return np.concatenate(parts)
+
+    def _restored(self, warped: Any) -> NDArray[np.float32]:
+        """(..., C, *size) as the network has it -> (..., *shape) as the user has it."""
+        layout, scaling = self.layout_, self.scaling_
+        restored: NDArray[np.float32] = layout.as_given(scaling.restore(warped, len(layout.size)))
+        return restored
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Names and values of the constructor's parameters, of nested estimators too if `deep`."""
+        return {**super().get_params(deep=deep), "transform": vars(self)["transform"]}
+
+    def __sklearn_tags__(self) -> Any:
+        """What goes in comes out, in float32."""
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float32"]
+        return tags
 
 
 @final
@@ -41,7 +381,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
     """A probabilistic spatial transformer network as a scikit-learn classifier.
 
     Inputs are standardised per channel with the training data's mean and deviation; `transform` and `sample` give back
-    the data's units. Prediction looks at every input under the same S quantiles of its posterior, so that an answer
+    the data's units. Prediction reads every input under the same S quantiles of its posterior, so that an answer
     does not depend on the other inputs it is asked with.
 
     Args:
@@ -51,6 +391,8 @@ class PSTNClassifier(Warping, ArrayClassifier):
             and neither is more than 4 times the other.
         kl_weight: w, the pull of the posterior towards the prior; "auto" tries a tenth, one and ten times what suits
             this many digits, 1e-3 (30 / N)^0.8, on held-out data, all trained together, and takes the best.
+        loss: what to minimise, (prediction, y) -> a scalar or a `pstn.Loss`, as in `pstn.fit`; the negative ELBO when
+            None. `kl_weight` is left at "auto" for a function without a parameter `kl_weight`.
         width: channels of the classifier's first convolution; chosen by the size of the input when None.
         train_samples: S in training.
         test_samples: S in prediction.
@@ -65,7 +407,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
         validation_fraction: the part to hold out, for early stopping and for the search for w.
         patience: epochs without a better validation loss after which to stop.
         class_weight: a weight per label, "balanced", or None.
-        warm_start: whether `fit` goes on from the weights of the last; classes, scaling and w stay.
+        warm_start: whether `fit` continues from the weights of the last; classes, scaling and w stay.
         random_state: a number, a `numpy.random.RandomState` or None. No global seed is touched.
         n_jobs: processes that share the search for w, as joblib counts them.
         device: "auto" (a GPU where there is one), "cpu", "cuda", ...
@@ -86,6 +428,8 @@ class PSTNClassifier(Warping, ArrayClassifier):
         ((20, 2), (20, 50), (3, 20, 50))
     """
 
+    _model_kind = "pstn"
+
     @renamed(localizer_rate="localizer_factor")
     def __init__(
         self,
@@ -93,6 +437,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
         kind: str = "auto",
         *,
         kl_weight: float | str = "auto",
+        loss: LossFunction | None = None,
         width: int | None = None,
         train_samples: int = TRAIN_SAMPLES,
         test_samples: int = TEST_SAMPLES,
@@ -111,71 +456,28 @@ class PSTNClassifier(Warping, ArrayClassifier):
         n_jobs: int | None = None,
         device: str = "auto",
     ) -> None:
-        self.transform = transform
-        self.kind = kind
-        self.kl_weight = kl_weight
-        self.width = width
-        self.train_samples = train_samples
-        self.test_samples = test_samples
-        self.fill = fill
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.localizer_factor = localizer_factor
-        self.weight_decay = weight_decay
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.class_weight = class_weight
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.device = device
-
-    def _design(self, layout: Layout, scaling: Scaling, classes: int) -> Design:
-        return Design(
-            "pstn", layout.channels, layout.size, classes, vars(self)["transform"], self.width,
-            require_positive_int("train_samples", self.train_samples),
-            require_positive_int("test_samples", self.test_samples), scaling.scaled_fill,
-        )  # fmt: skip
-
-    def _find_kl_weight(self, design: Design, data: TrainingData, schedule: Schedule, seed: int) -> KLWeight:
-        if not isinstance(self.kl_weight, str):
-            return KLWeight(self._kl_weight_without_search(len(data.y)), {})
-        require_choice("kl_weight (unless it is a number)", self.kl_weight, ("auto",))
-        losses = search_kl_weight(
-            design, data, schedule, seed=seed, valid_fraction=self.validation_fraction, n_jobs=self.n_jobs
-        )
-        return KLWeight(min(losses, key=lambda weight: losses[weight]), losses)
-
-    def _kl_weight_without_search(self, examples: int) -> float:
-        if isinstance(self.kl_weight, str):
-            require_choice("kl_weight (unless it is a number)", self.kl_weight, ("auto",))
-            return default_kl_weight(examples)
-        return require_nonnegative_number("kl_weight", self.kl_weight)
+        self._set_parameters(locals())
 
     @property
-    def kl_weight_(self) -> float:
-        """The weight w that the fit used."""
+    def kl_weight_(self) -> float | None:
+        """The weight w that the fit used; None for a loss that takes none."""
         check_is_fitted(self)
-        return self._kl_weight.value
+        return self._kl_weight
 
     @property
     def kl_weight_losses_(self) -> dict[float, float]:
         """The validation loss of each weight that was tried; empty where there was no search."""
         check_is_fitted(self)
-        return self._kl_weight.losses
+        return self._kl_weight_losses
 
-    def _log_probs(self, x: Tensor) -> Tensor:
-        return self._look(x).log_probs
-
-    def _look(self, x: Tensor) -> Prediction:
-        """Classify under the same S quantiles for every input: an answer does not depend on who else is asked."""
+    def _predict(self, x: Tensor) -> Prediction:
+        """Classify under the same S quantiles for every input: an answer does not depend on the other inputs."""
         samples = require_positive_int("test_samples", self.test_samples)
-        shape = (1, self.model_.layer.noise_width)
         source = torch.Generator().manual_seed(self._seed)
+        shape = (1, self.model_.layer.noise_width)
         noise = draw_noise(samples, shape, method="sobol", generator=source, device=x.device)
-        return self.model_(x, noise=noise.expand(-1, len(x), -1))
+        prediction: Prediction = self.model_(x, noise=noise.expand(-1, len(x), -1))
+        return prediction
 
     @torch.no_grad()
     def uncertainty(self, X: ArrayLike) -> Uncertainty:
@@ -184,8 +486,8 @@ class PSTNClassifier(Warping, ArrayClassifier):
         Args:
             X: as for `fit`.
         """
-        looks = [self._look(x) for x in self._batches(X, self.test_samples)]
-        parts = [(look.entropy.cpu().numpy(), look.mutual_information.cpu().numpy()) for look in looks]
+        predictions = [self._predict(x) for x in self._batches(X, self.test_samples)]
+        parts = [(p.entropy.cpu().numpy(), p.mutual_information.cpu().numpy()) for p in predictions]
         return Uncertainty(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     @torch.no_grad()
@@ -219,6 +521,7 @@ class STNClassifier(Warping, ArrayClassifier):
     Args:
         transform: the family of transformations.
         kind: "auto", "image" or "series".
+        loss: what to minimise, as in `PSTNClassifier`.
         width: channels of the classifier's first convolution.
         fill: what lies outside an input.
         epochs: passes over the data.
@@ -230,7 +533,7 @@ class STNClassifier(Warping, ArrayClassifier):
         validation_fraction: the part to hold out.
         patience: epochs without a better validation loss after which to stop.
         class_weight: a weight per label, "balanced", or None.
-        warm_start: whether `fit` goes on from the weights of the last.
+        warm_start: whether `fit` continues from the weights of the last.
         random_state: a number, a `numpy.random.RandomState` or None.
         device: "auto", "cpu", "cuda", ...
 
@@ -240,12 +543,15 @@ class STNClassifier(Warping, ArrayClassifier):
         (20, 8, 8)
     """
 
+    _model_kind = "stn"
+
     @renamed(localizer_rate="localizer_factor")
     def __init__(
         self,
         transform: str | Transform = "auto",
         kind: str = "auto",
         *,
+        loss: LossFunction | None = None,
         width: int | None = None,
         fill: Any = "auto",
         epochs: int | None = None,
@@ -261,36 +567,7 @@ class STNClassifier(Warping, ArrayClassifier):
         random_state: Any = None,
         device: str = "auto",
     ) -> None:
-        self.transform = transform
-        self.kind = kind
-        self.width = width
-        self.fill = fill
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.localizer_factor = localizer_factor
-        self.weight_decay = weight_decay
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.class_weight = class_weight
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.device = device
-
-    def _design(self, layout: Layout, scaling: Scaling, classes: int) -> Design:
-        return Design(
-            "stn", layout.channels, layout.size, classes, vars(self)["transform"], self.width, fill=scaling.scaled_fill
-        )
-
-    def _find_kl_weight(self, design: Design, data: TrainingData, schedule: Schedule, seed: int) -> KLWeight:
-        return KLWeight(0.0, {})
-
-    def _kl_weight_without_search(self, examples: int) -> float:
-        return 0.0
-
-    def _log_probs(self, x: Tensor) -> Tensor:
-        return self.model_(x).log_probs
+        self._set_parameters(locals())
 
 
 @final
@@ -301,6 +578,7 @@ class CNNClassifier(ArrayClassifier):
 
     Args:
         kind: "auto", "image" or "series".
+        loss: what to minimise, as in `PSTNClassifier`; its prediction is the logits (B, K).
         width: channels of the first convolution.
         epochs: passes over the data.
         batch_size: examples in a step.
@@ -310,7 +588,7 @@ class CNNClassifier(ArrayClassifier):
         validation_fraction: the part to hold out.
         patience: epochs without a better validation loss after which to stop.
         class_weight: a weight per label, "balanced", or None.
-        warm_start: whether `fit` goes on from the weights of the last.
+        warm_start: whether `fit` continues from the weights of the last.
         random_state: a number, a `numpy.random.RandomState` or None.
         device: "auto", "cpu", "cuda", ...
 
@@ -320,10 +598,13 @@ class CNNClassifier(ArrayClassifier):
         (20,)
     """
 
+    _model_kind = "cnn"
+
     def __init__(
         self,
         kind: str = "auto",
         *,
+        loss: LossFunction | None = None,
         width: int | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
@@ -337,30 +618,4 @@ class CNNClassifier(ArrayClassifier):
         random_state: Any = None,
         device: str = "auto",
     ) -> None:
-        self.kind = kind
-        self.width = width
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.class_weight = class_weight
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.device = device
-
-    def _design(self, layout: Layout, scaling: Scaling, classes: int) -> Design:
-        return Design("cnn", layout.channels, layout.size, classes, width=self.width)
-
-    def _find_kl_weight(self, design: Design, data: TrainingData, schedule: Schedule, seed: int) -> KLWeight:
-        return KLWeight(0.0, {})
-
-    def _kl_weight_without_search(self, examples: int) -> float:
-        return 0.0
-
-    def _log_probs(self, x: Tensor) -> Tensor:
-        logits = self.model_(x)
-        require_finite("logits", logits, "the classifier returned them; lower its learning rate")
-        return logits.log_softmax(-1)
+        self._set_parameters(locals())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,22 +17,14 @@ from torch import Tensor, nn
 
 from pstn.data.split import stratified_indices
 from pstn.defaults import default_kl_weight
-from pstn.estimators.design import Design
+from pstn.objective import LossFunction, TrainingLoss
 from pstn.training import Member, Population, Recipe
 
-__all__ = [
-    "Outcome",
-    "Schedule",
-    "TrainingData",
-    "advance",
-    "search_kl_weight",
-    "train",
-]
+__all__ = ["Outcome", "Schedule", "TrainingData", "advance", "search_kl_weight", "train"]
 
-# What kl_weight="auto" tries, in rules of thumb.
+# What kl_weight="auto" tries, as multiples of the default weight.
 _CANDIDATES = (0.1, 1.0, 10.0)
-
-# The search repeats its split this often where data are few, and one split alone would say little.
+# The search repeats its split this often below this many examples, where a single split would say little.
 _SPLITS, _ENOUGH = 3, 2000
 
 
@@ -49,7 +41,7 @@ class TrainingData(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how fast to train; None is chosen by the number of examples."""
+    """How long and how fast to train, and what to minimise; None is chosen by the number of examples."""
 
     epochs: int | None
     batch_size: int | None
@@ -59,27 +51,25 @@ class Schedule:
     patience: int | None
     """Epochs without a better validation loss after which to stop; None trains to the end."""
     device: torch.device
+    loss: LossFunction | None = None
+    """(prediction, y) -> a scalar or a `pstn.Loss`; the negative ELBO when None."""
 
     def recipe(self, examples: int) -> Recipe:
-        """For so many examples."""
-        given: dict[str, Any] = {"epochs": self.epochs, "patience": self.patience}
-        if self.batch_size is not None:
-            given["batch_size"] = min(self.batch_size, examples)
-        recipe = Recipe(**given).for_examples(examples)
-        return replace(recipe, lr_step=_settling(recipe.epochs))
+        """For so many examples; learning rates fall to a tenth after two thirds of the epochs."""
+        batch_size = None if self.batch_size is None else min(self.batch_size, examples)
+        recipe = Recipe(self.epochs, batch_size, patience=self.patience, loss=self.loss)  # type: ignore[arg-type]
+        recipe = recipe.for_examples(examples)
+        return replace(recipe, lr_step=math.ceil(2 * recipe.epochs / 3))
 
-    def member(self, seed: int, kl_weight: float, train: Tensor | None = None, valid: Tensor | None = None) -> Member:
+    def member(
+        self, seed: int, kl_weight: float | None, train: Tensor | None = None, valid: Tensor | None = None
+    ) -> Member:
         """One model of a population."""
         return Member(seed, self.learning_rate, self.localizer_factor, kl_weight, self.weight_decay, train, valid)
 
 
-def _settling(epochs: int) -> int:
-    """When learning rates fall to a tenth, for the weights to settle: after two thirds of the epochs."""
-    return math.ceil(2 * epochs / 3)
-
-
 class Outcome(NamedTuple):
-    """A trained network and how it got there."""
+    """A trained network and its history."""
 
     model: nn.Module
     loss_curve: list[float]
@@ -87,21 +77,27 @@ class Outcome(NamedTuple):
     validation_curve: list[float]
     """The validation loss of each epoch, where there was early stopping."""
     optimiser: dict[str, Tensor] | None
-    """The state that `advance` goes on from; None before the first step."""
+    """The state that `advance` continues from; None before the first step."""
     steps: int
     """How many steps the optimiser has taken."""
 
 
 def train(
-    model: nn.Module, data: TrainingData, schedule: Schedule, *, kl_weight: float, seed: int, valid_fraction: float
+    model: nn.Module,
+    data: TrainingData,
+    schedule: Schedule,
+    *,
+    kl_weight: float | None,
+    seed: int,
+    valid_fraction: float,
 ) -> Outcome:
     """Train one network.
 
     Args:
         model: its starting point; left as it is.
         data: what to learn from.
-        schedule: for how long. With patience, part of the data is held out to say when to stop.
-        kl_weight: w.
+        schedule: for how long. With patience, part of the data is held out to decide when to stop.
+        kl_weight: w; None for a loss that takes none.
         seed: of the held-out part, batches and samples.
         valid_fraction: how much is held out.
     """
@@ -113,9 +109,8 @@ def train(
                 "early_stopping must be False here: validation_fraction leaves no example to validate on, as every "
                 "class must keep one to learn from"
             )
-    examples = len(data.y) if subset is None else len(subset)
-    members = [schedule.member(seed, kl_weight, subset, valid)]
-    with _population([model], data, members, schedule.recipe(examples), schedule.device) as population:
+    recipe = schedule.recipe(len(data.y) if subset is None else len(subset))
+    with _population([model], data, [schedule.member(seed, kl_weight, subset, valid)], recipe, schedule) as population:
         population.fit()
         return _outcome(population)
 
@@ -125,29 +120,39 @@ def advance(
     data: TrainingData,
     schedule: Schedule,
     *,
-    kl_weight: float,
+    kl_weight: float | None,
     seed: int,
     step: int,
     optimiser: dict[str, Tensor] | None,
 ) -> Outcome:
-    """Take a trained network one pass over new data further, each of them once, with the optimiser where it was.
+    """Take a trained network one pass over new data further, each example once, with the optimiser where it was.
+
+    A population takes whole batches. Where the last one is incomplete, the first examples fill it up with a weight of
+    0; for a loss without weights they count again.
 
     Args:
         model: where it stands; left as it is.
         data: what is new.
         schedule: rates, and the largest batch; epochs and patience do not matter here.
-        kl_weight: w.
+        kl_weight: w; None for a loss that takes none.
         seed: of batches and samples.
         step: how many steps the optimiser has taken.
         optimiser: its state, from the last outcome; None for a fresh one.
     """
-    per_pass = math.ceil(len(data.y) / schedule.recipe(len(data.y)).batch_size)
-    batch = math.ceil(len(data.y) / per_pass)
-    data = _filled_up(data, per_pass * batch)
+    count = len(data.y)
+    per_pass = math.ceil(count / schedule.recipe(count).batch_size)
+    batch = math.ceil(count / per_pass)
+    if missing := per_pass * batch - count:
+        x, y, weights = torch.cat([data.x, data.x[:missing]]), torch.cat([data.y, data.y[:missing]]), None
+        if TrainingLoss(schedule.loss).takes_weights:
+            given = torch.ones(count) if data.weights is None else data.weights
+            # The loss is a mean over whole batches: what the fillers do not count goes to the others.
+            weights = torch.cat([given * ((count + missing) / count), given.new_zeros(missing)])
+        data = TrainingData(x, y, weights)
     # Noise and batches are functions of the step, and a pass starts at a multiple of its length.
     passed = -(-step // per_pass)
-    members = [schedule.member(seed, kl_weight)]
-    with _population([model], data, members, Recipe(passed + 1, batch), schedule.device) as population:
+    recipe = Recipe(passed + 1, batch, loss=schedule.loss)
+    with _population([model], data, [schedule.member(seed, kl_weight)], recipe, schedule) as population:
         if optimiser is not None:
             population.load_tensors({**population.tensors(), **optimiser})
         population.progress.step, population.progress.epoch = passed * per_pass, passed
@@ -155,24 +160,19 @@ def advance(
         return _outcome(population)
 
 
-def _filled_up(data: TrainingData, count: int) -> TrainingData:
-    """Data of `count` examples: a population takes whole batches, so the first few come again and count for nothing."""
-    missing = count - len(data.y)
-    if missing == 0:
-        return data
-    weights = torch.ones(len(data.y)) if data.weights is None else data.weights
-    # What is left over of the mean over a batch goes to those that count.
-    weights = torch.cat([weights * (count / len(data.y)), weights.new_zeros(missing)])
-    return TrainingData(torch.cat([data.x, data.x[:missing]]), torch.cat([data.y, data.y[:missing]]), weights)
-
-
 def search_kl_weight(
-    design: Design, data: TrainingData, schedule: Schedule, *, seed: int, valid_fraction: float, n_jobs: int | None
+    make: Callable[..., nn.Module],
+    data: TrainingData,
+    schedule: Schedule,
+    *,
+    seed: int,
+    valid_fraction: float,
+    n_jobs: int | None,
 ) -> dict[float, float]:
-    """The loss on held-out data with a tenth, one and ten times the rule of thumb's weight, all trained together.
+    """The loss on held-out data with a tenth, one and ten times the default weight, all trained together.
 
     Args:
-        design: what to train.
+        make: makes an untrained network from `seed=`.
         data: what to learn from.
         schedule: for how long.
         seed: of everything random.
@@ -180,33 +180,30 @@ def search_kl_weight(
         n_jobs: processes, as joblib counts them.
 
     Returns:
-        The validation loss of each candidate; of the rule of thumb alone, NaN, if nothing could be held out.
+        The validation loss of each candidate, infinite for one whose training failed; of the default weight alone, NaN,
+        if nothing could be held out.
     """
+    default = default_kl_weight(len(data.y))
     count = _SPLITS if len(data.y) < _ENOUGH else 1
     splits = [stratified_indices(data.y, valid_fraction, seed=seed + k) for k in range(count)]
     if len(splits[0][1]) == 0:
-        return {default_kl_weight(len(data.y)): math.nan}
-    candidates = [factor * default_kl_weight(len(data.y)) for factor in _CANDIDATES]
+        return {default: math.nan}
+    candidates = [factor * default for factor in _CANDIDATES]
     # Candidates of one split share seed and start: they differ in w alone.
     members = [schedule.member(seed + k, w, *split) for k, split in enumerate(splits) for w in candidates]
-    # Half the epochs show which candidate is best.
-    full = schedule.recipe(len(splits[0][0]))
-    epochs = math.ceil(full.epochs / 2)
-    recipe = replace(full, epochs=epochs, lr_step=_settling(epochs), patience=None)
-    count = min(len(members), effective_n_jobs(n_jobs))
-    parts = [members[len(members) * j // count : len(members) * (j + 1) // count] for j in range(count)]
-    losses = Parallel(n_jobs=count)(
-        delayed(_validation_losses)(design, data, part, recipe, schedule.device) for part in parts
-    )
-    means = np.reshape(np.concatenate(losses), (len(splits), len(candidates))).mean(0)
+    epochs = math.ceil(schedule.recipe(len(splits[0][0])).epochs / 2)  # enough to show which candidate is best
+    recipe = replace(schedule, epochs=epochs, patience=None).recipe(len(splits[0][0]))
+    jobs = min(len(members), effective_n_jobs(n_jobs))
+    parts = [members[len(members) * j // jobs : len(members) * (j + 1) // jobs] for j in range(jobs)]
+    losses = Parallel(n_jobs=jobs)(delayed(_validation_losses)(make, data, part, recipe, schedule) for part in parts)
+    means = np.reshape(np.concatenate(losses), (count, len(candidates))).mean(0)
     return dict(zip(candidates, means.tolist(), strict=True))
 
 
 def _validation_losses(
-    design: Design, data: TrainingData, members: Sequence[Member], recipe: Recipe, device: torch.device
+    make: Callable[..., nn.Module], data: TrainingData, members: Sequence[Member], recipe: Recipe, schedule: Schedule
 ) -> list[float]:
-    models = [design.build(member.seed) for member in members]
-    with _population(models, data, members, recipe, device) as population:
+    with _population([make(seed=m.seed) for m in members], data, members, recipe, schedule) as population:
         population.fit()
         losses = population.evaluate_members()["nll"]
         failed = {failure.model for failure in population.progress.failures}
@@ -214,11 +211,11 @@ def _validation_losses(
 
 
 def _population(
-    models: Sequence[nn.Module], data: TrainingData, members: Sequence[Member], recipe: Recipe, device: torch.device
+    models: Sequence[nn.Module], data: TrainingData, members: Sequence[Member], recipe: Recipe, schedule: Schedule
 ) -> Population:
     # One stack in this process: starting others would run a script without a main guard twice.
     return Population(
-        models, data.x, data.y, members, recipe, device=device, groups=1, workers=False, weights=data.weights
+        models, data.x, data.y, members, recipe, device=schedule.device, groups=1, workers=False, weights=data.weights
     )
 
 
@@ -226,11 +223,10 @@ def _outcome(population: Population) -> Outcome:
     for failure in population.progress.failures:
         warnings.warn(f"Training stopped early: {failure}", ConvergenceWarning)
     history = population.progress.history
-    kept = {k: t for k, t in population.tensors().items() if k in ("mean", "square")}
     return Outcome(
         population.models()[0],
         [entry["loss"][0] for entry in history],
         [entry["valid_nll"][0] for entry in history if "valid_nll" in entry],
-        kept,
+        {name: tensor for name, tensor in population.tensors().items() if name in ("mean", "square")},
         population.progress.step,
     )

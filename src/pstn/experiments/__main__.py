@@ -14,7 +14,7 @@ from pstn.experiments.backbones import find_backbone
 from pstn.experiments.reproduce import done_cells, out_of_reach
 from pstn.processes import safe_import_path
 from pstn.text import printable
-from pstn.training.build import make_device
+from pstn.training.population.planning import make_device
 
 __all__ = ["main", "run_command"]
 

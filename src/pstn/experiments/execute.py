@@ -26,8 +26,8 @@ from pstn.nn import TransformerClassifier
 from pstn.provenance import provenance
 from pstn.report.results import Result
 from pstn.training import Failure, Member, Population, Recipe
-from pstn.training.checkpoint import CheckpointError, load_checkpoint, read_about, save_weights
-from pstn.training.group import precision_flags
+from pstn.training.population.group import precision_flags
+from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, read_about, save_weights
 
 __all__ = ["carry_out", "trained"]
 

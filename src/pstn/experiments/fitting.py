@@ -10,8 +10,8 @@ from typing import Any
 
 from pstn.experiments.lab import Lab
 from pstn.training import Population, Progress
-from pstn.training.checkpoint import save_checkpoint
-from pstn.training.interrupt import Interrupt
+from pstn.training.progress import Interrupt
+from pstn.training.runs.checkpoint import save_checkpoint
 
 __all__ = ["Job", "Stopped", "fit"]
 

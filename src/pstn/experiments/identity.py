@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pstn.experiments.declare import Task
 from pstn.training import Member, Recipe
-from pstn.training.checkpoint import member_summary
+from pstn.training.runs.checkpoint import member_summary
 
 __all__ = ["digest", "identity"]
 

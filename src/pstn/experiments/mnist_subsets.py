@@ -13,7 +13,7 @@ from pstn.experiments.lab import Lab
 from pstn.experiments.scores import Found, classify
 from pstn.nn import mnist_cnn, mnist_pstn, mnist_stn
 from pstn.training import Recipe
-from pstn.training.sweep import AUTHORS_KL_WEIGHTS
+from pstn.training.runs.sweep import AUTHORS_KL_WEIGHTS
 
 __all__ = [
     "BLACK",

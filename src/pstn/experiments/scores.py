@@ -12,7 +12,7 @@ from pstn._checks import require_finite
 from pstn.data.split import Sized
 from pstn.distributions import Posterior
 from pstn.nn import Prediction, TransformerClassifier
-from pstn.training.noise import stream_keys, uniform
+from pstn.training.population.noise import stream_keys, uniform
 from pstn.uncertainty import calibration_error, negative_log_likelihood, reliability_curve
 
 __all__ = ["Answers", "Found", "as_pixels", "classify", "predict", "reliability", "rounded"]

@@ -10,7 +10,7 @@ from pstn.experiments.metrics import ACCURACY, ECE, ECE10, NLL, SCORES
 from pstn.experiments.time_series import NO_TEST
 from pstn.report import figures
 from pstn.report.study import Drawing, Line, Mean, Metric, Order, Paper, Search, Study, Table
-from pstn.training.sweep import AUTHORS_KL_WEIGHTS
+from pstn.training.runs.sweep import AUTHORS_KL_WEIGHTS
 
 __all__ = ["INTRODUCTION", "STUDIES", "TITLE"]
 

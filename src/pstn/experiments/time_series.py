@@ -16,7 +16,7 @@ from pstn.experiments.mnist_subsets import PRECISIONS, as_validation
 from pstn.experiments.scores import Found, rounded
 from pstn.nn import PSTN, STN, SeriesClassifier, SeriesLocalizer, SpatialTransformer
 from pstn.training import Recipe
-from pstn.training.sweep import AUTHORS_KL_WEIGHTS
+from pstn.training.runs.sweep import AUTHORS_KL_WEIGHTS
 from pstn.transforms import CPAB
 
 __all__ = ["NO_TEST", "SEARCH", "TIME_SERIES", "make_cnn", "make_pstn", "make_stn"]

@@ -4,9 +4,9 @@ from typing import Any
 
 from pstn.nn.about import About
 from pstn.nn.classifier import PSTN, STN, Prediction, TransformerClassifier, TransformerModel
+from pstn.nn.factory import make_model, mnist_cnn, mnist_pstn, mnist_stn
 from pstn.nn.layer import SpatialTransformer, TransformerOutput
 from pstn.nn.networks import ConvClassifier, ConvLocalizer, GlobalLocalizer, SeriesClassifier, SeriesLocalizer
-from pstn.nn.paper import mnist_cnn, mnist_pstn, mnist_stn
 from pstn.nn.shareable import Shareable
 from pstn.nn.wrap import Frozen, wrap
 
@@ -26,6 +26,7 @@ __all__ = [
     "TransformerClassifier",
     "TransformerModel",
     "TransformerOutput",
+    "make_model",
     "mnist_cnn",
     "mnist_pstn",
     "mnist_stn",

@@ -2,11 +2,18 @@
 
 from typing import TYPE_CHECKING, Any
 
-from pstn.training.augment import Augmentation, RandomWarp
-from pstn.training.population import Failure, Population, Progress
-from pstn.training.recipe import Member, Recipe, make_members
-from pstn.training.settings import TrainSettings
-from pstn.training.watchdog import collapses
+from pstn.training.diagnose import collapses
+from pstn.training.population import (
+    Augmentation,
+    Failure,
+    Member,
+    Population,
+    Progress,
+    RandomWarp,
+    Recipe,
+    make_members,
+)
+from pstn.training.runs.settings import TrainSettings
 
 if TYPE_CHECKING:
     from pstn.training.lightning import LitData, LitPSTN

@@ -24,9 +24,10 @@ from pstn._deprecation import renamed
 from pstn.defaults import LOCALIZER_FACTOR, LR, WEIGHT_DECAY, default_kl_weight
 from pstn.nn.classifier import Prediction, TransformerModel
 from pstn.objective import LossFunction, TrainingLoss
-from pstn.training.noise import stream_keys, uniform
-from pstn.training.program import report_parts
-from pstn.training.recipe import KLWeight, kl_weight_at, progress_at
+from pstn.training.fit import make_optimiser
+from pstn.training.population.noise import stream_keys, uniform
+from pstn.training.population.recipe import KLWeight, kl_weight_at, progress_at
+from pstn.training.population.step import report_parts
 
 __all__ = ["LitData", "LitPSTN"]
 
@@ -144,11 +145,7 @@ class LitPSTN(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         """Adam, with the localizer's learning rate apart, and the step schedule."""
         values = self.hparams
-        if isinstance(self.model, TransformerModel):
-            groups: Any = self.model.parameter_groups(values["lr"], localizer_factor=values["localizer_factor"])
-        else:
-            groups = [p for p in self.model.parameters() if p.requires_grad]
-        optimiser = torch.optim.Adam(groups, lr=values["lr"], weight_decay=values["weight_decay"])
+        optimiser = make_optimiser(self.model, values["lr"], values["localizer_factor"], values["weight_decay"])
         if values["lr_step"] is None:
             return optimiser
         schedule = torch.optim.lr_scheduler.StepLR(optimiser, values["lr_step"], values["lr_gamma"])

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, final
 
 from pstn.training.population import Population, Progress
 
-__all__ = ["Bar", "Display", "summary"]
+__all__ = ["Bar", "Display", "Interrupt", "sigterm_as_ctrl_c", "summary"]
 
-# Seconds between the lines of a log: enough to show that it lives.
+# Seconds between the lines of a log.
 _LINE_EVERY = 30.0
 
 
 def summary(progress: Progress, models: int) -> dict[str, str]:
-    """The latest figures in words: means over the models that have not broken.
+    """The latest figures as text: means over the models that have not failed.
 
     Example:
         >>> summary(Progress(), models=1)
@@ -45,15 +48,16 @@ class Bar:
     Args:
         total: how much there is to do.
         completed: how much of it is done already.
+        shown: False for none at all.
     """
 
-    def __init__(self, total: float, completed: float = 0) -> None:
-        self._total, self._completed = total, completed
+    def __init__(self, total: float, completed: float = 0, *, shown: bool = True) -> None:
+        self._total, self._completed, self._wanted = total, completed, shown
         self._bar: Any = None
         self._task: Any = None
 
     def __enter__(self) -> Bar:
-        if sys.stderr is None or not sys.stderr.isatty():  # None in services
+        if not self._wanted or sys.stderr is None or not sys.stderr.isatty():  # None in services
             return self
         try:
             from rich.console import Console
@@ -67,7 +71,7 @@ class Bar:
 
     @property
     def shown(self) -> bool:
-        """Whether anybody sees it."""
+        """Whether it is displayed."""
         return self._bar is not None
 
     def update(self, completed: float, description: str, figures: Mapping[str, str]) -> None:
@@ -114,3 +118,41 @@ class Display:
 
     def __exit__(self, *error: object) -> None:
         self._bar.__exit__(*error)
+
+
+@final
+class Interrupt:
+    """Turns the first Ctrl-C or SIGTERM into a question, asked between rounds; the next is a KeyboardInterrupt."""
+
+    asked = False
+
+    def __enter__(self) -> Interrupt:
+        self._before: dict[signal.Signals, Any] = {}
+        with suppress(ValueError):  # not in the main thread: signals cannot be handled here
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._ask)
+        return self
+
+    def _ask(self, number: int, frame: types.FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def __exit__(self, *error: object) -> None:
+        for number, before in self._before.items():
+            if before is not None:  # else it is not Python's, and cannot be put back
+                signal.signal(number, before)
+
+
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does, for work that tidies up after that."""
+    try:
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    except ValueError:  # not in the main thread: signals cannot be handled here
+        before = None
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)

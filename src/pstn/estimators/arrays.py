@@ -1,0 +1,210 @@
+"""What an array holds: images or series, and which axis is which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pstn._checks import require_choice
+
+__all__ = ["Layout", "Scaling", "choose_layout", "fit_scaling"]
+
+# The smallest image: below it there is nothing for a convolution to do.
+_SMALLEST_SIDE = 8
+# An array (N, a, b) is taken for images if neither side is longer than this many times the other.
+_LARGEST_RATIO = 4
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The axes of one example.
+
+    Args:
+        kind: "image" or "series".
+        shape: of one example as the user has it: (H, W), (H, W, C), (L,) or (C, L).
+
+    Example:
+        >>> layout = Layout("image", (28, 30, 3))
+        >>> layout.channels, layout.size
+        (3, (28, 30))
+    """
+
+    kind: Literal["image", "series"]
+    shape: tuple[int, ...]
+
+    @property
+    def channels(self) -> int:
+        """C."""
+        if self.kind == "image":
+            return self.shape[2] if len(self.shape) == 3 else 1
+        return self.shape[0] if len(self.shape) == 2 else 1
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """(H, W) or (L,)."""
+        return self.shape[:2] if self.kind == "image" else self.shape[-1:]
+
+    def channels_first(self, x: NDArray[Any]) -> NDArray[Any]:
+        """(N, *shape) -> (N, C, *size), without copying."""
+        if self.kind == "image" and len(self.shape) == 3:
+            return np.moveaxis(x, -1, 1)
+        return x.reshape(len(x), self.channels, *self.size)
+
+    def as_given(self, x: NDArray[Any]) -> NDArray[Any]:
+        """(..., C, *size) -> (..., *shape)."""
+        if self.kind == "image" and len(self.shape) == 3:
+            return np.moveaxis(x, -3, -1)
+        return x.reshape(*x.shape[: x.ndim - 1 - len(self.size)], *self.shape)
+
+
+def choose_layout(shape: tuple[int, ...], kind: str = "auto") -> Layout:
+    """Say what examples of this shape are.
+
+    The rule: (N, L) is series and (N, H, W, C) is images. (N, a, b) is images (N, H, W) if both sides are at least 8
+    and neither is more than 4 times the other, else series (N, C, L); `kind` overrules that.
+
+    Args:
+        shape: of one example, without N.
+        kind: "auto", "image" or "series".
+
+    Example:
+        >>> [choose_layout(shape).kind for shape in ((24,), (28, 28), (12, 1000), (3, 50), (32, 32, 3))]
+        ['series', 'image', 'series', 'series', 'image']
+    """
+    require_choice("kind", kind, ("auto", "image", "series"))
+    if len(shape) not in (1, 2, 3):
+        raise ValueError(
+            "X must hold images (N, H, W) or (N, H, W, C), or series (N, L) or (N, C, L); "
+            f"got an array with {len(shape) + 1} axes"
+        )
+    if kind == "auto":
+        kind = "image" if len(shape) == 3 or (len(shape) == 2 and _looks_like_an_image(shape)) else "series"
+    if kind == "series":
+        if len(shape) == 3:
+            raise ValueError(f"X must be (N, L) or (N, C, L) for kind='series', got (N, {_listed(shape)})")
+        return Layout("series", shape)
+    if len(shape) == 1:
+        raise ValueError(
+            f"X must be (N, H, W) or (N, H, W, C) for kind='image', got (N, {shape[0]}): flat images have to get "
+            "their shape back, X.reshape(-1, H, W)"
+        )
+    if min(shape[:2]) < _SMALLEST_SIDE:
+        hint = ": channels come last, X.transpose(0, 2, 3, 1)" if len(shape) == 3 else ""
+        raise ValueError(f"images in X must be {_SMALLEST_SIDE}x{_SMALLEST_SIDE} or larger, got {_listed(shape)}{hint}")
+    return Layout("image", shape)
+
+
+def _looks_like_an_image(shape: tuple[int, ...]) -> bool:
+    return min(shape) >= _SMALLEST_SIDE and max(shape) <= _LARGEST_RATIO * min(shape)
+
+
+def _listed(shape: tuple[int, ...]) -> str:
+    return ", ".join(map(str, shape))
+
+
+# A background is what at least this share of the border shows, give or take this part of the range of values.
+_SHARE, _TOLERANCE = 0.5, 0.05
+# A channel whose deviation is below this part of its largest value is constant, up to rounding.
+_CONSTANT = 1e-10
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A mean and a deviation per channel, and what lies outside the input.
+
+    Args:
+        mean: one number per channel, in the units of the data.
+        std: the same, above 0.
+        fill: what lies outside, one number per channel in the units of the data; None repeats the border.
+
+    Example:
+        >>> x = np.arange(12.0).reshape(2, 1, 6)
+        >>> scaling = fit_scaling(x)
+        >>> scaling.mean, scaling.fill
+        ((5.5,), None)
+        >>> bool(np.allclose(scaling.restore(scaling.apply(x), ndim=1), x, atol=1e-5))
+        True
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    fill: tuple[float, ...] | None
+
+    def apply(self, x: NDArray[Any]) -> Tensor:
+        """(N, C, *size) in the data's units -> float32 around 0."""
+        wide = x if x.dtype == np.float32 else x.astype(np.float64)  # a float64 may lose all it has to say in 32 bits
+        mean, std = (_per_channel(values, x).astype(wide.dtype) for values in (self.mean, self.std))
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = ((wide - mean) / std).astype(np.float32)
+        if not np.isfinite(scaled).all():
+            raise ValueError("X has values too large to work with: they overflow once mean and deviation are taken out")
+        return torch.from_numpy(np.ascontiguousarray(scaled))
+
+    def restore(self, x: Tensor, ndim: int) -> NDArray[Any]:
+        """Back to the data's units: (..., C, *size) with `ndim` spatial axes, float32."""
+        mean, std = (np.reshape(values, (-1, *[1] * ndim)) for values in (self.mean, self.std))
+        restored: NDArray[Any] = (x.cpu().numpy() * std + mean).astype(np.float32)
+        return restored
+
+    @property
+    def scaled_fill(self) -> tuple[float, ...] | None:
+        """The fill as the network sees it: after standardisation black is not 0."""
+        if self.fill is None:
+            return None
+        return tuple((f - m) / s for f, m, s in zip(self.fill, self.mean, self.std, strict=True))
+
+
+def fit_scaling(x: NDArray[Any], fill: str | float | Sequence[float] = "auto") -> Scaling:
+    """Learn the scaling from training data.
+
+    Args:
+        x: (N, C, *size).
+        fill: what lies outside an input, in the data's units: one number or one per channel; "border" repeats the
+            nearest value; "auto" is the background of images that have one, a value that half of their border pixels
+            show, and "border" otherwise.
+    """
+    axes = (0, *range(2, x.ndim))
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, std = x.mean(axes, dtype=np.float64), x.std(axes, dtype=np.float64)
+        usable = np.isfinite(mean + std).all()
+    if not usable:
+        raise ValueError("X has values too large to work with: their mean or deviation overflows")
+    largest = np.maximum(np.abs(x.max(axes).astype(np.float64)), np.abs(x.min(axes).astype(np.float64)))
+    std = np.where(std > _CONSTANT * largest, std, 1.0)
+    return Scaling(tuple(mean.tolist()), tuple(std.tolist()), _choose_fill(x, fill))
+
+
+def _choose_fill(x: NDArray[Any], fill: Any) -> tuple[float, ...] | None:
+    if isinstance(fill, str):
+        if fill not in ("auto", "border"):
+            raise ValueError(f"fill must be 'auto', 'border', a number or one number per channel, got {fill!r}")
+        return _background(x) if fill == "auto" and x.ndim == 4 else None
+    try:
+        values = np.broadcast_to(np.asarray(fill, dtype=np.float64), (x.shape[1],))
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"fill must be 'auto', 'border', a number or {x.shape[1]} numbers, one per channel, got {fill!r}"
+        ) from None
+    if not np.isfinite(values).all():
+        raise ValueError(f"fill must be finite, got {fill!r}")
+    return tuple(values.tolist())
+
+
+def _background(x: NDArray[Any]) -> tuple[float, ...] | None:
+    """The value per channel that most of the border shows, or None if there is none."""
+    edges = (x[..., 0, :], x[..., -1, :], x[..., 1:-1, 0], x[..., 1:-1, -1])
+    border = np.concatenate(edges, axis=-1).astype(np.float64)  # (N, C, pixels)
+    value = np.median(border, axis=(0, 2))
+    spread = x.max((0, 2, 3)).astype(np.float64) - x.min((0, 2, 3)).astype(np.float64)
+    near = np.abs(border - value[:, None]) <= _TOLERANCE * spread[:, None]
+    return tuple(value.tolist()) if near.mean() >= _SHARE else None
+
+
+def _per_channel(values: Sequence[float], x: NDArray[Any]) -> NDArray[np.float64]:
+    return np.asarray(values, dtype=np.float64).reshape(-1, *[1] * (x.ndim - 2))

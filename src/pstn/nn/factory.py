@@ -1,0 +1,175 @@
+"""One function that makes a CNN, an STN or a P-STN for data of a given shape, and the paper's networks for MNIST."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Literal, cast
+
+import torch
+
+from pstn._checks import require_choice
+from pstn.defaults import TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT
+from pstn.nn.classifier import PSTN, STN
+from pstn.nn.layer import SpatialTransformer
+from pstn.nn.networks import ConvClassifier, ConvLocalizer, SeriesClassifier, SeriesLocalizer
+from pstn.nn.shareable import Shareable
+from pstn.transforms import Transform, make_transform
+from pstn.warp import Fill
+
+__all__ = ["make_model", "mnist_cnn", "mnist_pstn", "mnist_stn"]
+
+ModelKind = Literal["cnn", "stn", "pstn"]
+
+# Filters of the classifier, its hidden units, filters of the localizer: the three kinds have about as many parameters.
+_PAPER = {"cnn": ((12, 24), 52, ()), "stn": ((10, 20), 50, (12, 18)), "pstn": ((10, 20), 50, (8, 14))}
+_DEFAULT_TRANSFORM = {1: "cpab", 2: "similarity"}
+# Larger images are averaged down to this size before a localizer that is chosen by size reads them.
+_LOCALIZER_SIZE = (32, 32)
+# A stage of convolution and pooling must leave at least this many pixels along each axis.
+_SMALLEST_MAP = 3
+# Initial weights are drawn from torch's global generator: one model at a time, if threads make several.
+_SEEDED = threading.Lock()
+
+
+def make_model(
+    kind: ModelKind,
+    channels: int,
+    size: Sequence[int],
+    classes: int,
+    transform: str | Transform | None = None,
+    *,
+    networks: Literal["paper", "auto"] = "paper",
+    width: int | None = None,
+    fill: Fill | None = 0.0,
+    samples: int = TRAIN_SAMPLES,
+    test_samples: int = TEST_SAMPLES,
+    var_init: float = VAR_INIT,
+    seed: int | None = None,
+) -> Shareable:
+    """An untrained classifier for images (B, C, H, W) or series (B, C, L).
+
+    Args:
+        kind: "cnn", the classifier alone; "stn" or "pstn", with a spatial transformer before it.
+        channels: C.
+        size: (H, W) or (L,).
+        classes: K.
+        transform: the family of transformations or its name; a similarity for images and CPAB for series when None.
+        networks: "paper" for the networks of the paper's experiments; "auto" for networks whose depth, kernels and
+            channels are chosen by the size of the input.
+        width: channels of the classifier's first convolution, for `networks="auto"`; chosen by the size when None.
+        fill: what lies outside the input, one number or one per channel; None repeats the border.
+        samples: S in training.
+        test_samples: S in prediction.
+        var_init: where the variance head starts, before softplus.
+        seed: of the weights, which then leaves torch's own random state as it is; drawn from that state when None.
+
+    Example:
+        >>> model = make_model("pstn", channels=3, size=(64, 64), classes=5, networks="auto")
+        >>> model(torch.rand(2, 3, 64, 64)).log_probs.shape
+        torch.Size([2, 5])
+    """
+    require_choice("kind", kind, ("cnn", "stn", "pstn"))
+    require_choice("networks", networks, ("paper", "auto"))
+    if seed is not None:
+        with _SEEDED, torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed every GPU as well
+            return make_model(
+                kind, channels, size, classes, transform, networks=networks, width=width, fill=fill, samples=samples,
+                test_samples=test_samples, var_init=var_init,
+            )  # fmt: skip
+    size, ndim = tuple(size), len(size)
+    paper_filters, paper_hidden, paper_localizer = _PAPER[kind]
+    # The localizer comes before the classifier: a seed's weights depend on the order.
+    if kind != "cnn":
+        family = make_transform(transform or _DEFAULT_TRANSFORM[ndim], ndim)
+        if family.ndim != ndim:
+            data = "images" if ndim == 2 else "series"
+            raise ValueError(
+                f"transform must act on {ndim} axes for {data}, got {family!r}, which acts on {family.ndim}"
+            )
+        reduced = _LOCALIZER_SIZE if networks == "auto" and ndim == 2 and min(size) > 48 else None
+        localizer: ConvLocalizer | SeriesLocalizer
+        if ndim == 1 and networks == "paper":
+            localizer = SeriesLocalizer(channels)
+        elif ndim == 1:
+            localizer = SeriesLocalizer(channels, (16, 32, 16), _series_kernels(size[0]))
+        elif networks == "paper":
+            localizer = ConvLocalizer(channels, size, paper_localizer)
+        else:
+            kernel, stages = _stages(reduced or size)
+            localizer = ConvLocalizer(channels, reduced or size, (8, 14, 20, 20)[:stages], kernel)
+    classifier: ConvClassifier | SeriesClassifier
+    if ndim == 1 and networks == "paper":
+        classifier = SeriesClassifier(channels, classes)
+    elif ndim == 1:
+        width = width or 32
+        classifier = SeriesClassifier(channels, classes, (width, 2 * width, width), _series_kernels(size[0]))
+    elif networks == "paper":
+        classifier = ConvClassifier(channels, size, classes, paper_filters, paper_hidden)
+    else:
+        kernel, stages = _stages(size)
+        width = width or (10 if stages > 1 else 24)
+        filters = tuple(width * 2 ** min(stage, 3) for stage in range(stages))
+        classifier = ConvClassifier(channels, size, classes, filters, hidden=5 * width, kernel=kernel)
+    if kind == "cnn":
+        return classifier
+    layer = SpatialTransformer(
+        family, localizer, size, localizer_size=reduced, probabilistic=kind == "pstn", var_init=var_init,
+        fill=0.0 if fill is None else fill, padding_mode="border" if fill is None else "zeros",
+    )  # fmt: skip
+    return STN(layer, classifier) if kind == "stn" else PSTN(layer, classifier, samples, test_samples)
+
+
+def _series_kernels(length: int) -> tuple[int, ...]:
+    return tuple(min(kernel, length) for kernel in (8, 5, 3))
+
+
+def _stages(size: Sequence[int]) -> tuple[int, int]:
+    """The width of convolutions for images of this size, and how many stages of them leave a map large enough."""
+    side, stages = min(size), 0
+    kernel = 5 if side >= 16 else 3
+    while (side := (side - kernel + 1) // 2) >= _SMALLEST_MAP:
+        stages += 1
+    return kernel, stages
+
+
+def mnist_cnn() -> ConvClassifier:
+    """The CNN baseline of the MNIST experiments: 28,086 parameters.
+
+    Example:
+        >>> sum(p.numel() for p in mnist_cnn().parameters())
+        28086
+    """
+    return cast(ConvClassifier, make_model("cnn", 1, (28, 28), 10))
+
+
+def mnist_stn(transform: Transform | None = None, *, fill: Fill = 0.0) -> STN:
+    """The STN of the MNIST-subset experiments: 28,726 parameters with a similarity.
+
+    Args:
+        transform: the family; `Similarity()` when not given.
+        fill: what lies outside the image: the background's value after normalisation.
+
+    Example:
+        >>> sum(p.numel() for p in mnist_stn().parameters())
+        28726
+    """
+    return cast(STN, make_model("stn", 1, (28, 28), 10, transform, fill=fill))
+
+
+def mnist_pstn(transform: Transform | None = None, *, fill: Fill = 0.0, var_init: float = -5.0) -> PSTN:
+    """The P-STN of the MNIST-subset experiments: 26,662 parameters with a similarity.
+
+    Args:
+        transform: the family; `Similarity()` when not given.
+        fill: what lies outside the image: the background's value after normalisation.
+        var_init: where the variance head starts, before softplus.
+
+    Example:
+        >>> sum(p.numel() for p in mnist_pstn().parameters())
+        26662
+    """
+    return cast(
+        PSTN, make_model("pstn", 1, (28, 28), 10, transform, fill=fill, samples=1, test_samples=10, var_init=var_init)
+    )

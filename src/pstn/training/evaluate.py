@@ -1,0 +1,144 @@
+"""Scores of classifiers, and the data that `fit` and `evaluate` take: the one way to score for every trainer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from pstn._checks import require_floating
+from pstn.nn.classifier import Prediction, TransformerModel
+from pstn.nn.modes import evaluating
+from pstn.threads import suit_threads, using_threads
+from pstn.uncertainty import calibration_error, require_labels
+
+if TYPE_CHECKING:
+    from pstn.data import Generated, Split
+
+    Batches = Split | Generated | tuple[Tensor, Tensor] | Iterable[Any]
+
+__all__ = ["Scores", "evaluate", "is_set", "read_batches", "require_data", "score"]
+
+
+class Scores(NamedTuple):
+    """How good a classifier is, and how well calibrated its probabilities."""
+
+    accuracy: float
+    """Share of right answers."""
+    nll: float
+    """Negative log-likelihood, in nats: the lower the better."""
+    calibration_error: float
+    """Expected calibration error with 15 bins: the lower the better."""
+
+    def __str__(self) -> str:
+        return f"accuracy {self.accuracy:.1%}, NLL {self.nll:.3f}, calibration error {self.calibration_error:.3f}"
+
+
+def score(log_probs: Tensor, y: Tensor) -> Scores:
+    """Scores of predictions.
+
+    Args:
+        log_probs: (B, K); those of a model that failed may be NaN, and so is then its calibration error.
+        y: (B,), class indices.
+
+    Example:
+        >>> print(score(torch.tensor([[0.9, 0.1], [0.8, 0.2]]).log(), torch.tensor([0, 1])))
+        accuracy 50.0%, NLL 0.857, calibration error 0.350
+    """
+    finite = bool(torch.isfinite(log_probs).all())
+    return Scores(
+        float((log_probs.argmax(1) == y).double().mean()),
+        float(-log_probs.gather(1, y[:, None]).mean()),
+        float(calibration_error(log_probs.exp(), y)) if finite else math.nan,
+    )
+
+
+def evaluate(
+    model: nn.Module,
+    data: Batches,
+    *,
+    samples: int | None = None,
+    batch_size: int = 500,
+    generator: torch.Generator | None = None,
+) -> Scores:
+    """Score a classifier, with or without a transformer: accuracy, negative log-likelihood, calibration error.
+
+    Args:
+        model: a PSTN, an STN, or any module x (B, C, *size) -> logits (B, K); its mode stays what it was.
+        data: as in `fit`.
+        samples: S, for a PSTN; its own `test_samples` when None.
+        batch_size: for sets and tuples only.
+        generator: where the randomness of a PSTN comes from; torch's global seed when None.
+
+    Example:
+        >>> scores = pstn.evaluate(pstn.nn.mnist_cnn(), pstn.data.load_digits("test"))
+        >>> 0 < scores.accuracy < 0.5
+        True
+    """
+    data = require_data(data)
+    log_probs, labels = list[Tensor](), list[Tensor]()
+    with evaluating(model), torch.no_grad(), using_threads(None):
+        for x, y in read_batches(model, data, batch_size, shuffle=False):
+            if not labels:
+                suit_threads(model, x)
+            output = model(x, samples, generator=generator) if isinstance(model, TransformerModel) else model(x)
+            log_probs.append(output.log_probs if isinstance(output, Prediction) else output.float().log_softmax(-1))
+            labels.append(y)
+    if not labels:
+        raise ValueError("data holds no batches")
+    p = torch.cat(log_probs)
+    return score(p, require_labels(torch.cat(labels), p.shape))
+
+
+def require_data(data: Any) -> Any:
+    """The data as given, with a tuple of tensors as a set; what only looks like batches is refused."""
+    from pstn.data import Split, Splits
+
+    if isinstance(data, Splits):  # it can be iterated, and that would train on the test part
+        raise TypeError("data holds a training, a validation and a test part: pass one of them, such as data.train")
+    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+        require_floating("x", data[0])
+        # Targets that are no classes are no set of `pstn.data`, which counts them.
+        data = TensorDataset(*data) if data[1].is_floating_point() else Split(*data, classes=())
+    if isinstance(data, Split) and not data.x.is_floating_point():
+        raise TypeError(
+            f"data must hold floating-point numbers, got {data.x.dtype}: pass data.as_float(), or data.as_float(mean, "
+            "std) with those that the model knows"
+        )
+    return data
+
+
+def is_set(data: Any) -> bool:
+    """Whether data are examples, to be cut into batches here: a set of `pstn.data`, or a `TensorDataset`."""
+    return hasattr(data, "batch") or isinstance(data, TensorDataset)
+
+
+def read_batches(model: nn.Module, data: Any, batch_size: int, *, shuffle: bool) -> Iterator[tuple[Tensor, Tensor]]:
+    """One pass over the data: pairs (x, y) on the model's device."""
+    if isinstance(data, TensorDataset):
+        order = torch.randperm(len(data)) if shuffle else torch.arange(len(data))
+        data = map(data.__getitem__, order.split(batch_size))
+    elif is_set(data):
+        from pstn.data import batches
+
+        data = batches(data, batch_size, shuffle=shuffle)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    for batch in data:
+        if hasattr(batch, "x") and hasattr(batch, "y"):
+            batch = (batch.x, batch.y)
+        if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+            raise TypeError(
+                f"data must hold batches (x, y), got {type(batch).__name__}: pass a DataLoader, a list of such "
+                "batches, a tuple of tensors (x, y), or a set of pstn.data"
+            )
+        for name, part in zip("xy", batch, strict=False):
+            if not isinstance(part, Tensor):
+                hint = "" if name == "x" else ": the number of its class for each example, counted from 0"
+                raise TypeError(f"{name} of a batch must be a torch.Tensor, got {type(part).__name__}{hint}")
+        if batch[1].dim() == 0:
+            raise TypeError("data holds single examples, not batches: wrap it in a torch.utils.data.DataLoader")
+        yield batch[0].to(device), batch[1].to(device)

@@ -1,0 +1,180 @@
+"""One model and its data: the shortest way to train a classifier with or without a transformer."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sized
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import torch
+from torch import nn
+
+from pstn._checks import require_positive_int, require_positive_number
+from pstn._deprecation import renamed
+from pstn.defaults import LOCALIZER_FACTOR, LR, WEIGHT_DECAY, default_batch_size, default_epochs, default_kl_weight
+from pstn.nn.classifier import TransformerModel
+from pstn.objective import LossFunction, TrainingLoss
+from pstn.threads import suit_threads, using_threads
+from pstn.training.diagnose import look_for_collapses
+from pstn.training.evaluate import is_set, read_batches, require_data
+from pstn.training.population.recipe import KLWeight, kl_weight_at, progress_at
+from pstn.training.population.step import report_parts
+from pstn.training.progress import Bar
+
+if TYPE_CHECKING:
+    from pstn.training.evaluate import Batches
+
+__all__ = ["Epoch", "fit", "make_optimiser"]
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+class Epoch(NamedTuple):
+    """Means over one pass through the data, as they were seen in training."""
+
+    number: int
+    """Counted from 1."""
+    loss: float
+    """What was minimised: nll + kl_weight * kl, unless another loss was given."""
+    nll: float
+    """Negative log-likelihood, in nats; NaN if the loss does not say."""
+    kl: float
+    """KL from the posterior to the prior, averaged over theta's parameters; 0 for a plain classifier or an STN, NaN if
+    the loss does not say."""
+    accuracy: float
+    """Of single samples; NaN if there are no classes."""
+
+
+@renamed(localizer_lr="localizer_factor")
+def fit(
+    model: Model,
+    data: Batches,
+    *,
+    epochs: int | None = None,
+    lr: float = LR,
+    localizer_factor: float = LOCALIZER_FACTOR,
+    kl_weight: KLWeight | None = None,
+    weight_decay: float = WEIGHT_DECAY,
+    clip_norm: float | None = None,
+    batch_size: int | None = None,
+    loss: LossFunction | None = None,
+    on_epoch: Callable[[Epoch], bool | None] | None = None,
+    progress: bool = True,
+) -> Model:
+    """Train one model on batches, with Adam; the model is changed in place and returned in evaluation mode.
+
+    Where a classifier is frozen (`pstn.wrap(..., freeze=True)`) only the localizer learns, and dropout and batch norm
+    of the classifier stay in evaluation mode. Batches go to the device on which the model is. For many
+    models at once see `pstn.training.Population`, for many devices `pstn.training.LitPSTN`.
+
+    Args:
+        model: a PSTN, an STN, any module x (B, C, *size) -> logits (B, K), or with `loss` any module at all.
+        data: a DataLoader, or anything else that yields batches (x, y) on every pass; or a set of
+            `pstn.data`, or a tuple of tensors (x, y), which is shuffled and cut into batches of `batch_size`.
+        epochs: passes over the data; chosen by the number of examples when None, from 20 to 300.
+        lr: learning rate.
+        localizer_factor: what it is multiplied with for the localizer and its heads, before a frozen classifier too: a
+            localizer that learns too fast warps its inputs away before the classifier has learned anything.
+        kl_weight: w, the weight of the KL term: the fewer the data, the larger; chosen by their number when None. Or a
+            schedule, a function of the progress of training, from 0 to 1.
+        weight_decay: Adam's L2 term.
+        clip_norm: largest norm of the gradient; None does not clip.
+        batch_size: for sets and tuples only; chosen by the number of examples when None, from 8 to 64.
+        loss: what to minimise, (prediction, y) -> a scalar or a `pstn.Loss`; the negative ELBO when None. A function
+            with a parameter `kl_weight` is given the weight.
+        on_epoch: called with the figures of every epoch; returning True stops there.
+        progress: whether a terminal shows how far it is.
+
+    Raises:
+        FloatingPointError: at a loss or gradient that is not finite, before it reaches the weights.
+
+    Warns:
+        UserWarning: in the end, if the transformer collapsed in one of the known ways, with what to try.
+
+    Example:
+        >>> backbone = pstn.nn.mnist_cnn()
+        >>> loader = [(torch.rand(8, 1, 28, 28), torch.arange(8)) for _ in range(5)]
+        >>> model = pstn.fit(pstn.wrap(backbone, in_channels=1), loader, epochs=2)
+        >>> model(torch.rand(1, 1, 28, 28)).probs.shape
+        torch.Size([1, 10])
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    data = require_data(data)
+    examples, training_loss = _count_examples(data), TrainingLoss(loss)
+    kl_weight = training_loss.choose_kl_weight(kl_weight, default_kl_weight(examples))
+    kl_weight_at(kl_weight, 0.0)  # refuses a weight that cannot be, before any step
+    batch_size = default_batch_size(examples) if batch_size is None else require_positive_int("batch_size", batch_size)
+    epochs = default_epochs(examples, batch_size) if epochs is None else require_positive_int("epochs", epochs)
+    if epochs > 1 and isinstance(data, Iterator):
+        raise ValueError(
+            f"data can be iterated only once, got {type(data).__name__} for {epochs} epochs: pass a DataLoader, a list "
+            "of batches, or a set of pstn.data"
+        )
+    optimiser = make_optimiser(model, lr, localizer_factor, weight_decay)
+    limit = math.inf if clip_norm is None else require_positive_number("clip_norm", clip_norm)
+    length = max(1, -(-len(data) // batch_size) if is_set(data) else len(data)) if isinstance(data, Sized) else math.inf
+    model.train()
+    with Bar(epochs, shown=progress) as bar, using_threads(None):
+        for number in range(1, epochs + 1):
+            total, count = torch.zeros(4, dtype=torch.float64), 0
+            for at, (x, y) in enumerate(read_batches(model, data, batch_size, shuffle=True), start=1):
+                if number == at == 1:
+                    suit_threads(model, x)
+                output = model(x)
+                weight = kl_weight_at(kl_weight, progress_at(number - 1, at - 1, epochs, length))
+                made = training_loss(output, y, weight, None)
+                optimiser.zero_grad()
+                made.total.backward()
+                norm, value = float(nn.utils.clip_grad_norm_(model.parameters(), limit)), made.total.detach()
+                if not (math.isfinite(float(value)) and math.isfinite(norm)):
+                    raise FloatingPointError(
+                        f"the loss is {float(value):g} and its gradient's norm {norm:g} in epoch {number}, batch {at}; "
+                        "the weights are those before it. Look for missing or huge values in the data; try a smaller "
+                        "lr or localizer_factor, or clip_norm"
+                    )
+                optimiser.step()
+                total += len(y) * torch.cat([value[None], report_parts(made, output, y)]).cpu().double()
+                count += len(y)
+                bar.update(number - 1 + at / length, f"epoch {number}/{epochs}", {})
+            if count == 0:
+                raise ValueError("data holds no batches")
+            epoch = Epoch(number, *(total / count).tolist())
+            shown = {"loss": f"{epoch.loss:.3f}", "KL": f"{epoch.kl:.2f}", "accuracy": f"{epoch.accuracy:.1%}"}
+            known = {name: words for name, words in shown.items() if "nan" not in words}
+            bar.update(number, f"epoch {number}/{epochs}", known)
+            if on_epoch is not None and on_epoch(epoch):
+                break
+    for problem in look_for_collapses(model.eval(), x[:64]):
+        warnings.warn(problem, UserWarning, stacklevel=3)
+    return model
+
+
+def make_optimiser(model: nn.Module, lr: float, localizer_factor: float, weight_decay: float) -> torch.optim.Adam:
+    """Adam on what is not frozen, with a learning rate of its own for the localizer and its heads.
+
+    Args:
+        model: a PSTN, an STN or any other module.
+        lr: learning rate.
+        localizer_factor: what it is multiplied with for the localizer and its heads.
+        weight_decay: the L2 term.
+
+    Example:
+        >>> [group["lr"] for group in make_optimiser(pstn.nn.mnist_stn(), 1e-2, 0.1, 0.0).param_groups]
+        [0.01, 0.001]
+    """
+    groups: list[Any] = [p for p in model.parameters() if p.requires_grad]
+    if not groups:
+        raise ValueError("model has nothing to learn: all of its parameters are frozen")
+    if isinstance(model, TransformerModel):
+        groups = model.parameter_groups(lr, localizer_factor=localizer_factor)
+    return torch.optim.Adam(groups, lr=require_positive_number("lr", lr), weight_decay=weight_decay)
+
+
+def _count_examples(data: Any) -> int | None:
+    """How many examples there are, where the data can say without a pass over them."""
+    if isinstance(data, (list, tuple)):
+        return sum(len(batch[0]) for batch in data if isinstance(batch, (list, tuple)) and len(batch)) or None
+    held = getattr(data, "dataset", data if is_set(data) else None)
+    return len(held) or None if isinstance(held, Sized) else None

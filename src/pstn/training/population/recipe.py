@@ -1,0 +1,269 @@
+"""What training takes: a recipe that all models of a population share, and what sets each of them apart."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from pstn._checks import require_choice, require_nonnegative_number, require_positive_int, require_positive_number
+from pstn._deprecation import renamed
+from pstn.defaults import LOCALIZER_FACTOR, LR, WEIGHT_DECAY, default_batch_size, default_epochs
+from pstn.nn.classifier import TransformerModel
+from pstn.objective import LossFunction, TrainingLoss
+
+if TYPE_CHECKING:  # `import pstn` is to load this and not the data
+    from pstn.data.augment import RandomTransform
+
+__all__ = [
+    "Augmentation",
+    "KLWeight",
+    "Member",
+    "Precision",
+    "RandomWarp",
+    "Recipe",
+    "kl_weight_at",
+    "learning_rates",
+    "make_members",
+    "progress_at",
+]
+
+Precision = Literal["float32", "tf32", "bf16"]
+KLWeight = float | Callable[[float], float]
+"""A number, or a schedule: a function of the progress of training, from 0 to 1."""
+
+
+def kl_weight_at(kl_weight: KLWeight | None, progress: float) -> float:
+    """The weight of the KL term at some point of training.
+
+    Args:
+        kl_weight: a number or a schedule; None for a loss that takes none.
+        progress: from 0 at the first step to 1 at the last.
+
+    Example:
+        >>> kl_weight_at(lambda progress: 1e-3 * progress, 0.5)
+        0.0005
+    """
+    if kl_weight is None:
+        return 0.0
+    return require_nonnegative_number("kl_weight", kl_weight(progress) if callable(kl_weight) else kl_weight)
+
+
+def progress_at(epoch: int, batch: int, epochs: int, batches: float) -> float:
+    """How far training has come: 0 at the first batch of the first epoch, 1 at the last one of the last.
+
+    Args:
+        epoch: counted from 0.
+        batch: likewise.
+        epochs: how many there are.
+        batches: in one epoch; infinite where that is not known, and then epochs alone count.
+
+    Example:
+        >>> [progress_at(epoch, batch, 2, 2) for epoch in range(2) for batch in range(2)]
+        [0.0, 0.3333333333333333, 0.6666666666666666, 1.0]
+    """
+    if batches == float("inf"):
+        return min(1.0, epoch / max(1, epochs - 1))
+    return min(1.0, (epoch * batches + batch) / max(1, epochs * batches - 1))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a population is trained: the same for all of its models.
+
+    Args:
+        epochs: passes over each model's data; chosen by their number when None, see `pstn.defaults`.
+        batch_size: examples in one micro-batch; likewise.
+        accumulate: micro-batches whose gradients are averaged before a step of the optimiser.
+        steps_per_epoch: steps in one epoch; what the smallest subset allows when None. The last incomplete batch of
+            an epoch is left out.
+        samples: S in training; the model's own `train_samples` when None.
+        betas: Adam's decay rates.
+        eps: Adam's epsilon.
+        clip_norm: largest norm of a model's gradient; None does not clip.
+        lr_step: epochs after which learning rates are multiplied with `lr_gamma`, again and again; None for never.
+        lr_gamma: that factor.
+        precision: "float32"; "tf32", float32 with matrix products rounded to ten bits (CUDA only); or "bf16",
+            autocast. Theta and grids are float32 in any case.
+        patience: stop a model whose validation loss has not improved for this many validations; None never does.
+        validate_every: epochs between validations; None validates only where `patience` asks for it, every epoch.
+        loss_limit: a loss above it counts as exploded, and stops the model.
+        augment: a random change of the inputs, drawn afresh at each access.
+        loss: what to minimise, (prediction, y) -> a scalar or a `pstn.Loss`; the negative ELBO when None. A function
+            with a parameter `kl_weight` is given each model's own, and one with a parameter `weights` those of the
+            examples, (B,) or None. To train in processes of their own it must be a function of a module.
+
+    Example:
+        >>> Recipe(epochs=100, batch_size=64, lr_step=10).lr_factor(25)
+        0.010000000000000002
+    """
+
+    # None is resolved by `for_examples`, which every population calls first: all that reads a recipe finds numbers.
+    epochs: int = None  # type: ignore[assignment]
+    batch_size: int = None  # type: ignore[assignment]
+    accumulate: int = 1
+    steps_per_epoch: int | None = None
+    samples: int | None = None
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    clip_norm: float | None = None
+    lr_step: int | None = None
+    lr_gamma: float = 0.1
+    precision: Precision = "float32"
+    patience: int | None = None
+    validate_every: int | None = None
+    loss_limit: float = 1e4
+    augment: Augmentation | None = None
+    loss: LossFunction | None = None
+
+    def __post_init__(self) -> None:
+        require_positive_int("accumulate", self.accumulate)
+        for name in ("epochs", "batch_size", "steps_per_epoch", "samples", "lr_step", "patience", "validate_every"):
+            if getattr(self, name) is not None:
+                require_positive_int(name, getattr(self, name))
+        for name in ("eps", "lr_gamma", "loss_limit"):
+            require_positive_number(name, getattr(self, name))
+        if self.clip_norm is not None:
+            require_positive_number("clip_norm", self.clip_norm)
+        require_choice("precision", self.precision, ("float32", "tf32", "bf16"))
+        TrainingLoss(self.loss)  # refuses what is no function
+
+    def for_examples(self, examples: int) -> Recipe:
+        """The recipe with its epochs and batch size, where they are not given, chosen for so many examples.
+
+        Example:
+            >>> recipe = Recipe().for_examples(100)
+            >>> recipe.epochs, recipe.batch_size
+            (120, 8)
+        """
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        batch_size = default_batch_size(examples) if given["batch_size"] is None else self.batch_size
+        batch = batch_size * self.accumulate
+        epochs = default_epochs(examples, batch) if given["epochs"] is None else self.epochs
+        return replace(self, epochs=epochs, batch_size=batch_size)
+
+    @property
+    def validates(self) -> bool:
+        """Whether models are validated while they train."""
+        return self.patience is not None or self.validate_every is not None
+
+    def lr_factor(self, epoch: int) -> float:
+        """What the schedule multiplies learning rates with in `epoch`, counted from 0."""
+        return 1.0 if self.lr_step is None else self.lr_gamma ** (epoch // self.lr_step)
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """What sets one model of a population apart.
+
+    Args:
+        seed: of all its noise: batch order, posterior samples, dropout, augmentation.
+        lr: learning rate of the classifier.
+        localizer_factor: what `lr` is multiplied with for the localizer and its heads.
+        kl_weight: w, the weight of the KL term, or a schedule: a function of the progress of training, from 0 to 1;
+            chosen by the number of its examples when None.
+        weight_decay: Adam's L2 term, not AdamW's.
+        train: indices of the examples it trains on; all when None.
+        valid: indices of the examples it is validated on.
+
+    Example:
+        >>> Member(seed=3, kl_weight=1e-3).seed
+        3
+    """
+
+    seed: int = 0
+    lr: float = LR
+    localizer_factor: float = LOCALIZER_FACTOR
+    kl_weight: KLWeight | None = None
+    weight_decay: float = WEIGHT_DECAY
+    train: Tensor | None = None
+    valid: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "localizer_factor"):
+            require_positive_number(name, getattr(self, name))
+        if self.kl_weight is not None:
+            kl_weight_at(self.kl_weight, 0.0)
+        require_nonnegative_number("weight_decay", self.weight_decay)
+        for name in ("train", "valid"):
+            subset = getattr(self, name)
+            if subset is not None and (subset.dim() != 1 or subset.dtype != torch.int64 or len(subset) == 0):
+                raise ValueError(f"{name} must hold int64 indices of shape (n,), got {subset.dtype}, {subset.shape}")
+
+
+Member.__init__ = renamed(localizer_lr="localizer_factor")(Member.__init__)  # type: ignore[method-assign]
+
+
+@renamed(localizer_lr="localizer_factor")
+def make_members(count: int, **values: Any) -> list[Member]:
+    """`count` members; a list gives each its own value, anything else is shared.
+
+    Seeds are 0, 1, 2, ... unless given.
+
+    Example:
+        >>> [m.kl_weight for m in make_members(2, kl_weight=[1e-3, 3e-4], lr=1e-4)]
+        [0.001, 0.0003]
+    """
+    known = [f.name for f in fields(Member)]
+    for name, value in values.items():
+        require_choice("the name of a member's value", name, known)
+        if isinstance(value, list) and len(value) != count:
+            raise ValueError(f"{name} must hold one value for each of {count} models, got {len(value)}")
+    seeds = values.pop("seed", list(range(count)))
+    values["seed"] = seeds
+    return [Member(**{k: v[i] if isinstance(v, list) else v for k, v in values.items()}) for i in range(count)]
+
+
+def learning_rates(model: nn.Module, names: Sequence[str], member: Member) -> dict[str, float]:
+    """The learning rate of each parameter in `names`: the localizer and its heads have one of their own."""
+    apart = "layer." if isinstance(model, TransformerModel) else None
+    return {n: member.lr * (member.localizer_factor if apart and n.startswith(apart) else 1.0) for n in names}
+
+
+class Augmentation(ABC):
+    """A random change of inputs, as a function of the inputs and of uniform noise."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """How many uniform numbers each example needs."""
+
+    @abstractmethod
+    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
+        """Change `x` (B, C, *size) with `u` (B, width) in [0, 1)."""
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class RandomWarp(Augmentation):
+    """Images warped as a generated set warps its own: training then sees what such a set is tested on.
+
+    Args:
+        maker: `pstn.data.RandomRotation()`, `pstn.data.RandomPlacement()`, or one of your own.
+        fill: what lies outside the image, one number or one per channel.
+
+    Example:
+        >>> augment = RandomWarp(pstn.data.RandomPlacement(canvas=96, size=28), fill=-0.42)
+        >>> augment(torch.rand(2, 1, 28, 28), torch.rand(2, augment.width)).shape
+        torch.Size([2, 1, 96, 96])
+    """
+
+    maker: RandomTransform
+    fill: float | tuple[float, ...] = 0.0
+
+    @property
+    def width(self) -> int:
+        """How many uniform numbers the maker takes."""
+        return self.maker.width
+
+    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
+        """Warp: (B, C, H, W), (B, width) -> what the maker makes."""
+        return self.maker.make(x, self.maker.theta(u), fill=self.fill)
+
+    def __repr__(self) -> str:
+        # One call, as result files have it.
+        return f"{repr(self.maker).removesuffix(')')}, fill={self.fill})"

@@ -1,0 +1,1 @@
+"""Runs on disk: settings, data, checkpoints, evaluation and sweeps."""

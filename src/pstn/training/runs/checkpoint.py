@@ -1,0 +1,249 @@
+"""Checkpoints: one file that holds everything a run needs to go on, replaced as a whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import inspect
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pstn.files import FileError, parse_json, require_regular_file, require_writable, write_atomically
+from pstn.limits import CHECKPOINT_TEXT
+from pstn.text import ShortError, excerpt
+from pstn.training.population import Failure, Population, Progress
+from pstn.training.population.recipe import Member
+
+__all__ = [
+    "CheckpointError",
+    "load_checkpoint",
+    "member_summary",
+    "read_about",
+    "require_room",
+    "save_checkpoint",
+    "save_weights",
+]
+
+_FORMAT = "pstn population 2"
+_TEXTS = ("progress", "members", "training", "settings")
+_WHOLE_NUMBERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+# Of these examples every bit counts for the fingerprint of the data; of the others their sums.
+_WHOLE = 64
+
+
+class CheckpointError(ShortError):
+    """A checkpoint that cannot be read, or that belongs to another run."""
+
+
+def save_checkpoint(path: str | Path, population: Population, settings: dict[str, Any] | None = None) -> None:
+    """Write a population's whole state: weights, optimiser, running statistics, best weights, progress, seeds.
+
+    It also records the recipe and a fingerprint of the data: training resumes with the same ones only.
+
+    Noise is counted, not drawn from a generator: seeds and the step are all the generator state there is.
+
+    Args:
+        path: a .safetensors file; the old one stays until the new one is whole and on the disk.
+        population: what to save.
+        settings: anything that JSON can hold, kept beside it.
+    """
+    from safetensors.torch import save_file
+
+    about = {
+        "format": _FORMAT,
+        "progress": json.dumps(asdict(population.progress)),
+        "members": json.dumps([member_summary(member) for member in population.members]),
+        "training": json.dumps(_training(population)),
+        "settings": json.dumps(settings or {}),
+    }
+    with write_atomically(path) as draft:
+        save_file(population.tensors(), draft, metadata=about)
+    with suppress(OSError):  # a rename outlives a power cut; not every system lets a folder be opened
+        handle = os.open(Path(path).parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def read_about(path: str | Path) -> dict[str, Any]:
+    """What stands beside the tensors of a checkpoint: progress, members, training, settings; no tensor is read.
+
+    Raises:
+        CheckpointError: it is not a checkpoint that can be read.
+    """
+    with _opened(path) as (_, about):
+        return about
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """A checkpoint's open file, and what stands beside its tensors."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        require_regular_file(path)
+        with ExitStack() as stack:
+            try:
+                stream = stack.enter_context(safe_open(str(path), framework="pt"))
+            except RuntimeError as error:  # of torch, where a file cannot be mapped into memory
+                raise CheckpointError(f"{path} is not a readable checkpoint: {error}") from error
+            held = stream.metadata() or {}
+            if held.get("format") != _FORMAT:
+                got = excerpt(held.get("format"))
+                raise CheckpointError(f"{path} must be a checkpoint of format {_FORMAT!r}, got {got}")
+            if missing := [name for name in _TEXTS if name not in held]:
+                raise CheckpointError(f"{path} is not a whole checkpoint: {missing[0]} is missing")
+            # A model that broke leaves NaN in its history.
+            yield stream, {n: parse_json(held[n], path, limit=CHECKPOINT_TEXT, constants=True) for n in _TEXTS}
+    except (SafetensorError, FileNotFoundError, FileError) as error:
+        raise CheckpointError(f"{path} is not a readable checkpoint: {error}") from error
+
+
+def load_checkpoint(path: str | Path, population: Population) -> None:
+    """Put a population where a checkpoint left it; training then continues to the same bits.
+
+    Args:
+        path: what `save_checkpoint` wrote.
+        population: made from the same models' shape, members, recipe and data; only `epochs` may differ, to go on for
+            longer.
+
+    Raises:
+        CheckpointError: if it is of another population, with what differs; or if it holds NaN or infinity.
+    """
+    with _opened(path) as (stream, about):
+        if about["members"] != [member_summary(member) for member in population.members]:
+            raise CheckpointError(f"{path} belongs to other models: its seeds, weights or learning rates differ")
+        was, now = about["training"], _training(population)
+        if not isinstance(was, dict):
+            raise CheckpointError(f"{path} belongs to another training")
+        if changed := [f"{k} was {str(was.get(k))[:200]}, is {v}" for k, v in now.items() if v != was.get(k)]:
+            raise CheckpointError(f"{path} belongs to another training: {'; '.join(changed)}")
+        progress = _read_progress(path, about["progress"])
+        tensors = _read_tensors(path, stream, population.tensors())
+    population.load_tensors(tensors)
+    population.progress = progress
+
+
+def _read_tensors(path: str | Path, stream: Any, expected: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a checkpoint, read once their names, shapes and types are the population's; all finite."""
+    present = set(stream.keys())
+    best = {f"best.{name}": tensor for name, tensor in expected.items() if not name.startswith("best.")}
+    wanted = {**expected, **(best if present & set(best) else {})}  # only after the first validation there is a best
+    for name, tensor in wanted.items():
+        entry = stream.get_slice(name) if name in present else None
+        if entry is None or tuple(entry.get_shape()) != tuple(tensor.shape):
+            raise CheckpointError(f"{path} belongs to models of another shape: {name} differs")
+    tensors = {name: stream.get_tensor(name) for name in wanted}
+    for name, tensor in tensors.items():
+        if tensor.dtype != wanted[name].dtype:
+            raise CheckpointError(f"{path}: {name} must be of {wanted[name].dtype}, got {tensor.dtype}")
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(f"{path}: {name} holds NaN or infinity")
+    return tensors
+
+
+def _read_progress(path: str | Path, held: Any) -> Progress:
+    """Where a population stood, with the types that it writes."""
+    try:
+        failures = [Failure(**failure) for failure in held["failures"]]
+        progress = Progress(**{**held, "failures": failures})
+        counts = (progress.step, progress.epoch, *(n for f in failures for n in (f.model, f.step)), *progress.waited)
+        numbers = (*progress.best, *(n for row in progress.partial for n in row))
+        entries = [value for entry in progress.history for value in entry.values()]
+        means = (n for value in entries for n in (value if isinstance(value, list) else [value]))
+        fine = all(type(n) is int and n >= 0 for n in counts) and math.isfinite(progress.seconds)
+        if not fine or not all(isinstance(n, (int, float)) for n in (*numbers, *means)):
+            raise ValueError("a number is not what it should be")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path} is not a whole checkpoint: its progress cannot be read ({error})") from error
+    return progress
+
+
+def save_weights(path: str | Path, weights: dict[str, Tensor], about: dict[str, str] | None = None) -> None:
+    """Write one model's weights as safetensors, atomically."""
+    from safetensors.torch import save_file
+
+    with write_atomically(path) as draft:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, draft, metadata=about)
+
+
+def require_room(folder: str | Path, population: Population) -> None:
+    """Refuse a folder that cannot be written or that has no room for checkpoints: before training, not after.
+
+    Raises:
+        OSError: with what is wrong and what to do.
+    """
+    folder = Path(folder)
+    # Two checkpoints lie side by side while one is replaced; the models' weights come on top at the end. Early stopping
+    # keeps the best state beside the current one.
+    held = 1 if population.recipe.patience is None else 2
+    needed = (2 * held + 1) * sum(t.numel() * t.element_size() for t in population.tensors().values()) + (1 << 20)
+    require_writable(folder)
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise OSError(
+            errno.ENOSPC, f"checkpoints need {needed >> 20} MiB, {free >> 20} MiB are free: not trained", str(folder)
+        )  # fmt: skip
+
+
+def member_summary(member: Member) -> dict[str, Any]:
+    """What tells a member from others, as JSON can hold it; subsets by a few numbers, not whole.
+
+    Example:
+        >>> member_summary(Member(seed=3, kl_weight=1e-3))["kl_weight"]
+        0.001
+    """
+
+    def summary(subset: Tensor | None) -> list[int] | None:
+        # Enough to tell subsets apart without writing them down.
+        return None if subset is None else [len(subset), int(subset.sum()), int(subset[0]), int(subset[-1])]
+
+    return {
+        "seed": member.seed, "lr": member.lr, "localizer_factor": member.localizer_factor,
+        "kl_weight": _words(member.kl_weight) if callable(member.kl_weight) else member.kl_weight,
+        "weight_decay": member.weight_decay, "train": summary(member.train), "valid": summary(member.valid),
+    }  # fmt: skip
+
+
+def _training(population: Population) -> dict[str, str]:
+    """All that decides what the next step will be, but for models and members."""
+    recipe = {f.name: _words(getattr(population.recipe, f.name)) for f in fields(population.recipe)}
+    del recipe["epochs"]  # how long it is to go on does not change how it does
+    recipe["steps_per_epoch"] = str(population.steps_per_epoch)
+    constants = population.groups[0].constants
+    return {**recipe, "data": _fingerprint([constants.x, constants.y, *constants.weights])}
+
+
+def _words(value: Any) -> str:
+    """`repr`, but for what has none of its own: that holds an address, which differs from run to run."""
+    if inspect.isfunction(value):
+        return f"{value.__module__}.{value.__qualname__}"
+    words = repr(value)
+    if " object at 0x" not in words:
+        return words
+    held = ", ".join(f"{name}={_words(part)}" for name, part in sorted(vars(value).items()))
+    return f"{type(value).__qualname__}({held})"
+
+
+def _fingerprint(tensors: Sequence[Tensor]) -> str:
+    """Enough to tell data apart, the same on every device, without copying all of it from there."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+        rows = tensor.reshape(len(tensor), -1)
+        bits = rows.view(_WHOLE_NUMBERS[rows.element_size()])
+        few = bits[:: max(1, len(bits) // _WHOLE)]
+        for part in (bits.sum(1, dtype=torch.int64), few):
+            digest.update(part.contiguous().cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,213 @@
+"""One settings object, the same in Python, in a YAML file and on the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pstn._checks import require_seed
+from pstn._deprecation import with_new_names
+from pstn.defaults import LOCALIZER_FACTOR, LR, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT, WEIGHT_DECAY
+from pstn.files import FileError, write_atomically
+from pstn.limits import MODEL_PIXELS, MODEL_SAMPLES, RUN_MODELS
+from pstn.text import ShortError, excerpt
+from pstn.training.population.recipe import Augmentation, Precision, Recipe
+from pstn.yaml_files import read_yaml
+
+__all__ = ["SettingsError", "TrainSettings", "describe_field", "read_settings", "write_settings"]
+
+
+class SettingsError(ShortError):
+    """A setting that does not exist or does not fit."""
+
+
+def _setting(default: Any, text: str) -> Any:
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata={"help": text})
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """All settings of `pstn train`.
+
+    Example:
+        >>> settings = TrainSettings(data="digits", epochs=10)
+        >>> TrainSettings.from_dict(settings.to_dict()) == settings
+        True
+    """
+
+    data: str = _setting("digits", "A known set's name, a folder or a file.")
+    out: str = _setting("", "Folder of the run; runs/DATA-MODEL when not given.")
+    model: Literal["cnn", "stn", "pstn"] = _setting("pstn", "What to train.")
+    transform: str = _setting(
+        "", "Family of transformations: similarity, rotation, crop, affine, cpab, ...; similarity for images and cpab "
+        "for series when not given."
+    )  # fmt: skip
+    size: int | None = _setting(None, "Side to which the images of a folder are resized; their own when not given.")
+    kind: Literal["auto", "image", "series"] = _setting("auto", "What an .npz file holds; to be said for three axes.")
+    policy: Literal["refuse", "resample", "pad"] = _setting(
+        "refuse", "For gaps and unequal lengths in files of series."
+    )
+    models: int = _setting(1, "How many models to train together, with seeds SEED, SEED + 1, ...")
+    seed: int = _setting(0, "Of the first model: weights, subset, batches, samples, dropout.")
+    train_size: int | None = _setting(None, "Training examples of each model, drawn for each; all when not given.")
+    kl_weight: list[float] = _setting(
+        [], "Weight of the KL term; one for all models or one each; by the number of examples when not given."
+    )
+    lr: list[float] = _setting([LR], "Learning rate; one for all models or one each.")
+    localizer_factor: float = _setting(LOCALIZER_FACTOR, "What the localizer's learning rate is multiplied with.")
+    weight_decay: float = _setting(WEIGHT_DECAY, "Adam's L2 term.")
+    epochs: int | None = _setting(None, "Passes over the data; by the number of examples when not given.")
+    batch_size: int | None = _setting(None, "Examples in a micro-batch; by the number of examples when not given.")
+    accumulate: int = _setting(1, "Micro-batches per optimiser step.")
+    samples: int = _setting(TRAIN_SAMPLES, "S in training.")
+    test_samples: int = _setting(TEST_SAMPLES, "S in evaluation.")
+    var_init: float = _setting(VAR_INIT, "Where the variance head starts, before softplus.")
+    lr_step: int | None = _setting(None, "Epochs after which learning rates are multiplied with LR_GAMMA, repeatedly.")
+    lr_gamma: float = _setting(0.1, "That factor.")
+    clip_norm: float | None = _setting(None, "Largest norm of a model's gradient.")
+    precision: Precision = _setting(
+        "float32", "Of products: tf32 rounds them to ten bits, on a GPU alone; bf16 is autocast."
+    )
+    augment: Literal["none", "rotation", "placement"] = _setting(
+        "none", "Turn images by any angle, or place them, 28 pixels wide, on a canvas of 96: afresh at each access in "
+        "training, once for validation and test."
+    )  # fmt: skip
+    valid_fraction: float = _setting(0.0, "Part of the training examples kept for validation, where the data has none.")
+    patience: int | None = _setting(None, "Validations without improvement after which a model stops.")
+    validate_every: int | None = _setting(None, "Epochs between validations; only with PATIENCE when not given.")
+    loss_limit: float = _setting(1e4, "A loss above it stops the model.")
+    device: str = _setting("auto", "auto, cpu, cuda, cuda:1, ...")
+    groups: int | None = _setting(None, "Into how many stacks the models are split; chosen when not given.")
+    compile: bool | None = _setting(
+        None, "Fuse small operations with torch.compile, 10 to 30 s at the start; long runs on CUDA do when not given."
+    )
+    save_every: float = _setting(30.0, "Seconds between checkpoints.")
+
+    def __post_init__(self) -> None:
+        for name, hint in typing.get_type_hints(type(self)).items():
+            object.__setattr__(self, name, _convert(name, getattr(self, name), hint))
+        for name, most in (("models", RUN_MODELS), ("samples", MODEL_SAMPLES), ("test_samples", MODEL_SAMPLES)):
+            if (given := getattr(self, name)) > most:
+                raise SettingsError(f"{name} must be at most {most:,}, got {excerpt(given)}")
+        if self.size is not None and self.size**2 > MODEL_PIXELS:
+            raise SettingsError(f"size must be at most {math.isqrt(MODEL_PIXELS):,}, got {excerpt(self.size)}")
+        if not 0 <= self.valid_fraction < 1:
+            raise SettingsError(f"valid_fraction must be at least 0 and below 1, got {self.valid_fraction}")
+        try:
+            require_seed("seed", self.seed, self.models)
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
+        if self.groups is not None and self.groups < 1:
+            raise SettingsError(f"groups must be at least 1, got {self.groups}")
+        if not self.save_every >= 0:  # nor NaN
+            raise SettingsError(f"save_every must be at least 0 seconds, got {self.save_every}")
+        for name in ("kl_weight", "lr"):
+            if (found := len(getattr(self, name))) not in (1, self.models) and (name, found) != ("kl_weight", 0):
+                raise SettingsError(f"{name} must hold one number or one for each of {self.models} models, got {found}")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainSettings:
+        """Settings from names and values; an unknown name is an error that suggests the right one."""
+        values = with_new_names(values, {"localizer_lr": "localizer_factor"})
+        known = [item.name for item in dataclasses.fields(cls)]
+        for name in values:
+            if name not in known:
+                given = str(name)[:80].replace("-", "_")
+                begun = [k for k in known if len(given) > 1 and k.startswith(given)]
+                close = begun or difflib.get_close_matches(given, known, n=1, cutoff=0.5)
+                meant = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
+                raise SettingsError(f"{excerpt(name)} is not a setting{meant}")
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Names and values, as YAML and JSON can hold them."""
+        return dataclasses.asdict(self)
+
+    def replace(self, **values: Any) -> TrainSettings:
+        """The same settings with some changed."""
+        return TrainSettings.from_dict({**self.to_dict(), **values})
+
+    @property
+    def folder(self) -> Path:
+        """Where the run goes."""
+        return Path(self.out or f"runs/{Path(self.data).stem}-{self.model}")
+
+    def recipe(self, augment: Augmentation | None = None) -> Recipe:
+        """The part that says how to train.
+
+        Args:
+            augment: the change that the data asks for: see `pstn.training.runs.sources.prepare`.
+        """
+        names = (
+            "epochs", "batch_size", "accumulate", "lr_step", "lr_gamma", "clip_norm", "precision", "patience",
+            "validate_every", "loss_limit",
+        )  # fmt: skip
+        chosen = {name: getattr(self, name) for name in names}
+        return Recipe(samples=self.samples, augment=augment, **chosen)
+
+
+def _convert(name: str, value: Any, hint: Any) -> Any:
+    """A value as a setting of this type wants it: a number alone may stand for a list, and text for a number.
+
+    YAML reads 1e-3 as text: its numbers want a point.
+    """
+    accepted = typing.get_args(hint)
+    if typing.get_origin(hint) is list:
+        values = value if isinstance(value, (list, tuple)) else [value]
+        return [_convert(name, v, accepted[0]) for v in values]
+    optional = isinstance(hint, types.UnionType)
+    if optional and value is None:
+        return None
+    kind = accepted[0] if optional else hint
+    if typing.get_origin(kind) is Literal:
+        fits = value in typing.get_args(kind)
+    elif kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except (ValueError, OverflowError):
+            fits = False
+    else:
+        fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+    if not fits:
+        raise SettingsError(f"{name} must be {describe_field(hint)}, got {excerpt(value)}")
+    return value
+
+
+def describe_field(hint: Any) -> str:
+    """A type in plain words."""
+    if typing.get_origin(hint) is Literal:
+        return "one of " + ", ".join(map(str, typing.get_args(hint)))
+    if isinstance(hint, types.UnionType):
+        return " or ".join(describe_field(option) for option in typing.get_args(hint))
+    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "nothing"}
+    return words[hint]
+
+
+def read_settings(path: str | Path) -> dict[str, Any]:
+    """The names and values in a YAML file; `TrainSettings.from_dict` checks them."""
+    try:
+        values = read_yaml(path)
+    except FileError as error:
+        raise SettingsError(str(error)) from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise SettingsError(f"{path} must hold names and values, got {type(values).__name__}")
+    return values
+
+
+def write_settings(path: str | Path, settings: TrainSettings) -> None:
+    """Write settings as YAML, atomically; `read_settings` reads them back."""
+    import yaml
+
+    with write_atomically(path) as draft:
+        draft.write_text(yaml.safe_dump(settings.to_dict(), sort_keys=False))

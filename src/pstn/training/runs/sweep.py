@@ -1,0 +1,392 @@
+"""Choosing w, or anything else, on validation data: optuna keeps the study, populations train its trials."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+from pstn._checks import require_positive_int
+from pstn.files import inside, parse_json, require_regular_file, write_atomically
+from pstn.training.runs.settings import SettingsError, TrainSettings, write_settings
+from pstn.training.runs.sources import Source, make_population, prepare
+
+__all__ = ["AUTHORS_KL_WEIGHTS", "Claim", "Study", "SweepResult", "parse_space", "run_sweep"]
+
+AUTHORS_KL_WEIGHTS = (0.0, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0)
+"""The grid that the paper's authors searched."""
+
+STUDY, SETTINGS, RESULTS, BEST = "study.log", "sweep.yaml", "sweep.json", "best.yaml"
+# What may differ between machines that share a study: where and how fast trials are trained, not what they are.
+_ANYWHERE = ("out", "device", "groups", "compile", "save_every")
+# What models of one population may differ in; any other setting makes a population of its own.
+_PER_MODEL = ("kl_weight", "lr", "seed")
+
+
+class Claim(NamedTuple):
+    """A trial that this process has taken."""
+
+    trial: Any
+    values: dict[str, Any]
+
+
+@final
+class Study:
+    """The trials of a search, which processes share; optuna's storage decides who takes which trial.
+
+    A grid is queued as a whole when the study is made: each process takes the next combination. Where a range is
+    searched, trials are made when they are asked for; the number of a trial is the seed of its values, so that no two
+    processes draw the same.
+
+    Args:
+        space: by name, a list to choose from or a (low, high) range; a grid where every entry is a list.
+        storage: None for memory; a plain file, written as a journal that several processes and machines on one file
+            system may share; or the URL of a database server. SQLite is for one process at a time.
+        name: of the study.
+        about: what its trials have in common, by name; a study that was made with anything else is refused.
+
+    Example:
+        >>> study = Study({"kl_weight": [0.0, 1e-3]})
+        >>> [first, second] = study.claim(2)
+        >>> study.tell(first, 0.7), study.tell(second, 0.6)
+        (True, True)
+        >>> study.table()
+        [({'kl_weight': 0.001}, 0.6), ({'kl_weight': 0.0}, 0.7)]
+    """
+
+    def __init__(
+        self,
+        space: Mapping[str, Any],
+        storage: str | None = None,
+        name: str = "pstn",
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        import optuna
+
+        self.space = dict(space)
+        self.is_grid = all(isinstance(values, list) for values in space.values())
+        self._states = optuna.trial.TrialState
+        backend: Any = storage
+        if storage is not None and "://" not in storage:
+            from optuna.storages.journal import JournalFileBackend
+
+            Path(storage).parent.mkdir(parents=True, exist_ok=True)
+            if Path(storage).exists():
+                require_regular_file(storage)
+            backend = optuna.storages.JournalStorage(JournalFileBackend(storage))
+        self._study = optuna.create_study(storage=backend, study_name=name, direction="minimize", load_if_exists=True)
+        if about is not None:
+            known = self._study.user_attrs.get("about")
+            if known is None:
+                self._study.set_user_attr("about", known := dict(about))
+            for key, value in about.items():
+                if known.get(key, value) != value:
+                    raise SettingsError(
+                        f"{key} of this study is {known[key]}, got {value}: a study continues with its own settings; "
+                        "leave it out, or give --out another folder to start anew"
+                    )
+        if self.is_grid:
+            present = [t.user_attrs.get("queued") for t in self._trials() if self._counts(t, waiting=True)]
+            for combination in itertools.product(*self.space.values()):
+                if (values := dict(zip(self.space, combination, strict=True))) not in present:
+                    self._queue(values)
+
+    def claim(self, limit: int, trials: int | None = None) -> list[Claim]:
+        """Trials for this process alone; of a grid, what others have not taken.
+
+        Args:
+            limit: how many at most.
+            trials: how many the study is to have in all, including those that are finished or taken by others.
+        """
+        taken: list[Claim] = []
+        try:
+            while len(taken) < limit and (not self.is_grid or self._trials(self._states.WAITING)):
+                if trials is not None and sum(map(self._counts, self._trials())) >= trials:
+                    break
+                trial = self._study.ask()
+                taken.append(Claim(trial, {}))  # before its values: an interrupt gives it back
+                taken[-1] = Claim(trial, self._draw(trial))
+                earlier = [t for t in self._trials() if t.number < trial.number and self._counts(t, waiting=True)]
+                if trials is not None and sum(map(self._counts, earlier)) >= trials:  # others asked at the same time
+                    self.give_back([taken.pop()])
+                    break
+                # Others may have taken the last combination since we looked, so that optuna made this one up; or two
+                # processes that started together both queued it, and the earlier one counts.
+                queued = trial.user_attrs.get("queued")
+                twin = self.is_grid and (queued is None or any(t.user_attrs.get("queued") == queued for t in earlier))
+                if twin or not self._is_of_space(taken[-1].values):
+                    self._study.tell(trial, state=self._states.PRUNED)
+                    taken.pop()
+        except BaseException:
+            self.give_back(taken)
+            raise
+        return taken
+
+    def tell(self, claim: Claim, value: float) -> bool:
+        """Record the result of a trial; infinity or NaN for one that failed, which is not trained again.
+
+        Returns:
+            False where another process, which took the trial over, was first: its result counts.
+        """
+        trial = claim.trial
+        if trial.number not in {t.number for t in self._trials(self._states.RUNNING)}:
+            return False
+        if math.isfinite(value):
+            self._study.tell(trial, value, skip_if_finished=True)
+        else:
+            trial.set_user_attr("broken", True)
+            self._study.tell(trial, state=self._states.FAIL, skip_if_finished=True)
+        return True
+
+    def give_back(self, claims: Sequence[Claim]) -> None:
+        """Let trials that did not finish be taken again."""
+        self._release({claim.trial.number for claim in claims})
+
+    def take_over(self) -> None:
+        """Let the trials that any process has taken be taken again."""
+        self._release({t.number for t in self._trials(self._states.RUNNING)})
+
+    @property
+    def running(self) -> int:
+        """How many trials some process has taken."""
+        return len(self._trials(self._states.RUNNING))
+
+    def table(self) -> list[tuple[dict[str, Any], float]]:
+        """The finished trials, best first, whichever process trained them."""
+        done = [t for t in self._trials() if t.value is not None and self._is_of_space(t.params)]
+        return sorted(((dict(t.params), float(t.value)) for t in done), key=lambda row: row[1])
+
+    def _trials(self, *states: Any) -> list[Any]:
+        found: list[Any] = self._study.get_trials(deepcopy=False, states=states or None)
+        return found
+
+    def _counts(self, trial: Any, waiting: bool = False) -> bool:
+        """Whether a trial is finished or taken, or waits; those that were given back are none of these."""
+        states = (self._states.COMPLETE, self._states.RUNNING, *([self._states.WAITING] if waiting else []))
+        return trial.state in states or "broken" in trial.user_attrs
+
+    def _queue(self, values: dict[str, Any]) -> None:
+        self._study.enqueue_trial(values, user_attrs={"queued": values})
+
+    def _release(self, numbers: set[int]) -> None:
+        for trial in self._trials(self._states.RUNNING):
+            if trial.number in numbers:
+                self._study.tell(trial.number, state=self._states.FAIL, skip_if_finished=True)
+                if self._is_of_space(trial.user_attrs.get("queued", {})):
+                    self._queue(trial.user_attrs["queued"])
+
+    def _draw(self, trial: Any) -> dict[str, Any]:
+        import optuna
+
+        if not self.is_grid:
+            self._study.sampler = optuna.samplers.TPESampler(seed=trial.number, constant_liar=True)
+        return {
+            name: trial.suggest_categorical(name, values)
+            if isinstance(values, list)
+            else trial.suggest_float(name, *values, log=True)
+            for name, values in self.space.items()
+        }
+
+    def _is_of_space(self, values: Mapping[str, Any]) -> bool:
+        """Whether a trial has the names and values that are searched: a file from elsewhere may hold any others."""
+        return values.keys() == self.space.keys() and all(
+            any(type(value) is type(known) and value == known for known in accepted)
+            if isinstance(accepted := self.space[name], list)
+            else isinstance(value, float) and accepted[0] <= value <= accepted[1]
+            for name, value in values.items()
+        )
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What a sweep found."""
+
+    best: dict[str, Any]
+    value: float
+    """The lowest validation loss: mean negative log-likelihood."""
+    table: list[tuple[dict[str, Any], float]]
+    """All finished trials of the study, best first, whichever machine ran them."""
+
+
+def parse_space(texts: Sequence[str]) -> dict[str, Any]:
+    """What to search, from NAME=V1,V2,... (a list to choose from) or NAME=LOW:HIGH (a logarithmic range).
+
+    Example:
+        >>> parse_space(["kl_weight=0,1e-3", "lr=1e-4:1e-2"])
+        {'kl_weight': [0, 0.001], 'lr': (0.0001, 0.01)}
+    """
+    space: dict[str, Any] = {}
+    for text in texts:
+        name, separator, values = text.partition("=")
+        if not separator or not values:
+            raise SettingsError(f"over must be NAME=V1,V2,... or NAME=LOW:HIGH, got {text!r}")
+        if name in space:
+            raise SettingsError(f"{name} is given twice: give all of its values in one, {name}=V1,V2")
+        if ":" in values:
+            try:
+                low, high = (float(v) for v in values.split(":", 1))
+            except ValueError as error:
+                raise SettingsError(f"the range of {name} must be LOW:HIGH, two numbers, got {values!r}") from error
+            space[name] = (low, high)
+        else:
+            space[name] = [_parse_value(value) for value in values.split(",")]
+    return space
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return parse_json(text, "--over")
+    except ValueError:
+        return text
+
+
+def _check_space(settings: TrainSettings, space: Mapping[str, Any]) -> dict[str, Any]:
+    """The space with every value as its setting wants it; refuses, before anything is trained, what does not fit."""
+    checked: dict[str, Any] = {}
+    for name, values in space.items():
+        if name in ("models", "out"):
+            raise SettingsError(f"{name} cannot be searched: a sweep decides it itself")
+        if isinstance(values, tuple):
+            if len(values) != 2 or not 0 < values[0] < values[1]:
+                raise SettingsError(f"the range of {name} must be LOW:HIGH with 0 < LOW < HIGH, got {values}")
+            try:
+                settings.replace(**{name: values[0] + (values[1] - values[0]) / math.e})
+            except SettingsError as error:
+                raise SettingsError(f"{name} takes no range, only a list such as {name}=V1,V2: {error}") from error
+        fitted = [getattr(settings.replace(**{name: value}), name) for value in values]
+        checked[name] = type(values)(v[0] if isinstance(v, list) else v for v in fitted)
+    return checked
+
+
+def run_sweep(
+    settings: TrainSettings,
+    space: Mapping[str, Any] | None = None,
+    *,
+    trials: int | None = None,
+    folder: str | Path | None = None,
+    storage: str | None = None,
+    study: str = "pstn",
+    together: int = 12,
+    take_over: bool = False,
+    say: Callable[[str], None] = print,
+) -> SweepResult:
+    """Search for the settings with the lowest validation loss.
+
+    Trials that differ only in what models of one population may differ in are trained together. A study that was
+    stopped continues, if it is kept: what is finished is not trained again.
+
+    Args:
+        settings: of every trial, but for what is searched.
+        space: by name, a list to choose from or a (low, high) range; the authors' KL weights when empty.
+        trials: how many the study is to have in all; the whole grid when None.
+        folder: where to keep the study (study.log), the settings of every trial (sweep.yaml), the table (sweep.json)
+            and the settings that were chosen (best.yaml, for `pstn train --config`); nowhere when None.
+        storage: see `Study`; in `folder`, if there is one, when None.
+        study: its name.
+        together: how many trials are asked for at a time.
+        take_over: train again what processes that were killed had taken. Only where no other process runs this study.
+        say: where messages go.
+    """
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    if settings.models != 1:
+        raise SettingsError(f"models must be 1 in a sweep, where every trial is a model, got {settings.models}")
+    require_positive_int("together", together)
+    if trials is not None:
+        require_positive_int("trials", trials)
+    space = _check_space(settings, space or {"kl_weight": list(AUTHORS_KL_WEIGHTS)})
+    if trials is None and any(isinstance(values, tuple) for values in space.values()):
+        raise SettingsError("trials must be given where a range is searched: it has no end of its own")
+    if folder is not None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for name in (STUDY, SETTINGS, RESULTS, BEST):
+            inside(Path(folder), name)  # a study is appended to, through a link too
+        storage = storage or str(Path(folder) / STUDY)
+    over = {name: list(v) if isinstance(v, list) else f"{v[0]:g}:{v[1]:g}" for name, v in space.items()}
+    fixed = {name: value for name, value in settings.to_dict().items() if name not in (*_ANYWHERE, *space)}
+    shared = Study(space, storage, study, {**fixed, "over": over})
+    if take_over:
+        shared.take_over()
+    if folder is not None:
+        write_settings(Path(folder) / SETTINGS, settings)
+    while left := shared.claim(together, trials):
+        try:
+            for claims, losses in _train_all(settings, left):
+                for claim, loss in zip(claims, losses, strict=True):
+                    if shared.tell(claim, loss):
+                        say(f"trial {claim.trial.number}: validation loss {loss:.4f} with {json.dumps(claim.values)}")
+                left = [claim for claim in left if claim not in claims]
+                _write(folder, settings, over, shared)
+        except BaseException:
+            shared.give_back(left)
+            raise
+    _write(folder, settings, over, shared)
+    if others := shared.running:
+        say(f"{others} trials are with other processes. If those were killed: --take-over trains them again.")
+    return _result(shared)
+
+
+def _result(study: Study) -> SweepResult:
+    table = study.table()
+    if not table and study.running:
+        raise SettingsError("every trial is with other processes, and none is finished yet: try again later")
+    if not table:
+        raise SettingsError("no trial finished with a finite validation loss")
+    return SweepResult(*table[0], table)
+
+
+def _write(folder: str | Path | None, settings: TrainSettings, over: Mapping[str, Any], study: Study) -> None:
+    """The table so far, and the settings that are best so far."""
+    if folder is None or not study.table():
+        return
+    result = _result(study)
+    chosen = settings.replace(**result.best, out="")
+    if chosen.patience is not None:  # else what is chosen trains on all there is
+        chosen = _with_validation(chosen, prepare(chosen))
+    about = {
+        "settings": settings.to_dict(), "over": over, "best": result.best, "value": result.value,
+        "chosen": chosen.to_dict(), "table": [{**values, "validation_loss": loss} for values, loss in result.table],
+    }  # fmt: skip
+    with write_atomically(Path(folder) / RESULTS) as draft:
+        draft.write_text(json.dumps(about, indent=1))
+    write_settings(Path(folder) / BEST, chosen)
+
+
+def _with_validation(settings: TrainSettings, source: Source) -> TrainSettings:
+    """Settings that hold back a part of the training data, where there is nothing else to validate on."""
+    holds_back = source.valid is None and settings.valid_fraction == 0
+    return settings.replace(valid_fraction=0.2) if holds_back else settings
+
+
+def _train_all(settings: TrainSettings, claims: Sequence[Claim]) -> Iterator[tuple[list[Claim], list[float]]]:
+    """Trials that may be trained as one population, and the validation loss of each; one population after another."""
+    populations: dict[str, list[Claim]] = {}
+    for claim in claims:
+        shared = {name: value for name, value in claim.values.items() if name not in _PER_MODEL}
+        populations.setdefault(json.dumps(shared, sort_keys=True), []).append(claim)
+    for shared_text, members in populations.items():
+        yield members, _losses(settings.replace(**json.loads(shared_text)), [claim.values for claim in members])
+
+
+def _losses(settings: TrainSettings, values: Sequence[dict[str, Any]]) -> list[float]:
+    source = prepare(settings)
+    settings = _with_validation(settings, source)
+    columns = {"lr": [v.get("lr", settings.lr[0]) for v in values]}
+    if settings.kl_weight or any("kl_weight" in v for v in values):
+        columns["kl_weight"] = [v["kl_weight"] if "kl_weight" in v else settings.kl_weight[0] for v in values]
+    # Every trial has the same seed unless seeds are searched: the same subset, start and noise, so that only what is
+    # searched differs.
+    seeds = [int(v.get("seed", settings.seed)) for v in values]
+    with make_population(settings.replace(models=len(values), **columns), source, seeds) as population:
+        population.fit()
+        best = population.progress.best
+        last = population.evaluate_members(samples=settings.test_samples)["nll"]
+        failed = {failure.model for failure in population.progress.failures}
+    # A run that is shorter than the time between validations has no best.
+    lowest = [b if settings.patience is not None and math.isfinite(b) else v for b, v in zip(best, last, strict=True)]
+    return [math.inf if model in failed else value for model, value in enumerate(lowest)]

@@ -1,0 +1,135 @@
+"""Convolutions of stacked models as matrix products."""
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+
+from pstn.training import Population
+from pstn.training.population.convolution import BlockConv, MatmulConv, can_multiply, stand_in
+from small_models import CASES, TOLERANCE, largest_difference, seeded
+
+BY_ROWS = [nn.Conv2d(2, 3, 5), nn.Conv2d(2, 3, (4, 3), padding=(0, 2))]
+BY_PATCHES_ALONE = [
+    nn.Conv2d(2, 3, (3, 4), stride=2, padding=1, bias=False),
+    nn.Conv1d(2, 3, 8, padding="same"),
+    nn.Conv1d(2, 3, 3, padding="valid"),
+]
+
+
+def test_rows_are_for_images_and_stride_1():
+    assert all(can_multiply(conv, "rows") for conv in BY_ROWS)
+    assert not any(can_multiply(conv, "rows") for conv in BY_PATCHES_ALONE)
+
+
+@pytest.mark.parametrize(
+    ("conv", "kind"),
+    [*((conv, "matmul") for conv in BY_ROWS + BY_PATCHES_ALONE), *((conv, "rows") for conv in BY_ROWS)],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:Using padding='same'")  # torch's remark that an even kernel copies its input
+def test_convolution_as_a_matrix_product_is_the_same(conv, kind):
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 2, *[11] * (conv.weight.dim() - 2))
+    stacked = {k: torch.stack([p.detach() + i for i in range(3)]) for k, p in conv.named_parameters()}
+
+    def loss(module):
+        return lambda p, x: functional_call(module, p, (x,)).sin().sum()
+
+    expected = vmap(grad(loss(conv), argnums=(0, 1)))(stacked, x)
+    found = vmap(grad(loss(MatmulConv(conv, kind)), argnums=(0, 1)))(stacked, x)
+    for name in stacked:
+        torch.testing.assert_close(found[0][name], expected[0][name], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found[1], expected[1], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("side", [2, 3, 4])
+@pytest.mark.parametrize(
+    "conv",
+    [
+        nn.Conv2d(1, 3, 5),
+        nn.Conv2d(1, 3, 7, bias=False),
+        nn.Conv2d(1, 2, (4, 1)),
+        nn.Conv2d(3, 2, (1, 9)),
+        nn.Conv2d(2, 3, 5),
+    ],
+    ids=str,
+)
+def test_a_convolution_of_blocks_is_the_same(conv, side):
+    torch.manual_seed(0)
+    conv = conv.double()
+    for size in ((16, 16), (13, 18)):
+        x = torch.randn(4, conv.in_channels, *size, dtype=torch.float64).requires_grad_()
+        wanted = [x, *conv.parameters()]
+        for module in (conv, BlockConv(conv, side)):
+            assert module(x).shape == (
+                4,
+                conv.out_channels,
+                *[n - k + 1 for n, k in zip(size, conv.kernel_size, strict=True)],
+            )
+        expected, found = (torch.autograd.grad(m(x).sin().sum(), wanted) for m in (conv, BlockConv(conv, side)))
+        torch.testing.assert_close(found, expected)
+
+
+def test_blocks_are_for_few_channels():
+    assert all(isinstance(stand_in(nn.Conv2d(few, 3, 5), "blocks"), BlockConv) for few in (1, 16))
+    for conv in (
+        *BY_PATCHES_ALONE,
+        nn.Conv2d(17, 3, 5),
+        nn.Conv2d(1, 3, 5, stride=2),
+        nn.Conv2d(1, 3, 5, padding=1),
+        nn.Linear(1, 2),
+    ):
+        assert stand_in(conv, "blocks") is None
+
+
+def test_blocks_take_the_same_steps_alone():
+    make, data, recipe = CASES["pstn"]
+    (x, y), models = data(), [seeded(make, i) for i in range(2)]
+    rows = []
+    for conv, blocks in (("library", 0), ("blocks", 4)):
+        population = Population(models, x, y, recipe=recipe, groups=2, conv=conv, workers=False)
+        modules = population.groups[0].template.module.modules()
+        assert sum(isinstance(module, BlockConv) for module in modules) == blocks
+        population.fit(until=4)
+        rows.append(population.models()[1])
+    assert largest_difference(*rows) < TOLERANCE
+
+
+def test_an_unknown_kind_is_refused():
+    make, data, recipe = CASES["cnn"]
+    with pytest.raises(ValueError, match=r"conv must be .*blocks.*got 'block'"):
+        Population([make()], *data(), recipe=recipe, conv="block")
+
+
+def test_a_convolution_with_a_forward_of_its_own_is_left_alone():
+    class Doubled(nn.Conv2d):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    assert not any(can_multiply(Doubled(1, 3, 5), kind) for kind in ("matmul", "rows"))
+
+
+def test_convolution_by_rows_takes_shared_weights_and_unstacked_input():
+    torch.manual_seed(0)
+    conv, x = nn.Conv2d(2, 3, 5), torch.randn(3, 4, 2, 11, 11)
+    for stack in (lambda f: vmap(f), lambda f: f):
+        inputs = x if stack(len) is not len else x[0]
+        expected, found = (
+            stack(grad(lambda x, m=m: functional_call(m, dict(conv.named_parameters()), (x,)).sin().sum()))(inputs)
+            for m in (conv, MatmulConv(conv, "rows"))
+        )
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("case", ["pstn", "batch norm"])
+def test_all_kinds_of_convolution_take_the_same_steps(case):
+    make, data, recipe = CASES[case]
+    (x, y), models = data(), [seeded(make, i) for i in range(2)]
+    rows = []
+    for conv in ("library", "matmul", "rows"):
+        population = Population(models, x, y, recipe=recipe, groups=1, conv=conv)
+        population.fit(until=4)
+        rows.append(population.models()[1])
+    assert largest_difference(*rows[:2]) < TOLERANCE
+    assert largest_difference(*rows[1:]) < TOLERANCE

@@ -1,0 +1,61 @@
+"""Counter-based noise: the same numbers wherever, whenever and beside whomever they are drawn."""
+
+import pytest
+import torch
+
+from pstn.training.population.noise import BatchOrder, random_bits, stream_keys, uniform
+
+
+def test_bits_match_splitmix64_by_hand():
+    # Java's SplittableRandom and the published C code give this first output for seed 0.
+    from pstn.training.population.noise import _mix_int
+
+    assert _mix_int(0) == 0xE220A8397B1DCDAF
+    values = torch.tensor([0, 1, -1, 2**62, -(2**63)])
+    from pstn.training.population.noise import _mix, _signed
+
+    assert _mix(values).tolist() == [_signed(_mix_int(v)) for v in values.tolist()]
+
+
+@pytest.mark.parametrize("method", ["iid", "antithetic", "sobol"])
+def test_noise_is_uniform_and_random_access(method):
+    keys = stream_keys([3, 4], "theta")
+    u = uniform(keys, 0, 200, (4, 8, 2), method)
+    assert u.shape == (200, 2, 4, 8, 2)
+    assert torch.equal(u[50:60], uniform(keys, 50, 10, (4, 8, 2), method))
+    assert torch.equal(u[:, :1], uniform(keys[:1], 0, 200, (4, 8, 2), method))
+    assert 0 <= float(u.min()) <= float(u.max()) < 1
+    histogram = torch.histc(u, 10, 0, 1) / u.numel()
+    # The S values of an input may hang together, so there are at least 6,400 independent ones: six standard errors.
+    assert histogram.tolist() == pytest.approx([0.1] * 10, abs=6 * (0.09 / 6400) ** 0.5)
+
+
+def test_streams_and_models_do_not_hang_together():
+    drawn = [uniform(stream_keys([s], name), 0, 1, (20000,))[0, 0] for s in (0, 1) for name in ("theta", "dropout")]
+    correlation = torch.corrcoef(torch.stack(drawn)) - torch.eye(4)
+    lagged = torch.corrcoef(torch.stack([drawn[0][1:], drawn[0][:-1]]))[0, 1]
+    assert float(correlation.abs().max()) < 5 / 20000**0.5
+    assert abs(float(lagged)) < 5 / 20000**0.5
+
+
+def test_antithetic_halves_mirror_each_other():
+    u = uniform(stream_keys([0], "theta"), 0, 1, (4, 8, 2), "antithetic")[0, 0]
+    assert torch.allclose(u[:2] + u[2:], torch.ones(2, 8, 2), atol=1e-6)
+
+
+def test_each_epoch_sees_each_example_once_in_another_order():
+    order = BatchOrder([0, 1], [torch.arange(10), torch.arange(20, 26)], batch=2, steps_per_epoch=3)
+    drawn = order.draw(0, 6)
+    assert drawn.shape == (6, 2, 2)
+    first, second = drawn[:3, 1].flatten(), drawn[3:, 1].flatten()
+    assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(20, 26))
+    assert first.tolist() != second.tolist()
+    assert torch.equal(order.draw(2, 3), drawn[2:5])
+    alone = BatchOrder([1], [torch.arange(20, 26)], batch=2, steps_per_epoch=3)
+    assert torch.equal(alone.draw(0, 6)[:, 0], drawn[:, 1])
+
+
+def test_bits_fill_all_64():
+    bits = random_bits(stream_keys([0], "order"), torch.arange(4000))
+    counts = torch.stack([(bits >> k) & 1 for k in range(64)]).double().mean(1)
+    assert counts.tolist() == pytest.approx([0.5] * 64, abs=6 * 0.5 / 4000**0.5)

@@ -1,0 +1,434 @@
+"""The population trainer: the same steps together, alone, and as a plain loop over one model takes them."""
+
+import copy
+import math
+import operator
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import pstn
+from pstn.data import RandomPlacement
+from pstn.training import Member, Population, RandomWarp, Recipe, make_members
+from pstn.training.runs.checkpoint import load_checkpoint, save_checkpoint
+from small_models import (
+    CASES,
+    TOLERANCE,
+    images,
+    largest_difference,
+    plain_loop,
+    recipe,
+    seeded,
+    small_cnn,
+    small_layer,
+    small_pstn,
+    without_dropout,
+)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_takes_the_steps_of_a_plain_loop(case):
+    make, data, recipe = CASES[case]
+    (x, y), model = data(), seeded(make, 0)
+    member = Member(seed=5, kl_weight=1e-3, weight_decay=0.01)
+    with Population([model], x, y, [member], recipe) as population:
+        steps = min(4, population.total_steps)
+        population.fit(until=steps)
+        (trained,) = population.models()
+    assert largest_difference(trained, plain_loop(model, x, y, member, recipe, steps)) < TOLERANCE
+
+
+@pytest.mark.parametrize("case", ["pstn", "cnn", "batch norm"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_together_equals_alone(case, groups):
+    make, data, _ = CASES[case]
+    x, y = data()
+    models = [seeded(make, i) for i in range(3)]
+    subsets = [torch.arange(40), torch.arange(5, 38), torch.arange(0, 40).flip(0)[:35]]
+    members = make_members(3, seed=[7, 8, 9], kl_weight=[0.0, 1e-3, 1e-2], lr=[1e-3, 3e-4, 1e-3], train=subsets)
+    shared = recipe(steps_per_epoch=4)
+    together = Population(models, x, y, members, shared, groups=groups, workers=False)
+    together.fit(until=4)
+    for model, member, trained in zip(models, members, together.models(), strict=True):
+        alone = Population([model], x, y, [member], shared)
+        alone.fit(until=4)
+        assert largest_difference(trained, alone.models()[0]) < TOLERANCE
+
+
+def test_cutting_a_run_into_calls_changes_nothing():
+    x, y = images()
+    models = [seeded(small_pstn, i) for i in range(2)]
+    whole = Population(models, x, y, recipe=Recipe(epochs=2), groups=1)
+    whole.fit()
+    cut = Population(models, x, y, recipe=Recipe(epochs=2), groups=1)
+    for until in (1, 3, 7, 10):
+        cut.fit(until=until)
+    assert all(torch.equal(a, b) for a, b in zip(whole.tensors().values(), cut.tensors().values(), strict=True))
+
+
+@pytest.mark.parametrize("workers", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_run_that_was_cut_off_goes_on_from_a_checkpoint_only(tmp_path, monkeypatch, workers):
+    x, y = images()
+    models = [seeded(small_pstn, i) for i in range(2)]
+
+    def make() -> Population:
+        return Population(models, x, y, recipe=Recipe(epochs=2), groups=2, workers=workers)
+
+    with make() as whole, make() as cut:
+        whole.fit()
+        cut.fit(until=4)
+        save_checkpoint(tmp_path / "c.safetensors", cut)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(cut._runners[1]), "collect", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                cut.fit()
+        with pytest.raises(RuntimeError, match=r"in the middle of a round.*load a checkpoint"):
+            cut.fit()
+        load_checkpoint(tmp_path / "c.safetensors", cut)
+        cut.fit()
+        assert cut.progress.history == whole.progress.history
+        assert all(torch.equal(a, b) for a, b in zip(whole.tensors().values(), cut.tensors().values(), strict=True))
+
+
+@pytest.mark.parametrize("case", ["pstn", "batch norm", "accumulated"])
+def test_tracing_changes_no_bit(case, monkeypatch):
+    make, data, recipe = CASES[case]
+    (x, y), models = data(), [seeded(make, i) for i in range(2)]
+    plain = Population(models, x, y, recipe=recipe, groups=1)
+    plain.fit(until=4)
+    monkeypatch.setattr("pstn.training.population.runners._TRACE_AFTER", 1)
+    traced = Population(models, x, y, recipe=recipe, groups=1)
+    traced.fit(until=4)
+    assert all(torch.equal(a, b) for a, b in zip(plain.tensors().values(), traced.tensors().values(), strict=True))
+
+
+def test_folding_leaves_alone_what_is_written_into():
+    from torch import fx
+
+    from pstn.training.population.step import fold_constants
+
+    aten, graph = torch.ops.aten, fx.Graph()
+    x = graph.placeholder("x")
+    base = graph.call_function(aten.zeros.default, ([4],), {"pin_memory": False})
+    parts = graph.call_function(aten.split.Tensor, (base, 2))
+    first = graph.call_function(operator.getitem, (parts, 0))
+    graph.call_function(aten.add_.Tensor, (first, x))
+    out = graph.call_function(aten.zeros.default, ([2],))
+    graph.call_function(aten.add.out, (x, x), {"out": out})
+    launched = graph.call_function(aten.zeros.default, ([2],))
+    graph.call_function(_launch, (launched, x))
+    constant = graph.call_function(aten.add.Tensor, (graph.call_function(aten.ones.default, ([2],)), 1))
+    graph.output((base, out, launched, constant))
+    program = fx.GraphModule(nn.Module(), graph)
+    fold_constants(program)
+    for _ in range(2):
+        found = program(torch.ones(2))
+        assert [t.tolist() for t in found] == [[1, 1, 0, 0], [2, 2], [7, 7], [2, 2]]
+    assert [n.op for n in program.graph.nodes if n.name.startswith("_folded")] == ["get_attr"]
+
+
+def _launch(out: torch.Tensor, x: torch.Tensor) -> None:
+    out.add_(7 * x)
+
+
+@pytest.mark.slow
+def test_processes_of_their_own_change_no_bit():
+    x, y = images(16)
+    models, rows = [seeded(small_pstn, i) for i in range(3)], []
+    for workers in (False, True):
+        with Population(models, x, y, recipe=recipe(epochs=30), groups=2, workers=workers) as population:
+            population.fit()
+            rows.append(population.tensors())
+    assert all(torch.equal(a, b) for a, b in zip(rows[0].values(), rows[1].values(), strict=True))
+
+
+UNGUARDED = """
+import torch
+import pstn
+from pstn.training import Population, Recipe
+
+x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
+models = [pstn.nn.mnist_cnn() for _ in range(2)]
+with Population(models, x, y, recipe=Recipe(epochs=1), groups=2, workers=True) as population:
+    population.fit()
+"""
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_is_told_what_to_do(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1  # the script's own, none of the processes that it started
+    last = done.stderr.strip().splitlines()[-1]
+    assert 'put its work under `if __name__ == "__main__":`' in last
+    assert "workers=False" in last
+
+
+def test_frozen_parts_stay_and_shared_ones_are_held_once():
+    x, y = images(16)
+    classifier = seeded(small_cnn, 0)
+    models = [pstn.wrap(copy.deepcopy(classifier), in_channels=1) for _ in range(2)]
+    population = Population(models, x, y, make_members(2, lr=1e-2), Recipe(epochs=1, batch_size=8), groups=1)
+    assert all(name.startswith("layer.") for name in population.groups[0].stack.names)
+    assert any(name.startswith("classifier.") for name in population.groups[0].stack.shared)
+    population.fit()
+    trained = population.models()[0]
+    assert largest_difference(trained.classifier.module, classifier) == 0
+    assert largest_difference(trained.layer, models[0].layer) > 1e-4
+
+
+def test_a_broken_model_leaves_its_neighbours_untouched():
+    x, y = images(16)
+    models = [seeded(small_pstn, i) for i in range(3)]
+    members, recipe = make_members(3, kl_weight=1e-3), Recipe(epochs=3, batch_size=8)
+    healthy = Population(models, x, y, members, recipe, groups=1)
+    healthy.fit()
+    hurt = Population(models, x, y, members, recipe, groups=1)
+    hurt.fit(until=3)
+    before = hurt.models()[1]
+    with torch.no_grad():  # a weight of infinity makes the mean head's output NaN at the next step
+        at = hurt.groups[0].stack.offsets[hurt.groups[0].stack.names.index("layer.mean_head.last.bias")]
+        hurt.groups[0].state.rows[1, at] = float("inf")
+    hurt.fit()
+    for i in (0, 2):
+        assert largest_difference(hurt.models()[i], healthy.models()[i]) == 0
+    assert hurt.alive == [True, False, True]
+    (failure,) = hurt.progress.failures
+    assert (failure.model, failure.step) == (1, 3)
+    assert "mean_head" in failure.found
+    hurt.groups[0].state.rows[1, at] = before.layer.mean_head.last.bias[0]
+    assert largest_difference(hurt.models()[1], before) == 0
+
+
+def test_an_exploding_loss_reports_step_head_and_theta():
+    x, y = images(16)
+    models = [seeded(small_pstn, i) for i in range(2)]
+    population = Population(models, x, y, make_members(2, kl_weight=[0.0, 1.0]), Recipe(epochs=1, loss_limit=100.0))
+    population.fit()
+    (failure,) = population.progress.failures
+    assert (failure.model, failure.step) == (1, 0)
+    assert failure.loss > 100
+    assert "Theta's mean over the batch was (0, 1, 0, 0)" in str(failure)
+    assert "exceeded its limit" in str(failure)
+
+
+def test_a_broken_model_with_one_precision_per_input_leaves_its_neighbours_too():
+    x, y = images(16)
+    models = [pstn.PSTN(small_layer(precision="per-input", alpha=4.0), small_cnn()) for _ in range(2)]
+    recipe = Recipe(epochs=1, loss_limit=100.0)
+    population = Population(models, x, y, make_members(2, kl_weight=[0.0, 100.0]), recipe, groups=1)
+    population.fit()
+    assert population.alive == [True, False]
+    (failure,) = population.progress.failures
+    with torch.no_grad():
+        low, high = models[1].layer.localize(x).interval(0.5)
+    assert f"50% interval ({', '.join(f'{width:.3g}' for width in (high - low)[0].tolist())})" in failure.found
+
+
+def test_a_diagnosis_that_fails_stops_nobody(monkeypatch):
+    def fail(*_):
+        raise IndexError("no such part")
+
+    monkeypatch.setattr("pstn.training.diagnose._theta_report", fail)
+    x, y = images(16)
+    models = [seeded(small_pstn, i) for i in range(2)]
+    population = Population(models, x, y, make_members(2, kl_weight=[0.0, 1.0]), Recipe(epochs=1, loss_limit=100.0))
+    population.fit()
+    assert population.alive == [True, False]
+    assert "Repeating the step raised: no such part." in population.progress.failures[0].found
+
+
+def test_precision_switches_are_put_back():
+    from pstn.training.population.group import precision_flags
+
+    cuda = torch.backends.cuda.matmul
+    before = (cuda.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark)
+    with precision_flags(Recipe(precision="tf32"), tune=True):
+        assert (cuda.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark) == (True, True, True)
+    assert (cuda.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark) == before
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_bf16_trains_however_many_models_there_are(count):
+    x, y = images(16)
+    models = [seeded(small_pstn, seed) for seed in range(count)]
+    population = Population(models, x, y, recipe=Recipe(epochs=1, precision="bf16"), workers=False)
+    assert all(math.isfinite(loss) for loss in population.fit().history[-1]["loss"])
+    if count > 1:
+        with pytest.raises(ValueError, match="groups must be as many as models for bf16 on the CPU, 5, got 1"):
+            Population(models, x, y, recipe=Recipe(epochs=1, precision="bf16"), groups=1)
+
+
+def test_bf16_trains_close_to_float32():
+    x, y = images(16)
+    model = seeded(small_pstn, 0)
+    losses = {}
+    for precision in ("float32", "bf16"):
+        population = Population([model], x, y, recipe=Recipe(epochs=4, precision=precision))
+        losses[precision] = [entry["loss"][0] for entry in population.fit().history]
+    assert losses["bf16"] != losses["float32"]
+    assert losses["bf16"] == pytest.approx(losses["float32"], rel=0.02)
+
+
+def test_placement_puts_images_where_the_noise_says():
+    x = torch.rand(2, 1, 4, 4)
+    augment = RandomWarp(RandomPlacement(12, 4, corners=8), fill=-1.0)
+    placed = augment(x, torch.tensor([[0.999, 0.0], [0.25, 0.5]]))  # x of the corner, then y
+    assert torch.allclose(placed[0, :, 0:4, 7:11], x[0], atol=1e-5)
+    assert torch.allclose(placed[1, :, 4:8, 2:6], x[1], atol=1e-5)
+    assert int((placed > -0.99).sum()) == 32
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"members": [Member()]}, "one entry for each of 2 models"),
+        ({"y": torch.zeros(40)}, "y must be classes, int64"),
+        ({"recipe": Recipe(batch_size=64)}, r"for 40: give batch_size=40 \(--batch-size 40\) or less"),
+        ({"recipe": Recipe(batch_size=1, accumulate=64)}, "for 40: give a smaller accumulate"),
+        ({"members": [Member(train=torch.arange(50)), Member()]}, "must index 40 examples"),
+        ({"models": [small_cnn(), small_pstn()]}, "must have one shape"),
+        ({"groups": 3}, "between 1 and the number of models"),
+        ({"members": [Member(train=torch.arange(8)), Member()]}, "pass steps_per_epoch"),
+        ({"members": [Member(), Member(train=torch.arange(8))], "recipe": Recipe(batch_size=16)}, "got 16 for 8"),
+        ({"recipe": Recipe(patience=2)}, "patience needs examples to validate on"),
+        ({"recipe": Recipe(validate_every=2)}, "validate_every needs examples to validate on"),
+        ({"y": torch.arange(40) % 5}, "classes from 0 to 3, as many as the models tell apart, got 0 to 4"),
+        ({"y": torch.arange(40) % 4 - 1}, "got -1 to 2"),
+        ({"models": [small_cnn(), without_dropout(small_cnn())]}, "model 1 differs from model 0 in .*p'"),
+        ({"models": [small_pstn(), pstn.PSTN(small_layer(fill=1.0), small_cnn())]}, "in 'layer.fill', 1.0 against 0.0"),
+    ],
+)
+def test_refuses_what_cannot_train_together(change, message):
+    x, y = images()
+    arguments = {"models": [small_cnn(), small_cnn()], "x": x, "y": y, **change}
+    with pytest.raises(ValueError, match=message):
+        Population(**arguments)
+
+
+def test_models_that_draw_their_own_noise_are_refused():
+    x, y = images(8)
+    model = nn.Sequential(nn.Flatten(), nn.AlphaDropout(), nn.Linear(784, 10))
+    with pytest.raises(ValueError, match="draws random numbers by itself"):
+        Population([model], x, y)
+
+
+class DropsInForward(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(144, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(nn.functional.dropout(x.flatten(1), 0.5, self.training))
+
+
+def test_noise_that_no_module_shows_is_refused_too():
+    x, y = images(8)
+    model = DropsInForward()
+    state = torch.get_rng_state()
+    with pytest.raises(ValueError, match="DropsInForward draws random numbers by itself"):
+        Population([model], x, y)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_models_with_batch_norm_on_features_are_scored():
+    from pstn.training.runs.evaluation import score_models
+
+    x, y = images(12)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(144, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)).eval()
+    with torch.no_grad():
+        expected = float(nn.functional.cross_entropy(model(x), y))
+    assert score_models([model], x, y)["nll"][0] == pytest.approx(expected, abs=1e-6)
+
+
+def test_dropout_and_batch_norm_of_a_frozen_part_stay_as_they_are():
+    x, y = images(16)
+    classifier = nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Dropout(0.5), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 4)
+    )
+    models = [seeded(lambda: pstn.wrap(copy.deepcopy(classifier), in_channels=1), i) for i in range(2)]
+    population = Population(models, x, y, make_members(2, lr=1e-2), Recipe(epochs=2, batch_size=8), groups=1)
+    assert population.groups[0].template.dropout == []
+    population.fit()
+    for trained in population.models():
+        assert largest_difference(trained.classifier.module, classifier) == 0
+
+
+@pytest.mark.slow
+def test_long_runs_together_and_alone_agree_in_distribution():
+    """Rounding makes long runs drift apart one by one; as a whole they must be alike.
+
+    Twenty models train as one stack, and twenty of the same design with other seeds one by one. With 20 against 20 a
+    Kolmogorov-Smirnov test at 1% rejects from a distance of 0.5 on: were one of the ways biased by more than about a
+    standard deviation between seeds, it would show.
+    """
+    from scipy.stats import ks_2samp
+
+    from pstn.data import load_digits
+
+    digits = load_digits("train")
+    x, y, count = nn.functional.avg_pool2d(digits.x[:600], 2), digits.y[:600], 20
+    recipe = Recipe(epochs=20, batch_size=20)
+
+    def make() -> pstn.PSTN:
+        localizer = pstn.nn.ConvLocalizer(1, (14, 14), filters=(3, 4), kernel=3)
+        classifier = pstn.nn.ConvClassifier(1, (14, 14), classes=10, filters=(6, 12), hidden=32, kernel=3, dropout=0.1)
+        return pstn.PSTN(pstn.SpatialTransformer(pstn.Similarity(), localizer), classifier)
+
+    def models(first: int) -> list[nn.Module]:
+        return [seeded(make, first + i) for i in range(count)]
+
+    def members(first: int) -> list[Member]:
+        seeds = list(range(first, first + count))
+        return make_members(count, seed=seeds, lr=1e-2, kl_weight=1e-3, train=torch.arange(100))
+
+    together = Population(models(0), x, y, members(0), recipe, groups=1, workers=False)
+    together.fit()
+    found = {"together": together.evaluate(x[100:], y[100:]), "alone": {"nll": [], "accuracy": [], "ece": []}}
+    for model, member in zip(models(count), members(count), strict=True):
+        alone = Population([model], x, y, [member], recipe, workers=False)
+        alone.fit()
+        for name, values in alone.evaluate(x[100:], y[100:]).items():
+            found["alone"][name] += values
+    assert sorted(found["together"]["accuracy"])[count // 2] > 0.4  # they have learned something
+    for name in ("nll", "accuracy"):
+        assert ks_2samp(found["together"][name], found["alone"][name]).pvalue > 0.01
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_training_inside_no_grad_takes_the_same_steps(count):
+    x, y = images(16)
+    made = [
+        Population([seeded(small_pstn, i) for i in range(count)], x, y, recipe=Recipe(2, 8), groups=1) for _ in "ab"
+    ]
+    made[0].fit()
+    with torch.no_grad():
+        made[1].fit()
+    assert all(torch.equal(a, b) for a, b in zip(*(p.tensors().values() for p in made), strict=True))
+    assert float(made[0].tensors()["square"].sum()) > 0
+
+
+def finite_value_infinite_gradient(prediction, y):
+    return (0 * prediction.log_probs).sum().sqrt()
+
+
+def infinite_value_finite_gradient(prediction, y):
+    return prediction.log_probs.sum() + float("inf")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("loss", [finite_value_infinite_gradient, infinite_value_finite_gradient])
+def test_a_loss_or_a_gradient_alone_that_is_not_finite_stops_a_model(count, loss):
+    x, y = images(16)
+    models = [seeded(small_pstn, i) for i in range(count)]
+    with Population(models, x, y, recipe=Recipe(2, 8, loss=loss), groups=1) as population:
+        before = population.tensors()["rows"].clone()
+        progress = population.fit()
+    assert [failure.model for failure in progress.failures] == list(range(count))
+    assert all(failure.step == 0 for failure in progress.failures)
+    assert torch.equal(population.tensors()["rows"], before)

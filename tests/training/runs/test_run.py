@@ -1,0 +1,244 @@
+"""Runs: settings, what a run writes, evaluating and resuming it."""
+
+import json
+import os
+import signal
+
+import pytest
+import torch
+
+import pstn
+from pstn.training import Population
+from pstn.training.runs.evaluation import prepare_examination
+from pstn.training.runs.run import train
+from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings, write_settings
+from small_runs import final_weights, run_command, same, small
+
+
+def test_settings_go_to_yaml_and_back(tmp_path):
+    settings = TrainSettings(models=2, kl_weight=[1e-3, 3e-4], lr_step=10, compile=True)
+    write_settings(tmp_path / "s.yaml", settings)
+    assert TrainSettings.from_dict(read_settings(tmp_path / "s.yaml")) == settings
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"epoch": 3}, "'epoch' is not a setting; did you mean 'epochs'?"),
+        ({"batch-size": 3}, "did you mean 'batch_size'?"),
+        ({"kl": 3}, "did you mean 'kl_weight'?"),
+        ({"qqq": 3}, "known are data, out"),
+        ({"epochs": "many"}, "epochs must be a whole number .*, got 'many'"),
+        ({"epochs": True}, "epochs must be a whole number"),
+        ({"model": "vit"}, "model must be one of cnn, stn, pstn"),
+        ({"kl_weight": [1, 2, 3]}, "one number or one for each of 1 models, got 3"),
+        ({"kl_weight": [1, "a"]}, "kl_weight must be a number, got 'a'"),
+        ({"kl_weight": "a"}, "kl_weight must be a number, got 'a'"),
+        ({"lr": []}, "lr must hold one number"),
+        ({"valid_fraction": 1.5}, "below 1"),
+        ({"seed": 99999999999999999999}, "seed must lie between -9223372036854775808 and 18446744073709551615, got 9"),
+        ({"seed": 2**64 - 2, "models": 3}, "seed must lie between .* and 18446744073709551613, got"),
+        ({"groups": 0}, "groups must be at least 1, got 0"),
+        ({"save_every": -5.0}, "save_every must be at least 0 seconds, got -5.0"),
+        ({"save_every": float("nan")}, "save_every must be at least 0 seconds, got nan"),
+    ],
+)
+def test_settings_refuse_with_a_suggestion(values, message):
+    with pytest.raises(SettingsError, match=message.replace("?", r"\?")):
+        TrainSettings.from_dict(values)
+
+
+def test_yaml_numbers_without_a_point_are_numbers(tmp_path):
+    (tmp_path / "s.yaml").write_text("kl_weight: 1e-3\nlr: [1e-3]\nepochs: 5\n")
+    settings = TrainSettings.from_dict(read_settings(tmp_path / "s.yaml"))
+    assert (settings.kl_weight, settings.lr, settings.epochs) == ([1e-3], [1e-3], 5)
+
+
+def test_train_writes_a_whole_run_and_evaluate_agrees(data, tmp_path):
+    outcome = train(small(data, tmp_path / "run"), say=lambda _: None)
+    assert outcome.finished
+    names = {p.name for p in (tmp_path / "run").iterdir()}
+    assert {"settings.yaml", "checkpoint.safetensors", "results.json", "model-0", "model-1"} <= names
+    resolved = small(data, tmp_path / "run").replace(compile=False)
+    assert TrainSettings.from_dict(read_settings(tmp_path / "run" / "settings.yaml")) == resolved
+    assert prepare_examination(tmp_path / "run").score() == outcome.scores
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["history"][-1]["epoch"] == 3
+
+
+@pytest.mark.parametrize("augment", ["rotation", "placement"])
+def test_a_run_with_an_augmentation_is_tested_under_it(data, tmp_path, augment):
+    outcome = train(small(data, tmp_path / "run", epochs=1, augment=augment), say=lambda _: None)
+    assert outcome.finished
+    assert prepare_examination(tmp_path / "run").score() == outcome.scores
+
+
+def test_evaluate_reads_the_runs_own_data_as_training_did(tmp_path):
+    rows = [[k % 2, *range(k, k + 10 + k % 3)] for k in range(24)]  # of unequal lengths
+    for part in ("TRAIN", "TEST"):
+        text = "\n".join("\t".join(map(str, row)) for row in rows)
+        (tmp_path / f"Toy_{part}.tsv").write_text(text + "\n")
+    data, out = tmp_path / "Toy_TRAIN.tsv", tmp_path / "run"
+    options = ("--policy", "resample", "--epochs", 1, "--batch-size", 4, "--model", "cnn", "--out", out)
+    assert run_command("train", data, *options).exit_code == 0
+    own = run_command("evaluate", out, "--json")
+    assert own.exit_code == 0, own.output
+    alone = run_command("evaluate", out / "model-0", "--json")  # the model keeps the policy, too
+    assert json.loads(alone.output) == json.loads(own.output)
+    assert run_command("evaluate", out / "model-0", "--policy", "refuse").exit_code == 2
+    assert "policy must be one of" in run_command("evaluate", out, "--policy", "guess").output
+
+
+def test_a_model_that_takes_its_samples_in_chunks_is_scored(tmp_path):
+    digits = pstn.data.load("digits").train
+    about = pstn.About(digits.classes, 1, (28, 28), (digits.mean,), (digits.std,), data="digits")
+    found = []
+    for chunk in (None, 3):
+        torch.manual_seed(0)
+        model = pstn.wrap(pstn.nn.mnist_cnn(), in_channels=1, test_samples=4, chunk_size=chunk)
+        model(digits.x[:2])
+        folder = model.save_pretrained(tmp_path / str(chunk), about=about)
+        found.append(prepare_examination(folder).score())
+    assert found[0] == found[1]
+
+
+def test_evaluate_refuses_data_of_another_shape(data, tmp_path):
+    import numpy as np
+
+    train(small(data, tmp_path / "run", epochs=1), say=lambda _: None)
+    for shape, classes, wanted in (((6, 20, 20, 1), 3, "examples of shape (1, 16, 16)"), ((6, 16, 16, 1), 5, "class")):
+        x, y = np.random.default_rng(0).random(shape, np.float32), np.arange(6) % classes
+        np.savez(tmp_path / "other.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+        found = run_command("evaluate", tmp_path / "run", tmp_path / "other.npz")
+        assert found.exit_code == 2, found.output
+        assert wanted in found.output.replace("\n", " ")
+
+
+def test_evaluate_agrees_after_early_stopping(data, tmp_path):
+    settings = small(data, tmp_path / "run", epochs=12, lr=[0.01], valid_fraction=0.25, patience=11)
+    outcome = train(settings, say=lambda _: None)
+    found = prepare_examination(tmp_path / "run").score()
+    assert {name: pytest.approx(values) for name, values in found.items()} == outcome.scores
+
+
+def test_a_run_started_over_leaves_nothing_of_the_old_one(data, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    train(small(data, folder), say=lambda _: None)
+    (folder / ".checkpoint.safetensors.abc.draft").write_text("half")
+
+    def fail(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Population, "fit", fail)
+    with pytest.raises(KeyboardInterrupt):
+        train(small(data, folder, model="cnn", models=1), overwrite=True, say=lambda _: None)
+    assert {p.name for p in folder.iterdir()} == {"settings.yaml", "checkpoint.safetensors"}
+    with pytest.raises(SettingsError, match="is not finished"):
+        prepare_examination(folder).score()
+
+
+def test_resuming_follows_the_checkpoint_not_a_settings_file_of_another_run(data, tmp_path):
+    train(small(data, tmp_path / "run"), say=lambda _: None)
+    before = final_weights(tmp_path / "run")
+    # As after a kill between the settings and the checkpoint of a run that replaces this one.
+    write_settings(tmp_path / "run" / "settings.yaml", small(data, tmp_path / "run", epochs=9))
+    train(TrainSettings(out=str(tmp_path / "run")), resume=True, say=lambda _: None)
+    assert same(before, final_weights(tmp_path / "run"))
+
+
+def test_the_number_of_stacks_is_kept_with_the_run(data, tmp_path, monkeypatch):
+    train(small(data, tmp_path / "run", groups=None), say=lambda _: None)
+    chosen = read_settings(tmp_path / "run" / "settings.yaml")["groups"]
+    monkeypatch.setattr("pstn.training.population.planning.count_cores", lambda: pytest.fail("chosen anew"))
+    assert chosen in (1, 2)
+    train(TrainSettings(out=str(tmp_path / "run")), resume=True, say=lambda _: None)
+
+
+def test_a_resumed_run_refuses_other_settings(data, tmp_path):
+    out = tmp_path / "run"
+    assert run_command("train", data, "--out", out, "--epochs", 1, "--no-compile").exit_code == 0
+    found = run_command("train", data, "--out", out, "--epochs", 9, "--resume")
+    assert found.exit_code == 2
+    assert "epochs of the run" in found.output
+    assert "is 1, got 9" in found.output
+    assert run_command("train", data, "--out", out, "--epochs", 1, "--resume").exit_code == 0
+
+
+def test_results_are_json_even_where_a_model_broke(data, tmp_path):
+    outcome = train(small(data, tmp_path / "run", lr=[1e30], epochs=2), say=lambda _: None)
+    assert len(outcome.problems) >= 2
+
+    def refuse(text: str) -> None:
+        pytest.fail(f"{text} is not JSON")
+
+    json.loads((tmp_path / "run" / "results.json").read_text(), parse_constant=refuse)
+    options = ("--lr", "1e15", "--model", "cnn", "--epochs", 2, "--out", tmp_path / "cnn", "--json")
+    trained = run_command("train", data, *options)
+    assert json.loads(trained.stdout, parse_constant=refuse)["scores"]["nll"] == [None]
+    evaluated = run_command("evaluate", tmp_path / "cnn", "--json")
+    assert json.loads(evaluated.stdout, parse_constant=refuse)["nll"] == [None]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_save_and_say_how_to_go_on(data, tmp_path, monkeypatch, number):
+    train(small(data, tmp_path / "whole"), say=lambda _: None)
+    said: list[str] = []
+    from pstn.training.runs import run as room
+
+    real = room.Display.update
+
+    def press(self, progress) -> None:
+        real(self, progress)
+        if progress.step == 1:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(room.Display, "update", press)
+    outcome = train(small(data, tmp_path / "cut"), say=said.append)
+    assert not outcome.finished
+    assert said[-1].endswith(f"pstn train --resume --out {tmp_path / 'cut'}")
+    monkeypatch.setattr(room.Display, "update", real)
+    assert train(TrainSettings(out=str(tmp_path / "cut")), resume=True).finished
+    assert same(final_weights(tmp_path / "whole"), final_weights(tmp_path / "cut"))
+
+
+def test_refusals_come_before_training(data, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    found = run_command("train", data, "--out", tmp_path / "file" / "run", "--epochs", 1)
+    assert found.exit_code == 2
+    assert "cannot write to the folder" in found.output
+    found = run_command("train", data, "--out", tmp_path / "none", "--resume")
+    assert "holds no run to resume" in found.output
+    usage = type("Usage", (), {"free": 1000})
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr(Population, "fit", lambda *_, **__: pytest.fail("trained"))
+    found = run_command("train", data, "--out", tmp_path / "full", "--epochs", 1)
+    assert found.exit_code == 1  # nothing that was given is wrong
+    assert "0 MiB are free" in found.output
+
+
+def test_a_run_reports_collapses_once(data, tmp_path):
+    said: list[str] = []
+    outcome = train(small(data, tmp_path / "run", model="stn", lr=[1e-9], save_every=0.0), say=said.append)
+    assert [text for text in outcome.problems if "identity for every input" in text and "model 0" in text]
+    assert len(said) == len(set(said))
+
+
+def test_a_model_that_cannot_be_looked_at_does_not_stop_the_run(data, tmp_path, monkeypatch):
+    def fail(*_):
+        raise ValueError("loc of the posterior must be finite")
+
+    monkeypatch.setattr("pstn.training.diagnose.collapses", fail)
+    outcome = train(small(data, tmp_path / "run", models=1), say=lambda _: None)
+    assert outcome.finished
+    assert outcome.problems == [
+        "model 0: The check for a collapsed transformation failed: loc of the posterior must be finite."
+    ]
+
+
+def test_a_collapse_is_told_once_however_its_figures_move(data, tmp_path, monkeypatch):
+    figures = iter(range(100))
+    monkeypatch.setattr(
+        "pstn.training.diagnose.collapses", lambda *_: [f"The scale has gone to nothing: 0.{next(figures)} is left."]
+    )
+    said: list[str] = []
+    train(small(data, tmp_path / "run", models=1, save_every=0.0), say=said.append)
+    assert said[1:] == ["Warning: model 0: The scale has gone to nothing: 0.0 is left."]  # the first is the plan

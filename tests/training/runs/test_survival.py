@@ -1,0 +1,270 @@
+"""Runs that survive: checkpoints, Ctrl-C, kills, a disk without room."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import typer
+
+import pstn
+from pstn.cli import plain_errors
+from pstn.processes import interrupts_held
+from pstn.training import Augmentation, Population, Recipe, make_members
+from pstn.training.progress import Interrupt, sigterm_as_ctrl_c
+from pstn.training.runs.checkpoint import (
+    CheckpointError,
+    load_checkpoint,
+    read_about,
+    require_room,
+    save_checkpoint,
+    save_weights,
+)
+from small_models import images, seeded, small_pstn
+from small_runs import final_weights, same
+
+
+def test_a_checkpoint_continues_to_the_same_bits(tmp_path):
+    x, y = torch.rand(24, 1, 28, 28, generator=torch.Generator().manual_seed(0)), torch.arange(24) % 10
+    torch.manual_seed(0)
+    models = [pstn.nn.mnist_pstn() for _ in range(2)]
+    members = make_members(2, kl_weight=1e-3, train=torch.arange(16), valid=torch.arange(16, 24))
+
+    def fresh() -> Population:
+        return Population(models, x, y, members, Recipe(epochs=3, patience=5), groups=1)
+
+    whole = fresh()
+    whole.fit()
+    first = fresh()
+    first.fit(until=3)  # in the middle of an epoch
+    save_checkpoint(tmp_path / "c.safetensors", first, {"note": 1})
+    second = fresh()
+    load_checkpoint(tmp_path / "c.safetensors", second)
+    second.fit()
+    assert all(torch.equal(a, b) for a, b in zip(whole.tensors().values(), second.tensors().values(), strict=True))
+    assert second.progress.best == whole.progress.best
+    assert [e["loss"] for e in second.progress.history] == [pytest.approx(e["loss"]) for e in whole.progress.history]
+
+
+def test_a_foreign_checkpoint_is_refused(tmp_path):
+    x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
+    save_checkpoint(tmp_path / "c.safetensors", Population([pstn.nn.mnist_cnn()], x, y, recipe=Recipe(epochs=1)))
+    other = Population([pstn.nn.mnist_cnn()], x, y, make_members(1, seed=[4]), Recipe(epochs=1))
+    with pytest.raises(CheckpointError, match="belongs to other models"):
+        load_checkpoint(tmp_path / "c.safetensors", other)
+    (tmp_path / "half.safetensors").write_bytes((tmp_path / "c.safetensors").read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match="not a readable checkpoint"):
+        load_checkpoint(tmp_path / "half.safetensors", other)
+
+
+def test_a_checkpoint_of_another_training_is_refused_with_what_differs(tmp_path):
+    x, y = torch.rand(32, 1, 28, 28), torch.arange(32) % 10
+    path, model = tmp_path / "c.safetensors", pstn.nn.mnist_cnn()
+
+    def made(x=x, y=y, weights=None, **values) -> Population:
+        return Population([model], x, y, recipe=Recipe(**{"epochs": 1, **values}), weights=weights)
+
+    save_checkpoint(path, made(lr_step=3))
+    load_checkpoint(path, made(lr_step=3, epochs=5))  # only for longer
+    with pytest.raises(CheckpointError, match=r"batch_size was 8, is 16.*clip_norm was None, is 1\.0"):
+        load_checkpoint(path, made(lr_step=3, batch_size=16, clip_norm=1.0))
+    with pytest.raises(CheckpointError, match="another training: lr_step was 3, is None"):
+        load_checkpoint(path, made())
+    flipped, relabelled = x.flip(0), y.roll(1)
+    for other in (made(flipped, lr_step=3), made(x, relabelled, lr_step=3), made(weights=torch.ones(32), lr_step=3)):
+        with pytest.raises(CheckpointError, match="another training: data was"):
+            load_checkpoint(path, other)
+
+
+class Lighter(Augmentation):
+    """An augmentation as a user writes one, with no `__repr__`."""
+
+    width = 1
+
+    def __init__(self, most: float) -> None:
+        self.most = most
+
+    def __call__(self, x, u):
+        return x + self.most * u[:, :, None, None]
+
+
+def test_an_augmentation_of_ones_own_is_known_again(tmp_path):
+    def make(most: float) -> Population:
+        return Population([seeded(small_pstn, 0)], *images(), recipe=Recipe(epochs=2, augment=Lighter(most)))
+
+    save_checkpoint(tmp_path / "c.safetensors", make(0.5))
+    load_checkpoint(tmp_path / "c.safetensors", make(0.5))
+    with pytest.raises(CheckpointError, match=r"augment was Lighter\(most=0.5\), is Lighter\(most=0.25\)"):
+        load_checkpoint(tmp_path / "c.safetensors", make(0.25))
+
+
+def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
+    population = Population([pstn.nn.mnist_cnn()], x, y, recipe=Recipe(epochs=1))
+    save_checkpoint(tmp_path / "c.safetensors", population)
+    before = (tmp_path / "c.safetensors").read_bytes()
+    population.fit()
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        save_checkpoint(tmp_path / "c.safetensors", population)
+    assert (tmp_path / "c.safetensors").read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["c.safetensors"]
+
+
+def test_early_stopping_needs_room_for_the_best_state_too(tmp_path, monkeypatch):
+    x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
+
+    def fresh() -> Population:
+        members = make_members(12, valid=torch.arange(8))
+        return Population([pstn.nn.mnist_cnn()] * 12, x, y, members, Recipe(epochs=1, patience=1), groups=1)
+
+    population = fresh()
+    population.fit()
+    save_checkpoint(tmp_path / "after.safetensors", population)
+    at_worst = 2 * (tmp_path / "after.safetensors").stat().st_size
+    usage = type("Usage", (), {"free": at_worst})
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    with pytest.raises(OSError, match="not trained"):
+        require_room(tmp_path, fresh())
+
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_while_a_process_starts_is_not_lost(number):
+    with Interrupt() as interrupt:
+        with interrupts_held():
+            os.kill(os.getpid(), number)
+        assert interrupt.asked
+
+
+def test_handlers_that_are_not_pythons_are_left_alone(monkeypatch):
+    before = [signal.getsignal(number) for number in SIGNALS]
+    real = signal.signal
+    with monkeypatch.context() as patch:
+        patch.setattr(signal, "signal", lambda number, handler: None if handler is not None else real(number, handler))
+        with Interrupt() as interrupt, sigterm_as_ctrl_c():
+            assert not interrupt.asked
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_sigterm_can_be_ctrl_c():
+    with pytest.raises(KeyboardInterrupt), sigterm_as_ctrl_c():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("wait", [0.5, 12.0], ids=["starting", "training"])
+def test_a_signal_to_every_process_saves_too(data, tmp_path, number, wait):
+    """A terminal sends Ctrl-C to every process, a cluster SIGTERM: they must leave the answer to the parent."""
+    code = "from pstn.cli import main; main()"
+    options = ["--epochs", "400", "--models", "2", "--groups", "2", "--batch-size", "8", "--save-every", "0.05"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "train", data, "--out", str(tmp_path / "run"), *options],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not (tmp_path / "run" / "checkpoint.safetensors").exists():  # written right before training begins
+        assert process.poll() is None
+        time.sleep(0.01)
+    time.sleep(wait)
+    os.killpg(process.pid, number)
+    _, errors = process.communicate(timeout=120)
+    assert "To go on: pstn train --resume" in errors
+    assert "Traceback" not in errors
+    assert process.returncode == 130
+
+
+KILLS = 10
+
+
+@pytest.mark.slow
+def test_kill_at_random_moments_loses_nothing(data, tmp_path):
+    """Ten runs, each killed at a random moment and resumed: all end with the weights of a run left alone."""
+    options = ["--epochs", "25", "--models", "2", "--batch-size", "8", "--groups", "1", "--save-every", "0.05"]
+    code = "from pstn.cli import main; main()"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", code, "train", *arguments]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    begun = time.monotonic()
+    assert start(data, "--out", str(tmp_path / "whole"), *options).wait() == 0
+    length = time.monotonic() - begun
+    moments, killed, resumed = random.Random(0), 0, 0
+    for attempt in range(3 * KILLS):
+        out = tmp_path / str(attempt)
+        begun = time.monotonic()
+        process = start(data, "--out", str(out), *options)
+        try:
+            # A run that ends before its moment says how fast the machine is just now; that one does not count.
+            process.wait(moments.uniform(0.3, 1.0) * length)
+            length = time.monotonic() - begun
+            continue
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        killed += 1
+        if (out / "checkpoint.safetensors").exists():
+            resumed += 1
+            assert start("--out", str(out), "--resume").wait() == 0
+        else:
+            assert start(data, "--out", str(out), *options).wait() == 0
+        assert same(final_weights(tmp_path / "whole"), final_weights(out))
+        if killed == KILLS:
+            break
+    assert killed == KILLS
+    assert resumed > 0
+
+
+@pytest.mark.slow
+def test_a_training_process_that_was_killed_is_told_as_a_failure(capsys):
+    x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
+    population = Population(
+        [pstn.nn.mnist_cnn() for _ in range(2)], x, y, recipe=Recipe(epochs=500), groups=2, workers=True
+    )
+
+    def kill(progress):
+        population._runners[0]._process.kill()
+        return False
+
+    with pytest.raises(typer.Exit) as stopped, plain_errors(), population:
+        population.fit(kill, seconds=0.05)
+    assert stopped.value.exit_code == 1
+    assert capsys.readouterr().err == "error: a training process ended unexpectedly; its output is above\n"
+
+
+def test_weights_that_are_not_contiguous_are_saved_as_they_are(tmp_path):
+    from safetensors.torch import load_file
+
+    weights = {"turned": torch.arange(6.0).view(2, 3).T, "every other": torch.arange(8.0)[::2]}
+    save_weights(tmp_path / "w.safetensors", weights, {"note": "kept"})
+    read = load_file(tmp_path / "w.safetensors")
+    assert all(torch.equal(read[name], tensor) for name, tensor in weights.items())
+
+
+@pytest.mark.parametrize("format", ["pstn population 1", "", None])
+def test_a_checkpoint_of_another_format_is_refused(tmp_path, format):
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    x, y = images(16)
+    population, path = Population([small_pstn()], x, y, recipe=Recipe(1, 8)), tmp_path / "c.safetensors"
+    save_checkpoint(path, population)
+    with safe_open(path, framework="pt") as file:
+        about = {**file.metadata(), "format": format}
+    save_file(load_file(path), path, {name: text for name, text in about.items() if text is not None})
+    for read in (read_about, lambda path: load_checkpoint(path, population)):
+        with pytest.raises(CheckpointError, match="format"):
+            read(path)

@@ -1,0 +1,297 @@
+"""One model and a loader: `pstn.fit` and `pstn.evaluate`."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import pstn
+from pstn.data import Split
+
+
+def bars(count=64):
+    """Upright and lying bars, and their class: nothing that a small network cannot learn in a second."""
+    y = torch.arange(count) % 2
+    x = torch.zeros(count, 1, 12, 12)
+    for i, lying in enumerate(y.tolist()):
+        bar = x[i, 0] if lying else x[i, 0].T
+        bar[3 + i // 2 % 6, 1:11] = 1.0
+    return x, y
+
+
+def classifier(dropout=0.0):
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3, stride=2), nn.BatchNorm2d(6), nn.ReLU(), nn.Dropout(dropout), nn.Flatten(), nn.Linear(150, 2)
+    )
+
+
+def wrapped(net, **options):
+    return pstn.wrap(net, "rotation", in_channels=1, localizer_size=(16, 16), var_init=-2.0, **options)
+
+
+def loader(batch_size=16):
+    return DataLoader(TensorDataset(*bars()), batch_size=batch_size, shuffle=True)
+
+
+def quiet_fit(model, data, **options):
+    """Fit for a moment: too short to move the localizer, of which the watchdog warns."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The transformation is the identity")
+        return pstn.fit(model, data, **options)
+
+
+def test_a_plain_classifier_learns_and_comes_back_ready_for_use():
+    net = classifier()
+    losses = []
+    assert pstn.fit(net, loader(), epochs=6, lr=1e-2, on_epoch=lambda epoch: losses.append(epoch.loss)) is net
+    assert losses[-1] < losses[0] / 2
+    assert not net.training
+    assert pstn.evaluate(net, loader()).accuracy > 0.95
+
+
+def test_a_wrapped_classifier_learns_to_turn_what_it_gets_and_the_classifier_stays_as_it_was():
+    net = pstn.fit(classifier(dropout=0.5), loader(), epochs=6, lr=1e-2)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    x, y = bars()
+    turned = Split(pstn.warp(x, pstn.Rotation().grid(torch.ones(64, 1), (12, 12))), y, ("upright", "lying"))
+    model = pstn.fit(wrapped(net, train_samples=4), turned, epochs=30, lr=1e-2, localizer_factor=1.0, batch_size=16)
+    for name, tensor in net.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    assert pstn.evaluate(net, turned).accuracy < 0.7
+    assert pstn.evaluate(model, turned).accuracy > 0.9
+
+
+def test_the_localizer_learns_at_a_tenth_unless_told_otherwise(monkeypatch):
+    seen = []
+    adam = torch.optim.Adam
+    monkeypatch.setattr(torch.optim, "Adam", lambda groups, **options: seen.append(groups) or adam(groups, **options))
+    quiet_fit(wrapped(classifier(), freeze=False), loader(64), epochs=1, lr=1e-2)
+    quiet_fit(wrapped(classifier(), freeze=True), loader(64), epochs=1, lr=1e-2)
+    quiet_fit(wrapped(classifier(), freeze=True), loader(64), epochs=1, lr=1e-2, localizer_factor=0.5)
+    rates = [{group["name"]: group["lr"] for group in groups} for groups in seen]
+    assert rates == [{"localizer": 1e-3, "classifier": 1e-2}, {"localizer": 1e-3}, {"localizer": 5e-3}]
+
+
+def test_the_kl_weight_widens_the_posterior():
+    widths = []
+    for kl_weight in (0.0, 1.0):
+        model = wrapped(classifier())
+        quiet_fit(model, loader(), epochs=8, lr=1e-2, localizer_factor=1.0, kl_weight=kl_weight)
+        widths.append(model.layer.localize(bars()[0]).scale.median().item())
+    assert widths[1] > 1.5 * widths[0]
+
+
+def test_what_was_seen_is_reported_each_epoch_and_may_stop_training():
+    epochs = []
+
+    def after_two(epoch):
+        epochs.append(epoch)
+        return epoch.number == 2
+
+    quiet_fit(wrapped(classifier()), loader(), epochs=5, kl_weight=0.5, on_epoch=after_two)
+    assert [epoch.number for epoch in epochs] == [1, 2]
+    for epoch in epochs:
+        assert epoch.loss == pytest.approx(epoch.nll + 0.5 * epoch.kl, rel=1e-5)
+        assert 0 <= epoch.accuracy <= 1
+
+
+def test_two_fits_under_one_seed_agree_to_the_last_bit():
+    weights = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        model = quiet_fit(wrapped(classifier()), loader(), epochs=2)
+        weights.append(torch.cat([p.flatten() for p in model.parameters()]))
+    assert torch.equal(*weights)
+
+
+def test_a_loss_that_is_not_finite_stops_before_it_reaches_the_weights():
+    class Overflow(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(144, 2))
+
+        def forward(self, x):
+            return x.flatten(1) @ self.weight + (math.inf if x.max() > 5 else 0.0)
+
+    x, y = bars()
+    net = Overflow()
+    good, bad = (x, y), (10 * x, y)
+    with pytest.raises(FloatingPointError, match=r"loss .* epoch 1, batch 2.*weights are those before.*smaller lr"):
+        pstn.fit(net, [good, bad], epochs=1)
+    assert torch.isfinite(net.weight).all()
+    assert not torch.equal(net.weight, torch.zeros(144, 2))
+
+
+def test_collapses_are_warned_of():
+    with pytest.warns(UserWarning, match="identity for every input"):
+        pstn.fit(wrapped(classifier()), loader(), epochs=1, lr=1e-9)
+
+
+def test_an_evaluation_that_fails_leaves_the_mode_as_it_was():
+    net = classifier().train()
+    with pytest.raises(RuntimeError):
+        pstn.evaluate(net, [(torch.rand(2, 5, 7), torch.zeros(2, dtype=torch.long))])
+    assert all(module.training for module in net.modules())
+
+
+def test_wrong_data_and_settings_are_named():
+    x, y = bars()
+    net = classifier()
+    with pytest.raises(ValueError, match="data can be iterated"):
+        pstn.fit(net, iter([(x, y)]), epochs=2)
+    with pytest.raises(ValueError, match="data holds no batches"):
+        pstn.fit(net, [], epochs=1)
+    with pytest.raises(ValueError, match="data holds no batches"):
+        pstn.evaluate(net, [])
+    with pytest.raises(TypeError, match=r"data must hold batches \(x, y\), got dict"):
+        pstn.fit(net, [{"image": x, "label": y}], epochs=1)
+    with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
+        pstn.fit(net, loader(), epochs=0)
+    with pytest.raises(ValueError, match="kl_weight must be a finite number of at least 0, got -1"):
+        pstn.fit(wrapped(net), loader(), kl_weight=-1.0)
+    with pytest.raises(ValueError, match="model has nothing to learn: all of its parameters are frozen"):
+        pstn.fit(classifier().requires_grad_(False), loader())
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module"):
+        pstn.fit(len, loader())
+
+
+@pytest.mark.parametrize("probabilistic", [True, False])
+def test_scores_are_those_of_the_metrics_and_the_mode_stays(probabilistic):
+    x, y = bars()
+    model = wrapped(classifier()).train() if probabilistic else classifier().train()
+    (model.layer if probabilistic else model[1]).eval()  # a part that its owner keeps so
+    modes = [module.training for module in model.modules()]
+    options = {"generator": torch.Generator().manual_seed(1)} if probabilistic else {}
+    scores = pstn.evaluate(model, [(x, y)], **options)
+    assert [module.training for module in model.modules()] == modes
+    with torch.no_grad():
+        if probabilistic:
+            log_probs = model.eval()(x, generator=torch.Generator().manual_seed(1)).log_probs
+        else:
+            log_probs = model.eval()(x).log_softmax(-1)
+    assert scores.accuracy == pytest.approx(float(pstn.accuracy(log_probs, y)))
+    assert scores.nll == pytest.approx(float(pstn.negative_log_likelihood(log_probs, y)))
+    assert scores.calibration_error == pytest.approx(float(pstn.calibration_error(log_probs.exp(), y)))
+
+
+def test_progress_shows_on_a_terminal_and_is_quiet_elsewhere(monkeypatch, capsys):
+    import sys
+
+    for terminal in (False, True):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda answer=terminal: answer, raising=False)
+        pstn.fit(classifier(), loader(), epochs=2)
+        shown = capsys.readouterr().err
+        assert ("epoch 2/2" in shown and "accuracy" in shown) == terminal
+
+
+def test_a_set_with_all_its_parts_is_refused_as_walking_it_would_train_on_the_test_part():
+    part = Split(*bars(), ("upright", "lying"))
+    for use in (pstn.fit, pstn.evaluate):
+        with pytest.raises(TypeError, match=r"pass one of them, such as data\.train"):
+            use(classifier(), pstn.data.Splits(part, None, part))
+
+
+def test_a_tuple_of_tensors_is_a_set():
+    net = quiet_fit(classifier(), bars(), epochs=6, lr=1e-2, batch_size=16)
+    assert pstn.evaluate(net, bars()) == pstn.evaluate(net, [bars()])
+    assert pstn.evaluate(net, bars()).accuracy > 0.95
+    scores = pstn.evaluate(pstn.nn.mnist_cnn(), pstn.data.load_digits("test"))
+    assert scores.accuracy < 0.5
+
+
+def test_what_is_no_batch_says_what_would_be():
+    x, y = bars()
+    with pytest.raises(TypeError, match=r"got Tensor: pass a DataLoader, .* a tuple of tensors \(x, y\)"):
+        pstn.fit(classifier(), [x, y])
+    with pytest.raises(TypeError, match=r"y of a batch must be a torch\.Tensor, got list: the number of its class"):
+        pstn.fit(classifier(), [(x, ["up"] * 64)])
+    with pytest.raises(TypeError, match=r"got torch\.uint8: pass data\.as_float\(\)"):
+        pstn.fit(classifier(), Split((x * 255).byte(), y, ("upright", "lying")))
+    with pytest.raises(TypeError, match=r"x must be a floating-point tensor, got torch\.uint8: .* divide by 255"):
+        pstn.fit(classifier(), ((x * 255).byte(), y))
+    with pytest.raises(TypeError, match=r"single examples, not batches: wrap it in a torch\.utils\.data\.DataLoader"):
+        pstn.fit(classifier(), list(zip(x, y, strict=True)))
+    assert pstn.evaluate(classifier(), TensorDataset(x, y)).nll > 0  # examples that can be cut into batches
+
+
+def test_input_of_another_precision_is_explained():
+    x, y = bars()
+    with pytest.raises(TypeError, match=r"precision of the localizer \(it reads x at \(16, 16\)\), torch.float32, got"):
+        pstn.fit(wrapped(classifier()), (x.double(), y))
+
+
+def test_a_data_loader_takes_a_split():
+    part = Split(*bars(), ("upright", "lying"))
+    x, y = next(iter(DataLoader(part, batch_size=8)))
+    assert torch.equal(x, part.x[:8])
+    assert torch.equal(y, part.y[:8])
+    made = pstn.data.generate(part, pstn.data.RandomRotation(), seed=0)
+    assert torch.equal(next(iter(DataLoader(made, batch_size=8)))[0], made.batch(range(8)).x)
+
+
+def test_data_and_predictions_are_printed_by_their_shapes():
+    assert repr(Split(*bars(), ("a", "b"))) == "Split('': 64 examples of (1, 12, 12) float32, 2 classes)"
+    assert repr(pstn.data.load_digits("test")) == "Digits(x (1000, 1, 28, 28), y (1000,))"
+    p = pstn.nn.mnist_pstn().eval()(torch.rand(2, 1, 28, 28))
+    assert repr(p) == "Prediction(log_probs (2, 10), sample_log_probs (10, 2, 10), theta (10, 2, 4), Posterior)"
+    assert repr(p._replace(theta=None)).endswith("theta None, Posterior)")
+
+
+def finite_value_infinite_gradient(prediction, y):
+    """0, with a gradient that is not finite: the square root has none at 0."""
+    return (0 * prediction.float()).sum().sqrt()
+
+
+def infinite_value_finite_gradient(prediction, y):
+    return prediction.float().sum() + math.inf
+
+
+@pytest.mark.parametrize("loss", [finite_value_infinite_gradient, infinite_value_finite_gradient])
+def test_a_loss_or_a_gradient_alone_that_is_not_finite_stops_training(loss):
+    net = classifier()
+    before = [p.clone() for p in net.parameters()]
+    with pytest.raises(FloatingPointError, match="epoch 1, batch 1"):
+        pstn.fit(net, loader(), loss=loss, epochs=1)
+    assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("kl_weight", [math.inf, -1.0, math.nan, lambda progress: math.inf])
+def test_a_weight_of_the_kl_term_that_cannot_be_is_refused_before_any_step(kl_weight):
+    model = wrapped(classifier())
+    with pytest.raises(ValueError, match="kl_weight"):
+        pstn.fit(model, loader(), epochs=1, kl_weight=kl_weight, on_epoch=lambda _: pytest.fail("trained"))
+    with pytest.raises(ValueError, match="kl_weight"):
+        pstn.training.Member(kl_weight=kl_weight)
+
+
+def test_clipping_bounds_the_step_and_weight_decay_pulls_to_zero():
+    """With plain gradient descent in place of Adam, whose steps do not depend on the gradient's size."""
+    steps = {}
+    for clip_norm in (None, 1e-3):
+        net = nn.Sequential(nn.Flatten(), nn.Linear(144, 2))
+        seen = []
+        net[1].weight.register_post_accumulate_grad_hook(lambda p, seen=seen: seen.append(p))
+        pstn.fit(net, loader(), epochs=1, clip_norm=clip_norm)
+        steps[clip_norm] = float(torch.cat([p.grad.flatten() for p in net.parameters()]).norm())
+    assert steps[1e-3] <= 1.001e-3 < steps[None]
+    decayed, plain = nn.Sequential(nn.Flatten(), nn.Linear(144, 2)), nn.Sequential(nn.Flatten(), nn.Linear(144, 2))
+    plain.load_state_dict(decayed.state_dict())
+    for net, weight_decay in ((decayed, 10.0), (plain, 0.0)):
+        pstn.fit(net, bars(), epochs=20, batch_size=16, weight_decay=weight_decay, lr=1e-2)
+    assert decayed[1].weight.norm() < plain[1].weight.norm() / 2
+
+
+def test_an_epoch_is_the_mean_over_examples_not_over_batches():
+    x, y = bars(24)
+    seen = []
+
+    def own_loss(prediction, y):
+        return 0 * prediction.sum() + y.float().mean()
+
+    pstn.fit(classifier(), [(x[:16], y[:16] * 0), (x[16:], y[16:] * 0 + 1)], loss=own_loss, epochs=1,
+             on_epoch=seen.append)  # fmt: skip
+    assert seen[0].loss == pytest.approx(8 / 24)
+    assert math.isnan(seen[0].nll)
