@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from pstn.experiments import EXPERIMENTS, Lab
+from pstn.experiments import EXPERIMENTS, RunContext
 from pstn.report.results import Result, read_results
 from recording import Stopwatch, write
 
@@ -38,7 +38,7 @@ def run(name: str, options: list[str], folder: Path) -> dict[str, Any]:
     subprocess.run([sys.executable, *command], check=True)
     seconds = round(time.perf_counter() - started, 1)
     results = read_results(folder)
-    wanted = {cell.name for group in EXPERIMENTS[name].groups for cell in group.cells(Lab(folder))}
+    wanted = {cell.name for group in EXPERIMENTS[name].groups for cell in group.cells(RunContext(folder))}
     if missing := wanted - {result.name for result in results}:
         raise SystemExit(f"{name} ended without {', '.join(sorted(missing))}: this is not what all of it takes")
     return {"experiment": name, "seconds": seconds, "results": len(results), "by_model": accuracies(results)}

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import pstn
 from pstn.data import Split, balanced_indices, from_folder, load
-from pstn.report.pictures import draw_looks
+from pstn.report.pictures import draw_samples
 
 
 def open_data(name: str, images: int, size: int, seed: int) -> tuple[Split, Split]:
@@ -69,7 +69,7 @@ def draw(path: Path, model: nn.Module, test: Split) -> None:
     chosen = torch.cat([by_entropy[:2], by_entropy[-4:]])
     x = test.x[chosen]
     low, high = x.amin(), x.amax()
-    draw_looks(path, model, x, test.y[chosen], undo=lambda pixels: (pixels - low) / (high - low), generator=source)
+    draw_samples(path, model, x, test.y[chosen], undo=lambda pixels: (pixels - low) / (high - low), generator=source)
 
 
 def main(arguments: list[str] | None = None) -> dict[str, pstn.Scores]:

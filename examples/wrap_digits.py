@@ -24,7 +24,7 @@ from torch import Tensor
 
 import pstn
 from pstn.data import Generated, RandomRotation, RandomTransform, generate, load
-from pstn.report.pictures import draw_looks
+from pstn.report.pictures import draw_samples
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[str, pstn.Scores]
         print(f"{'upright':8} {'wrapped':10} {upright}")
         shown = disturbed.batch(range(6))
         path = options.out / f"wrap-{name}.png"
-        draw_looks(path, wrapped, shown.x, shown.y, generator=torch.Generator().manual_seed(0))
+        draw_samples(path, wrapped, shown.x, shown.y, generator=torch.Generator().manual_seed(0))
         print(f"Where it looked: {path}")
     print(f"{time.perf_counter() - start:.0f} s")
     return found

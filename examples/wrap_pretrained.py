@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import pstn
 from pstn.data import RandomPlacement, Split, balanced_indices, data_folder, generate, load
-from pstn.report.pictures import draw_looks
+from pstn.report.pictures import draw_samples
 
 WEIGHTS = "efficientnet-lite0-57934424.pth"
 SIZE = 64
@@ -106,7 +106,7 @@ def main(arguments: list[str] | None = None) -> dict[str, pstn.Scores]:
     scores["after"] = pstn.evaluate(model, placed, batch_size=50, generator=torch.Generator().manual_seed(0))
     print(f"small, anywhere, wrapped   {scores['after']}  ({time.perf_counter() - start:.0f} s in all)")
     path = options.out / "wrap-pretrained.png"
-    draw_looks(path, model, placed.x[:6], placed.y[:6], samples=5, generator=torch.Generator().manual_seed(0))
+    draw_samples(path, model, placed.x[:6], placed.y[:6], samples=5, generator=torch.Generator().manual_seed(0))
     print(f"Where it looked: {path}")
     return scores
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pstn.experiments import Lab
-from pstn.experiments.declare import Experiment, Training, same
+from pstn.experiments import Experiment, RunContext, Training, same
 from pstn.experiments.mnist_subsets import subset
 from pstn.nn import mnist_cnn
 from pstn.training import Recipe
@@ -11,9 +10,9 @@ from pstn.training import Recipe
 SMALL = Training("small", "CNN", "MNIST30", subset(30), same(mnist_cnn), Recipe(epochs=2, batch_size=8))
 
 
-def experiment(*groups):
-    return Experiment("small", "a small one", needs=(), groups=groups)
+def experiment(*groups, name="small"):
+    return Experiment(name, "a small one", groups=groups)
 
 
 def quiet(folder, **options):
-    return Lab(folder, quick=True, say=lambda text: None, **options)
+    return RunContext(folder, quick=True, **{"log": lambda text: None, **options})

@@ -20,7 +20,7 @@ for name in {sorted(_EXTRAS)}:
 import torch, pstn
 assert set({ROOMS}) <= set(dir(pstn))
 pstn.data.load_digits, pstn.experiments.EXPERIMENTS, pstn.export.export_onnx, pstn.predict.predict_files
-pstn.report.pictures.draw_looks, pstn.training.Population
+pstn.report.pictures.draw_samples, pstn.training.Population
 assert len(inspect.getmembers(pstn)) > 40  # as help(pstn) reads them
 assert not hasattr(pstn, "dating")
 assert pstn.nn.mnist_pstn().eval()(torch.rand(2, 1, 28, 28)).log_probs.shape == (2, 10)

@@ -159,7 +159,7 @@ def test_show_draws_a_picture(folder, images, tmp_path):
 
 def test_show_says_that_it_draws_the_first_twenty(folder, images, tmp_path, monkeypatch):
     drawn = {}
-    monkeypatch.setattr("pstn.report.pictures.draw_looks", lambda out, model, x, **rest: drawn.update(x=x))
+    monkeypatch.setattr("pstn.report.pictures.draw_samples", lambda out, model, x, **rest: drawn.update(x=x))
     for count, told in ((20, False), (21, True)):
         done = run("show", folder, *[images / "0.png"] * count, "--out", tmp_path / "looks.png")
         assert ("the first 20 inputs are drawn" in done.stderr) == told
@@ -317,7 +317,7 @@ def test_a_file_that_cannot_be_written_is_called_as_the_user_called_it(command, 
 def test_show_goes_on_past_what_cannot_be_read(folder, images, tmp_path, monkeypatch):
     (tmp_path / "text.png").write_text("not an image")
     drawn = {}
-    monkeypatch.setattr("pstn.report.pictures.draw_looks", lambda out, model, x, **rest: drawn.update(rest, x=x))
+    monkeypatch.setattr("pstn.report.pictures.draw_samples", lambda out, model, x, **rest: drawn.update(rest, x=x))
     done = run("show", folder, tmp_path / "text.png", images / "0.png", "--out", tmp_path / "looks.png")
     assert done.exit_code == 2
     assert "text.png" in done.stderr

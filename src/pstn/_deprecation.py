@@ -1,13 +1,14 @@
-"""Old names of arguments, which still work in this version and say what to write instead."""
+"""Old names of arguments and of module attributes, which still work in this version and say what to write instead."""
 
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
-__all__ = ["renamed", "with_new_names"]
+__all__ = ["old_names", "renamed", "with_new_names"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,3 +59,24 @@ def renamed(**names: str) -> Callable[[F], F]:
         return cast(F, call)
 
     return decorate
+
+
+def old_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """A module's `__getattr__`, by which its old names still work, with a warning.
+
+    Args:
+        module: its `__name__`.
+        names: new names by old ones.
+
+    Raises:
+        AttributeError: for any other name.
+    """
+
+    def get(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        new = names[name]
+        warnings.warn(f"{name} is now called {new}; the old name goes in the next version", FutureWarning, stacklevel=2)
+        return getattr(sys.modules[module], new)
+
+    return get

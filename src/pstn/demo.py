@@ -170,7 +170,7 @@ def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 
 
 def _draw(path: Path, model: nn.Module, data: DemoData) -> Path:
     """Draw three of the fifth of the digits with the least uncertainty, and the three with the most."""
-    from pstn.report.pictures import draw_looks
+    from pstn.report.pictures import draw_samples
 
     assert isinstance(model, PSTN)
     generator = torch.Generator().manual_seed(0)
@@ -178,4 +178,4 @@ def _draw(path: Path, model: nn.Module, data: DemoData) -> Path:
         by_entropy = model(data.test_x, generator=generator).entropy.argsort()
     chosen = torch.cat([by_entropy[[0, 100, 200]], by_entropy[-3:]])
     x, y = data.test_x[chosen], data.test_y[chosen]
-    return draw_looks(path, model, x, y, undo=lambda x: x * MNIST_STD + MNIST_MEAN, generator=generator)
+    return draw_samples(path, model, x, y, undo=lambda x: x * MNIST_STD + MNIST_MEAN, generator=generator)

@@ -1,20 +1,27 @@
-"""The declarations against the settings of the authors' runs, number by number."""
+"""The declarations against the settings of the authors' runs, the committed results, and the paper's tables."""
 
 from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import pstn
-from pstn.experiments import EXPERIMENTS, Lab
+from pstn.experiments import EXPERIMENTS, RunContext, Training, calibration, mnist_subsets
 from pstn.experiments import placed_fashion as placed
 from pstn.experiments import rotated_mnist as rotating
 from pstn.experiments import time_series as series
-from pstn.experiments.declare import Training
 from pstn.experiments.failure_mode import make_classifier
+from pstn.report.results import read_results
+from pstn.report.statistics import best
 
+RESULTS = Path(__file__).parents[2] / "results"
 SIZES = {"CNN": 28_086, "STN": 28_726, "P-STN": 26_662}
+STUDIES = [held for held in EXPERIMENTS.values() if not held.extra]
 
 
 def group(experiment, name) -> Training:
@@ -26,28 +33,52 @@ def count(module):
     return sum(p.numel() for p in module.parameters())
 
 
-@pytest.mark.parametrize("size", [30, 100, 1000, 3000, 10_000])
+def cells(experiment):
+    """The cells that `pstn reproduce` runs."""
+    return [c for g in EXPERIMENTS[experiment].groups for c in g.cells(RunContext(RESULTS))]
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="a source distribution has no results")
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_settings_are_those_of_the_committed_results(name):
+    """A changed default of the library changes no published number."""
+    held = {result.name: result.settings for result in read_results(RESULTS, name)}
+    for each in EXPERIMENTS[name].groups:
+        for cell in each.cells(RunContext(RESULTS)) if isinstance(each, Training) else ():
+            if cell.name not in held:
+                continue
+            settings = held[cell.name]
+            recipe = {key: getattr(each.recipe, key) for key in settings["recipe"]}
+            recipe["augment"] = None if recipe["augment"] is None else repr(recipe["augment"])
+            assert json.loads(json.dumps(recipe)) == settings["recipe"]
+            lr = each.lr(RunContext(RESULTS, backbone=placeholder())) if callable(each.lr) else each.lr
+            assert (lr, each.localizer_factor, each.weight_decay) == tuple(
+                settings[key] for key in ("lr", "localizer_factor", "weight_decay")
+            )
+            assert each.variants.get(cell.variant, next(iter(each.variants.values()))) == settings["kl_weight"]
+
+
+def placeholder():
+    from pstn.experiments.backbones import Backbone
+
+    return Backbone("pretrained", nn.Identity, pretrained=True)
+
+
+@pytest.mark.parametrize("size", mnist_subsets.WEIGHTS)
 @pytest.mark.parametrize("model", SIZES)
 def test_mnist_subsets(size, model, tmp_path):
-    cell = group("mnist-subsets", f"mnist{size}-{model.lower()}")
-    assert count(cell.make(Lab(tmp_path), 0)) == SIZES[model]
-    recipe = cell.recipe
+    cell, context = group("mnist-subsets", f"mnist{size}-{model.lower()}"), RunContext(tmp_path)
+    made, recipe = cell.make(context, 0), cell.recipe
+    assert count(made) == SIZES[model]
     assert (recipe.epochs, recipe.batch_size, recipe.lr_step, recipe.precision) == (600, 8, None, "float32")
     assert (cell.lr, cell.localizer_factor, cell.weight_decay) == (1e-4 if model == "STN" else 1e-3, 0.1, 0.01)
     weights = {30: 1e-3, 100: 3e-4, 1000: 1e-4, 3000: 3e-5, 10_000: 1e-5}
     assert list(cell.variants.values()) == [weights[size] if model == "P-STN" else 0.0]
-    assert len(cell.cells(Lab(tmp_path))) == 5
-    told = " ".join(cell.departures)
-    assert "draw of our own" in told
+    assert len(cell.cells(context)) == 5
     if model == "P-STN":
-        assert cell.make(Lab(tmp_path), 0).layer.variance_head.last.bias.tolist() == [-5.0] * 4
-        assert "One precision per parameter" in told
-    if model != "CNN":
-        # The authors' STN starts at 0.5, and their matrix scales half of its terms.
-        assert cell.make(Lab(tmp_path), 0).layer.mean_head.last.bias.tolist() == [0.0, 1.0, 0.0, 0.0]
-        assert ("The STN starts at the identity" in told) == (model == "STN")
-        assert "Eq. 1" in told
-        assert "is black" in told
+        assert made.layer.variance_head.last.bias.tolist() == [-5.0] * 4
+    if model != "CNN":  # the authors' STN starts at 0.5
+        assert made.layer.mean_head.last.bias.tolist() == [0.0, 1.0, 0.0, 0.0]
 
 
 def test_the_search_has_the_authors_grid():
@@ -58,44 +89,23 @@ def test_the_search_has_the_authors_grid():
             assert list(each.variants)[1] == "w=1e-05"
 
 
-def test_calibration_has_two_weights_of_one_training(tmp_path):
-    names = [cell.variant for cell in group("calibration", "mnist100-p-stn-w=0.0003").cells(Lab(tmp_path))]
-    assert names == ["w=0.0003"] * 5 + ["w=0.0001"] * 5
-
-
 def test_rotated_mnist():
-    assert count(rotating.make_layer(probabilistic=False)) == pytest.approx(72_000, rel=0.02)
-    assert count(rotating.make_layer(probabilistic=True)) == pytest.approx(72_000, rel=0.02)
-    for name in ("rotated-stn", "rotated-p-stn"):
-        cell = group("rotated-mnist", name)
+    for probabilistic in (False, True):
+        assert count(rotating.make_layer(probabilistic=probabilistic)) == pytest.approx(72_000, rel=0.02)
+    for cell in (rotating.STN_GROUP, rotating.PSTN_GROUP):
         assert (cell.lr, cell.localizer_factor, cell.weight_decay) == (1e-3, 1.0, 1e-5)
-        assert (cell.recipe.batch_size, cell.recipe.lr_step, cell.recipe.lr_gamma, cell.recipe.samples) == (
-            64, 10, 0.1, 10,
-        )  # fmt: skip
-        check_spent_schedule(cell)
-    check_spent_schedule(rotating.CLASSIFIER)
+        assert (cell.recipe.batch_size, cell.recipe.samples) == (64, 10)
+        check_schedule(cell)
+    check_schedule(rotating.CLASSIFIER)
     assert rotating.make_layer(probabilistic=True).variance_head.last.bias.tolist() == [-3.0]
     assert list(rotating.PSTN_GROUP.variants.values()) == [3e-5]
     assert rotating.CLASSIFIER.recipe.augment is None
 
 
-def check_spent_schedule(cell, epochs=40):
+def check_schedule(cell, epochs=40):
     """The authors run 100 epochs; after 40 of them the learning rate is a ten-thousandth."""
     assert (cell.recipe.epochs, cell.recipe.lr_step, cell.recipe.lr_gamma) == (epochs, 10, 0.1)
-    assert cell.recipe.lr_factor(epochs) == pytest.approx(0.1 ** (epochs // 10))
     assert any(f"{epochs} epochs instead of 100" in sentence for sentence in cell.departures)
-
-
-def test_what_is_known_of_no_run_of_the_authors_is_declared():
-    for cell in EXPERIMENTS["failure-mode"].groups:
-        assert (cell.lr, cell.weight_decay) == (1e-3, 1e-5)
-        assert any("weight decay (1e-5)" in sentence for sentence in cell.departures)
-    for cell in EXPERIMENTS["placed-fashion"].groups:
-        assert cell.weight_decay == (1e-3 if cell is placed.CLASSIFIER else 1e-5)
-        assert any("neither is known" in sentence for sentence in cell.departures)
-    for cell in EXPERIMENTS["traffic-signs"].groups:
-        assert cell.weight_decay == 0
-        assert any("There is no weight decay" in sentence for sentence in cell.departures)
 
 
 def test_placed_fashion(tmp_path):
@@ -104,46 +114,33 @@ def test_placed_fashion(tmp_path):
         assert count(layer) == pytest.approx(193_000, rel=0.01)
         assert layer.mean_head.last.bias.tolist() == pytest.approx([0.0, 0.7, 0.0, 0.0])
         assert layer.fill == 0
-        # A black canvas says nothing to the localizer, and nothing to the hidden layers of its heads.
+        # A black canvas has no effect on the localizer, nor on the hidden layers of its heads.
         assert layer.localizer(torch.zeros(1, 1, 96, 96)).abs().max() == 0
         heads = [layer.mean_head, *([layer.variance_head] if probabilistic else [])]
         assert all(head.first.bias.abs().max() == 0 for head in heads)
-    recipe = placed.PSTN_GROUP.recipe
+    assert layer.variance_head.last.bias.tolist() == [-5.0] * 4
+    recipe, context = placed.PSTN_GROUP.recipe, RunContext(tmp_path, quick=True)
     assert (recipe.epochs, recipe.batch_size, recipe.lr_step, recipe.samples) == (60, 64, 20, 10)
-    assert any("a tenth of the authors'" in sentence for sentence in placed.PSTN_GROUP.departures)
-    lab = Lab(tmp_path, quick=True)
-    task = placed.placed(lab)
-    assert (placed.upright(lab).x.min(), task.x.min(), recipe.augment.fill) == (0, 0, 0)  # nothing is normalised
+    task = placed.placed(context)
+    assert (placed.upright(context).x.min(), task.x.min(), recipe.augment.fill) == (0, 0, 0)  # nothing is normalised
     # The theta of the paper's text: no rotation, half of the canvas, some place on it.
     wanted = pstn.Similarity().inverse(task.test.batch(range(20)).theta)
     assert wanted[:, 0].abs().max() == 0
     assert wanted[:, 1].tolist() == pytest.approx([0.5] * 20)
     assert task.test.batch(range(2)).x.shape == (2, 1, 96, 96)
-    assert (placed.PSTN_GROUP.lr, placed.PSTN_GROUP.localizer_factor) == (1e-3, 0.1)
     assert list(placed.PSTN_GROUP.variants.values()) == [3e-5]
-    assert (placed.CLASSIFIER.recipe.epochs, placed.CLASSIFIER.recipe.lr_step) == (100, 50)
-    assert placed.make_layer(probabilistic=True).variance_head.last.bias.tolist() == [-5.0] * 4
-    assert any("softplus(-5)" in sentence for sentence in placed.PSTN_GROUP.departures)
-    for group in (placed.STN_GROUP, placed.PSTN_GROUP):
-        assert any("start at 0.7 of the canvas" in sentence for sentence in group.departures)
-
-
-def layers(module: nn.Module, kind: type[nn.Module]) -> int:
-    return sum(isinstance(part, kind) for part in module.modules())
 
 
 def test_time_series():
-    for module, convolutions in (
-        (series.make_cnn(14, 131), 5),
-        (series.make_stn(14, 131), 8),
-        (series.make_pstn(14, 131), 8),
-    ):
-        assert layers(module, nn.Conv1d) == convolutions
-        assert layers(module, nn.ZeroPad1d) == 0
-        assert count(module) == pytest.approx(1.2e6, rel=0.01)
-    assert series.make_pstn(14, 131).layer.padding_mode == "border"
+    def layers(module, kind):
+        return sum(isinstance(part, kind) for part in module.modules())
+
+    for model, convolutions in (("CNN", 5), ("STN", 8), ("P-STN", 8)):
+        made = series.make_model(model, 14, 131)
+        assert (layers(made, nn.Conv1d), layers(made, nn.ZeroPad1d)) == (convolutions, 0)
+        assert count(made) == pytest.approx(1.2e6, rel=0.01)
     # The shipped set has 24 values: one fewer than five kernels without padding need.
-    assert [layers(series.make_cnn(2, length), nn.ZeroPad1d) for length in (24, 25)] == [5, 0]
+    assert [layers(series.make_model("CNN", 2, length), nn.ZeroPad1d) for length in (24, 25)] == [5, 0]
     weights = {
         "faceall": 1e-4, "wafer": 1e-5, "uwavegesturelibraryx": 1e-3, "twopatterns": 0.0,
         "phalangesoutlinescorrect": 1e-4,
@@ -153,22 +150,36 @@ def test_time_series():
         assert list(cell.variants.values()) == [weight]
         assert (cell.recipe.epochs, cell.recipe.batch_size, cell.recipe.samples) == (200, 16, 10)
         assert (cell.lr, cell.localizer_factor, cell.weight_decay, cell.recipe.lr_step) == (1e-3, 0.1, 0.0, None)
-    layer = series.make_pstn(14, 131).get_submodule("layer")
-    assert layer.transform.dim == 9
+    layer = made.layer
+    assert (layer.transform.dim, layer.padding_mode) == (9, "border")
     assert layer.mean_head.last.bias.tolist() == pytest.approx([1e-5] * 9)
     assert layer.variance_head.last.bias.tolist() == [-5.0] * 9
 
 
+@pytest.mark.parametrize("search", [False, True])
+def test_a_set_without_its_test_part_is_split_and_noted(tmp_path, search):
+    train, validation, test = pstn.data.load("ItalyPowerDemand", validation=0.25)
+
+    class Shelf(RunContext):
+        def data(self, name, **settings):
+            return (train, validation, test if name == "Wafer" else None)
+
+    names = ("Wafer", "UWaveGestureLibraryX")
+    whole, without = (series.series(name, search=search)(Shelf(tmp_path)) for name in names)
+    assert (whole.notes, without.notes) == ((), () if search else (series.NO_TEST,))
+    assert len(whole.test) == len(validation if search else test)
+    assert len(without.test) == pytest.approx(len(train) / 4 if search else len(validation), abs=1)
+    assert len(without.x) + (len(without.test) if search else 0) == len(train)
+
+
 def test_failure_mode_has_five_depths_of_four_kinds(tmp_path):
-    names = {(g.model, g.data, next(iter(g.variants))) for g in EXPERIMENTS["failure-mode"].groups}
-    assert len(names) == 20
-    model = group("failure-mode", "rotated-p-stn-depth=3").make(Lab(tmp_path), 0)
+    assert len({(g.model, g.data, next(iter(g.variants))) for g in EXPERIMENTS["failure-mode"].groups}) == 20
+    model = group("failure-mode", "rotated-p-stn-depth=3").make(RunContext(tmp_path), 0)
     assert all(p.requires_grad for p in model.parameters())
-    assert model.train_samples == 10
-    assert model.layer.variance_head.last.bias.tolist() == [-3.0]
+    assert (model.train_samples, model.layer.variance_head.last.bias.tolist()) == (10, [-3.0])
     for cell in EXPERIMENTS["failure-mode"].groups:
-        check_spent_schedule(cell, 30)
-        assert (cell.recipe.batch_size, cell.localizer_factor) == (64, 0.1)
+        check_schedule(cell, 30)
+        assert (cell.lr, cell.localizer_factor, cell.weight_decay) == (1e-3, 0.1, 1e-5)
         assert cell.recipe.samples == (None if cell.data == "upright" else 10)
         assert list(cell.variants.values()) == [3e-5 if cell.model == "P-STN" else 0.0]
 
@@ -184,34 +195,51 @@ def test_classifiers_of_the_failure_mode_have_the_authors_widths(depth, widths):
     assert [m.p for m in make_classifier(depth) if isinstance(m, nn.Dropout)] == [0.5] * (depth - 1)
 
 
-def test_a_set_without_its_test_part_is_named_as_such_and_one_with_it_is_not(tmp_path):
-    train, validation, test = pstn.data.load("ItalyPowerDemand", validation=0.25)
-
-    class Shelf(Lab):
-        def data(self, name, **settings):
-            return (train, validation, test if name == "Wafer" else None)
-
-    whole, without = (series.series(name)(Shelf(tmp_path)) for name in ("Wafer", "UWaveGestureLibraryX"))
-    assert whole.notes == ()
-    assert len(whole.test) == len(test)
-    assert without.notes == (series.NO_TEST,)
-    assert len(without.test) == len(validation)
-    for cell in EXPERIMENTS["time-series"].groups:
-        assert series.NO_TEST not in cell.departures
-
-
 def test_a_frozen_classifier_drops_units_in_training_unless_it_is_told_not_to(tmp_path):
-    lab = Lab(tmp_path, quick=True, say=lambda text: None)
-    active = rotating.make_pstn(lab, 0).train()
-    silent = rotating.make_pstn(lab, 0, dropout=False).train()
-    for model, expected in ((active, True), (silent, False)):
+    context = RunContext(tmp_path, quick=True, log=lambda text: None)
+    for dropout in (True, False):
+        model = rotating.make_pstn(context, 0, dropout=dropout).train()
         assert not any(p.requires_grad for p in model.classifier.parameters())
-        dropouts = [m.training for m in model.classifier.modules() if type(m).__name__ == "Dropout"]
-        assert dropouts == [expected]
+        assert [m.training for m in model.classifier.modules() if type(m).__name__ == "Dropout"] == [dropout]
 
 
 def test_every_experiment_says_what_it_is_and_what_it_needs():
     for name, held in EXPERIMENTS.items():
         assert held.name == name
         assert held.title
+        assert held.summary
         assert held.needs
+        names = [each.name for each in held.groups]
+        assert len(set(names)) == len(names), held.name
+        assert held.quick is None or set(held.quick) <= set(names), held.name
+        assert {each.experiment for each in held.groups} == {held.name}
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)
+def test_what_is_reported_is_what_is_run(study):
+    run = {(c.model, c.data, c.variant) for c in cells(study.name)}
+    assert set(study.cells) <= run
+    assert {variant.split("-sobol")[0] for _, _, variant in run - set(study.cells)} <= {"test-samples"}
+    for claim in study.claims:
+        if claim.better.paper and claim.worse.paper:
+            difference = claim.better.paper.summary.mean - claim.worse.paper.summary.mean
+            assert (difference > 0) == claim.better.metric.higher_is_better, claim
+    if study.search:
+        searched = cells(study.search.experiment)
+        assert {c.data for c in searched} == set(study.search.published)
+        assert {c.variant for c in searched} == {f"{study.search.name}={value:g}" for value in study.search.values}
+
+
+@pytest.mark.parametrize("table", [mnist_subsets.PUBLISHED, series.PUBLISHED, calibration.PUBLISHED])
+def test_our_rule_for_bold_gives_the_papers_bold(table):
+    for data in {line.data for line in table.values()}:
+        row = [line for line in table.values() if line.data == data]
+        bold = {at for at, line in enumerate(row) if line.paper.bold}
+        higher = row[0].metric.higher_is_better
+        assert best([line.paper.summary for line in row], higher_is_better=higher) == bold, data
+
+
+def test_the_papers_mean_row_is_the_mean_of_its_rows():
+    for model, line in series.MEAN.items():
+        rows = [line.paper.summary.mean for (of, _), line in series.PUBLISHED.items() if of == model]
+        assert line.paper.summary.mean == pytest.approx(statistics.fmean(rows), abs=0.01)

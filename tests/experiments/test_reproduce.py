@@ -1,58 +1,81 @@
+"""Running experiments: which cells are run, what a stopped run leaves, when another takes it up."""
+
 from __future__ import annotations
 
 import json
 import math
+import signal
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from pstn import experiments
+from pstn.cli import app
 from pstn.data import MissingDataError
-from pstn.experiments import EXPERIMENTS, Lab, Shard, choose, plan, reproduce
+from pstn.experiments import EXPERIMENTS, RunContext, Shard, Stopped, choose, plan, reproduce, runner, trained
 from pstn.experiments import __main__ as command
 from pstn.experiments.mnist_subsets import subset
-from pstn.experiments.reproduce import done_cells, out_of_reach
 from pstn.experiments.rotated_mnist import rotated
+from pstn.experiments.runner import done_cells, unavailable
 from pstn.nn import mnist_cnn
 from pstn.report.results import Result, read_results
-from pstn.training import Recipe
+from pstn.training import Progress, Recipe
 from small_experiment import SMALL, experiment, quiet
+
+OTHER = replace(SMALL, data="MNIST100", task=subset(100))
+KEPT = replace(SMALL, keep=True)
+
+
+def equal_weights(one, two):
+    return all(torch.equal(tensor, two.state_dict()[name]) for name, tensor in one.state_dict().items())
+
+
+def interrupt_at(text, number=signal.SIGINT):
+    """A log that raises a signal when it is given a text."""
+    return lambda line: signal.raise_signal(number) if text in line else None
 
 
 def test_shards_are_a_partition_of_the_cells(tmp_path):
-    everything = choose(["all"], EXPERIMENTS, search=True)
-    lab = Lab(tmp_path)
-    whole = [cell.full_name for piece in plan(everything, lab) for cell in piece.cells]
-    parts = [c.full_name for i in range(1, 8) for piece in plan(everything, lab, Shard(i, 7)) for c in piece.cells]
+    everything, context = choose(["all"], EXPERIMENTS, search=True), RunContext(tmp_path)
+    whole = [cell.full_name for piece in plan(everything, context) for cell in piece.cells]
+    parts = [c.full_name for i in range(1, 8) for piece in plan(everything, context, Shard(i, 7)) for c in piece.cells]
     assert len(set(whole)) == len(whole)
     assert sorted(parts) == sorted(whole)
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/", "-1/2"])
 def test_a_shard_that_is_none_is_refused(text):
-    with pytest.raises(ValueError, match="shard must be i/n"):
+    with pytest.raises(ValueError, match="shard"):
         Shard.parse(text)
 
 
-def test_groups_of_an_experiment_have_names_of_their_own():
-    for held in EXPERIMENTS.values():
-        names = [group.name for group in held.groups]
-        assert len(set(names)) == len(names), held.name
-        assert held.quick is None or set(held.quick) <= set(names), held.name
-        assert {group.experiment for group in held.groups} == {held.name}
-
-
-def test_searches_run_only_when_asked_for():
+def test_experiments_are_chosen_by_name():
     assert not [e.name for e in choose(["all"], EXPERIMENTS) if e.name.endswith("-search")]
     named = [e.name for e in choose(["mnist-subsets"], EXPERIMENTS, search=True)]
     assert named == ["mnist-subsets", "mnist-subsets-search"]
+    for name in ("rotate", "math:pi", "no_such_module:x"):
+        with pytest.raises(ValueError, match=f"experiment.*{name}"):
+            choose([name], EXPERIMENTS)
 
 
-def test_an_unknown_experiment_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"one of rotated-mnist.*got 'rotate'"):
-        choose(["rotate"], EXPERIMENTS)
+def test_patterns_choose_cells(tmp_path):
+    chosen = choose(["mnist-subsets", "calibration"], EXPERIMENTS)
+    names = [c.name for p in plan(chosen, RunContext(tmp_path), cells=["mnist100-stn-*"]) for c in p.cells]
+    assert names == [f"mnist100-stn-{seed}" for seed in range(5)] * 2
+    only = [c.experiment for p in plan(chosen, RunContext(tmp_path), cells=["calibration/*"]) for c in p.cells]
+    assert set(only) == {"calibration"}
+
+
+def test_the_old_name_of_the_run_context_works_with_a_warning():
+    with pytest.warns(FutureWarning, match="RunContext"):
+        assert experiments.Lab is RunContext
+    with pytest.raises(AttributeError, match="nothing"):
+        experiments.nothing  # noqa: B018
 
 
 def test_a_quick_run_writes_whole_results_apart_from_the_others(tmp_path):
@@ -70,60 +93,48 @@ def test_a_quick_run_writes_whole_results_apart_from_the_others(tmp_path):
 
 
 def test_cells_that_are_there_are_not_run_again(tmp_path):
-    lab = quiet(tmp_path)
-    reproduce([experiment(SMALL)], lab)
+    context = quiet(tmp_path)
+    reproduce([experiment(SMALL)], context)
     (shard,) = tmp_path.glob("quick/small.*.jsonl")
     first, second = shard.read_text().splitlines()
     shard.unlink()
-    (shard.parent / "small.20200101T000000-1.jsonl").write_text(
-        f"{first}\n{second[:50]}"
-    )  # of a process that was killed
-    assert reproduce([experiment(SMALL)], lab) == 1
-    kept, again = read_results(lab.folder)
+    killed = shard.parent / "small.20200101T000000-1.jsonl"
+    killed.write_text(f"{first}\n{second[:50]}")  # of a process that was killed
+    assert reproduce([experiment(SMALL)], context) == 1
+    kept, again = read_results(context.folder)
     assert kept.to_line() == first
     assert again.seed == json.loads(second)["seed"]
-    assert reproduce([experiment(SMALL)], lab) == 0
-
-
-def test_a_broken_result_file_is_named_before_anything_runs(tmp_path):
-    broken = tmp_path / "quick" / "small.jsonl"
-    broken.parent.mkdir(parents=True)
-    broken.write_text("{\n")
-    with pytest.raises(ValueError, match=r"small\.jsonl, line 1,"):
-        reproduce([experiment(SMALL)], quiet(tmp_path))
+    assert reproduce([experiment(SMALL)], context) == 0
 
 
 class Broken(torch.nn.Module):
-    """A classifier whose answers are not finite once it is asked anything."""
+    """A classifier whose loss explodes: its last bias has this value."""
 
-    def __init__(self, broken):
+    def __init__(self, value):
         super().__init__()
         self.inner = mnist_cnn()
         with torch.no_grad():
-            self.inner.get_parameter(list(self.inner.state_dict())[-1]).fill_(math.inf if broken else 0.0)
+            self.inner.get_parameter(list(self.inner.state_dict())[-1]).fill_(0.0)[0] = value
 
     def forward(self, x):
         return self.inner(x)
 
 
 def test_a_model_that_diverged_has_a_cell_that_says_so_and_its_neighbours_go_on(tmp_path):
-    group = replace(SMALL, make=lambda lab, seed: Broken(broken=seed == 0))
-    other = replace(SMALL, data="MNIST100", task=subset(100))
-    lab = quiet(tmp_path)
-    assert reproduce([experiment(group, other)], lab) == 4
-    broken, whole, *others = sorted(read_results(lab.folder), key=lambda r: (r.data != "MNIST30", r.seed))
-    assert broken.metrics == {}
-    assert broken.figure == {}
+    group, context = replace(SMALL, make=lambda context, seed: Broken(math.inf if seed == 0 else 0.0)), quiet(tmp_path)
+    assert reproduce([experiment(group, OTHER)], context) == 4
+    broken, whole, *others = sorted(read_results(context.folder), key=lambda r: (r.data != "MNIST30", r.seed))
+    assert (broken.metrics, broken.figure) == ({}, {})
     assert any(note.startswith("No numbers: this model diverged.") for note in broken.departures)
     assert any("Stopped in training at step 0" in note for note in broken.departures)
     for result in (whole, *others):
         assert math.isfinite(result.metrics["nll"])
         assert not any("diverged" in note or "Stopped" in note for note in result.departures)
-    assert reproduce([experiment(group, other)], lab) == 0
+    assert reproduce([experiment(group, OTHER)], context) == 0
 
 
 def test_a_number_that_is_not_finite_is_left_out_and_named(tmp_path):
-    group = replace(SMALL, measures=(lambda probe: ({"odd": math.nan, "even": 2.0}, {}),))
+    group = replace(SMALL, measures=(lambda tested: ({"odd": math.nan, "even": 2.0}, {}),))
     reproduce([experiment(group)], quiet(tmp_path))
     for result in read_results(tmp_path / "quick"):
         assert result.metrics["even"] == 2.0
@@ -131,181 +142,111 @@ def test_a_number_that_is_not_finite_is_left_out_and_named(tmp_path):
         assert "odd is nan: left out." in result.departures
 
 
-def test_what_became_of_a_kept_model_is_known_when_it_is_loaded_again(tmp_path):
-    keeping = replace(SMALL, keep=True, make=lambda lab, seed: Broken(broken=seed == 0))
-    reproduce([experiment(keeping)], quiet(tmp_path))
-    before = read_results(tmp_path / "quick")
-    for path in tmp_path.glob("quick/small.*.jsonl"):
-        path.unlink()
-    reproduce([experiment(keeping)], quiet(tmp_path))
-    assert [r.departures for r in read_results(tmp_path / "quick")] == [r.departures for r in before]
-
-
-def test_cells_of_one_training_share_its_time(tmp_path, monkeypatch):
-    from pstn.experiments import execute
-
-    train = execute._train
-    monkeypatch.setattr(execute, "_train", lambda *a: [replace(run, seconds=600.0) for run in train(*a)])
-    group = replace(SMALL, aliases=("again",), also={"MNIST100": subset(100)})
+def test_cells_of_one_training_share_its_time_and_say_what_it_was_trained_on(tmp_path, monkeypatch):
+    train = runner._train
+    monkeypatch.setattr(runner, "_train", lambda *a: [run._replace(seconds=600.0) for run in train(*a)])
+    group = replace(SMALL, aliases=("again",), also={"rotated": rotated})
     reproduce([experiment(group)], quiet(tmp_path))
     results = [r for r in read_results(tmp_path / "quick") if r.seed == 0]
     assert len(results) == 4
     assert 600 < sum(r.seconds for r in results) < 700
     assert {r.training for r in results} == {"mnist30-cnn-0"}
-
-
-def test_a_model_tested_on_other_data_says_what_it_was_trained_on(tmp_path):
-    group = replace(SMALL, also={"rotated": rotated})
-    reproduce([experiment(group)], quiet(tmp_path))
-    results = read_results(tmp_path / "quick")
-    assert {r.data for r in results} == {"MNIST30", "rotated"}
     assert {(r.settings["source"], r.settings["train_examples"]) for r in results} == {("digits train", 30)}
 
 
 def test_groups_that_train_side_by_side_share_the_time_on_the_clock(tmp_path, monkeypatch):
-    from pstn.experiments import execute
+    run = runner._TrainingJob.run
 
-    fit = execute.fit
+    def timed(job, interrupt):
+        run(job, interrupt)
+        job.population.progress.seconds = 100.0 if job.group is SMALL else 300.0
 
-    def timed(lab, jobs):
-        fit(lab, jobs)
-        for job, seconds in zip(jobs, (100.0, 300.0), strict=True):
-            job.population.progress.seconds = seconds
-
-    monkeypatch.setattr(execute, "fit", timed)
-    other = replace(SMALL, data="MNIST100", task=subset(100))
-    reproduce([experiment(SMALL, other)], quiet(tmp_path, together=2))
+    monkeypatch.setattr(runner._TrainingJob, "run", timed)
+    reproduce([experiment(SMALL, OTHER)], quiet(tmp_path, together=2))
     results = read_results(tmp_path / "quick")
     # The longer one ran 200 of its 300 seconds alone: together they took 300, not the mean of 200.
     assert 300 < sum(r.seconds for r in results) < 350
     assert 75 < sum(r.seconds for r in results if r.data == "MNIST30") < 100
 
 
-def test_missing_data_is_an_early_error_that_says_where_it_goes(tmp_path, monkeypatch):
+def test_missing_data_is_an_early_error_and_cells_need_their_own_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("PSTN_DATA", str(tmp_path / "nowhere"))
     monkeypatch.setenv("PSTN_CACHE", str(tmp_path / "nothing"))
-    lab = Lab(tmp_path, say=lambda text: pytest.fail(text))
-    with pytest.raises(MissingDataError, match="PSTN_DATA"):
-        reproduce(choose(["mnist-subsets"], EXPERIMENTS), lab)
+    context = RunContext(tmp_path, log=pytest.fail)
+    for name, cells, missing in (
+        ("time-series", ["faceall-cnn-*", "wafer-*"], "FaceAll, Wafer"),
+        ("ablations", ["*dropout*"], "mnist"),
+    ):
+        with pytest.raises(MissingDataError, match=f"{missing}: .*PSTN_DATA"):
+            reproduce([EXPERIMENTS[name]], context, cells=cells)
 
 
-def test_cells_need_their_own_data_alone(tmp_path, monkeypatch):
-    asked = []
-
-    def stop(names):
-        asked.extend(names)
-        raise InterruptedError
-
-    lab = Lab(tmp_path)
-    monkeypatch.setattr(lab, "require_data", stop)
-    with pytest.raises(InterruptedError):
-        reproduce([EXPERIMENTS["time-series"]], lab, cells=["faceall-cnn-*", "wafer-*"])
-    assert set(asked) == {"FaceAll", "Wafer"}
-    asked.clear()
-    with pytest.raises(InterruptedError):
-        reproduce([EXPERIMENTS["ablations"]], lab, cells=["*dropout*"])
-    assert set(asked) == set(EXPERIMENTS["ablations"].needs)
-
-
-def test_all_is_all_that_can_be_had(tmp_path, monkeypatch, capsys):
+def test_all_is_all_whose_data_can_be_had(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PSTN_DATA", str(tmp_path / "nowhere"))
     monkeypatch.setenv("PSTN_CACHE", str(tmp_path / "nothing"))
-    everything = choose(["all"], EXPERIMENTS)
+    everything, given = choose(["all"], EXPERIMENTS), []
     # What can be downloaded is the user's to get: only what cannot be is left out.
-    assert out_of_reach(everything, Lab(tmp_path)) == {"traffic-signs": ["traffic-signs"]}
-    assert out_of_reach(everything, Lab(tmp_path, quick=True)) == {}
-    given = []
+    assert unavailable(everything, RunContext(tmp_path)) == {"traffic-signs": ["traffic-signs"]}
+    assert unavailable(everything, RunContext(tmp_path, quick=True)) == {}
     monkeypatch.setattr(command, "reproduce", lambda *arguments: given.append(arguments[-1]) or 0)
-    options = {
-        "results": tmp_path, "device": "cpu", "quick": False, "shard": "1/1", "cells": [], "show": False,
-        "search": False, "epochs_scale": 1.0, "compile": False, "backbone": None, "together": 1,
-    }  # fmt: skip
-    assert command.run_command(["all"], **options) == 0
-    said = capsys.readouterr().out
-    assert "traffic-signs is left out: traffic-signs cannot be downloaded, and is not here." in said
-    assert "all that was asked for but traffic-signs is in" in said
-    assert command.run_command(["traffic-signs"], **options) == 0
+    for name in ("all", "traffic-signs"):
+        assert command.main([name, "--results", str(tmp_path), "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.startswith("traffic-signs is left out")
     assert [set(names) for names in given] == [{"traffic-signs"}, set()]
 
 
 def test_what_is_left_out_keeps_its_share_of_the_work(tmp_path, monkeypatch):
     done = []
-    module = sys.modules["pstn.experiments.reproduce"]  # the function has the same name
-    monkeypatch.setattr(module, "carry_out", lambda lab, work: done.append([group.experiment for group, _ in work]))
-    first, second = replace(SMALL, experiment="first"), replace(SMALL, experiment="second")
-    both = [replace(experiment(first), name="first"), replace(experiment(second), name="second")]
-    reproduce(both, quiet(tmp_path), Shard(2, 2), leave_out=["first"])
-    reproduce(both, quiet(tmp_path), Shard(1, 2), leave_out=["first"])
+    monkeypatch.setattr(runner, "run_groups", lambda context, work: done.append([p.group.experiment for p in work]))
+    both = [experiment(replace(SMALL, experiment=name), name=name) for name in ("first", "second")]
+    for index in (2, 1):
+        reproduce(both, quiet(tmp_path), Shard(index, 2), leave_out=["first"])
     assert done == [["second"]]
 
 
-def test_a_work_folder_that_is_a_file_is_refused_before_anything_is_trained(tmp_path):
-    (tmp_path / "quick").mkdir()
-    (tmp_path / "quick" / ".work").write_text("")
-    lab = quiet(tmp_path)
-    lab.say = pytest.fail
-    with pytest.raises(OSError, match="cannot write to the folder"):
-        reproduce([experiment(SMALL)], lab)
-
-
-def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_trained(tmp_path):
-    (tmp_path / "file").write_text("")
-    lab = quiet(tmp_path / "file")
-    lab.say = pytest.fail
-    with pytest.raises(OSError, match=r"cannot write to the folder.*choose another with --results"):
-        reproduce([experiment(SMALL)], lab)
+@pytest.mark.parametrize("blocked", ["file", "quick/.work"])
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_trained(tmp_path, blocked):
+    (tmp_path / blocked).parent.mkdir(exist_ok=True)
+    (tmp_path / blocked).write_text("")
+    with pytest.raises(OSError, match="--results"):
+        reproduce([experiment(SMALL)], quiet(tmp_path / "file" if blocked == "file" else tmp_path, log=pytest.fail))
 
 
 def test_a_part_without_work_is_no_mistake_and_a_pattern_without_cells_is(tmp_path):
-    lab, said = quiet(tmp_path), []
-    lab.say = said.append
-    assert reproduce([experiment(SMALL)], lab, Shard(2, 2)) == 0
-    assert said == ["Part 2/2 has nothing to do."]
-    assert reproduce([experiment(SMALL)], lab, Shard(2, 2), ["*-cnn-*"]) == 0
+    said = []
+    context = quiet(tmp_path, log=said.append)
+    for cells in ([], ["*-cnn-*"]):
+        assert reproduce([experiment(SMALL)], context, Shard(2, 2), cells) == 0
+    assert said == ["Part 2/2 has nothing to do."] * 2
     for part in (Shard(1, 2), Shard(2, 2)):
-        with pytest.raises(ValueError, match=r"no cell matches mnist3-\*: --list without"):
-            reproduce([experiment(SMALL)], lab, part, ["mnist3-*"])
+        with pytest.raises(ValueError, match=r"mnist3-\*"):
+            reproduce([experiment(SMALL)], context, part, ["mnist3-*"])
 
 
 def test_shortened_epochs_take_their_schedule_along(tmp_path):
-    lab = Lab(tmp_path, epochs_scale=0.1)
-    declared = Recipe(epochs=600, lr_step=200)
-    taken = lab.shorten(declared, 1000)
+    context, declared = RunContext(tmp_path, epochs_scale=0.1), Recipe(epochs=600, lr_step=200)
+    taken = context.shorten(declared, 1000)
     assert (taken.epochs, taken.lr_step) == (60, 20)
-    assert lab.departures(declared, taken) == [
-        "Shortened: 60 epochs instead of 600, the learning rate's steps every 20 epochs."
-    ]
-    assert lab.shorten(declared, 1000, whole=True) == declared
+    assert context.shorten(declared, 1000, whole=True) == declared
     with pytest.raises(ValueError, match="epochs_scale"):
-        Lab(tmp_path, epochs_scale=0)
-
-
-def test_shortened_cells_are_done_for_those_who_shorten(tmp_path):
-    pieces = plan([experiment(SMALL)], Lab(tmp_path))
-    departures = Lab(tmp_path, epochs_scale=0.5).departures(Recipe(epochs=600), Recipe(epochs=300))
-    for cell in pieces[0].cells:
+        RunContext(tmp_path, epochs_scale=0)
+    # Cells that were shortened are done for those who shorten, and for no others.
+    planned, departures = plan([experiment(SMALL)], context), context.departures(declared, taken)
+    for cell in planned[0].cells:
         replace(cell, departures=departures).write(tmp_path)
-    assert done_cells(Lab(tmp_path), pieces) == set()
-    assert len(done_cells(Lab(tmp_path, epochs_scale=0.5), pieces)) == len(pieces[0].cells)
-
-
-def test_patterns_choose_cells(tmp_path):
-    chosen = choose(["mnist-subsets", "calibration"], EXPERIMENTS)
-    names = [c.name for p in plan(chosen, Lab(tmp_path), cells=["mnist100-stn-*"]) for c in p.cells]
-    assert names == [f"mnist100-stn-{seed}" for seed in range(5)] * 2
-    only = [c.experiment for p in plan(chosen, Lab(tmp_path), cells=["calibration/*"]) for c in p.cells]
-    assert set(only) == {"calibration"}
+    assert done_cells(RunContext(tmp_path), planned) == set()
+    assert len(done_cells(context, planned)) == len(planned[0].cells)
 
 
 def test_the_module_runs_without_the_command_lines_packages(tmp_path):
-    blocked = "import sys; [sys.modules.__setitem__(n, None) for n in ('typer', 'rich', 'yaml', 'pooch', 'matplotlib')]"
+    packages = ("typer", "rich", "yaml", "pooch", "matplotlib", "scipy", "jinja2")
     code = (
-        f"{blocked}; sys.argv = ['x', 'mnist-subsets', '--quick', '--results', {str(tmp_path)!r}, '--device', 'cpu', "
-        "'--cells', 'mnist30-cnn-0']; import runpy; runpy.run_module('pstn.experiments', run_name='__main__')"
+        f"import sys; [sys.modules.__setitem__(n, None) for n in {packages}]; sys.argv = ['x', 'mnist-subsets', "
+        f"'--quick', '--results', {str(tmp_path)!r}, '--device', 'cpu', '--cells', 'mnist30-cnn-0']; import runpy; "
+        "runpy.run_module('pstn.experiments', run_name='__main__')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert "not the paper's setting" in done.stdout
     (result,) = read_results(tmp_path / "quick")
     assert result.quick is True
 
@@ -313,47 +254,131 @@ def test_the_module_runs_without_the_command_lines_packages(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_has_a_quick_run(name, tmp_path):
-    lab = quiet(tmp_path)
-    assert reproduce(choose([name], EXPERIMENTS), lab) > 0
-    for result in read_results(lab.folder, name):
+    context = quiet(tmp_path)
+    assert reproduce(choose([name], EXPERIMENTS), context) > 0
+    for result in read_results(context.folder, name):
         assert result.quick
         assert all(math.isfinite(value) for value in result.metrics.values()), result.name
         assert json.loads(json.dumps(result.figure, allow_nan=False)) == result.figure
-    assert reproduce(choose([name], EXPERIMENTS), lab) == 0
+    assert reproduce(choose([name], EXPERIMENTS), context) == 0
 
 
-def test_the_command_lists_cells_and_names_a_mistake(tmp_path):
-    from typer.testing import CliRunner
-
-    from pstn.cli import app
-
-    listed = CliRunner().invoke(
-        app, ["reproduce", "calibration", "--list", "--shard", "1/3", "--results", str(tmp_path)]
-    )
-    assert listed.exit_code == 0
-    assert listed.stdout.splitlines() == [f"to do  calibration/mnist100-cnn-{seed}" for seed in range(5)]
-    wrong = CliRunner().invoke(app, ["reproduce", "calibration", "--shard", "4/3", "--results", str(tmp_path)])
-    assert wrong.exit_code == 2
-    assert "shard must be i/n" in wrong.stderr
-
-
-def test_the_list_says_what_a_run_would_say(tmp_path):
-    from typer.testing import CliRunner
-
-    from pstn.cli import app
-
+def test_the_command_lists_cells_and_names_mistakes(tmp_path):
     def listed(*options):
         return CliRunner().invoke(app, ["reproduce", "calibration", "--list", "--results", str(tmp_path), *options])
 
-    nothing = listed("--cells", "mnist3-*")
-    assert nothing.exit_code == 2
-    assert "no cell matches mnist3-*" in nothing.stderr
+    first = listed("--shard", "1/3")
+    assert first.exit_code == 0
+    assert first.stdout.splitlines() == [f"to do  calibration/mnist100-cnn-{seed}" for seed in range(5)]
+    for options, named in ((("--shard", "4/3"), "shard"), (("--cells", "mnist3-*"), "mnist3-*")):
+        wrong = listed(*options)
+        assert wrong.exit_code == 2
+        assert named in wrong.stderr
     shard = Result("calibration", "CNN", "MNIST100", 0).write(tmp_path)
-    assert listed("--cells", "*-cnn-[01]").stdout.splitlines() == [
-        "done   calibration/mnist100-cnn-0",
-        "to do  calibration/mnist100-cnn-1",
-    ]
+    states = [line.split()[0] for line in listed("--cells", "*-cnn-[01]").stdout.splitlines()]
+    assert states == ["done", "to"]
     shard.write_text("{\n")
     damaged = listed()
     assert damaged.exit_code == 2
     assert f"{shard}, line 1," in damaged.stderr
+    names = CliRunner().invoke(app, ["reproduce"]).stdout
+    assert all(f"\n{name} " in f"\n{names}" for name in EXPERIMENTS)
+
+
+# --- What a run leaves in its work folder ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("together", "number"), [(1, signal.SIGINT), (2, signal.SIGINT), (1, signal.SIGTERM)])
+def test_a_stopped_training_goes_on_to_the_same_results(tmp_path, together, number):
+    groups, said = [experiment(SMALL, replace(OTHER, recipe=Recipe(epochs=1, batch_size=8)))], []
+    reproduce(groups, quiet(tmp_path / "whole"))
+    interrupt = interrupt_at("mnist30-cnn: 2 models", number)
+    context = quiet(tmp_path / "cut", together=together, log=lambda text: [said.append(text), interrupt(text)])
+    with pytest.raises(Stopped):
+        reproduce(groups, context)
+    assert read_results(context.folder) == []
+    assert (context.work / "small" / "mnist30-cnn.safetensors").exists()
+    context.log = said.append
+    assert reproduce(groups, context) == 4
+    before, after = [int(t.split(", ")[1].split()[0]) for t in said if "mnist30-cnn: 2 models" in t]
+    assert after < before
+    assert not list(context.work.rglob("*.safetensors"))
+    for one, two in zip(read_results(tmp_path / "whole" / "quick"), read_results(context.folder), strict=True):
+        assert one.metrics == two.metrics
+
+
+def test_a_checkpoint_of_more_models_than_are_missing_is_taken_up(tmp_path, monkeypatch):
+    context, said = quiet(tmp_path), []
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "_test", lambda *a: pytest.exit("killed"))
+        with pytest.raises(pytest.exit.Exception):
+            reproduce([experiment(SMALL)], context)
+    context.log = said.append
+    assert reproduce([experiment(SMALL)], context, cells=["*-1"]) == 1
+    assert any("2 models, 0 steps" in text for text in said)
+
+
+def test_a_checkpoint_of_another_training_is_not_taken_up(tmp_path):
+    context, said = quiet(tmp_path, log=interrupt_at("2 models")), []
+    with pytest.raises(Stopped):
+        reproduce([experiment(SMALL)], context)
+    context.log = said.append
+    assert reproduce([experiment(replace(SMALL, lr=1e-4))], context) == 2
+    assert any("of other settings" in text for text in said)
+    assert {r.settings["lr"] for r in read_results(context.folder)} == {1e-4}
+
+
+def test_kept_weights_are_not_trained_twice_and_keep_what_became_of_them(tmp_path, monkeypatch):
+    keeping = replace(KEPT, make=lambda context, seed: Broken(1e30 if seed == 0 else 0.0))
+    reproduce([experiment(keeping)], quiet(tmp_path))
+    before, first = read_results(tmp_path / "quick"), trained(quiet(tmp_path), keeping, 1)
+    for path in tmp_path.glob("quick/small.*.jsonl"):
+        path.unlink()
+    said = []
+    context = quiet(tmp_path, log=said.append)
+    reproduce([experiment(keeping)], context)
+    assert any("2 models, 0 steps" in text for text in said)
+    assert any("Stopped in training" in note for note in before[0].departures)
+    assert [r.departures for r in read_results(tmp_path / "quick")] == [r.departures for r in before]
+    assert equal_weights(first, trained(context, keeping, 1))
+
+
+def test_a_damaged_checkpoint_is_trained_again(tmp_path):
+    first, said = trained(quiet(tmp_path), KEPT, 0), []
+    (tmp_path / "quick" / ".work" / "small" / "mnist30-cnn.safetensors").write_bytes(b"junk")
+    assert equal_weights(first, trained(quiet(tmp_path, log=said.append), KEPT, 0))
+    assert "is not a readable checkpoint" in said[0]
+
+
+def other_files(context):
+    """The same number of examples under the same name, from another copy of the data."""
+    task = subset(30)(context)
+    return replace(task, x=task.x.flip(0), y=task.y.flip(0))
+
+
+def other_weights(context, seed):
+    """As with a file of weights to start from: the same network, from other numbers."""
+    network = mnist_cnn()
+    with torch.no_grad():
+        network.get_parameter(next(iter(network.state_dict()))).mul_(0.5)
+    return network
+
+
+@pytest.mark.parametrize(
+    "change", [{"lr": 1e-4}, {"weight_decay": 0.1}, {"make": other_weights}, {"task": other_files}], ids=str
+)
+def test_kept_weights_are_trained_again_for_another_setting_start_or_data(tmp_path, change):
+    first = trained(quiet(tmp_path), KEPT, 0)
+    assert not equal_weights(first, trained(quiet(tmp_path), replace(KEPT, **change), 0))
+
+
+def test_the_time_to_go_is_told_from_the_speed_after_the_first_round(tmp_path, monkeypatch):
+    clock, told = iter((0.0, 100.0, 110.0, 125.0)), []  # made; 100 s to compile, then 10 steps a second
+    job = runner._TrainingJob(quiet(tmp_path, log=told.append, save_every=1e9), SMALL, [("", 0)])
+    monkeypatch.setattr(runner.time, "monotonic", lambda: next(clock))
+    job._saved = job._logged = next(clock)
+    job.population = SimpleNamespace(total_steps=1001, progress=Progress())
+    for step in (1, 101, 251):
+        job.population.progress.step = step
+        assert not job.after_round(job.population.progress, stop=False)
+    assert told == ["  mnist30-cnn: 25%, 10 steps/s, 75 s to go"]

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pstn.experiments import EXPERIMENTS, Lab
-from pstn.experiments.studies import STUDIES
-from pstn.report.costs import duration
-from pstn.report.page import measured
+from pstn.experiments import EXPERIMENTS, RunContext
+from pstn.report.page import duration, measured
 from pstn.report.results import read_results
 from pstn.report.statistics import summarise, welch
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "experiments"
+STUDIES = [experiment for experiment in EXPERIMENTS.values() if not experiment.extra]
 
 pytestmark = pytest.mark.skipif(not (ROOT / "results").exists(), reason="a source distribution has no results")
 
@@ -26,8 +25,8 @@ def test_measured_parts_are_those_of_the_committed_results():
         page = (PAGES / f"{name}.md").read_text(encoding="utf-8")
         assert text in page, f"{name}.md is stale: run `pstn report --docs docs/experiments`"
     for section in sections:
-        for drawing, _ in section.figures:
-            assert (PAGES / "images" / f"{drawing.name}.png").exists()
+        for spec, _ in section.figures:
+            assert (PAGES / "images" / f"{spec.name}.png").exists()
 
 
 def test_committed_results_are_one_file_per_experiment_and_complete():
@@ -74,11 +73,12 @@ def test_the_answer_on_the_ablations_page_is_that_of_the_results():
 
 def test_what_it_costs_is_what_the_overview_says():
     sections, _ = measured(ROOT / "results", STUDIES)
-    found, wanted, seconds = (
-        sum(getattr(s.outcome, name) for s in sections) for name in ("found", "wanted", "seconds")
-    )
+    found, wanted = (sum(counts) for counts in zip(*(section.runs for section in sections), strict=True))
+    seconds = sum(section.seconds for section in sections)
     text = " ".join((ROOT / "docs" / "experiments.md").read_text(encoding="utf-8").split())
-    planned = [c for e in EXPERIMENTS.values() if not e.extra for g in e.groups for c in g.cells(Lab(ROOT / "results"))]
+    planned = [
+        c for e in EXPERIMENTS.values() if not e.extra for g in e.groups for c in g.cells(RunContext(ROOT / "results"))
+    ]
     there = len({c.full_name for c in planned} & {r.full_name for r in read_results(ROOT / "results")})
     drawn = f"{there - found} of {len(planned) - wanted} that only a figure shows"
     assert f"{found} of the {wanted} runs that the tables want, and {drawn}" in text
@@ -86,9 +86,9 @@ def test_what_it_costs_is_what_the_overview_says():
 
 
 def test_every_experiment_has_a_page_with_the_command_that_runs_it():
-    assert {page.stem for page in PAGES.glob("*.md")} == {study.experiment for study in STUDIES} | {"overview"}
+    assert {page.stem for page in PAGES.glob("*.md")} == {study.name for study in STUDIES} | {"overview"}
     for study in STUDIES:
-        text = (PAGES / f"{study.experiment}.md").read_text()
+        text = (PAGES / f"{study.name}.md").read_text()
         assert study.command in text
         headings = re.findall(r"^## (.+)$", text, flags=re.MULTILINE)
         assert headings == ["What is claimed", "How to run it", "What differs from the paper", "What we measured"]

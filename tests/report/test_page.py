@@ -12,18 +12,18 @@ from typer.testing import CliRunner
 
 from made_up_results import make_results
 from pstn.cli import app
-from pstn.experiments.studies import INTRODUCTION, STUDIES, TITLE
-from pstn.report.page import update_pages, write_report
+from pstn.experiments import EXPERIMENTS, INTRODUCTION, TITLE
+from pstn.report.figures import style_of
+from pstn.report.page import make_section, update_pages, write_report
 from pstn.report.results import Result
-from pstn.report.section import make_section
-from pstn.report.style import look
 
+STUDIES = tuple(experiment for experiment in EXPERIMENTS.values() if not experiment.extra)
 # All that are declared, and those of the searches, which draw themselves.
-FIGURES = {drawing.name for study in STUDIES for drawing in study.drawings} | {
+FIGURES = {spec.name for study in STUDIES for spec in study.figures} | {
     study.search.experiment for study in STUDIES if study.search
 }
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-PLAIN = tuple(dataclasses.replace(study, drawings=()) for study in STUDIES)
+PLAIN = tuple(dataclasses.replace(study, figures=()) for study in STUDIES)
 
 
 def write(folder, results):
@@ -83,7 +83,7 @@ def test_the_html_holds_everything_and_asks_for_nothing(report):
     page = Page(text)
     assert len(page.images) == len(FIGURES)
     assert all(image["src"].startswith("data:image/svg+xml;base64,") and image["alt"] for image in page.images)
-    assert set(page.links) == {f"#{study.experiment}" for study in STUDIES} <= {f"#{name}" for name in page.ids}
+    assert set(page.links) == {f"#{study.name}" for study in STUDIES} <= {f"#{name}" for name in page.ids}
     assert "http" not in re.sub(r'src="data:[^"]*"', "", text)
 
 
@@ -103,9 +103,9 @@ def test_text_in_figures_is_at_least_eight_points(report):
     from matplotlib.text import Text
 
     for section in report[0].sections:
-        for drawing, figure in section.figures:
+        for spec, figure in section.figures:
             sizes = [t.get_fontsize() for t in figure.findobj(Text) if t.get_text() and t.get_visible()]
-            assert min(sizes, default=8) >= 8, drawing.name
+            assert min(sizes, default=8) >= 8, spec.name
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_the_html_is_well_formed(plain):
 
 
 def test_models_can_be_told_apart_without_colour():
-    looks = [look(model) for model in ("CNN", "STN", "P-STN", "reference")]
+    looks = [style_of(model) for model in ("CNN", "STN", "P-STN", "reference")]
     assert len({style.marker for style in looks}) == len({str(style.line) for style in looks}) == 4
 
     def grey(colour):
@@ -160,8 +160,7 @@ def test_whole_runs_leave_nothing_missing_and_every_cell_in_a_table(plain):
     assert "missing |" not in text
     assert "are missing" not in text
     assert "In no table" not in text
-    outcomes = [section.outcome for section in plain[0].sections]
-    assert [outcome.found for outcome in outcomes] == [outcome.wanted for outcome in outcomes]
+    assert all(found == wanted for found, wanted in (section.runs for section in plain[0].sections))
 
 
 def test_part_of_the_runs_is_reported_as_such(tmp_path):
@@ -192,7 +191,7 @@ def test_experiments_that_the_report_does_not_know_are_named(tmp_path):
 
 def test_the_same_results_give_the_same_files(tmp_path):
     write(tmp_path / "results", of("failure-mode"))
-    study = [s for s in STUDIES if s.experiment == "failure-mode"]
+    study = [s for s in STUDIES if s.name == "failure-mode"]
     first, second = (
         write_report(tmp_path / "results", study, tmp_path / name, title=TITLE, introduction=INTRODUCTION).files
         for name in ("one", "two")
@@ -252,6 +251,6 @@ def test_an_empty_folder_is_an_error_that_says_what_to_do(tmp_path, made):
 def test_figures_are_drawn_from_whatever_part_of_the_runs_is_there():
     full = [r for r in make_results() if r.seed == 0]
     for study in STUDIES:
-        own = [r for r in full if r.experiment == study.experiment]
+        own = [r for r in full if r.experiment == study.name]
         make_section(study, [r for r in own if r.model == "P-STN"])
         make_section(study, [dataclasses.replace(r, figure={}) for r in own if r.model != "P-STN"])

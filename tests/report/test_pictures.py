@@ -32,7 +32,7 @@ def drawn(monkeypatch, tmp_path, *, scale: float, answer: int = 1, undo=None):
     save = Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda figure, *a, **k: (seen.append(figure), save(figure, *a, **k)))
     x, y = torch.rand(2, 1, 16, 16), torch.tensor([1, 1])
-    pictures.draw_looks(tmp_path / "looks.png", STN(layer, Says(answer)), x, y, undo=undo)
+    pictures.draw_samples(tmp_path / "samples.png", STN(layer, Says(answer)), x, y, undo=undo)
     return seen[0].axes
 
 

@@ -8,13 +8,13 @@ from html.parser import HTMLParser
 import pytest
 
 from made_up_results import make_results
-from pstn.experiments.studies import STUDIES
+from pstn.experiments import EXPERIMENTS
 from pstn.report.page import escape_markdown, update_pages, write_report
 from pstn.report.results import Result, read_results
 
 markdown_it = pytest.importorskip("markdown_it", reason="needs markdown-it-py, which myst-parser brings")
 
-PLAIN = tuple(dataclasses.replace(study, drawings=(), search=None) for study in STUDIES)
+PLAIN = tuple(dataclasses.replace(study, figures=(), search=None) for study in EXPERIMENTS.values())
 HOSTILE = [
     "<script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
@@ -125,7 +125,7 @@ def test_figures_that_cannot_be_drawn_name_their_experiment(figure, tmp_path):
     of = [r for r in make_results() if r.experiment == "calibration"]
     for result in of:
         dataclasses.replace(result, figure=dict.fromkeys(result.figure, figure) | figure).write(tmp_path / "results")
-    studies = [study for study in STUDIES if study.experiment == "calibration"]
+    studies = [EXPERIMENTS["calibration"]]
     with pytest.raises(ValueError, match="calibration"):
         write_report(tmp_path / "results", studies, tmp_path / "out", title="Title", introduction="Introduction.")
 

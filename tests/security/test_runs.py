@@ -15,8 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from made_up_results import make_results
 from pstn.demo import run_demo
-from pstn.experiments.reproduce import reproduce
-from pstn.experiments.studies import STUDIES
+from pstn.experiments import EXPERIMENTS, reproduce
 from pstn.files import FileError, require_writable
 from pstn.report.page import write_report
 from pstn.training.runs.settings import read_settings
@@ -206,7 +205,9 @@ def test_a_report_draws_through_no_link(tmp_path, victim):
     (tmp_path / "report").mkdir()
     (tmp_path / "report" / "figures").symlink_to(victim)
     with pytest.raises(FileError, match="figures"):
-        write_report(tmp_path / "results", STUDIES[:1], tmp_path / "report", title="", introduction="")
+        write_report(
+            tmp_path / "results", [EXPERIMENTS["rotated-mnist"]], tmp_path / "report", title="", introduction=""
+        )
     assert untouched(victim)
 
 

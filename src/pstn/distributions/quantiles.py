@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pstn.noise import uniform_bounds
 
-__all__ = ["normal_quantile", "student_t_quantile", "student_t_tails"]
+__all__ = ["normal_quantile", "student_t_quantile"]
 
 _Array = npt.NDArray[np.float64]
 
@@ -98,11 +98,6 @@ def _ratio(x: Tensor, above: tuple[float, ...], below: tuple[float, ...]) -> Ten
     for a, b in zip(above[-2::-1], below[-2::-1], strict=True):
         numerator, denominator = numerator * x + a, denominator * x + b
     return numerator / denominator
-
-
-def student_t_tails(t: float, df: float) -> float:
-    """The probability that a standard Student-t variable is further from 0 than `t`: the p of a two-sided test."""
-    return float(_regularised_beta(np.asarray(df / (df + t * t)), df / 2))
 
 
 class _Tables:

@@ -1,23 +1,46 @@
-"""The experiments of the paper, each a declaration of data, models and settings, and what runs them."""
+"""The experiments of the paper, each a declaration of data, models, settings and claims, and what runs them."""
 
+from pstn._deprecation import old_names
 from pstn.experiments.ablations import ABLATIONS
 from pstn.experiments.calibration import CALIBRATION
-from pstn.experiments.declare import Experiment
 from pstn.experiments.failure_mode import FAILURE_MODE
-from pstn.experiments.fitting import Stopped
-from pstn.experiments.lab import Lab
 from pstn.experiments.loss_landscape import LOSS_LANDSCAPE
 from pstn.experiments.mnist_subsets import MNIST_SUBSETS
 from pstn.experiments.mnist_subsets import SEARCH as MNIST_SEARCH
 from pstn.experiments.placed_fashion import PLACED_FASHION
-from pstn.experiments.reproduce import Shard, choose, plan, reproduce
 from pstn.experiments.rotated_mnist import ROTATED_MNIST
+from pstn.experiments.runner import (
+    ACCURACY,
+    ECE,
+    NLL,
+    SCORES,
+    Evaluation,
+    Experiment,
+    ModelUnderTest,
+    RunContext,
+    Shard,
+    Stopped,
+    Task,
+    Training,
+    choose,
+    plan,
+    reproduce,
+    same,
+    trained,
+)
 from pstn.experiments.time_series import SEARCH as SERIES_SEARCH
 from pstn.experiments.time_series import TIME_SERIES
 from pstn.experiments.traffic_signs import TRAFFIC_SIGNS
 
-__all__ = ["EXPERIMENTS", "Experiment", "Lab", "Shard", "Stopped", "choose", "plan", "reproduce"]
+__all__ = ["ACCURACY", "ECE", "EXPERIMENTS", "NLL", "SCORES", "Evaluation", "Experiment", "ModelUnderTest",
+           "RunContext", "Shard", "Stopped", "Task", "Training", "choose", "plan", "reproduce", "same",
+           "trained"]  # fmt: skip
 
+TITLE = "Probabilistic Spatial Transformer Networks, reproduced"
+INTRODUCTION = (
+    "The experiments of “Probabilistic Spatial Transformer Networks” (Schwöbel, Warburg, Jørgensen, Madsen and "
+    "Hauberg, UAI 2022): our runs beside the published numbers."
+)
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
@@ -26,3 +49,5 @@ EXPERIMENTS: dict[str, Experiment] = {
     )
 }  # fmt: skip
 """All experiments by name, in the paper's order; the searches for w last."""
+
+__getattr__ = old_names(__name__, {"Lab": "RunContext"})

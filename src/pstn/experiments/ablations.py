@@ -5,23 +5,36 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from pstn.distributions.student_t import PrecisionKind
-from pstn.experiments.declare import Evaluation, Experiment, Probe, Training, same
-from pstn.experiments.execute import trained
-from pstn.experiments.identity import digest
-from pstn.experiments.lab import Lab
-from pstn.experiments.mnist_subsets import BLACK, RECIPE, WEIGHTS, make_pstn, subset
+from pstn.experiments.mnist_subsets import BLACK, WEIGHTS, make_pstn, subset
 from pstn.experiments.rotated_mnist import KL_WEIGHT, PSTN_GROUP, localisation, rotated
 from pstn.experiments.rotated_mnist import make_pstn as make_rotated_pstn
-from pstn.experiments.scores import Found, classify, predict
+from pstn.experiments.runner import (
+    PAPER,
+    SCORES,
+    Evaluation,
+    Experiment,
+    Measured,
+    ModelUnderTest,
+    RunContext,
+    Training,
+    classification_scores,
+    digest,
+    predict,
+    same,
+    trained,
+)  # isort: skip # fmt: skip
 from pstn.nn import PSTN, STN, ConvClassifier, ConvLocalizer, GlobalLocalizer, SpatialTransformer, mnist_cnn
 from pstn.noise import SamplingMethod
+from pstn.report.figures import draw_samples_at_test, draw_variants
 from pstn.report.results import Result
+from pstn.report.tables import FigureSpec, variant_tables
 from pstn.transforms import Similarity
 
 __all__ = ["ABLATIONS", "FIXED", "make_fixed"]
@@ -35,6 +48,10 @@ FIXED = (0.15, 0.1, 0.1, 0.1)
 TEST_SAMPLES = (1, 2, 3, 5, 10, 20, 30, 50)
 
 
+def _inverse_softplus(value: float) -> float:
+    return math.log(math.expm1(value))
+
+
 def _layer(
     localizer: nn.Module | None = None,
     *,
@@ -45,21 +62,11 @@ def _layer(
 ) -> SpatialTransformer:
     """The P-STN's layer of Table 1, with one thing changed."""
     # The variance starts where it does in Table 1, whatever alpha: scale² is beta / alpha.
-    var_init = inverse_softplus(alpha * math.log1p(math.exp(-5.0)))
     return SpatialTransformer(
-        Similarity(), localizer or ConvLocalizer(1, SIZE, filters=(8, 14)), SIZE, fill=BLACK, var_init=var_init,
+        Similarity(), localizer or ConvLocalizer(1, SIZE, filters=(8, 14)), SIZE, fill=BLACK,
+        var_init=_inverse_softplus(alpha * math.log1p(math.exp(-5.0))),
         probabilistic=probabilistic, alpha=alpha, precision=precision, sampling=sampling,
     )  # fmt: skip
-
-
-def inverse_softplus(value: float) -> float:
-    """What softplus turns into `value`.
-
-    Example:
-        >>> round(inverse_softplus(math.log1p(math.exp(-5.0))), 6)
-        -5.0
-    """
-    return math.log(math.expm1(value))
 
 
 def _classifier() -> ConvClassifier:
@@ -69,48 +76,44 @@ def _classifier() -> ConvClassifier:
 def make_fixed() -> nn.Module:
     """The control: the CNN of Table 1 on random similarities of a fixed size, as many copies as the P-STN has."""
     layer = _layer(GlobalLocalizer(), alpha=GAUSSIAN_ALPHA)
-    starts = torch.tensor([inverse_softplus(GAUSSIAN_ALPHA * std**2) for std in FIXED])
     with torch.no_grad():
-        layer.variance_head.last.bias.copy_(starts)
-    return PSTN(layer.requires_grad_(False), mnist_cnn())
+        starts = [_inverse_softplus(GAUSSIAN_ALPHA * std**2) for std in FIXED]
+        layer.variance_head.last.bias.copy_(torch.tensor(starts))
+    return PSTN(layer.requires_grad_(False), mnist_cnn(), train_samples=1, test_samples=10)
 
 
-def _pstn(**options: Any) -> Callable[[Lab, int], nn.Module]:
-    return same(lambda: PSTN(_layer(**options), _classifier()))
+def _pstn(**options: Any) -> Callable[[RunContext, int], nn.Module]:
+    return same(lambda: PSTN(_layer(**options), _classifier(), train_samples=1, test_samples=10))
 
 
 BASE = Training(
-    "ablations", "P-STN", "MNIST100", subset(100), same(make_pstn), RECIPE, variants={"posterior=per-input": W},
+    "ablations", "P-STN", "MNIST100", subset(100), same(make_pstn), PAPER, variants={"posterior=per-input": W},
     aliases=("precision=per-parameter", "noise=student-t", "augmentation=learned"),
     lr=1e-3, localizer_factor=0.1, weight_decay=0.01, keep=True,
 )  # fmt: skip
 """The P-STN of Table 1, under each name by which the others are compared with it."""
 
 
-def _change(variant: str, make: Callable[[Lab, int], nn.Module], model: str = "P-STN") -> Training:
+def _change(variant: str, make: Callable[[RunContext, int], nn.Module], model: str = "P-STN") -> Training:
     return replace(BASE, model=model, make=make, variants={variant: W}, aliases=(), keep=False)
 
 
-def _of_sampling(method: SamplingMethod) -> Training:
+def _sampling(method: SamplingMethod) -> Training:
     """Ten samples in training too: of one, there is nothing to spread evenly."""
-    changed = _change(f"sampling={method}", _pstn(sampling=method))
-    return replace(changed, recipe=replace(RECIPE, samples=10))
+    return replace(_change(f"sampling={method}", _pstn(sampling=method)), recipe=replace(PAPER, samples=10))
 
 
 def _by_test_samples(method: SamplingMethod) -> Evaluation:
     """The baseline's scores by the number of samples at test."""
 
-    def measure(lab: Lab, cell: Result) -> tuple[dict[str, float], dict[str, Any], dict[str, Any]]:
-        model = trained(lab, BASE, cell.seed)
-        layer = model.get_submodule("layer")
-        assert isinstance(layer, SpatialTransformer)
-        layer.sampling = method
-        test = lab.few(BASE.task(lab).test)
+    def measure(context: RunContext, cell: Result) -> tuple[dict[str, float], dict[str, Any], dict[str, Any]]:
+        model, test = trained(context, BASE, cell.seed), context.quick_subset(BASE.task(context).test)
+        model.get_submodule("layer").sampling = method  # type: ignore[assignment]
         rows = {
-            s: classify(predict(model, test, seed=cell.seed, samples=s, batch=max(100, 10_000 // s)))
+            s: classification_scores(predict(model, test, seed=cell.seed, samples=s, batch=max(100, 10_000 // s)))
             for s in TEST_SAMPLES
         }
-        curves = {name: [round(row[name], 6) for row in rows.values()] for name in ("accuracy", "nll", "ece")}
+        curves = {m.name: [round(row[m.name], 6) for row in rows.values()] for m in SCORES}
         settings = {
             "trained_as": "posterior=per-input", "weights": digest(model.state_dict()), "sampling": method,
             "samples_test": list(TEST_SAMPLES),
@@ -121,26 +124,41 @@ def _by_test_samples(method: SamplingMethod) -> Evaluation:
     return Evaluation("ablations", "P-STN", "MNIST100", measure, variant)
 
 
-def _errors(probe: Probe) -> Found:
+def _errors(tested: ModelUnderTest) -> Measured:
     """Errors of the angle, without the figure that rotated MNIST has already."""
-    return localisation(probe)[0], {}
+    return localisation(tested)[0], {}
 
 
-def _with_dropout(lab: Lab, cell: Result) -> tuple[dict[str, float], dict[str, Any], dict[str, Any]]:
+def _with_dropout(context: RunContext, cell: Result) -> tuple[dict[str, float], dict[str, Any], dict[str, Any]]:
     """Rotated MNIST's P-STN as it is: its frozen classifier dropped units while the localizer trained."""
-    model, task = trained(lab, PSTN_GROUP, cell.seed), rotated(lab)
-    test = lab.few(task.test)
-    answers = predict(model, test, seed=cell.seed)
-    errors, _ = _errors(Probe(lab, replace(task, test=test), model, answers, cell))
-    settings = {
-        "trained_as": "rotated-mnist, P-STN", "weights": digest(model.state_dict()), "kl_weight": KL_WEIGHT,
-    }  # fmt: skip
-    return {**classify(answers), **errors}, {}, settings
+    model, task = trained(context, PSTN_GROUP, cell.seed), rotated(context)
+    task = replace(task, test=context.quick_subset(task.test))
+    predictions = predict(model, task.test, seed=cell.seed)
+    errors, _ = _errors(ModelUnderTest(context, task, model, predictions, cell))
+    weights = digest(model.state_dict())
+    settings = {"trained_as": "rotated-mnist, P-STN", "weights": weights, "kl_weight": KL_WEIGHT}
+    return {**classification_scores(predictions), **errors}, {}, settings
 
+
+_SHOWN = {
+    "MNIST100": (
+        ("STN", "posterior=point"), ("P-STN", "posterior=global"), ("P-STN", "posterior=per-input"),
+        ("P-STN", "precision=per-input"), ("P-STN", "precision=per-parameter"),
+        ("P-STN", "noise=gaussian"), ("P-STN", "noise=student-t"),
+        ("CNN", "augmentation=none"), ("CNN", "augmentation=fixed"), ("P-STN", "augmentation=learned"),
+        ("P-STN", "sampling=iid"), ("P-STN", "sampling=sobol"),
+    ),
+    "rotated": (("P-STN", "dropout=on"), ("P-STN", "dropout=off")),
+}  # fmt: skip
 
 ABLATIONS = Experiment(
     "ablations",
-    "Posterior, precision, noise, dropout, sampling, fixed augmentation, samples at test: one changed at a time",
+    "Ablations",
+    "Beyond the paper: what each choice is worth, one changed at a time. A point, a global and a per-input posterior; "
+    "one precision per input or per parameter; Gaussian or Student-t; no augmentation, a fixed one with as many "
+    "copies in training and testing, or the learned one; independent or Sobol samples; dropout in the frozen "
+    "classifier; the number of samples in testing.",
+    summary="Posterior, precision, noise, dropout, sampling, augmentation, samples at test: one changed at a time",
     needs=("mnist",),
     groups=(
         BASE,
@@ -148,8 +166,8 @@ ABLATIONS = Experiment(
         _change("posterior=global", _pstn(localizer=GlobalLocalizer())),
         _change("precision=per-input", _pstn(precision="per-input")),
         _change("noise=gaussian", _pstn(alpha=GAUSSIAN_ALPHA)),
-        _of_sampling("iid"),
-        _of_sampling("sobol"),
+        _sampling("iid"),
+        _sampling("sobol"),
         _change("augmentation=none", same(mnist_cnn), "CNN"),
         _change("augmentation=fixed", same(make_fixed), "CNN"),
         _by_test_samples("iid"),
@@ -157,7 +175,23 @@ ABLATIONS = Experiment(
         Evaluation("ablations", "P-STN", "rotated", _with_dropout, "dropout=on", PSTN_GROUP.departures),
         replace(
             PSTN_GROUP, experiment="ablations", variants={"dropout=off": KL_WEIGHT}, keep=False, measures=(_errors,),
-            make=lambda lab, seed: make_rotated_pstn(lab, seed, dropout=False), departures=PSTN_GROUP.departures[:1],
+            make=partial(make_rotated_pstn, dropout=False), departures=PSTN_GROUP.departures[:1],
+        ),
+    ),
+    tables=variant_tables(
+        ((data, model, variant) for data, cells in _SHOWN.items() for model, variant in cells), SCORES
+    ),
+    figures=(
+        FigureSpec(
+            "ablations",
+            "Each variant, mean ± one standard deviation over five runs. The P-STN’s posterior per input, precision "
+            "per parameter, Student-t noise and learned augmentation are the same five runs under four names.",
+            partial(draw_variants, metrics=SCORES),
+        ),
+        FigureSpec(
+            "ablations-samples",
+            "Scores by the number of samples in testing, mean ± one standard deviation over the runs that are named.",
+            partial(draw_samples_at_test, metrics=SCORES),
         ),
     ),
 )  # fmt: skip

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad, relu6
 
 from pstn.data import IMAGENET_MEAN, IMAGENET_STD
-from pstn.experiments.efficientnet import EfficientNetLite0, published_name
 from pstn.files import load_safetensors
 from pstn.processes import import_object, is_object_name
 
-__all__ = [
-    "EFFICIENTNET",
-    "RESNET",
-    "SMALL",
-    "Backbone",
-    "default_backbone",
-    "find_backbone",
-    "has_resnet",
-    "make_resnet",
-    "make_small",
-]
+__all__ = ["EFFICIENTNET", "RESNET", "SMALL", "Backbone", "EfficientNetLite0", "default_backbone", "find_backbone",
+           "has_resnet", "make_resnet", "make_small"]  # fmt: skip
 
 
 def has_resnet() -> bool:
@@ -43,11 +33,8 @@ def make_resnet(outputs: int | None) -> nn.Module:
     from torchvision.models import resnet18
 
     network: nn.Module = resnet18(weights=None)
-    if outputs is None:
-        network.fc = nn.Identity()
-        network.features = 512  # type: ignore[assignment]  # what SpatialTransformer reads off a localizer
-    else:
-        network.fc = nn.Linear(512, outputs)
+    network.fc = nn.Identity() if outputs is None else nn.Linear(512, outputs)
+    network.features = 512 if outputs is None else outputs  # type: ignore[assignment]  # read by SpatialTransformer
     return network
 
 
@@ -58,32 +45,104 @@ def make_small(outputs: int | None, filters: tuple[int, ...] = (3, 16, 32, 64)) 
         >>> make_small(10)(torch.rand(2, 3, 64, 64)).shape, make_small(None)(torch.rand(2, 3, 64, 64)).shape
         (torch.Size([2, 10]), torch.Size([2, 64]))
     """
-    stages = [
-        stage
-        for inputs, width in pairwise(filters)
-        for stage in (nn.Conv2d(inputs, width, 3, stride=2, padding=1), nn.BatchNorm2d(width), nn.ReLU())
-    ]
-    network = nn.Sequential(*stages, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    network = nn.Sequential()
+    for inputs, width in pairwise(filters):
+        network.extend([nn.Conv2d(inputs, width, 3, stride=2, padding=1), nn.BatchNorm2d(width), nn.ReLU()])
+    network.extend([nn.AdaptiveAvgPool2d(1), nn.Flatten()])
     if outputs is None:
         network.features = filters[-1]  # type: ignore[assignment]  # as above
         return network
     return network.append(nn.Linear(filters[-1], outputs))
 
 
+class _Halving(nn.Conv2d):
+    """A convolution of stride 2, padded as in TensorFlow: one pixel less before an even side than after it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        after = self.kernel_size[0] // 2
+        top, left = (after - 1 + side % 2 for side in x.shape[-2:])
+        return super().forward(pad(x, (left, after, top, after)))
+
+
+def _conv(inputs: int, filters: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> nn.Module:
+    if stride == 2:
+        return _Halving(inputs, filters, kernel, stride, groups=groups, bias=False)
+    return nn.Conv2d(inputs, filters, kernel, padding=kernel // 2, groups=groups, bias=False)
+
+
+def _norm(filters: int) -> nn.Module:
+    return nn.BatchNorm2d(filters, eps=1e-3, momentum=0.01)
+
+
+class _Block(nn.Module):
+    """Expand, convolve each channel by itself, project; the input is added where the shapes agree."""
+
+    def __init__(self, inputs: int, filters: int, kernel: int, stride: int, ratio: int) -> None:
+        super().__init__()
+        width = inputs * ratio
+        if ratio > 1:
+            self._expand_conv, self._bn0 = _conv(inputs, width), _norm(width)
+        self._depthwise_conv, self._bn1 = _conv(width, width, kernel, stride, groups=width), _norm(width)
+        self._project_conv, self._bn2 = _conv(width, filters), _norm(filters)
+        self._expands, self._skips = ratio > 1, stride == 1 and inputs == filters
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = relu6(self._bn0(self._expand_conv(x))) if self._expands else x
+        out = relu6(self._bn1(self._depthwise_conv(out)))
+        out = self._bn2(self._project_conv(out))
+        return out + x if self._skips else out
+
+
+class EfficientNetLite0(nn.Module):
+    """EfficientNet with ReLU6, and without squeeze and excitation (Tan and Le, 2019).
+
+    (N, 3, H, W), scaled to (x - 127) / 128 of pixels from 0 to 255, -> (N, outputs), or (N, 1280) features. Modules are
+    called as in the published weights. There is no dropout and no dropping of blocks in training: ResNet-18, in whose
+    place it stands, has neither.
+
+    Args:
+        outputs: of the last layer; None leaves it out.
+
+    Example:
+        >>> EfficientNetLite0(10)(torch.rand(2, 3, 64, 64)).shape, EfficientNetLite0(None).features
+        (torch.Size([2, 10]), 1280)
+    """
+
+    # Number of blocks, kernel, stride of the first block, ratio of expansion, filters.
+    _STAGES = ((1, 3, 1, 1, 16), (2, 3, 2, 6, 24), (2, 5, 2, 6, 40), (3, 3, 2, 6, 80), (3, 5, 1, 6, 112),
+               (4, 5, 2, 6, 192), (1, 3, 1, 6, 320))  # fmt: skip
+
+    def __init__(self, outputs: int | None) -> None:
+        super().__init__()
+        self.features = 1280 if outputs is None else outputs  # the width that SpatialTransformer reads
+        self._conv_stem, self._bn0 = _conv(3, 32, 3, stride=2), _norm(32)
+        blocks, inputs = [], 32
+        for count, kernel, stride, ratio, filters in self._STAGES:
+            for k in range(count):
+                blocks.append(_Block(inputs, filters, kernel, stride if k == 0 else 1, ratio))
+                inputs = filters
+        self._blocks = nn.Sequential(*blocks)
+        self._conv_head, self._bn1 = _conv(inputs, 1280), _norm(1280)
+        self._fc = nn.Identity() if outputs is None else nn.Linear(1280, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features, or the last layer's outputs."""
+        features = self._blocks(relu6(self._bn0(self._conv_stem(x))))
+        out: Tensor = self._fc(relu6(self._bn1(self._conv_head(features))).mean((2, 3)))
+        return out
+
+
 @dataclass(frozen=True)
 class Backbone:
-    """A network for photos, what it wants them to be like, and the weights that it starts from.
+    """A network for photos, how their pixels are scaled, and the weights that it starts from.
 
     Args:
         name: in messages.
-        network: (outputs) -> a module (N, 3, H, W) -> (N, outputs), or features where `outputs` is None. Its last
-            layer is called `fc`.
-        mean: what is taken off pixels from 0 to 1, for each channel.
-        std: what they are divided by then.
-        published: what files call a tensor of the network.
-        weights: by the names of files, without those of the last layer; None to leave them as `network` makes them.
-        pretrained: whether those that `network` makes have learned something already, so that they want a smaller
-            learning rate.
+        network: (outputs) -> a module (N, 3, H, W) -> (N, outputs), or features where `outputs` is None.
+        mean: what is subtracted from pixels from 0 to 1, for each channel.
+        std: what they are then divided by.
+        weights: by name, without those of the last layer; None to leave them as `network` makes them.
+        pretrained: whether those that `network` makes are trained already, so that they need a smaller learning rate.
 
     Example:
         >>> SMALL.make(10)(torch.rand(2, 3, 64, 64)).shape
@@ -94,18 +153,17 @@ class Backbone:
     network: Callable[[int | None], nn.Module]
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
-    published: Callable[[str], str] = str
     weights: Mapping[str, Tensor] | None = None
     pretrained: bool = False
 
     @property
     def trained(self) -> bool:
-        """Whether it starts from weights that have learned something."""
+        """Whether it starts from trained weights."""
         return self.pretrained or self.weights is not None
 
     @property
     def black(self) -> tuple[float, ...]:
-        """What a black pixel is to the network, for each channel."""
+        """The value of a black pixel after scaling, for each channel."""
         return tuple((0 - mean) / std for mean, std in zip(self.mean, self.std, strict=True))
 
     def make(self, outputs: int | None) -> nn.Module:
@@ -116,20 +174,14 @@ class Backbone:
         """
         network = self.network(outputs)
         if self.weights is not None:
-            own = {self.published(name): name for name in network.state_dict()}
-            # Not strict, for the last layer: find_backbone has seen that all others are there and fit.
-            network.load_state_dict({own[name]: tensor for name, tensor in self.weights.items()}, strict=False)
+            # Not strict, for the last layer: find_backbone has checked that all others are there and fit.
+            network.load_state_dict(self.weights, strict=False)
         return network
 
 
 RESNET = Backbone("ResNet-18", make_resnet)
-EFFICIENTNET = Backbone(
-    "EfficientNet-Lite0", EfficientNetLite0, (127 / 255,) * 3, (128 / 255,) * 3, published=published_name
-)
+EFFICIENTNET = Backbone("EfficientNet-Lite0", EfficientNetLite0, (127 / 255,) * 3, (128 / 255,) * 3)
 SMALL = Backbone("a small network", make_small)
-
-# A tensor by which a file is known to be of the one or the other, and what all those of its last layer begin with.
-_KNOWN_BY = {("conv1.weight", "fc."): RESNET, ("_conv_stem.weight", "_fc."): EFFICIENTNET}
 
 
 def default_backbone() -> Backbone:
@@ -142,72 +194,58 @@ def find_backbone(given: str | Path) -> Backbone:
 
     Args:
         given: .safetensors, or .pth as they are published: of torchvision's ResNet-18, or of EfficientNet-Lite0. Or
-            "MODULE:NAME", as Python imports it, also from the current folder: a `Backbone`, or a function to make one
-            of.
+            "MODULE:NAME", as Python imports it, also from the current folder: a `Backbone`, or its `network`.
+
+    Raises:
+        ValueError: it is none of these.
     """
     path = Path(given)
     if not path.is_file() and is_object_name(str(given)):
-        return _import(str(given))
+        return _import_backbone(str(given))
     accepted = (
         f"backbone must be a file with the weights of {RESNET.name} or {EFFICIENTNET.name}, or MODULE:NAME, got {given}"
     )
     if not path.is_file():
         raise ValueError(f"{accepted}: there is none")
-    weights = _read(path, accepted)
-    for (first, last), known in _KNOWN_BY.items():
-        if first not in weights:
-            continue
-        if known is RESNET and not has_resnet():
-            raise ValueError(f"{path} has the weights of {known.name}, for which torchvision must import: install it")
-        kept = {name: tensor for name, tensor in weights.items() if not name.startswith(last)}
-        odd = _misfit(known, kept)
-        if odd is not None:
-            raise ValueError(f"{accepted}: {odd} does not fit {known.name}")
-        return replace(known, weights=kept)
-    raise ValueError(f"{accepted}: its tensors have other names")
+    try:
+        if path.suffix == ".safetensors":
+            weights = load_safetensors("cli").torch.load_file(path)
+        else:
+            weights = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of pickle, zipfile, torch or safetensors: damaged files raise almost anything
+        raise ValueError(f"{accepted}: it cannot be read as a file of tensors") from error
+    tensors = weights.items() if isinstance(weights, dict) else ()
+    if not tensors or not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors):
+        raise ValueError(f"{accepted}: it holds something else than tensors by name")
+    known, last = (EFFICIENTNET, "_fc.") if "_conv_stem.weight" in weights else (RESNET, "fc.")
+    if known is RESNET and "conv1.weight" not in weights:
+        raise ValueError(f"{accepted}: its tensors have other names")
+    if known is RESNET and not has_resnet():
+        raise ValueError(f"{path} has the weights of {known.name}, for which torchvision must import: install it")
+    with torch.device("meta"):  # takes no time, and no random numbers
+        wanted = {name: tensor.shape for name, tensor in known.network(None).state_dict().items()}
+    kept = {name: tensor for name, tensor in weights.items() if not name.startswith(last)}
+    # Files of older versions of torch do not count batches.
+    found = {name: shape for name, shape in wanted.items() if name.endswith("num_batches_tracked")}
+    found |= {name: tensor.shape for name, tensor in kept.items()}
+    for name in (*wanted, *found):
+        if wanted.get(name) != found.get(name):
+            raise ValueError(f"{accepted}: {name} does not fit {known.name}")
+    return replace(known, weights=kept)
 
 
-def _import(given: str) -> Backbone:
-    """What MODULE:NAME stands for, seen to make both a classifier and a localizer."""
+def _import_backbone(given: str) -> Backbone:
+    """A user's backbone, checked to make both a classifier and a localizer."""
     found = import_object(given, "backbone")
     if not isinstance(found, Backbone):
         if not callable(found):
             raise ValueError(f"backbone {given} must be a Backbone or a function (outputs) -> network, got {found!r}")
         found = Backbone(given.partition(":")[2], found)
-    with torch.random.fork_rng(devices=[]):  # takes no random numbers from those who follow
-        classifier, localizer = found.make(3).eval(), found.make(None).eval()
-    with torch.no_grad():
-        shapes = [tuple(network(torch.rand(2, 3, 64, 64)).shape) for network in (classifier, localizer)]
+    with torch.random.fork_rng(devices=[]), torch.no_grad():  # takes no random numbers from those who follow
+        shapes = [tuple(found.make(outputs).eval()(torch.rand(2, 3, 64, 64)).shape) for outputs in (3, None)]
     if shapes[0] != (2, 3) or len(shapes[1]) != 2:
         raise ValueError(
             f"backbone {given} must make networks (N, 3, H, W) -> (N, outputs), and -> (N, features) for outputs None; "
             f"of (2, 3, 64, 64) its own make {shapes[0]} for 3 outputs and {shapes[1]} for None"
         )
     return found
-
-
-def _read(path: Path, accepted: str) -> dict[str, Tensor]:
-    """All tensors of a file, by name; a file of anything else is refused."""
-    if path.suffix == ".safetensors":
-        load = load_safetensors("cli").torch.load_file
-    else:
-        load = partial(torch.load, map_location="cpu", weights_only=True)
-    try:
-        weights = load(path)
-    except Exception as error:  # of pickle, zipfile, torch or safetensors: damaged files raise almost anything
-        raise ValueError(f"{accepted}: it cannot be read as a file of tensors") from error
-    tensors = weights.items() if isinstance(weights, dict) else ()
-    if not tensors or not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors):
-        raise ValueError(f"{accepted}: it holds something else than tensors by name")
-    return dict(tensors)
-
-
-def _misfit(known: Backbone, weights: Mapping[str, Tensor]) -> str | None:
-    """The first tensor that only one of network and file has, or that has another shape there."""
-    with torch.device("meta"):  # takes no time, and no random numbers from those who follow
-        network = known.network(None).state_dict()
-    wanted = {known.published(name): tensor.shape for name, tensor in network.items()}
-    # Files of older versions of torch do not count batches.
-    counters = {name: shape for name, shape in wanted.items() if name.endswith("num_batches_tracked")}
-    found = counters | {name: tensor.shape for name, tensor in weights.items()}
-    return next((name for name in (*wanted, *found) if wanted.get(name) != found.get(name)), None)

@@ -11,14 +11,12 @@ from torch import Tensor, nn
 
 from pstn._checks import require_finite
 from pstn.distributions import Posterior
-from pstn.experiments.declare import Evaluation, Experiment
-from pstn.experiments.execute import trained
-from pstn.experiments.identity import digest
-from pstn.experiments.lab import Lab
 from pstn.experiments.rotated_mnist import CLASSIFIER, PSTN_GROUP, SIZE, SPENT, VAR_INIT, rotated, upright
-from pstn.experiments.scores import as_pixels, rounded
+from pstn.experiments.runner import Evaluation, Experiment, RunContext, as_pixels, digest, rounded, trained
 from pstn.nn import SpatialTransformer
+from pstn.report.figures import draw_landscapes
 from pstn.report.results import Result
+from pstn.report.tables import Claim, FigureSpec, Metric, Table, lines
 from pstn.transforms import Similarity
 from pstn.warp import warp
 
@@ -50,18 +48,25 @@ def losses_along(classifier: nn.Module, x: Tensor, y: Tensor, theta: Tensor) -> 
     rows = []
     for image, label, thetas in zip(x, y, theta, strict=True):
         grid = Similarity().grid(thetas[:, None], SIZE)  # (T, 1, H, W, 2)
-        log_probs = classifier(warp(image[None], grid)[:, 0]).log_softmax(-1)
-        rows.append(-log_probs[:, label])
+        rows.append(-classifier(warp(image[None], grid)[:, 0]).log_softmax(-1)[:, label])
     return torch.stack(rows)
 
 
-def count_minima(loss: Sequence[float], depth: float = DEPTH) -> int:
+def count_minima(loss: Sequence[float], depth: float = DEPTH, *, circular: bool = False) -> int:
     """How many local minima a curve has that are at least `depth` below the rises on either side, or below its end.
+
+    Args:
+        loss: along the curve.
+        depth: of the shallowest minimum that counts.
+        circular: whether its last point is its first: it is then cut at its highest point, so that no valley is cut.
 
     Example:
         >>> count_minima([1.0, 0.5, 0.8, 0.2, 0.9]), count_minima([0.0, 1.0, 0.995, 1.0])
         (2, 1)
     """
+    if circular:
+        top = loss.index(max(loss[:-1]))
+        loss = [*loss[top:-1], *loss[:top], loss[top]]
     count, low, high, falling = 0, loss[0], loss[0], True
     for value in loss[1:]:
         low, high = min(low, value), max(high, value)
@@ -72,17 +77,11 @@ def count_minima(loss: Sequence[float], depth: float = DEPTH) -> int:
     return count + falling
 
 
-def _from_the_top(loss: list[float]) -> list[float]:
-    """A curve around the circle, whose last point is its first, cut at its highest point: no valley is cut in two."""
-    top = loss.index(max(loss[:-1]))
-    return [*loss[top:-1], *loss[:top], loss[top]]
-
-
-def _spread(lab: Lab, data: str, seed: int, x: Tensor) -> Tensor:
+def _noise_scale(context: RunContext, cell: Result, x: Tensor) -> Tensor:
     """The scale of the P-STN's noise for each image, (n,): learned for the angle, where training starts for shifts."""
-    if data == "translation":
+    if cell.data == "translation":
         return torch.full((len(x),), math.sqrt(math.log1p(math.exp(VAR_INIT))), device=x.device)
-    layer = trained(lab, PSTN_GROUP, seed).get_submodule("layer").to(x.device)
+    layer = trained(context, PSTN_GROUP, cell.seed).get_submodule("layer").to(x.device)
     assert isinstance(layer, SpatialTransformer)
     posterior = layer.localize(x)
     assert isinstance(posterior, Posterior)
@@ -90,31 +89,27 @@ def _spread(lab: Lab, data: str, seed: int, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def measure(lab: Lab, cell: Result) -> tuple[dict[str, float], dict[str, Any], dict[str, Any]]:
+def measure(context: RunContext, cell: Result) -> tuple[dict[str, float], dict[str, Any], dict[str, Any]]:
     """Count the minima of the loss over the grid, as it is (STN) or averaged under the noise (P-STN)."""
-    test = (rotated if cell.data == "angle" else upright)(lab).test.batch(range(4 if lab.quick else IMAGES))
-    classifier = trained(lab, CLASSIFIER, cell.seed).to(lab.device)
-    grid = GRIDS[cell.data].to(lab.device)
-    noise = torch.zeros(len(test), 1, device=lab.device)
+    test = (rotated if cell.data == "angle" else upright)(context).test.batch(range(4 if context.quick else IMAGES))
+    classifier = trained(context, CLASSIFIER, cell.seed).to(context.device)
+    grid = GRIDS[cell.data].to(context.device)
+    noise, scale = torch.zeros(len(test), 1, device=context.device), torch.zeros(1)
     if cell.model == "P-STN":
-        count = 10 if lab.quick else QUANTILES
-        u = (torch.arange(count, device=lab.device) + 0.5) / count
-        scale = _spread(lab, cell.data, cell.seed, test.x)
+        count = 10 if context.quick else QUANTILES
+        u = (torch.arange(count, device=context.device) + 0.5) / count
+        scale = _noise_scale(context, cell, test.x)
         noise = Posterior(torch.zeros_like(scale), scale.square()).quantile(u[:, None]).T.float()  # (n, S)
     moved = grid[None, :, None] + noise[:, None]  # (n, K, S)
-    theta = Similarity().identity().to(lab.device).expand(*moved.shape, 4).clone()
+    theta = Similarity().identity().to(context.device).expand(*moved.shape, 4).clone()
     theta[..., PLACE[cell.data]] = moved
     loss = losses_along(classifier, test.x, test.y, theta.flatten(1, 2)).unflatten(1, moved.shape[1:]).mean(-1)
     require_finite("the loss along the grid", loss, "the classifier diverged")
-    counted = [count_minima(_from_the_top(row) if cell.data == "angle" else row) for row in loss.tolist()]
-    metrics = {
-        "minima": sum(counted) / len(counted),
-        "roughness": float(loss.diff(dim=1).abs().sum(1).mean()),
-    }
+    counted = [count_minima(row, circular=cell.data == "angle") for row in loss.tolist()]
+    metrics = {"minima": sum(counted) / len(counted), "roughness": float(loss.diff(dim=1).abs().sum(1).mean())}
     settings = {
         "classifier": digest(classifier.state_dict()), "images": len(test), "grid": len(grid),
-        "minimum_depth": DEPTH, "quantiles": noise.shape[1],
-        "mean_scale": 0.0 if cell.model == "STN" else float(scale.mean()),
+        "minimum_depth": DEPTH, "quantiles": noise.shape[1], "mean_scale": float(scale.mean()),
     }  # fmt: skip
     drawn = {"grid": rounded(grid), "loss": rounded(loss), "images": as_pixels(test.x[:, 0])}
     return metrics, drawn if cell.seed == 0 else {}, settings
@@ -126,14 +121,35 @@ _DEPARTURES = (
     "that training starts.",
     SPENT,
 )
+_LINES = [
+    lines(metric, ("STN", "P-STN"), GRIDS)
+    for metric in (
+        Metric("minima", "local minima per image", digits=2),
+        Metric("roughness", "ups and downs of the loss per image (nats)", digits=1),
+    )
+]
 
 LOSS_LANDSCAPE = Experiment(
     "loss-landscape",
-    "The loss over angles and shifts for a fixed classifier, with and without the P-STN's noise: its local minima",
+    "Loss landscape",
+    "The loss of a fixed classifier over one parameter of the transformation. The paper claims that the P-STN’s, which "
+    "averages over nearby transformations, is smoother and has fewer local minima. It gives a figure, no numbers; here "
+    "they are counted.",
+    summary="The loss over angles and shifts for a fixed classifier, with and without the P-STN's noise",
     needs=("mnist",),
     groups=tuple(
         Evaluation("loss-landscape", model, data, measure, departures=_DEPARTURES)
         for data in GRIDS
         for model in ("STN", "P-STN")
+    ),
+    tables=(Table("Loss landscape", tuple(line for shown in _LINES for line in shown.values())),),
+    claims=tuple(Claim(shown["P-STN", data], shown["STN", data]) for shown in _LINES for data in GRIDS),
+    figures=(
+        FigureSpec(
+            "loss-landscape",
+            "For four test images, the loss along the angle (rotated images) and along a translation (upright ones): "
+            "of the STN at that point, and of the P-STN’s average around it.",
+            draw_landscapes,
+        ),
     ),
 )

@@ -1,5 +1,9 @@
-"""Tables and figures from result files."""
+"""Tables and figures from result files, and what declares them."""
 
 from pstn.report import pictures
+from pstn.report.results import Result, read_results
+from pstn.report.statistics import Published
+from pstn.report.tables import Claim, FigureSpec, Line, Metric, Search, Table, lines, published_lines, variant_tables
 
-__all__ = ["pictures"]
+__all__ = ["Claim", "FigureSpec", "Line", "Metric", "Published", "Result", "Search", "Table", "lines", "pictures",
+           "published_lines", "read_results", "variant_tables"]  # fmt: skip

@@ -1,6 +1,6 @@
 """The report: one HTML page that holds everything, one Markdown page, and the figures as PNG and SVG.
 
-Needs matplotlib and jinja2: `pip install 'pstn[report]'`.
+Needs matplotlib, jinja2 and scipy: `pip install 'pstn[report]'`.
 """
 
 from __future__ import annotations
@@ -10,39 +10,324 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pstn.files import inside, write_atomically
-from pstn.report.costs import costs_table
-from pstn.report.results import Result, read_results
-from pstn.report.section import Section, make_section, summary_table
-from pstn.report.study import Study
-from pstn.report.style import applied
+from pstn.report.figures import draw_search, figure_style
+from pstn.report.results import RUNS, Result, read_results
+from pstn.report.statistics import Verdict, compare
+from pstn.report.tables import (
+    Cell,
+    Claim,
+    FigureSpec,
+    Finding,
+    Study,
+    TableView,
+    check_claim,
+    view_claims,
+    view_search,
+    view_table,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from matplotlib.figure import Figure
 
-__all__ = ["Report", "escape_markdown", "measured", "outcome_in_words", "update_pages", "write_report"]
+__all__ = ["Report", "Section", "duration", "escape_markdown", "make_section", "measured", "update_pages",
+           "write_report"]  # fmt: skip
 
-_FORMATS = ("png", "svg")
 _BEGIN = "<!-- measured: written by `pstn report --docs`, not by hand -->"
 _END = "<!-- measured: end -->"
 # An underscore within a word, and < and & that start no tag and no character reference, mean nothing.
 _SPECIAL = re.compile(r"<(?=[A-Za-z/!?])|&(?=[#A-Za-z])|[\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_])")
-_READING = (
-    "Ours are mean ± standard deviation over seeds or folds (n − 1 in the denominator). The paper does not say which "
-    "denominator it took; its ± is used as it stands, with five runs.",
-    "Bold: significantly better than the runner-up under a two-sample t-test (Welch’s, p < 0.05), as in the paper; "
-    "models that share the first place are all bold, and where all of them share it, none is. The paper’s bold is the "
-    "paper’s own.",
-    "p, beside a published spread: Welch’s t-test on means, standard deviations and runs. Where the paper gives no "
-    "spread, its number is taken for one more run with our spread, and the verdict says so: that test knows nothing of "
-    "how far the paper’s runs lay apart.",
-    "“Within the paper’s spread”: at most one published standard deviation away.",
-    "“Missing” is a cell that was not run, never a zero.",
-)
+
+
+def duration(seconds: float) -> str:
+    """A wall time for people.
+
+    Example:
+        >>> duration(8125.0)
+        '2 h 15 min'
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the templates write of one study.
+
+    Args:
+        study: the experiment.
+        quick: whether these are minute-long runs, which are never compared with the paper.
+        results: its results; the quick ones where there are no others.
+        searched: those of its search.
+        notes: what the reader must know beforehand.
+        figures: its figures and what they show.
+    """
+
+    study: Study
+    quick: bool
+    results: list[Result]
+    searched: list[Result]
+    notes: list[str]
+    figures: list[tuple[FigureSpec, Figure]]
+
+    @property
+    def tables(self) -> list[TableView]:
+        """All of its tables."""
+        study, views = self.study, []
+        if self.results:
+            for table in study.tables:
+                views += view_table(table, self.results, study, beside_paper=not self.quick)
+        if study.search and (self.full or self.searched):
+            views.append(view_search(study.search, self.searched))
+        return views
+
+    @property
+    def claims(self) -> TableView | None:
+        """What is claimed, if anything is and the runs may be compared."""
+        return view_claims(self.study.claims, self.full) if self.full else None
+
+    @property
+    def full(self) -> list[Result]:
+        """Its results that are not quick ones."""
+        return [] if self.quick else self.results
+
+    @property
+    def seeds(self) -> dict[tuple[str, str, str], set[int]]:
+        """The seeds that have been run of each cell of its tables."""
+        found: dict[tuple[str, str, str], set[int]] = {cell: set() for cell in self.study.cells}
+        for r in self.full:
+            found.get((r.model, r.data, r.variant), set()).add(r.seed)
+        return found
+
+    @property
+    def runs(self) -> tuple[int, int]:
+        """How many of the runs that its tables want are there, and how many there should be."""
+        return sum(min(len(seeds), RUNS) for seeds in self.seeds.values()), RUNS * len(self.seeds)
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of its results: each holds its share of the training that gave it."""
+        return sum(r.seconds for r in self.full)
+
+    @property
+    def missing(self) -> str:
+        """Which cells lack runs, by data; empty where none does."""
+        lacking: dict[str, list[str]] = {}
+        for (model, data, variant), seeds in self.seeds.items():
+            if left := max(0, RUNS - len(seeds)):
+                count = f" ({left} run{'s' * (left > 1)})" if seeds else ""
+                lacking.setdefault(data, []).append(" ".join(filter(None, (model, variant))) + count)
+        return "; ".join(f"{data}: {', '.join(names)}" for data, names in lacking.items())
+
+    @property
+    def findings(self) -> list[tuple[Claim, Finding]]:
+        """What the results say of the paper's claims."""
+        checked = [(claim, check_claim(claim, self.full)) for claim in self.study.claims if claim.claimed]
+        return [(claim, finding) for claim, finding in checked if finding.holds is not None]
+
+    @property
+    def reversed(self) -> list[str]:
+        """The claims that do not hold."""
+        return [
+            f"{c.better.heading[1]} ahead of {c.worse.heading[1]}, {c.better.heading[0]}, {c.better.metric.label}"
+            for c, finding in self.findings
+            if not finding.holds
+        ]
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """The P-STN's numbers that may be tested against published ones, by name, and what the test says."""
+        found = {}
+        for table in self.study.tables:
+            for line in table.lines:
+                (row, column), ours = line.heading, line.summary(self.full)
+                own = line.model == "P-STN" and not line.is_mean
+                if own and ours and line.paper and not table.why_untested(line, self.full):
+                    basis = "" if line.paper.summary.std is not None else " (against our own spread)"
+                    verdict = compare(ours, line.paper, higher_is_better=line.metric.higher_is_better)
+                    found[f"{column}, {row}, {line.metric.label}{basis}"] = verdict
+        return found
+
+    @property
+    def worse(self) -> list[str]:
+        """The P-STN's numbers that are significantly worse than the paper's."""
+        return [name for name, verdict in self.verdicts.items() if verdict.worse]
+
+    @property
+    def summary(self) -> list[str]:
+        """The study in one line for the terminal, and one more for each thing that went the wrong way."""
+        name, (found, wanted), held = self.study.name, self.runs, [f for _, f in self.findings if f.holds]
+        if self.quick:
+            return [f"{name:16} quick runs only: not the paper's setting, not compared with it"]
+        significant = sum(finding.significant for finding in held)
+        claims = f", {len(held)} of {len(self.findings)} claimed orders hold, {significant} significantly"
+        return [
+            f"{name:16} {found} of {wanted} runs{claims if self.findings else ''}",
+            *(f"{'':16} significantly worse than the paper: {what}" for what in self.worse),
+            *(f"{'':16} does not hold: {what}" for what in self.reversed),
+        ]
+
+    @property
+    def departures(self) -> list[str]:
+        """Each departure from the paper once; with the cells it is true of where it is not all."""
+        where: dict[str, list[Result]] = {}
+        for r in self.results:
+            for sentence in dict.fromkeys(r.departures):
+                where.setdefault(sentence, []).append(r)
+        return [
+            sentence if len(cells) == len(self.results) else f"{sentence} ({_scope(cells, self.results)})"
+            for sentence, cells in where.items()
+        ]
+
+    @property
+    def origin(self) -> list[tuple[str, str]]:
+        """Where the numbers come from: seeds, time, machines, commits, versions."""
+        results, search = [*self.results, *self.searched], bool(self.searched)
+        if not results:
+            return []
+        used, searched = (duration(sum(r.seconds for r in part)) for part in (self.results, self.searched))
+        versions = {f"{name} {version}" for r in results for name, version in r.versions.items()}
+        return [
+            ("cells", f"{len(self.results)}{f', and {len(self.searched)} of the search' * search}"),
+            ("seeds", ", ".join(str(seed) for seed in sorted({r.seed for r in results}))),
+            ("time, all cells", f"{used}{f', and {searched} for the search' * search}"),
+            ("machines", _counted(r.machine for r in results)),
+            ("commits", _counted(r.commit for r in results)),
+            ("versions", ", ".join(sorted(versions))),
+        ]
+
+
+def _counted(names: Any) -> str:
+    """The different names; with the number of cells where they differ."""
+    counts = Counter(names)
+    return ", ".join(name if len(counts) == 1 else f"{name} ({n} cells)" for name, n in counts.most_common())
+
+
+def _scope(cells: Sequence[Result], results: Sequence[Result]) -> str:
+    """Which models and data these cells are of: only what sets them apart from the others is named."""
+
+    def set_apart_by(*names: str) -> bool:
+        kinds = {tuple(getattr(r, name) for name in names) for r in cells}
+        return len(cells) == sum(tuple(getattr(r, name) for name in names) in kinds for r in results)
+
+    models, data, variants, seeds = (
+        ", ".join(dict.fromkeys(str(getattr(r, name)) for r in cells if getattr(r, name) != ""))
+        for name in ("model", "data", "variant", "seed")
+    )
+    if set_apart_by("model"):
+        return models
+    if set_apart_by("data"):
+        return data
+    parts = [f"{models} on {data}"]
+    if variants and not set_apart_by("model", "data"):
+        parts.append(variants)
+    if not set_apart_by("model", "data", "variant"):
+        parts.append(f"seed {seeds}")
+    return ", ".join(parts)
+
+
+def make_section(study: Study, results: Sequence[Result]) -> Section:
+    """One study's section.
+
+    Args:
+        study: the experiment.
+        results: of any experiments; the study takes its own.
+
+    Raises:
+        ValueError: the results do not hold what a figure shows, naming the experiment.
+    """
+    cells = study.cells
+    own = [r for r in results if r.experiment == study.name]
+    # In the order of the tables, so that figures have it too.
+    own.sort(key=lambda r: cells.index(cell) if (cell := (r.model, r.data, r.variant)) in cells else len(cells))
+    full = [r for r in own if not r.quick]
+    used, quick = full or own, bool(own) and not full
+    searched = [r for r in results if study.search and r.experiment == study.search.experiment and not r.quick]
+    notes = []
+    if not used:
+        notes.append(f"No results yet: all {RUNS * len(cells)} runs are missing. `{study.command}` makes them.")
+    if apart := len(own) - len(used):
+        notes.append(f"{apart} quick runs are in the folder; they are not the paper’s setting and not shown.")
+    if lost := [r for r in used if not r.metrics]:
+        named = ", ".join(f"{f'{r.model} {r.variant}'.strip()} on {r.data}, seed {r.seed}" for r in lost)
+        verb = "run has" if len(lost) == 1 else "runs have"
+        notes.append(f"{len(lost)} {verb} no numbers: {named}. Where the runs leave the paper says why.")
+    others = [r for r in used if (r.model, r.data, r.variant) not in cells and not r.figure]
+    if counts := Counter(" ".join(filter(None, (r.model, r.variant, r.data))) for r in others):
+        notes.append("In no table: " + ", ".join(f"{name} ({n})" for name, n in counts.items()) + ".")
+    specs = [(spec, used) for spec in study.figures]
+    if study.search:
+        text = (
+            f"Validation scores by {study.search.name}, mean ± one standard deviation over the runs; filled: the best, "
+        )
+        text += "ring: the paper’s choice."
+        specs.append((FigureSpec(study.search.experiment, text, partial(draw_search, search=study.search)), searched))
+    figures = []
+    for spec, held in specs:
+        try:
+            with figure_style():
+                drawn = spec.draw(held)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"the figure {spec.name} of {study.name} cannot be drawn from its results: {error}"
+            ) from error
+        if drawn is not None:
+            figures.append((spec, drawn))
+    return Section(study, quick, used, searched, notes, figures)
+
+
+def _summary_table(sections: Sequence[Section]) -> TableView:
+    """One row for each study."""
+    rows = []
+    for section in sections:
+        held = [finding for _, finding in section.findings if finding.holds]
+        claims = f"{len(held)} of {len(section.findings)}, {sum(f.significant for f in held)} significantly"
+        published = any(line.paper for table in section.study.tables for line in table.lines)
+        untested = "not tested" if section.runs[0] and published else "–"
+        tested = f"none of {len(section.verdicts)}" if section.verdicts else untested
+        state = [
+            Cell("{} of {}".format(*section.runs)),
+            Cell("; ".join(section.worse) or tested, tone="bad" if section.worse else ""),
+            Cell(claims if section.findings else "–", tone="bad" if section.reversed else ""),
+        ]
+        if section.quick:
+            state = [Cell(text, tone="quiet") for text in ("quick runs only", "not compared", "–")]
+        rows.append([Cell(section.study.title), *state])
+    header = ["experiment", "runs", "P-STN significantly worse than the paper", "claimed orders that hold"]
+    return TableView("All experiments", header, rows)
+
+
+def _costs_table(sections: Sequence[Section]) -> TableView:
+    """What each study took, with nothing counted twice, and what of it is still missing; the searches below."""
+
+    def row(title: str, runs: str, seconds: float, missing: str, *, begun: bool) -> list[Cell]:
+        missing = missing if begun else "all"
+        time = Cell(duration(seconds) if begun else "–")
+        return [Cell(title), Cell(runs), time, Cell(missing or "none", tone="" if missing else "quiet")]
+
+    rows = [row(s.study.title, "{} of {}".format(*s.runs), s.seconds, s.missing, begun=s.runs[0] > 0) for s in sections]
+    found, wanted = (sum(counts) for counts in zip(*(section.runs for section in sections), strict=True))
+    total = duration(sum(section.seconds for section in sections))
+    rows.append([Cell("together"), Cell(f"{found} of {wanted}"), Cell(total), Cell("")])
+    for s in sections:
+        if search := s.study.search:
+            title, missing = f"{s.study.title}: the search for {search.name}", "; ".join(search.missing(s.searched))
+            seconds = sum(r.seconds for r in s.searched)
+            rows.append(row(title, str(len(s.searched)), seconds, missing, begun=bool(s.searched)))
+    machines = dict.fromkeys(r.machine for s in sections for r in (*s.full, *s.searched))
+    notes = [
+        f"Measured on: {', '.join(machines) or 'nothing yet'}. The time is that of training and testing what is there; "
+        "reading data and starting up are not in it, and what is missing was not guessed. Models that train together "
+        "share their time, and a training that fills several cells is counted once. Searches are on top."
+    ]
+    return TableView("What it took", ["experiment", "runs", "wall time", "not run yet"], rows, notes)
 
 
 @dataclass(frozen=True)
@@ -73,26 +358,22 @@ def write_report(
         raise ValueError(
             f"no result files in {results}. `pstn reproduce NAME` makes them; a quick run's are in its folder quick"
         )
-    environment = _templates()  # what is missing is missed before figures are drawn
+    html, markdown = _templates(), _templates(markdown=True)  # a missing package is reported before figures are drawn
     sections = [make_section(study, found) for study in studies]
-    target = Path(out)
-    files = _save_figures(sections, target / "figures", _FORMATS)
+    files = _save_figures(sections, Path(out) / "figures", ("png", "svg"))
+    known = {name for s in studies for name in (s.name, s.search and s.search.experiment)}
+    unknown = Counter(r.experiment for r in found if r.experiment not in known)
     page = {
-        "title": title,
-        "introduction": introduction,
-        "reading": _READING,
-        "sections": sections,
-        "summary": summary_table(sections),
-        "costs": costs_table(sections),
-        "notes": _strangers(found, studies),
-        "quick": any(section.quick for section in sections),
-    }
-    embedded = {path.stem: _data_uri(path) for path in files if path.suffix == ".svg"}
-    files.append(_write(target / "report.html", environment.get_template("report.html").render(page, images=embedded)))
+        "title": title, "introduction": introduction, "sections": sections, "summary": _summary_table(sections),
+        "costs": _costs_table(sections), "unknown": unknown, "quick": any(section.quick for section in sections),
+    }  # fmt: skip
+    encoded = {path: base64.b64encode(path.read_bytes()).decode("ascii") for path in files if path.suffix == ".svg"}
+    embedded = {path.stem: f"data:image/svg+xml;base64,{text}" for path, text in encoded.items()}
     links = {path.stem: f"figures/{path.name}" for path in files if path.suffix == ".png"}
-    files.append(
-        _write(target / "report.md", _tidy(_markdown_templates().get_template("report.md").render(page, images=links)))
-    )
+    files += [
+        _write(Path(out) / "report.html", html.get_template("report.html").render(page, images=embedded)),
+        _write(Path(out) / "report.md", _tidy(markdown.get_template("report.md").render(page, images=links))),
+    ]
     return Report(sections, files)
 
 
@@ -105,39 +386,35 @@ def update_pages(results: str | Path, studies: Sequence[Study], pages: str | Pat
         results: folder of result files; it may be empty, and the pages then say so.
         studies: an experiment each.
         pages: folder with a page for each study, called after its experiment, and an `overview.md`.
+
+    Raises:
+        ValueError: when a page lacks the marks.
     """
-    target = Path(pages)
     sections, texts = measured(results, studies)
-    files = _save_figures(sections, target / "images", ("png",))
-    titles = {study.experiment: study.title for study in studies} | {"overview": "All experiments"}
-    files += [_write_block(target / f"{name}.md", titles[name], text) for name, text in texts.items()]
+    files = _save_figures(sections, Path(pages) / "images", ("png",))
+    titles = {study.name: study.title for study in studies} | {"overview": "All experiments"}
+    for name, text in texts.items():
+        path = Path(pages) / f"{name}.md"
+        page = path.read_text(encoding="utf-8") if path.exists() else f"# {titles[name]}\n\n{_BEGIN}\n{_END}\n"
+        before, begin, rest = page.partition(_BEGIN)
+        _, end, after = rest.partition(_END)
+        if not begin or not end:
+            raise ValueError(f"{path} has no place for what was measured: add the lines\n{_BEGIN}\n{_END}")
+        files.append(_write(path, f"{before}{_BEGIN}\n\n{text}\n{_END}{after}"))
     return Report(sections, files)
 
 
 def measured(results: str | Path, studies: Sequence[Study]) -> tuple[list[Section], dict[str, str]]:
     """The sections of all but quick runs, and what `update_pages` writes on each page, by the page's name."""
     found = [r for r in read_results(results) if not r.quick]
-    sections = [make_section(study, found) for study in studies]
-    page = _markdown_templates().get_template("measured.md")
-    texts = {
-        section.study.experiment: _tidy(
-            page.render(section=section, images={d.name: f"images/{d.name}.png" for d, _ in section.figures})
-        )
-        for section in sections
-    }
-    overview = {"summary": summary_table(sections), "costs": costs_table(sections)}
-    texts["overview"] = _tidy(_markdown_templates().get_template("summary.md").render(overview))
+    sections, templates = [make_section(study, found) for study in studies], _templates(markdown=True)
+    texts = {}
+    for section in sections:
+        images = {spec.name: f"images/{spec.name}.png" for spec, _ in section.figures}
+        texts[section.study.name] = _tidy(templates.get_template("measured.md").render(section=section, images=images))
+    overview = {"summary": _summary_table(sections), "costs": _costs_table(sections)}
+    texts["overview"] = _tidy(templates.get_template("summary.md").render(overview))
     return sections, texts
-
-
-def _write_block(path: Path, title: str, text: str) -> Path:
-    """Put `text` between the marks of a page."""
-    page = path.read_text(encoding="utf-8") if path.exists() else f"# {title}\n\n{_BEGIN}\n{_END}\n"
-    before, begin, rest = page.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError(f"{path} has no place for what was measured: add the lines\n{_BEGIN}\n{_END}")
-    return _write(path, f"{before}{_BEGIN}\n\n{text}\n{_END}{after}")
 
 
 def _tidy(markdown: str) -> str:
@@ -145,39 +422,21 @@ def _tidy(markdown: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", markdown).strip() + "\n"
 
 
-def _strangers(results: Sequence[Result], studies: Sequence[Study]) -> list[str]:
-    """What the folder holds of experiments that the report knows nothing of."""
-    known = {s.experiment for s in studies} | {s.search.experiment for s in studies if s.search}
-    counts = Counter(r.experiment for r in results if r.experiment not in known)
-    return [
-        f"{n} results of {name} are not shown: the report does not know this experiment." for name, n in counts.items()
-    ]
-
-
 def _save_figures(sections: Sequence[Section], folder: Path, formats: Sequence[str]) -> list[Path]:
+    """Save all figures: the same bytes for the same figure."""
     files = []
     inside(folder.parent, folder.name)
     for section in sections:
-        for drawing, figure in section.figures:
+        for spec, figure in section.figures:
             if section.quick:
                 figure.suptitle("Quick run: not the paper’s setting", fontsize=9, color="0.35")
             for kind in formats:
-                files.append(folder / f"{drawing.name}.{kind}")
-                _save(figure, files[-1])
+                files.append(folder / f"{spec.name}.{kind}")
+                unsigned: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
+                with figure_style(), write_atomically(files[-1]) as draft:
+                    figure.savefig(draft, format=kind, dpi=150, metadata=unsigned)
+                figure.set_layout_engine("none")  # it is laid out now; the next format need not do it again
     return files
-
-
-def _save(figure: Figure, path: Path) -> None:
-    """Save a figure: the same bytes for the same figure."""
-    kind = path.suffix.removeprefix(".")
-    unsigned: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
-    with applied(), write_atomically(path) as draft:
-        figure.savefig(draft, format=kind, dpi=150, metadata=unsigned)
-        figure.set_layout_engine("none")  # it is laid out now; the next format need not do it again
-
-
-def _data_uri(path: Path) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(path.read_bytes()).decode("ascii")
 
 
 def _write(path: Path, text: str) -> Path:
@@ -197,62 +456,29 @@ def escape_markdown(text: str) -> str:
     """
     line = re.sub(r"[\0-\x20\x7f-\x9f\u2028\u2029]+", " ", text).strip()
     parts = re.split(r"(?<!`)(`[^`]+`)(?!`)", line)
-    parts[::2] = [_SPECIAL.sub(_escaped, part) for part in parts[::2]]
+    escapes = {"<": "&lt;", "&": "&amp;"}
+    parts[::2] = [_SPECIAL.sub(lambda found: escapes.get(found[0], "\\" + found[0]), part) for part in parts[::2]]
     parts[1::2] = [code.replace("|", "\\|") for code in parts[1::2]]
-    # What starts a heading, a quotation, a list or a rule does so at the start of a line.
-    return re.sub(r"^([#>]|[+=-](?=[ =-]|$)|\d+(?=[.)]( |$)))", _escaped_start, "".join(parts))
+    # A heading, a quotation, a list or a rule starts at the start of a line; the number of a list ends before its dot.
+    line = re.sub(r"^(?=[#>]|[+=-](?:[ =-]|$))", r"\\", "".join(parts))
+    return re.sub(r"^(\d+)(?=[.)](?: |$))", r"\1\\", line)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return {"<": "&lt;", "&": "&amp;"}.get(found[0], "\\" + found[0])
-
-
-def _escaped_start(found: re.Match[str]) -> str:
-    return found[0] + "\\" if found[0].isdecimal() else "\\" + found[0]
-
-
-def _templates() -> Environment:
+def _templates(*, markdown: bool = False) -> Environment:
+    """The templates of HTML or of Markdown; whatever they are given is text, and is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup, escape
 
-    environment = Environment(
-        loader=PackageLoader("pstn.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["code"] = _code
-    return environment
-
-
-def _markdown_templates() -> Environment:
-    """Templates of Markdown: whatever they are given is text."""
-    from markupsafe import Markup
+    def code(text: str) -> Markup:
+        """Text with its `quoted` commands as code, for HTML."""
+        return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
     def escaped(value: Any) -> Any:
         return value if isinstance(value, Markup) else Markup(escape_markdown(str(value)))
 
-    return _templates().overlay(finalize=escaped)
-
-
-def _code(text: str) -> Any:
-    """Text with its `quoted` commands as code, for HTML."""
-    from markupsafe import Markup, escape
-
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
-
-
-def outcome_in_words(report: Report) -> list[str]:
-    """One line for each experiment, and one more for each thing that went the wrong way."""
-    said = []
-    for section in report.sections:
-        outcome, name = section.outcome, section.study.experiment
-        if section.quick:
-            said.append(f"{name:16} quick runs only: not the paper's setting, not compared with it")
-            continue
-        orders = f", {outcome.held} of {outcome.claimed} claimed orders hold, {outcome.sure} significantly"
-        said.append(f"{name:16} {outcome.found} of {outcome.wanted} runs{orders if outcome.claimed else ''}")
-        said += [f"{'':16} significantly worse than the paper: {what}" for what in outcome.worse]
-        said += [f"{'':16} does not hold: {what}" for what in outcome.reversed]
-    return said
+    environment = Environment(
+        loader=PackageLoader("pstn.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+    environment.filters["code"] = code
+    return environment.overlay(finalize=escaped) if markdown else environment

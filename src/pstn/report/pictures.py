@@ -1,4 +1,4 @@
-"""Pictures of what a model looked at. Needs matplotlib: `pip install 'pstn[plot]'`."""
+"""Pictures of a model's samples. Needs matplotlib: `pip install 'pstn[plot]'`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from pstn._deprecation import old_names
 from pstn.files import write_atomically
 from pstn.nn import PSTN, STN, Prediction
 from pstn.nn.modes import evaluating
@@ -17,14 +18,14 @@ from pstn.transforms import to_pixels
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw_looks"]
+__all__ = ["draw_samples"]
+
+__getattr__ = old_names(__name__, {"draw_looks": "draw_samples"})
 
 _BOX = "#e8590c"
-# How much of the surroundings is drawn, in sizes of the image: what the boxes need, but no more than this.
-_WIDEST_MARGIN = 1.0
 
 
-def draw_looks(
+def draw_samples(
     path: str | Path,
     model: PSTN | STN,
     x: Tensor,
@@ -36,14 +37,14 @@ def draw_looks(
     names: Sequence[str] | None = None,
     generator: torch.Generator | None = None,
 ) -> Path:
-    """Draw, for each image, the boxes that were sampled, what the classifier saw through them, and what it made of it.
+    """Draw, for each image, the boxes that were sampled, what the classifier read through them, and its prediction.
 
     Args:
         path: where the picture goes; its ending says which format.
         model: the classifier, of images with one or three channels, or of series.
         x: (B, C, H, W) or (B, C, L), the inputs as the model takes them.
         y: (B,), the true classes, if known.
-        samples: S, how many looks to draw.
+        samples: S, how many samples to draw.
         undo: turns what the model takes, (B, C, ...), into what a person should see, images from 0 to 1: the other
             way round than normalising, as `About.undo` does; leaves it as it is when not given.
         classes: the names of the classes, for the bars; their numbers when not given.
@@ -56,63 +57,46 @@ def draw_looks(
     # A Figure of its own, not pyplot's: whatever backend the caller uses stays as it is.
     from matplotlib.figure import Figure
 
+    size = tuple(x.shape[2:])
     with evaluating(model), torch.no_grad():
         prediction = model(x, samples, generator=generator)
-        seen = model.layer.warp(x, prediction.theta)  # with the classifier's own outside, and undone after that
-        boxes = _boxes(model, prediction.theta, x).cpu()
+        read = model.layer.warp(x, prediction.theta)  # with the classifier's own outside, and undone after that
+        # (S, B, 2**ndim, ndim), the corners in pixels of what each sample covers.
+        boxes = to_pixels(model.layer.transform.corners(prediction.theta, aspect=size[::-1]), size).cpu()
     if undo is not None:
-        x, seen = undo(x), undo(seen.flatten(0, 1)).unflatten(0, seen.shape[:2])
-    shown, seen, (log_probs, sample_log_probs, theta, posterior) = x.cpu(), seen.cpu(), prediction
+        x, read = undo(x), undo(read.flatten(0, 1)).unflatten(0, read.shape[:2])
+    shown, read, (log_probs, sample_log_probs, theta, posterior) = x.cpu(), read.cpu(), prediction
     prediction = Prediction(log_probs.cpu(), sample_log_probs.cpu(), theta.cpu(), posterior)
-    looks = prediction.theta.shape[0]
-    rows, columns = len(x), looks + 2
-    figure = Figure(figsize=(1.35 * columns + 1.2, 1.45 * rows + 0.4), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False, width_ratios=[1.25] + [1.0] * looks + [1.9])
-    margin = _overshoot(boxes, tuple(x.shape[2:]))
+    count, rows = len(read), len(x)
+    # How far boxes reach beyond the image, in its longer side, with a little air around them, but at most 1.
+    beyond = torch.maximum(-boxes, boxes - torch.tensor(size[::-1], dtype=boxes.dtype)).max() / max(size)
+    margin = float((beyond + 0.05).clamp(0.05, 1.0)) * max(size)
+    figure = Figure(figsize=(1.35 * (count + 2) + 1.2, 1.45 * rows + 0.4), layout="constrained")
+    axes = figure.subplots(rows, count + 2, squeeze=False, width_ratios=[1.25] + [1.0] * count + [1.9])
     for row in range(rows):
         _draw_input(axes[row, 0], shown[row], boxes[:, row], margin)
         if names is not None:
             # The end of a long name tells more than its beginning: IMG_0001, IMG_0002.
             whole = names[row]
             axes[row, 0].set_ylabel(_plain(whole if len(whole) <= 24 else "…" + whole[-23:]), fontsize=7)
-        for look in range(looks):
-            _draw_image(axes[row, look + 1], seen[look, row])
+        for sample in range(count):
+            _draw_image(axes[row, sample + 1], read[sample, row])
         truth = None if y is None else int(y[row])
-        _draw_answer(axes[row, -1], prediction, row, truth, classes, last=row == rows - 1)
-    _draw_titles(axes[0], looks)
+        _draw_prediction(axes[row, -1], prediction, row, truth, classes, last=row == rows - 1)
+    axes[0, 0].set_title("input, with where it looked", fontsize=10, loc="left")
+    axes[0, 1 + count // 2].set_title("what the classifier saw", fontsize=10)
+    axes[0, -1].set_title("answer", fontsize=10)
     target = Path(path)
     with write_atomically(target) as draft:
         figure.savefig(draft, dpi=130, format=target.suffix.lstrip(".") or "png")
     return target
 
 
-def _draw_titles(axes: Sequence[Axes], looks: int) -> None:
-    axes[0].set_title("input, with where it looked", fontsize=10, loc="left")
-    axes[1 + looks // 2].set_title("what the classifier saw", fontsize=10)
-    axes[-1].set_title("answer", fontsize=10)
-
-
-def _boxes(model: PSTN | STN, theta: Tensor, x: Tensor) -> Tensor:
-    """(S, B, 2**ndim, ndim), the corners in pixels of what each sample looked at."""
-    size = tuple(x.shape[2:])
-    return to_pixels(model.layer.transform.corners(theta, aspect=size[::-1]), size)
-
-
-def _overshoot(boxes: Tensor, size: tuple[int, ...]) -> float:
-    """How far boxes (..., ndim) reach beyond an image of `size`, in its longer side, with a little air around them."""
-    extents = torch.tensor(size[::-1], dtype=boxes.dtype)
-    beyond = torch.maximum(-boxes, boxes - extents).max() / max(size)
-    return float((beyond + 0.05).clamp(0.05, _WIDEST_MARGIN))
-
-
 def _draw_image(axes: Axes, image: Tensor) -> None:
     if image.dim() == 2:
         axes.plot(image.T.numpy(), linewidth=1.1)
-        axes.set_xticks([])
-        axes.set_yticks([])
-        return
-    pixels = image.clamp(0, 1).movedim(0, -1).expand(-1, -1, 3)
-    axes.imshow(pixels.numpy(), interpolation="nearest")
+    else:
+        axes.imshow(image.clamp(0, 1).movedim(0, -1).expand(-1, -1, 3).numpy(), interpolation="nearest")
     axes.set_xticks([])
     axes.set_yticks([])
 
@@ -120,15 +104,13 @@ def _draw_image(axes: Axes, image: Tensor) -> None:
 def _draw_input(axes: Axes, image: Tensor, boxes: Tensor, margin: float) -> None:
     _draw_image(axes, image)
     if image.dim() == 2:
-        for ends in boxes[..., 0].tolist():
-            for end in ends:
-                axes.axvline(end, color=_BOX, linewidth=1.1, alpha=0.5)
+        for end in boxes[..., 0].flatten().tolist():
+            axes.axvline(end, color=_BOX, linewidth=1.1, alpha=0.5)
         return
     height, width = image.shape[-2:]
     for corners in boxes:
         outline = torch.cat([corners, corners[:1]]).numpy()
         axes.plot(outline[:, 0], outline[:, 1], color=_BOX, linewidth=1.1, alpha=0.8)
-    margin *= max(height, width)
     axes.set_xlim(-margin, width + margin)
     axes.set_ylim(height + margin, -margin)
     axes.set_facecolor("0.88")
@@ -139,36 +121,27 @@ def _plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _draw_answer(
+def _draw_prediction(
     axes: Axes, prediction: Prediction, row: int, truth: int | None, names: Sequence[str] | None, *, last: bool
 ) -> None:
     probs = prediction.probs[row]
-    classes = range(len(probs))
+    classes, few = range(len(probs)), len(probs) <= 10
     colours: list[Any] = [_BOX if k == truth else "0.55" for k in classes]
     axes.bar(classes, probs.numpy(), color=colours, width=min(0.8, 0.1 * len(probs)))
     axes.set_ylim(0, 1)
     axes.set_yticks([])
-    axes.set_xticks(classes if len(probs) <= 10 else [], minor=False)
-    if names is not None and len(probs) <= 10:
+    axes.set_xticks(classes if few else [], minor=False)
+    if names is not None and few:
         slanted = max(map(len, names)) > 2
         shown = [_plain(name[:16]) for name in names]
         axes.set_xticklabels(shown, rotation=35 if slanted else 0, ha="right" if slanted else "center")
     axes.tick_params(labelsize=8, length=0)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
     answer = int(probs.argmax())
     note = f"entropy {prediction.entropy[row]:.2f}\nfrom looking {prediction.mutual_information[row]:.2f}"
     if truth is not None and answer != truth:
         note = f"wrong\n{note}"
-    left = answer >= len(probs) / 2
-    axes.text(
-        0.02 if left else 0.98,
-        0.97,
-        note,
-        transform=axes.transAxes,
-        fontsize=8,
-        va="top",
-        ha="left" if left else "right",
-    )
+    place, side = (0.02, "left") if answer >= len(probs) / 2 else (0.98, "right")
+    axes.text(place, 0.97, note, transform=axes.transAxes, fontsize=8, va="top", ha=side)
     if last and truth is not None:
         axes.set_xlabel("class (orange: the true one)", fontsize=8)

@@ -22,7 +22,10 @@ from pstn.files import open_regular_file, parse_json
 from pstn.limits import RESULT_BYTES
 from pstn.text import excerpt
 
-__all__ = ["SHORTENED", "Result", "read_results"]
+__all__ = ["RUNS", "SHORTENED", "Result", "read_results"]
+
+RUNS = 5
+"""Runs of every cell, each with a seed or a fold of its own, as in the paper."""
 
 SHORTENED = "Shortened:"
 """How the departure begins of a cell that was trained for fewer epochs than its declaration says."""
@@ -174,15 +177,11 @@ def _parse(line: bytes, path: Path) -> Result:
     if not isinstance(held, dict) or not {"experiment", "model", "data", "seed"} <= held.keys() <= known:
         raise ValueError("its keys are not those of a result")
     for name, value in held.items():
-        if not _FITS.get(name, _is_text)(value):
+        if not _CHECKS.get(name, _is_text)(value):
             raise ValueError(f"its {name} is {excerpt(value)}")
     if held["experiment"] != experiment:
         raise ValueError(f"experiment must be {experiment}, by the name of the file, got {held['experiment']!r}")
     return Result(**held)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
 
 
 def _is_name(value: Any) -> bool:
@@ -194,18 +193,16 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-_FITS: dict[str, Callable[[Any], bool]] = {
-    "experiment": _is_name,
-    "model": _is_name,
-    "data": _is_name,
-    "variant": _is_name,
-    "seed": lambda value: type(value) is int,
-    "settings": lambda value: isinstance(value, dict),
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("experiment", "model", "data", "variant"), _is_name),
+    **dict.fromkeys(("settings", "figure"), lambda value: isinstance(value, dict)),
+    "seed": lambda value: type(value) is int, "quick": lambda value: isinstance(value, bool), "seconds": _is_number,
     "metrics": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
-    "figure": lambda value: isinstance(value, dict),
-    "departures": lambda value: isinstance(value, list) and all(map(_is_text, value)),
-    "quick": lambda value: isinstance(value, bool),
     "versions": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
-    "seconds": _is_number,
-}
+    "departures": lambda value: isinstance(value, list) and all(map(_is_text, value)),
+}  # fmt: skip
 """What each part of a result file must be; the parts that are not listed are texts."""

@@ -1,28 +1,29 @@
-"""Means with their spreads, and the t-tests that compare them."""
+"""Means with their spreads, the t-tests that compare them, and the comparison with a published number.
+
+The tests are scipy's: `pip install 'pstn[report]'`.
+"""
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from pstn.distributions.quantiles import student_t_tails
+__all__ = ["LEVEL", "Published", "Summary", "Verdict", "best", "compare", "median_and_deviation", "one_more_run",
+           "summarise", "welch"]  # fmt: skip
 
-__all__ = ["LEVEL", "Summary", "best", "median_and_deviation", "one_more_run", "summarise", "welch"]
-
-# A difference is called significant below this p-value, as in the paper.
 LEVEL = 0.05
+"""A difference is called significant below this p-value, as in the paper."""
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What is known of several runs: mean, standard deviation (n - 1 in its denominator) and number.
+class Summary(NamedTuple):
+    """Several runs in three numbers.
 
     Args:
         mean: of the runs.
-        std: None where it is unknown, as for a single run.
-        runs: how many.
+        std: their standard deviation, n - 1 in its denominator; None where it is unknown, as for a single run.
+        runs: their number.
     """
 
     mean: float
@@ -51,6 +52,14 @@ def median_and_deviation(values: Sequence[float]) -> tuple[float, float]:
     return middle, statistics.median(abs(value - middle) for value in values)
 
 
+def _t_test(a: Summary, b: Summary, *, equal_var: bool) -> float:
+    from scipy import stats
+
+    if not a.std and not b.std:  # scipy divides by zero here
+        return float(a.mean == b.mean)
+    return float(stats.ttest_ind_from_stats(*a, *b, equal_var=equal_var).pvalue)
+
+
 def welch(a: Summary, b: Summary) -> float | None:
     """The two-sided p-value of Welch's t-test: two means, spreads that may differ. None where a spread is unknown.
 
@@ -58,34 +67,24 @@ def welch(a: Summary, b: Summary) -> float | None:
         >>> round(welch(Summary(92.7, 0.74, 5), Summary(87.29, 0.58, 5)), 6)
         2e-06
     """
-    if a.std is None or b.std is None or a.runs < 2 or b.runs < 2:
-        return None
-    u, v = a.std**2 / a.runs, b.std**2 / b.runs
-    if u + v == 0:
-        return 1.0 if a.mean == b.mean else 0.0
-    df = (u + v) ** 2 / (u**2 / (a.runs - 1) + v**2 / (b.runs - 1))
-    return student_t_tails((a.mean - b.mean) / math.sqrt(u + v), df)
+    return None if a.std is None or b.std is None else _t_test(a, b, equal_var=False)
 
 
 def one_more_run(ours: Summary, value: float) -> float | None:
     """The two-sided p-value of `value` as one more run with our spread. None where our spread is unknown.
 
-    This is the test to use against a number that was published without a spread: it is the two-sample t-test with one
-    run on the other side, and it borrows our standard deviation for it.
+    This is the test against a number that was published without a spread: the two-sample t-test with one run on the
+    other side, whose standard deviation is taken to be ours.
     """
-    if ours.std is None:
-        return None
-    if ours.std == 0:
-        return 1.0 if ours.mean == value else 0.0
-    return student_t_tails((ours.mean - value) / (ours.std * math.sqrt(1 + 1 / ours.runs)), ours.runs - 1)
+    return None if ours.std is None else _t_test(ours, Summary(value, 0.0, 1), equal_var=True)
 
 
 def best(candidates: Sequence[Summary | None], *, higher_is_better: bool) -> set[int]:
     """Which candidates to set in bold: the best, and those behind it down to the first that is significantly worse.
 
     As in the paper, bold says "significantly better than the runner-up"; where several share the first place, all of
-    them are bold, and where nobody is significantly behind, nobody is. Without a spread no claim is made: a single
-    run is never bold, and where it is ahead of all others, nobody is.
+    them are bold, and where none is significantly behind, none is. Without a spread no claim is made: a single run is
+    never bold, and where it is ahead of all others, none is.
 
     Args:
         candidates: what is compared; None is missing and does not take part.
@@ -99,10 +98,87 @@ def best(candidates: Sequence[Summary | None], *, higher_is_better: bool) -> set
         >>> best([cnn, stn, pstn], higher_is_better=True)
         {0, 2}
     """
-    present = [(at, candidate) for at, candidate in enumerate(candidates) if candidate is not None]
+    present = [(position, candidate) for position, candidate in enumerate(candidates) if candidate is not None]
     present.sort(key=lambda pair: pair[1].mean, reverse=higher_is_better)
     for place, (_, behind) in enumerate(present[1:], start=1):
         p = welch(present[0][1], behind)
         if p is not None and p < LEVEL:
-            return {at for at, candidate in present[:place] if candidate.std is not None}
+            return {position for position, candidate in present[:place] if candidate.std is not None}
     return set()
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published number, in the unit of its metric's label.
+
+    Args:
+        text: as the paper prints it, with or without a standard deviation: "95.80 ± 0.33".
+        bold: whether the paper prints it in bold.
+        runs: how many it is the mean of.
+
+    Example:
+        >>> Published("95.80 ± 0.33").summary
+        Summary(mean=95.8, std=0.33, runs=5)
+    """
+
+    text: str
+    bold: bool = False
+    runs: int = 5
+
+    @property
+    def summary(self) -> Summary:
+        """Its mean, its standard deviation where one is printed, and its number of runs."""
+        mean, _, std = self.text.partition("±")
+        return Summary(float(mean), float(std) if std else None, self.runs)
+
+
+class Verdict(NamedTuple):
+    """How our runs compare with a published number.
+
+    Args:
+        words: for the reader.
+        worse: whether ours are significantly worse.
+        difference: ours minus the published, in the metric's unit.
+        within: whether it is at most one published standard deviation; None where none was published.
+        p: of the test; None where there can be none.
+    """
+
+    words: str
+    worse: bool
+    difference: float
+    within: bool | None
+    p: float | None
+
+
+def compare(ours: Summary, paper: Published, *, higher_is_better: bool | None) -> Verdict:
+    """Compare our runs with a published number.
+
+    With a published spread this is Welch's t-test. Without, the published number counts as one more run with our own
+    spread, and the words say so.
+
+    Args:
+        ours: our runs.
+        paper: the published number.
+        higher_is_better: false for errors and losses; None where neither is better.
+
+    Example:
+        >>> compare(Summary(79.1, 4.8, 5), Published("81.00 ± 3.92"), higher_is_better=True).words
+        'not significantly below'
+        >>> compare(Summary(79.1, 4.8, 5), Published("81.00"), higher_is_better=True).words
+        'below, within our spread; no spread in the paper'
+    """
+    mean, std, _ = paper.summary
+    difference = ours.mean - mean
+    above, below = ("above", "below") if higher_is_better else ("higher", "lower")
+    side = "equal" if difference == 0 else above if difference > 0 else below
+    behind = higher_is_better is not None and difference != 0 and (difference > 0) != higher_is_better
+    p = one_more_run(ours, mean) if std is None else welch(ours, paper.summary)
+    significant = p is not None and p < LEVEL
+    if std is None:
+        spread = "one run" if p is None else f"{'outside' if significant else 'within'} our spread"
+        words = f"{side}, {spread}; no spread in the paper"
+    elif p is None:
+        words = f"{side}; one run, no test"
+    else:
+        words = f"significantly {side}" if significant else f"not significantly {side}" if behind else side
+    return Verdict(words, behind and significant, difference, None if std is None else abs(difference) <= std, p)

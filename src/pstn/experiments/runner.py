@@ -1,0 +1,941 @@
+"""Declaring experiments, and running them: trainings that can be stopped and resumed, their scores, the results.
+
+An `Experiment` holds groups. A `Training` is a group of models of one shape, trained together as one population; an
+`Evaluation` measures what others trained. Every model on every data set with every seed is a cell, and gives a result.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from pstn._checks import NotFiniteError, require_finite, require_positive_int
+from pstn.data import KNOWN, MissingDataError, Splits, load
+from pstn.data.split import Sized
+from pstn.distributions import Posterior
+from pstn.experiments.backbones import Backbone
+from pstn.files import inside, require_writable
+from pstn.nn import Prediction, TransformerClassifier
+from pstn.processes import import_object
+from pstn.provenance import provenance
+from pstn.report.results import RUNS, SHORTENED, Result, read_results
+from pstn.report.tables import Metric, Study
+from pstn.training import Member, Population, Progress, Recipe
+from pstn.training.population.group import precision_flags
+from pstn.training.population.noise import stream_keys, uniform
+from pstn.training.progress import Interrupt
+from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, member_summary, read_about, save_checkpoint
+from pstn.uncertainty import calibration_error, negative_log_likelihood, reliability_curve
+
+__all__ = ["ACCURACY", "ECE", "ECE10", "NLL", "PAPER", "SCORES", "Evaluation", "Experiment", "Measured",
+           "ModelUnderTest", "Planned", "Predictions", "RunContext", "Shard", "Stopped", "Task", "Training",
+           "as_pixels", "choose", "classification_scores", "digest", "done_cells", "plan", "predict", "reliability",
+           "reproduce", "rounded", "run_groups", "same", "trained", "unavailable"]  # fmt: skip
+
+ACCURACY = Metric("accuracy", "accuracy (%)", scale=100, digits=2, higher_is_better=True)
+NLL = Metric("nll", "NLL")
+ECE = Metric("ece", "calibration error, 15 bins", digits=4)
+ECE10 = Metric("ece10", "calibration error, 10 bins", digits=4)
+SCORES = (ACCURACY, NLL, ECE)
+"""Of the numbers that every training is measured by, those that most tables show."""
+
+PAPER = Recipe(
+    epochs=600, batch_size=8, accumulate=1, betas=(0.9, 0.999), eps=1e-8, clip_norm=None, lr_step=None, lr_gamma=0.1,
+    precision="float32", patience=None, loss_limit=1e4,
+)  # fmt: skip
+"""How Table 1 is trained. Experiments state what differs: no default of the library changes a published number."""
+
+# A quick run takes this many steps of each training, in batches no larger than this, tests on this many examples, and
+# has this many seeds and variants.
+_QUICK_STEPS, _QUICK_BATCH, _QUICK_TEST, _QUICK_SEEDS = 5, 16, 50, 2
+# What stands in for data that do not ship with the package.
+_SHIPPED = {"images": "digits", "series": "ItalyPowerDemand"}
+# Seconds between messages about the progress of a training.
+_LOG_EVERY = 20.0
+
+T = TypeVar("T")
+Measured = tuple[dict[str, float], dict[str, Any]]
+"""Metrics and what the figures draw."""
+
+
+class Stopped(Exception):
+    """Ctrl-C or SIGTERM came: everything is saved, and the same command goes on."""
+
+
+@dataclass
+class RunContext:
+    """Everything about a run that is not the experiment.
+
+    Args:
+        results: folder of the result files.
+        device: where to train and test.
+        quick: a minute of everything on the data that ship with the package, which shows only that it runs.
+        epochs_scale: what epochs, and the steps of learning-rate schedules, are multiplied with; trainings that
+            others build on keep theirs.
+        compile: fuse small GPU kernels before training, also where the trainer would not by itself.
+        backbone: the network for the traffic signs; when not given, ResNet-18 without weights, or a small one where
+            torchvision does not import.
+        together: how many groups train side by side: small networks leave most of a GPU idle.
+        save_every: seconds between checkpoints.
+        log: where messages go.
+
+    Example:
+        >>> RunContext(Path("results"), quick=True).folder.as_posix()
+        'results/quick'
+    """
+
+    results: Path
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    quick: bool = False
+    epochs_scale: float = 1.0
+    compile: bool = False
+    backbone: Backbone | None = None
+    together: int = 1
+    save_every: float = 30.0
+    log: Callable[[str], None] = print
+    cache: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epochs_scale <= 1:
+            raise ValueError(f"epochs_scale must lie above 0 and be at most 1, got {self.epochs_scale}")
+        require_positive_int("together", self.together)
+
+    @property
+    def folder(self) -> Path:
+        """Where the result files go: quick ones apart, so that no report mixes them up."""
+        return self.results / "quick" if self.quick else self.results
+
+    @property
+    def work(self) -> Path:
+        """Where checkpoints and trained classifiers lie while experiments run."""
+        return self.folder / ".work"
+
+    @property
+    def seeds(self) -> range:
+        """The seeds, or folds, of this run."""
+        return range(_QUICK_SEEDS if self.quick else RUNS)
+
+    def cached(self, key: Any, make: Callable[[], T]) -> T:
+        """What `make` returns, made once for each experiment."""
+        if key not in self.cache:
+            self.cache[key] = make()
+        return self.cache[key]
+
+    def data(self, name: str, **settings: Any) -> tuple[Any, Any, Any]:
+        """Training, validation and test part of a known data set on the device; None for a part that is not there.
+
+        In a quick run it is the data set of its kind that ships with the package.
+        """
+
+        def read() -> Splits[Any]:
+            if not self.quick:
+                return load(name, **settings).to(self.device)
+            shipped = _SHIPPED[KNOWN[name].kind]
+            allowed = {k: v for k, v in settings.items() if k == "normalise" and shipped == "digits"}
+            return load(shipped, **allowed).to(self.device)
+
+        train, validation, test = self.cached((name, *sorted(settings.items())), read)
+        return train, validation, test
+
+    def quick_subset(self, test: Sized) -> Any:
+        """The test examples of this run: all, or in a quick run the first few."""
+        return test.take(range(min(_QUICK_TEST, len(test)))) if self.quick else test
+
+    def missing_data(self, names: Iterable[str]) -> list[str]:
+        """Those of the data sets that this run needs and that are not here."""
+        return [] if self.quick else [name for name in dict.fromkeys(names) if KNOWN[name].where() is None]
+
+    def shorten(self, recipe: Recipe, examples: int, *, whole: bool = False) -> Recipe:
+        """The recipe as this run takes it.
+
+        Args:
+            recipe: as declared.
+            examples: how many there are to train on.
+            whole: leave its epochs as they are, whatever `epochs_scale`.
+        """
+        if recipe.precision == "tf32" and self.device.type != "cuda":
+            recipe = replace(recipe, precision="float32")
+        if self.quick:
+            batch = min(recipe.batch_size, _QUICK_BATCH, examples)
+            return replace(recipe, epochs=1, steps_per_epoch=min(_QUICK_STEPS, examples // batch), batch_size=batch)
+        if self.epochs_scale == 1 or whole:
+            return recipe
+        step = None if recipe.lr_step is None else max(1, round(recipe.lr_step * self.epochs_scale))
+        return replace(recipe, epochs=max(1, round(recipe.epochs * self.epochs_scale)), lr_step=step)
+
+    def departures(self, declared: Recipe, taken: Recipe) -> list[str]:
+        """Where this run leaves the declared recipe, in sentences."""
+        if self.quick:
+            return ["A quick run: a few steps on the data that ship with the package. Not the paper's setting."]
+        if declared.epochs == taken.epochs:
+            return []
+        steps = "" if taken.lr_step is None else f", the learning rate's steps every {taken.lr_step} epochs"
+        return [f"{SHORTENED} {taken.epochs} epochs instead of {declared.epochs}{steps}."]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Data to train and test on, on the device.
+
+    Args:
+        x: (M, C, *size), training examples.
+        y: (M,), their classes.
+        test: what to test on.
+        name: where the examples come from.
+        train: the examples that a seed trains on; all where it returns None.
+        batch: test examples at a time.
+        classes: K.
+        notes: what is unusual about the data, for the results.
+    """
+
+    x: Tensor
+    y: Tensor
+    test: Sized
+    name: str
+    train: Callable[[int], Tensor | None] = lambda seed: None
+    batch: int = 1000
+    classes: int = 10
+    notes: tuple[str, ...] = ()
+
+
+class Predictions(NamedTuple):
+    """A model's predictions for a test set.
+
+    Args:
+        log_probs: (N, K).
+        y: (N,), the true classes.
+        theta: (N, D), the mode of the posterior; None for a model without a transformer.
+        beta: (N, D), where the posterior has one.
+        truth: (N, D), how each example was made, where that is known.
+    """
+
+    log_probs: Tensor
+    y: Tensor
+    theta: Tensor | None = None
+    beta: Tensor | None = None
+    truth: Tensor | None = None
+
+
+class ModelUnderTest(NamedTuple):
+    """A trained model with its predictions: what a measure of a `Training` gets."""
+
+    context: RunContext
+    task: Task
+    model: nn.Module
+    predictions: Predictions
+    cell: Result
+
+
+def same(make: Callable[[], nn.Module]) -> Callable[[RunContext, int], nn.Module]:
+    """A network that is made alike for every seed, but for its random weights."""
+    return lambda context, seed: make()
+
+
+@dataclass(frozen=True)
+class Training:
+    """Models of one shape that train together: every variant with every seed, a result each.
+
+    Args:
+        experiment: its name.
+        model: "CNN", "STN", "P-STN", ...
+        data: what the table calls the data.
+        task: loads it.
+        make: an untrained network for a seed; called with torch's random state set to that seed.
+        recipe: how to train.
+        variants: KL weight by variant; one variant without a name, and a weight of 0, when not given.
+        lr: learning rate of the classifier; a function where it depends on the run.
+        localizer_factor: what it is multiplied with for the localizer.
+        weight_decay: Adam's L2 term.
+        measures: what is measured besides classification.
+        also: other data to test the trained models on, by name: a result each.
+        aliases: further variants under which the same results are filed.
+        departures: where the declaration leaves the paper, in sentences.
+        keep: whether the weights stay in the work folder, for other groups to build on.
+        stacked: whether the models step as one stack; large ones are faster each on a stream of its own.
+    """
+
+    experiment: str
+    model: str
+    data: str
+    task: Callable[[RunContext], Task]
+    make: Callable[[RunContext, int], nn.Module]
+    recipe: Recipe
+    variants: Mapping[str, float] = field(default_factory=lambda: {"": 0.0})
+    lr: float | Callable[[RunContext], float] = 1e-3
+    localizer_factor: float = 0.1
+    weight_decay: float = 0.0
+    measures: tuple[Callable[[ModelUnderTest], Measured], ...] = ()
+    also: Mapping[str, Callable[[RunContext], Task]] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+    departures: tuple[str, ...] = ()
+    keep: bool = False
+    stacked: bool = True
+
+    @property
+    def name(self) -> str:
+        """What tells the group from the others of its experiment."""
+        return Result(self.experiment, self.model, self.data, 0, next(iter(self.variants))).name.removesuffix("-0")
+
+    def cells_of(self, variant: str, seed: int) -> list[Result]:
+        """The results that one trained model gives, still empty: on its own data first."""
+        data, variants = (self.data, *self.also), (variant, *self.aliases)
+        return [Result(self.experiment, self.model, name, seed, filed) for name in data for filed in variants]
+
+    def models(self, context: RunContext) -> list[tuple[str, int]]:
+        """Variant and seed of every model."""
+        variants = list(self.variants)[: _QUICK_SEEDS if context.quick else None]
+        return [(variant, seed) for variant in variants for seed in context.seeds]
+
+    def cells(self, context: RunContext) -> list[Result]:
+        """All results of the group, still empty."""
+        return [cell for model in self.models(context) for cell in self.cells_of(*model)]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Results that take no training of their own, one for each seed.
+
+    Args:
+        experiment: its name.
+        model: "STN", "P-STN", ...
+        data: what the table calls the data.
+        measure: returns metrics, figure and settings for a cell.
+        variant: its variant.
+        departures: where the declaration leaves the paper, in sentences.
+    """
+
+    experiment: str
+    model: str
+    data: str
+    measure: Callable[[RunContext, Result], tuple[dict[str, float], dict[str, Any], dict[str, Any]]]
+    variant: str = ""
+    departures: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What tells the group from the others of its experiment."""
+        return Result(self.experiment, self.model, self.data, 0, self.variant).name.removesuffix("-0")
+
+    def cells(self, context: RunContext) -> list[Result]:
+        """All results of the group, still empty."""
+        return [Result(self.experiment, self.model, self.data, seed, self.variant) for seed in context.seeds]
+
+
+@dataclass(frozen=True)
+class Experiment(Study):
+    """An experiment: what is trained and measured, and what the report shows of it.
+
+    Args:
+        name: on the command line and in the results.
+        title: for people.
+        description: what is claimed, in sentences.
+        tables: its numbers.
+        claims: what is claimed to be better than what.
+        figures: its figures.
+        search: a choice that was made on validation data beforehand.
+        summary: one line about it, for the list of experiments.
+        needs: names of the data sets, as `pstn data list` has them.
+        groups: everything that is trained and measured.
+        quick: what of it a quick run takes, by the name of the group; all when None.
+        extra: whether it runs only when asked for by name or with --search.
+    """
+
+    summary: str = ""
+    needs: tuple[str, ...] = ()
+    groups: tuple[Training | Evaluation, ...] = ()
+    quick: tuple[str, ...] | None = None
+    extra: bool = False
+
+
+# --- Scores ----------------------------------------------------------------------------------------------------------
+
+
+def predict(
+    model: nn.Module, test: Sized, *, seed: int = 0, samples: int | None = None, batch: int = 1000
+) -> Predictions:
+    """A model's predictions for every test example.
+
+    Args:
+        model: a classifier, or an STN or P-STN; left as it is.
+        test: the examples, on the device to use.
+        seed: of the posterior's samples. Noise goes by an example's place in the test set: neither the size of the
+            batches nor the device changes it.
+        samples: S; the model's own `test_samples` when None.
+        batch: examples at a time.
+
+    Raises:
+        NotFiniteError: when the predictions are not finite: the model diverged.
+
+    Example:
+        >>> digits = pstn.data.load("digits").test.take(range(20))
+        >>> predict(pstn.nn.mnist_pstn(), digits).log_probs.shape
+        torch.Size([20, 10])
+    """
+    index = torch.arange(len(test))
+    device = test.batch(index[:1]).x.device
+    model = copy.deepcopy(model).to(device).eval()
+    keys = stream_keys([seed], "evaluate", device=device)
+    parts: list[Predictions] = []
+    with torch.no_grad():
+        for at in index.split(batch):
+            examples = test.batch(at)
+            theta = beta = None
+            if isinstance(model, TransformerClassifier):
+                shape = (samples or model.test_samples, 1, model.layer.noise_width)
+                each = uniform(keys, int(at[0]), len(at), shape, model.layer.sampling)  # (b, 1, S, 1, D)
+                noise = each[:, 0, :, 0].transpose(0, 1) if model.layer.probabilistic else None
+                answer: Prediction = model(examples.x, noise=noise)
+                log_probs, theta = answer.log_probs, answer.posterior.mode
+                if isinstance(answer.posterior, Posterior):
+                    beta = answer.posterior.beta
+            else:
+                log_probs = model(examples.x).float().log_softmax(-1)
+                require_finite("log_probs", log_probs, "the classifier returned them")
+            parts.append(Predictions(log_probs, examples.y, theta, beta, examples.theta))
+    columns: list[Any] = [None if c[0] is None else torch.cat(c) for c in zip(*parts, strict=True)]
+    return Predictions(*columns)
+
+
+def classification_scores(predictions: Predictions) -> dict[str, float]:
+    """Accuracy, negative log-likelihood, and calibration error in 15 and in 10 bins, as fractions."""
+    log_probs, y = predictions.log_probs, predictions.y
+    return {
+        "accuracy": float((log_probs.argmax(1) == y).double().mean()),
+        "nll": float(negative_log_likelihood(log_probs, y)),
+        "ece": float(calibration_error(log_probs.exp(), y)),
+        "ece10": float(calibration_error(log_probs.exp(), y, bins=10)),
+    }
+
+
+def reliability(predictions: Predictions) -> dict[str, list[Any]]:
+    """Confidence, accuracy and number of predictions in 15 bins; empty bins hold null."""
+    curve = reliability_curve(predictions.log_probs.exp(), predictions.y)
+    count = (curve.weight * len(predictions.y)).round().long().tolist()
+    confidence, accuracy = (
+        [v if n else None for v, n in zip(rounded(values), count, strict=True)]
+        for values in (curve.confidence, curve.accuracy)
+    )
+    return {"confidence": confidence, "accuracy": accuracy, "count": count}
+
+
+def rounded(values: Tensor, digits: int = 4) -> list[Any]:
+    """A tensor as nested lists of short numbers, for result files."""
+    return torch.round(values.detach().double().cpu(), decimals=digits).tolist()
+
+
+def as_pixels(images: Tensor) -> list[Any]:
+    """Images with pixels from 0 to 1 as whole numbers from 0 to 255."""
+    return (images.detach() * 255).round().clamp(0, 255).to(torch.uint8).cpu().tolist()
+
+
+# --- Training --------------------------------------------------------------------------------------------------------
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of tensors and their names.
+
+    Example:
+        >>> one, other = nn.Linear(2, 2), nn.Linear(2, 2)
+        >>> digest(one.state_dict()) == digest(one.state_dict()), digest(one.state_dict()) == digest(other.state_dict())
+        (True, False)
+    """
+    found = hashlib.sha256()
+    for name, tensor in tensors.items():
+        found.update(name.encode())
+        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+class _TrainingJob:
+    """The training of a group's models, from its beginning or from its checkpoint.
+
+    A checkpoint is taken up if it holds at least these models, and each has the same identity: how and on which data
+    it is trained, and the weights that it starts from, be they random, of a file, or of another training.
+
+    Args:
+        context: of the run.
+        group: what to train.
+        pairs: variant and seed of the models that are wanted.
+    """
+
+    def __init__(self, context: RunContext, group: Training, pairs: Sequence[tuple[str, int]]) -> None:
+        self.context, self.group, self.path = context, group, _checkpoint_of(context, group)
+        self.pairs = list(pairs)
+        resumed = False
+        if self.path.exists():
+            try:
+                self.about: Any = read_about(self.path)["settings"]
+                held = [(variant, seed) for variant, seed in self.about["pairs"]]
+                if set(pairs) <= set(held) <= set(group.models(context)):
+                    resumed = self.about == self._prepare(held)
+                if not resumed:
+                    context.log(f"{self.path} is of other settings: starting anew")
+            except (CheckpointError, KeyError, TypeError, ValueError) as error:
+                context.log(f"{error}: starting anew")
+        if not resumed:
+            self.path.unlink(missing_ok=True)
+            self.about = self._prepare(pairs)
+        task = group.task(context)
+        self.population = Population(
+            self._models, task.x, task.y, self._members, _recipe_of(context, group), device=context.device,
+            compile=context.compile or None, groups=None if group.stacked else len(self._models),
+        )  # fmt: skip
+        if resumed:
+            try:
+                load_checkpoint(self.path, self.population)
+            except CheckpointError as error:
+                context.log(f"{error}: starting anew")
+        self._saved = self._logged = time.monotonic()
+        self._first: tuple[float, int] | None = None
+
+    def _prepare(self, pairs: Sequence[tuple[str, int]]) -> dict[str, Any]:
+        """Make the models and their settings; returns what tells this training from others."""
+        context, group, task = self.context, self.group, self.group.task(self.context)
+        self.pairs, self._models, identities = list(pairs), [], []
+        self._members = [_member_of(context, group, *pair) for pair in pairs]
+        # Labels tell other files, and other examples of them, at next to no cost.
+        data = [repr(_recipe_of(context, group)), task.name, *task.notes, digest({"y": task.y})]
+        for member, (_, seed) in zip(self._members, pairs, strict=True):
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                model = group.make(context, seed)
+            identities.append(json.dumps([*data, member_summary(member), repr(model), digest(model.state_dict())]))
+            self._models.append(model)
+        return {"pairs": [list(pair) for pair in pairs], "identities": identities}
+
+    @property
+    def steps_left(self) -> int:
+        """Steps to go."""
+        return self.population.total_steps - self.population.progress.step
+
+    def run(self, interrupt: Interrupt) -> None:
+        """Train to the end, or until a signal comes; saves."""
+        self.population.fit(lambda progress: self.after_round(progress, stop=interrupt.asked))
+        self._save()
+
+    def _save(self) -> None:
+        save_checkpoint(self.path, self.population, self.about)
+        self._saved = time.monotonic()
+
+    def after_round(self, progress: Progress, *, stop: bool) -> bool:
+        """Save, and log the progress, if it is time; returns whether to stop."""
+        now = time.monotonic()
+        if stop or now - self._saved >= self.context.save_every:
+            self._save()
+        if self._first is None:  # speed is counted from here: the first round compiled, or was part of another run
+            self._first, self._logged = (now, progress.step), now
+        if now - self._logged >= _LOG_EVERY:
+            started, before = self._first
+            speed = (progress.step - before) / (now - started)
+            share, left = progress.step / self.population.total_steps, self.steps_left / speed
+            self.context.log(f"  {self.group.name}: {share:.0%}, {speed:,.0f} steps/s, {left:,.0f} s to go")
+            self._logged = now
+        return stop
+
+
+def _checkpoint_of(context: RunContext, group: Training) -> Path:
+    return context.work / group.experiment / f"{group.name}.safetensors"
+
+
+def _recipe_of(context: RunContext, group: Training) -> Recipe:
+    task = group.task(context)
+    subset = task.train(0)
+    return context.shorten(group.recipe, len(task.x) if subset is None else len(subset), whole=group.keep)
+
+
+def _member_of(context: RunContext, group: Training, variant: str, seed: int) -> Member:
+    lr = group.lr(context) if callable(group.lr) else group.lr
+    subset = group.task(context).train(seed)
+    return Member(seed, lr, group.localizer_factor, group.variants[variant], group.weight_decay, subset)
+
+
+class _Run(NamedTuple):
+    """A finished training: models on the CPU, wall time of each (an equal share), what went wrong with which."""
+
+    models: dict[tuple[str, int], nn.Module]
+    recipe: Recipe
+    seconds: float
+    notes: dict[tuple[str, int], list[str]]
+    epochs: int
+
+
+def _train(context: RunContext, wanted: Sequence[tuple[Training, Sequence[tuple[str, int]]]]) -> list[_Run]:
+    """Train the models of each group that are wanted, all groups at once, each on streams of its own.
+
+    Raises:
+        Stopped: after Ctrl-C or SIGTERM, with everything saved.
+    """
+    jobs = [_TrainingJob(context, group, pairs) for group, pairs in wanted]
+    with ExitStack() as stack:
+        for job in jobs:
+            stack.enter_context(job.population)
+        with Interrupt() as interrupt:
+            for job in jobs:
+                context.log(f"  {job.group.name}: {len(job.pairs)} models, {job.steps_left:,} steps")
+            if len(jobs) == 1:
+                jobs[0].run(interrupt)
+            else:
+                for job in jobs:  # nothing else may run while a GPU graph is captured: one job after the other
+                    job.population.fit(until=job.population.progress.step + 1)
+                with ThreadPoolExecutor(len(jobs)) as pool:
+                    list(pool.map(lambda job: job.run(interrupt), jobs))
+        if interrupt.asked and any(job.steps_left for job in jobs):
+            raise Stopped
+        times = [job.population.progress.seconds for job in jobs]
+        # Side by side they take as long as the longest: that time is shared out, so that the shares add up to it.
+        share, runs = max(times) / max(sum(times), 1e-9), []
+        for job, seconds in zip(jobs, times, strict=True):
+            progress, models = job.population.progress, job.population.models()
+            notes = {
+                job.pairs[failure.model]: [
+                    f"Stopped in training at step {failure.step}: loss {failure.loss:g}, gradient norm "
+                    f"{failure.grad_norm:g}. {failure.found} The weights are those before that step."
+                ]
+                for failure in progress.failures
+            }
+            trained_models = dict(zip(job.pairs, models, strict=True))
+            each = seconds * share / len(models)
+            runs.append(_Run(trained_models, job.population.recipe, each, notes, progress.epoch))
+    return runs
+
+
+def _kept(context: RunContext, group: Training) -> _Run:
+    """All models of a group whose checkpoint is kept: trained now, unless they were before."""
+    key = ("trained", group.experiment, group.name)
+    return context.cached(key, lambda: _train(context, [(group, group.models(context))])[0])
+
+
+def trained(context: RunContext, group: Training, seed: int) -> nn.Module:
+    """A copy of a model of a group whose weights are kept: trained now, unless it was before.
+
+    Args:
+        context: of the run.
+        group: declared with `keep=True`.
+        seed: which of its models.
+    """
+    assert group.keep, group.name
+    return copy.deepcopy(_kept(context, group).models[next(iter(group.variants)), seed])
+
+
+# --- Running groups --------------------------------------------------------------------------------------------------
+
+
+class Planned(NamedTuple):
+    """A group with the cells of it that are asked for."""
+
+    group: Training | Evaluation
+    cells: list[Result]
+
+
+def run_groups(context: RunContext, planned: Sequence[Planned]) -> None:
+    """Train groups side by side, measure what is wanted of each, and write a result for each cell.
+
+    Args:
+        context: of the run.
+        planned: groups, with those of their cells whose results are missing.
+    """
+    wanted = []
+    for group, cells in planned:
+        if isinstance(group, Training):
+            names = {cell.name for cell in cells}
+            pairs = [p for p in group.models(context) if any(cell.name in names for cell in group.cells_of(*p))]
+            wanted.append((group, pairs))
+    fresh = [(group, pairs) for group, pairs in wanted if not group.keep]
+    runs = dict(zip((g.name for g, _ in fresh), _train(context, fresh), strict=True)) if fresh else {}
+    for group, pairs in wanted:
+        run = _kept(context, group) if group.keep else runs[group.name]
+        names = {cell.name for other, cells in planned if other is group for cell in cells}
+        for pair in pairs:
+            _test(context, group, run, pair, names)
+        if not group.keep:
+            _checkpoint_of(context, group).unlink(missing_ok=True)
+    for group, cells in planned:
+        if isinstance(group, Evaluation):
+            for cell in cells:
+                _evaluate(context, group, cell)
+    if context.device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _test(context: RunContext, group: Training, run: _Run, pair: tuple[str, int], wanted: set[str]) -> None:
+    """Test one model on each of its data sets, and write what is wanted."""
+    model, given = run.models[pair], group.cells_of(*pair)
+    for data, read in {group.data: group.task, **group.also}.items():
+        cells = [cell for cell in given if cell.data == data and cell.name in wanted]
+        if not cells:
+            continue
+        started, task = time.perf_counter(), read(context)
+        task = replace(task, test=context.quick_subset(task.test))
+        notes = [*group.departures, *task.notes, *context.departures(group.recipe, run.recipe)]
+        notes += run.notes.get(pair, [])
+        figure: dict[str, Any] = {}
+        try:
+            with precision_flags(Recipe(), tune=True):
+                predictions = predict(model, task.test, seed=pair[1], batch=task.batch)
+                tested = ModelUnderTest(context, task, model, predictions, cells[0])
+                metrics = classification_scores(predictions)
+                for measure in group.measures:
+                    more, drawn = measure(tested)
+                    metrics, figure = metrics | more, figure | drawn
+        except NotFiniteError as error:
+            metrics, figure = {}, {}
+            notes.append(_diverged(error))
+        # One training and one test may fill several cells: each has its share, so that their sum is what it took.
+        seconds = run.seconds / len(given) + (time.perf_counter() - started) / len(cells)
+        settings = _settings(context, group, run, pair, len(task.test))
+        for cell in cells:
+            cell = replace(cell, training=given[0].name, settings=settings, departures=notes, seconds=seconds)
+            _write(context, cell, metrics, figure)
+
+
+def _evaluate(context: RunContext, group: Evaluation, cell: Result) -> None:
+    """Measure one cell of a group that trains nothing, and write its result."""
+    started = time.perf_counter()
+    notes = [*group.departures, *context.departures(Recipe(), Recipe())]
+    metrics: dict[str, float] = {}
+    figure: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    try:
+        with precision_flags(Recipe(), tune=True):
+            metrics, figure, settings = group.measure(context, cell)
+    except NotFiniteError as error:
+        notes.append(_diverged(error))
+    seconds = time.perf_counter() - started
+    cell = replace(cell, training=cell.name, settings=settings, departures=notes, seconds=seconds)
+    _write(context, cell, metrics, figure)
+
+
+def _diverged(error: NotFiniteError) -> str:
+    return f"No numbers: this model diverged. When it was tested, {error}."
+
+
+def _write(context: RunContext, cell: Result, measured: dict[str, float], figure: dict[str, Any]) -> None:
+    metrics = {name: value for name, value in measured.items() if math.isfinite(value)}
+    lost = [f"{name} is {measured[name]}: left out." for name in measured if name not in metrics]
+    result = replace(
+        cell, metrics=metrics, figure=figure, departures=cell.departures + lost, quick=context.quick,
+        seconds=round(cell.seconds, 3), **context.cached("provenance", provenance),
+    )  # fmt: skip
+    result.write(context.folder)
+    shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) or result.departures[-1]
+    context.log(f"  {cell.name}: {shown}")
+
+
+def _settings(context: RunContext, group: Training, run: _Run, pair: tuple[str, int], tests: int) -> dict[str, Any]:
+    """How a model was trained, whole."""
+    task, model = group.task(context), run.models[pair]  # what it was trained on, whatever it is tested on
+    member = _member_of(context, group, *pair)
+    recipe = {f.name: getattr(run.recipe, f.name) for f in dataclasses.fields(run.recipe)}
+    recipe["augment"] = None if run.recipe.augment is None else repr(run.recipe.augment)
+    settings: dict[str, Any] = {
+        "source": task.name,
+        "train_examples": len(task.x) if member.train is None else len(member.train),
+        "test_examples": tests,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "recipe": recipe, "epochs_run": run.epochs, "lr": member.lr, "localizer_factor": member.localizer_factor,
+        "kl_weight": member.kl_weight, "weight_decay": member.weight_decay,
+    }  # fmt: skip
+    if isinstance(model, TransformerClassifier):
+        layer = model.layer
+        settings |= {
+            "transform": type(layer.transform).__name__,
+            "samples_train": (run.recipe.samples or model.train_samples) if layer.probabilistic else 1,
+            "samples_test": model.test_samples, "sampling": layer.sampling,
+            "alpha": getattr(layer.posterior, "alpha", 1.0),
+            "precision": getattr(layer.posterior, "precision", "per-parameter"), "padding_mode": layer.padding_mode,
+            "fill": layer.fill.tolist() if isinstance(layer.fill, Tensor) else layer.fill,
+        }  # fmt: skip
+    settings["network"] = {name: list(p.shape) for name, p in model.named_parameters()}
+    settings["weights"] = digest(model.state_dict())  # for those who test the model again, later
+    return settings
+
+
+# --- Running experiments ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of several machines that share the work.
+
+    Args:
+        index: which one, counted from 1.
+        count: how many there are.
+
+    Example:
+        >>> Shard.parse("3/8")
+        Shard(index=3, count=8)
+    """
+
+    index: int = 1
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Read "3/8"."""
+        first, _, second = text.partition("/")
+        if not (first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second)):
+            raise ValueError(f"shard must be i/n with i from 1 to n, such as 3/8, got {text!r}")
+        return cls(int(first), int(second))
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+
+def choose(names: Sequence[str], known: Mapping[str, Experiment], *, search: bool = False) -> list[Experiment]:
+    """The experiments called by `names`; "all" is the paper, with the searches for w only if they are asked for.
+
+    Args:
+        names: of experiments, or "all", or "MODULE:NAME" for an experiment of the user's, as Python imports it, also
+            from the current folder.
+        known: all of the package's.
+        search: whether "all" has the searches too, and a name stands for its search as well.
+    """
+    chosen: dict[str, Experiment] = {}
+    for name in names:
+        if name == "all":
+            chosen |= {n: e for n, e in known.items() if search or not e.extra}
+        elif ":" in name:
+            found = import_object(name, "experiment")
+            if not isinstance(found, Experiment):
+                raise ValueError(f"experiment {name} must be a pstn.experiments.Experiment, got {type(found).__name__}")
+            chosen[found.name] = found
+        elif name in known:
+            chosen[name] = known[name]
+            if search and f"{name}-search" in known:
+                chosen[f"{name}-search"] = known[f"{name}-search"]
+        else:
+            raise ValueError(f"experiment must be one of {', '.join(known)}, all, or MODULE:NAME, got {name!r}")
+    return list(chosen.values())
+
+
+def unavailable(experiments: Sequence[Experiment], context: RunContext) -> dict[str, list[str]]:
+    """The experiments whose data are not here and cannot be downloaded, with the names of those data."""
+    missing = {experiment.name: context.missing_data(experiment.needs) for experiment in experiments}
+    return {name: data for name, data in missing.items() if any(KNOWN[d].by_hand for d in data)}
+
+
+def plan(
+    experiments: Sequence[Experiment], context: RunContext, shard: Shard | None = None, cells: Sequence[str] = ()
+) -> list[Planned]:
+    """The groups of these experiments that are this shard's, with the cells that match.
+
+    Args:
+        experiments: what to run.
+        context: of the run: a quick one has fewer seeds and groups.
+        shard: which machine this is. Groups are dealt out in order, whatever is done already.
+        cells: patterns such as "mnist100-p-stn-*" or "calibration/*"; a cell is taken if it matches any.
+
+    Raises:
+        ValueError: when no cell of any shard matches.
+    """
+
+    def matches(cell: Result) -> bool:
+        return not cells or any(fnmatch(name, p) for name in (cell.name, cell.full_name) for p in cells)
+
+    planned = [
+        Planned(group, [cell for cell in group.cells(context) if matches(cell)])
+        for experiment in experiments
+        for group in experiment.groups
+        if not context.quick or experiment.quick is None or group.name in experiment.quick
+    ]
+    if not any(piece.cells for piece in planned):
+        raise ValueError(f"no cell matches {', '.join(cells)}: --list without --cells shows them all")
+    shard = shard or Shard()
+    return [piece for piece in planned[shard.index - 1 :: shard.count] if piece.cells]
+
+
+def done_cells(context: RunContext, planned: Sequence[Planned]) -> set[str]:
+    """The full names of the cells that are done, in the experiments of these groups.
+
+    Where nothing is to be shortened, cells that were are not done.
+
+    Raises:
+        ValueError: for a result that cannot be read, naming its file and line.
+    """
+    names = sorted({group.experiment for group, _ in planned})
+    found = (result for name in names for result in read_results(context.folder, name))
+    return {result.full_name for result in found if context.epochs_scale < 1 or not result.shortened}
+
+
+def reproduce(
+    experiments: Sequence[Experiment],
+    context: RunContext,
+    shard: Shard | None = None,
+    cells: Sequence[str] = (),
+    leave_out: Collection[str] = (),
+) -> int:
+    """Run what is missing of these experiments.
+
+    Args:
+        experiments: what to run.
+        context: of the run.
+        shard: which machine this is.
+        cells: patterns of cells; all when empty.
+        leave_out: names of experiments that other machines are to run: they keep their share of the work.
+
+    Returns:
+        How many results were written.
+
+    Raises:
+        MissingDataError: before anything is trained.
+        ValueError: for a result that cannot be read, naming its file and line; when no cell matches.
+        FileError: when a folder in it is a link that leads out of it, before anything is trained.
+        OSError: when nothing can be written to the folder, before anything is trained.
+        Stopped: after Ctrl-C or SIGTERM, with everything saved.
+    """
+    planned = [piece for piece in plan(experiments, context, shard, cells) if piece.group.experiment not in leave_out]
+    if not planned:  # more parts than groups: some machines of a job array have nothing to do
+        context.log(f"Part {shard} has nothing to do.")
+        return 0
+    needs = {experiment.name: experiment.needs for experiment in experiments}
+    # A group that is called after a data set needs that one alone.
+    data = [(g.data,) if g.data in needs[g.experiment] else needs[g.experiment] for g, _ in planned]
+    if missing := context.missing_data(name for names in data for name in names):
+        raise MissingDataError(
+            ", ".join(missing),
+            "not found: set PSTN_DATA to a folder that holds it (docs/data.md has the layout), get it with "
+            "`pstn data get NAME` where it can be had, or add --quick, which needs no data",
+        )
+    for name in {group.experiment for group, _ in planned}:
+        for folder in (context.folder, context.work):  # what is replaced or removed there must be this folder's own
+            inside(context.results, (folder / name).relative_to(context.results).as_posix())
+    done = done_cells(context, planned)
+    pending = [Planned(group, [cell for cell in cells if cell.full_name not in done]) for group, cells in planned]
+    pending = [piece for piece in pending if piece.cells]
+    if pending:
+        require_writable(context.work, "--results")
+    written = sum(len(piece.cells) for piece in pending)
+    current = ""
+    while pending:
+        # Trainings of one experiment run side by side, if no others build on them.
+        name, batch = pending[0].group.experiment, 1
+        while batch < min(context.together, len(pending)) and all(
+            isinstance(p.group, Training) and not p.group.keep and p.group.experiment == name
+            for p in pending[: batch + 1]
+        ):
+            batch += 1
+        now, pending = pending[:batch], pending[batch:]
+        if name != current:
+            context.cache.clear()  # the next experiment has other data
+            current = name
+        context.log(f"{name}: {', '.join(piece.group.name for piece in now)}")
+        started = time.perf_counter()
+        run_groups(context, now)
+        count, seconds = sum(len(piece.cells) for piece in now), time.perf_counter() - started
+        context.log(f"  {count} results in {seconds:.1f} s")
+    return written
