@@ -54,7 +54,7 @@ COMMANDS = ["app", "bench", "demo", "evaluate", "export", "predict", "report", "
 def test_every_command_has_help(command):
     result = run(*command.split(), "--help")
     assert result.exit_code == 0
-    assert f"{command} [OPTIONS]" in result.output
+    assert f"{command} [" in result.output
 
 
 def test_every_command_is_listed_here():
