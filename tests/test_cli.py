@@ -54,7 +54,7 @@ COMMANDS = ["app", "bench", "demo", "evaluate", "export", "predict", "report", "
 def test_every_command_has_help(command):
     result = run(*command.split(), "--help")
     assert result.exit_code == 0
-    assert f"{command} [OPTIONS]" in result.output
+    assert f"{command} [" in result.output
 
 
 def test_every_command_is_listed_here():
@@ -284,11 +284,13 @@ def test_a_transformation_is_imported_from_the_current_folder(own_module, name, 
     assert json.loads(result.stdout)["finished"]
 
 
-def test_a_model_with_code_of_the_users_needs_permission_to_import_it(own_module, tmp_path):
+def test_a_model_with_code_of_the_users_needs_permission_to_import_it(own_module, tmp_path, monkeypatch):
     options = ("--transform", f"{own_module}:Own", "--out", "run")
     assert run("train", "digits", *ONE_STEP, *options).exit_code == 0
+    monkeypatch.delitem(sys.modules, own_module)
     digit = torch.zeros(28, 28, dtype=torch.uint8).numpy()
     Image.fromarray(digit).save(tmp_path / "digit.png")
+    refused(run("predict", "run", "digit.png", "--allow", "no_such_module"), "--allow", "no_such_module")
     for command in (["predict", "run", "digit.png"], ["show", "run", "digit.png"], ["export", "run", "--out", "m.pt2"]):
         refused(run(*command), own_module)
         assert run(*command, "--allow", own_module).exit_code == 0

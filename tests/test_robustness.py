@@ -231,8 +231,8 @@ def test_folders_that_nothing_can_be_learned_from(tmp_path):
     ("text", "words"),
     [
         ("a,1,2,3,4\nb,1,x,3,4\n", ("line 2, column 3", "'x' is not a number")),
-        ("a,1,2,3,4\nb,1,nan,3,4\na,1,2,3,4\nb,1,2,3,4\n", ("line 2", "1 value(s) are missing")),
-        ("a,1,2,3,4\nb,1,2,3\na,1,2,3,4\nb,1,2,3,4\n", ("line 2", "has length 3, others have 4")),
+        ("a,1,2,3,4\nb,1,nan,3,4\na,1,2,3,4\nb,1,2,3,4\n", ("line 2", "missing", "--policy")),
+        ("a,1,2,3,4\nb,1,2,3\na,1,2,3,4\nb,1,2,3,4\n", ("line 2", "length 3", "--policy")),
         ("a,1,2,3,4\nb,1,inf,3,4\n", ("line 2, column 3", "'inf' is not a finite number")),
         ("a,1,2,3,4\na,1,2,3,4\n", ("one class, 'a'",)),
         ("a,1,2,3,4\na,1,2,3,4\nb,1,2,3,4\n", ("1 example(s) of class 'b'", "is the first row no header?")),
@@ -249,7 +249,7 @@ def test_series_that_cannot_be_learned_from(text, words, tmp_path):
     ("text", "words"),
     [
         ("1,2,x,4\n", ("line 1, column 3", "'x' is not a number")),
-        ("up,1,2,NaN,4\n", ("line 1", "1 value(s) are missing (NaN)")),
+        ("up,1,2,NaN,4\n", ("line 1", "missing")),
         ("1,2,3\n", ("line 1", "4 values are expected, with or without a label before them, got 3")),
         ("up,1,2,3,4\nup,1,2,3,4,5,6\n", ("line 2", "got 7 cells")),
     ],

@@ -17,7 +17,7 @@ import types
 import typing
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -565,10 +565,11 @@ def sweep(
 
 def _load_model(name: str, allow: list[str] | None) -> Any:
     from pstn.io import from_pretrained
-    from pstn.processes import import_from_current_folder
+    from pstn.processes import import_object
 
-    with import_from_current_folder() if allow else nullcontext():
-        return from_pretrained(name, allow=allow or ())
+    for module in allow or ():
+        import_object(f"{module}:__name__", "--allow")  # a module may register its classes; from the current folder too
+    return from_pretrained(name, allow=allow or ())
 
 
 @_command()

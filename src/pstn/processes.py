@@ -19,8 +19,7 @@ from multiprocessing.context import BaseContext, SpawnContext, SpawnProcess
 from typing import Any
 
 __all__ = [
-    "import_from_current_folder", "import_object", "interrupts_held", "is_object_name", "loader_context",
-    "safe_import_path", "spawn_context",
+    "import_object", "interrupts_held", "is_object_name", "loader_context", "safe_import_path", "spawn_context",
 ]  # fmt: skip
 
 _VARIABLE = "PYTHONSAFEPATH"
@@ -63,16 +62,6 @@ def is_object_name(text: str) -> bool:
     return re.fullmatch(r"[\w.]+:\w+", text) is not None
 
 
-@contextmanager
-def import_from_current_folder() -> Iterator[None]:
-    """Look for modules in the current folder first; only for modules that a user has named."""
-    sys.path.insert(0, "")
-    try:
-        yield
-    finally:
-        sys.path.remove("")
-
-
 def import_object(name: str, argument: str) -> Any:
     """Import the object called "MODULE:NAME", from the current folder if it is there.
 
@@ -90,11 +79,13 @@ def import_object(name: str, argument: str) -> Any:
         3.141592653589793
     """
     module, _, attribute = name.partition(":")
+    sys.path.insert(0, "")
     try:
-        with import_from_current_folder():
-            return getattr(importlib.import_module(module), attribute)
+        return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"{argument} {name} cannot be imported: {error}") from error
+    finally:
+        sys.path.remove("")
 
 
 class _Process(SpawnProcess):
