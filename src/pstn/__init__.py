@@ -128,7 +128,7 @@ __all__ = [
     "wrap",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _ROOMS = ("bench", "data", "experiments", "export", "predict", "report", "training")
 _ESTIMATORS = ("CNNClassifier", "PSTNClassifier", "STNClassifier")

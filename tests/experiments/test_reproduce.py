@@ -365,7 +365,9 @@ def other_weights(context, seed):
 
 
 @pytest.mark.parametrize(
-    "change", [{"lr": 1e-4}, {"weight_decay": 0.1}, {"make": other_weights}, {"task": other_files}], ids=str
+    "change",
+    [{"lr": 1e-4}, {"weight_decay": 0.1}, {"make": other_weights}, {"task": other_files}],
+    ids=["rate", "decay", "start", "data"],
 )
 def test_kept_weights_are_trained_again_for_another_setting_start_or_data(tmp_path, change):
     first = trained(quiet(tmp_path), KEPT, 0)
