@@ -34,6 +34,12 @@ class Limit(int):
 
 # Pillow's own limit, above which it warns: a quarter of a gigabyte in colour.
 IMAGE_PIXELS = Limit(89_478_485, "pixels of an image file, before it is decoded")
+# Some decoders take time or memory by the length of a row, several of them for a few bytes.
+IMAGE_SIDE = Limit((1 << 16) - 1, "pixels along each side of an image file")
+IMAGE_BYTES = Limit(1 << 30, "bytes of an image file")
+IMAGE_READS = Limit(1 << 14, "pieces of which the header of an image file consists")
+EXIF_BYTES = Limit(1 << 17, "bytes of the EXIF note in an image file; a longer one is not read")
+PPM_COMMENTS = Limit(100, "comments in a PPM file whose pixels are written as text")
 # An encoder writes about ten; each of a few bytes costs a pass over the whole image.
 JPEG_SCANS = Limit(100, "scans of a progressive JPEG file")
 ARCHIVE_RATIO = Limit(100, "times the length of an archive or a compressed file: what it may unpack to, in all")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from pstn.data.errors import DataError, Refuse, raise_it, require_package
 from pstn.data.listing import list_folder
-from pstn.limits import IMAGE_PIXELS, JPEG_SCANS
+from pstn.files import open_regular_file
+from pstn.limits import EXIF_BYTES, IMAGE_BYTES, IMAGE_PIXELS, IMAGE_READS, IMAGE_SIDE, JPEG_SCANS, PPM_COMMENTS
 
 __all__ = [
     "IMAGE_FORMATS",
@@ -71,12 +73,18 @@ def open_image(path: Path) -> Iterator[Any]:
         raise DataError(path, "there is no such image file")
     try:
         Image.preinit()
-        with Image.open(path, formats=IMAGE_FORMATS) as image:
-            _require_moderate(path, image.width * image.height)
-            if image.info.get("progressive"):
-                prepare = _after(lambda: _require_few_scans(path, image), image.load_prepare)
-                image.load_prepare = prepare  # type: ignore[method-assign]  # of this image alone
+        with (
+            open_regular_file(path, error=DataError) as file,
+            _ImageStream(file, path) as stream,
+            Image.open(stream, formats=IMAGE_FORMATS) as image,
+        ):
+            stream.reads_left = None  # the header has been read
+            _require_moderate(path, image)
+            prepare = _after(lambda: _require_quick(path, image), image.load_prepare)
+            image.load_prepare = prepare  # type: ignore[method-assign]  # of this image alone
             yield image
+    except Image.UnidentifiedImageError as error:
+        raise DataError(path, f"does not decode as an image (it is none of {', '.join(IMAGE_FORMATS)})") from error
     except (DataError, MemoryError):
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -85,10 +93,51 @@ def open_image(path: Path) -> Iterator[Any]:
         raise DataError(path, f"does not decode as an image ({error})") from error
 
 
-def _require_moderate(path: Path, pixels: int) -> None:
+class _ImageStream(io.BufferedReader):
+    """The bytes of an image file. Its parts may refer to the same bytes, of which Pillow makes a copy for each."""
+
+    def __init__(self, file: IO[bytes], path: Path) -> None:
+        super().__init__(file.raw)  # type: ignore[attr-defined]  # of a buffered reader
+        self.path = path
+        self.length = os.fstat(self.fileno()).st_size
+        if self.length > IMAGE_BYTES:
+            raise DataError(path, f"has more than {IMAGE_BYTES:,} bytes, which is the limit")
+        self.reads_left: int | None = int(IMAGE_READS)
+        self._left = 2 * self.length + (1 << 20)
+        self._exif_left = int(EXIF_BYTES)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or not 0 <= size <= self.length:  # else memory is taken for what is not there
+            size = self.length
+        found = super().read(size)
+        self._left -= len(found)
+        if self.reads_left is not None:
+            self.reads_left -= 1
+            if found[:6] == b"Exif\0\0":  # of a JPEG file, which may have several; they are parsed when it is opened
+                self._exif_left -= len(found)
+            if self.reads_left < 0 or self._exif_left < 0:
+                raise DataError(self.path, "has a header of too many pieces: save it anew")
+        if self._left < 0:
+            raise DataError(self.path, "has parts that repeat the same bytes: save it anew")
+        return found
+
+
+def _require_moderate(path: Path, image: Any) -> None:
     """Refuse what would fill the memory; a file of a few kilobytes can claim any size."""
-    if pixels > IMAGE_PIXELS:
+    if image.width * image.height > IMAGE_PIXELS:
         raise DataError(path, _TOO_LARGE)
+    if max(image.size) > IMAGE_SIDE:
+        raise DataError(path, f"has a side of more than {IMAGE_SIDE:,} pixels, too many to decode safely")
+
+
+def _require_quick(path: Path, image: Any) -> None:
+    """Refuse what would take minutes to decode."""
+    if image.info.get("progressive"):
+        _require_few_scans(path, image)
+    elif image.format == "PPM" and image.tile and image.tile[0][0] == "ppm_plain":
+        with path.open("rb") as file:
+            if sum(line.count(b"#") for line in file) > PPM_COMMENTS:
+                raise DataError(path, f"has more than {PPM_COMMENTS} comments, which is the limit")
 
 
 def _after(first: Callable[[], None], then: Callable[[], None]) -> Callable[[], None]:
@@ -161,8 +210,9 @@ _TURNS = {
 def orientation(image: Any) -> int:
     """How the camera was held, by EXIF: 1 to 8, of which 1 is upright and 5 and above lie on their side."""
     image.load()  # what is wrong with the picture itself is to be told; in a PNG the note may come after it, too
+    notes = [image.info[name] for name in ("exif", "Raw profile type exif") if name in image.info]
     try:
-        found = image.getexif().get(_ORIENTATION)
+        found = image.getexif().get(_ORIENTATION) if all(len(note) <= EXIF_BYTES for note in notes) else None
     except Exception:  # of a damaged note beside the picture, not of the picture: as good as none
         found = None
     return found if found in _TURNS else 1
