@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import shutil
 import struct
@@ -25,6 +26,9 @@ except ImportError:  # Python can be built without it, and does not read .xz the
     LZMAError = EOFError  # type: ignore[misc,assignment]  # a stand-in: nothing raises the real one
 
 __all__ = ["open_zip", "read_zip_member", "unpack_tar"]
+
+
+_FOLDER_BYTES = 4096  # that a new folder takes on a disk
 
 
 class _ZipFile(io.FileIO):
@@ -105,7 +109,7 @@ def unpack_tar(path: Path, target: Path, *, limit: int | None = None) -> Path:
     except (
         tarfile.TarError, EOFError, zlib.error, LZMAError, ValueError, OverflowError, RecursionError, OSError
     ) as error:  # fmt: skip
-        if isinstance(error, OSError) and error.errno is not None:
+        if isinstance(error, OSError) and error.errno not in (None, errno.ENAMETOOLONG):
             raise  # the disk's fault, not the archive's
         raise DataError(path, f"is not a whole tar archive ({error})") from error
     return target
@@ -152,12 +156,20 @@ class _HeaderStream:
 
 def _unpack_into(path: Path, work: Path, limit: int) -> None:
     seen: set[str] = set()
+    folders: set[Path] = set()
     left = limit
     with tarfile.open(path, tarinfo=_StrictHeader) as archive:
         for number, member in enumerate(archive):
             if number >= ARCHIVE_MEMBERS:
                 raise DataError(path, f"holds more than {ARCHIVE_MEMBERS:,} files and folders, which is the limit")
             destination = inside(work, member.name, owner=path, error=DataError)
+            left -= tarfile.BLOCKSIZE + (member.size if member.isreg() else 0)
+            folder = destination if member.isdir() else destination.parent
+            while folder != work and folder not in folders:
+                folders.add(folder)
+                folder, left = folder.parent, left - _FOLDER_BYTES
+            if left < 0:
+                raise DataError(path, f"unpacks to more than the limit of {limit:,} bytes", place=member.name)
             if member.isdir():
                 _make(destination, path, member.name)
                 continue
@@ -168,9 +180,6 @@ def _unpack_into(path: Path, work: Path, limit: int) -> None:
             if str(destination) in seen:
                 raise DataError(path, "occurs twice in the archive", place=member.name)
             seen.add(str(destination))
-            left -= member.size + tarfile.BLOCKSIZE
-            if left < 0:
-                raise DataError(path, f"unpacks to more than the limit of {limit:,} bytes", place=member.name)
             content = archive.extractfile(member)
             _make(destination.parent, path, member.name)
             if destination.is_dir():

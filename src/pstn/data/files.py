@@ -28,6 +28,7 @@ __all__ = [
     "read_lines",
     "read_npy",
     "read_text",
+    "require_shape",
     "sha256_of_content",
 ]
 
@@ -35,6 +36,7 @@ __all__ = [
 MAX_RATIO = 1032
 _GZIP = b"\x1f\x8b"
 _CHUNK = 1 << 20
+_LONGEST_HEADER = 1 << 16  # of a .npy file; numpy accepts fewer bytes
 _MOST_AXES = 32  # of any version of numpy
 LONGEST_LINE = 1 << 26
 
@@ -149,7 +151,7 @@ def read_npy(path: Path, *, mmap: bool = False) -> npt.NDArray[Any]:
     if not path.is_file():
         raise DataError(path, "there is no such file")
     with path.open("rb") as file:
-        shape, _, dtype, start = _npy_header(file, path, None)
+        shape, _, dtype, start = _npy_header(io.BytesIO(file.read(_LONGEST_HEADER)), path, None)
     _check_npy_length(path, None, shape, dtype, path.stat().st_size - start)
     empty = 0 in shape
     return cast("npt.NDArray[Any]", np.load(path, allow_pickle=False, mmap_mode="c" if mmap and not empty else None))
@@ -173,17 +175,27 @@ def _npy_header(stream: IO[bytes], path: Path, place: str | None) -> tuple[tuple
         raise
     except Exception as error:  # the header is a Python literal, and its reader raises what evaluating one can raise
         raise DataError(path, f"is not a .npy file ({error})", place=place or "header") from error
-    if not dtype.itemsize or len(shape) > _MOST_AXES:
-        problem = f"has values of {dtype.itemsize} bytes and {len(shape)} axes: at least 1 and at most {_MOST_AXES}"
-        raise DataError(path, f"{problem} are expected", place=place or "header")
+    if not dtype.itemsize:
+        raise DataError(path, "has values of 0 bytes: at least 1 is expected", place=place or "header")
+    require_shape(shape, dtype, path, place)
     if dtype.hasobject:
         problem = "holds Python objects, which only pickle can read: it is refused"
         raise DataError(path, problem, place=place or "header")
     return shape, fortran, dtype, stream.tell()
 
 
+def require_shape(shape: tuple[Any, ...], dtype: np.dtype[Any], path: Path, place: str | None = None) -> None:
+    """Refuse the shape in a file's header where no array can have it."""
+    if not all(type(extent) is int and extent >= 0 for extent in shape):
+        raise DataError(path, "the extents of an array must be whole numbers, 0 or above", place=place or "header")
+    # numpy counts in 64 bits, without the axes that are empty.
+    if len(shape) > _MOST_AXES or dtype.itemsize * math.prod(extent or 1 for extent in shape) >> 62:
+        problem = f"has {len(shape)} axes, at most {_MOST_AXES} are expected, or extents that are too large"
+        raise DataError(path, problem, place=place or "header")
+
+
 def _check_npy_length(path: Path, place: str | None, shape: tuple[int, ...], dtype: np.dtype[Any], held: int) -> None:
     promised = dtype.itemsize * math.prod(int(extent) for extent in shape)
-    if promised != held or any(extent < 0 for extent in shape):
+    if promised != held:
         problem = f"the header promises {promised:,} bytes ({dtype}, {shape}), the file holds {held:,}"
         raise DataError(path, problem, place=place or "header")

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pstn.data.errors import DataError
-from pstn.data.files import bounded_read, is_gzip, most_unpacked, open_stream
+from pstn.data.files import bounded_read, is_gzip, most_unpacked, open_stream, require_shape
 
 __all__ = ["read_idx"]
 
@@ -41,6 +41,7 @@ def read_idx(path: Path, *, ndim: int | None = None, limit: int = 1 << 32) -> np
     path = Path(path)
     with open_stream(path) as stream:
         dtype, shape = _read_header(path, bytes(bounded_read(stream, 4)), stream, ndim)
+        require_shape(shape, dtype, path)
         promised = dtype.itemsize * math.prod(shape)
         size = path.stat().st_size
         most = min(limit, most_unpacked(path) if is_gzip(path) else size)

@@ -66,7 +66,7 @@ def open_image(path: Path) -> Iterator[Any]:
     This is the only place that opens image files: only `IMAGE_FORMATS` are decoded, and only within the limits.
     """
     try:
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise ImportError(require_package("Pillow", "reading images")) from error
     if not path.is_file():
@@ -83,7 +83,7 @@ def open_image(path: Path) -> Iterator[Any]:
             prepare = _after(lambda: _require_quick(path, image), image.load_prepare)
             image.load_prepare = prepare  # type: ignore[method-assign]  # of this image alone
             yield image
-    except Image.UnidentifiedImageError as error:
+    except UnidentifiedImageError as error:
         raise DataError(path, f"does not decode as an image (it is none of {', '.join(IMAGE_FORMATS)})") from error
     except (DataError, MemoryError):
         raise

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from pstn._checks import require_choice
 from pstn.data.errors import DataError
+from pstn.limits import ARCHIVE_FREE_BYTES, ARCHIVE_RATIO
 
-__all__ = ["MISSING", "Policy", "RawSeries", "is_number", "parse_numbers", "stack_series"]
+__all__ = ["MISSING", "Policy", "RawSeries", "is_number", "parse_numbers", "require_even", "stack_series"]
 
 Policy = Literal["refuse", "resample", "pad"]
 Values = npt.NDArray[np.float64]
@@ -148,6 +149,7 @@ def stack_series(
     longest = [max(v.shape[1] for v in values) for values in cut]
     if length is None:
         length = longest[0] if policy == "resample" else max(longest)
+    _require_moderate(parts, cut, length)
     stacked: list[tuple[Tensor, Tensor | None]] = []
     for part, values in zip(parts, cut, strict=True):
         if policy == "pad":
@@ -157,6 +159,26 @@ def stack_series(
             even = [_resample(_fill_gaps(v, part, i), length) for i, v in enumerate(values)]
             stacked.append((torch.from_numpy(np.stack(even)).float(), None))
     return stacked
+
+
+def require_even(held: int, padded: int, path: Path, place: str | None = None) -> None:
+    """Refuse numbers that would fill the memory once all series or channels are as long as the longest.
+
+    Args:
+        held: how many numbers there are.
+        padded: how many there would be.
+        path: the file, for the message.
+        place: in it.
+    """
+    if 8 * padded > max(ARCHIVE_FREE_BYTES, 8 * ARCHIVE_RATIO * held):
+        problem = f"has {held:,} values, and would have {padded:,} if all were as long as the longest"
+        raise DataError(path, f"{problem}: leave out what is much longer than the rest", place=place)
+
+
+def _require_moderate(parts: Sequence[RawSeries], cut: Sequence[Sequence[Values]], length: int) -> None:
+    for part, values in zip(parts, cut, strict=True):
+        channels = values[0].shape[0]
+        require_even(sum(v.size for v in values) + channels * length, len(values) * channels * length, part.path)
 
 
 def _check_channels(parts: Sequence[RawSeries]) -> None:

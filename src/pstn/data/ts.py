@@ -10,7 +10,7 @@ import numpy as np
 
 from pstn.data.errors import DataError, Refuse, raise_it
 from pstn.data.labels import as_label, name_classes
-from pstn.data.series import RawSeries, Values, parse_numbers
+from pstn.data.series import RawSeries, Values, parse_numbers, require_even
 
 __all__ = ["parse_ts"]
 
@@ -106,6 +106,7 @@ def _read_channels(channels: list[str], dimensions: int | None, length: int | No
         raise DataError(path, problem, place=f"line {number}")
     rows = [parse_numbers(channel.split(","), path, number) for channel in channels]
     longest = max(len(row) for row in rows)
+    require_even(sum(map(len, rows)), longest * len(rows), path, f"line {number}")
     if length is not None and any(len(row) != length for row in rows):
         wrong = next(len(row) for row in rows if len(row) != length)
         raise DataError(path, f"has length {wrong}, the header promises {length}", place=f"line {number}")
