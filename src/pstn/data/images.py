@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from pstn.data.errors import DataError, Refuse, raise_it, require_package
 from pstn.data.listing import list_folder
-from pstn.files import open_regular_file
 from pstn.limits import EXIF_BYTES, IMAGE_BYTES, IMAGE_PIXELS, IMAGE_READS, IMAGE_SIDE, JPEG_SCANS, PPM_COMMENTS
 
 __all__ = [
@@ -73,15 +73,12 @@ def open_image(path: Path) -> Iterator[Any]:
         raise DataError(path, "there is no such image file")
     try:
         Image.preinit()
-        with (
-            open_regular_file(path, error=DataError) as file,
-            _ImageStream(file, path) as stream,
-            Image.open(stream, formats=IMAGE_FORMATS) as image,
-        ):
-            stream.reads_left = None  # the header has been read
+        with _ImageStream(path) as stream, Image.open(stream, formats=IMAGE_FORMATS) as image:
+            stream.reads_left = -1  # the header has been read
             _require_moderate(path, image)
-            prepare = _after(lambda: _require_quick(path, image), image.load_prepare)
-            image.load_prepare = prepare  # type: ignore[method-assign]  # of this image alone
+            if image.info.get("progressive") or _is_plain_ppm(image):
+                prepare = _after(lambda: _require_quick(path, image), image.load_prepare)
+                image.load_prepare = prepare  # type: ignore[method-assign]  # of this image alone
             yield image
     except UnidentifiedImageError as error:
         raise DataError(path, f"does not decode as an image (it is none of {', '.join(IMAGE_FORMATS)})") from error
@@ -96,13 +93,16 @@ def open_image(path: Path) -> Iterator[Any]:
 class _ImageStream(io.BufferedReader):
     """The bytes of an image file. Its parts may refer to the same bytes, of which Pillow makes a copy for each."""
 
-    def __init__(self, file: IO[bytes], path: Path) -> None:
-        super().__init__(file.raw)  # type: ignore[attr-defined]  # of a buffered reader
-        self.path = path
-        self.length = os.fstat(self.fileno()).st_size
-        if self.length > IMAGE_BYTES:
-            raise DataError(path, f"has more than {IMAGE_BYTES:,} bytes, which is the limit")
-        self.reads_left: int | None = int(IMAGE_READS)
+    def __init__(self, path: Path) -> None:
+        # A pipe that took the place of the file is not waited for.
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        super().__init__(io.FileIO(os.open(path, flags), "rb"))
+        state = os.fstat(self.fileno())
+        if not stat.S_ISREG(state.st_mode) or state.st_size > IMAGE_BYTES:
+            self.close()
+            raise DataError(path, f"is no regular file of at most {IMAGE_BYTES:,} bytes, which is the limit")
+        self.path, self.length = path, state.st_size
+        self.reads_left = int(IMAGE_READS)
         self._left = 2 * self.length + (1 << 20)
         self._exif_left = int(EXIF_BYTES)
 
@@ -111,14 +111,14 @@ class _ImageStream(io.BufferedReader):
             size = self.length
         found = super().read(size)
         self._left -= len(found)
-        if self.reads_left is not None:
+        if self._left < 0:
+            raise DataError(self.path, "has parts that repeat the same bytes: save it anew")
+        if self.reads_left >= 0:
             self.reads_left -= 1
             if found[:6] == b"Exif\0\0":  # of a JPEG file, which may have several; they are parsed when it is opened
                 self._exif_left -= len(found)
             if self.reads_left < 0 or self._exif_left < 0:
                 raise DataError(self.path, "has a header of too many pieces: save it anew")
-        if self._left < 0:
-            raise DataError(self.path, "has parts that repeat the same bytes: save it anew")
         return found
 
 
@@ -130,14 +130,18 @@ def _require_moderate(path: Path, image: Any) -> None:
         raise DataError(path, f"has a side of more than {IMAGE_SIDE:,} pixels, too many to decode safely")
 
 
+def _is_plain_ppm(image: Any) -> bool:
+    return image.format == "PPM" and bool(image.tile) and image.tile[0][0] == "ppm_plain"
+
+
 def _require_quick(path: Path, image: Any) -> None:
     """Refuse what would take minutes to decode."""
-    if image.info.get("progressive"):
+    if not _is_plain_ppm(image):
         _require_few_scans(path, image)
-    elif image.format == "PPM" and image.tile and image.tile[0][0] == "ppm_plain":
-        with path.open("rb") as file:
-            if sum(line.count(b"#") for line in file) > PPM_COMMENTS:
-                raise DataError(path, f"has more than {PPM_COMMENTS} comments, which is the limit")
+        return
+    with path.open("rb") as file:
+        if sum(line.count(b"#") for line in file) > PPM_COMMENTS:
+            raise DataError(path, f"has more than {PPM_COMMENTS} comments, which is the limit")
 
 
 def _after(first: Callable[[], None], then: Callable[[], None]) -> Callable[[], None]:
