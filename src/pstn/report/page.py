@@ -30,7 +30,7 @@ _FORMATS = ("png", "svg")
 _BEGIN = "<!-- measured: written by `pstn report --docs`, not by hand -->"
 _END = "<!-- measured: end -->"
 # An underscore within a word, and < and & that start no tag and no character reference, mean nothing.
-_SPECIAL = re.compile(r"<(?=[A-Za-z/!?])|&(?=[#A-Za-z])|[\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_])")
+_SPECIAL = re.compile(r"<(?=[A-Za-z/!?])|&(?=[#A-Za-z])|[\\`*\[\]|~{$]|(?<![^\W_])_|_(?![^\W_])")
 _READING = (
     "Ours are mean ± standard deviation over seeds or folds (n − 1 in the denominator). The paper does not say which "
     "denominator it took; its ± is used as it stands, with five runs.",
