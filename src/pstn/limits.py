@@ -79,6 +79,7 @@ MODEL_CLASSES = Limit(100_000, "classes of a model")
 MODEL_SAMPLES = Limit(1 << 16, "samples that a model takes of each input by its own settings")
 MODEL_PIXELS = Limit(1 << 24, "pixels or time steps of an input, or of a sample, of a model")
 MODEL_VALUES = Limit(1 << 27, "numbers in all samples of one input of a model: samples, channels and pixels multiplied")
+MODEL_LAYER = Limit(1 << 30, "numbers that a convolution of a model makes of one input, in all its samples")
 MODEL_BYTES = Limit(1 << 32, "bytes of a model's weights")
 
 CHECKPOINT_TEXT = Limit(1 << 26, "characters of each text beside the tensors of a checkpoint")

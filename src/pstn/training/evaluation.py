@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,11 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from pstn.data.errors import MissingDataError
-from pstn.data.registry import find_known
 from pstn.files import inside
 from pstn.nn import PSTN, About, Shareable, from_pretrained
-from pstn.text import excerpt
-from pstn.training.own_runs import is_own_run
+from pstn.training.own_runs import require_confirmed
 from pstn.training.population import Population
 from pstn.training.recipe import Member, Recipe
 from pstn.training.run import CHECKPOINT, SETTINGS, model_folder
@@ -112,7 +109,7 @@ def prepare_examination(
     if not (data or about.data):
         raise ValueError(f"{name} does not say what it was trained on: say which data to evaluate it on")
     if data is None:
-        _require_confirmed(Path(name), about.data if run is None else run.data)
+        require_confirmed(Path(name), about.data if run is None else run.data, f"pstn evaluate {name} DATA")
     if run is not None and policy is not None:
         run = run.replace(policy=policy)
     with _explaining(name, about.data if data is None else None):
@@ -122,16 +119,6 @@ def prepare_examination(
             source = _load(data or about.data, about, policy or (run.policy if run else about.policy))
     x, y = _test_part(data or about.data, source, about)
     return Examination(models, x, y, [about.seed if seed is None else seed for about in abouts])
-
-
-def _require_confirmed(folder: Path, data: str) -> None:
-    """Refuse a path that only the files of a model or a run name, unless this user has trained them on it."""
-    named = find_known(data) is not None or re.fullmatch(r"ucr:\w+", data) is not None
-    if not named and not any(is_own_run(place, data) for place in (folder, folder.parent)):
-        raise ValueError(
-            f"{folder} says that it was trained on {excerpt(data)}, a path that is not opened unless you name it: "
-            f"pstn evaluate {folder} DATA"
-        )
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from pstn.nn.pretrained import require_modest
 from pstn.training.build import make_about, make_model, make_population
 from pstn.training.checkpoint import CheckpointError, load_checkpoint, read_about, require_room, save_checkpoint
 from pstn.training.interrupt import Interrupt
-from pstn.training.own_runs import remember_run
+from pstn.training.own_runs import remember_run, require_confirmed
 from pstn.training.population import Population, Progress
 from pstn.training.progress import Display
 from pstn.training.settings import SettingsError, TrainSettings, write_settings
@@ -72,6 +72,7 @@ def train(
 
     Raises:
         SettingsError: if there is a run already, or none to resume.
+        ValueError: if the run to resume was trained on a path that neither `settings` name nor this user trained it on.
         CheckpointError: if the run to resume cannot be read.
         FileError: if a file or a model in the folder is a link that leads out of it.
         OSError: if the folder cannot be written or the disk is full, before training.
@@ -79,7 +80,11 @@ def train(
     folder = settings.folder
     _refuse_links(folder)
     if resume:
-        settings = saved_settings(folder)
+        saved = saved_settings(folder)
+        if saved.data != settings.data:
+            again = shlex.join(["pstn", "train", "DATA", "--resume", "--out", str(folder)])
+            require_confirmed(folder, saved.data, again)
+        settings = saved
     elif (folder / CHECKPOINT).exists() and not overwrite:
         raise SettingsError(f"{folder} holds a run already: --resume goes on with it, --overwrite replaces it")
     source = prepare(settings)
