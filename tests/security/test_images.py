@@ -1,9 +1,11 @@
 """Images from strangers: only the documented formats are decoded, within limits, and no other program is started."""
 
+import gc
 import io
 import os
 import struct
 import time
+import weakref
 import zlib
 
 import numpy as np
@@ -14,7 +16,7 @@ import pstn
 from pstn.app.inputs import PictureError, read_picture
 from pstn.data import DataError, from_folder
 from pstn.data.check import check
-from pstn.data.images import IMAGE_SUFFIXES, image_size, read_image
+from pstn.data.images import IMAGE_SUFFIXES, image_size, open_image, read_image
 from pstn.limits import JPEG_SCANS
 from pstn.predict import read_items
 from security.limited import run_limited
@@ -214,3 +216,17 @@ def test_a_file_of_many_gigabytes_is_refused_at_once(tmp_path, start):
         file.truncate(40 << 30)  # takes no room on the disk
     with pytest.raises(DataError, match="bytes"):
         read_image(path, 1)
+
+
+def test_a_progressive_jpeg_is_freed_when_it_is_closed(tmp_path):
+    path = tmp_path / "image.jpg"
+    Image.new("L", (64, 64)).save(path, progressive=True)
+    gc.disable()
+    try:
+        with open_image(path) as image:
+            image.load()
+            known = weakref.ref(image)
+        del image
+        assert known() is None
+    finally:
+        gc.enable()

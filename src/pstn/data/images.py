@@ -79,7 +79,11 @@ def open_image(path: Path) -> Iterator[Any]:
             if image.info.get("progressive") or _is_plain_ppm(image):
                 prepare = _after(lambda: _require_quick(path, image), image.load_prepare)
                 image.load_prepare = prepare  # type: ignore[method-assign]  # of this image alone
-            yield image
+            try:
+                yield image
+            finally:
+                # It refers to the image, which would stay in memory until the garbage collector runs.
+                vars(image).pop("load_prepare", None)
     except UnidentifiedImageError as error:
         raise DataError(path, f"does not decode as an image (it is none of {', '.join(IMAGE_FORMATS)})") from error
     except (DataError, MemoryError):
