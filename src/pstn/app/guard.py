@@ -28,6 +28,7 @@ _READ = re.compile(
 )
 _CALLS = ("/gradio_api/queue/join", "/gradio_api/cancel", "/gradio_api/reset")
 _UPLOAD = "/gradio_api/upload"
+_HOST = re.compile(r"[^/?#@\\\s]+")  # what may follow a name in an address does not belong into the header
 _FORM_BYTES = 1 << 16  # what a form adds to the file in it
 
 
@@ -101,7 +102,7 @@ class Guard:
     def _require_own_site(self, headers: Headers) -> None:
         host = headers.get("host", "")
         try:
-            name = (urlsplit(f"//{host}").hostname or "").lower()
+            name = (urlsplit(f"//{host}").hostname or "").lower() if _HOST.fullmatch(host) else ""
         except ValueError:
             name = ""
         if name not in self._names and not self._is_own_address(name):
@@ -146,6 +147,8 @@ class Guard:
                 return
             path.unlink(missing_ok=True)
             total -= size
+            with suppress(OSError):  # each upload has a folder of its own, unless another file is in it
+                path.parent.rmdir()
 
 
 def _sizes(folder: Path) -> Iterator[tuple[float, int, Path]]:
