@@ -163,6 +163,8 @@ def _unpack_into(path: Path, work: Path, limit: int) -> None:
             if number >= ARCHIVE_MEMBERS:
                 raise DataError(path, f"holds more than {ARCHIVE_MEMBERS:,} files and folders, which is the limit")
             destination = inside(work, member.name, owner=path, error=DataError)
+            if str(destination) in seen and not member.isdir():
+                raise DataError(path, "occurs twice in the archive", place=member.name)
             left -= tarfile.BLOCKSIZE + (member.size if member.isreg() else 0)
             folder = destination if member.isdir() else destination.parent
             while folder != work and folder not in folders:
@@ -177,8 +179,6 @@ def _unpack_into(path: Path, work: Path, limit: int) -> None:
                 raise DataError(
                     path, "is neither a file nor a folder: links and devices are refused", place=member.name
                 )
-            if str(destination) in seen:
-                raise DataError(path, "occurs twice in the archive", place=member.name)
             seen.add(str(destination))
             content = archive.extractfile(member)
             _make(destination.parent, path, member.name)

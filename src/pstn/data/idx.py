@@ -41,7 +41,6 @@ def read_idx(path: Path, *, ndim: int | None = None, limit: int = 1 << 32) -> np
     path = Path(path)
     with open_stream(path) as stream:
         dtype, shape = _read_header(path, bytes(bounded_read(stream, 4)), stream, ndim)
-        require_shape(shape, dtype, path)
         promised = dtype.itemsize * math.prod(shape)
         size = path.stat().st_size
         most = min(limit, most_unpacked(path) if is_gzip(path) else size)
@@ -52,6 +51,7 @@ def read_idx(path: Path, *, ndim: int | None = None, limit: int = 1 << 32) -> np
                 f"cannot hold or which is above the limit of {limit:,}",
                 place="header",
             )
+        require_shape(shape, dtype, path)
         content = bounded_read(stream, promised)
         more = stream.read(1)
     offset = 4 + 4 * len(shape)
