@@ -34,9 +34,17 @@ class Limit(int):
 
 # Pillow's own limit, above which it warns: a quarter of a gigabyte in colour.
 IMAGE_PIXELS = Limit(89_478_485, "pixels of an image file, before it is decoded")
+# Some decoders take time or memory by the length of a row, several of them for a few bytes.
+IMAGE_SIDE = Limit((1 << 16) - 1, "pixels along each side of an image file")
+IMAGE_BYTES = Limit(1 << 30, "bytes of an image file")
+IMAGE_READS = Limit(1 << 14, "pieces of which the header of an image file consists")
+EXIF_BYTES = Limit(1 << 17, "bytes of the EXIF note in an image file; a longer one is not read")
+PPM_COMMENTS = Limit(100, "comments in a PPM file whose pixels are written as text")
 # An encoder writes about ten; each of a few bytes costs a pass over the whole image.
 JPEG_SCANS = Limit(100, "scans of a progressive JPEG file")
-ARCHIVE_RATIO = Limit(100, "times the length of an archive or a compressed file: what it may unpack to, in all")
+ARCHIVE_RATIO = Limit(
+    100, "times the length of an archive or a compressed file, or of series: what it may unpack to, or be filled up to"
+)
 ARCHIVE_FREE_BYTES = Limit(1 << 28, "bytes that an archive or a compressed file may unpack to, whatever its length")
 ARCHIVE_MEMBERS = Limit(1_000_000, "files and folders in a tar archive")
 TAR_HEADER_BYTES = Limit(1 << 20, "bytes of the headers of one file in a tar archive")
@@ -71,6 +79,7 @@ MODEL_CLASSES = Limit(100_000, "classes of a model")
 MODEL_SAMPLES = Limit(1 << 16, "samples that a model takes of each input by its own settings")
 MODEL_PIXELS = Limit(1 << 24, "pixels or time steps of an input, or of a sample, of a model")
 MODEL_VALUES = Limit(1 << 27, "numbers in all samples of one input of a model: samples, channels and pixels multiplied")
+MODEL_LAYER = Limit(1 << 30, "numbers that a convolution of a model makes of one input, in all its samples")
 MODEL_BYTES = Limit(1 << 32, "bytes of a model's weights")
 
 CHECKPOINT_TEXT = Limit(1 << 26, "characters of each text beside the tensors of a checkpoint")

@@ -229,7 +229,9 @@ def _in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
 def _cell(text: str) -> str:
     """Text for a table: one line, and with an apostrophe before what a spreadsheet would take for a formula."""
     formula = _FORMULA.match(text) and not _NUMBER.fullmatch(text)
-    return ("'" if formula else "") + printable(text, lines=False)
+    # Where semicolons separate cells, as in much of Europe, one in a name starts another cell.
+    shown = re.sub(r";(?=\s*[=+\-@＝＋－＠])", r"\\u003b", printable(text, lines=False))
+    return ("'" if formula else "") + shown
 
 
 def write_answers(stream: TextIO, answers: Iterable[Answer], about: About, *, as_json: bool = False) -> None:

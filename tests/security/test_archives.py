@@ -251,7 +251,7 @@ def test_a_gzip_that_grows_a_thousandfold_is_refused(tmp_path):
     count = ARCHIVE_FREE_BYTES + (1 << 20)
     head = struct.pack(">4B3I", 0, 0, 8, 3, count >> 10, 32, 32)
     path.write_bytes(gzip.compress(head) + gzip.compress(bytes(1 << 20), 1) * (count >> 20))
-    with pytest.raises(DataError, match="promises"):
+    with pytest.raises(DataError, match="limit"):
         read_idx(path)
     for read in (lambda: sha256_of_content(path), lambda: read_text(path, limit=1 << 40)):
         with pytest.raises(DataError, match="more than"):
@@ -264,3 +264,60 @@ def test_a_member_that_holds_more_than_the_index_says_is_refused(tmp_path):
         archive.getinfo("x.npy").file_size = 100
         with pytest.raises(DataError, match=r"x\.npy"):
             read_zip_member(archive, "x.npy", path)
+
+
+def tar_of(path, *names, kind=tarfile.DIRTYPE):
+    with tarfile.open(path, "w:gz") as archive:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.type = kind
+            archive.addfile(member)
+    return path
+
+
+def test_folders_within_folders_count_for_the_limit_of_an_archive(tmp_path):
+    path = tar_of(tmp_path / "a.tar.gz", *(f"{number}/" + "a/" * 200 for number in range(1000)))
+    with pytest.raises(DataError, match="limit"):
+        unpack_tar(path, tmp_path / "a", limit=1 << 20)
+    assert [found.name for found in tmp_path.iterdir()] == ["a.tar.gz"]
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a/" * 3000 + "a"])
+def test_names_that_no_disk_can_hold_are_the_mistake_of_the_archive(tmp_path, name):
+    with pytest.raises(DataError, match=r"a\.tar\.gz"):
+        unpack_tar(tar_of(tmp_path / "a.tar.gz", name, kind=tarfile.REGTYPE), tmp_path / "a")
+
+
+@pytest.mark.parametrize("extents", [[1] * 255, [2**32 - 1] * 30 + [0]])
+def test_idx_shapes_that_no_array_has_are_refused(tmp_path, extents):
+    path = tmp_path / "images-ubyte"
+    path.write_bytes(bytes([0, 0, 8, len(extents)]) + struct.pack(f">{len(extents)}I", *extents) + b"x" * all(extents))
+    with pytest.raises(DataError, match="axes"):
+        read_idx(path)
+
+
+@pytest.mark.parametrize("shape", ["(0, 2**60)", "(True, 8)", "(-1, -8)", "(0, -1)"])
+def test_npy_shapes_that_no_array_has_are_refused(tmp_path, shape):
+    shape = shape.replace("2**60", str(2**60))
+    head = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}".ljust(117) + "\n"
+    content = b"\x93NUMPY\1\0" + struct.pack("<H", len(head)) + head.encode() + bytes(0 if "0" in shape else 64)
+    (tmp_path / "a.npy").write_bytes(content)
+    with pytest.raises(DataError, match="header"):
+        read_npy(tmp_path / "a.npy")
+    with pytest.raises(DataError, match="x"):
+        parse_npy(content, tmp_path / "a.npz", "x.npy")
+
+
+def test_a_long_header_of_an_array_takes_no_memory(tmp_path):
+    path = tmp_path / "a.npy"
+    path.write_bytes(b"\x93NUMPY\3\0" + struct.pack("<I", 2**31 - 1) + b"{" * 100)
+    code = """
+    from pathlib import Path
+    from pstn.data import DataError
+    from pstn.data.files import read_npy
+    try:
+        read_npy(Path(sys.argv[1]))
+    except DataError:
+        print("refused")
+    """
+    assert run_limited(code, path, memory=1 << 28).stdout == "refused\n"

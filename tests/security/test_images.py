@@ -1,8 +1,12 @@
 """Images from strangers: only the documented formats are decoded, within limits, and no other program is started."""
 
+import gc
 import io
 import os
+import struct
 import time
+import weakref
+import zlib
 
 import numpy as np
 import pytest
@@ -12,9 +16,10 @@ import pstn
 from pstn.app.core import PictureError, read_picture
 from pstn.data import DataError, from_folder
 from pstn.data.check import check
-from pstn.data.images import IMAGE_SUFFIXES, image_size, read_image
+from pstn.data.images import IMAGE_SUFFIXES, image_size, open_image, read_image
 from pstn.limits import JPEG_SCANS
 from pstn.predict import read_items
+from security.limited import run_limited
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
 ABOUT = pstn.About(classes=("a", "b"), size=(8, 8), channels=1)
@@ -108,3 +113,120 @@ def test_a_jpeg_of_thousands_of_scans_is_refused(tmp_path):
     assert time.perf_counter() - start < 1
     path.write_bytes(content)
     assert read_image(path, 1)[1] == (4000, 4000)
+
+
+def tiff(tags, length):
+    """A TIFF of 8 x 8 pixels with as many tags beside them, whose values are all the same bytes."""
+    start = 14 + 12 * (9 + tags)
+    plain = {256: 8, 257: 8, 258: 8, 259: 1, 262: 1, 277: 1, 278: 8}
+    entries = [(tag, 3, 1, value) for tag, value in plain.items()] + [(273, 4, 1, start), (279, 4, 1, 64)]
+    entries += [(40_000 + number, 1, length, start) for number in range(tags)]
+    content = b"".join(struct.pack("<HHII", *entry) for entry in sorted(entries))
+    return b"II*\0" + struct.pack("<IH", 8, len(entries)) + content + bytes(4) + bytes(length)
+
+
+def png(*chunks):
+    """A PNG of 8 x 8 pixels with further chunks before them."""
+
+    def chunk(name, content):
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 0, 0, 0, 0))
+    pixels = chunk(b"IDAT", zlib.compress(bytes(9 * 8)))
+    parts = [chunk(name, content) for name, content in chunks]
+    return b"\x89PNG\r\n\x1a\n" + head + b"".join(parts) + pixels + chunk(b"IEND", b"")
+
+
+def jpeg(*segments):
+    """A JPEG of 8 x 8 pixels with further segments before all others."""
+    stream = io.BytesIO()
+    Image.new("L", (8, 8)).save(stream, "JPEG")
+    parts = [struct.pack(">BBH", 0xFF, marker, len(content) + 2) + content for marker, content in segments]
+    return stream.getvalue()[:2] + b"".join(parts) + stream.getvalue()[20:]  # without JFIF, which has the resolution
+
+
+def notes(content):
+    """The segments of a JPEG that hold an EXIF note of any length."""
+    return [(0xE1, b"Exif\0\0" + content[at : at + 60_000]) for at in range(0, len(content), 60_000)]
+
+
+def bmp(width, height, content):
+    """A BMP of compressed rows (RLE8)."""
+    head = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 8, 1, len(content), 0, 0, 256, 0)
+    return b"BM" + struct.pack("<IHHI", 1078 + len(content), 0, 0, 1078) + head + bytes(1024) + content
+
+
+GIF = b"GIF89a" + struct.pack("<HHBBB", 8, 8, 0x80, 0, 0) + bytes(6)
+READ = """
+from pathlib import Path
+from pstn.data import DataError
+from pstn.data.images import read_image
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    print(read_image(Path(sys.argv[1]), 1)[1])
+except DataError as error:
+    print(type(error).__name__)
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + (1 << 17)  # kilobytes
+"""
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (tiff(3_000, 1 << 20), "DataError"),  # 3 GB of tags
+        (png((b"eXIf", tiff(3_000, 1 << 20))), "(8, 8)"),  # likewise, in a note that is not needed
+        (jpeg(*notes(tiff(3_000, 1 << 18))), "DataError"),
+        (bmp(60_000_000, 1, b"\0\2\xff\xff\0\1"), "DataError"),  # a step of 255 rows: 15 GB
+        (png()[:33] + struct.pack(">I", 0x7FFF_FFFF) + b"IDAT" + bytes(100), "DataError"),
+    ],
+    ids=["tiff-tags", "png-exif", "jpeg-exif", "bmp-step", "png-chunk"],
+)  # fmt: skip
+def test_small_image_files_take_little_memory(tmp_path, content, said):
+    path = tmp_path / "image.png"
+    path.write_bytes(content)
+    result = run_limited(READ, path, memory=1 << 28, imports="import pstn.data; from PIL import Image; Image.init()")
+    assert (result.stdout.strip(), result.returncode) == (said, 0), result.stderr
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        GIF + b"!\xfe" + (b"\xff" + b"a" * 255) * 40_000 + b"\0",
+        b"P3 8 8 255\n" + b"#a\n" * 300_000 + b"1 " * 192,
+        b"P6 8 8 #" + b"a" * 5_000_000 + b"\n255\n" + bytes(192),
+        jpeg()[:2] + b"\xff" * 10_000_000 + jpeg()[2:],
+        jpeg(*[(0xE5, b"x")] * 300_000),
+    ],
+    ids=["gif-comment", "ppm-comments", "ppm-comment", "jpeg-fill", "jpeg-segments"],
+)
+def test_headers_of_many_pieces_are_refused_soon(tmp_path, content):
+    path = tmp_path / "image.png"
+    path.write_bytes(content)
+    start = time.process_time()
+    with pytest.raises(DataError, match=r"pieces|comments"):
+        read_image(path, 1)
+    assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize("start", [b"RIFF\xff\xff\xff\xffWEBPVP8X", b"\xff\xd8\xff\xe0", GIF, b"P6 8 8 #"])
+def test_a_file_of_many_gigabytes_is_refused_at_once(tmp_path, start):
+    path = tmp_path / "image.png"
+    with path.open("wb") as file:
+        file.write(start)
+        file.truncate(40 << 30)  # takes no room on the disk
+    with pytest.raises(DataError, match="bytes"):
+        read_image(path, 1)
+
+
+def test_a_progressive_jpeg_is_freed_when_it_is_closed(tmp_path):
+    path = tmp_path / "image.jpg"
+    Image.new("L", (64, 64)).save(path, progressive=True)
+    gc.disable()
+    try:
+        with open_image(path) as image:
+            image.load()
+            known = weakref.ref(image)
+        del image
+        assert known() is None
+    finally:
+        gc.enable()

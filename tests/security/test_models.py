@@ -188,3 +188,19 @@ def test_a_message_repeats_only_a_part_of_a_value(folder):
             pstn.from_pretrained(folder)
         assert len(str(caught.value)) < 1000
         (folder / "config.json").write_text(original)
+
+
+WIDE = {"filters": [65536, 1], "kernel": 1, "hidden": 1, "size": [2048, 2048]}
+
+
+def test_a_wide_convolution_of_few_weights_is_refused(folder):
+    head = {"type": "ConvClassifier", "in_channels": 1, "classes": 2, "dropout": 0.5, **WIDE}
+    edit(folder, lambda c: c.update(model=head, about={**c["about"], "size": WIDE["size"]}))  # 1 TB for one image
+    with pytest.raises(ModelFileError, match="in a convolution"):
+        pstn.from_pretrained(folder)
+
+
+def test_a_wide_convolution_of_series_is_refused():
+    about = About(("a", "b"), 1, (1 << 20,))
+    with pytest.raises(ValueError, match="in a convolution"):
+        pstn.nn.SeriesClassifier(1, 2, (4096,), (1,)).save_pretrained("unused", about=about)

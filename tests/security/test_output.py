@@ -46,6 +46,13 @@ def test_formulas_from_file_names_do_not_reach_a_table(name):
     assert row[head.index("x1")] == "-1.00"
 
 
+@pytest.mark.parametrize("name", ["photo;=1+1.png", "photo; @SUM(1)", ";+1"])
+def test_a_semicolon_starts_no_formula(name):
+    for cell in rows([answer(name, label=name)])[1][:2]:
+        assert ";" not in cell
+    assert rows([answer("a;b.png")])[1][0] == "a;b.png"
+
+
 def test_plain_names_and_numbers_are_left_alone_in_a_table():
     for name in ("photo.png", "a=b.png", "-1", "+2.5", "-1e5", "C:\\x.png", "'quoted'"):
         assert rows([answer(name, label=name)])[1][:2] == [name, name]

@@ -64,6 +64,19 @@ def test_escaped_text_is_shown_as_it_is(text):
         assert not found.links
 
 
+@pytest.mark.parametrize("text", ["see {download}`/etc/passwd`", "{math}`x`", "a $x$ b"])
+def test_roles_and_formulas_of_the_site_stay_text(text):
+    myst = pytest.importorskip("myst_parser.parsers.mdit", reason="needs myst-parser")
+    from myst_parser.config.main import MdParserConfig
+    from myst_parser.mdit_to_docutils.base import make_document
+    from myst_parser.mdit_to_docutils.sphinx_ import SphinxRenderer
+
+    parser = myst.create_md_parser(MdParserConfig(enable_extensions={"dollarmath"}), SphinxRenderer)
+    tokens = parser.parse(escape_markdown(text), {"document": make_document()})
+    kinds = {inner.type for token in tokens for inner in (token.children or [])}
+    assert kinds <= {"text", "code_inline"}
+
+
 @pytest.mark.parametrize(
     "text", ["< 0.001", "P-STN, w=0.0001", "91.2 ± 0.3 (4 of 5 runs)", "`pstn reproduce x --y` runs it"]
 )

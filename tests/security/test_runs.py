@@ -369,6 +369,16 @@ def test_evaluate_opens_no_path_that_only_a_file_names(tmp_path, run, data):
     assert run_command("evaluate", run).exit_code == 2
 
 
+def test_resume_opens_no_path_that_only_a_file_names(tmp_path, run, data):
+    assert run_command("train", "--resume", "--out", run).exit_code == 0
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(run, elsewhere)
+    done = run_command("train", "--resume", "--out", elsewhere)
+    assert done.exit_code == 2
+    assert str(data) in done.output
+    assert run_command("train", data, "--resume", "--out", elsewhere).exit_code == 0
+
+
 def test_a_model_that_could_not_be_loaded_is_refused_before_training(tmp_path):
     rows = [np.concatenate([[k], np.random.default_rng(0).normal(k, 1, 4000)]) for k in (1, 2) * 4]
     np.savetxt(tmp_path / "long.tsv", np.stack(rows), delimiter="\t", fmt="%.2f")

@@ -27,6 +27,7 @@ _READ = re.compile(
 )
 _CALLS = ("/gradio_api/queue/join", "/gradio_api/cancel", "/gradio_api/reset")
 _UPLOAD = "/gradio_api/upload"
+_HOST = re.compile(r"[^/?#@\\\s]+")  # a name and a port alone: no path, user or query
 _FORM_BYTES = 1 << 16  # overhead of a form with a file
 
 
@@ -111,7 +112,7 @@ class Guard:
 
     def _require_own_site(self, host: str, origin: str | None) -> None:
         try:
-            name = (urlsplit(f"//{host}").hostname or "").lower()
+            name = (urlsplit(f"//{host}").hostname or "").lower() if _HOST.fullmatch(host) else ""
         except ValueError:
             name = ""
         address, own = _address(name), self._address
@@ -156,6 +157,8 @@ class Guard:
                 return
             path.unlink(missing_ok=True)
             total -= size
+            with suppress(OSError):  # each upload has a folder of its own, unless another file is in it
+                path.parent.rmdir()
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

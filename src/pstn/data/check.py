@@ -192,7 +192,7 @@ def _describe_series(path: Path) -> tuple[Status, str]:
     if absent := sum(int(np.isnan(values).sum()) for values in cut):
         note += f"; {absent:,} missing value(s)"
     if single := [label for label, count in Counter(series.labels).items() if count == 1]:
-        note += f"; only one example of {name_classes(map(repr, single), most=3)}"
+        note += f"; only one example of {name_classes([repr(name) for name in single], most=3)}"
     match = re.fullmatch(r"([A-Za-z0-9_]+)_(TRAIN|TEST)\..*", path.name)
     known = ucr_name(match[1]) if match is not None and match[1][0] != "_" else ""
     if match is None or known not in UCR_RECORDS:

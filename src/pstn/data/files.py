@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
@@ -38,7 +39,9 @@ MAX_RATIO = 1032
 LONGEST_LINE = 1 << 26
 _GZIP = b"\x1f\x8b"
 _CHUNK = 1 << 20
+_LONGEST_HEADER = 1 << 16  # of a .npy file; numpy accepts fewer bytes
 _MOST_AXES = 32  # of any version of numpy
+_FOLDER_BYTES = 4096  # that a new folder takes on a disk
 
 
 class DataError(FileError):
@@ -178,7 +181,7 @@ def read_npy(path: Path, *, mmap: bool = False) -> npt.NDArray[Any]:
     if not path.is_file():
         raise DataError(path, "there is no such file")
     with path.open("rb") as file:
-        shape, _, _ = _read_npy_header(file, path.stat().st_size, path, "header")
+        shape, _, _ = _read_npy_header(io.BytesIO(file.read(_LONGEST_HEADER)), path.stat().st_size, path, "header")
     mapped = mmap and 0 not in shape
     return cast("npt.NDArray[Any]", np.load(path, allow_pickle=False, mmap_mode="c" if mapped else None))
 
@@ -205,11 +208,22 @@ def _read_npy_header(
         raise DataError(path, f"is not a .npy file ({error})", place=place) from error
     if dtype.hasobject:
         raise DataError(path, "holds Python objects, which only pickle can read: it is refused", place=place)
-    declared, held = dtype.itemsize * math.prod(map(int, shape)), size - stream.tell()
-    if not dtype.itemsize or len(shape) > _MOST_AXES or declared != held or any(extent < 0 for extent in shape):
+    require_shape(shape, dtype, path, place)
+    declared, held = dtype.itemsize * math.prod(shape), size - stream.tell()
+    if not dtype.itemsize or declared != held:
         problem = f"the header declares {declared:,} bytes ({dtype}, {shape}), the file holds {held:,}"
-        raise DataError(path, f"{problem}; at most {_MOST_AXES} axes are accepted", place=place)
+        raise DataError(path, problem, place=place)
     return shape, fortran, dtype
+
+
+def require_shape(shape: tuple[Any, ...], dtype: np.dtype[Any], path: Path, place: str = "header") -> None:
+    """Refuse the shape in a file's header where no array can have it."""
+    if not all(type(extent) is int and extent >= 0 for extent in shape):
+        raise DataError(path, "the extents of an array must be whole numbers, 0 or above", place=place)
+    # numpy counts in 64 bits, without the axes that are empty.
+    if len(shape) > _MOST_AXES or dtype.itemsize * math.prod(extent or 1 for extent in shape) >> 62:
+        problem = f"has {len(shape)} axes, at most {_MOST_AXES} are accepted, or extents that are too large"
+        raise DataError(path, problem, place=place)
 
 
 class Listing:
@@ -466,7 +480,7 @@ def unpack_tar(path: Path, target: Path, *, limit: int | None = None) -> Path:
     except (
         tarfile.TarError, EOFError, zlib.error, LZMAError, ValueError, OverflowError, RecursionError, OSError
     ) as error:  # fmt: skip
-        if isinstance(error, OSError) and error.errno is not None:
+        if isinstance(error, OSError) and error.errno not in (None, errno.ENAMETOOLONG):
             raise  # the disk's fault, not the archive's
         raise DataError(path, f"is not a whole tar archive ({error})") from error
     return target
@@ -508,17 +522,22 @@ class _StrictHeader(tarfile.TarInfo):
 
 def _unpack_into(path: Path, work: Path, limit: int) -> None:
     seen: set[Path] = set()
+    folders: set[Path] = set()
     left = limit
     with tarfile.open(path, tarinfo=_StrictHeader) as archive:
         for number, member in enumerate(archive):
             if number >= ARCHIVE_MEMBERS:
                 raise DataError(path, f"holds more than {ARCHIVE_MEMBERS:,} files and folders, which is the limit")
             destination = inside(work, member.name, owner=path, error=DataError)
-            left -= 0 if member.isdir() else member.size + tarfile.BLOCKSIZE
+            left -= tarfile.BLOCKSIZE + (member.size if member.isreg() else 0)
+            above = destination if member.isdir() else destination.parent
+            while above != work and above not in folders:
+                folders.add(above)
+                above, left = above.parent, left - _FOLDER_BYTES
             problem = None
             if not member.isdir() and not member.isreg():
                 problem = "is neither a file nor a folder: links and devices are refused"
-            elif destination in seen:
+            elif destination in seen and not member.isdir():
                 problem = "occurs twice in the archive"
             elif left < 0:
                 problem = f"unpacks to more than the limit of {limit:,} bytes"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -17,7 +19,7 @@ from pstn._checks import require_positive_int
 from pstn.data.files import DataError, ErrorHandler, Listing, list_folder, raise_error, require_package
 from pstn.data.split import Sized, Split, Splits, balanced_indices, divide, encode_labels, name_classes, require_classes
 from pstn.files import write_atomically
-from pstn.limits import IMAGE_PIXELS, JPEG_SCANS
+from pstn.limits import EXIF_BYTES, IMAGE_BYTES, IMAGE_PIXELS, IMAGE_READS, IMAGE_SIDE, JPEG_SCANS, PPM_COMMENTS
 
 __all__ = ["contact_sheet", "from_folder"]
 
@@ -59,31 +61,80 @@ def open_image(path: Path) -> Iterator[Any]:
     This is the only place that opens image files: only `IMAGE_FORMATS` are decoded, and only within the limits.
     """
     try:
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise ImportError(require_package("Pillow", "reading images")) from error
     if not path.is_file():
         raise DataError(path, "there is no such image file")
     try:
         Image.preinit()
-        with Image.open(path, formats=IMAGE_FORMATS) as image:
+        with _ImageStream(path) as stream, Image.open(stream, formats=IMAGE_FORMATS) as image:
+            stream.reads_left = -1  # the header has been read
             if image.width * image.height > IMAGE_PIXELS:
                 raise DataError(path, _TOO_LARGE)
-            if image.info.get("progressive"):
-                prepare = image.load_prepare
+            if max(image.size) > IMAGE_SIDE:
+                raise DataError(path, f"has a side of more than {IMAGE_SIDE:,} pixels, too many to decode safely")
+            plain_ppm = image.format == "PPM" and bool(image.tile) and image.tile[0][0] == "ppm_plain"
+            if image.info.get("progressive") or plain_ppm:
+                prepare, pixels = image.load_prepare, image.width * image.height
 
                 def check_first() -> None:  # called before the image is decoded, and not for its header alone
-                    _require_few_scans(path, image.width * image.height)
+                    _require_few_comments(path) if plain_ppm else _require_few_scans(path, pixels)
                     prepare()
 
                 image.load_prepare = check_first  # type: ignore[method-assign]
-            yield image
+            try:
+                yield image
+            finally:
+                # It refers to the image, which would stay in memory until the garbage collector runs.
+                vars(image).pop("load_prepare", None)
+    except UnidentifiedImageError as error:
+        raise DataError(path, f"does not decode as an image (it is none of {', '.join(IMAGE_FORMATS)})") from error
     except (DataError, MemoryError):
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataError(path, _TOO_LARGE) from error
     except Exception as error:  # decoders raise almost anything on damaged files, SyntaxError and struct.error included
         raise DataError(path, f"does not decode as an image ({error})") from error
+
+
+class _ImageStream(io.BufferedReader):
+    """The bytes of an image file. Its parts may refer to the same bytes, of which Pillow makes a copy for each."""
+
+    def __init__(self, path: Path) -> None:
+        # A pipe that took the place of the file is not waited for.
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        super().__init__(io.FileIO(os.open(path, flags), "rb"))
+        state = os.fstat(self.fileno())
+        if not stat.S_ISREG(state.st_mode) or state.st_size > IMAGE_BYTES:
+            self.close()
+            raise DataError(path, f"is no regular file of at most {IMAGE_BYTES:,} bytes, which is the limit")
+        self.path, self.length = path, state.st_size
+        self.reads_left = int(IMAGE_READS)
+        self._left = 2 * self.length + (1 << 20)
+        self._exif_left = int(EXIF_BYTES)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or not 0 <= size <= self.length:  # else memory is taken for what is not there
+            size = self.length
+        found = super().read(size)
+        self._left -= len(found)
+        if self._left < 0:
+            raise DataError(self.path, "has parts that repeat the same bytes: save it anew")
+        if self.reads_left >= 0:
+            self.reads_left -= 1
+            if found[:6] == b"Exif\0\0":  # of a JPEG file, which may have several; they are parsed when it is opened
+                self._exif_left -= len(found)
+            if self.reads_left < 0 or self._exif_left < 0:
+                raise DataError(self.path, "has a header of too many pieces: save it anew")
+        return found
+
+
+def _require_few_comments(path: Path) -> None:
+    """Refuse a PPM file of text whose comments would take minutes to skip."""
+    with path.open("rb") as file:
+        if sum(line.count(b"#") for line in file) > PPM_COMMENTS:
+            raise DataError(path, f"has more than {PPM_COMMENTS} comments, which is the limit")
 
 
 def _require_few_scans(path: Path, pixels: int) -> None:
@@ -129,8 +180,9 @@ def with_bytes(image: Any, mode: str, path: Path) -> Any:
 def orientation(image: Any) -> int:
     """How the camera was held, by EXIF: 1 to 8, of which 1 is upright and 5 and above lie on their side."""
     image.load()  # raises what is wrong with the picture itself; in a PNG the tag may come after it, too
+    notes = [image.info[name] for name in ("exif", "Raw profile type exif") if name in image.info]
     try:
-        found = image.getexif().get(_ORIENTATION)
+        found = image.getexif().get(_ORIENTATION) if all(len(note) <= EXIF_BYTES for note in notes) else None
     except Exception:  # damaged metadata of a good picture
         found = None
     return found if found in _TURNS else 1

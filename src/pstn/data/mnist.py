@@ -19,7 +19,7 @@ from pstn._checks import require_choice
 from pstn._deprecation import renamed
 from pstn.data.augment import Generated, RandomPlacement, RandomRotation, generate_all
 from pstn.data.download import Progress, RemoteFile, locate
-from pstn.data.files import DataError, bounded_read, most_unpacked, open_stream, sha256_of_content
+from pstn.data.files import DataError, bounded_read, most_unpacked, open_stream, require_shape, sha256_of_content
 from pstn.data.split import Sized, Split, Splits, balanced_indices, read_indices
 
 __all__ = [
@@ -132,6 +132,7 @@ def read_idx(path: Path, *, ndim: int | None = None, limit: int = 1 << 32) -> np
         if declared > most:
             problem = f"the header declares {declared:,} bytes of shape {shape}, above the limit of {most:,}"
             raise DataError(path, problem, place="header")
+        require_shape(shape, dtype, path)
         content = bounded_read(stream, declared + 1)
     if len(content) != declared:
         held = f"{len(content):,}" if len(content) < declared else "more"

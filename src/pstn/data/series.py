@@ -45,6 +45,7 @@ from pstn.data.files import (
     require_inside,
 )
 from pstn.data.split import Split, Splits, as_label, encode_labels, name_classes, sort_classes, stratified_indices
+from pstn.limits import ARCHIVE_FREE_BYTES, ARCHIVE_RATIO
 
 __all__ = ["RawSeries", "load_italy_power_demand", "load_series_file", "load_ucr", "read_series", "stack_series"]
 
@@ -345,6 +346,8 @@ def _read_ts_header(path: Path, lines: Lines) -> tuple[tuple[str, ...], Callable
             raise _BadLine(f"has length {wrong}, the header declares {length}")
         # Channels of one series may end at different times: the rest of the shorter ones is missing.
         longest = max(map(len, rows))
+        if 8 * longest * len(rows) > max(ARCHIVE_FREE_BYTES, 8 * ARCHIVE_RATIO * sum(map(len, rows))):
+            raise _BadLine(f"has a channel of {longest:,} values, far longer than most of the {len(rows):,} channels")
         return as_label(label), np.stack([np.pad(row, (0, longest - len(row)), constant_values=np.nan) for row in rows])
 
     return classes, parse
@@ -538,6 +541,9 @@ def stack_series(
         first = cut[0][0].shape[1]
         length = {"refuse": first, "resample": longest[0], "pad": max(longest)}[policy]
     channels = parts[0].values[0].shape[0]
+    for part, shortened in zip(parts, cut, strict=True):
+        held = sum(values.size for values in shortened) + channels * length
+        require_even(held, len(shortened) * channels * length, part.path)
     stacked: list[tuple[Tensor, Tensor | None]] = []
     for part, shortened in zip(parts, cut, strict=True):
         x = np.zeros((len(part), channels, length), np.float32)
@@ -562,6 +568,20 @@ def stack_series(
                 x[i] = [_resample(channel, length) for channel in values]
         stacked.append((torch.from_numpy(x), torch.from_numpy(mask) if policy == "pad" else None))
     return stacked
+
+
+def require_even(held: int, padded: int, path: Path, place: str | None = None) -> None:
+    """Refuse numbers that would fill the memory once all series or channels are as long as the longest.
+
+    Args:
+        held: how many numbers there are.
+        padded: how many there would be.
+        path: the file, for the message.
+        place: in it.
+    """
+    if 8 * padded > max(ARCHIVE_FREE_BYTES, 8 * ARCHIVE_RATIO * held):
+        problem = f"has {held:,} values, and would have {padded:,} if all were as long as the longest"
+        raise DataError(path, f"{problem}: leave out what is much longer than the rest", place=place)
 
 
 def without_padding(values: Values) -> Values:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -52,16 +53,15 @@ def as_label(text: object) -> str:
     return label
 
 
-def name_classes(classes: Iterable[str], most: int = 20) -> str:
+def name_classes(classes: Collection[str], most: int = 20) -> str:
     """The names of the classes for a message, the first of them where there are many.
 
     Example:
         >>> name_classes(["a", "b"]), name_classes(["a", "b", "c", "d"], most=2)
         ('a, b', 'a, b and 2 more')
     """
-    names = list(classes)
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(name[:80] for name in names[:most]) + more
+    more = f" and {len(classes) - most:,} more" if len(classes) > most else ""
+    return ", ".join(name[:80] for name in islice(classes, most)) + more
 
 
 def require_classes(count: int) -> None:

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from pstn.files import FileError, load_safetensors, read_json, require_regular_file, sha256_of, write_atomically
 from pstn.io.card import card_text
 from pstn.io.registry import build, describe, describe_input, rebuild
-from pstn.limits import CONFIG_BYTES, MODEL_BYTES, MODEL_VALUES
+from pstn.limits import CONFIG_BYTES, MODEL_BYTES, MODEL_LAYER, MODEL_VALUES
 from pstn.nn.about import About
+from pstn.nn.networks import ConvLocalizer, SeriesClassifier, SeriesLocalizer
 from pstn.text import ShortError, excerpt
 
 __all__ = [
@@ -237,6 +238,28 @@ def require_modest(model: nn.Module, about: About) -> None:
     numbers = samples * about.channels * max(math.prod(about.size or ()), math.prod(seen or ()))
     if numbers > MODEL_VALUES:
         raise ValueError(f"model must take at most {MODEL_VALUES:,} numbers for one input, got {numbers:,}")
+    if (made := _largest_layer(model, about)) > MODEL_LAYER:
+        raise ValueError(f"model must make at most {MODEL_LAYER:,} numbers in a convolution, got {made:,}")
+
+
+def _largest_layer(model: nn.Module, about: About) -> int:
+    """The most numbers that one of this package's convolutions makes of an input."""
+    layer, samples = getattr(model, "layer", None), getattr(model, "test_samples", 1)
+    together = min(samples, getattr(model, "chunk_size", None) or samples)
+    made = [0]
+    for name, part in model.named_modules():
+        reads_samples = name.partition(".")[0] == "classifier"
+        copies = together if reads_samples else 1
+        if isinstance(part, ConvLocalizer):
+            size = list(part.size)
+            for filters in part.filters:
+                size = [extent - part.kernel + 1 for extent in size]
+                made.append(copies * filters * math.prod(size))
+                size = [extent // 2 for extent in size]
+        elif isinstance(part, (SeriesClassifier, SeriesLocalizer)):
+            seen = layer.size if reads_samples and layer is not None and layer.size is not None else about.size
+            made.append(copies * max(part.filters) * math.prod(seen or ()))
+    return max(made)
 
 
 def _find(name: str | Path, revision: str | None) -> tuple[Path, Path]:

@@ -41,7 +41,7 @@ __all__ = ["Report", "Section", "duration", "escape_markdown", "make_section", "
 _BEGIN = "<!-- measured: written by `pstn report --docs`, not by hand -->"
 _END = "<!-- measured: end -->"
 # An underscore within a word, and < and & that start no tag and no character reference, mean nothing.
-_SPECIAL = re.compile(r"<(?=[A-Za-z/!?])|&(?=[#A-Za-z])|[\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_])")
+_SPECIAL = re.compile(r"<(?=[A-Za-z/!?])|&(?=[#A-Za-z])|[\\`*\[\]|~{$]|(?<![^\W_])_|_(?![^\W_])")
 
 
 def duration(seconds: float) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,15 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from pstn.data.files import MissingDataError
-from pstn.data.registry import find_known
 from pstn.files import inside
 from pstn.io import from_pretrained
 from pstn.nn import PSTN, About, Shareable
-from pstn.text import excerpt
 from pstn.training.population import Population
 from pstn.training.population.group import GroupScores
 from pstn.training.population.recipe import Member, Recipe
-from pstn.training.runs.run import CHECKPOINT, SETTINGS, is_own_run, model_folder
+from pstn.training.runs.run import CHECKPOINT, SETTINGS, model_folder, require_confirmed
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings
 from pstn.training.runs.sources import HOW_TO_ADD_A_TEST, Policy, Source, load_source, prepare
 
@@ -97,12 +94,7 @@ def prepare_examination(
         remembered = about.data if run is None else run.data
         if not remembered:
             raise ValueError(f"{name} does not say what it was trained on: say which data to evaluate it on")
-        named = find_known(remembered) is not None or re.fullmatch(r"ucr:\w+", remembered) is not None
-        if not named and not any(is_own_run(place, remembered) for place in (folder, folder.parent)):
-            raise ValueError(
-                f"{folder} says that it was trained on {excerpt(remembered)}, a path that is not opened unless you "
-                f"name it: pstn evaluate {folder} DATA"
-            )
+        require_confirmed(folder, remembered, f"pstn evaluate {folder} DATA")
     try:
         if run is not None and data in (None, run.data):
             source = prepare(run)  # as it was trained on, with its change of the test part

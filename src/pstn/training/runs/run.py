@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from pstn.data.download import cache_folder, expand
+from pstn.data.registry import find_known
 from pstn.files import inside, to_json, write_atomically
 from pstn.io import require_modest
 from pstn.nn import Shareable
+from pstn.text import excerpt
 from pstn.training.diagnose import look_for_collapses
 from pstn.training.population import Population, Progress
 from pstn.training.population.recipe import kl_weight_at
@@ -25,7 +27,7 @@ from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, read
 from pstn.training.runs.settings import SettingsError, TrainSettings, write_settings
 from pstn.training.runs.sources import Source, make_about, make_population, make_run_model, prepare
 
-__all__ = ["Outcome", "is_own_run", "model_folder", "remember_run", "saved_settings", "train"]
+__all__ = ["Outcome", "is_own_run", "model_folder", "remember_run", "require_confirmed", "saved_settings", "train"]
 
 CHECKPOINT, SETTINGS, RESULTS = "checkpoint.safetensors", "settings.yaml", "results.json"
 
@@ -73,6 +75,7 @@ def train(
 
     Raises:
         SettingsError: if there is a run already, or none to resume.
+        ValueError: if the run to resume was trained on a path that neither `settings` name nor this user trained it on.
         CheckpointError: if the run to resume cannot be read.
         FileError: if a file or a model in the folder is a link that leads out of it.
         OSError: if the folder cannot be written or the disk is full, before training.
@@ -80,7 +83,11 @@ def train(
     folder = settings.folder
     _refuse_links(folder)
     if resume:
-        settings = saved_settings(folder)
+        saved = saved_settings(folder)
+        if saved.data != settings.data:
+            again = shlex.join(["pstn", "train", "DATA", "--resume", "--out", str(folder)])
+            require_confirmed(folder, saved.data, again)
+        settings = saved
     elif (folder / CHECKPOINT).exists() and not overwrite:
         raise SettingsError(f"{folder} holds a run already: --resume goes on with it, --overwrite replaces it")
     source = prepare(settings)
@@ -247,6 +254,26 @@ def remember_run(folder: Path, data: str) -> None:
 def is_own_run(folder: Path, data: str) -> bool:
     """Whether `remember_run` was called for the run in this folder and for this path, seen from the current folder."""
     return _note(folder, data).is_file()
+
+
+def require_confirmed(folder: Path, data: str, command: str) -> None:
+    """Refuse a path that only the files of a model or a run name, unless this user has trained them on it.
+
+    Args:
+        folder: of the model or the run.
+        data: what its files name.
+        command: that names the data, for the message.
+
+    Raises:
+        ValueError: it is a path, and not this user's own.
+
+    Example:
+        >>> require_confirmed(Path("runs/theirs"), "digits", "")
+    """
+    named = find_known(data) is not None or re.fullmatch(r"ucr:\w+", data) is not None
+    if not named and not any(is_own_run(place, data) for place in (folder, folder.parent)):
+        problem = f"{folder} says that it was trained on {excerpt(data)}, a path that is not opened unless you name it"
+        raise ValueError(f"{problem}: {command}")
 
 
 def _note(folder: Path, data: str) -> Path:
