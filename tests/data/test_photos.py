@@ -254,7 +254,7 @@ def test_bad_boxes_can_be_skipped(mtsd):
         ("[]", "must hold an object"),
         ("", "is not JSON"),
         ("[" * 100_000, "nested"),
-        ('{"width": ' + "9" * 5000 + "}", "not JSON|must be a number"),
+        ('{"width": ' + "9" * 5000 + "}", "JSON|must be a number"),
     ],
 )
 def test_bad_json(mtsd, text, message):

@@ -47,7 +47,7 @@ def score(log_probs: Tensor, y: Tensor) -> Scores:
 
     Example:
         >>> print(score(torch.tensor([[0.9, 0.1], [0.8, 0.2]]).log(), torch.tensor([0, 1])))
-        accuracy 50.0%, NLL 0.857, calibration error 0.350
+        accuracy 50.0%, NLL 0.857, calibration error 0.450
     """
     finite = bool(torch.isfinite(log_probs).all())
     return Scores(

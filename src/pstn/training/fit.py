@@ -162,7 +162,7 @@ def make_optimiser(model: nn.Module, lr: float, localizer_factor: float, weight_
 
     Example:
         >>> [group["lr"] for group in make_optimiser(pstn.nn.mnist_stn(), 1e-2, 0.1, 0.0).param_groups]
-        [0.01, 0.001]
+        [0.001, 0.01]
     """
     groups: list[Any] = [p for p in model.parameters() if p.requires_grad]
     if not groups:

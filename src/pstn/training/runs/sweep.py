@@ -369,8 +369,9 @@ def _train_all(settings: TrainSettings, claims: Sequence[Claim]) -> Iterator[tup
     for claim in claims:
         shared = {name: value for name, value in claim.values.items() if name not in _PER_MODEL}
         populations.setdefault(json.dumps(shared, sort_keys=True), []).append(claim)
-    for shared_text, members in populations.items():
-        yield members, _losses(settings.replace(**json.loads(shared_text)), [claim.values for claim in members])
+    for members in populations.values():
+        shared = {name: value for name, value in members[0].values.items() if name not in _PER_MODEL}
+        yield members, _losses(settings.replace(**shared), [claim.values for claim in members])
 
 
 def _losses(settings: TrainSettings, values: Sequence[dict[str, Any]]) -> list[float]:
