@@ -118,6 +118,7 @@ def test_a_model_with_the_posterior_is_loaded_in_a_new_process(parts, tmp_path):
     assert [float(number) for number in done.stdout.split()] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("samples", [None, 3])
 def test_a_model_with_the_posterior_is_exported(parts, tmp_path, samples):
     pytest.importorskip("onnxscript")

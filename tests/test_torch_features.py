@@ -97,6 +97,7 @@ def check_compiled(make, backend):
         torch.testing.assert_close([p.grad for p in model.parameters()], gradients, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @every_model
 def test_compiles_as_one_graph(make):
     check_compiled(make, "aot_eager")
@@ -110,6 +111,7 @@ def test_compiles_to_machine_code(make):
     check_compiled(make, "inductor")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -140,6 +142,7 @@ def test_layers_of_different_alpha_compile_as_one_graph():
     torch.testing.assert_close(torch.compile(both, backend="aot_eager", fullgraph=True)(x), both(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("alpha", "sampling"), [(1.0, "iid"), pytest.param(0.7, "antithetic", marks=pytest.mark.slow)])
 def test_compiles_when_it_draws_its_own_noise(alpha, sampling):
     localizer = pstn.nn.ConvLocalizer(1, (28, 28))
@@ -172,6 +175,7 @@ def test_torch_export_of_the_whole_prediction(tmp_path):
     assert isinstance(exported.posterior, pstn.Posterior)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated")  # torch, of itself
 @pytest.mark.filterwarnings("ignore:# The axis name")  # of the batch, which the outputs have too
 @pytest.mark.parametrize(

@@ -200,6 +200,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss counts kilobytes on Linux only")
 def test_memory_grows_with_the_output_and_not_with_samples_times_source():
     def peak(samples):

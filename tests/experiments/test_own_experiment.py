@@ -13,6 +13,7 @@ from pstn.report.results import read_results
 PAGE = Path(__file__).parents[2] / "docs" / "extending-experiments.md"
 
 
+@pytest.mark.slow
 def test_an_experiment_of_ones_own_has_table_significance_and_figure(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1]

@@ -74,6 +74,7 @@ if __name__ == "__main__":
     assert (tmp_path / "run" / "model-1" / "config.json").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_workers_of_data_loaders_import_nothing_from_the_current_folder(tmp_path, hostile_folder, method):
     folder, mark = hostile_folder
@@ -90,6 +91,7 @@ if __name__ == "__main__":
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_processes_are_refused_where_they_cannot_be_kept_from_the_current_folder(tmp_path):
     code = "from pstn.processes import safe_import_path\nwith safe_import_path():\n    print('started')\n"
     code = f"import sys\nsys.path[:0] = {sys.path!r}\n{code}"

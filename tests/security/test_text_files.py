@@ -139,6 +139,7 @@ def test_a_link_out_of_a_folder_is_refused(tmp_path):
     assert inside(root, "within/x") == root / "within" / "x"
 
 
+@pytest.mark.slow
 def test_the_largest_texts_take_bounded_memory():
     done = run_limited(
         """

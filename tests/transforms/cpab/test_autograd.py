@@ -90,6 +90,7 @@ def test_autocast_does_not_round_coordinates(transform, size):
         assert transform.grid(theta.bfloat16(), size).dtype == torch.float32
 
 
+@pytest.mark.slow
 # Graph breaks and warnings arise while tracing; inductor, which generates code from the trace, takes longer.
 @pytest.mark.parametrize(
     "backend",
