@@ -47,6 +47,8 @@ ARCHIVE_RATIO = Limit(
 )
 ARCHIVE_FREE_BYTES = Limit(1 << 28, "bytes that an archive or a compressed file may unpack to, whatever its length")
 ARCHIVE_MEMBERS = Limit(1_000_000, "files and folders in a tar archive")
+# Deeper trees cannot be removed again by the standard library, which recurses.
+ARCHIVE_DEPTH = Limit(64, "folders within each other in a tar archive")
 TAR_HEADER_BYTES = Limit(1 << 20, "bytes of the headers of one file in a tar archive")
 ZIP_INDEX_BYTES = Limit(1 << 24, "bytes of the index of a zip or .npz archive")
 ARRAY_BYTES = Limit(1 << 34, "bytes of the arrays that are read from an .npz file, in all")
@@ -80,6 +82,7 @@ MODEL_SAMPLES = Limit(1 << 16, "samples that a model takes of each input by its 
 MODEL_PIXELS = Limit(1 << 24, "pixels or time steps of an input, or of a sample, of a model")
 MODEL_VALUES = Limit(1 << 27, "numbers in all samples of one input of a model: samples, channels and pixels multiplied")
 MODEL_LAYER = Limit(1 << 30, "numbers that a convolution of a model makes of one input, in all its samples")
+MODEL_WORK = Limit(1 << 38, "multiplications of the convolutions of a model for one input, in all its samples")
 MODEL_BYTES = Limit(1 << 32, "bytes of a model's weights")
 
 CHECKPOINT_TEXT = Limit(1 << 26, "characters of each text beside the tensors of a checkpoint")

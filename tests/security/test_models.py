@@ -204,3 +204,18 @@ def test_a_wide_convolution_of_series_is_refused():
     about = About(("a", "b"), 1, (1 << 20,))
     with pytest.raises(ValueError, match="in a convolution"):
         pstn.nn.SeriesClassifier(1, 2, (4096,), (1,)).save_pretrained("unused", about=about)
+
+
+def test_a_model_that_would_compute_for_minutes_is_refused(folder):
+    slow = {"filters": [8], "kernel": 2048, "hidden": 1, "size": [4096, 4096]}
+    head = {"type": "ConvClassifier", "in_channels": 1, "classes": 2, "dropout": 0.5, **slow}
+    edit(folder, lambda c: c.update(model=head, about={**c["about"], "size": slow["size"]}))
+    with pytest.raises(ModelFileError, match="multiplications"):
+        pstn.from_pretrained(folder)
+
+
+def test_a_head_for_series_in_a_model_of_images_is_refused(folder):
+    head = {"type": "SeriesClassifier", "in_channels": 1, "classes": 2, "filters": [2], "kernels": [3], "dropout": 0.0}
+    edit(folder, lambda c: c["model"].update(classifier={**head, "padded": True}))
+    with pytest.raises(ModelFileError, match="classifier must read 2 axes"):
+        pstn.from_pretrained(folder)

@@ -18,14 +18,21 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from pstn.files import FileError, inside, require_regular_file
-from pstn.limits import ARCHIVE_FREE_BYTES, ARCHIVE_MEMBERS, ARCHIVE_RATIO, TAR_HEADER_BYTES, ZIP_INDEX_BYTES
+from pstn.limits import (
+    ARCHIVE_DEPTH,
+    ARCHIVE_FREE_BYTES,
+    ARCHIVE_MEMBERS,
+    ARCHIVE_RATIO,
+    TAR_HEADER_BYTES,
+    ZIP_INDEX_BYTES,
+)
 
 try:
     from lzma import LZMAError
@@ -528,6 +535,10 @@ def _unpack_into(path: Path, work: Path, limit: int) -> None:
         for number, member in enumerate(archive):
             if number >= ARCHIVE_MEMBERS:
                 raise DataError(path, f"holds more than {ARCHIVE_MEMBERS:,} files and folders, which is the limit")
+            if len(PurePosixPath(member.name).parts) > ARCHIVE_DEPTH:
+                raise DataError(
+                    path, f"is more than {ARCHIVE_DEPTH} folders deep, which is the limit", place=member.name
+                )
             destination = inside(work, member.name, owner=path, error=DataError)
             left -= tarfile.BLOCKSIZE + (member.size if member.isreg() else 0)
             above = destination if member.isdir() else destination.parent

@@ -12,6 +12,7 @@ import math
 import re
 import tempfile
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from pstn.files import FileError, load_safetensors, read_json, require_regular_file, sha256_of, write_atomically
 from pstn.io.card import card_text
 from pstn.io.registry import build, describe, describe_input, rebuild
-from pstn.limits import CONFIG_BYTES, MODEL_BYTES, MODEL_LAYER, MODEL_VALUES
+from pstn.limits import CONFIG_BYTES, MODEL_BYTES, MODEL_LAYER, MODEL_VALUES, MODEL_WORK
 from pstn.nn.about import About
 from pstn.nn.networks import ConvLocalizer, SeriesClassifier, SeriesLocalizer
 from pstn.text import ShortError, excerpt
@@ -238,28 +239,37 @@ def require_modest(model: nn.Module, about: About) -> None:
     numbers = samples * about.channels * max(math.prod(about.size or ()), math.prod(seen or ()))
     if numbers > MODEL_VALUES:
         raise ValueError(f"model must take at most {MODEL_VALUES:,} numbers for one input, got {numbers:,}")
-    if (made := _largest_layer(model, about)) > MODEL_LAYER:
+    made, work = _convolutions(model, about)
+    if made > MODEL_LAYER:
         raise ValueError(f"model must make at most {MODEL_LAYER:,} numbers in a convolution, got {made:,}")
+    if work > MODEL_WORK:
+        raise ValueError(f"model must take at most {MODEL_WORK:,} multiplications for one input, got {work:,}")
 
 
-def _largest_layer(model: nn.Module, about: About) -> int:
-    """The most numbers that one of this package's convolutions makes of an input."""
+def _convolutions(model: nn.Module, about: About) -> tuple[int, int]:
+    """The most numbers that one of this package's convolutions makes of an input, and the multiplications of all."""
     layer, samples = getattr(model, "layer", None), getattr(model, "test_samples", 1)
     together = min(samples, getattr(model, "chunk_size", None) or samples)
-    made = [0]
+    made, work = [0], 0
     for name, part in model.named_modules():
         reads_samples = name.partition(".")[0] == "classifier"
-        copies = together if reads_samples else 1
+        copies, looks = (together, samples) if reads_samples else (1, 1)
         if isinstance(part, ConvLocalizer):
             size = list(part.size)
-            for filters in part.filters:
+            for inputs, filters in pairwise((part.in_channels, *part.filters)):
                 size = [extent - part.kernel + 1 for extent in size]
                 made.append(copies * filters * math.prod(size))
+                work += looks * inputs * filters * math.prod(size) * part.kernel ** len(size)
                 size = [extent // 2 for extent in size]
         elif isinstance(part, (SeriesClassifier, SeriesLocalizer)):
             seen = layer.size if reads_samples and layer is not None and layer.size is not None else about.size
-            made.append(copies * max(part.filters) * math.prod(seen or ()))
-    return max(made)
+            length = math.prod(seen or ())
+            made.append(copies * max(part.filters) * length)
+            for (inputs, filters), kernel in zip(
+                pairwise((part.in_channels, *part.filters)), part.kernels, strict=True
+            ):
+                work += looks * inputs * filters * kernel * length
+    return max(made), work
 
 
 def _find(name: str | Path, revision: str | None) -> tuple[Path, Path]:

@@ -368,7 +368,20 @@ def _build(place: str, description: Any, kinds: Sequence[str], base: type) -> An
     values = {name: check(f"{place}.{name}", description[name]) for name, check in present.items()}
     if kind == "CPAB" and len(values["tess"]) == 2 and math.prod(values["tess"]) > 256:
         raise ValueError(f"{place}.tess must have at most 256 cells, got {values['tess']}")
+    _require_axes(place, values)
     return _construct(place, part.cls, values)
+
+
+def _require_axes(place: str, values: Mapping[str, Any]) -> None:
+    """Refuse networks for another number of axes than the transformation's: they would fail at the first input."""
+    transform = values.get("transform", getattr(values.get("layer"), "transform", None))
+    for name in ("localizer", "classifier"):
+        part = getattr(values.get(name), "module", values.get(name))
+        axes = 1 if isinstance(part, (SeriesLocalizer, SeriesClassifier)) else None
+        if isinstance(part, (ConvLocalizer, ConvClassifier)):
+            axes = len(part.size)
+        if transform is not None and axes not in (None, transform.ndim):
+            raise ValueError(f"{place}.{name} must read {transform.ndim} axes, as transform does, got {axes}")
 
 
 def _build_foreign(place: str, kind: str, description: dict[str, Any], base: type) -> Any:
