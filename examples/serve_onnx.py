@@ -17,7 +17,7 @@ import numpy as np
 import onnxruntime
 from PIL import Image, ImageOps
 
-FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+FORMATS = ("PNG", "JPEG")
 MOST_BYTES, MOST_PIXELS = 10_000_000, 16_000_000  # of an image
 MOST_CONNECTIONS, SECONDS = 16, 20  # at once, and for each
 connections, decoding = threading.BoundedSemaphore(MOST_CONNECTIONS), threading.Lock()

@@ -105,12 +105,14 @@ def test_a_png_of_very_many_pixels_is_refused_undecoded(port, side):
     assert ask(port, picture())[0] == 200
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM"])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
 def test_documented_formats_are_answered(port, kind):
     assert ask(port, picture(kind)) == (200, {**ask(port, picture(kind))[1], "label": "red"})
 
 
-@pytest.mark.parametrize("kind", ["EPS", "PDF", "ICO", "PCX", "TGA", "DDS", "SGI", "JPEG2000", "ICNS"])
+@pytest.mark.parametrize(
+    "kind", ["BMP", "GIF", "TIFF", "WEBP", "PPM", "EPS", "PDF", "ICO", "PCX", "TGA", "DDS", "SGI", "JPEG2000", "ICNS"]
+)
 def test_only_documented_formats_are_decoded(port, kind):
     stream = io.BytesIO()
     try:

@@ -4,6 +4,8 @@ import gc
 import io
 import os
 import struct
+import subprocess
+import sys
 import time
 import weakref
 import zlib
@@ -230,3 +232,24 @@ def test_a_progressive_jpeg_is_freed_when_it_is_closed(tmp_path):
         assert known() is None
     finally:
         gc.enable()
+
+
+def test_a_matplotlibrc_in_the_current_folder_starts_no_tex(tmp_path):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("latex", "dvipng", "pdflatex"):
+        (tools / name).write_text(f"#!/bin/sh\ntouch {tmp_path / 'started'}\nexit 1\n")
+        (tools / name).chmod(0o755)
+    (tmp_path / "matplotlibrc").write_text("text.usetex: True\n")
+    code = (
+        "import pstn, pathlib, torch\n"
+        "pstn.data.contact_sheet(pstn.data.load('digits').train, pathlib.Path('sheet.png'), count=4)\n"
+        "from pstn.report.pictures import draw_samples\n"
+        "draw_samples('samples.png', pstn.nn.mnist_pstn().eval(), torch.rand(1, 1, 28, 28))"
+    )
+    environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "started").exists()

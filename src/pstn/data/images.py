@@ -20,6 +20,7 @@ from pstn.data.files import DataError, ErrorHandler, Listing, list_folder, raise
 from pstn.data.split import Sized, Split, Splits, balanced_indices, divide, encode_labels, name_classes, require_classes
 from pstn.files import write_atomically
 from pstn.limits import EXIF_BYTES, IMAGE_BYTES, IMAGE_PIXELS, IMAGE_READS, IMAGE_SIDE, JPEG_SCANS, PPM_COMMENTS
+from pstn.plotting import without_tex
 
 __all__ = ["contact_sheet", "from_folder"]
 
@@ -360,6 +361,7 @@ def _read_classes(
     return Split(torch.from_numpy(out), encode_labels(labels, names), names, root.name)
 
 
+@without_tex()
 def contact_sheet(
     data: Sized,
     path: str | os.PathLike[str],
@@ -390,10 +392,8 @@ def contact_sheet(
         >>> contact_sheet(pstn.data.load("digits").train, Path(tempfile.mkdtemp()) / "digits.png").name
         'digits.png'
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("drawing a contact sheet needs matplotlib: pip install 'pstn[plot]'") from error
+    from matplotlib.figure import Figure
+
     count = min(require_positive_int("count", count), len(data))
     columns = min(require_positive_int("columns", columns), count)
     index = balanced_indices(data.y, count, seed=seed)

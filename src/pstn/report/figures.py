@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from pstn.plotting import without_tex
 from pstn.report.results import Result
 from pstn.report.statistics import median_and_deviation, summarise
 from pstn.report.tables import Line, Metric, Search, Table
@@ -44,7 +45,7 @@ def figure_style() -> Iterator[None]:
     """Matplotlib's settings for whatever is drawn and saved inside."""
     import matplotlib
 
-    with matplotlib.rc_context(_SETTINGS):
+    with without_tex(), matplotlib.rc_context(_SETTINGS):
         yield
 
 

@@ -13,6 +13,7 @@ from pstn._deprecation import old_names
 from pstn.files import write_atomically
 from pstn.nn import PSTN, STN, Prediction
 from pstn.nn.modes import evaluating
+from pstn.plotting import without_tex
 from pstn.transforms import to_pixels
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ __getattr__ = old_names(__name__, {"draw_looks": "draw_samples"})
 _BOX = "#e8590c"
 
 
+@without_tex()
 def draw_samples(
     path: str | Path,
     model: PSTN | STN,
