@@ -159,7 +159,7 @@ def _read_progress(path: str | Path, held: Any, models: int) -> Progress:
     try:
         failures = [Failure(**failure) for failure in held["failures"]]
         progress = Progress(**{**held, "failures": failures})
-        per_model = [progress.best, progress.waited, *([progress.partial] if progress.step else [])]
+        per_model: list[list[Any]] = [progress.best, progress.waited, *([progress.partial] if progress.step else [])]
         if not all(isinstance(part, list) for part in (held["failures"], progress.history, *per_model)):
             raise TypeError("a list is expected")
         if {len(part) for part in per_model} != {models} or any(len(row) != len(METRICS) for row in progress.partial):
