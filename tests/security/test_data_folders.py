@@ -269,3 +269,13 @@ def test_files_of_series_with_many_classes_take_linear_time(tmp_path, suffix):
     start = time.perf_counter()
     assert len(load(tmp_path, validation=0).train) == len(names)
     assert time.perf_counter() - start < 12
+
+
+def test_a_named_pipe_in_place_of_a_label_file_is_refused(tmp_path):
+    for name in ("images", "labels"):
+        (tmp_path / name).mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "images" / "a.png")
+    (tmp_path / "classes.txt").write_text("stop\n")
+    os.mkfifo(tmp_path / "labels" / "a.txt")
+    with pytest.raises(DataError, match=r"a\.txt"):
+        read_yolo(tmp_path)

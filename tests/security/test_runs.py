@@ -17,6 +17,7 @@ from made_up_results import make_results
 from pstn.demo import run_demo
 from pstn.experiments import EXPERIMENTS, reproduce
 from pstn.files import FileError, require_writable
+from pstn.limits import RESULT_BYTES
 from pstn.report.page import write_report
 from pstn.training.runs.settings import read_settings
 from security.limited import run_limited_command
@@ -262,6 +263,14 @@ def make_float8(tensors, _):
         pytest.param(edit_text("progress", step=0.5), id="half a step"),
         pytest.param(edit_text("progress", history=[{"loss": "x"}]), id="text in the history"),
         pytest.param(edit_text("progress", failures=[{"model": 0}]), id="half a failure"),
+        pytest.param(edit_text("progress", failures={}), id="failures that are no list"),
+        pytest.param(edit_text("progress", history={}), id="a history that is no list"),
+        pytest.param(edit_text("progress", best=[]), id="no best"),
+        pytest.param(edit_text("progress", best={}), id="best that is no list"),
+        pytest.param(edit_text("progress", waited=[0] * 7), id="waited of seven models"),
+        pytest.param(edit_text("progress", partial=[]), id="no sums"),
+        pytest.param(edit_text("progress", partial=[[0.0] * 3]), id="three sums"),
+        pytest.param(edit_text("progress", seconds=10**400), id="endless seconds"),
         pytest.param(edit_text("settings", models=10**7), id="10**7 models"),
         pytest.param(edit_text("settings", models=10**4), id="10**4 models"),
         pytest.param(edit_text("settings", size=10**6), id="a size of 10**6"),
@@ -353,6 +362,60 @@ def test_a_foreign_study_puts_no_settings_of_its_own_into_the_best(tmp_path, dat
     assert (best["data"], best["out"]) == (str(data), "")
     assert best["kl_weight"] in ([0.0], [0.5])
     assert len(json.loads((folder / "sweep.json").read_text())["table"]) == 2
+
+
+def journal_entry(**values):
+    return json.dumps({"worker_id": "a", "op_code": 0, "study_name": "pstn", "directions": [1], **values}) + "\n"
+
+
+def journal_trial(**values):
+    """The journal of a study with one finished trial."""
+    choices = optuna.distributions.CategoricalDistribution([0.0, 0.5])
+    trial = {
+        "state": 1, "value": 0.5, "values": None, "params": {"kl_weight": 0}, "user_attrs": {}, "system_attrs": {},
+        "distributions": {"kl_weight": optuna.distributions.distribution_to_json(choices)}, "intermediate_values": {},
+        "datetime_start": "2024-01-01T00:00:00", "datetime_complete": "2024-01-01T00:00:00", **values,
+    }  # fmt: skip
+    return journal_entry() + journal_entry(op_code=4, study_id=0, **trial)
+
+
+@pytest.mark.parametrize(
+    "journal",
+    [
+        pytest.param("text\ntext\n", id="text"),
+        pytest.param("{}\n", id="no keys"),
+        pytest.param("[" * 10**5 + "\n\n", id="deep"),
+        pytest.param(journal_entry(op_code=99), id="unknown operation"),
+        pytest.param(journal_entry(directions=[1, 1]), id="two values"),
+        pytest.param(journal_entry(directions=[2]), id="the largest value"),
+        pytest.param(journal_entry() + journal_entry(op_code=2, study_id=0, user_attr={"about": [1]}), id="about"),
+        pytest.param(journal_trial(distributions={"kl_weight": "{}"}), id="distribution"),
+        pytest.param(journal_trial(params={"kl_weight": 99}), id="choice"),
+        pytest.param(journal_trial(value="a"), id="value"),
+        pytest.param(journal_trial(user_attrs=[1]), id="attributes"),
+        pytest.param(journal_trial(state=0, user_attrs={"queued": 5}), id="queued"),
+    ],
+)
+def test_a_damaged_study_is_refused(tmp_path, data, journal):
+    path = tmp_path / "sweep" / "study.log"
+    path.parent.mkdir()
+    path.write_text(journal)
+    options = ["--epochs", 1, "--batch-size", 4, "--over", "kl_weight=0.0,0.5", "--take-over"]
+    done = run_command("sweep", data, "--out", path.parent, *options)
+    assert done.exit_code == 2, done.output
+    assert str(path) in done.output
+    assert path.read_text().startswith(journal)
+    assert [entry.name for entry in path.parent.iterdir()] == ["study.log"]
+
+
+def test_a_study_has_a_limit(tmp_path, data):
+    path = tmp_path / "sweep" / "study.log"
+    path.parent.mkdir()
+    with path.open("wb") as file:
+        file.truncate(RESULT_BYTES + 1)
+    done = run_command("sweep", data, "--out", path.parent, "--over", "kl_weight=0.0,0.5")
+    assert done.exit_code == 2
+    assert f"{RESULT_BYTES:,}" in done.output
 
 
 def test_evaluate_opens_no_path_that_only_a_file_names(tmp_path, run, data):

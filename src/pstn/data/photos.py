@@ -462,7 +462,7 @@ def _read_yolo_folder(
         state = listing.find(label_file)
         found: list[Box] = []
         # An empty label file means that there is nothing on the image.
-        if state is not None and state.st_size > 0 and stat.S_ISREG(state.st_mode):
+        if state is not None and (state.st_size > 0 or not stat.S_ISREG(state.st_mode)):
             for number, line in enumerate(read_text(label_file, limit=_TEXT_LIMIT).split("\n"), start=1):
                 if line.strip():
                     with boxes.check():

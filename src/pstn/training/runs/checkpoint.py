@@ -23,6 +23,7 @@ from pstn.limits import CHECKPOINT_TEXT
 from pstn.text import ShortError, excerpt
 from pstn.training.population import Failure, Population, Progress
 from pstn.training.population.recipe import Member
+from pstn.training.population.step import METRICS
 
 __all__ = [
     "CheckpointError",
@@ -129,7 +130,7 @@ def load_checkpoint(path: str | Path, population: Population) -> None:
             raise CheckpointError(f"{path} belongs to another training")
         if changed := [f"{k} was {str(was.get(k))[:200]}, is {v}" for k, v in now.items() if v != was.get(k)]:
             raise CheckpointError(f"{path} belongs to another training: {'; '.join(changed)}")
-        progress = _read_progress(path, about["progress"])
+        progress = _read_progress(path, about["progress"], len(population.members))
         tensors = _read_tensors(path, stream, population.tensors())
     population.load_tensors(tensors)
     population.progress = progress
@@ -153,11 +154,16 @@ def _read_tensors(path: str | Path, stream: Any, expected: dict[str, Tensor]) ->
     return tensors
 
 
-def _read_progress(path: str | Path, held: Any) -> Progress:
-    """Where a population stood, with the types that it writes."""
+def _read_progress(path: str | Path, held: Any, models: int) -> Progress:
+    """Where a population of so many models stood, with the types and lengths that it writes."""
     try:
         failures = [Failure(**failure) for failure in held["failures"]]
         progress = Progress(**{**held, "failures": failures})
+        per_model: list[list[Any]] = [progress.best, progress.waited, *([progress.partial] if progress.step else [])]
+        if not all(isinstance(part, list) for part in (held["failures"], progress.history, *per_model)):
+            raise TypeError("a list is expected")
+        if {len(part) for part in per_model} != {models} or any(len(row) != len(METRICS) for row in progress.partial):
+            raise ValueError(f"a list has not one entry for each of {models} models")
         counts = (progress.step, progress.epoch, *(n for f in failures for n in (f.model, f.step)), *progress.waited)
         numbers = (*progress.best, *(n for row in progress.partial for n in row))
         entries = [value for entry in progress.history for value in entry.values()]
@@ -165,7 +171,7 @@ def _read_progress(path: str | Path, held: Any) -> Progress:
         fine = all(type(n) is int and n >= 0 for n in counts) and math.isfinite(progress.seconds)
         if not fine or not all(isinstance(n, (int, float)) for n in (*numbers, *means)):
             raise ValueError("a number is not what it should be")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CheckpointError(f"{path} is not a whole checkpoint: its progress cannot be read ({error})") from error
     return progress
 

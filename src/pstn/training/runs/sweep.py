@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, final
 
 from pstn._checks import require_positive_int
 from pstn.files import inside, parse_json, require_regular_file, write_atomically
+from pstn.limits import RESULT_BYTES
+from pstn.text import shorten
 from pstn.training.runs.settings import SettingsError, TrainSettings, write_settings
 from pstn.training.runs.sources import Source, make_population, prepare
 
@@ -70,15 +72,7 @@ class Study:
         self.space = dict(space)
         self.is_grid = all(isinstance(values, list) for values in space.values())
         self._states = optuna.trial.TrialState
-        backend: Any = storage
-        if storage is not None and "://" not in storage:
-            from optuna.storages.journal import JournalFileBackend
-
-            Path(storage).parent.mkdir(parents=True, exist_ok=True)
-            if Path(storage).exists():
-                require_regular_file(storage)
-            backend = optuna.storages.JournalStorage(JournalFileBackend(storage))
-        self._study = optuna.create_study(storage=backend, study_name=name, direction="minimize", load_if_exists=True)
+        self._study = _open_study(storage, name)
         if about is not None:
             known = self._study.user_attrs.get("about")
             if known is None:
@@ -199,6 +193,39 @@ class Study:
             else isinstance(value, float) and accepted[0] <= value <= accepted[1]
             for name, value in values.items()
         )
+
+
+def _open_study(storage: str | None, name: str) -> Any:
+    """The study of optuna, made if there is none; one with values of other types than a sweep writes is refused."""
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+
+    backend: Any = storage
+    is_file = storage is not None and "://" not in storage
+    try:
+        if storage is not None and is_file:
+            Path(storage).parent.mkdir(parents=True, exist_ok=True)
+            if Path(storage).exists() and require_regular_file(storage).stat().st_size > RESULT_BYTES:
+                raise ValueError(f"it is longer than {RESULT_BYTES:,} bytes, which is the limit")
+            backend = optuna.storages.JournalStorage(JournalFileBackend(storage))
+        study = optuna.create_study(storage=backend, study_name=name, direction="minimize", load_if_exists=True)
+        if study.directions != [optuna.study.StudyDirection.MINIMIZE]:
+            raise ValueError("it does not minimise one value")
+        if not isinstance(study.user_attrs.get("about", {}), dict):
+            raise TypeError("what its trials have in common is no mapping")
+        for trial in study.get_trials(deepcopy=False):
+            if not isinstance(trial.user_attrs.get("queued", {}), dict):
+                raise TypeError(f"the queued values of trial {trial.number} are no mapping")
+            if not isinstance(trial.value, (int, float, type(None))):
+                raise TypeError(f"the value of trial {trial.number} is no number")
+    except (OSError, MemoryError, ImportError):
+        raise
+    except Exception as error:  # optuna raises almost anything on damaged studies
+        # The URL of a server may hold a password.
+        where = f" in {storage}" if is_file else ""
+        reason = f"{type(error).__name__}: {error}"
+        raise SettingsError(f"the study {name!r}{where} cannot be read ({shorten(reason, 300)})") from error
+    return study
 
 
 @dataclass(frozen=True)
