@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import time
 
 import numpy as np
@@ -109,6 +110,7 @@ def test_folders_in_folders_in_folders(tmp_path):
     draw(tmp_path / "1.png")
     assert len(list(find_images(tmp_path, lambda error: None))) == 1
     assert [finding.status for finding in check(tmp_path)][:1] == ["readable"]
+    subprocess.run(["rm", "-rf", str(tmp_path)], check=True)  # pytest's own removal recurses
 
 
 @pytest.fixture

@@ -426,7 +426,7 @@ def test_evaluate_opens_no_path_that_only_a_file_names(tmp_path, run, data):
     for folder in (elsewhere, elsewhere / "model-0"):
         done = run_command("evaluate", folder)
         assert done.exit_code == 2
-        assert str(data) in done.output
+        assert "DATA" in done.output
         assert run_command("evaluate", folder, data).exit_code == 0
     secret = tmp_path / "secret.tsv"
     shutil.copy(data, secret)
@@ -440,7 +440,7 @@ def test_resume_opens_no_path_that_only_a_file_names(tmp_path, run, data):
     shutil.copytree(run, elsewhere)
     done = run_command("train", "--resume", "--out", elsewhere)
     assert done.exit_code == 2
-    assert str(data) in done.output
+    assert "DATA" in done.output
     assert run_command("train", data, "--resume", "--out", elsewhere).exit_code == 0
 
 
