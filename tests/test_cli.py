@@ -180,8 +180,7 @@ def test_demo_prints_a_table_and_saves_a_picture_and_models(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("options", "word"),
-    [(("--images", 7), "images"), (("--seed", 10**20), "seed"), (("--out", "file/demo"), "--out")],
+    ("options", "word"), [(("--images", 7), "images"), (("--seed", 10**20), "seed"), (("--out", "file/demo"), "--out")]
 )
 def test_mistakes_are_refused_before_training(options, word, tmp_path, monkeypatch):
     monkeypatch.setattr("pstn.demo.train", lambda *_, **__: pytest.fail("trained"))

@@ -74,8 +74,7 @@ def test_messages_and_pages_name_extras_that_exist_in_one_way():
 
 
 @pytest.mark.parametrize(
-    ("module", "arguments", "extra"),
-    [("jinja2", ["report"], "report"), ("matplotlib", ["demo"], "plot")],
+    ("module", "arguments", "extra"), [("jinja2", ["report"], "report"), ("matplotlib", ["demo"], "plot")]
 )
 def test_a_command_without_its_extra_says_what_to_install(module, arguments, extra, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

@@ -19,15 +19,7 @@ from pstn.distributions import (
     ThetaDistribution,
 )
 from pstn.io import from_pretrained, load_weights, push_to_hub, register, save_pretrained
-from pstn.nn import (
-    PSTN,
-    STN,
-    About,
-    Prediction,
-    SpatialTransformer,
-    TransformerOutput,
-    wrap,
-)
+from pstn.nn import PSTN, STN, About, Prediction, SpatialTransformer, TransformerOutput, wrap
 from pstn.noise import draw_noise
 from pstn.objective import Loss, elbo_loss
 from pstn.training.evaluate import Scores, evaluate

@@ -102,12 +102,7 @@ def _predictions(device: torch.device, seconds: float) -> list[Figure]:
         with torch.inference_mode():
             warped = model.layer(x, SAMPLES).warped.flatten(0, 1).contiguous()
             times = time_in_turns(
-                {
-                    "model": partial(model, x, SAMPLES),
-                    "classifier": partial(model.classifier, warped),
-                },
-                seconds,
-                device,
+                {"model": partial(model, x, SAMPLES), "classifier": partial(model.classifier, warped)}, seconds, device
             )
         ratios = [a / b for a, b in zip(times["model"], times["classifier"], strict=True)]
         name = f"{batch} image(s) at a time"

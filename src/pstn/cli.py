@@ -481,8 +481,7 @@ def evaluate(
     samples: _Samples = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the samples; that of the training by default.")] = None,
     policy: Annotated[
-        str | None,
-        typer.Option(help="For gaps and unequal lengths in series: refuse, resample or pad."),
+        str | None, typer.Option(help="For gaps and unequal lengths in series: refuse, resample or pad.")
     ] = None,
     as_json: _Json = False,
 ) -> None:

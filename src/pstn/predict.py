@@ -154,11 +154,7 @@ def _corners(box: Tensor, size: tuple[int, ...]) -> tuple[tuple[float, ...], ...
 
 
 def read_items(
-    paths: Iterable[str | os.PathLike[str]],
-    about: About,
-    *,
-    batch_size: int = 64,
-    refuse: ErrorHandler = raise_error,
+    paths: Iterable[str | os.PathLike[str]], about: About, *, batch_size: int = 64, refuse: ErrorHandler = raise_error
 ) -> Iterator[Item]:
     """The inputs in files and folders, as a model takes them; the arguments are those of `predict_files`."""
     if about.ndim == 1:

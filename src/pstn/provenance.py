@@ -28,11 +28,7 @@ def provenance(packages: tuple[str, ...] = ()) -> dict[str, Any]:
     """
     own = sys.modules["pstn"].__version__  # not imported, as this module is below the package in the layers
     versions = {"pstn": own} | {name: _version(name) for name in ("torch", "numpy", *packages)}
-    return {
-        "commit": _commit(),
-        "machine": _machine(),
-        "versions": versions | {"python": platform.python_version()},
-    }
+    return {"commit": _commit(), "machine": _machine(), "versions": versions | {"python": platform.python_version()}}
 
 
 def _commit() -> str:

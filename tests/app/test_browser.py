@@ -16,10 +16,7 @@ import pytest
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PATIENCE = 60_000  # milliseconds; machines that run tests may be busy
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")]
 
 # `pstn app`, in a Python that reports which hosts it connects to.
 PSTN = """
@@ -130,10 +127,7 @@ def stroke(page):
     "viewport", [{"width": 1280, "height": 900}, {"width": 390, "height": 844}], ids=lambda v: v["width"]
 )
 def test_a_visitor_draws_rotates_uploads_and_sees_the_pictures_change(browser, models, tmp_path, viewport):
-    with (
-        running(tmp_path, "--models", str(models)) as address,
-        visited(browser, address, viewport=viewport) as page,
-    ):
+    with running(tmp_path, "--models", str(models)) as address, visited(browser, address, viewport=viewport) as page:
         shown = wait_for_answer(page, "#digits-pictures")
         stroke(page)
         shown = wait_for_change(page, "#digits-pictures", shown)

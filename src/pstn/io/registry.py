@@ -426,9 +426,7 @@ def _construct(place: str, make: Callable[..., Any], values: Mapping[str, Any]) 
         raise ValueError(f"{place} cannot be built: {error}") from error
 
 
-def describe_input(
-    description: Mapping[str, Any],
-) -> tuple[int | None, int | None, tuple[int, ...] | None]:
+def describe_input(description: Mapping[str, Any]) -> tuple[int | None, int | None, tuple[int, ...] | None]:
     """How many classes and channels a described model has, and the size of its input, as far as it says; else None.
 
     Example:
