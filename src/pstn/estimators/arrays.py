@@ -13,8 +13,6 @@ from torch import Tensor
 
 from pstn._checks import require_choice
 
-__all__ = ["Layout", "Scaling", "choose_layout", "fit_scaling"]
-
 # The smallest image: below it there is nothing for a convolution to do.
 _SMALLEST_SIDE = 8
 # An array (N, a, b) is taken for images if neither side is longer than this many times the other.
@@ -78,34 +76,21 @@ def choose_layout(shape: tuple[int, ...], kind: str = "auto") -> Layout:
         ['series', 'image', 'series', 'series', 'image']
     """
     require_choice("kind", kind, ("auto", "image", "series"))
-    if len(shape) not in (1, 2, 3):
-        raise ValueError(
-            "X must hold images (N, H, W) or (N, H, W, C), or series (N, L) or (N, C, L); "
-            f"got an array with {len(shape) + 1} axes"
-        )
+    axes, listed = len(shape), ", ".join(map(str, shape))
     if kind == "auto":
-        kind = "image" if len(shape) == 3 or (len(shape) == 2 and _looks_like_an_image(shape)) else "series"
-    if kind == "series":
-        if len(shape) == 3:
-            raise ValueError(f"X must be (N, L) or (N, C, L) for kind='series', got (N, {_listed(shape)})")
+        like_an_image = axes == 2 and min(shape) >= _SMALLEST_SIDE and max(shape) <= _LARGEST_RATIO * min(shape)
+        kind = "image" if axes == 3 or like_an_image else "series"
+    if kind == "series" and axes in (1, 2):
         return Layout("series", shape)
-    if len(shape) == 1:
+    if kind == "series" or axes not in (2, 3):
         raise ValueError(
-            f"X must be (N, H, W) or (N, H, W, C) for kind='image', got (N, {shape[0]}): flat images have to get "
-            "their shape back, X.reshape(-1, H, W)"
+            f"X must be (N, H, W) or (N, H, W, C) for images, (N, L) or (N, C, L) for series, got (N, {listed}) for "
+            f"kind={kind!r}: flat images get their shape back by X.reshape(-1, H, W)"
         )
     if min(shape[:2]) < _SMALLEST_SIDE:
-        hint = ": channels come last, X.transpose(0, 2, 3, 1)" if len(shape) == 3 else ""
-        raise ValueError(f"images in X must be {_SMALLEST_SIDE}x{_SMALLEST_SIDE} or larger, got {_listed(shape)}{hint}")
+        hint = ": channels come last, X.transpose(0, 2, 3, 1)" if axes == 3 else ""
+        raise ValueError(f"images in X must be {_SMALLEST_SIDE}x{_SMALLEST_SIDE} or larger, got {listed}{hint}")
     return Layout("image", shape)
-
-
-def _looks_like_an_image(shape: tuple[int, ...]) -> bool:
-    return min(shape) >= _SMALLEST_SIDE and max(shape) <= _LARGEST_RATIO * min(shape)
-
-
-def _listed(shape: tuple[int, ...]) -> str:
-    return ", ".join(map(str, shape))
 
 
 # A background is what at least this share of the border shows, give or take this part of the range of values.
@@ -139,7 +124,8 @@ class Scaling:
     def apply(self, x: NDArray[Any]) -> Tensor:
         """(N, C, *size) in the data's units -> float32 around 0."""
         wide = x if x.dtype == np.float32 else x.astype(np.float64)  # a float64 may lose all it has to say in 32 bits
-        mean, std = (_per_channel(values, x).astype(wide.dtype) for values in (self.mean, self.std))
+        shape = (-1, *[1] * (x.ndim - 2))
+        mean, std = (np.reshape(values, shape).astype(wide.dtype) for values in (self.mean, self.std))
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = ((wide - mean) / std).astype(np.float32)
         if not np.isfinite(scaled).all():
@@ -181,18 +167,14 @@ def fit_scaling(x: NDArray[Any], fill: str | float | Sequence[float] = "auto") -
 
 
 def _choose_fill(x: NDArray[Any], fill: Any) -> tuple[float, ...] | None:
-    if isinstance(fill, str):
-        if fill not in ("auto", "border"):
-            raise ValueError(f"fill must be 'auto', 'border', a number or one number per channel, got {fill!r}")
+    if isinstance(fill, str) and fill in ("auto", "border"):
         return _background(x) if fill == "auto" and x.ndim == 4 else None
     try:
         values = np.broadcast_to(np.asarray(fill, dtype=np.float64), (x.shape[1],))
     except (TypeError, ValueError):
-        raise ValueError(
-            f"fill must be 'auto', 'border', a number or {x.shape[1]} numbers, one per channel, got {fill!r}"
-        ) from None
+        values = np.array(np.nan)
     if not np.isfinite(values).all():
-        raise ValueError(f"fill must be finite, got {fill!r}")
+        raise ValueError(f"fill must be 'auto', 'border', or one finite number or {x.shape[1]}, got {fill!r}")
     return tuple(values.tolist())
 
 
@@ -204,7 +186,3 @@ def _background(x: NDArray[Any]) -> tuple[float, ...] | None:
     spread = x.max((0, 2, 3)).astype(np.float64) - x.min((0, 2, 3)).astype(np.float64)
     near = np.abs(border - value[:, None]) <= _TOLERANCE * spread[:, None]
     return tuple(value.tolist()) if near.mean() >= _SHARE else None
-
-
-def _per_channel(values: Sequence[float], x: NDArray[Any]) -> NDArray[np.float64]:
-    return np.asarray(values, dtype=np.float64).reshape(-1, *[1] * (x.ndim - 2))

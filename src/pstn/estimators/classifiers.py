@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial, update_wrapper
 from types import MethodType
 from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
 import torch
+from joblib import effective_n_jobs
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin, clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
-from torch import Tensor
+from torch import Tensor, nn
 
-from pstn._checks import (
-    plain,
-    require_choice,
-    require_finite,
-    require_nonnegative_number,
-    require_positive_int,
-    require_positive_number,
-)
+from pstn import _checks
 from pstn._deprecation import renamed
+from pstn.data.split import stratified_indices
 from pstn.defaults import LOCALIZER_FACTOR, TEST_SAMPLES, TRAIN_SAMPLES, default_kl_weight
 from pstn.estimators.arrays import Layout, Scaling, choose_layout, fit_scaling
-from pstn.estimators.fitting import Outcome, Schedule, TrainingData, advance, search_kl_weight, train
 from pstn.files import load_safetensors
 from pstn.nn import Prediction, make_model
 from pstn.noise import draw_noise
 from pstn.objective import LossFunction, TrainingLoss
+from pstn.training import Member, Population, Recipe
 from pstn.training.population.planning import make_device
 from pstn.transforms import Transform
 
@@ -43,6 +43,20 @@ Fitted = TypeVar("Fitted", bound="ArrayClassifier")
 _LEARNING_RATES = {"image": 1e-3, "series": 3e-3}
 # Numbers of the warped samples that prediction holds at once.
 _AT_ONCE = 1 << 21
+# What kl_weight="auto" tries, as multiples of the default weight.
+_CANDIDATES = (0.1, 1.0, 10.0)
+# The search repeats its split this often below this many examples, where a single split would say little.
+_SPLITS, _ENOUGH = 3, 2000
+# How parameters are checked when training starts: scikit-learn sets them unchecked. Some may be None, to be chosen.
+_PARAMETERS = {
+    **dict.fromkeys(("train_samples", "test_samples", "patience"), _checks.require_positive_int),
+    **dict.fromkeys(("localizer_factor", "validation_fraction"), _checks.require_positive_number),
+    "weight_decay": _checks.require_nonnegative_number,
+}
+_OPTIONAL = {
+    **dict.fromkeys(("epochs", "batch_size", "width"), _checks.require_positive_int),
+    "learning_rate": _checks.require_positive_number,
+}
 
 
 class Uncertainty(NamedTuple):
@@ -52,6 +66,17 @@ class Uncertainty(NamedTuple):
     """(N,), in total."""
     mutual_information: NDArray[np.float32]
     """(N,), the part that comes from not knowing where to look."""
+
+
+class TrainingData(NamedTuple):
+    """Examples as the networks take them."""
+
+    x: Tensor
+    """(N, C, *size), standardised."""
+    y: Tensor
+    """(N,), classes 0..K-1."""
+    weights: Tensor | None
+    """(N,), how much each counts; None if all count the same."""
 
 
 class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -86,26 +111,33 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         Returns:
             The estimator itself.
         """
-        goes_on = self.warm_start and hasattr(self, "model_")
-        known = self if goes_on else self._started(X, y, None)
-        schedule = self._schedule(known.layout_)
+        continues = self.warm_start and hasattr(self, "model_")
+        known = self if continues else self._started(X, y, None)
         data = known._data(X, y, sample_weight)
         if data.weights is not None:  # learning rates mean the same with weights and without
             if not data.weights.sum() > 0:
                 raise ValueError("sample_weight and class_weight must leave some example a weight above zero")
             data = data._replace(weights=data.weights / data.weights.mean())
-        seed, held_out = self._draw_seed(), self.validation_fraction
-        kl_weight, losses = known._kl_weight, known._kl_weight_losses
-        if not goes_on:
-            kl_weight, losses = self._default_kl_weight(len(data.y)), {}
+        seed = self._draw_seed()
+        if not continues:
+            known._kl_weight = self._default_kl_weight(len(data.y))
             known.model_ = known._make(seed=seed)  # refuses a transform that does not suit the data
-            if isinstance(getattr(self, "kl_weight", None), str) and kl_weight is not None:
-                jobs = getattr(self, "n_jobs", None)
-                losses = search_kl_weight(known._make, data, schedule, seed=seed, valid_fraction=held_out, n_jobs=jobs)
-                kl_weight = min(losses, key=lambda weight: losses[weight])
-        outcome = train(known.model_, data, schedule, kl_weight=kl_weight, seed=seed, valid_fraction=held_out)
-        self._keep(known, outcome, kl_weight, losses, seed)
-        return self
+            if isinstance(getattr(self, "kl_weight", None), str) and known._kl_weight is not None:
+                losses = known._kl_weight_losses = known._search_kl_weight(data, seed)
+                known._kl_weight = min(losses, key=lambda weight: losses[weight])
+        train = valid = None
+        if self.early_stopping:
+            train, valid = stratified_indices(data.y, self.validation_fraction, seed=seed)
+            if len(valid) == 0:
+                raise ValueError(
+                    "early_stopping must be False here: validation_fraction leaves no example to validate on, as every "
+                    "class must keep one to learn from"
+                )
+        member = known._member(seed, known._kl_weight, train, valid)
+        recipe = known._recipe(len(data.y) if train is None else len(train))
+        with known._population([known.model_], data, [member], recipe) as population:
+            population.fit()
+            return self._keep(known, population, seed, [])
 
     def partial_fit(
         self: Fitted,
@@ -140,13 +172,27 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             known._kl_weight, known._seed = self._default_kl_weight(len(np.asarray(y))), self._draw_seed()
             known.model_ = known._make(seed=known._seed)
         data = known._data(X, y, sample_weight)
-        outcome = advance(
-            known.model_, data, self._schedule(known.layout_),
-            kl_weight=known._kl_weight, seed=known._seed, step=known._steps, optimiser=known._optimiser,
-        )  # fmt: skip
-        outcome = outcome._replace(loss_curve=known.loss_curve_ + outcome.loss_curve)
-        self._keep(known, outcome, known._kl_weight, known._kl_weight_losses, known._seed)
-        return self
+        count = len(data.y)
+        per_pass = math.ceil(count / known._recipe(count).batch_size)
+        batch = math.ceil(count / per_pass)
+        if missing := per_pass * batch - count:
+            # A population takes whole batches: the first examples fill up the last one, with a weight of 0. For a loss
+            # without weights they count again.
+            x, y, weights = torch.cat([data.x, data.x[:missing]]), torch.cat([data.y, data.y[:missing]]), None
+            if TrainingLoss(self.loss).takes_weights:
+                given = torch.ones(count) if data.weights is None else data.weights
+                # The loss is a mean over whole batches: what the fillers do not count goes to the others.
+                weights = torch.cat([given * ((count + missing) / count), given.new_zeros(missing)])
+            data = TrainingData(x, y, weights)
+        # Noise and batches are functions of the step, and a pass starts at a multiple of its length.
+        passed = -(-known._steps // per_pass)
+        recipe, member = Recipe(passed + 1, batch, loss=self.loss), known._member(known._seed, known._kl_weight)
+        with known._population([known.model_], data, [member], recipe) as population:
+            if known._optimiser is not None:
+                population.load_tensors({**population.tensors(), **known._optimiser})
+            population.progress.step, population.progress.epoch = passed * per_pass, passed
+            population.fit()
+            return self._keep(known, population, known._seed, known.loss_curve_)
 
     def _started(self: Fitted, X: ArrayLike, y: ArrayLike, classes: NDArray[Any] | None) -> Fitted:
         """A clone that knows the data's shape, classes and scaling: data that are refused leave the last fit whole."""
@@ -155,35 +201,102 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         fresh.classes_ = np.unique(labels) if classes is None else classes
         if len(fresh.classes_) < 2:
             what, found = ("y", "one class") if classes is None else ("classes", "only")
-            raise ValueError(f"{what} must hold at least two classes, got {found}: {plain(fresh.classes_[0])!r}")
+            raise ValueError(
+                f"{what} must hold at least two classes, got {found}: {_checks.plain(fresh.classes_[0])!r}"
+            )
         fresh.layout_ = layout = choose_layout(array.shape[1:], self.kind)
         fresh.scaling_ = fit_scaling(layout.channels_first(array), getattr(self, "fill", "auto"))
-        if self.width is not None:
-            require_positive_int("width", self.width)
-        samples = {
-            name.removeprefix("train_"): require_positive_int(name, getattr(self, name))
-            for name in ("train_samples", "test_samples")
-            if hasattr(self, name)
-        }
+        fresh._check_parameters()
         transform = vars(self).get("transform")
         fresh._make = partial(
             make_model, self._model_kind, layout.channels, layout.size, len(fresh.classes_),
             None if isinstance(transform, str) and transform == "auto" else transform,
-            networks="auto", width=self.width, fill=fresh.scaling_.scaled_fill, **samples,
+            networks="auto", width=self.width, fill=fresh.scaling_.scaled_fill,
+            samples=int(getattr(self, "train_samples", 1)), test_samples=int(getattr(self, "test_samples", 1)),
         )  # fmt: skip
         fresh.loss_curve_, fresh._optimiser, fresh._steps = [], None, 0
         fresh._kl_weight, fresh._kl_weight_losses = None, {}
         return fresh
 
+    def _check_parameters(self) -> None:
+        parameters = self.get_params(deep=False)
+        for name, require in (_PARAMETERS | _OPTIONAL).items():
+            if name in parameters and (name in _PARAMETERS or parameters[name] is not None):
+                require(name, parameters[name])
+        if not self.validation_fraction < 1:
+            raise ValueError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction}")
+
     def _default_kl_weight(self, examples: int) -> float | None:
         """The weight w without a search: as given, or by the number of examples; None if the loss takes none."""
         given, loss = getattr(self, "kl_weight", 0.0), TrainingLoss(self.loss)
         if isinstance(given, str):
-            require_choice("kl_weight (unless it is a number)", given, ("auto",))
+            _checks.require_choice("kl_weight (unless it is a number)", given, ("auto",))
             return default_kl_weight(examples) if loss.takes_kl_weight else None
         if self._model_kind != "pstn" and not loss.takes_kl_weight:
             return None
-        return require_nonnegative_number("kl_weight", loss.choose_kl_weight(given, given))
+        return _checks.require_nonnegative_number("kl_weight", loss.choose_kl_weight(given, given))
+
+    def _recipe(self, examples: int) -> Recipe:
+        """For so many examples; learning rates fall to a tenth after two thirds of the epochs."""
+        batch_size: Any = None if self.batch_size is None else min(self.batch_size, examples)
+        patience = self.patience if self.early_stopping else None
+        recipe = Recipe(self.epochs, batch_size, patience=patience, loss=self.loss).for_examples(examples)
+        return replace(recipe, lr_step=math.ceil(2 * recipe.epochs / 3))
+
+    def _member(
+        self, seed: int, kl_weight: float | None, train: Tensor | None = None, valid: Tensor | None = None
+    ) -> Member:
+        rate = _LEARNING_RATES[self.layout_.kind] if self.learning_rate is None else float(self.learning_rate)
+        factor = float(getattr(self, "localizer_factor", 1.0))
+        return Member(seed, rate, factor, kl_weight, float(self.weight_decay), train, valid)
+
+    def _population(
+        self, models: Sequence[nn.Module], data: TrainingData, members: Sequence[Member], recipe: Recipe
+    ) -> Population:
+        # One stack in this process: starting others would run a script without a main guard twice.
+        return Population(
+            models, data.x, data.y, members, recipe, device=make_device(self.device), groups=1, workers=False,
+            weights=data.weights,
+        )  # fmt: skip
+
+    def _search_kl_weight(self, data: TrainingData, seed: int) -> dict[float, float]:
+        """The loss on held-out data with a tenth, one and ten times the default weight, all trained together.
+
+        It is infinite for a candidate whose training failed; of the default weight alone, NaN, if nothing could be
+        held out.
+        """
+        default = default_kl_weight(len(data.y))
+        count = _SPLITS if len(data.y) < _ENOUGH else 1
+        splits = [stratified_indices(data.y, self.validation_fraction, seed=seed + k) for k in range(count)]
+        if len(splits[0][1]) == 0:
+            return {default: math.nan}
+        candidates = [factor * default for factor in _CANDIDATES]
+        # Candidates of one split share seed and start: they differ in w alone.
+        members = [self._member(seed + k, w, *split) for k, split in enumerate(splits) for w in candidates]
+        recipe = self._recipe(len(splits[0][0]))
+        epochs = math.ceil(recipe.epochs / 2)  # enough to show which candidate is best
+        recipe = replace(recipe, epochs=epochs, patience=None, lr_step=math.ceil(2 * epochs / 3))
+        jobs = min(len(members), effective_n_jobs(self.n_jobs))
+        parts = [members[len(members) * j // jobs : len(members) * (j + 1) // jobs] for j in range(jobs)]
+        losses = Parallel(n_jobs=jobs)(delayed(_validation_losses)(self, data, part, recipe) for part in parts)
+        means = np.reshape(np.concatenate(losses), (count, len(candidates))).mean(0)
+        return dict(zip(candidates, means.tolist(), strict=True))
+
+    def _keep(self: Fitted, known: Fitted, population: Population, seed: int, loss_curve: list[float]) -> Fitted:
+        """Take over what is known of the data and what was learned."""
+        for failure in population.progress.failures:
+            warnings.warn(f"Training stopped early: {failure}", ConvergenceWarning)
+        if known is not self:
+            parameters = self._get_param_names()
+            self.__dict__.pop("feature_names_in_", None)
+            self.__dict__.update({name: value for name, value in vars(known).items() if name not in parameters})
+        history = population.progress.history
+        self.model_, self._seed, self._steps = population.models()[0], seed, population.progress.step
+        self.loss_curve_ = loss_curve + [entry["loss"][0] for entry in history]
+        self.validation_curve_ = [entry["valid_nll"][0] for entry in history if "valid_nll" in entry]
+        self.n_iter_ = len(self.loss_curve_)
+        self._optimiser = {name: tensor for name, tensor in population.tensors().items() if name in ("mean", "square")}
+        return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable label of each input, (N,)."""
@@ -201,7 +314,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         for x in self._batches(X, getattr(self, "test_samples", 1)):
             output = self._predict(x)
             if isinstance(output, Tensor):
-                require_finite("logits", output, "the classifier returned them; lower its learning rate")
+                _checks.require_finite("logits", output, "the classifier returned them; lower its learning rate")
             log_probs = output.log_softmax(-1) if isinstance(output, Tensor) else output.log_probs
             parts.append(log_probs.cpu().numpy())
         return np.concatenate(parts)
@@ -210,25 +323,6 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         """A batch (B, C, *size) through the network."""
         output: Tensor | Prediction = self.model_(x)
         return output
-
-    def _schedule(self, layout: Layout) -> Schedule:
-        """The parameters that say how to train, checked."""
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) is not None:
-                require_positive_int(name, getattr(self, name))
-        rate = _LEARNING_RATES[layout.kind] if self.learning_rate is None else self.learning_rate
-        if not 0 < require_positive_number("validation_fraction", self.validation_fraction) < 1:
-            raise ValueError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction}")
-        return Schedule(
-            self.epochs,
-            self.batch_size,
-            require_positive_number("learning_rate", rate),
-            require_positive_number("localizer_factor", getattr(self, "localizer_factor", 1.0)),
-            require_nonnegative_number("weight_decay", self.weight_decay),
-            require_positive_int("patience", self.patience) if self.early_stopping else None,
-            make_device(self.device),
-            self.loss,
-        )
 
     def _check_examples(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[NDArray[Any], NDArray[Any]]:
         array, labels = validate_data(self, X, y, reset=reset, allow_nd=True, dtype="numeric")
@@ -243,6 +337,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def _data(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> TrainingData:
         """Examples of the classes and shape that are known, as the network takes them."""
+        self._check_parameters()
         array, labels = self._check_examples(X, y, reset=False)
         self._check_shape(array)
         if len(unknown := np.setdiff1d(labels, self.classes_)):
@@ -261,23 +356,12 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     def _draw_seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _keep(
-        self, known: ArrayClassifier, outcome: Outcome, kl_weight: float | None, losses: dict[float, float], seed: int
-    ) -> None:
-        """Take over what is known of the data and what was learned."""
-        for name in ("n_features_in_", "feature_names_in_", "classes_", "layout_", "scaling_", "_make"):
-            value = vars(known).get(name)
-            self.__dict__.pop(name, None)
-            if value is not None:
-                setattr(self, name, value)
-        self.model_, self.loss_curve_, self.validation_curve_, self._optimiser, self._steps = outcome
-        self.n_iter_ = len(outcome.loss_curve)
-        self._kl_weight, self._kl_weight_losses, self._seed = kl_weight, losses, seed
-
     def _batches(self, X: ArrayLike, samples: int = 1) -> Iterator[Tensor]:
         """Inputs as the network takes them, some at a time, on its device."""
         check_is_fitted(self)
-        samples = require_positive_int("test_samples", samples)  # which set_params may have changed since the fit
+        samples = _checks.require_positive_int(
+            "test_samples", samples
+        )  # which set_params may have changed since the fit
         array = validate_data(self, X, reset=False, allow_nd=True, dtype="numeric")
         self._check_shape(array)
         device = make_device(self.device)
@@ -316,6 +400,17 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
+
+
+def _validation_losses(
+    estimator: ArrayClassifier, data: TrainingData, members: Sequence[Member], recipe: Recipe
+) -> list[float]:
+    models = [estimator._make(seed=member.seed) for member in members]
+    with estimator._population(models, data, members, recipe) as population:
+        population.fit()
+        losses = population.evaluate_members()["nll"]
+        failed = {failure.model for failure in population.progress.failures}
+    return [math.inf if i in failed or math.isnan(loss) else loss for i, loss in enumerate(losses)]
 
 
 class parameter_too:
@@ -432,30 +527,13 @@ class PSTNClassifier(Warping, ArrayClassifier):
 
     @renamed(localizer_rate="localizer_factor")
     def __init__(
-        self,
-        transform: str | Transform = "auto",
-        kind: str = "auto",
-        *,
-        kl_weight: float | str = "auto",
-        loss: LossFunction | None = None,
-        width: int | None = None,
-        train_samples: int = TRAIN_SAMPLES,
-        test_samples: int = TEST_SAMPLES,
-        fill: Any = "auto",
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        localizer_factor: float = LOCALIZER_FACTOR,
-        weight_decay: float = 1e-4,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.2,
-        patience: int = 20,
-        class_weight: Any = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        device: str = "auto",
-    ) -> None:
+        self, transform: str | Transform = "auto", kind: str = "auto", *, kl_weight: float | str = "auto",
+        loss: LossFunction | None = None, width: int | None = None, train_samples: int = TRAIN_SAMPLES,
+        test_samples: int = TEST_SAMPLES, fill: Any = "auto", epochs: int | None = None, batch_size: int | None = None,
+        learning_rate: float | None = None, localizer_factor: float = LOCALIZER_FACTOR, weight_decay: float = 1e-4,
+        early_stopping: bool = False, validation_fraction: float = 0.2, patience: int = 20, class_weight: Any = None,
+        warm_start: bool = False, random_state: Any = None, n_jobs: int | None = None, device: str = "auto",
+    ) -> None:  # fmt: skip
         self._set_parameters(locals())
 
     @property
@@ -472,7 +550,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
 
     def _predict(self, x: Tensor) -> Prediction:
         """Classify under the same S quantiles for every input: an answer does not depend on the other inputs."""
-        samples = require_positive_int("test_samples", self.test_samples)
+        samples = _checks.require_positive_int("test_samples", self.test_samples)
         source = torch.Generator().manual_seed(self._seed)
         shape = (1, self.model_.layer.noise_width)
         noise = draw_noise(samples, shape, method="sobol", generator=source, device=x.device)
@@ -504,7 +582,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
         Returns:
             (S, N, ...), each of the S in the shape and units of `X`, float32.
         """
-        require_positive_int("samples", samples)
+        _checks.require_positive_int("samples", samples)
         source = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))
         parts = [
             self._restored(self.model_.layer(x, samples, generator=source).warped) for x in self._batches(X, samples)
@@ -547,26 +625,12 @@ class STNClassifier(Warping, ArrayClassifier):
 
     @renamed(localizer_rate="localizer_factor")
     def __init__(
-        self,
-        transform: str | Transform = "auto",
-        kind: str = "auto",
-        *,
-        loss: LossFunction | None = None,
-        width: int | None = None,
-        fill: Any = "auto",
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        localizer_factor: float = LOCALIZER_FACTOR,
-        weight_decay: float = 1e-4,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.2,
-        patience: int = 20,
-        class_weight: Any = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-        device: str = "auto",
-    ) -> None:
+        self, transform: str | Transform = "auto", kind: str = "auto", *, loss: LossFunction | None = None,
+        width: int | None = None, fill: Any = "auto", epochs: int | None = None, batch_size: int | None = None,
+        learning_rate: float | None = None, localizer_factor: float = LOCALIZER_FACTOR, weight_decay: float = 1e-4,
+        early_stopping: bool = False, validation_fraction: float = 0.2, patience: int = 20, class_weight: Any = None,
+        warm_start: bool = False, random_state: Any = None, device: str = "auto",
+    ) -> None:  # fmt: skip
         self._set_parameters(locals())
 
 
@@ -601,21 +665,9 @@ class CNNClassifier(ArrayClassifier):
     _model_kind = "cnn"
 
     def __init__(
-        self,
-        kind: str = "auto",
-        *,
-        loss: LossFunction | None = None,
-        width: int | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        weight_decay: float = 1e-4,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.2,
-        patience: int = 20,
-        class_weight: Any = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-        device: str = "auto",
-    ) -> None:
+        self, kind: str = "auto", *, loss: LossFunction | None = None, width: int | None = None,
+        epochs: int | None = None, batch_size: int | None = None, learning_rate: float | None = None,
+        weight_decay: float = 1e-4, early_stopping: bool = False, validation_fraction: float = 0.2, patience: int = 20,
+        class_weight: Any = None, warm_start: bool = False, random_state: Any = None, device: str = "auto",
+    ) -> None:  # fmt: skip
         self._set_parameters(locals())
