@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pstn.demo import DEMO_MODELS, demo_data, evaluate, train
+from pstn.demo import DIGITS, LABELS, demo_data, train
 
 
 @pytest.mark.slow
@@ -12,10 +12,11 @@ def test_pstn_beats_cnn_on_100_digits_over_five_seeds():
     for seed in range(5):
         data = demo_data(100, seed)
         for name in scores:
-            model = train(DEMO_MODELS[name], data, epochs=100, seed=seed)
-            scores[name].append(evaluate(model, data))
-    accuracy = {name: torch.tensor([score.accuracy for score in runs]) for name, runs in scores.items()}
-    nll = {name: torch.tensor([score.nll for score in runs]) for name, runs in scores.items()}
+            scores[name].append(train(DIGITS, name, data, seed=seed).about.metrics)
+    accuracy, nll = (
+        {name: torch.tensor([score[metric] for score in runs]) for name, runs in scores.items()}
+        for metric in ("accuracy", "nll")
+    )
     assert accuracy["pstn"].mean() > accuracy["cnn"].mean() + 0.02, accuracy
     assert (accuracy["pstn"] > accuracy["cnn"]).sum() >= 4, accuracy
     assert nll["pstn"].mean() < nll["cnn"].mean(), nll
@@ -23,10 +24,10 @@ def test_pstn_beats_cnn_on_100_digits_over_five_seeds():
 
 def test_a_few_steps_lower_the_loss_of_every_model():
     data = demo_data(30)
-    for entry in DEMO_MODELS.values():
+    for kind in LABELS:
         losses = []
-        train(entry, data, epochs=12, progress=losses.append)
-        assert losses[-1] < losses[0] - 0.02, (entry.label, losses)
+        train(DIGITS._replace(epochs=12), kind, data, on_loss=losses.append)
+        assert losses[-1] < losses[0] - 0.02, (kind, losses)
 
 
 def test_subsets_are_balanced_and_seeded():

@@ -2,54 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import sys
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pstn._checks import require_seed
 from pstn.data import MNIST_MEAN, MNIST_STD, load_digits
 from pstn.files import inside, require_writable
-from pstn.nn import PSTN, About, Shareable, mnist_cnn, mnist_pstn, mnist_stn
+from pstn.nn import PSTN, About, Shareable, make_model
+from pstn.nn.factory import ModelKind
 from pstn.text import printable
-from pstn.training.evaluate import evaluate as score_model
+from pstn.training.evaluate import evaluate
 from pstn.training.fit import fit
 
-__all__ = ["DEMO_MODELS", "DemoData", "DemoModel", "Score", "demo_about", "demo_data", "evaluate", "train"]
-
-_KL_WEIGHT = 3e-4  # the paper's choice for 100 images
-
-
-@dataclass(frozen=True)
-class DemoModel:
-    """One model of the comparison.
-
-    Attributes:
-        label: its name in tables.
-        make: makes it, untrained.
-        lr: its learning rate in the paper's MNIST experiment.
-    """
-
-    label: str
-    make: Callable[[], Shareable]
-    lr: float
-
-
-# The value of a black pixel after normalisation, which a warp reads outside the image.
-_BLACK = (0 - MNIST_MEAN) / MNIST_STD
-
-DEMO_MODELS = {
-    "cnn": DemoModel("CNN", mnist_cnn, 1e-3),
-    "stn": DemoModel("STN", lambda: mnist_stn(fill=_BLACK), 1e-4),
-    "pstn": DemoModel("P-STN", lambda: mnist_pstn(fill=_BLACK), 1e-3),
-}
+LABELS: dict[ModelKind, str] = {"cnn": "CNN", "stn": "STN", "pstn": "P-STN"}
 
 
 class DemoData(NamedTuple):
@@ -61,13 +35,24 @@ class DemoData(NamedTuple):
     test_y: Tensor
 
 
-class Score(NamedTuple):
-    """The scores of a trained model."""
+class Plan(NamedTuple):
+    """Three models that are trained on the same data, to compare them.
 
-    accuracy: float
-    nll: float
-    calibration_error: float
-    seconds: float
+    Attributes:
+        make: makes an untrained model of a kind: "cnn", "stn" or "pstn".
+        lr: the learning rate of each kind.
+        data: loads what they learn from.
+        about: their metadata, without scores.
+        epochs: passes over the data.
+        kl_weight: w.
+    """
+
+    make: Callable[[ModelKind], Shareable]
+    lr: Mapping[ModelKind, float]
+    data: Callable[[], DemoData]
+    about: About
+    epochs: int
+    kl_weight: float
 
 
 def demo_data(images: int = 100, seed: int = 0) -> DemoData:
@@ -79,61 +64,51 @@ def demo_data(images: int = 100, seed: int = 0) -> DemoData:
     """
     if images < 10 or images % 10 or images > 4000:
         raise ValueError(f"images must be a multiple of 10 from 10 to 4000, got {images}")
-    require_seed("seed", seed)
     pool, test = load_digits("train"), load_digits("test")
-    by_class = torch.randperm(400, generator=torch.Generator().manual_seed(seed))[: images // 10]
+    source = torch.Generator().manual_seed(require_seed("seed", seed))
+    by_class = torch.randperm(400, generator=source)[: images // 10]
     chosen = (by_class[:, None] * 10 + torch.arange(10)).flatten()
-    return DemoData(_normalise(pool.x[chosen]), pool.y[chosen], _normalise(test.x), test.y)
+    x, test_x = ((part - MNIST_MEAN) / MNIST_STD for part in (pool.x[chosen], test.x))
+    return DemoData(x, pool.y[chosen], test_x, test.y)
 
 
-def _normalise(x: Tensor) -> Tensor:
-    return (x - MNIST_MEAN) / MNIST_STD
+def _make_digit_model(kind: ModelKind) -> Shareable:
+    # A warp reads black outside the image, which is not 0 after normalisation.
+    return make_model(kind, 1, (28, 28), 10, fill=(0 - MNIST_MEAN) / MNIST_STD)
+
+
+_ABOUT = About(tuple("0123456789"), 1, (28, 28), (MNIST_MEAN,), (MNIST_STD,), kl_weight=3e-4, data="digits")
+DIGITS = Plan(_make_digit_model, {"cnn": 1e-3, "stn": 1e-4, "pstn": 1e-3}, demo_data, _ABOUT, 100, 3e-4)
+"""With the learning rates of the paper's MNIST experiment, and its w for 100 images."""
 
 
 def train(
-    entry: DemoModel,
-    data: DemoData,
-    *,
-    epochs: int,
-    kl_weight: float = _KL_WEIGHT,
-    seed: int = 0,
-    progress: Callable[[float], None] = lambda loss: None,
+    plan: Plan, kind: ModelKind, data: DemoData, *, seed: int = 0, on_loss: Callable[[float], None] = lambda loss: None
 ) -> Shareable:
     """Train one model as the paper trains on MNIST subsets: batches of 8, Adam, weight decay 0.01.
 
     Args:
-        entry: which model.
-        data: the training data.
-        epochs: passes over the data; the paper uses 600.
-        kl_weight: w.
+        plan: what to train.
+        kind: "cnn", "stn" or "pstn".
+        data: for training, and for the scores in the model's metadata; one that samples uses the same 10 each time.
         seed: of the initial weights, batches and samples.
-        progress: called after every epoch with its mean loss.
+        on_loss: called after every epoch with its mean loss.
     """
     torch.manual_seed(seed)
     with warnings.catch_warnings():  # the table and the picture show how well it went
         warnings.simplefilter("ignore", UserWarning)
-        return fit(
-            entry.make(), (data.x, data.y), epochs=epochs, lr=entry.lr, localizer_factor=0.1, kl_weight=kl_weight,
-            weight_decay=0.01, batch_size=8, on_epoch=lambda epoch: progress(epoch.loss), progress=False,
+        model = fit(
+            plan.make(kind), (data.x, data.y), epochs=plan.epochs, lr=plan.lr[kind], localizer_factor=0.1,
+            kl_weight=plan.kl_weight, weight_decay=0.01, batch_size=8, progress=False,
+            on_epoch=lambda epoch: on_loss(epoch.loss),
         )  # fmt: skip
+    scores = evaluate(model, [(data.test_x, data.test_y)], generator=torch.Generator().manual_seed(0))
+    metrics = dict(zip(("accuracy", "nll", "ece"), scores, strict=True))
+    model.about = dataclasses.replace(plan.about, seed=seed, metrics=metrics)
+    return model
 
 
-def evaluate(model: nn.Module, data: DemoData, seconds: float = 0.0) -> Score:
-    """Score a trained model on the test data; one that samples uses the same 10 samples each time."""
-    fixed = torch.Generator().manual_seed(0)
-    return Score(*score_model(model, [(data.test_x, data.test_y)], generator=fixed), seconds)
-
-
-def demo_about(score: Score, seed: int) -> About:
-    """The metadata of a model of the demo."""
-    metrics = {"accuracy": score.accuracy, "nll": score.nll, "ece": score.calibration_error}
-    return About(
-        tuple("0123456789"), 1, (28, 28), (MNIST_MEAN,), (MNIST_STD,), kl_weight=_KL_WEIGHT, seed=seed, data="digits",
-        metrics=metrics,
-    )  # fmt: skip
-
-
-def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 0) -> dict[str, Score]:
+def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 0) -> None:
     """Train and compare the three models, print a table, and save the picture and the models in `folder`."""
     import matplotlib.figure  # noqa: F401  # a missing package is reported before training
     from rich.console import Console
@@ -143,32 +118,29 @@ def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 
     console = Console()
     data = demo_data(images, seed)
     require_writable(folder)
-    for name in DEMO_MODELS:
-        inside(folder, name)  # a link to elsewhere is refused before training
+    for kind in LABELS:
+        inside(folder, kind)  # a link to elsewhere is refused before training
     console.print(f"{images} real digits for training, 1,000 others for the test; {epochs} epochs.")
-    trained: dict[str, Shareable] = {}
-    scores: dict[str, Score] = {}
     table = Table("", "accuracy", "NLL", "calibration error", "seconds")
-    for name, entry in DEMO_MODELS.items():
-        console.print(f"Training the {entry.label}")
+    for kind, label in LABELS.items():
+        console.print(f"Training the {label}")
         start = time.perf_counter()
-        trained[name] = train(entry, data, epochs=epochs, seed=seed)
-        score = scores[name] = evaluate(trained[name], data, time.perf_counter() - start)
-        trained[name].save_pretrained(folder / name, about=demo_about(score, seed))
-        row = (f"{score.accuracy:.1%}", f"{score.nll:.3f}", f"{score.calibration_error:.3f}", f"{score.seconds:.0f}")
-        table.add_row(entry.label, *row)
+        model = train(DIGITS._replace(epochs=epochs), kind, data, seed=seed)
+        model.save_pretrained(folder / kind)
+        assert model.about is not None
+        accuracy, nll, ece = model.about.metrics.values()
+        table.add_row(label, f"{accuracy:.1%}", f"{nll:.3f}", f"{ece:.3f}", f"{time.perf_counter() - start:.0f}")
     console.print(table)
-    picture = _draw(folder / "looks.png", trained["pstn"], data)
+    picture = _draw(folder / "looks.png", model, data)
     # Printed without markup: paths may contain brackets.
     console.out(printable(f"Where the P-STN looked: {picture}"))
     console.out(printable(f"The three models: {folder}/cnn, {folder}/stn, {folder}/pstn"))
     # `make demo` calls the command by its path, in an environment that is not active.
     command = "pstn" if shutil.which("pstn") else sys.argv[0]
     console.out(f"Next, where it looks in an image of yours: {command} show {folder}/pstn IMAGE")
-    return scores
 
 
-def _draw(path: Path, model: nn.Module, data: DemoData) -> Path:
+def _draw(path: Path, model: Shareable, data: DemoData) -> Path:
     """Draw three of the fifth of the digits with the least uncertainty, and the three with the most."""
     from pstn.report.pictures import draw_samples
 

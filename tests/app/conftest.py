@@ -1,27 +1,27 @@
 """Three small untrained models, which the page takes like trained ones."""
 
+import dataclasses
+
 import pytest
 import torch
 
-from pstn.app.core import SEASONS, SERIES_MODELS, ModelSet
-from pstn.demo import DEMO_MODELS
-from pstn.nn import About
+from pstn.app.core import SERIES, ModelSet
+from pstn.demo import DIGITS, LABELS
 
 
-def make_models(entries, about):
+def make_models(plan, **metrics):
     torch.manual_seed(0)
-    models = {name: entry.make().eval() for name, entry in entries.items()}
+    models = {kind: plan.make(kind).eval() for kind in LABELS}
     for model in models.values():
-        model.about = about
+        model.about = dataclasses.replace(plan.about, metrics=dict(metrics))
     return ModelSet(**models)
 
 
 @pytest.fixture
 def digit_models():
-    about = About(tuple("0123456789"), 1, (28, 28), (0.1307,), (0.3081,), metrics={"accuracy": 0.92})
-    return make_models(DEMO_MODELS, about)
+    return make_models(DIGITS, accuracy=0.92)
 
 
 @pytest.fixture
 def series_models():
-    return make_models(SERIES_MODELS, About(SEASONS, 1, (24,)))
+    return make_models(SERIES)

@@ -15,22 +15,16 @@ import torch
 from torch import Tensor
 
 import pstn
-from pstn import nn
 from pstn.data import DataError, cache_folder, load_italy_power_demand
 from pstn.data.images import open_image, orientation, turn_upright, with_bytes
-from pstn.demo import DEMO_MODELS, DemoData, DemoModel, Score, demo_about, demo_data, evaluate, train
+from pstn.demo import DIGITS, LABELS, DemoData, Plan, train
 from pstn.io import ModelFileError
 from pstn.limits import PAGE_FILE_BYTES, PAGE_FILE_PIXELS
-from pstn.nn import PSTN, STN, About, Prediction, SpatialTransformer
+from pstn.nn import PSTN, STN, About, Prediction, Shareable, make_model
+from pstn.nn.factory import ModelKind
 from pstn.transforms import CPAB, Similarity
 from pstn.uncertainty import entropy, mutual_information
 from pstn.warp import warp
-
-__all__ = [
-    "PLANS", "SEASONS", "SERIES_MODELS", "SKETCH_SIDE", "Answer", "Comparison", "ModelCache", "ModelSet",
-    "PictureError", "Plan", "compare", "load_models", "move_digit", "move_series", "read_picture", "read_sketch",
-    "season_data", "to_digit",
-]  # fmt: skip
 
 SIDE = 28
 SKETCH_SIDE = 4 * SIDE
@@ -60,22 +54,22 @@ def read_picture(path: str | Path) -> Grey:
     path = Path(path)
     if path.stat().st_size > PAGE_FILE_BYTES:
         raise PictureError(f"That file is too large: the limit is {PAGE_FILE_BYTES >> 20} MB.")
-    huge = PictureError(f"That picture is too large: the limit is {PAGE_FILE_PIXELS // 10**6} million pixels.")
+    huge = False
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with open_image(path) as image:
-                if image.width * image.height > PAGE_FILE_PIXELS:
-                    raise huge
-                flat = image
-                if image.has_transparency_data:
-                    paper = Image.new("RGBA", image.size, "white")
-                    flat = Image.alpha_composite(paper, image.convert("RGBA"))
-                grey = turn_upright(with_bytes(flat, "L", path), orientation(image))
-                return np.asarray(grey, dtype=np.uint8)
+        with (
+            warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning),
+            open_image(path) as image,
+        ):
+            if huge := image.width * image.height > PAGE_FILE_PIXELS:
+                raise DataError(path, "too large")
+            flat = image
+            if image.has_transparency_data:
+                flat = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+            return np.asarray(turn_upright(with_bytes(flat, "L", path), orientation(image)), dtype=np.uint8)
     except DataError as error:  # of open_image, whatever the reason
-        if isinstance(error.__cause__, (PictureError, Image.DecompressionBombError, Image.DecompressionBombWarning)):
-            raise huge from None
+        if huge or isinstance(error.__cause__, (Image.DecompressionBombError, Image.DecompressionBombWarning)):
+            most = PAGE_FILE_PIXELS // 10**6
+            raise PictureError(f"That picture is too large: the limit is {most} million pixels.") from None
         raise PictureError("That file does not open as a picture. Try a PNG or a JPEG, or draw a digit.") from None
 
 
@@ -194,16 +188,15 @@ class ModelSet(NamedTuple):
         pstn: transforms the input several times.
     """
 
-    cnn: nn.ConvClassifier | nn.SeriesClassifier
+    cnn: Shareable
     stn: STN
     pstn: PSTN
 
     @property
     def about(self) -> About:
         """Class names and preparation of the input, which the three share."""
-        about = self.pstn.about
-        assert about is not None  # from_pretrained always sets it
-        return about
+        assert self.pstn.about is not None  # from_pretrained always sets it
+        return self.pstn.about
 
 
 class Answer(NamedTuple):
@@ -317,54 +310,16 @@ def season_data() -> DemoData:
     return DemoData(splits.train.x, splits.train.y, splits.test.x, splits.test.y)
 
 
-def _series_layer(probabilistic: bool) -> SpatialTransformer:
-    localizer = nn.SeriesLocalizer(1, filters=(16, 32, 16), kernels=(7, 5, 3))
-    return SpatialTransformer(CPAB(tess=5), localizer, HOURS, probabilistic=probabilistic, padding_mode="border")
+def _make_series_model(kind: ModelKind) -> Shareable:
+    return make_model(kind, 1, (HOURS,), len(SEASONS), CPAB(tess=5), networks="auto", width=16, fill=None)
 
 
-def _series_classifier() -> nn.SeriesClassifier:
-    return nn.SeriesClassifier(1, len(SEASONS), filters=(16, 32, 32), kernels=(7, 5, 3))
+_SEASONS = About(SEASONS, 1, (HOURS,), kl_weight=1e-3, data="ItalyPowerDemand")
+SERIES = Plan(_make_series_model, dict.fromkeys(LABELS, 3e-3), season_data, _SEASONS, 60, 1e-3)
+PLANS = {"digits": DIGITS, "series": SERIES}
 
 
-def _series_about(score: Score) -> About:
-    metrics = {"accuracy": score.accuracy, "nll": score.nll, "ece": score.calibration_error}
-    return About(SEASONS, 1, (HOURS,), kl_weight=1e-3, data="ItalyPowerDemand", metrics=metrics)
-
-
-SERIES_MODELS = {
-    "cnn": DemoModel("CNN", _series_classifier, 3e-3),
-    "stn": DemoModel("STN", lambda: STN(_series_layer(False), _series_classifier()), 3e-3),
-    "pstn": DemoModel("P-STN", lambda: PSTN(_series_layer(True), _series_classifier()), 3e-3),
-}
-
-
-class Plan(NamedTuple):
-    """How three models are trained.
-
-    Attributes:
-        models: untrained, by name.
-        data: loads what they learn from.
-        about: the metadata of a model with a score.
-        epochs: passes over the data.
-        kl_weight: w.
-        size: spatial size of the input.
-    """
-
-    models: Mapping[str, DemoModel]
-    data: Callable[[], DemoData]
-    about: Callable[[Score], About]
-    epochs: int
-    kl_weight: float
-    size: tuple[int, ...]
-
-
-PLANS = {
-    "digits": Plan(DEMO_MODELS, demo_data, lambda score: demo_about(score, seed=0), 100, 3e-4, (SIDE, SIDE)),
-    "series": Plan(SERIES_MODELS, season_data, _series_about, 60, 1e-3, (HOURS,)),
-}
-
-
-def load_models(folder: Path, size: tuple[int, ...]) -> ModelSet:
+def load_models(folder: Path, size: tuple[int, ...] | None) -> ModelSet:
     """The three models in the subfolders cnn, stn and pstn, as `pstn demo` writes them.
 
     Args:
@@ -374,17 +329,15 @@ def load_models(folder: Path, size: tuple[int, ...]) -> ModelSet:
     Raises:
         ModelFileError: one is missing, damaged, or takes other input.
     """
-    kinds: dict[str, Any] = {"cnn": (nn.ConvClassifier, nn.SeriesClassifier), "stn": STN, "pstn": PSTN}
-    for name in kinds:
-        if not (folder / name).is_dir():  # from_pretrained would ask the Hub, and the page contacts no other machine
-            raise ModelFileError(f"{folder} must contain the folders cnn, stn and pstn, as `pstn demo` writes them")
-    found: dict[str, Any] = {name: pstn.from_pretrained(folder / name) for name in kinds}
-    for name, model in found.items():
-        if not isinstance(model, kinds[name]):
-            raise ModelFileError(f"{folder / name} must contain what its name says, not a {type(model).__name__}")
+    if not all((folder / name).is_dir() for name in LABELS):  # the Hub would be asked: the page contacts no one
+        raise ModelFileError(f"{folder} must contain the folders cnn, stn and pstn, as `pstn demo` writes them")
+    found: dict[str, Any] = {name: pstn.from_pretrained(folder / name) for name in LABELS}
+    kinds = {name: next((kind for kind in (STN, PSTN) if isinstance(found[name], kind)), None) for name in LABELS}
+    if kinds != {"cnn": None, "stn": STN, "pstn": PSTN}:
+        raise ModelFileError(f"{folder}: cnn, stn and pstn must contain what their names say")
     inputs = {(model.about.classes, model.about.channels, model.about.size) for model in found.values()}
     if len(inputs) > 1 or next(iter(inputs))[1:] != (1, size):
-        wanted = " × ".join(map(str, size))
+        wanted = " × ".join(map(str, size or ()))
         raise ModelFileError(f"{folder} must contain three models of the same classes, for grey input of {wanted}")
     return ModelSet(**found)
 
@@ -413,34 +366,31 @@ class ModelCache:
         if folder is None and Path("pstn-demo", "pstn").is_dir():
             folder = Path("pstn-demo")
         if folder is not None:
-            self.ready["digits"] = load_models(folder, plans["digits"].size)
+            self.ready["digits"] = load_models(folder, plans["digits"].about.size)
         for name in plans.keys() - self.ready.keys():
             try:
-                self.ready[name] = load_models(self._cache / name, plans[name].size)
+                self.ready[name] = load_models(self._cache / name, plans[name].about.size)
             except (ModelFileError, OSError):  # missing or damaged: trained again
                 continue
 
     def train(self, say: Callable[[str], None] = lambda text: None) -> None:
         """Train the missing models and keep them for the next start; `say` is given messages."""
-        missing = [name for name in self._plans if name not in self.ready]
-        steps = sum(self._plans[name].epochs * len(self._plans[name].models) for name in missing)
+        missing = {name: plan for name, plan in self._plans.items() if name not in self.ready}
+        steps = len(LABELS) * sum(plan.epochs for plan in missing.values())
 
         def advance(loss: float) -> None:
             self.fraction += 1 / steps
 
-        for name in missing:
-            plan, trained = self._plans[name], {}
-            data = plan.data()
-            for key, entry in plan.models.items():
-                self.status = f"Training the {entry.label} for {name}"
+        for name, plan in missing.items():
+            data, trained = plan.data(), {}
+            for kind, label in LABELS.items():
+                self.status = f"Training the {label} for {name}"
                 say(self.status)
-                model = train(entry, data, epochs=plan.epochs, kl_weight=plan.kl_weight, progress=advance)
-                model.about = plan.about(evaluate(model, data))
-                trained[key] = model
+                trained[kind] = train(plan, kind, data, on_loss=advance)
             models: Any = trained
             self.ready[name] = ModelSet(**models)
             try:
-                for key, model in trained.items():
-                    model.save_pretrained(self._cache / name / key)
+                for kind, model in trained.items():
+                    model.save_pretrained(self._cache / name / kind)
             except OSError as error:
                 say(f"The models for {name} could not be kept for the next start: {error}")

@@ -12,13 +12,12 @@ from typing import Any, final
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pstn import limits
 from pstn.files import parse_json
-
-__all__ = ["Guard"]
 
 # All of gradio's endpoints that the page uses; files, proxies, API descriptions and monitoring are not among them.
 _READ = re.compile(
@@ -29,12 +28,6 @@ _CALLS = ("/gradio_api/queue/join", "/gradio_api/cancel", "/gradio_api/reset")
 _UPLOAD = "/gradio_api/upload"
 _HOST = re.compile(r"[^/?#@\\\s]+")  # a name and a port alone: no path, user or query
 _FORM_BYTES = 1 << 16  # overhead of a form with a file
-
-
-class _RefusedError(Exception):
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
 
 
 @final
@@ -73,8 +66,8 @@ class Guard:
         self._active += 1
         try:
             await self.app(scope, await self._check(scope, receive), send)
-        except _RefusedError as refused:
-            await PlainTextResponse(str(refused), refused.status, {"Connection": "close"})(scope, receive, send)
+        except HTTPException as refused:
+            await PlainTextResponse(refused.detail, refused.status_code, {"Connection": "close"})(scope, receive, send)
         finally:
             self._active -= 1
 
@@ -82,23 +75,20 @@ class Guard:
         """What the application reads from, if the request passes.
 
         Raises:
-            _RefusedError: it does not pass.
+            HTTPException: it does not pass.
         """
         headers, path, method = Headers(scope=scope), scope["path"], scope["method"]
         self._require_own_site(headers.get("host", ""), headers.get("origin"))
         if method in ("GET", "HEAD") and _READ.fullmatch(path) and ".." not in path:
             return receive
         if method != "POST" or path not in (*_CALLS, _UPLOAD):
-            raise _RefusedError(404, "there is nothing here")
+            raise HTTPException(404, "there is nothing here")
         most = limits.PAGE_FILE_BYTES + _FORM_BYTES if path == _UPLOAD else limits.PAGE_REQUEST_BYTES
-        length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length[:20]) > most:
-            raise _RefusedError(413, f"the request must have at most {most} bytes")
         try:
             async with asyncio.timeout(limits.PAGE_BODY_SECONDS):
                 body = await _read_body(receive, most)
         except TimeoutError:
-            raise _RefusedError(408, "the request took too long to arrive") from None
+            raise HTTPException(408, "the request took too long to arrive") from None
         if path == _UPLOAD:
             self._remove_old_uploads()
         else:
@@ -121,16 +111,16 @@ class Guard:
             address.is_loopback or (own is not None and (own.is_unspecified or own == address))
         )
         if name not in self._names and not own_address:
-            raise _RefusedError(421, "this page does not serve that host name; `pstn app --name` adds one")
+            raise HTTPException(421, "this page does not serve that host name; `pstn app --name` adds one")
         if origin is not None and origin.partition("://")[2] != host:
-            raise _RefusedError(403, "requests from other sites are refused")
+            raise HTTPException(403, "requests from other sites are refused")
 
     def _require_uploads(self, body: bytes) -> None:
         """Refuse a call that names any file but an upload."""
         try:
             rest: list[Any] = [parse_json(body.decode(), "the request", limit=limits.PAGE_REQUEST_BYTES)]
         except ValueError:
-            raise _RefusedError(400, "the request must be JSON") from None
+            raise HTTPException(400, "the request must be JSON") from None
         while rest:
             value = rest.pop()
             if isinstance(value, list):
@@ -143,22 +133,19 @@ class Guard:
                 except (TypeError, ValueError, OSError):
                     upload = False
                 if not upload:
-                    raise _RefusedError(400, "path must be that of an uploaded file")
+                    raise HTTPException(400, "path must be that of an uploaded file")
 
     def _remove_old_uploads(self) -> None:
-        files = []
-        for path in self._uploads.rglob("*"):
-            with suppress(FileNotFoundError):  # gradio removes old files itself
-                if path.is_file():
-                    files.append((path.stat().st_mtime, path.stat().st_size, path))
-        total = sum(size for _, size, _ in files)
-        for number, (_, size, path) in enumerate(sorted(files)):
-            if total <= limits.PAGE_UPLOADED_BYTES and len(files) - number <= limits.PAGE_UPLOADED_FILES:
-                return
-            path.unlink(missing_ok=True)
-            total -= size
-            with suppress(OSError):  # each upload has a folder of its own, unless another file is in it
-                path.parent.rmdir()
+        with suppress(FileNotFoundError):  # gradio removes old files itself; the next upload tries again
+            paths = [path for path in self._uploads.rglob("*") if path.is_file()]
+            files = sorted((path.stat().st_mtime, path.stat().st_size, path) for path in paths)
+            total = sum(size for _, size, _ in files)
+            while total > limits.PAGE_UPLOADED_BYTES or len(files) > limits.PAGE_UPLOADED_FILES:
+                _, size, path = files.pop(0)
+                path.unlink(missing_ok=True)
+                total -= size
+                with suppress(OSError):  # each upload has a folder of its own, unless another file is in it
+                    path.parent.rmdir()
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -175,5 +162,5 @@ async def _read_body(receive: Receive, most: int) -> bytes:
         body += message.get("body", b"")
         more = message.get("more_body", False)
         if len(body) > most:
-            raise _RefusedError(413, f"the request must have at most {most} bytes")
+            raise HTTPException(413, f"the request must have at most {most} bytes")
     return bytes(body)

@@ -7,7 +7,6 @@ milliseconds, are sharp on every screen, follow the dark mode, and need no file 
 from __future__ import annotations
 
 import base64
-import errno
 import io
 import os
 import socket
@@ -15,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from html import escape
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from pstn import limits
 from pstn.app import core
 from pstn.app.core import Comparison, ModelCache, ModelSet
 from pstn.data import load_digits
+from pstn.demo import LABELS
 from pstn.training.progress import sigterm_as_ctrl_c
 from pstn.transforms import to_pixels
 from pstn.transforms.coordinates import base_grid
@@ -34,46 +34,30 @@ from pstn.transforms.coordinates import base_grid
 if TYPE_CHECKING:
     import gradio as gr
 
-__all__ = ["build_page", "draw_digit", "draw_progress", "draw_series", "open_page", "serve", "summarise"]
+_WIDTH, _HEIGHT = 320, 170  # of a plot
 
-_LABELS = {"cnn": "CNN", "stn": "STN", "pstn": "P-STN"}
-_SHEET = (
-    "<div class='sheet'><p>Draw a digit:</p><button>clear</button>"
-    "<canvas width='336' height='336' role='img' aria-label='Canvas to draw on'></canvas></div>"
-)
+
+@cache
+def _html() -> Any:
+    """The macros of page.html, which escape all text."""
+    from jinja2 import Environment, PackageLoader
+
+    environment = Environment(loader=PackageLoader("pstn", "app"), autoescape=True, trim_blocks=True)
+    return environment.get_template("page.html").module
 
 
 def draw_digit(models: ModelSet, comparison: Comparison) -> str:
     """HTML of a digit with the sampled boxes, and of what was seen through each."""
-    height, width = size = tuple(comparison.shown.shape[1:])
+    size = tuple(comparison.shown.shape[1:])
 
-    def outline(model: Any, theta: Tensor, kind: str) -> str:
-        text = ""
-        for corners in to_pixels(model.layer.transform.corners(theta, aspect=size[::-1]), size).tolist():
-            points = [f"{x:.2f},{y:.2f}" for x, y in corners]
-            text += f"<polygon class='{kind}' points='{' '.join(points)}'/>"
-            text += f"<polyline class='{kind} top' points='{points[0]} {points[1]}'/>"
-        return text
+    def boxes(model: Any, theta: Tensor) -> Any:
+        corners = model.layer.transform.corners(theta, aspect=size[::-1])
+        return [[f"{x:.2f},{y:.2f}" for x, y in box] for box in to_pixels(corners, size).tolist()]
 
-    margin = 0.38 * max(size)
-    # Whole numbers are the centres of pixels, so that the image starts half a pixel before 0.
-    view = f"{-margin - 0.5:g} {-margin - 0.5:g} {width + 2 * margin:g} {height + 2 * margin:g}"
-    boxes = outline(models.pstn, comparison.theta, "pstn") + outline(models.stn, comparison.stn_theta, "stn")
+    frames = {"pstn": boxes(models.pstn, comparison.theta), "stn": boxes(models.stn, comparison.stn_theta)}
     answer = comparison.answers["pstn"]
-    thumbs = "".join(
-        f"<figure class='{'' if vote == answer.best else 'dissent'}'><img src='{_encode(image)}' alt='one sample'/>"
-        f"<figcaption>{escape(vote)}</figcaption></figure>"
-        for image, vote in zip(comparison.seen, answer.votes, strict=True)
-    )
-    return _panels(
-        ("Where they looked",
-         "Each <b class='pstn'>orange frame</b> is one sample of where the P-STN thinks the digit is, how large and "
-         "how tilted; the <b class='stn'>dashed blue one</b> is the only guess of the STN. A thick edge is the top.",
-         f"<svg class='boxes' viewBox='{view}' role='img' aria-label='The digit and the frames'><image x='-0.5' "
-         f"y='-0.5' href='{_encode(comparison.shown)}' width='{width}' height='{height}'/>{boxes}</svg>"),
-        ("What the P-STN saw", "The digit through each orange frame, and what the P-STN read in it.",
-         f"<div class='thumbs'>{thumbs}</div>"),
-    )  # fmt: skip
+    samples = zip(map(_encode, comparison.seen), answer.votes, strict=True)
+    return str(_html().digit(_encode(comparison.shown), *size, frames, samples, answer.best))
 
 
 def draw_series(models: ModelSet, comparison: Comparison) -> str:
@@ -85,41 +69,22 @@ def draw_series(models: ModelSet, comparison: Comparison) -> str:
         for model, theta in ((models.pstn, comparison.theta), (models.stn, comparison.stn_theta))
     )
     limit = max(float(delays.abs().max()), float(stn_delay.abs().max()), 1.0)
-    values = torch.cat([comparison.shown, comparison.seen[:, 0], comparison.stn_seen[:, 0]])
-    return _panels(
-        ("What they saw",
-         "The dark line is the day that you gave. Each <b class='pstn'>orange line</b> is the day under one sample of "
-         "the P-STN's transformation of time; the <b class='stn'>dashed blue one</b> is that of the STN.",
-         _plot("Demand over the hours of a day", comparison.seen[:, 0], comparison.stn_seen[0, 0], comparison.shown[0],
-               values.min().item(), values.max().item())),
-        ("How they transformed time",
-         "At each hour, how many hours later or earlier they read the day. The dark line is no change.",
-         _plot("Change of time in hours", delays, stn_delay[0], 0 * hours, -limit, limit,
-               f"<text class='side' x='4' y='14'>{limit:.1f} h later</text>"
-               f"<text class='side' x='4' y='164'>{limit:.1f} h earlier</text>")),
-    )  # fmt: skip
+    seen, stn_seen = comparison.seen[:, 0], comparison.stn_seen[:, 0]
+    values = torch.cat([comparison.shown, seen, stn_seen])
+    days = _lines(values.min().item(), values.max().item(), base=comparison.shown, pstn=seen, stn=stn_seen)
+    changes = _lines(-limit, limit, base=0 * hours[None], pstn=delays, stn=stn_delay)
+    ticks = [(f"{_WIDTH * hour / (len(hours) - 1):.1f}", hour) for hour in range(0, len(hours), 6)]
+    return str(_html().series(_WIDTH, _HEIGHT, ticks, days, changes, f"{limit:.1f}"))
 
 
-def _plot(title: str, ours: Tensor, stn: Tensor, base: Tensor, low: float, high: float, extra: str = "") -> str:
-    """SVG of series over the hours of a day: `ours` (S, L), the others (L,)."""
-    width, height, last = 320, 170, len(base) - 1
-
-    def line(values: Tensor, kind: str) -> str:
-        heights = (height - 8 - (height - 16) * (values - low) / max(high - low, 1e-6)).tolist()
-        points = " ".join(f"{width * i / last:.1f},{y:.1f}" for i, y in enumerate(heights))
-        return f"<polyline class='{kind}' points='{points}'/>"
-
-    lines = line(base, "base") + "".join(line(values, "pstn") for values in ours) + line(stn, "stn")
-    for hour in range(0, last + 1, 6):
-        x = f"{width * hour / last:.1f}"
-        extra += f"<polyline class='grid' points='{x},0 {x},{height}'/><text x='{x}' y='{height + 14}'>{hour}:00</text>"
-    view = f"-14 0 {width + 28} {height + 20}"
-    return f"<svg class='lines' viewBox='{view}' role='img' aria-label='{title}'>{extra}{lines}</svg>"
-
-
-def _panels(*panels: tuple[str, str, str]) -> str:
-    sections = (f"<section><h3>{title}</h3><p>{text}</p>{content}</section>" for title, text, content in panels)
-    return f"<div class='panels'>{''.join(sections)}</div>"
+def _lines(low: float, high: float, **curves: Tensor) -> list[tuple[str, str]]:
+    """Class and points of a line for each row of (S, L), over the width of a plot from `low` to `high`."""
+    lines = []
+    for kind, values in curves.items():
+        for row in (_HEIGHT - 8 - (_HEIGHT - 16) * (values - low) / max(high - low, 1e-6)).tolist():
+            points = (f"{_WIDTH * i / (len(row) - 1):.1f},{y:.1f}" for i, y in enumerate(row))
+            lines.append((kind, " ".join(points)))
+    return lines
 
 
 def _encode(image: Tensor) -> str:
@@ -133,26 +98,16 @@ def _encode(image: Tensor) -> str:
 
 def summarise(models: ModelSet, comparison: Comparison) -> str:
     """HTML of each model's answer and of how sure it is; on a phone it stays at the bottom of the screen."""
-    image = f"<img src='{_encode(comparison.shown)}' alt=''/>" if comparison.shown.dim() == 3 else ""
-    answers, accuracies = "", []
-    for name, answer in comparison.answers.items():
-        answers += f"<p><b>{_LABELS[name]}</b> {escape(answer.best)} <span>{answer.sureness}</span></p>"
-        about = getattr(models, name).about
-        if about is not None and "accuracy" in about.metrics:
-            accuracies.append(f"{_LABELS[name]} {about.metrics['accuracy']:.0%}")
-    text = f"P-STN: {comparison.answers['pstn'].explanation}"
-    if accuracies:
-        text += f" Accuracy on test data: {', '.join(accuracies)}."
-    return f"<div class='summary'>{image}{answers}</div><p class='explanation'>{escape(text)}</p>"
+    image = _encode(comparison.shown) if comparison.shown.dim() == 3 else ""
+    answers = zip(LABELS.values(), comparison.answers.values(), strict=True)
+    metrics = {label: getattr(models, name).about.metrics for name, label in LABELS.items()}
+    accuracies = [f"{label} {scores['accuracy']:.0%}" for label, scores in metrics.items() if "accuracy" in scores]
+    return str(_html().summary(image, answers, comparison.answers["pstn"].explanation, accuracies))
 
 
 def draw_progress(status: str, fraction: float) -> str:
     """HTML of a progress bar."""
-    percent = round(100 * min(max(fraction, 0.0), 1.0))
-    return (
-        f"<div class='training' role='progressbar' aria-valuenow='{percent}'><p>{escape(status)}: {percent}%. This "
-        f"happens at the first start only.</p><div><span style='width:{percent}%'></span></div></div>"
-    )
+    return str(_html().progress(status, round(100 * min(max(fraction, 0.0), 1.0))))
 
 
 def build_page(cache: ModelCache) -> gr.Blocks:
@@ -166,72 +121,106 @@ def build_page(cache: ModelCache) -> gr.Blocks:
         found = (y == label).nonzero()[:, 0]
         return x[found[number % len(found)]]
 
-    def read(base: Tensor, reader: Callable[[], Any]) -> tuple[Tensor, str]:
-        """The digit that a visitor gave, or the one before with a message."""
-        try:
-            return core.to_digit(reader()), ""
-        except core.PictureError as error:
-            return base, str(error)
-
-    def add_controls(*sliders: tuple[str, str, float, float, float, float]) -> tuple[list[Any], Any]:
-        """Sliders (identifier, label, lowest, highest, start, step), and buttons to draw new samples and to reset."""
-        with gr.Row(elem_classes="sliders"):
-            made = [
-                gr.Slider(low, high, start, step=step, label=label, elem_id=identifier)
-                for identifier, label, low, high, start, step in sliders
-            ]
-        with gr.Row():
-            again = gr.Button("Draw new samples", size="sm", elem_classes="again", min_width=100)
-            reset = gr.Button("Reset", size="sm", min_width=100)
-        reset.click(lambda: [slider[4] for slider in sliders], None, made, **quiet)
-        return made, again
-
-    def add_answers(name: str) -> list[Any]:
-        """The components that show the answers to one input."""
-        pictures = gr.HTML(elem_id=f"{name}-pictures")
-        gr.Markdown(
-            "#### What they say\nThe CNN reads the input as it is. The STN first transforms it in one way, the P-STN "
-            "in ten ways, whose answers it averages. All three were trained on the same few examples."
-        )
-        with gr.Row():
-            labels = [gr.Label(label=label, num_top_classes=3, min_width=200) for label in _LABELS.values()]
-        return [pictures, *labels, gr.HTML(elem_id=f"{name}-summary")]
-
-    def connect(
-        name: str, move: Callable[..., Tensor], draw: Callable[..., str], inputs: list[Any], again: Any,
-        outputs: list[Any],
-    ) -> Callable[[Any], Any]:  # fmt: skip
-        """Answer when the page is opened, when a slider or button asks for it, and when the models are ready.
+    def add_tab(
+        name: str, move: Callable[..., Tensor], draw: Callable[..., str], first: Tensor,
+        add_choices: Callable[[Any, Any], list[Any]], sliders: Sequence[tuple[str, str, float, float, float, float]],
+    ) -> None:  # fmt: skip
+        """Controls beside what the networks make of an example.
 
         Args:
             name: of the models.
-            move: makes the input from the values of `inputs`.
+            move: makes the input from the example, the sliders' values and `seed`.
             draw: makes the pictures.
-            inputs: the example, the sliders, and the seed of the samples.
-            again: the button for new samples.
-            outputs: as `add_answers` made them.
-
-        Returns:
-            A function that makes the answer follow an event which changes the example.
+            first: the example that is shown at first.
+            add_choices: adds the components that change the example, and returns their events. It is given the states
+                that hold the example and a number.
+            sliders: identifier, label, lowest, highest, start and step of each.
         """
+        base, seed, number = gr.State(first), gr.State(0), gr.State(0)
+        with gr.Row():
+            with gr.Column(scale=1, min_width=300):
+                changes = add_choices(base, number)
+                with gr.Row(elem_classes="sliders"):
+                    moves = [
+                        gr.Slider(low, high, start, step=step, label=label, elem_id=identifier)
+                        for identifier, label, low, high, start, step in sliders
+                    ]
+                with gr.Row():
+                    again = gr.Button("Draw new samples", size="sm", elem_classes="again", min_width=100)
+                    reset = gr.Button("Reset", size="sm", min_width=100)
+            with gr.Column(scale=2, min_width=300):
+                pictures = gr.HTML(elem_id=f"{name}-pictures")
+                gr.Markdown(
+                    "#### What they say\nThe CNN reads the input as it is. The STN first transforms it in one way, the "
+                    "P-STN in ten ways, whose answers it averages. All three were trained on the same few examples."
+                )
+                with gr.Row():
+                    labels = [gr.Label(label=label, num_top_classes=3, min_width=200) for label in LABELS.values()]
+                outputs = [pictures, *labels, gr.HTML(elem_id=f"{name}-summary")]
+        inputs, timer = [base, *moves, seed], gr.Timer(1.0, active=name not in cache.ready)
 
         def answer(*values: Any) -> list[Any]:
             if name not in cache.ready:
                 return [draw_progress(cache.status, cache.fraction), None, None, None, ""]
-            comparison = core.compare(cache.ready[name], move(*values), seed=values[-1])
-            labels = [answer.probs for answer in comparison.answers.values()]
-            return [draw(cache.ready[name], comparison), *labels, summarise(cache.ready[name], comparison)]
+            models = cache.ready[name]
+            comparison = core.compare(models, move(*values[:-1], seed=values[-1]), seed=values[-1])
+            probs = [answer.probs for answer in comparison.answers.values()]
+            return [draw(models, comparison), *probs, summarise(models, comparison)]
 
         def check(*values: Any) -> list[Any]:
             return [*answer(*values), gr.Timer(active=name not in cache.ready)]
 
-        sliders = [component.change for component in inputs if isinstance(component, gr.Slider)]
-        gr.on(sliders, answer, inputs, outputs, trigger_mode="always_last", **quiet)  # only the last move counts
+        # Of several moves of a slider, the last one counts.
+        gr.on([slider.change for slider in moves], answer, inputs, outputs, trigger_mode="always_last", **quiet)
         page.load(answer, inputs, outputs, **quiet)
-        timer = gr.Timer(1.0, active=name not in cache.ready)
         timer.tick(check, inputs, [*outputs, timer], **quiet)
-        again.click(lambda seed: seed + 1, inputs[-1], inputs[-1], **quiet).then(answer, inputs, outputs, **quiet)
-        return lambda event: event.then(answer, inputs, outputs, **quiet)
+        reset.click(lambda: [slider[4] for slider in sliders], None, moves, **quiet)
+        for event in (again.click(lambda seed: seed + 1, seed, seed, **quiet), *changes):
+            event.then(answer, inputs, outputs, **quiet)
+
+    def add_digits(base: Any, number: Any) -> list[Any]:
+        template, script = ((files("pstn.app") / name).read_text("utf-8") for name in ("sketch.html", "sketch.js"))
+        sketch = gr.HTML(value=0, html_template=template, js_on_load=script, side=core.SKETCH_SIDE, elem_id="sketch")
+        upload = gr.UploadButton("or upload a picture", file_types=["image"], size="sm", elem_id="upload")
+        note = gr.Markdown("", elem_id="note")
+        gr.Markdown("or choose one that they have not seen; again for another:")
+        with gr.Row(elem_classes="digit-keys"):
+            keys = [gr.Button(str(digit), size="sm") for digit in range(10)]
+
+        def read(base: Tensor, reader: Callable[[], Any]) -> tuple[Tensor, str]:
+            """The digit that a visitor gave, or the one before with a message."""
+            try:
+                return core.to_digit(reader()), ""
+            except core.PictureError as error:
+                return base, str(error)
+
+        def drawn(event: gr.EventData, base: Tensor) -> tuple[Tensor, str]:
+            return read(base, lambda: core.read_sketch(getattr(event, "ink", None)))
+
+        def uploaded(path: str, base: Tensor) -> tuple[Tensor, str]:
+            return read(base, lambda: core.read_picture(path))
+
+        def take(digit: int, number: int) -> tuple[Tensor, int, str, int]:
+            # The canvas is cleared when its value changes: it no longer shows what is classified.
+            return pick(digits.x, digits.y, digit, number), number + 1, "", number + 1
+
+        drawn.__annotations__["event"] = gr.EventData  # gradio finds the event by the type of the argument
+        return [
+            sketch.input(drawn, base, [base, note], trigger_mode="always_last", **quiet),
+            upload.upload(uploaded, [upload, base], [base, note], **quiet),
+            *(
+                key.click(partial(take, digit), number, [base, number, note, sketch], **quiet)
+                for digit, key in enumerate(keys)
+            ),
+        ]
+
+    def add_days(base: Any, number: Any) -> list[Any]:
+        def take(season: int, number: int) -> tuple[Tensor, int]:
+            return pick(days.test_x, days.test_y, season, number + 1), number + 1
+
+        with gr.Row():
+            keys = [gr.Button(f"Another {season} day", size="sm", min_width=100) for season in core.SEASONS]
+        return [key.click(partial(take, season), number, [base, number], **quiet) for season, key in enumerate(keys)]
 
     # Uploads are removed after an hour, and their folder when the page is closed.
     with gr.Blocks(title="pstn: where to look", analytics_enabled=False, delete_cache=(600, 3600)) as page:
@@ -240,75 +229,27 @@ def build_page(cache: ModelCache) -> gr.Blocks:
             "Give them a digit or a series, move it, and see where they look, what they say and how sure they are. "
             "Nothing that you give leaves the computer that serves this page."
         )
-        with gr.Tab("Digit"), gr.Row():
-            base, seed, number = gr.State(pick(digits.x, digits.y, 7, 0)), gr.State(0), gr.State(0)
-            with gr.Column(scale=1, min_width=300):
-                script = (files("pstn.app") / "sketch.js").read_text(encoding="utf-8")
-                sketch = gr.HTML(
-                    value=0, html_template=_SHEET, js_on_load=script, side=core.SKETCH_SIDE, elem_id="sketch"
-                )
-                upload = gr.UploadButton("or upload a picture", file_types=["image"], size="sm", elem_id="upload")
-                note = gr.Markdown("", elem_id="note")
-                gr.Markdown("or choose one that they have not seen; again for another:")
-                with gr.Row(elem_classes="digit-keys"):
-                    keys = [gr.Button(str(digit), size="sm") for digit in range(10)]
-                moves, again = add_controls(
-                    ("turn", "Rotate (degrees)", -180, 180, 0, 1),
-                    ("right", "Shift right (pixels)", -10, 10, 0, 0.5),
-                    ("down", "Shift down (pixels)", -10, 10, 0, 0.5),
-                    ("size", "Scale (times)", 0.4, 1.6, 1, 0.05),
-                )
-            with gr.Column(scale=2, min_width=300):
-                outputs = add_answers("digits")
-        follow = connect(
-            "digits", lambda *values: core.move_digit(*values[:-1]), draw_digit, [base, *moves, seed], again, outputs
-        )
-
-        def drawn(event: gr.EventData, base: Tensor) -> tuple[Tensor, str]:
-            return read(base, lambda: core.read_sketch(getattr(event, "ink", None)))
-
-        # gradio finds the event by the type of the argument.
-        drawn.__annotations__["event"] = gr.EventData
-        follow(sketch.input(drawn, base, [base, note], trigger_mode="always_last", **quiet))
-        uploaded = upload.upload(
-            lambda path, base: read(base, lambda: core.read_picture(path)), [upload, base], [base, note], **quiet
-        )
-        follow(uploaded)
-        for digit, key in enumerate(keys):
-
-            def take(number: int, digit: int = digit) -> tuple[Tensor, int, str, int]:
-                return pick(digits.x, digits.y, digit, number), number + 1, "", number + 1
-
-            # The canvas is cleared when its value changes: it no longer shows what is classified.
-            follow(key.click(take, number, [base, number, note, sketch], **quiet))
-
+        with gr.Tab("Digit"):
+            add_tab(
+                "digits", lambda *values, seed: core.move_digit(*values), draw_digit, pick(digits.x, digits.y, 7, 0),
+                add_digits,
+                [
+                    ("turn", "Rotate (degrees)", -180, 180, 0, 1), ("right", "Shift right (pixels)", -10, 10, 0, 0.5),
+                    ("down", "Shift down (pixels)", -10, 10, 0, 0.5), ("size", "Scale (times)", 0.4, 1.6, 1, 0.05),
+                ],
+            )  # fmt: skip
         with gr.Tab("Series"):
             gr.Markdown(
                 "How much electricity Italy used, hour by hour, on one day. Was it in winter (October to March), when "
                 "the lights go on early, or in summer (April to September)?"
             )
-            with gr.Row():
-                base, seed = gr.State(pick(days.test_x, days.test_y, 0, 0)), gr.State(0)
-                with gr.Column(scale=1, min_width=300):
-                    with gr.Row():
-                        keys = [gr.Button(f"Another {season} day", size="sm", min_width=100) for season in core.SEASONS]
-                    moves, again = add_controls(
-                        ("later", "Delay (hours)", -4, 4, 0, 0.25),
-                        ("stretch", "Stretch (times)", 0.7, 1.4, 1, 0.05),
-                        ("noise", "Noise (standard deviation)", 0, 1, 0, 0.05),
-                    )
-                with gr.Column(scale=2, min_width=300):
-                    outputs = add_answers("series")
-        follow = connect(
-            "series", lambda *values: core.move_series(*values[:-1], seed=values[-1]), draw_series,
-            [base, *moves, seed], again, outputs,
-        )  # fmt: skip
-        for season, key in enumerate(keys):
-
-            def take_day(number: int, season: int = season) -> tuple[Tensor, int]:
-                return pick(days.test_x, days.test_y, season, number + 1), number + 1
-
-            follow(key.click(take_day, number, [base, number], **quiet))
+            add_tab(
+                "series", core.move_series, draw_series, pick(days.test_x, days.test_y, 0, 0), add_days,
+                [
+                    ("later", "Delay (hours)", -4, 4, 0, 0.25), ("stretch", "Stretch (times)", 0.7, 1.4, 1, 0.05),
+                    ("noise", "Noise (standard deviation)", 0, 1, 0, 0.05),
+                ],
+            )  # fmt: skip
     return page.queue(max_size=limits.PAGE_QUEUED)
 
 
@@ -326,13 +267,7 @@ def open_page(
         try:
             probe.bind((host, port))
         except OSError as error:
-            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-                raise ValueError(
-                    "--host must be an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them, got "
-                    f"{host} ({error.strerror})"
-                ) from None
-            other = port + 1 if port >= 1024 else 7860  # lower ports are for the system
-            raise ValueError(f"port {port} of {host} cannot be used ({error.strerror}): try --port {other}") from None
+            raise ValueError(f"cannot listen on --host {host} --port {port}: {error.strerror}; try another") from None
     with tempfile.TemporaryDirectory(prefix="pstn-app-") as uploads:
         # gradio reads these when it is imported and when a file arrives.
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=uploads)
