@@ -173,7 +173,7 @@ def test_what_a_browser_asks_for_is_answered(page):
     status, answer = page.call(page.function("upload"), [file, None])
     assert "does not open as a picture" in answer
     status, answer = page.call(page.function("load"), [None, 0, 0, 0, 1, None])
-    assert "class='training'" in answer
+    assert "progressbar" in answer
 
 
 @pytest.mark.parametrize("chunked", [False, True])
