@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -12,52 +12,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = [
-    "NotFiniteError",
-    "is_transformed",
-    "overwritable",
-    "plain",
-    "require_bool",
-    "require_choice",
-    "require_finite",
-    "require_finite_number",
-    "require_floating",
-    "require_nonnegative_number",
-    "require_positive_int",
-    "require_positive_number",
-    "require_seed",
-    "require_size",
-    "require_tensor",
-    "unread",
-    "values_readable",
-]
-
-_unread: ContextVar[bool] = ContextVar("unread", default=False)
+_skip_values: ContextVar[bool] = ContextVar("skip_values", default=False)
 
 
 @contextmanager
-def unread() -> Iterator[None]:
+def skip_value_checks() -> Iterator[None]:
     """Skip the checks of values inside: for a trainer that watches for NaN itself, without stalling the device."""
-    token = _unread.set(True)
+    token = _skip_values.set(True)
     try:
         yield
     finally:
-        _unread.reset(token)
+        _skip_values.reset(token)
 
 
-def values_readable(*tensors: Tensor) -> bool:
+def can_inspect_values(*tensors: Tensor) -> bool:
     """Whether the values of `tensors` may be looked at now.
 
     They may not while a graph is compiled, exported or captured, nor under `torch.func` transforms: there is no value
     yet, or reading it would break the capture. Checks of values are skipped then; checks of shapes are not.
     """
-    if torch.compiler.is_compiling() or _unread.get() or any(hasattr(tensor, "fake_mode") for tensor in tensors):
+    if torch.compiler.is_compiling() or _skip_values.get() or any(hasattr(tensor, "fake_mode") for tensor in tensors):
         return False
-    for tensor in tensors:
-        if is_transformed(tensor) or tensor.device.type == "meta":
-            return False
-    on_cuda = any(tensor.is_cuda for tensor in tensors)
-    return not (on_cuda and torch.cuda.is_current_stream_capturing())
+    if any(is_transformed(tensor) or tensor.device.type == "meta" for tensor in tensors):
+        return False
+    return not (any(tensor.is_cuda for tensor in tensors) and torch.cuda.is_current_stream_capturing())
+
+
+values_readable, unread = can_inspect_values, skip_value_checks  # old names
 
 
 def overwritable(tensor: Tensor) -> bool:
@@ -65,7 +46,7 @@ def overwritable(tensor: Tensor) -> bool:
 
     In a prediction, each large tensor that is not made anew saves as much time as the arithmetic on it takes.
     """
-    return not tensor.requires_grad and values_readable(tensor)
+    return not tensor.requires_grad and can_inspect_values(tensor)
 
 
 def is_transformed(tensor: Tensor) -> bool:
@@ -84,7 +65,7 @@ class NotFiniteError(ValueError):
 
 def require_finite(name: str, tensor: Tensor, hint: str) -> None:
     """Refuse NaN and infinity in `tensor`, where its values can be read."""
-    if not values_readable(tensor) or bool(torch.isfinite(tensor.detach().sum())):
+    if not can_inspect_values(tensor) or bool(torch.isfinite(tensor.detach().sum())):
         return  # a finite sum, one cheap reduction, rules out NaN and infinity; an overflowing one proves nothing
     if not bool(torch.isfinite(tensor).all()):
         bad = int((~torch.isfinite(tensor)).sum())
@@ -107,56 +88,53 @@ def require_floating(name: str, tensor: Any) -> None:
         )
 
 
-def require_positive_int(name: str, value: Any) -> int:
-    """Refuse anything but a whole number of at least 1."""
+def _require_int(name: str, value: Any, meaning: str) -> int:
     if isinstance(value, np.integer):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
-        raise TypeError(f"{name} must be a whole number of at least 1, got {value!r}")
+        raise TypeError(f"{name} must be {meaning}, got {value!r}")
+    return value  # type: ignore[return-value]  # a SymInt stands for an int while compiling
+
+
+def require_positive_int(name: str, value: Any) -> int:
+    """Refuse anything but a whole number of at least 1."""
+    value = _require_int(name, value, "a whole number of at least 1")
     if isinstance(value, int) and value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
-    return value  # type: ignore[return-value]  # a SymInt stands for an int while compiling
+    return value
 
 
 def require_seed(name: str, value: Any, count: int = 1) -> int:
     """Refuse anything but a whole number that torch takes as a seed, with `count` - 1 others that follow it."""
-    if isinstance(value, np.integer):
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be a whole number, got {value!r}")
+    value = _require_int(name, value, "a whole number")
     low, high = -(2**63), 2**64 - count
     if not low <= value <= high:
         raise ValueError(f"{name} must lie between {low} and {high}, got {value}")
     return value
 
 
+def _require_number(name: str, value: Any, meaning: str, accepts: Callable[[float], bool]) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{name} must be a finite number{meaning}, got {value!r}")
+    number = float(value)
+    if not (math.isfinite(number) and accepts(number)):
+        raise ValueError(f"{name} must be a finite number{meaning}, got {value}")
+    return number
+
+
 def require_positive_number(name: str, value: Any) -> float:
     """Refuse anything but a finite number above 0."""
-    if isinstance(value, (np.integer, np.floating)):
-        value = float(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number above 0, got {value!r}")
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be a finite number above 0, got {value}")
-    return float(value)
+    return _require_number(name, value, " above 0", lambda number: number > 0)
 
 
 def require_nonnegative_number(name: str, value: Any) -> float:
     """Refuse anything but a finite number of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{name} must be a finite number of at least 0, got {value!r}")
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be a finite number of at least 0, got {value}")
-    return float(value)
+    return _require_number(name, value, " of at least 0", lambda number: number >= 0)
 
 
 def require_finite_number(name: str, value: Any) -> float:
     """Refuse anything but a finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{name} must be a finite number, got {value!r}")
-    if not math.isfinite(value):
-        raise ValueError(f"{name} must be a finite number, got {value}")
-    return float(value)
+    return _require_number(name, value, "", lambda number: True)
 
 
 def require_bool(name: str, value: Any) -> bool:

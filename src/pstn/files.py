@@ -1,4 +1,4 @@
-"""Reading and writing files: JSON within limits, paths that stay in a folder, atomic writes."""
+"""Reading and writing files: JSON and YAML within limits, paths that stay in a folder, atomic writes."""
 
 from __future__ import annotations
 
@@ -10,29 +10,15 @@ import os
 import re
 import stat
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import ModuleType
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
-from pstn.limits import JSON_BYTES, TEXT_DEPTH
+from pstn.limits import JSON_BYTES, TEXT_DEPTH, YAML_BYTES, YAML_NUMBER
 from pstn.text import excerpt, printable, shorten
-
-__all__ = [
-    "FileError",
-    "inside",
-    "load_safetensors",
-    "open_regular_file",
-    "parse_json",
-    "read_json",
-    "read_text_file",
-    "require_regular_file",
-    "require_writable",
-    "sha256_of",
-    "to_json",
-    "write_atomically",
-]
 
 # A string, closed or not, or a bracket: the tokens that determine the depth of a JSON text.
 _JSON_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
@@ -177,36 +163,33 @@ def parse_json(
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, value in pairs:
-            if name in found:
-                raise error(path, f"the key {excerpt(name)} occurs twice in one object")
-            found[name] = value
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
+            raise error(path, f"the key {excerpt(twice)} occurs twice in one object")
         return found
-
-    def refuse_constant(name: str) -> NoReturn:
-        raise error(path, f"holds {name}, which is not a JSON number")
 
     def finite(digits: str) -> float:
         value = float(digits)
         if not math.isfinite(value):
-            raise error(path, f"holds {excerpt(digits)}, which is too large for a number")
+            raise error(path, f"holds {excerpt(digits)}, which is not a finite number")
         return value
 
-    if len(text) > limit:
-        raise error(path, f"is longer than {limit:,} characters, which is the limit")
+    _require_length(text, path, limit, error)
     if _json_depth(text) > TEXT_DEPTH:
         raise error(path, f"is nested more than {TEXT_DEPTH} levels deep")
-    options: dict[str, Any] = {} if constants else {"parse_constant": refuse_constant, "parse_float": finite}
+    options: dict[str, Any] = {} if constants else {"parse_constant": finite, "parse_float": finite}
     try:
         return json.loads(text, object_pairs_hook=unique, **options)
-    except json.JSONDecodeError as problem:
-        place = f"line {problem.lineno}, column {problem.colno}"
-        raise error(path, f"is not JSON: {problem.msg}", place=place) from problem
     except FileError:
         raise
-    except ValueError as problem:  # an integer with more digits than Python reads
-        raise error(path, f"is not valid JSON: {str(problem)[:120]}") from problem
+    except ValueError as problem:  # not JSON, or an integer with more digits than Python reads
+        raise error(path, f"is not JSON that can be read: {str(problem)[:120]}") from problem
+
+
+def _require_length(text: str, path: str | os.PathLike[str], limit: int, error: type[FileError]) -> None:
+    if len(text) > limit:
+        raise error(path, f"is longer than {limit:,} characters, which is the limit")
 
 
 def _json_depth(text: str) -> int:
@@ -222,6 +205,105 @@ def _json_depth(text: str) -> int:
         elif character in "]}":
             depth -= 1
     return deepest
+
+
+def read_yaml(path: str | os.PathLike[str], *, limit: int = YAML_BYTES, error: type[FileError] = FileError) -> Any:
+    """The value in a YAML file from anybody; see `parse_yaml`.
+
+    Args:
+        path: a regular file.
+        limit: the most bytes that it may hold.
+        error: the type of the error to raise.
+
+    Raises:
+        FileError: it is no regular file, is too long, or `parse_yaml` refuses it.
+        OSError: it cannot be read.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.yaml"
+        >>> _ = path.write_text("seed: 1")
+        >>> read_yaml(path)
+        {'seed': 1}
+    """
+    return parse_yaml(read_text_file(path, limit, error), path, limit=limit, error=error)
+
+
+def parse_yaml(
+    text: str, path: str | os.PathLike[str], *, limit: int = YAML_BYTES, strings: bool = False,
+    error: type[FileError] = FileError,
+) -> Any:  # fmt: skip
+    """The value of a YAML text from anybody; needs PyYAML.
+
+    Beside what YAML itself refuses: aliases, with which a short text describes an endless value, merge keys (`<<`), a
+    key that occurs twice in a mapping, a depth above the limit, and tags other than those of plain values.
+
+    Args:
+        text: the text.
+        path: the file that holds it, for messages.
+        limit: the most characters that it may have.
+        strings: leave every scalar the text that is written: class names such as "no" or "1".
+        error: the type of the error to raise.
+
+    Raises:
+        FileError: the text is refused.
+
+    Example:
+        >>> parse_yaml("seed: 1", "settings.yaml"), parse_yaml("[no, 1]", "data.yaml", strings=True)
+        ({'seed': 1}, ['no', '1'])
+    """
+    import yaml
+
+    _require_length(text, path, limit, error)
+    try:
+        return _yaml_loader(text, path, error, strings).get_single_data()
+    except FileError:
+        raise
+    # The last three: a date that does not exist, a key that cannot be one.
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError) as problem:
+        raise error(path, f"is not YAML that can be read: {' '.join(str(problem).split())[:200]}") from problem
+
+
+def _yaml_loader(text: str, path: str | os.PathLike[str], error: type[FileError], strings: bool) -> Any:
+    """PyYAML's loader of plain values, stricter."""
+    import yaml
+
+    base: Any = yaml.BaseLoader if strings else yaml.SafeLoader
+
+    class Loader(base):  # type: ignore[misc]  # PyYAML has no annotations
+        depth = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            event = self.peek_event()
+            place = f"line {event.start_mark.line + 1}"
+            if isinstance(event, yaml.AliasEvent):
+                raise error(path, f"holds an alias, *{str(event.anchor)[:40]}: aliases are refused", place=place)
+            if self.depth > TEXT_DEPTH:
+                raise error(path, f"is nested more than {TEXT_DEPTH} levels deep", place=place)
+            self.depth += 1
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+
+        def construct_object(self, node: Any, deep: bool = False) -> Any:
+            long = isinstance(node, yaml.ScalarNode) and not strings and node.tag != "tag:yaml.org,2002:str"
+            if long and len(node.value) > YAML_NUMBER:
+                place = f"line {node.start_mark.line + 1}"
+                raise error(path, f"{excerpt(node.value)} is too long for a value that is not text", place=place)
+            return super().construct_object(node, deep)
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen = set()
+            for key, _ in node.value:
+                place = f"line {key.start_mark.line + 1}"
+                if key.tag == "tag:yaml.org,2002:merge":
+                    raise error(path, "holds a merge key (<<): they are refused", place=place)
+                if (name := self.construct_object(key, deep=True)) in seen:
+                    raise error(path, f"the key {excerpt(name)} occurs twice", place=place)
+                seen.add(name)
+            return super().construct_mapping(node, deep)
+
+    return Loader(text)
 
 
 def inside(
@@ -349,11 +431,8 @@ def require_writable(folder: Path, option: str = "--out") -> None:
 
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file on disk."""
-    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while portion := stream.read(1 << 20):
-            digest.update(portion)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def to_json(value: Any, **options: Any) -> str:

@@ -40,9 +40,8 @@ from pstn.data.files import (
 )
 from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, image_size, open_image, to_array, with_bytes
 from pstn.data.split import Split, Splits, encode_labels
-from pstn.files import read_json, sha256_of
+from pstn.files import parse_yaml, read_json, sha256_of
 from pstn.limits import CLASSES
-from pstn.yaml_files import parse_yaml
 
 __all__ = [
     "IMAGENET_MEAN", "IMAGENET_STD", "MTSD_CLASSES", "Box", "Photo", "Sign", "commonest_classes", "isolated",

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from pstn._checks import (
+    can_inspect_values,
     require_choice,
     require_finite,
     require_floating,
     require_positive_int,
-    values_readable,
 )
 from pstn._pytrees import register_dataclass
 from pstn.noise import SAMPLING_METHODS, SamplingMethod, draw_noise
@@ -203,7 +203,7 @@ def checked_parameters(loc: Any, spread: Any, name: str) -> tuple[Tensor, Tensor
             f"{tuple(spread.shape)}"
         )
     # One sum that is finite just when every value is good: on a GPU each look at a value stalls.
-    if values_readable(loc, spread) and not bool(torch.isfinite(loc.sum() + spread.log().sum())):
+    if can_inspect_values(loc, spread) and not bool(torch.isfinite(loc.sum() + spread.log().sum())):
         require_finite("loc of the posterior", loc, DIVERGED.format(head="mean"))
         require_finite(f"{name} of the posterior", spread, DIVERGED.format(head="variance"))
         if not bool((spread > 0).all()):
@@ -226,7 +226,7 @@ def require_level(level: float) -> tuple[float, float]:
 def checked_probability(probability: float | Tensor, loc: Tensor) -> Tensor:
     """A probability, or a tensor of them, in float64 on the device of `loc`; all must lie inside (0, 1)."""
     u = torch.as_tensor(probability, dtype=torch.float64, device=loc.device)
-    if values_readable(u) and not bool(((u > 0) & (u < 1)).all()):
+    if can_inspect_values(u) and not bool(((u > 0) & (u < 1)).all()):
         raise ValueError(f"probability must lie between 0 and 1, got {probability}")
     return u
 
@@ -237,5 +237,5 @@ def _check_noise(noise: Any, samples: int, shape: tuple[int, ...]) -> None:
         raise ValueError(f"noise must have shape (S, {', '.join(map(str, shape))}), got {tuple(noise.shape)}")
     if samples not in (1, noise.shape[0]):
         raise ValueError(f"samples must be left out or be the S of noise, {noise.shape[0]}, got {samples}")
-    if values_readable(noise) and not bool(((noise >= 0) & (noise <= 1)).all()):
+    if can_inspect_values(noise) and not bool(((noise >= 0) & (noise <= 1)).all()):
         raise ValueError("noise must lie in (0, 1)")

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pstn._checks import (
+    can_inspect_values,
     require_finite,
     require_floating,
     require_positive_int,
     require_positive_number,
-    values_readable,
 )
 from pstn._pytrees import register_namedtuple
 from pstn.defaults import LOCALIZER_FACTOR, TEST_SAMPLES, TRAIN_SAMPLES
@@ -189,7 +189,7 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
 
         Their intermediate results then stay in its caches, which is a third faster than 1,000 small images at once.
         """
-        if self.training or torch.is_grad_enabled() or not values_readable(x) or x.device.type != "cpu":
+        if self.training or torch.is_grad_enabled() or not can_inspect_values(x) or x.device.type != "cpu":
             return None
         if self.layer._forward_hooks or self.layer._forward_pre_hooks:
             return None  # who listens to the layer wants to hear of every input, however many there are
@@ -199,7 +199,7 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
         """(S, B, K) log-probabilities, warping and classifying `chunk` samples at a time."""
         # Recomputing a chunk in the backward pass is what keeps memory from growing with S. torch.func has no such
         # recomputation, and a compiler plans memory by itself.
-        recompute = torch.is_grad_enabled() and values_readable(theta)
+        recompute = torch.is_grad_enabled() and can_inspect_values(theta)
         parts = []
         for part in theta.split(chunk):
             if recompute:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from pstn._checks import unread
+from pstn._checks import skip_value_checks
 from pstn.distributions import Posterior
 from pstn.nn.classifier import TransformerModel
 from pstn.nn.modes import evaluating
@@ -111,7 +111,7 @@ def _theta_report(module: nn.Module, seen: dict[str, Tensor]) -> str:
         return ""
     layer = module.layer
     heads = {name: seen[f"{name} head"].flatten(0, -2) for name in layer.heads}
-    with unread(), torch.no_grad():
+    with skip_value_checks(), torch.no_grad():
         posterior = layer.posterior.build(layer.transform, {**heads, **layer.shared()})
         text = f"Theta's mean over the batch was {_listed(posterior.mode.mean(0))}"
         if layer.probabilistic:

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from torch.func import functional_call, grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pstn._checks import unread
+from pstn._checks import skip_value_checks
 from pstn.objective import Loss, TrainingLoss, count_hits
 from pstn.training.population.recipe import Recipe
 from pstn.training.population.stacking import Stack, Template, join_rows, view_rows
@@ -183,7 +183,7 @@ def _one_by_autograd(losses: Callable[..., Any]) -> Callable[..., Any]:
     def differentiate(*arguments: Any) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         params = {name: value[0].detach().requires_grad_() for name, value in arguments[0].items()}
         rest = [value if k == _SHARED else first(value) for k, value in enumerate(arguments) if k]
-        with unread(), torch.enable_grad():
+        with skip_value_checks(), torch.enable_grad():
             loss, (parts, _) = losses(params, *rest)
         found = torch.autograd.grad(loss, list(params.values()), materialize_grads=True)
         return {k: g[None] for k, g in zip(params, found, strict=True)}, loss.detach()[None], parts[None]

@@ -15,11 +15,10 @@ from typing import Any, Literal
 from pstn._checks import require_seed
 from pstn._deprecation import with_new_names
 from pstn.defaults import LOCALIZER_FACTOR, LR, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT, WEIGHT_DECAY
-from pstn.files import FileError, write_atomically
+from pstn.files import FileError, read_yaml, write_atomically
 from pstn.limits import MODEL_PIXELS, MODEL_SAMPLES, RUN_MODELS
 from pstn.text import ShortError, excerpt
 from pstn.training.population.recipe import Augmentation, Precision, Recipe
-from pstn.yaml_files import read_yaml
 
 __all__ = ["SettingsError", "TrainSettings", "describe_field", "read_settings", "write_settings"]
 
