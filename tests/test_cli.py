@@ -1,11 +1,9 @@
 """The command line: help, exit codes, messages, and what it imports."""
 
-import io
 import json
 import socket
 import subprocess
 import sys
-import zipfile
 
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import pstn
-from pstn.cli import app, main, plain_errors
+from pstn.cli import app, plain_errors
 from pstn.files import write_atomically
 
 ONE_STEP = ("--epochs", 1, "--train-size", 20)
@@ -47,41 +45,13 @@ def test_help_and_version():
     assert run("--version").output.strip() == pstn.__version__
 
 
-COMMANDS = ["app", "bench", "demo", "evaluate", "export", "predict", "report", "reproduce", "show", "sweep", "train"]
-
-
-@pytest.mark.parametrize("command", [*COMMANDS, "data list", "data get", "data check", "data show"])
-def test_every_command_has_help(command):
-    result = run(*command.split(), "--help")
-    assert result.exit_code == 0
-    assert f"{command} [" in result.output
-
-
-def test_every_command_is_listed_here():
-    assert sorted(typer.main.get_command(app).commands) == sorted([*COMMANDS, "data"])
-
-
-@pytest.mark.parametrize("command", ["train", "sweep"])
-def test_help_shows_defaults_and_choices(command):
-    found = run(command, "--help").output
-    for text in ("[default: 0.001]", "One of cnn, stn, pstn. [default: pstn]", "float32, tf32, bf16"):
-        assert text in found
-
-
-def test_ctrl_c_while_a_command_is_imported_is_no_traceback():
-    done = python("""
-import sys
-from pstn.cli import main
-class Interrupter:
-    def find_spec(self, name, *rest):
-        if name == "pstn.demo":
-            raise KeyboardInterrupt
-sys.meta_path.insert(0, Interrupter())
-sys.argv = ["pstn", "demo"]
-main()
-""")
-    assert done.returncode == 130
-    assert "Traceback" not in done.stderr
+def test_every_command_has_help():
+    commands = typer.main.get_command(app).commands
+    assert len(commands) == 12
+    for command in [*commands, "data list", "data get", "data check", "data show"]:
+        result = run(*command.split(), "--help")
+        assert result.exit_code == 0, command
+        assert f"{command} [" in result.output
 
 
 def test_without_typer_the_command_says_what_to_install():
@@ -109,7 +79,6 @@ print([name for name in optional if name in sys.modules], file=sys.stderr)
     [
         (PermissionError(13, "Permission denied", "a.png"), "a.png: Permission denied", 2),
         (OSError(18, "Invalid cross-device link", ".draft", None, "b.csv"), "b.csv: Invalid cross-device link", 1),
-        (NotADirectoryError(20, "Not a directory", "a.csv/b"), "a.csv/b: Not a directory", 2),
         (OSError(28, "No space left on device"), "No space left on device", 1),
         (ValueError("size must be 1"), "size must be 1", 2),
         (ValueError(), "ValueError", 2),
@@ -117,7 +86,6 @@ print([name for name in optional if name in sys.modules], file=sys.stderr)
         (MemoryError(), "memory", 1),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has\nmore"), "20.00 GiB", 1),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes."), "4 bytes", 1),
-        (RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 4 bytes."), "--batch-size", 1),
     ],
 )
 def test_an_error_is_one_line_and_an_exit_code(error, words, code, capsys):
@@ -127,27 +95,6 @@ def test_an_error_is_one_line_and_an_exit_code(error, words, code, capsys):
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert words in line
-
-
-def test_memory_that_torch_cannot_allocate_is_no_traceback(capsys):
-    with pytest.raises(typer.Exit) as stopped, plain_errors():
-        torch.empty(1 << 60, dtype=torch.uint8)
-    assert stopped.value.exit_code == 1
-    assert "memory" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("byte", "value"), [(8, 99), (6, 1), (6, 32)])  # the method of compression, and its flags
-def test_a_damaged_archive_is_no_traceback(byte, value, capsys):
-    written = io.BytesIO()
-    with zipfile.ZipFile(written, "w") as archive:
-        archive.writestr("x.npy", b"1234")
-    damaged = bytearray(written.getvalue())
-    damaged[damaged.index(b"PK\x01\x02") + 2 + byte] = value
-    damaged[byte] = value
-    with pytest.raises(typer.Exit) as stopped, plain_errors(), zipfile.ZipFile(io.BytesIO(damaged)) as archive:
-        archive.read("x.npy")
-    assert stopped.value.exit_code == 1
-    assert "archive" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -206,25 +153,9 @@ def test_a_port_in_use_is_refused_before_training():
 
 
 @pytest.mark.usefixtures("_own_folders")
-@pytest.mark.parametrize("host", ["203.0.113.7", "no.such.host.invalid"])
-def test_an_address_of_another_machine_is_refused(host):
-    assert "--port" not in refused(run("app", "--host", host), "--host", host).output
-
-
-@pytest.mark.usefixtures("_own_folders")
-def test_a_folder_without_models_is_refused():
+def test_what_the_page_cannot_use_is_refused():
+    refused(run("app", "--host", "203.0.113.7"), "--host", "203.0.113.7")
     refused(run("app", "--models", "nowhere"), "nowhere", "cnn, stn and pstn")
-
-
-@pytest.mark.usefixtures("_own_folders")
-def test_without_gradio_the_page_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "gradio", None)
-    monkeypatch.delitem(sys.modules, "pstn.app.page", raising=False)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        free = str(taken.getsockname()[1])
-    monkeypatch.setattr(sys, "argv", ["pstn", "app", "--port", free])
-    with pytest.raises(SystemExit, match=r"pip install 'pstn\[app\]'"):
-        main()
 
 
 # The data
@@ -290,7 +221,8 @@ def test_a_model_with_code_of_the_users_needs_permission_to_import_it(own_module
     digit = torch.zeros(28, 28, dtype=torch.uint8).numpy()
     Image.fromarray(digit).save(tmp_path / "digit.png")
     refused(run("predict", "run", "digit.png", "--allow", "no_such_module"), "--allow", "no_such_module")
-    for command in (["predict", "run", "digit.png"], ["show", "run", "digit.png"], ["export", "run", "--out", "m.pt2"]):
+    files = ["run", "digit.png"]
+    for command in (["predict", *files], ["show", *files], ["export", "run", "--out", "m.pt2"], ["evaluate", "run"]):
         refused(run(*command), own_module)
         assert run(*command, "--allow", own_module).exit_code == 0
     assert "" not in sys.path
@@ -324,15 +256,3 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
         fail()
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
-
-
-def test_an_error_in_writing_names_the_file_and_not_the_draft(tmp_path):
-    target = tmp_path / ("n" * 250)  # as long as a file name may be, but not with the ending of a draft
-    with pytest.raises(OSError, match="n") as caught, write_atomically(target):
-        pass
-    assert caught.value.filename == str(target)
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(IsADirectoryError) as caught, write_atomically(tmp_path / "folder"):
-        pass
-    assert caught.value.filename == str(tmp_path / "folder")
-    assert [path.name for path in tmp_path.iterdir()] == ["folder"]

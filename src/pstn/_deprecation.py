@@ -8,8 +8,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
-__all__ = ["old_names", "renamed", "with_new_names"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-__all__ = ["standardise"]
-
 
 def standardise(x: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """(x - mean) / std as float32, with whole-number pixels divided by 255 first.

@@ -7,8 +7,6 @@ from typing import Any
 
 from torch.utils import _pytree
 
-__all__ = ["register_dataclass", "register_namedtuple"]
-
 # Fields annotated with one of these are constants of the program; all others hold tensors, or containers of them.
 _CONSTANT = {"bool", "int", "float", "str"}
 

@@ -117,39 +117,27 @@ def _training(device: torch.device, seconds: float) -> list[Figure]:
     """The MNIST P-STN, batch size 8, on 100 digits: `pstn.fit`, one model and five models in a population."""
     digits = load_digits("train")
     x, y = digits.x[:500].to(device), digits.y[:500].to(device)
-    with _population(x, y, 1) as one, _population(x, y, FOLDS) as several:
-        ways = {
-            "pstn.fit": (_fits(x, y), 1),
-            "one model": (_continue(one), 1),
-            f"{FOLDS} models together": (_continue(several), FOLDS),
-        }
-        times = time_in_turns({name: work for name, (work, _) in ways.items()}, seconds, device)
-    return [
-        Figure("train", name, count * _STEPS / median(times[name]), "model-steps/s")
-        for name, (_, count) in ways.items()
-    ]
+    model = mnist_pstn().to(device)
 
-
-def _population(x: Tensor, y: Tensor, models: int) -> Population:
-    subsets = [torch.arange(100 * fold, 100 * fold + 100) for fold in range(models)]
-    members = make_members(models, kl_weight=1e-3, weight_decay=0.01, train=subsets)
-    return Population([mnist_pstn() for _ in range(models)], x, y, members, Recipe(epochs=10**6, batch_size=BATCH))
-
-
-def _continue(population: Population) -> Callable[[], object]:
-    return lambda: population.fit(until=population.progress.step + _STEPS)
-
-
-def _fits(x: Tensor, y: Tensor) -> Callable[[], None]:
-    model = mnist_pstn().to(x.device)
-
-    def go() -> None:
-        batches = [(x[index], y[index]) for index in torch.randint(100, (_STEPS, BATCH), device=x.device)]
-        with warnings.catch_warnings():  # so few steps may leave the localizer where it was
-            warnings.simplefilter("ignore", UserWarning)
+    def call_fit() -> None:
+        batches = [(x[index], y[index]) for index in torch.randint(100, (_STEPS, BATCH), device=device)]
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # so few steps may not move the localizer
             fit(model, batches, epochs=1, kl_weight=1e-3, weight_decay=0.01, progress=False)
 
-    return go
+    def make_population(models: int) -> Population:
+        subsets = [torch.arange(100 * fold, 100 * fold + 100) for fold in range(models)]
+        members = make_members(models, kl_weight=1e-3, weight_decay=0.01, train=subsets)
+        return Population([mnist_pstn() for _ in range(models)], x, y, members, Recipe(epochs=10**6, batch_size=BATCH))
+
+    with make_population(1) as one, make_population(FOLDS) as several:
+        works: dict[str, Callable[[], object]] = {
+            "pstn.fit": call_fit,
+            "one model": lambda: one.fit(until=one.progress.step + _STEPS),
+            f"{FOLDS} models together": lambda: several.fit(until=several.progress.step + _STEPS),
+        }
+        times = time_in_turns(works, seconds, device)
+    rates = {name: _STEPS / median(times[name]) * (FOLDS if "together" in name else 1) for name in works}
+    return [Figure("train", name, rate, "model-steps/s") for name, rate in rates.items()]
 
 
 def _warps(device: torch.device, seconds: float) -> list[Figure]:

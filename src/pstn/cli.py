@@ -16,8 +16,9 @@ import sys
 import types
 import typing
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -26,15 +27,15 @@ try:
 except ModuleNotFoundError as error:
     raise SystemExit("The command line needs typer: pip install 'pstn[cli]'") from error
 
-from pstn.processes import safe_import_path
+from pstn._checks import require_choice, require_seed
+from pstn.files import to_json, write_atomically
+from pstn.processes import UnsafePathError, import_object, is_object_name, safe_import_path
 from pstn.text import printable
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings
 
 if TYPE_CHECKING:
     from pstn.data import DataError, Splits
     from pstn.data.download import Progress
-
-__all__ = ["app", "echo", "main", "plain_errors"]
 
 FAILURE, MISTAKE, INTERRUPTED = 1, 2, 130
 _MISTAKES = (
@@ -77,20 +78,18 @@ _Config = Annotated[Path | None, typer.Option(help="YAML file of settings; optio
 
 def main() -> None:
     """Run `pstn` as a command."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(safe_import_path())  # also for processes that other packages start
-        except RuntimeError as error:
-            sys.exit(f"error: {error}")
-        try:
+    try:
+        with safe_import_path():  # also for processes that other packages start
             app()
-        except ModuleNotFoundError as error:
-            extra = _EXTRAS.get((error.name or "").partition(".")[0])
-            if extra is None:  # a bug
-                raise
-            sys.exit(f"This command needs {error.name}: pip install 'pstn[{extra}]'")
-        except KeyboardInterrupt:
-            sys.exit(INTERRUPTED)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:  # a bug
+            raise
+        sys.exit(f"This command needs {error.name}: pip install 'pstn[{extra}]'")
+    except UnsafePathError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
 
 # Errors and messages
@@ -117,53 +116,30 @@ def plain_errors() -> Iterator[None]:
             yield
     except (BrokenPipeError, ModuleNotFoundError, typer.Exit):  # handled by typer and `main`
         raise
-    except _MISTAKES as error:
-        message, code = _describe(error) or type(error).__name__, MISTAKE
-    except (OSError, MemoryError) as error:
-        message, code = _describe(error) or "there is not enough memory", FAILURE
     except Exception as error:
-        found = _describe_failure(error)
-        if found is None:  # a bug
+        message = _describe(error)
+        if message is None:  # a bug
             raise
-        message, code = found, FAILURE
-    else:
-        return
-    echo(f"error: {message}", err=True)
-    raise typer.Exit(code) from None
+        echo(f"error: {message}", err=True)
+        raise typer.Exit(MISTAKE if isinstance(error, _MISTAKES) else FAILURE) from None
 
 
-def _describe(error: BaseException) -> str:
-    """The message of an error; for one of the operating system, the file and the problem, without the error number."""
-    if not isinstance(error, OSError) or not error.strerror:
-        return str(error)
-    name = error.filename2 or error.filename  # of two files, the second is the destination
-    if not isinstance(name, str):
-        return str(error)
-    advice = "; you may not read or write there" if isinstance(error, PermissionError) else ""
-    return f"{name}: {error.strerror}{advice}"
-
-
-def _describe_failure(error: Exception) -> str | None:
-    """The message for an error by which another package reports a full disk or memory or a damaged file, else None.
+def _describe(error: Exception) -> str | None:
+    """The message for a mistake, a full disk, lack of memory or a damaged file; None for a bug.
 
     A package that has not been imported has raised nothing, so none is imported here to know its errors.
     """
-    full_disk = getattr(sys.modules.get("safetensors"), "SafetensorError", ())
-    if isinstance(error, full_disk):
-        return str(error)
-    if not isinstance(error, RuntimeError):
-        return None
-    text = str(error)
-    out_of_memory = getattr(sys.modules.get("torch"), "OutOfMemoryError", ())
+    text, out_of_memory = str(error), getattr(sys.modules.get("torch"), "OutOfMemoryError", ())
     # On the CPU, torch has no class for it.
-    if isinstance(error, out_of_memory) or re.search("DefaultCPUAllocator: (can't allocate|not enough) memory", text):
+    full = re.search("DefaultCPUAllocator: (can't allocate|not enough) memory", text)
+    if isinstance(error, (MemoryError, out_of_memory)) or (isinstance(error, RuntimeError) and full):
         size = re.search(r"tried to allocate ([\d.]+ \w+)", text, re.IGNORECASE)
         wanted = f" for {size[1]} more" if size else ""
         return f"there is not enough memory{wanted}: try a smaller --batch-size or fewer --samples"
-    *_, last = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else [None]
-    if last is not None and last.frame.f_globals.get("__name__", "").partition(".")[0] == "zipfile":
-        return f"an archive (.npz or .zip) is damaged or uses an unsupported compression ({text}): download it again"
-    return None
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename2 or error.filename}: {error.strerror}"  # of two files, the second is the destination
+    full_disk = getattr(sys.modules.get("safetensors"), "SafetensorError", ())
+    return (text or type(error).__name__) if isinstance(error, (*_MISTAKES, OSError, full_disk)) else None
 
 
 def _command(name: str | None = None, group: typer.Typer = app) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -184,8 +160,7 @@ def _command(name: str | None = None, group: typer.Typer = app) -> Callable[[Cal
 class _Skipped:
     """Inputs that cannot be read: the first are reported on standard error, and all are counted."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    count = 0
 
     def __call__(self, error: DataError) -> None:
         self.count += 1
@@ -195,8 +170,7 @@ class _Skipped:
     def exit_if_any(self, rest: str) -> None:
         """Exit as for a mistake, after the other inputs have been processed."""
         if self.count:
-            more = f" ({self.count - _MOST_REPORTED:,} more than shown here)" if self.count > _MOST_REPORTED else ""
-            echo(f"error: {self.count:,} input(s) could not be read{more}, {rest}", err=True)
+            echo(f"error: {self.count:,} input(s) could not be read, {rest}", err=True)
             raise typer.Exit(MISTAKE)
 
 
@@ -250,11 +224,9 @@ def list_sets(as_json: _Json = False) -> None:
         echo(json.dumps([{"name": k.name, "kind": k.kind, "what": k.what, "where": k.where()} for k in KNOWN.values()]))
         return
     rows = [(k.name, k.kind, k.what, k.where() or f"no; pstn data get {k.name}") for k in KNOWN.values()]
-    aligned = sys.stdout.isatty()  # in a pipe, columns are separated by tabs
-    widths = [max(map(len, column)) if aligned else 0 for column in zip(*rows, strict=True)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        echo(("  " if aligned else "\t").join(cells).rstrip())
+        echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     echo(f"\nlooked in $PSTN_DATA ({data_folder() or 'not set'}), then {cache_folder()}")
     echo("any other set of the UCR and UEA archives: pstn data get ucr:NAME")
 
@@ -283,19 +255,15 @@ def check_files(path: Annotated[Path, typer.Argument(help="A file or folder.")],
     Text files (.csv, .txt) that are not tables of series are listed as skipped. The exit code is 1 if a file is
     damaged. With --json, each line is one object.
     """
-    from collections import Counter
-
     from pstn.data import check
 
-    colours = {"verified": "green", "differs": "yellow", "damaged": "red", "skipped": "bright_black"}
     counts: Counter[str] = Counter()
     for finding in check(path):
         counts[finding.status] += 1
         if as_json:
             echo(json.dumps({"path": str(finding.path), "status": finding.status, "note": finding.note}))
         else:
-            status = typer.style(f"{finding.status:<9}", fg=colours.get(finding.status))
-            typer.echo(f"{status} {printable(finding.path)}: {printable(finding.note)}")
+            echo(f"{finding.status:<9} {finding.path}: {finding.note}")
     if not counts.keys() - {"skipped"}:
         raise ValueError(f"{path} contains no file that pstn can read")
     if not as_json:
@@ -321,8 +289,7 @@ def show_set(
     """
     from pstn.data import contact_sheet
 
-    if part not in ("train", "validation", "test"):
-        raise ValueError(f"--part must be one of train, validation, test, got {part!r}")
+    require_choice("--part", part, ("train", "validation", "test"))
     splits = _load_for_sheet(name, kind)
     data = getattr(splits, part)
     if data is None:
@@ -393,7 +360,6 @@ def _read_settings(
 ) -> tuple[dict[str, Any], TrainSettings]:
     """The settings in the file, overridden by those on the command line: as they were given, and with defaults."""
     from pstn.io import describe
-    from pstn.processes import is_object_name
     from pstn.transforms.registry import import_transform
 
     values = {} if config is None else read_settings(config)
@@ -432,7 +398,6 @@ def train(
 
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure, 130 stopped by Ctrl-C or SIGTERM.
     """
-    from pstn.files import to_json
     from pstn.training.runs.run import model_folder, saved_settings
     from pstn.training.runs.run import train as run
     from pstn.training.runs.sources import HOW_TO_ADD_A_TEST
@@ -483,6 +448,7 @@ def evaluate(
     policy: Annotated[
         str | None, typer.Option(help="For gaps and unequal lengths in series: refuse, resample or pad.")
     ] = None,
+    allow: _Allow = None,
     as_json: _Json = False,
 ) -> None:
     """Score a trained model, or all models of a run, on the test part of a data set.
@@ -496,11 +462,10 @@ def evaluate(
     Images are resized and normalised as the model requires; classes are matched by name.
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
     """
-    from pstn.files import to_json
     from pstn.training.runs.evaluation import prepare_examination
 
     checked = None if policy is None else TrainSettings.from_dict({"policy": policy}).policy
-    examination = prepare_examination(model, data, seed=seed, policy=checked)
+    examination = prepare_examination(model, data, seed=seed, policy=checked, allow=_allowed(allow))
     scores = examination.score(samples)
     if as_json:
         echo(to_json(scores))
@@ -562,13 +527,17 @@ def sweep(
 # Trained models
 
 
+def _allowed(modules: list[str] | None) -> list[str]:
+    """Import the modules that the user allows, from the current folder too: they may register classes."""
+    for module in modules or ():
+        import_object(f"{module}:__name__", "--allow")
+    return modules or []
+
+
 def _load_model(name: str, allow: list[str] | None) -> Any:
     from pstn.io import from_pretrained
-    from pstn.processes import import_object
 
-    for module in allow or ():
-        import_object(f"{module}:__name__", "--allow")  # a module may register its classes; from the current folder too
-    return from_pretrained(name, allow=allow or ())
+    return from_pretrained(name, allow=_allowed(allow))
 
 
 @_command()
@@ -594,8 +563,7 @@ def predict(
     rows that cannot be read are reported on standard error and skipped.
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
     """
-    from pstn.files import write_atomically
-    from pstn.predict import Answer, predict_files, require_about, write_answers
+    from pstn.io.predict import Answer, predict_files, require_about, write_answers
 
     skipped, answered = _Skipped(), 0
     loaded = _load_model(model, allow)
@@ -639,9 +607,8 @@ def show(
 
     import torch
 
-    from pstn._checks import require_seed
+    from pstn.io.predict import read_items, require_about
     from pstn.nn import PSTN, STN
-    from pstn.predict import read_items, require_about
     from pstn.report.pictures import draw_samples
 
     skipped = _Skipped()
@@ -688,19 +655,16 @@ def export(
     The exported model takes batches of any size; the file contains the class names and how to prepare the input.
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
     """
-    from pstn.export import advice_on_running, export_onnx, export_program
+    from pstn.io.export import advice_on_running, export_onnx, export_program
     from pstn.nn import PSTN, TransformerClassifier
 
     suffix = "" if out is None else out.suffix.lower().removeprefix(".")
-    if format not in (None, "onnx", "pt2"):
-        raise ValueError(f"--format must be onnx or pt2, got {format!r}")
-    if suffix in ("onnx", "pt2") and format not in (None, suffix):
-        raise ValueError(f"--format {format} and --out {out} contradict each other")
-    if suffix not in ("onnx", "pt2") and out is not None and format is None:
-        raise ValueError(f"--out must end in .onnx or .pt2 unless --format is given, got {out}")
+    chosen_format = format or suffix or "onnx"
+    if chosen_format not in ("onnx", "pt2") or (suffix in ("onnx", "pt2") and suffix != chosen_format):
+        raise ValueError(f"--format, or the suffix of --out, must be onnx or pt2, got {format} and {out}")
     if mean and samples is not None:
         raise ValueError("--mean and --samples exclude each other: the mean transformation has no samples")
-    format = format or suffix or "onnx"
+    format = chosen_format
     target = out or Path(f"model.{format}")
     if target.is_dir():
         raise IsADirectoryError(f"--out must be a file, got the folder {target}")
@@ -819,7 +783,6 @@ def bench(
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
     """
     from pstn.bench import PARTS, measure
-    from pstn.files import write_atomically
     from pstn.provenance import provenance
 
     figures = []

@@ -6,18 +6,6 @@ experiments of the paper state all of their settings themselves, so that a defau
 
 from __future__ import annotations
 
-__all__ = [
-    "LOCALIZER_FACTOR",
-    "LR",
-    "TEST_SAMPLES",
-    "TRAIN_SAMPLES",
-    "VAR_INIT",
-    "WEIGHT_DECAY",
-    "default_batch_size",
-    "default_epochs",
-    "default_kl_weight",
-]
-
 LR = 1e-3
 """Adam's learning rate."""
 LOCALIZER_FACTOR = 0.1

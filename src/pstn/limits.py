@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Limit", "limits"]
-
 
 class Limit(int):
     """A limit: a whole number that says what it counts.

@@ -18,11 +18,11 @@ from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext, SpawnContext, SpawnProcess
 from typing import Any
 
-__all__ = [
-    "import_object", "interrupts_held", "is_object_name", "loader_context", "safe_import_path", "spawn_context",
-]  # fmt: skip
-
 _VARIABLE = "PYTHONSAFEPATH"
+
+
+class UnsafePathError(RuntimeError):
+    """Python processes would import from the current folder."""
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def safe_import_path() -> Iterator[None]:
     """Python processes started in the block do not import from the current folder.
 
     Raises:
-        RuntimeError: Python was started with -E and without -P, so that they would ignore the setting.
+        UnsafePathError: Python was started with -E and without -P, so that they would ignore the setting.
 
     Example:
         >>> import subprocess, sys
@@ -40,7 +40,7 @@ def safe_import_path() -> Iterator[None]:
         b'False'
     """
     if sys.flags.ignore_environment and not sys.flags.safe_path:
-        raise RuntimeError("Python was started with -E, and its processes would import from this folder: add -P")
+        raise UnsafePathError("Python was started with -E, and its processes would import from this folder: add -P")
     before = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = "1"
     try:

@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["provenance"]
-
 
 def provenance(packages: tuple[str, ...] = ()) -> dict[str, Any]:
     """The commit, the machine and the package versions of this run.

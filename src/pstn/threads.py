@@ -12,8 +12,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-__all__ = ["choose_threads", "count_multiplications", "suit_threads", "using_threads"]
-
 # Multiplications in a forward pass over a batch from which on torch's threads are left as they are. Where others use
 # the machine too, every thread waits for the one that was put aside, and small steps wait the longest. Measured on two
 # cores, in ms per training step with one thread and with two. Quiet: the paper's MNIST P-STN in batches of 8 (6e6), 8.6

@@ -4,13 +4,6 @@ from pstn.io.models import ModelFileError, from_pretrained, load_weights, push_t
 from pstn.io.registry import build, describe, register
 
 __all__ = [
-    "ModelFileError",
-    "build",
-    "describe",
-    "from_pretrained",
-    "load_weights",
-    "push_to_hub",
-    "register",
-    "require_modest",
-    "save_pretrained",
-]
+    "ModelFileError", "build", "describe", "from_pretrained", "load_weights", "push_to_hub", "register",
+    "require_modest", "save_pretrained",
+]  # fmt: skip

@@ -9,8 +9,6 @@ from typing import Any
 
 from pstn.nn.about import About
 
-__all__ = ["card_text"]
-
 _TASKS = {1: "time-series-classification", 2: "image-classification"}
 _WORDS = {"PSTN": "A probabilistic spatial transformer network", "STN": "A spatial transformer network"}
 
@@ -40,44 +38,33 @@ def card_text(description: Mapping[str, Any], about: About, parameters: int) -> 
     if about.kl_weight is not None and description["type"] == "PSTN":
         facts.append(f"- KL weight: {about.kl_weight:g}")
     facts.append(f"- classes: {', '.join(map(_code, about.classes[:100]))}{', …' if len(about.classes) > 100 else ''}")
-    scores = _scores(about)
-    return "\n".join([*_header(about, title), f"# {title}", "", *facts, "", *scores, *_use(about)])
+    scores = {name: value for name, value in about.metrics.items() if math.isfinite(value)}
+    table = [f"| {name.replace('|', '/')} | {value:.4g} |" for name, value in scores.items()]
+    if table:
+        table = ["| on the test part | |", "| --- | ---: |", *table, ""]
+    return "\n".join([*_header(about, title, scores), f"# {title}", "", *facts, "", *table, *_use(about)])
 
 
 def _input(about: About) -> str:
     channels = f"{about.channels} channel{'s' if about.channels > 1 else ''}"
     size = "any size" if about.size is None else " × ".join(map(str, about.size))
-    plain = set(about.mean) == {0.0} and set(about.std) == {1.0}
-    normal = "" if plain else f", normalised: (x − {_listed(about.mean)}) / {_listed(about.std)}"
-    return f"{channels}, {size}{normal}"
+    if set(about.mean) == {0.0} and set(about.std) == {1.0}:
+        return f"{channels}, {size}"
+    mean, std = (", ".join(f"{value:g}" for value in values) for values in (about.mean, about.std))
+    return f"{channels}, {size}, normalised: (x − [{mean}]) / [{std}]"
 
 
-def _listed(values: tuple[float, ...]) -> str:
-    texts = [f"{value:g}" for value in values]
-    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
-
-
-def _scores(about: About) -> list[str]:
-    finite = {name: value for name, value in about.metrics.items() if math.isfinite(value)}
-    if not finite:
-        return []
-    rows = [f"| {_plain(name)} | {value:.4g} |" for name, value in finite.items()]
-    return ["| on the test part | |", "| --- | ---: |", *rows, ""]
-
-
-def _header(about: About, title: str) -> list[str]:
+def _header(about: About, title: str, scores: Mapping[str, float]) -> list[str]:
     """YAML that the Hub reads. JSON's strings are YAML's: names of classes and data cannot break out of them."""
     lines = ["---", "library_name: pstn", "tags: [pstn, spatial-transformer, uncertainty]"]
     task = _TASKS.get(about.ndim or 0)
     if task is not None:
         lines.append(f"pipeline_tag: {task}")
-    finite = {name: value for name, value in about.metrics.items() if math.isfinite(value)}
-    if finite and about.data:
+    if scores and about.data:
         dataset = {"name": about.data, "type": about.data}
-        metrics = [{"type": name, "value": value} for name, value in finite.items()]
-        kind = {"type": task or "classification"}
-        index = [{"name": title, "results": [{"task": kind, "dataset": dataset, "metrics": metrics}]}]
-        lines.append(f"model-index: {json.dumps(index)}")
+        metrics = [{"type": name, "value": value} for name, value in scores.items()]
+        result = {"task": {"type": task or "classification"}, "dataset": dataset, "metrics": metrics}
+        lines.append(f"model-index: {json.dumps([{'name': title, 'results': [result]}])}")
     return [*lines, "---", ""]
 
 
@@ -85,22 +72,10 @@ def _code(text: str) -> str:
     return f"`{text.replace('`', chr(39))}`"
 
 
-def _plain(text: str) -> str:
-    return text.replace("|", "/")
-
-
 def _use(about: About) -> list[str]:
     if about.ndim == 1:
         file, call = "series.csv", "model.about.prepare(series))  # series (B, C, L), floats as in the files"
     else:
         file, call = "image.png", "model.about.prepare(images))  # images (B, C, H, W): uint8, or floats from 0 to 1"
-    return [
-        "```python",
-        "import pstn",
-        "",
-        'model = pstn.from_pretrained("path/of/this/folder")',
-        f"p = model({call}",
-        "```",
-        "",
-        f"Or, without writing any: `pstn predict path/of/this/folder {file}`.",
-    ]
+    load = 'import pstn\n\nmodel = pstn.from_pretrained("path/of/this/folder")'
+    return [f"```python\n{load}\np = model({call}\n```\n", f"Or: `pstn predict path/of/this/folder {file}`."]

@@ -6,7 +6,6 @@ description is checked key by key, and the names and shapes of all tensors befor
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
@@ -27,15 +26,7 @@ from pstn.nn.about import About
 from pstn.nn.networks import ConvLocalizer, SeriesClassifier, SeriesLocalizer
 from pstn.text import ShortError, excerpt
 
-__all__ = [
-    "CONFIG",
-    "ModelFileError",
-    "from_pretrained",
-    "load_weights",
-    "push_to_hub",
-    "require_modest",
-    "save_pretrained",
-]
+__all__ = ["ModelFileError", "from_pretrained", "load_weights", "push_to_hub", "require_modest", "save_pretrained"]
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 _CHECKPOINT = "checkpoint.safetensors"  # of `pstn train`: a run that has no model yet has this
@@ -210,12 +201,12 @@ def _refuse_shared(model: nn.Module) -> None:
 
 def _check_about(about: About, classes: int | None, channels: int | None, size: tuple[int, ...] | None) -> None:
     """Refuse what does not fit the model, as far as its description says."""
-    if classes is not None and len(about.classes) != classes:
-        raise ValueError(f"classes must be the names of the model's {classes} classes, got {len(about.classes)}")
-    if channels is not None and about.channels != channels:
-        raise ValueError(f"channels must be those of the model, {channels}, got {about.channels}")
-    if size is not None and about.size is not None and about.size != size:
-        raise ValueError(f"size must be that of the model's input, {size}, got {about.size}")
+    for name, wanted, found in (
+        ("the number of classes", classes, len(about.classes)), ("channels", channels, about.channels),
+        ("size", size if about.size is not None else None, about.size),
+    ):  # fmt: skip
+        if wanted is not None and found != wanted:
+            raise ValueError(f"{name} must be that of the model, {wanted}, got {found}")
 
 
 def require_modest(model: nn.Module, about: About) -> None:
@@ -231,19 +222,18 @@ def require_modest(model: nn.Module, about: About) -> None:
     Example:
         >>> require_modest(pstn.nn.mnist_pstn(), pstn.About(tuple("0123456789"), 1, (28, 28)))
     """
-    size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
-    if size > MODEL_BYTES:
-        raise ValueError(f"model must have at most {MODEL_BYTES:,} bytes of weights, got {size:,}")
     layer, samples = getattr(model, "layer", None), getattr(model, "test_samples", 1)
     seen = about.size if layer is None or layer.size is None else layer.size
-    numbers = samples * about.channels * max(math.prod(about.size or ()), math.prod(seen or ()))
-    if numbers > MODEL_VALUES:
-        raise ValueError(f"model must take at most {MODEL_VALUES:,} numbers for one input, got {numbers:,}")
     made, work = _convolutions(model, about)
-    if made > MODEL_LAYER:
-        raise ValueError(f"model must make at most {MODEL_LAYER:,} numbers in a convolution, got {made:,}")
-    if work > MODEL_WORK:
-        raise ValueError(f"model must take at most {MODEL_WORK:,} multiplications for one input, got {work:,}")
+    for what, found, limit in (
+        ("bytes of weights", sum(t.numel() * t.element_size() for t in model.state_dict().values()), MODEL_BYTES),
+        ("numbers for one input", samples * about.channels * max(math.prod(about.size or ()), math.prod(seen or ())),
+         MODEL_VALUES),
+        ("numbers in a convolution", made, MODEL_LAYER),
+        ("multiplications for one input", work, MODEL_WORK),
+    ):  # fmt: skip
+        if found > limit:
+            raise ValueError(f"model must take at most {limit:,} {what}, got {found:,}")
 
 
 def _convolutions(model: nn.Module, about: About) -> tuple[int, int]:
@@ -278,13 +268,9 @@ def _find(name: str | Path, revision: str | None) -> tuple[Path, Path]:
     if folder.is_dir():
         return _in_folder(folder)
     # Where there is a folder "runs", "runs/name" is a slip and no model of somebody called "runs".
-    slip = folder.parent != Path() and folder.parent.is_dir() and not folder.exists()
+    slip = folder.parent != Path() and folder.parent.is_dir()
     if slip or folder.exists() or not _HUB_NAME.fullmatch(str(name)):
-        near = difflib.get_close_matches(folder.name, _names_in(folder.parent), n=1)
-        meant = f"did you mean {folder.parent / near[0]}?" if near else "pstn train and save_pretrained write one"
-        raise ModelFileError(
-            f"there is no folder {name}: {meant}" if slip else f"{name} is no folder of a model: {meant}"
-        )
+        raise ModelFileError(f"there is no folder {name} of a model: pstn train and save_pretrained write one")
     try:
         hub = _hub()
     except ImportError as error:
@@ -306,39 +292,25 @@ def _in_folder(folder: Path) -> tuple[Path, Path]:
     return folder / CONFIG, folder / WEIGHTS
 
 
-def _names_in(folder: Path) -> list[str]:
-    try:
-        return [path.name for path in folder.iterdir() if path.is_dir()]
-    except OSError:  # there is no such folder, or we may not look
-        return []
-
-
 def _on_hub(hub: Any, name: str, revision: str | None) -> tuple[Path, Path]:
     """The two files from the Hub or, where that cannot be reached, from what its client has kept."""
-    absent = f"there is no folder {name}"
-    unreached = None
+    problem: Exception | None = None
     try:
         # Asked once: without a network the client's download alone would try for half a minute, and say so.
         hub.get_hf_file_metadata(hub.hf_hub_url(name, CONFIG, revision=revision))
-    except hub.errors.HfHubHTTPError as error:
-        raise ModelFileError(f"{absent}, nor such a model on the Hugging Face Hub: {_first_line(error)}") from error
     except Exception as error:  # the Hub's client raises its own, its network library's and the system's
-        unreached = error
+        problem = error
     try:
+        if isinstance(problem, hub.errors.HfHubHTTPError):  # the Hub answered: there is no such model
+            raise problem
         config, weights = (
-            Path(hub.hf_hub_download(name, file, revision=revision, local_files_only=unreached is not None))
+            Path(hub.hf_hub_download(name, file, revision=revision, local_files_only=problem is not None))
             for file in (CONFIG, WEIGHTS)
         )
     except Exception as error:
-        if unreached is not None:
-            reason = _first_line(unreached)
-            raise ModelFileError(f"{absent}, and the Hugging Face Hub cannot be reached: {reason}") from unreached
-        raise ModelFileError(f"{absent}, nor such a model on the Hugging Face Hub: {_first_line(error)}") from error
+        first = (str(problem or error).splitlines() or [type(error).__name__])[0]
+        raise ModelFileError(f"there is no folder {name}, nor such a model on the Hugging Face Hub: {first}") from error
     return config, weights
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _hub() -> Any:
@@ -354,13 +326,9 @@ def _read_config(path: Path) -> dict[str, Any]:
         config = read_json(path, limit=CONFIG_BYTES)
     except FileError as error:
         raise ModelFileError(str(error)) from error
-    if not isinstance(config, dict) or config.get("format") != _FORMAT:
-        got = config.get("format") if isinstance(config, dict) else type(config).__name__
-        raise ModelFileError(
-            f"{path} does not describe a model of pstn: format must be {_FORMAT!r}, got {excerpt(got)}"
-        )
-    if set(config) != set(_KEYS):
-        raise ModelFileError(f"{path} must hold {', '.join(_KEYS)}, got {excerpt(list(config))}")
+    if not isinstance(config, dict) or set(config) != set(_KEYS) or config["format"] != _FORMAT:
+        wanted = f"format must be {_FORMAT!r}, beside {', '.join(_KEYS[1:])}"
+        raise ModelFileError(f"{path} does not describe a model of pstn: {wanted}, got {excerpt(config)}")
     return config
 
 
@@ -372,7 +340,10 @@ def _read_tensors(path: Path, model: nn.Module) -> dict[str, Tensor]:
         if require_regular_file(path).stat().st_size > 2 * MODEL_BYTES:  # float64 takes twice the room
             raise ModelFileError(f"{path} must have at most {2 * MODEL_BYTES:,} bytes")
         with safetensors.safe_open(str(path), framework="pt") as stream:
-            _check_names(path, set(stream.keys()), set(expected))
+            if odd := set(stream.keys()) ^ set(expected):
+                name = min(odd)
+                state = "missing" if name in expected else "unknown"
+                raise ModelFileError(f"{path} belongs to another model: {name[:200]} is {state}")
             for name, tensor in expected.items():
                 entry = stream.get_slice(name)
                 shape, dtype = tuple(entry.get_shape()), entry.get_dtype()
@@ -387,10 +358,3 @@ def _read_tensors(path: Path, model: nn.Module) -> dict[str, Tensor]:
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise ModelFileError(f"{path}: {name} holds NaN or infinity")
     return tensors
-
-
-def _check_names(path: Path, found: set[str], wanted: set[str]) -> None:
-    if found != wanted:
-        odd = min(found ^ wanted)
-        state = "missing" if odd in wanted else "unknown"
-        raise ModelFileError(f"{path} belongs to another model: {odd[:200]} is {state}")

@@ -28,7 +28,7 @@ from pstn.nn.wrap import Frozen
 from pstn.text import excerpt
 from pstn.transforms import CPAB, Affine, Compose, Crop, Rotation, Similarity, Transform, Translation
 
-__all__ = ["build", "describe", "describe_input", "rebuild", "register"]
+__all__ = ["build", "describe", "register"]
 
 Check = Callable[[str, Any], Any]
 _LARGE = 1 << 20
@@ -248,35 +248,24 @@ def describe(module: Any) -> dict[str, Any]:
             f"{cls.__name__} can be found neither by a name that it is registered under nor in a module: put it into a "
             "module, or put @pstn.register before it"
         )
-    return {"type": kind, **{name: _foreign_value(cls, module, name) for name in _arguments(cls)}}
+    return {"type": kind, **dict(_foreign_values(cls, module))}
 
 
-def _arguments(cls: type) -> list[str]:
-    """The arguments of the constructor of somebody else's class."""
-    parameters = inspect.signature(cls).parameters.values()
-    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) for p in parameters):
-        raise TypeError(
-            f"{cls.__name__} takes *args, **kwargs or arguments without a name, which config.json cannot describe: "
-            "wrap it in a class of your own with named arguments, each kept as an attribute. Or keep the weights "
-            "alone, with safetensors.torch.save_file(model.state_dict(), path), for pstn.load_weights(model, path)"
-        )
-    return [p.name for p in parameters]
-
-
-def _foreign_value(cls: type, module: Any, name: str) -> Any:
-    if not hasattr(module, name):
-        raise TypeError(
-            f"{cls.__name__} does not keep {name}, an argument of its constructor, as an attribute: config.json cannot "
-            "say how to build it. Either set self.{name}, or keep the weights with safetensors.torch.save_file("
-            "model.state_dict(), path) and put them into a model that you have built with pstn.load_weights(model, "
-            "path)".replace("{name}", name)
-        )
-    value = _value(getattr(module, name))
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} of {cls.__name__} cannot be written into config.json: {error}") from error
-    return value
+def _foreign_values(cls: type, module: Any) -> Iterator[tuple[str, Any]]:
+    """The arguments of the constructor of somebody else's class, which it must keep as attributes."""
+    for p in inspect.signature(cls).parameters.values():
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) or not hasattr(module, p.name):
+            raise TypeError(
+                f"config.json cannot say how to build {cls.__name__}: each argument of its constructor must have a "
+                f"name and be kept as an attribute, self.{p.name}. Or keep the weights alone, with safetensors.torch."
+                "save_file(model.state_dict(), path), for pstn.load_weights(model, path)"
+            )
+        value = _value(getattr(module, p.name))
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"{p.name} of {cls.__name__} cannot be written into config.json: {error}") from error
+        yield p.name, value
 
 
 def _value(value: Any) -> Any:
@@ -334,22 +323,15 @@ def _require_modest(description: Any) -> None:
     while level:
         dicts = [value for value in level if isinstance(value, dict)]
         parts, depth = parts + len(dicts), depth + bool(dicts)
-        for what, found, limit in (("modules", parts, MODEL_PARTS), ("levels of modules", depth, MODEL_DEPTH)):
-            if found > limit:
-                raise ValueError(f"model must have at most {limit} {what}, got more")
-        for part in dicts:
-            tess = part.get("tess")
+        for tess in (part.get("tess") for part in dicts):
             if isinstance(tess, list) and all(isinstance(n, int) for n in tess):
                 cells += abs(math.prod(tess))
-        if cells > MODEL_CELLS:
-            raise ValueError(
-                f"model must have at most {MODEL_CELLS} cells in all its CPAB transformations, got {cells}"
-            )
-        level = [inner for part in dicts for value in part.values() for inner in _in_a_list(value)]
-
-
-def _in_a_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+        found = {"modules": (parts, MODEL_PARTS), "levels": (depth, MODEL_DEPTH), "CPAB cells": (cells, MODEL_CELLS)}
+        for what, (count, limit) in found.items():
+            if count > limit:
+                raise ValueError(f"model must have at most {limit} {what}, got {count} or more")
+        values = [value for part in dicts for value in part.values()]
+        level = [inner for value in values for inner in (value if isinstance(value, list) else [value])]
 
 
 def _build(place: str, description: Any, kinds: Sequence[str], base: type) -> Any:
@@ -368,20 +350,7 @@ def _build(place: str, description: Any, kinds: Sequence[str], base: type) -> An
     values = {name: check(f"{place}.{name}", description[name]) for name, check in present.items()}
     if kind == "CPAB" and len(values["tess"]) == 2 and math.prod(values["tess"]) > 256:
         raise ValueError(f"{place}.tess must have at most 256 cells, got {values['tess']}")
-    _require_axes(place, values)
     return _construct(place, part.cls, values)
-
-
-def _require_axes(place: str, values: Mapping[str, Any]) -> None:
-    """Refuse networks for another number of axes than the transformation's: they would fail at the first input."""
-    transform = values.get("transform", getattr(values.get("layer"), "transform", None))
-    for name in ("localizer", "classifier"):
-        part = getattr(values.get(name), "module", values.get(name))
-        axes = 1 if isinstance(part, (SeriesLocalizer, SeriesClassifier)) else None
-        if isinstance(part, (ConvLocalizer, ConvClassifier)):
-            axes = len(part.size)
-        if transform is not None and axes not in (None, transform.ndim):
-            raise ValueError(f"{place}.{name} must read {transform.ndim} axes, as transform does, got {axes}")
 
 
 def _build_foreign(place: str, kind: str, description: dict[str, Any], base: type) -> Any:

@@ -66,8 +66,9 @@ class Examination(NamedTuple):
 
 
 def prepare_examination(
-    name: str | Path, data: str | None = None, *, seed: int | None = None, policy: Policy | None = None
-) -> Examination:
+    name: str | Path, data: str | None = None, *, seed: int | None = None, policy: Policy | None = None,
+    allow: Sequence[str] = (),
+) -> Examination:  # fmt: skip
     """Load the trained models of a run, or one model, and the test part of a data set as they take it.
 
     Args:
@@ -77,6 +78,7 @@ def prepare_examination(
             Its images are prepared as the models want them, and its classes found by their names.
         seed: of the samples; that of each model's training when not given.
         policy: for missing values and unequal lengths in series; that of the models' training when not given.
+        allow: modules that may be imported for the models, as in `pstn.from_pretrained`.
     """
     folder, run = Path(name), None
     if (folder / SETTINGS).exists() and (folder / CHECKPOINT).exists():
@@ -84,10 +86,10 @@ def prepare_examination(
         folders = [model_folder(folder, number) for number in range(run.models)]
         if not all(model.is_dir() for model in folders):
             raise SettingsError(f"{folder} is not finished: pstn train --resume --out {shlex.quote(str(folder))}")
-        models = [from_pretrained(model) for model in folders]
+        models = [from_pretrained(model, allow=allow) for model in folders]
         run = run if policy is None else run.replace(policy=policy)
     else:
-        models = [from_pretrained(name)]
+        models = [from_pretrained(name, allow=allow)]
     abouts = [about for model in models if (about := model.about) is not None]
     about = abouts[0]
     if data is None:

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 import pstn
 import pstn.data
-from pstn import predict as room
 from pstn.cli import app
+from pstn.io import predict as module
+from pstn.io.predict import Answer, predict_files, write_answers
 from pstn.nn import About
-from pstn.predict import Answer, predict_files, write_answers
 
 
 def run(*arguments):
@@ -50,13 +50,6 @@ def images(tmp_path_factory):
         Image.fromarray(pixels).save(root / ("inner" if i > 4 else "") / f"{i}.png")
     (root / "notes.txt").write_text("not an image")
     return root
-
-
-def test_asking_leaves_the_mode_as_it_was(folder, images):
-    model = pstn.from_pretrained(folder).train()
-    model.classifier.eval()
-    list(predict_files(model, [images]))
-    assert (model.training, model.layer.training, model.classifier.training) == (True, True, False)
 
 
 def test_answers_are_the_models_own(folder, images):
@@ -95,13 +88,10 @@ def test_an_answer_does_not_depend_on_its_neighbours(folder, images):
         np.testing.assert_allclose(a.probabilities, b.probabilities, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("size", [0, -1, 2.5])
-def test_a_batch_holds_something(folder, images, size):
-    model = pstn.from_pretrained(folder)
-    with pytest.raises((ValueError, TypeError), match=r"batch_size must be .*at least 1"):
-        list(predict_files(model, [images], batch_size=size))
-    with pytest.raises((ValueError, TypeError), match=r"batch_size must be .*at least 1"):
-        list(room.read_items([images], ABOUT, batch_size=size))
+@pytest.mark.parametrize(("name", "value"), [("batch_size", 0), ("batch_size", 2.5), ("samples", 0), ("seed", 2**64)])
+def test_arguments_that_make_no_sense_are_named(folder, images, name, value):
+    with pytest.raises((ValueError, TypeError), match=f"{name} must"):
+        list(predict_files(pstn.from_pretrained(folder), [images], **{name: value}))
 
 
 def test_a_cnn_looks_nowhere(tmp_path, images):
@@ -126,8 +116,8 @@ def test_files_are_read_as_they_are_needed(folder, tmp_path, monkeypatch):
     for i in range(40):
         Image.new("L", (28, 28), i).save(tmp_path / f"{i:02d}.png")
     read = []
-    real = room.read_image
-    monkeypatch.setattr(room, "read_image", lambda path, *rest: read.append(path) or real(path, *rest))
+    real = module.read_image
+    monkeypatch.setattr(module, "read_image", lambda path, *rest: read.append(path) or real(path, *rest))
     answers = predict_files(pstn.from_pretrained(folder), [tmp_path], batch_size=5)
     next(answers)
     assert len(read) <= 10
@@ -155,15 +145,6 @@ def test_show_draws_a_picture(folder, images, tmp_path):
     assert json.loads(done.output) == {"written": str(tmp_path / "looks.png"), "inputs": 2}
     with Image.open(tmp_path / "looks.png") as picture:
         assert picture.width > 400
-
-
-def test_show_says_that_it_draws_the_first_twenty(folder, images, tmp_path, monkeypatch):
-    drawn = {}
-    monkeypatch.setattr("pstn.report.pictures.draw_samples", lambda out, model, x, **rest: drawn.update(x=x))
-    for count, told in ((20, False), (21, True)):
-        done = run("show", folder, *[images / "0.png"] * count, "--out", tmp_path / "looks.png")
-        assert ("the first 20 inputs are drawn" in done.stderr) == told
-        assert (done.exit_code, len(drawn["x"])) == (0, 20)
 
 
 def test_evaluate_finds_classes_by_name_and_prepares_images(folder, images, tmp_path):
@@ -273,47 +254,6 @@ def test_a_run_keeps_its_policy_for_predict_and_evaluate(tmp_path):
         assert found.exit_code == 0, found.output
 
 
-def test_a_model_saved_before_there_were_policies_loads(folder, tmp_path):
-    config = json.loads((folder / "config.json").read_text())
-    del config["about"]["policy"]
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
-    assert pstn.from_pretrained(tmp_path).about == ABOUT
-
-
-def test_hidden_folders_are_left_out(folder, images, tmp_path):
-    hidden = tmp_path / "a" / ".ipynb_checkpoints"
-    hidden.mkdir(parents=True)
-    for place in (hidden / "0.png", tmp_path / "a" / "0.png"):
-        place.write_bytes((images / "0.png").read_bytes())
-    [answer] = predict_files(pstn.from_pretrained(folder), [tmp_path])
-    assert answer.input == str(tmp_path / "a" / "0.png")
-
-
-def test_a_run_whose_data_are_elsewhere_says_so(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.csv").write_text("\n".join(f"{'ud'[i % 2]},{i},{i * i},1,2,3,4,5" for i in range(24)))
-    flow("mine.csv", tmp_path / "run", "--model", "cnn")
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    for model in (tmp_path / "run", tmp_path / "run" / "model-0"):
-        found = run("evaluate", model)
-        assert found.exit_code == 2
-        assert "'mine.csv'" in found.stderr
-        assert "DATA" in found.stderr
-        assert f"pstn evaluate {model} DATA" in found.stderr
-        assert run("evaluate", model, tmp_path / "mine.csv").exit_code == 0
-
-
-@pytest.mark.parametrize("command", ["predict", "show"])
-def test_a_file_that_cannot_be_written_is_called_as_the_user_called_it(command, folder, images, tmp_path):
-    (tmp_path / "taken.png").mkdir()
-    done = run(command, folder, images / "0.png", "--out", tmp_path / "taken.png")
-    assert done.exit_code == 2
-    assert f"error: {tmp_path / 'taken.png'}: " in done.stderr
-    assert "draft" not in done.stderr
-
-
 def test_show_goes_on_past_what_cannot_be_read(folder, images, tmp_path, monkeypatch):
     (tmp_path / "text.png").write_text("not an image")
     drawn = {}
@@ -331,10 +271,3 @@ def test_answers_that_are_not_numbers_are_null_in_json():
     write_answers(written, [broken], About(("cat", "dog"), 1), as_json=True)
     told = json.loads(written.getvalue(), parse_constant=pytest.fail)
     assert (told["probabilities"], told["box"]) == ({"cat": None, "dog": None}, [[None, 1.0]])
-
-
-@pytest.mark.parametrize("command", ["predict", "show"])
-def test_a_seed_that_torch_cannot_take_is_refused_by_name(command, folder, images):
-    found = run(command, folder, images, "--seed", 2**64)
-    assert found.exit_code == 2
-    assert f"error: seed must lie between -9223372036854775808 and 18446744073709551615, got {2**64}" in found.output

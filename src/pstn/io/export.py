@@ -1,0 +1,188 @@
+"""Models for places without this package: ONNX files and torch's exported programs.
+
+Both hold the same function, of tensors alone: it takes x, prepared as the model wants it, and the noise where it
+samples; so whoever runs it chooses the random numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from pstn._checks import require_positive_int
+from pstn.files import write_atomically
+from pstn.nn import PSTN, Shareable, TransformerClassifier
+from pstn.nn.modes import evaluating
+from pstn.transforms import CPAB
+from pstn.uncertainty import entropy
+
+__all__ = ["advice_on_running", "export_onnx", "export_program"]
+
+# What the exporters warn of, that is neither the user's doing nor for the user to change.
+_REMARKS = (
+    r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # torch, of itself
+    "# The axis name: batch will not be used",  # for the outputs: it is the inputs' already
+)
+
+
+@final
+class _Tensors(nn.Module):
+    """A classifier as a function from tensors to a tuple of tensors, in the order of `_Plan.outputs`."""
+
+    def __init__(self, model: Shareable, sampled: bool) -> None:
+        super().__init__()
+        self.model, self.sampled = model, sampled
+
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> tuple[Tensor, ...]:
+        model = self.model
+        if not isinstance(model, TransformerClassifier):
+            log_probs = model(x).log_softmax(-1)
+            return log_probs.exp(), entropy(log_probs)
+        aspect = tuple(x.shape[2:])[::-1]
+        if not self.sampled:
+            posterior = model.layer.localize(x)
+            theta = posterior.mode[None]
+            log_probs = model.classifier(model.layer.warp(x, theta)[0]).log_softmax(-1)
+            return log_probs.exp(), entropy(log_probs), theta, model.layer.transform.corners(theta, aspect=aspect)
+        said = model(x, noise=noise)
+        boxes = model.layer.transform.corners(said.theta, aspect=aspect)
+        return said.probs, said.entropy, said.theta, boxes, said.mutual_information
+
+
+class _Plan(NamedTuple):
+    """What an exporter needs to be told."""
+
+    module: nn.Module
+    args: tuple[Tensor, ...]
+    shapes: tuple[dict[int, Any], ...]
+    inputs: list[str]
+    outputs: list[str]
+    metadata: dict[str, str]
+
+
+def export_onnx(model: Shareable, path: str | Path, *, samples: int | None = None) -> Path:
+    """Write a classifier as an ONNX file with a batch of any size. Needs the extra "onnx".
+
+    Inputs are x (B, C, *size), and with `samples` also noise (S, B, D), uniform in (0, 1). Outputs are probabilities
+    (B, K), entropy (B,), and where the model looks, theta (S, B, D), boxes (S, B, corners, ndim) in [-1, 1], x first,
+    and with `samples` mutual_information (B,). The file's metadata has the names of the classes, and how x is prepared.
+
+    Args:
+        model: a classifier of images or series with `about`, such as `pstn.from_pretrained` returns.
+        path: where the file goes.
+        samples: S, with the noise as an input; None takes the mean transformation, which needs no noise.
+
+    Returns:
+        The path.
+    """
+    import onnx
+
+    plan = _plan(model, samples)
+    try:
+        with evaluating(plan.module), _quiet():
+            program = torch.onnx.export(
+                plan.module, plan.args, dynamo=True, dynamic_shapes=plan.shapes, input_names=plan.inputs,
+                output_names=plan.outputs, verbose=False,
+            )  # fmt: skip
+            assert program is not None
+            proto = program.model_proto
+    except Exception as error:  # the exporter raises errors of many kinds, with reports of many lines
+        missing = error if isinstance(error, ModuleNotFoundError) else error.__cause__
+        if isinstance(missing, ModuleNotFoundError) and missing.name == "onnxscript":  # torch imports it when called
+            raise ModuleNotFoundError(
+                "this needs onnxscript, which is not installed: pip install 'pstn[onnx]'", name="onnxscript"
+            ) from error
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = re.split(r"\x1b|\. ", first)[0]  # without colours and advice on the exporter's own use
+        raise ValueError(f"this model cannot be written as ONNX ({reason}): try pt2, which torch runs") from error
+    onnx.helper.set_model_props(proto, plan.metadata)
+    with write_atomically(path) as draft:
+        onnx.save(proto, str(draft))
+    return Path(path)
+
+
+def export_program(model: Shareable, path: str | Path, *, samples: int | None = None) -> Path:
+    """Write a classifier as a program of `torch.export`, a .pt2 file that `torch.export.load` reads.
+
+    It needs torch to run, and this package neither to load nor to run. Inputs, outputs and arguments are those of
+    `export_onnx`; `torch.export.load(path, extra_files=files)` with `files = {"about.json": ""}` reads the metadata.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "model.pt2"
+        >>> model = pstn.from_pretrained(pstn.nn.mnist_pstn().save_pretrained(tempfile.mkdtemp()))
+        >>> program = torch.export.load(export_program(model, path)).module()
+        >>> probabilities, entropy, theta, boxes = program(torch.rand(3, 1, 28, 28))
+        >>> probabilities.shape
+        torch.Size([3, 10])
+    """
+    plan = _plan(model, samples)
+    with evaluating(plan.module), _quiet():
+        program = torch.export.export(plan.module, plan.args, dynamic_shapes=plan.shapes)
+        with write_atomically(path) as draft, draft.open("wb") as stream:
+            torch.export.save(program, stream, extra_files={"about.json": json.dumps(plan.metadata)})
+    return Path(path)
+
+
+def advice_on_running(model: Shareable) -> str:
+    """What whoever opens a model's ONNX file in onnxruntime has to know; empty where there is nothing.
+
+    Example:
+        >>> advice_on_running(pstn.nn.mnist_pstn())
+        ''
+    """
+    if not isinstance(model, TransformerClassifier) or model.layer.transform.ndim != 1:
+        return ""
+    if not any(isinstance(part, CPAB) for part in model.layer.transform.modules()):
+        return ""
+    return (
+        "onnxruntime 1.31 crashes while it optimises a CPAB transformation of series: open the file with "
+        'InferenceSession(path, disabled_optimizers=["NchwcTransformer"])'
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporters' notes to themselves."""
+    logger = logging.getLogger("torch.onnx")  # it lists what is not installed
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            for message in _REMARKS:
+                warnings.filterwarnings("ignore", message=message)
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+def _plan(model: Shareable, samples: int | None) -> _Plan:
+    about = model.about
+    if about is None or about.size is None:
+        raise ValueError("the model does not say what input it takes: save it with about=pstn.About(..., size=...)")
+    if samples is not None and not isinstance(model, PSTN):
+        raise ValueError(f"samples must be left out for a {type(model).__name__}, which does not sample, got {samples}")
+    looks = isinstance(model, TransformerClassifier)
+    batch = torch.export.Dim("batch")
+    x = torch.rand(3, about.channels, *about.size, generator=torch.Generator().manual_seed(0))
+    args: tuple[Tensor, ...] = (about.prepare(x),)
+    shapes: tuple[dict[int, Any], ...] = ({0: batch},)
+    inputs, outputs = ["x"], ["probabilities", "entropy", *(["theta", "boxes"] if looks else [])]
+    metadata = {name: json.dumps(value) for name, value in about.to_config().items()}
+    if samples is not None:
+        assert isinstance(model, PSTN)
+        dim, width = model.layer.transform.dim, model.layer.noise_width
+        args = (*args, torch.full((require_positive_int("samples", samples), 3, width), 0.4))
+        shapes = (*shapes, {1: batch})
+        inputs, outputs = [*inputs, "noise"], [*outputs, "mutual_information"]
+        metadata |= {"samples": json.dumps(samples), "theta_dim": json.dumps(dim), "noise_width": json.dumps(width)}
+    return _Plan(_Tensors(model, samples is not None), args, shapes, inputs, outputs, metadata)
