@@ -212,10 +212,3 @@ def test_a_model_that_would_compute_for_minutes_is_refused(folder):
     edit(folder, lambda c: c.update(model=head, about={**c["about"], "size": slow["size"]}))
     with pytest.raises(ModelFileError, match="multiplications"):
         pstn.from_pretrained(folder)
-
-
-def test_a_head_for_series_in_a_model_of_images_is_refused(folder):
-    head = {"type": "SeriesClassifier", "in_channels": 1, "classes": 2, "filters": [2], "kernels": [3], "dropout": 0.0}
-    edit(folder, lambda c: c["model"].update(classifier={**head, "padded": True}))
-    with pytest.raises(ModelFileError, match="classifier must read 2 axes"):
-        pstn.from_pretrained(folder)

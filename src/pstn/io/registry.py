@@ -326,7 +326,11 @@ def _require_modest(description: Any) -> None:
         for tess in (part.get("tess") for part in dicts):
             if isinstance(tess, list) and all(isinstance(n, int) for n in tess):
                 cells += abs(math.prod(tess))
-        found = {"modules": (parts, MODEL_PARTS), "levels": (depth, MODEL_DEPTH), "CPAB cells": (cells, MODEL_CELLS)}
+        found = {
+            "modules": (parts, MODEL_PARTS),
+            "levels": (depth, MODEL_DEPTH),
+            "cells in CPABs": (cells, MODEL_CELLS),
+        }
         for what, (count, limit) in found.items():
             if count > limit:
                 raise ValueError(f"model must have at most {limit} {what}, got {count} or more")
