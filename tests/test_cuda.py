@@ -53,17 +53,6 @@ def test_tf32_does_not_round_coordinates():
     torch.testing.assert_close(grid, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_autocast(dtype):
-    model, (x, y, noise) = make().cuda(), batch()
-    with torch.autocast("cuda", dtype):
-        p = model(x.cuda(), noise=noise.cuda())
-        loss = pstn.elbo_loss(p, y.cuda(), kl_weight=1e-3)
-    loss.backward()
-    assert p.theta.dtype == torch.float32
-    assert all(q.grad.isfinite().all() for q in model.parameters())
-
-
 @pytest.mark.parametrize("options", [{}, {"alpha": 1.5, "fill": (0.3,)}, {"sampling": "antithetic"}])
 def test_a_training_step_is_captured_as_a_graph(options):
     model = make(**options).cuda()
@@ -108,23 +97,3 @@ def test_cpab_on_the_line_is_deterministic():
         assert torch.equal(gradient(), free)
     finally:
         torch.use_deterministic_algorithms(False)
-
-
-def test_cpab_of_a_large_picture():
-    family = pstn.CPAB(tess=(2, 2)).cuda()
-    theta = torch.full((1, family.dim), 0.1, device="cuda", requires_grad=True)
-    grid = family.grid(theta, (1500, 1500))
-    twin = pstn.CPAB(tess=(2, 2), backend="torch").grid(theta.detach().cpu(), (1500, 1500))
-    torch.testing.assert_close(grid.detach().cpu(), twin, rtol=0, atol=1e-5)
-    grid.sum().backward()
-    assert theta.grad.isfinite().all()
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_cpab_on_a_device_that_is_not_the_current_one():
-    for tess, size in ((10, 50), ((3, 3), (8, 8))):
-        family = pstn.CPAB(tess=tess).to("cuda:1")
-        theta = torch.full((4, family.dim), 0.1, device="cuda:1", requires_grad=True)
-        grid = family.grid(theta, size)
-        grid.sum().backward()
-        torch.testing.assert_close(grid.detach().cpu(), pstn.CPAB(tess=tess).grid(theta.detach().cpu(), size))

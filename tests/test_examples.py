@@ -41,19 +41,6 @@ def test_an_example_runs_and_leaves_its_picture(name, labels, files, tmp_path, c
     assert "accuracy" in capsys.readouterr().out
 
 
-@pytest.mark.filterwarnings("ignore:The transformation is the identity")  # likewise
-def test_the_images_example_takes_a_folder(tmp_path):
-    from PIL import Image
-
-    for name, shade in (("dark", 60), ("light", 200)):
-        (tmp_path / "data" / name).mkdir(parents=True)
-        for i in range(10):
-            Image.new("RGB", (40, 30), (shade, shade + i, 90)).save(tmp_path / "data" / name / f"{i}.png")
-    scores = run("images", "--quick", "--data", tmp_path / "data", "--size", 28, "--out", tmp_path / "out")
-    assert 0 <= scores["P-STN"].accuracy <= 1
-    assert pictures(tmp_path / "out") == ["images.png"]
-
-
 def test_the_backbone_has_the_weights_that_were_trained():
     pytest.importorskip("efficientnet_lite_pytorch")
     backbone = importlib.import_module("wrap_pretrained").Backbone().eval()

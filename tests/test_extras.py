@@ -1,13 +1,11 @@
 """What is not installed is said with the extra that holds it, by the commands and by the library."""
 
-import pickle
 import re
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import pstn
@@ -62,17 +60,6 @@ def test_an_extra_that_is_named_brings_the_module():
             assert packages & known[extra], f"{extra} does not bring {module}"
 
 
-def test_messages_and_pages_name_extras_that_exist_in_one_way():
-    known = {*extras(), *OF_DEVELOPERS}
-    for pattern in ("README.md", "docs/**/*.md", "docs/**/*.rst", "src/**/*.py", "examples/*.py"):
-        for path in ROOT.glob(pattern):
-            text = path.read_text(encoding="utf-8")
-            for inner in re.findall(r"'pstn\[([\w,]+)\]'", text):
-                assert set(inner.split(",")) <= known, path
-            # How to install from a clone is said in two places, one for each kind of reader.
-            assert "'.[" not in text or path in (ROOT / "README.md", ROOT / "docs" / "index.md"), path
-
-
 @pytest.mark.parametrize(
     ("module", "arguments", "extra"), [("jinja2", ["report"], "report"), ("matplotlib", ["demo"], "plot")]
 )
@@ -97,13 +84,3 @@ def test_the_core_without_safetensors_says_what_to_install(monkeypatch, tmp_path
     with pytest.raises(ImportError, match=message):
         pstn.load_weights(pstn.nn.mnist_cnn(), folder / "model.safetensors")
     assert not (tmp_path / "other").exists()
-
-
-def test_an_estimator_without_safetensors_says_what_to_install(monkeypatch):
-    fitted = pstn.CNNClassifier(epochs=1, width=2).fit(np.random.default_rng(0).normal(size=(8, 6)), [0, 1] * 4)
-    packed = pickle.dumps(fitted)
-    monkeypatch.setitem(sys.modules, "safetensors", None)
-    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
-    for call in (lambda: pickle.dumps(fitted), lambda: pickle.loads(packed)):
-        with pytest.raises(ImportError, match=r"needs safetensors.*pip install 'pstn\[sklearn\]'"):
-            call()

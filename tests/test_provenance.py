@@ -72,13 +72,3 @@ def test_the_commit_is_that_of_the_repository_which_holds_the_package(checkout):
     assert provenance._commit() == commit
     (checkout / "theirs.txt").write_text("changed")
     assert provenance._commit() == f"{commit}-dirty"
-
-
-def test_the_commit_is_unknown_outside_any_repository_and_what_one_is_told(checkout, monkeypatch):
-    shutil.rmtree(checkout / ".git")
-    assert provenance._commit() == "unknown"
-    monkeypatch.setenv("PSTN_COMMIT", "abc")
-    assert provenance._commit() == "abc"
-    monkeypatch.delenv("PSTN_COMMIT")
-    monkeypatch.setenv("PATH", "")
-    assert provenance._commit() == "unknown"

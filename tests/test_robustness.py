@@ -3,11 +3,9 @@
 import json
 import os
 import pickle
-import resource
-import struct
+import shutil
 import subprocess
 import sys
-import zlib
 
 import numpy as np
 import pytest
@@ -82,30 +80,15 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-@pytest.mark.parametrize("command", ["predict", "show", "export", "evaluate"])
-def test_a_damaged_model_is_named(command, damage, model, digit, tmp_path):
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for file in model.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
+def test_a_damaged_model_is_named(damage, model, digit, tmp_path):
+    folder = shutil.copytree(model, tmp_path / "model")
     damage(folder)
-    given = {"predict": [digit], "show": [digit, "--out", tmp_path / "s.png"], "export": [], "evaluate": []}[command]
-    result = refused(run(command, folder, *given), str(folder))
-    assert len(result.stderr.strip().splitlines()) == 1
-
-
-@pytest.mark.parametrize("name", ["", "no-such-folder", "a/b/c", "\0", "../x", "~nobody", "http://example.org/model"])
-def test_no_such_model(name, digit, monkeypatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    refused(run("predict", name, digit))
+    for command in (["predict", folder, digit], ["export", folder], ["evaluate", folder]):
+        result = refused(run(*command), str(folder))
+        assert len(result.stderr.strip().splitlines()) == 1
 
 
 # Images
-
-
-def saved(tmp_path, image, name):
-    image.save(tmp_path / name)
-    return tmp_path / name
 
 
 def answer(loaded, path):
@@ -118,65 +101,14 @@ def test_every_kind_of_image_is_read_as_a_person_sees_it(loaded, digit, tmp_path
     levels = np.asarray(grey)
     expected = answer(loaded, digit)
     see_through = Image.fromarray(np.dstack([np.full_like(levels, 255)] * 3 + [levels]))  # white, where it is solid
-    cyan = grey.convert("RGB").convert("CMYK")
     same = {
-        "colour.png": grey.convert("RGB"),
-        "palette.png": grey.convert("P"),
-        "bits16.png": Image.fromarray(levels.astype(np.uint16) * 257),
-        "bits16.tif": Image.fromarray(levels.astype(np.uint16) * 257),
-        "alpha.png": see_through,
-        "grey-alpha.png": see_through.convert("LA"),
-        "solid.png": grey.convert("RGBA"),
-        "cmyk.tif": cyan,
-        "grey.gif": grey,
-        "grey.webp": grey.convert("RGB"),
-    }
+        "colour.png": grey.convert("RGB"), "palette.png": grey.convert("P"), "alpha.png": see_through,
+        "bits16.png": Image.fromarray(levels.astype(np.uint16) * 257), "grey-alpha.png": see_through.convert("LA"),
+        "solid.png": grey.convert("RGBA"), "cmyk.tif": grey.convert("RGB").convert("CMYK"), "grey.gif": grey,
+    }  # fmt: skip
     for name, image in same.items():
-        options = {"lossless": True} if name.endswith("webp") else {}
-        image.save(tmp_path / name, **options)
+        image.save(tmp_path / name)
         np.testing.assert_allclose(answer(loaded, tmp_path / name), expected, atol=2e-3, err_msg=name)
-    cyan.save(tmp_path / "cmyk.jpg", quality=100)
-    np.testing.assert_allclose(answer(loaded, tmp_path / "cmyk.jpg"), expected, atol=0.03)
-    bits = Image.fromarray(levels > 127)
-    np.testing.assert_allclose(
-        answer(loaded, saved(tmp_path, bits, "bits.png")),
-        answer(loaded, saved(tmp_path, bits.convert("L"), "bits-as-grey.png")), atol=1e-6,
-    )  # fmt: skip
-
-
-def test_a_picture_without_a_white_is_refused(model, tmp_path):
-    Image.fromarray(np.zeros((28, 28), np.float32)).save(tmp_path / "floats.tif")
-    refused(run("predict", model, tmp_path / "floats.tif"), "floats.tif", "32 bits a pixel")
-
-
-def test_one_pixel_gets_an_answer(model, tmp_path):
-    result = run("predict", model, saved(tmp_path, Image.new("L", (1, 1), 200), "one.png"), "--json")
-    assert result.exit_code == 0
-    said = json.loads(result.stdout)
-    assert sum(said["probabilities"].values()) == pytest.approx(1, abs=1e-4)
-    np.testing.assert_allclose(said["box"], [[0, 0], [1, 0], [1, 1], [0, 1]], atol=1e-5)
-
-
-def write_black_png(path, width, height):
-    """A valid PNG of one bit a pixel, made row by row."""
-
-    def chunk(kind, content):
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    rows = zlib.compressobj(1)
-    row = bytes(1 + (width + 7) // 8)
-    data = b"".join(rows.compress(row) for _ in range(height)) + rows.flush()
-    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b""))
-
-
-@pytest.mark.parametrize("side", [20_000, 10_000])
-def test_an_enormous_image_is_refused_without_being_decoded(side, model, tmp_path):
-    write_black_png(tmp_path / "huge.png", side, side)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    refused(run("predict", model, tmp_path / "huge.png"), "huge.png", "pixels, too many to decode safely")
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown < 90_000  # kilobytes; decoded it would be 100,000 or more
 
 
 def test_what_is_not_an_image_is_named_and_the_rest_is_answered(model, digit, tmp_path):
@@ -195,54 +127,6 @@ def test_what_is_not_an_image_is_named_and_the_rest_is_answered(model, digit, tm
 
 
 # Training
-
-
-def class_folders(root, **counts):
-    for name, count in counts.items():
-        (root / name).mkdir(parents=True)
-        for i in range(count):
-            Image.fromarray((SEVEN * 255).byte().numpy()).save(root / name / f"{i}.png")
-    return root
-
-
-def test_folders_that_nothing_can_be_learned_from(tmp_path):
-    train = ("--epochs", 1, "--out", tmp_path / "run")
-    refused(run("train", class_folders(tmp_path / "one", a=5), *train), "one class, 'a': at least two are needed")
-    lone = class_folders(tmp_path / "lone", a=5, b=1)
-    refused(run("train", lone, *train), "1 example(s) of class 'b': at least two")
-    (tmp_path / "none").mkdir()
-    refused(run("train", tmp_path / "none", *train), "holds no folders")
-    few = class_folders(tmp_path / "few", a=2, b=2)
-    refused(run("train", few, "--batch-size", 8, *train), "batch_size")
-    mixed = class_folders(tmp_path / "mixed", a=5, b=5)
-    Image.new("L", (9, 9)).save(mixed / "a" / "9.png")
-    refused(run("train", mixed, *train), "9.png", "size=")
-    write_black_png(mixed / "a" / "9.png", 20_000, 20_000)
-    refused(run("train", mixed, "--size", 28, *train), "9.png", "too many to decode safely")
-    for file in mixed.rglob("*.png"):
-        Image.new("L", (1, 1)).save(file)
-    refused(run("train", mixed, *train), "size must be larger")
-    newline = class_folders(tmp_path / "names", **{"a\nb": 5, "c": 5})
-    refused(run("train", newline, *train), "can be printed")
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("a,1,2,3,4\nb,1,x,3,4\n", ("line 2, column 3", "'x' is not a number")),
-        ("a,1,2,3,4\nb,1,nan,3,4\na,1,2,3,4\nb,1,2,3,4\n", ("line 2", "missing", "--policy")),
-        ("a,1,2,3,4\nb,1,2,3\na,1,2,3,4\nb,1,2,3,4\n", ("line 2", "length 3", "--policy")),
-        ("a,1,2,3,4\nb,1,inf,3,4\n", ("line 2, column 3", "'inf' is not a finite number")),
-        ("a,1,2,3,4\na,1,2,3,4\n", ("one class, 'a'",)),
-        ("a,1,2,3,4\na,1,2,3,4\nb,1,2,3,4\n", ("1 example(s) of class 'b'", "is the first row no header?")),
-        ("", ("is empty",)),
-        ("\0\0\0", ("series.csv",)),
-    ],
-)
-def test_series_that_cannot_be_learned_from(text, words, tmp_path):
-    (tmp_path / "series.csv").write_text(text)
-    refused(run("train", tmp_path / "series.csv", "--epochs", 1, "--out", tmp_path / "run"), *words)
 
 
 @pytest.mark.parametrize(
@@ -272,32 +156,6 @@ def test_a_bad_row_is_named_and_the_rest_is_answered(series_model, tmp_path):
     assert len(out.read_text().splitlines()) == 89
 
 
-@pytest.mark.parametrize("text", ["t0,t1,t2,t3\n1,2,3,4\n", "class;t0;t1;t2;t3\nup;1;2;3;4\n"])
-def test_a_header_is_no_series(text, series_model, tmp_path):
-    (tmp_path / "series.csv").write_text(text)
-    result = run("predict", series_model, tmp_path / "series.csv", "--json")
-    assert (result.exit_code, json.loads(result.stdout)["input"]) == (0, f"{tmp_path / 'series.csv'}:2")
-
-
-@pytest.mark.parametrize("suffix", ["ts", "arff"])
-def test_a_bad_row_of_any_format_is_named(suffix, series_model, tmp_path):
-    rows = {"ts": "1,2,3,4:up", "arff": "1,2,3,4,up"}[suffix]
-    head = {
-        "ts": "@classLabel true up down\n@data\n",
-        "arff": "".join(f"@attribute t{i} numeric\n" for i in range(4)) + "@attribute c {up,down}\n@data\n",
-    }[suffix]
-    (tmp_path / f"new.{suffix}").write_text(head + "\n".join([rows, rows.replace("2", "x"), rows]))
-    result = run("predict", series_model, tmp_path / f"new.{suffix}", "--json")
-    refused(result, "'x' is not a number", "1 input(s) could not be read, 2 were answered")
-    assert len(result.stdout.splitlines()) == 2
-
-
-def test_rows_that_are_all_bad_do_not_fill_the_screen(series_model, tmp_path):
-    (tmp_path / "series.csv").write_text("1,2,3\n" * 500)
-    result = refused(run("predict", series_model, tmp_path / "series.csv"), "500 input(s)", "480 more")
-    assert len(result.stderr.splitlines()) < 25
-
-
 def test_the_wrong_kind_of_input(model, series_model, digit, tmp_path):
     refused(run("predict", series_model, digit), "is not a table of series")
     (tmp_path / "series.csv").write_text("1,2,3,4\n")
@@ -310,26 +168,15 @@ def test_the_wrong_kind_of_input(model, series_model, digit, tmp_path):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("train", "digits", "--epochs", "many"),
-        ("train", "digits", "--lr", "fast"),
-        ("train", "digits", "--kl-weight", "1e-3,x"),
-        ("train", "digits", "--model", "vit"),
-        ("train", "digits", "--epochs", "0"),
-        ("train", "digits", "--transform", "twirl"),
-        ("predict",),
-        ("predict", "MODEL", "x.png", "--samples", "0"),
-        ("predict", "MODEL", "x.png", "--seed", "-1"),
-        ("export", "MODEL", "--format", "tflite"),
-        ("export", "MODEL", "--mean", "--samples", "3"),
-        ("export", "MODEL", "--samples", "two"),
-        ("export", "MODEL", "--out", "/"),
-        ("evaluate", "MODEL", "no-such-data"),
-        ("nonsense",),
+        "train digits --epochs many", "train digits --kl-weight 1e-3,x", "train digits --model vit",
+        "train digits --epochs 0", "train digits --transform twirl", "predict", "predict MODEL x.png --samples 0",
+        "predict MODEL x.png --seed -1", "export MODEL --samples two", "export MODEL --out /",
+        "evaluate MODEL no-such-data", "nonsense",
     ],
-)
+)  # fmt: skip
 def test_text_where_something_else_should_be(arguments, model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    refused(run(*(model if a == "MODEL" else a for a in arguments)))
+    refused(run(*(model if a == "MODEL" else a for a in arguments.split())))
 
 
 def test_exit_codes_and_messages_of_the_real_command(model, digit, tmp_path):
@@ -340,8 +187,6 @@ def test_exit_codes_and_messages_of_the_real_command(model, digit, tmp_path):
     done = real("predict", model, digit, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["input"] == str(digit)
-    write_black_png(tmp_path / "huge.png", 12_000, 12_000)  # Pillow only warns of this one
-    bad = real("predict", model, tmp_path / "huge.png")
+    bad = real("predict", model, tmp_path / "none.png")
     assert bad.returncode == 2
-    assert "too many to decode safely" in bad.stderr
     assert "Traceback" not in bad.stderr

@@ -1,8 +1,6 @@
 """Pictures become digits or a message; digits and series move as the sliders say."""
 
 import base64
-import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -52,49 +50,21 @@ def test_every_mode_gives_the_same_digit(tmp_path, make, name):
     assert expected[0].sum() > 50
 
 
-def test_the_tilt_of_a_camera_is_undone(tmp_path):
-    exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned by 90 degrees clockwise
-    path = saved(tmp_path, black_bar().transpose(Image.Transpose.ROTATE_90), "photo.png", exif=exif)
-    assert np.array_equal(read_picture(path), np.asarray(black_bar()))
-
-
-def png(width, height, pixels=b""):
-    """A PNG of 8-bit grey with whatever is given in the place of its compressed pixels."""
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    chunks = [b"IHDR" + header, b"IDAT" + pixels]
-    framed = [struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in chunks]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
-
-
-@pytest.mark.parametrize("side", [5_000, 12_000, 20_000])
-def test_a_huge_picture_is_refused_from_its_header(tmp_path, side):
-    path = tmp_path / "huge.png"
-    path.write_bytes(png(side, side))  # there are no pixels in it: decoding would fail in another way
+def test_a_file_that_cannot_be_used_is_answered_with_a_message(tmp_path):
+    path = tmp_path / "picture.png"
+    Image.new("1", (5_000, 5_000)).save(path)
     with pytest.raises(PictureError, match="16 million"):
         read_picture(path)
-
-
-def test_a_long_file_is_refused_unread(tmp_path):
-    path = tmp_path / "long.png"
+    for content in (b"", b"hello", path.read_bytes()[:60]):
+        path.write_bytes(content)
+        with pytest.raises(PictureError, match="picture"):
+            read_picture(path)
     with path.open("wb") as stream:
         stream.truncate(PAGE_FILE_BYTES + 1)
     with pytest.raises(PictureError, match="5 MB"):
         read_picture(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"hello", png(30, 30), png(30, 30, b"junk"), b"\xff\xd8\xff\xe0" + bytes(50)])
-def test_a_broken_file_is_answered_with_a_message(tmp_path, content):
-    path = tmp_path / "broken.png"
-    path.write_bytes(content)
-    with pytest.raises(PictureError, match="picture"):
-        read_picture(path)
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (1, 300), (50, 50)])
-def test_an_empty_sheet_holds_no_digit(shape):
     with pytest.raises(PictureError, match="no digit"):
-        to_digit(np.full(shape, 200, np.uint8))
+        to_digit(np.full((50, 50), 200, np.uint8))
 
 
 def test_a_drawing_arrives_as_bytes():

@@ -96,13 +96,6 @@ def test_labels_that_cannot_be_learned_are_named():
         quick().fit(np.zeros((4, 0, 3)), [0, 1, 0, 1])
 
 
-def test_a_class_with_one_example_is_learned_as_far_as_it_goes():
-    X, y = series()
-    y[:11], y[11] = np.arange(11) % 2, 2
-    for options in ({"kl_weight": "auto"}, {"early_stopping": True}):
-        assert quick(**options).fit(X, y).predict_proba(X).shape == (12, 3)
-
-
 def test_partial_fit_refuses_what_it_cannot_know():
     X, y = series()
     with pytest.raises(ValueError, match="classes must be given in the first call"):

@@ -3,9 +3,6 @@
 import json
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -146,15 +143,6 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_model_that_onnx_cannot_express_is_refused_with_a_way_out(tmp_path, monkeypatch):
-    def fail(*_, **__):
-        raise RuntimeError("no such operator\nand a long report")
-
-    monkeypatch.setattr(torch.onnx, "export", fail)
-    with pytest.raises(ValueError, match=r"cannot be written as ONNX \(no such operator\): try pt2"):
-        export_onnx(small_pstn(), tmp_path / "m.onnx")
-
-
 @pytest.fixture(scope="module")
 def image(tmp_path_factory):
     pixels = np.random.default_rng(0).integers(0, 256, (12, 10, 3), dtype=np.uint8)
@@ -183,42 +171,6 @@ def test_the_example_serves_without_torch(exported, image):
     assert answer["label"] == model.about.classes[int(wanted["probabilities"].argmax())]
     assert answer["probability"] == pytest.approx(float(wanted["probabilities"].max()), abs=1e-4)
     assert answer["entropy"] == pytest.approx(float(wanted["entropy"]), abs=1e-4)
-
-
-def free_port():
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def post(port, content, patience=60.0):
-    begun = time.monotonic()
-    while True:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}", content, timeout=30) as reply:
-                return reply.status, json.loads(reply.read())
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.loads(error.read())
-        except urllib.error.URLError:
-            if time.monotonic() - begun > patience:
-                raise
-            time.sleep(0.1)
-
-
-def test_the_example_answers_over_http_and_survives_rubbish(exported, image):
-    port = free_port()
-    server = serve(exported[1], port)
-    try:
-        status, answer = post(port, image.read_bytes())
-        assert (status, answer["label"] in ("cat", "dog")) == (200, True)
-        assert post(port, b"no image")[0] == 400
-        assert post(port, image.read_bytes()) == (200, answer)
-    finally:
-        server.terminate()
-        server.communicate()
 
 
 def command(*arguments):

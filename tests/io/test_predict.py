@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 import pstn
 import pstn.data
 from pstn.cli import app
-from pstn.io import predict as module
 from pstn.io.predict import Answer, predict_files, write_answers
 from pstn.nn import About
 
@@ -102,28 +101,6 @@ def test_a_cnn_looks_nowhere(tmp_path, images):
     assert table[0]["x1"] == ""
 
 
-def test_a_cnn_without_finite_answers_is_refused(tmp_path, images):
-    pstn.nn.mnist_cnn().save_pretrained(tmp_path, about=ABOUT)
-    model = pstn.from_pretrained(tmp_path)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.fill_(1e30)  # finite, as what is loaded has to be
-    with pytest.raises(ValueError, match="logits must be finite"):
-        list(predict_files(model, [images / "0.png"]))
-
-
-def test_files_are_read_as_they_are_needed(folder, tmp_path, monkeypatch):
-    for i in range(40):
-        Image.new("L", (28, 28), i).save(tmp_path / f"{i:02d}.png")
-    read = []
-    real = module.read_image
-    monkeypatch.setattr(module, "read_image", lambda path, *rest: read.append(path) or real(path, *rest))
-    answers = predict_files(pstn.from_pretrained(folder), [tmp_path], batch_size=5)
-    next(answers)
-    assert len(read) <= 10
-    assert len(list(answers)) == 39
-
-
 def test_csv_and_json_say_the_same(folder, images, tmp_path):
     table = list(csv.DictReader(io.StringIO(run("predict", folder, images, "--samples", 3).stdout)))
     lines = [json.loads(line) for line in run("predict", folder, images, "--samples", 3, "--json").stdout.splitlines()]
@@ -175,40 +152,6 @@ def flow(data, out, *options):
     said = json.loads(done.stdout)
     assert said["models"] == [str(out / "model-0")]
     return pstn.from_pretrained(out)
-
-
-def test_train_means_one_thing_for_a_name_a_folder_and_a_file(tmp_path, images):
-    by_name = flow("digits", tmp_path / "name", "--train-size", 16, "--model", "cnn")
-    assert by_name.about.mean == (0.1307,)
-    assert by_name.about.classes == tuple("0123456789")
-    digits = pstn.data.load_digits("test")
-    for i in range(40):
-        place = tmp_path / "photos" / ("even" if digits.y[i] % 2 == 0 else "odd")
-        place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray((digits.x[i, 0] * 255).byte().numpy()).resize((40 + i, 44)).save(place / f"{i}.png")
-    by_folder = flow(tmp_path / "photos", tmp_path / "folder", "--size", 20)
-    assert (by_folder.about.classes, by_folder.about.size) == (("even", "odd"), (20, 20))
-    generator = np.random.default_rng(0)
-    rows = [",".join([("up", "down")[i % 2], *map(str, generator.normal(size=24))]) for i in range(24)]
-    (tmp_path / "series.csv").write_text("\n".join(rows))
-    by_file = flow(tmp_path / "series.csv", tmp_path / "file", "--test-samples", 2)
-    assert (by_file.about.classes, by_file.about.size) == (("down", "up"), (24,))
-    assert type(by_file.layer.transform) is pstn.CPAB
-    for out, given in (("name", images / "0.png"), ("folder", images), ("file", tmp_path / "series.csv")):
-        lines = run("predict", tmp_path / out, given, "--json").stdout.splitlines()
-        assert len(lines) == {"name": 1, "folder": 7, "file": 24}[out]
-    unlabelled = tmp_path / "values.csv"
-    unlabelled.write_text("\n".join(row.partition(",")[2] for row in rows))
-    with_labels, without = (
-        [
-            json.loads(line)["probabilities"]
-            for line in run("predict", tmp_path / "file", p, "--json").stdout.splitlines()
-        ]
-        for p in (tmp_path / "series.csv", unlabelled)
-    )
-    assert with_labels == without
-    assert run("evaluate", tmp_path / "folder", "--json").exit_code == 0
-    assert run("show", tmp_path / "file", unlabelled, "--out", tmp_path / "s.png").exit_code == 0
 
 
 @pytest.fixture(scope="module")
