@@ -12,7 +12,7 @@ PAGE = Path(__file__).parents[1] / "SECURITY.md"
 
 def with_table(text: str) -> str:
     """The page with the table as it should be."""
-    rows = [f"| `{row.name}` | {row.value:,} | {row.meaning} |" for row in limits()]
+    rows = [f"| `{name}` | {value:,} | {meaning} |" for name, value, meaning in limits()]
     table = "\n".join(["| limit | at most | of |", "| --- | ---: | --- |", *rows])
     return re.sub(
         r"(<!-- limits: begin -->\n).*?(<!-- limits: end -->)", rf"\g<1>\n{table}\n\n\g<2>", text, flags=re.DOTALL

@@ -42,12 +42,9 @@ class Figure(NamedTuple):
 
 
 def time_in_turns(
-    works: Mapping[str, Callable[[], object]],
-    seconds: float,
-    device: torch.device | str = "cpu",
-    *,
+    works: Mapping[str, Callable[[], object]], seconds: float, device: torch.device | str = "cpu", *,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, list[float]]:
+) -> dict[str, list[float]]:  # fmt: skip
     """Time several functions in turns, so that other load on the machine affects all of them equally.
 
     Args:
@@ -147,19 +144,19 @@ def _warps(device: torch.device, seconds: float) -> list[Figure]:
         "64 images of 28×28, CPAB of 3×3 cells": (CPAB(tess=(3, 3)), torch.rand(64, 1, 28, 28, device=device)),
         "64 series of length 100, CPAB of 10 cells": (CPAB(tess=10), torch.rand(64, 1, 100, device=device)),
     }
-    works = {name: _warp_and_back(family.to(device), x) for name, (family, x) in cases.items()}
-    times = time_in_turns(works, seconds, device)
-    return [Figure("warp", name, 1e3 * median(times[name]), "ms") for name in works]
 
+    def work(family: Transform, x: Tensor) -> Callable[[], None]:
+        spread = 0.1 * torch.randn(len(x), family.dim, device=device)
+        theta = (family.identity().to(device) + spread).requires_grad_()
 
-def _warp_and_back(family: Transform, x: Tensor) -> Callable[[], None]:
-    theta = (family.identity().to(x.device) + 0.1 * torch.randn(len(x), family.dim, device=x.device)).requires_grad_()
+        def warp_and_back() -> None:
+            theta.grad = None
+            warp(x, family.grid(theta, tuple(x.shape[2:]))).square().sum().backward()
 
-    def go() -> None:
-        theta.grad = None
-        warp(x, family.grid(theta, tuple(x.shape[2:]))).square().sum().backward()
+        return warp_and_back
 
-    return go
+    times = time_in_turns({name: work(family.to(device), x) for name, (family, x) in cases.items()}, seconds, device)
+    return [Figure("warp", name, 1e3 * median(each), "ms") for name, each in times.items()]
 
 
 PARTS: dict[str, Callable[[torch.device, float], list[Figure]]] = {

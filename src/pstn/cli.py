@@ -7,7 +7,6 @@ else failed, such as a full disk. Only a bug shows a traceback.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import json
 import re
@@ -53,12 +52,19 @@ _EXTRAS = {
 _MOST_DRAWN = 20  # inputs in one picture
 _MOST_REPORTED = 20  # unreadable inputs: in a table with a wrong column, every row is as bad as the first
 
+
+class _Group(typer.core.TyperGroup):
+    """Commands that report errors by `plain_errors`."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with plain_errors():
+            return super().invoke(ctx)
+
+
 app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+    cls=_Group, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
     help="Probabilistic spatial transformer networks: models that learn where to look, and know how sure they are.",
-)
+)  # fmt: skip
 data_app = typer.Typer(no_args_is_help=True)
 app.add_typer(data_app, name="data", help="List, download, check and draw data sets.")
 
@@ -66,13 +72,10 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.
 _Model = Annotated[str, typer.Argument(help="Folder of a model, or of a run with one model, or OWNER/NAME on the Hub.")]
 _Samples = Annotated[int | None, typer.Option(help="Number of samples; the model's own by default.", min=1)]
 _Seed = Annotated[int, typer.Option(help="Seed of the samples: the same seed gives the same answers.", min=0)]
-_Allow = Annotated[
-    list[str] | None, typer.Option(metavar="MODULE", help="Module of yours that may be imported for the model.")
-]
+_Names = list[str] | None
+_Allow = Annotated[_Names, typer.Option(metavar="MODULE", help="Module of yours that may be imported for the model.")]
 _Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
-_Data = Annotated[
-    str | None, typer.Argument(help="Name of a known data set, a folder or a file; ./NAME is always a folder or file.")
-]
+_Data = Annotated[str | None, typer.Argument(help="Name of a known data set, a folder or a file, such as ./NAME.")]
 _Config = Annotated[Path | None, typer.Option(help="YAML file of settings; options override it.")]
 
 
@@ -142,21 +145,6 @@ def _describe(error: Exception) -> str | None:
     return (text or type(error).__name__) if isinstance(error, (*_MISTAKES, OSError, full_disk)) else None
 
 
-def _command(name: str | None = None, group: typer.Typer = app) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function a command that reports errors by `plain_errors`."""
-
-    def register(function: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(function)
-        def run(*args: Any, **options: Any) -> None:
-            with plain_errors():
-                function(*args, **options)
-
-        group.command(name)(run)
-        return function
-
-    return register
-
-
 class _Skipped:
     """Inputs that cannot be read: the first are reported on standard error, and all are counted."""
 
@@ -182,12 +170,11 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+_Version = Annotated[bool, typer.Option("--version", help="Print it and exit.", callback=_print_version, is_eager=True)]
+
+
 @app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
-    ] = False,
-) -> None:
+def _options(version: _Version = False) -> None:
     pass
 
 
@@ -212,7 +199,7 @@ def _download_bar() -> Iterator[Progress]:
         yield report
 
 
-@_command("list", data_app)
+@data_app.command("list")
 def list_sets(as_json: _Json = False) -> None:
     """List the data sets with a known name, and where each one is stored.
 
@@ -231,7 +218,7 @@ def list_sets(as_json: _Json = False) -> None:
     echo("any other set of the UCR and UEA archives: pstn data get ucr:NAME")
 
 
-@_command("get", data_app)
+@data_app.command("get")
 def get_set(
     name: Annotated[str, typer.Argument(help="A name from `pstn data list`, or ucr:NAME.")], as_json: _Json = False
 ) -> None:
@@ -246,7 +233,7 @@ def get_set(
     echo(json.dumps({"name": name, "where": where}) if as_json else f"{name} is in {where}")
 
 
-@_command("check", data_app)
+@data_app.command("check")
 def check_files(path: Annotated[Path, typer.Argument(help="A file or folder.")], as_json: _Json = False) -> None:
     """Check every data file below PATH: its checksum if one is on record, and that it can be read.
 
@@ -272,7 +259,7 @@ def check_files(path: Annotated[Path, typer.Argument(help="A file or folder.")],
         raise typer.Exit(FAILURE)
 
 
-@_command("show", data_app)
+@data_app.command("show")
 def show_set(
     name: Annotated[str, typer.Argument(help="A name from `pstn data list`, ucr:NAME, a folder or a file.")],
     out: Annotated[Path | None, typer.Option(help="PNG file to write; NAME.png by default.")] = None,
@@ -378,7 +365,7 @@ def _read_settings(
     return values, settings
 
 
-@_command()
+@app.command()
 @_with_settings()
 def train(
     data: _Data = None,
@@ -437,17 +424,13 @@ def _print_scores(scores: dict[str, list[float]], examples: int) -> None:
         echo(f"{number:5d}  {accuracy:8.2%}  {nll:6.3f}  {ece:6.3f}")
 
 
-@_command()
+@app.command()
 def evaluate(
     model: Annotated[str, typer.Argument(help="Folder of a run or of a model, or OWNER/NAME on the Hub.")],
-    data: Annotated[
-        str | None, typer.Argument(help="Name of a known data set, a folder or a file; the training data by default.")
-    ] = None,
+    data: Annotated[str | None, typer.Argument(help="As for train; the training data by default.")] = None,
     samples: _Samples = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the samples; that of the training by default.")] = None,
-    policy: Annotated[
-        str | None, typer.Option(help="For gaps and unequal lengths in series: refuse, resample or pad.")
-    ] = None,
+    policy: Annotated[str | None, typer.Option(help="For gaps and lengths of series: refuse, resample, pad.")] = None,
     allow: _Allow = None,
     as_json: _Json = False,
 ) -> None:
@@ -473,23 +456,17 @@ def evaluate(
         _print_scores(scores, len(examination.y))
 
 
-@_command()
+@app.command()
 @_with_settings("models", "save_every")
 def sweep(
     data: _Data = None,
     config: _Config = None,
-    over: Annotated[
-        list[str] | None, typer.Option(help="NAME=V1,V2,... or NAME=LOW:HIGH; the authors' KL weights by default.")
-    ] = None,
+    over: Annotated[_Names, typer.Option(help="NAME=V1,V2,... or NAME=LOW:HIGH; KL weights by default.")] = None,
     trials: Annotated[int | None, typer.Option(help="Number of trials; the whole grid by default.")] = None,
-    storage: Annotated[
-        str | None, typer.Option(help="A file or a database URL shared by several machines; a file in OUT by default.")
-    ] = None,
+    storage: Annotated[str | None, typer.Option(help="Shared file or database URL; a file in OUT by default.")] = None,
     study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "pstn",
     together: Annotated[int, typer.Option(help="Trials trained as one population.")] = 12,
-    take_over: Annotated[
-        bool, typer.Option("--take-over", help="Repeat the trials of killed processes; only if no other is running.")
-    ] = False,
+    take_over: Annotated[bool, typer.Option("--take-over", help="Repeat trials of killed processes.")] = False,
     **given: Any,
 ) -> None:
     """Choose the KL weight, or any other setting, on validation data. Repeat the command to continue.
@@ -540,7 +517,7 @@ def _load_model(name: str, allow: list[str] | None) -> Any:
     return from_pretrained(name, allow=_allowed(allow))
 
 
-@_command()
+@app.command()
 def predict(
     model: _Model,
     inputs: Annotated[list[Path], typer.Argument(help="Images, folders of images, or tables of series.")],
@@ -584,7 +561,7 @@ def predict(
     skipped.exit_if_any(f"{answered:,} were answered")
 
 
-@_command()
+@app.command()
 def show(
     model: _Model,
     inputs: Annotated[list[Path], typer.Argument(help="Images or a table of series; the first 20 inputs are drawn.")],
@@ -634,7 +611,7 @@ def show(
     skipped.exit_if_any(f"{len(items):,} were drawn")
 
 
-@_command()
+@app.command()
 def export(
     model: _Model,
     format: Annotated[str | None, typer.Option(help="onnx, or pt2 for torch.export; by the suffix of --out.")] = None,
@@ -685,7 +662,7 @@ def export(
 # Demonstrations, experiments and benchmarks
 
 
-@_command()
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the picture and the models.")] = Path("pstn-demo"),
     images: Annotated[int, typer.Option(help="Number of training images, a multiple of 10.")] = 100,
@@ -710,16 +687,12 @@ def demo(
     run_demo(out, images=images, epochs=epochs, seed=seed)
 
 
-@_command("app")
+@app.command("app")
 def serve_app(
-    models: Annotated[
-        Path | None, typer.Option(help="Folder of `pstn demo`; by default pstn-demo, or models are trained once.")
-    ] = None,
+    models: Annotated[Path | None, typer.Option(help="Folder of `pstn demo`; else models are trained once.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for the whole network.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 7860,
-    name: Annotated[
-        list[str] | None, typer.Option(help="Host name by which visitors open the page; other names are refused.")
-    ] = None,
+    name: Annotated[_Names, typer.Option(help="Host name by which visitors open the page; others are refused.")] = None,
 ) -> None:
     """Serve a web page: draw a digit, rotate it, and see where three networks look and how sure they are.
 
@@ -742,14 +715,12 @@ def reproduce(context: typer.Context) -> None:
     raise typer.Exit(run_experiments(context.args))
 
 
-@_command()
+@app.command()
 def report(
     results: Annotated[Path, typer.Argument(help="Folder written by `pstn reproduce`.")] = Path("results"),
     out: Annotated[Path, typer.Option(help="Folder for the two pages and the figures.")] = Path("report"),
     docs: Annotated[Path | None, typer.Option(help="Update the pages in this folder instead.")] = None,
-    experiment: Annotated[
-        list[str] | None, typer.Option(help="Only this one: a name, or MODULE:NAME for one of your own.")
-    ] = None,
+    experiment: Annotated[_Names, typer.Option(help="Only this one: a name, or MODULE:NAME of your own.")] = None,
 ) -> None:
     """Turn result files into tables beside the paper's and figures, as an HTML and a Markdown page."""
     from pstn.experiments import EXPERIMENTS, INTRODUCTION, TITLE, choose
@@ -766,7 +737,7 @@ def report(
     echo(f"Written: {', '.join(str(path) for path in done.files if path.suffix in ('.html', '.md'))}")
 
 
-@_command()
+@app.command()
 def bench(
     parts: Annotated[list[str] | None, typer.Argument(help="predict, train or warp; all by default.")] = None,
     device: _Device = "auto",

@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 import os
-import re
 import stat
 import tempfile
 from collections import Counter
@@ -19,9 +18,6 @@ from typing import IO, Any
 
 from pstn.limits import JSON_BYTES, TEXT_DEPTH, YAML_BYTES, YAML_NUMBER
 from pstn.text import excerpt, printable, shorten
-
-# A string, closed or not, or a bracket: the tokens that determine the depth of a JSON text.
-_JSON_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
 
 
 class FileError(ValueError):
@@ -176,13 +172,16 @@ def parse_json(
         return value
 
     _require_length(text, path, limit, error)
-    if _json_depth(text) > TEXT_DEPTH:
-        raise error(path, f"is nested more than {TEXT_DEPTH} levels deep")
     options: dict[str, Any] = {} if constants else {"parse_constant": finite, "parse_float": finite}
     try:
-        return json.loads(text, object_pairs_hook=unique, **options)
+        value = json.loads(text, object_pairs_hook=unique, **options)
+        if _is_deep(value):
+            raise RecursionError
+        return value
     except FileError:
         raise
+    except RecursionError:
+        raise error(path, f"is nested more than {TEXT_DEPTH} levels deep") from None
     except ValueError as problem:  # not JSON, or an integer with more digits than Python reads
         raise error(path, f"is not JSON that can be read: {str(problem)[:120]}") from problem
 
@@ -192,19 +191,13 @@ def _require_length(text: str, path: str | os.PathLike[str], limit: int, error: 
         raise error(path, f"is longer than {limit:,} characters, which is the limit")
 
 
-def _json_depth(text: str) -> int:
-    """The largest number of open brackets; an upper bound if there are few brackets."""
-    if (brackets := text.count("[") + text.count("{")) <= TEXT_DEPTH:
-        return brackets
-    depth = deepest = 0
-    for token in _JSON_TOKEN.finditer(text):
-        character = text[token.start()]
-        if character in "[{":
-            depth += 1
-            deepest = max(depth, deepest)
-        elif character in "]}":
-            depth -= 1
-    return deepest
+def _is_deep(value: Any) -> bool:
+    """Whether lists and mappings within each other have more levels than the limit."""
+    level = [value]
+    for _ in range(TEXT_DEPTH + 1):
+        held = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, (dict, list))]
+        level = [part for parts in held for part in parts]
+    return bool(held)
 
 
 def read_yaml(path: str | os.PathLike[str], *, limit: int = YAML_BYTES, error: type[FileError] = FileError) -> Any:

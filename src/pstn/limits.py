@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 
 class Limit(int):
     """A limit: a whole number that says what it counts.
@@ -87,20 +85,12 @@ CHECKPOINT_TEXT = Limit(1 << 26, "characters of each text beside the tensors of 
 RUN_MODELS = Limit(10_000, "models of a run")
 
 
-class LimitRow(NamedTuple):
-    """A row of the table of limits."""
-
-    name: str
-    value: int
-    meaning: str
-
-
-def limits() -> list[LimitRow]:
-    """Every limit of this module, by name: what SECURITY.md prints.
+def limits() -> list[tuple[str, int, str]]:
+    """Name, value and meaning of every limit of this module, by name: what SECURITY.md prints.
 
     Example:
-        >>> limits()[0].name.isupper()
-        True
+        >>> limits()[0][0]
+        'ARCHIVE_DEPTH'
     """
     found = {name: value for name, value in globals().items() if isinstance(value, Limit)}
-    return [LimitRow(name, int(value), value.meaning) for name, value in sorted(found.items())]
+    return [(name, int(value), value.meaning) for name, value in sorted(found.items())]

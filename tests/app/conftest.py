@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from pstn.app.core import SERIES, ModelSet
+from pstn.app.core import SERIES
 from pstn.demo import DIGITS, LABELS
 
 
@@ -14,7 +14,7 @@ def make_models(plan, **metrics):
     models = {kind: plan.make(kind).eval() for kind in LABELS}
     for model in models.values():
         model.about = dataclasses.replace(plan.about, metrics=dict(metrics))
-    return ModelSet(**models)
+    return models
 
 
 @pytest.fixture

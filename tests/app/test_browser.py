@@ -93,8 +93,8 @@ def models(tmp_path, digit_models, series_models):
     import pstn
 
     for name in ("cnn", "stn", "pstn"):
-        getattr(digit_models, name).save_pretrained(tmp_path / "models" / name)
-        getattr(series_models, name).save_pretrained(tmp_path / "cache" / "app" / pstn.__version__ / "series" / name)
+        digit_models[name].save_pretrained(tmp_path / "models" / name)
+        series_models[name].save_pretrained(tmp_path / "cache" / "app" / pstn.__version__ / "series" / name)
     return tmp_path / "models"
 
 

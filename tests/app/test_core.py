@@ -23,24 +23,24 @@ def test_answers_are_those_of_the_models(digit_models):
     found = compare(digit_models, digit, samples=4, seed=5)
     x = ((digit - 0.1307) / 0.3081)[None]
     with torch.no_grad():
-        direct = digit_models.pstn(x, 4, generator=torch.Generator().manual_seed(5))
-        plain = digit_models.cnn(x).softmax(-1)[0]
-    ours = found.answers["pstn"]
+        direct = digit_models["pstn"](x, 4, generator=torch.Generator().manual_seed(5))
+        plain = digit_models["cnn"](x).softmax(-1)[0]
+    ours = found["pstn"]
     torch.testing.assert_close(torch.tensor(list(ours.probs.values())), direct.probs[0])
-    torch.testing.assert_close(torch.tensor(list(found.answers["cnn"].probs.values())), plain)
+    torch.testing.assert_close(torch.tensor(list(found["cnn"].probs.values())), plain)
     assert ours.entropy == pytest.approx(direct.entropy.item())
     assert ours.mutual_information == pytest.approx(direct.mutual_information.item(), abs=1e-6)
     assert [int(vote) for vote in ours.votes] == direct.sample_log_probs[:, 0].argmax(-1).tolist()
-    assert len(found.answers["stn"].votes) == len(found.answers["cnn"].votes) == 1
-    grid = digit_models.pstn.layer.transform.grid(found.theta, (28, 28))[:, None]
-    torch.testing.assert_close(found.seen, pstn.warp(digit[None], grid)[:, 0], atol=1e-5, rtol=0)
+    assert len(found["stn"].votes) == len(found["cnn"].votes) == 1
+    grid = digit_models["pstn"].layer.transform.grid(ours.theta, (28, 28))[:, None]
+    torch.testing.assert_close(ours.seen, pstn.warp(digit[None], grid)[:, 0], atol=1e-5, rtol=0)
 
 
 def test_the_same_seed_gives_the_same_samples(series_models):
     first, again, other = (compare(series_models, torch.ones(1, 24), samples=6, seed=seed) for seed in (1, 1, 2))
-    assert first.seen.shape == (6, 1, 24)
-    assert torch.equal(first.theta, again.theta)
-    assert not torch.equal(first.theta, other.theta)
+    assert first["pstn"].seen.shape == (6, 1, 24)
+    assert torch.equal(first["pstn"].theta, again["pstn"].theta)
+    assert not torch.equal(first["pstn"].theta, other["pstn"].theta)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def small_cache(folder=None):
 
 
 def save(models, folder):
-    for name, model in models._asdict().items():
+    for name, model in models.items():
         model.save_pretrained(folder / name)
     return folder
 
@@ -95,11 +95,11 @@ def test_the_first_start_trains_and_the_next_one_does_not(monkeypatch):
     monkeypatch.setattr(core, "train", lambda *args, **kwargs: pytest.fail("trained again"))
     second = small_cache()
     second.train()
-    digit = second.ready["digits"].about.prepare(load_digits("test").x[:2])
-    assert torch.equal(first.ready["digits"].cnn(digit), second.ready["digits"].cnn(digit))
+    digit = second.ready["digits"]["pstn"].about.prepare(load_digits("test").x[:2])
+    assert torch.equal(first.ready["digits"]["cnn"](digit), second.ready["digits"]["cnn"](digit))
     for name in PLANS:
-        assert second.ready[name].about == first.ready[name].about
-        assert 0 <= second.ready[name].about.metrics["accuracy"] <= 1
+        assert second.ready[name]["pstn"].about == first.ready[name]["pstn"].about
+        assert 0 <= second.ready[name]["pstn"].about.metrics["accuracy"] <= 1
 
 
 @pytest.mark.usefixtures("_own_folders")
@@ -128,6 +128,6 @@ def test_folders_without_the_three_models_are_refused(tmp_path, digit_models, se
     with pytest.raises(ModelFileError, match="28 × 28"):
         load_models(save(series_models, tmp_path / "series"), (28, 28))
     folder = save(digit_models, tmp_path / "swapped")
-    digit_models.cnn.save_pretrained(folder / "pstn")
+    digit_models["cnn"].save_pretrained(folder / "pstn")
     with pytest.raises(ModelFileError, match="what their names say"):
         load_models(folder, (28, 28))

@@ -20,7 +20,7 @@ from pstn.data.images import open_image, orientation, turn_upright, with_bytes
 from pstn.demo import DIGITS, LABELS, DemoData, Plan, train
 from pstn.io import ModelFileError
 from pstn.limits import PAGE_FILE_BYTES, PAGE_FILE_PIXELS
-from pstn.nn import PSTN, STN, About, Prediction, Shareable, make_model
+from pstn.nn import PSTN, STN, About, Shareable, make_model
 from pstn.nn.factory import ModelKind
 from pstn.transforms import CPAB, Similarity
 from pstn.uncertainty import entropy, mutual_information
@@ -179,24 +179,8 @@ def move_series(
     return (moved + noise * torch.randn(len(values), generator=torch.Generator().manual_seed(seed)))[None]
 
 
-class ModelSet(NamedTuple):
-    """The three models that the page compares, trained on the same data, in evaluation mode.
-
-    Attributes:
-        cnn: reads the input as it is.
-        stn: transforms the input once.
-        pstn: transforms the input several times.
-    """
-
-    cnn: Shareable
-    stn: STN
-    pstn: PSTN
-
-    @property
-    def about(self) -> About:
-        """Class names and preparation of the input, which the three share."""
-        assert self.pstn.about is not None  # from_pretrained always sets it
-        return self.pstn.about
+ModelSet = Mapping[str, Any]
+"""The models that the page compares, by "cnn", "stn" and "pstn", trained on the same data, in evaluation mode."""
 
 
 class Answer(NamedTuple):
@@ -207,12 +191,16 @@ class Answer(NamedTuple):
         votes: the most probable class under each sample; one for a model without samples.
         entropy: of `probs`, in nats.
         mutual_information: the part of it that comes from not knowing where to look, in nats.
+        theta: (S, D), the transformations; None for the CNN.
+        seen: (S, C, *size), what its classifier read, as a person sees it; None for the CNN.
     """
 
     probs: dict[str, float]
     votes: tuple[str, ...]
     entropy: float
     mutual_information: float
+    theta: Any = None
+    seen: Any = None
 
     @property
     def best(self) -> str:
@@ -250,28 +238,8 @@ class Answer(NamedTuple):
         return text
 
 
-class Comparison(NamedTuple):
-    """What three models make of one input.
-
-    Attributes:
-        shown: (C, *size), the input as a person sees it.
-        seen: (S, C, *size), what the classifier of the P-STN read.
-        theta: (S, D), the samples of the P-STN.
-        stn_seen: (1, C, *size), what the classifier of the STN read.
-        stn_theta: (1, D), the transformation of the STN.
-        answers: by "cnn", "stn" and "pstn".
-    """
-
-    shown: Tensor
-    seen: Tensor
-    theta: Tensor
-    stn_seen: Tensor
-    stn_theta: Tensor
-    answers: dict[str, Answer]
-
-
-def compare(models: ModelSet, shown: Tensor, *, samples: int = SAMPLES, seed: int = 0) -> Comparison:
-    """Let the three models classify one input.
+def compare(models: ModelSet, shown: Tensor, *, samples: int = SAMPLES, seed: int = 0) -> dict[str, Answer]:
+    """The answer of each model to one input.
 
     Args:
         models: the models.
@@ -279,28 +247,24 @@ def compare(models: ModelSet, shown: Tensor, *, samples: int = SAMPLES, seed: in
         samples: S, for the P-STN.
         seed: of its samples: with the same seed, only the input makes a difference.
     """
-    about = models.about
+    about, answers = models["pstn"].about, {}
     x = about.prepare(shown[None])
     with torch.inference_mode():
-        plain = models.cnn(x).log_softmax(-1)
-        once: Prediction = models.stn(x)
-        often: Prediction = models.pstn(x, samples, generator=torch.Generator().manual_seed(seed))
-        seen, stn_seen = (
-            about.undo(model.layer.warp(x, theta)[:, 0])
-            for model, theta in ((models.pstn, often.theta), (models.stn, once.theta))
-        )
-
-    def answer(sample_log_probs: Tensor, log_probs: Tensor) -> Answer:
-        votes = tuple(about.classes[k] for k in sample_log_probs[:, 0].argmax(-1).tolist())
-        probs = dict(zip(about.classes, log_probs[0].exp().tolist(), strict=True))
-        return Answer(probs, votes, entropy(log_probs).item(), mutual_information(sample_log_probs).item())
-
-    answers = {
-        "cnn": answer(plain[None], plain),
-        "stn": answer(once.sample_log_probs, once.log_probs),
-        "pstn": answer(often.sample_log_probs, often.log_probs),
-    }
-    return Comparison(shown, seen, often.theta[:, 0], stn_seen, once.theta[:, 0], answers)
+        for kind, model in models.items():
+            sampled = {"samples": samples, "generator": torch.Generator().manual_seed(seed)}
+            output = model(x, **sampled) if kind == "pstn" else model(x)
+            theta = seen = None
+            if kind == "cnn":
+                log_probs = output.log_softmax(-1)
+                each = log_probs[None]
+            else:
+                log_probs, each, theta = output.log_probs, output.sample_log_probs, output.theta[:, 0]
+                seen = about.undo(model.layer.warp(x, output.theta)[:, 0])
+            votes = tuple(about.classes[k] for k in each[:, 0].argmax(-1).tolist())
+            probs = dict(zip(about.classes, log_probs[0].exp().tolist(), strict=True))
+            uncertainty = entropy(log_probs).item(), mutual_information(each).item()
+            answers[kind] = Answer(probs, votes, *uncertainty, theta, seen)
+    return answers
 
 
 def season_data() -> DemoData:
@@ -339,7 +303,7 @@ def load_models(folder: Path, size: tuple[int, ...] | None) -> ModelSet:
     if len(inputs) > 1 or next(iter(inputs))[1:] != (1, size):
         wanted = " × ".join(map(str, size or ()))
         raise ModelFileError(f"{folder} must contain three models of the same classes, for grey input of {wanted}")
-    return ModelSet(**found)
+    return found
 
 
 @final
@@ -382,15 +346,15 @@ class ModelCache:
             self.fraction += 1 / steps
 
         for name, plan in missing.items():
-            data, trained = plan.data(), {}
+            data = plan.data()
+            trained: dict[str, Any] = {}
             for kind, label in LABELS.items():
                 self.status = f"Training the {label} for {name}"
                 say(self.status)
                 trained[kind] = train(plan, kind, data, on_loss=advance)
-            models: Any = trained
-            self.ready[name] = ModelSet(**models)
+            self.ready[name] = trained
             try:
-                for kind, model in trained.items():
-                    model.save_pretrained(self._cache / name / kind)
+                for key, model in trained.items():
+                    model.save_pretrained(self._cache / name / key)
             except OSError as error:
                 say(f"The models for {name} could not be kept for the next start: {error}")

@@ -12,7 +12,7 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib.resources import files
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from pstn import limits
 from pstn.app import core
-from pstn.app.core import Comparison, ModelCache, ModelSet
+from pstn.app.core import Answer, ModelCache, ModelSet
 from pstn.data import load_digits
 from pstn.demo import LABELS
 from pstn.training.progress import sigterm_as_ctrl_c
@@ -46,38 +46,32 @@ def _html() -> Any:
     return environment.get_template("page.html").module
 
 
-def draw_digit(models: ModelSet, comparison: Comparison) -> str:
+def draw_digit(models: ModelSet, shown: Tensor, answers: Mapping[str, Answer]) -> str:
     """HTML of a digit with the sampled boxes, and of what was seen through each."""
-    size = tuple(comparison.shown.shape[1:])
-
-    def boxes(model: Any, theta: Tensor) -> Any:
-        corners = model.layer.transform.corners(theta, aspect=size[::-1])
-        return [[f"{x:.2f},{y:.2f}" for x, y in box] for box in to_pixels(corners, size).tolist()]
-
-    frames = {"pstn": boxes(models.pstn, comparison.theta), "stn": boxes(models.stn, comparison.stn_theta)}
-    answer = comparison.answers["pstn"]
-    samples = zip(map(_encode, comparison.seen), answer.votes, strict=True)
-    return str(_html().digit(_encode(comparison.shown), *size, frames, samples, answer.best))
+    size, frames, answer = tuple(shown.shape[1:]), {}, answers["pstn"]
+    for kind in ("pstn", "stn"):
+        corners = models[kind].layer.transform.corners(answers[kind].theta, aspect=size[::-1])
+        frames[kind] = [[f"{x:.2f},{y:.2f}" for x, y in box] for box in to_pixels(corners, size).tolist()]
+    samples = zip(map(_encode, answer.seen), answer.votes, strict=True)
+    return str(_html().digit(_encode(shown), *size, frames, samples, answer.best))
 
 
-def draw_series(models: ModelSet, comparison: Comparison) -> str:
+def draw_series(models: ModelSet, shown: Tensor, answers: Mapping[str, Answer]) -> str:
     """HTML of a series under the sampled transformations, and of how each transformed time."""
-    shape = tuple(comparison.shown.shape[1:])
+    shape = tuple(shown.shape[1:])
     hours = base_grid(shape)[:, 0]
-    delays, stn_delay = (
-        (model.layer.grid(theta, shape)[..., 0] - hours) * len(hours) / 2
-        for model, theta in ((models.pstn, comparison.theta), (models.stn, comparison.stn_theta))
-    )
-    limit = max(float(delays.abs().max()), float(stn_delay.abs().max()), 1.0)
-    seen, stn_seen = comparison.seen[:, 0], comparison.stn_seen[:, 0]
-    values = torch.cat([comparison.shown, seen, stn_seen])
-    days = _lines(values.min().item(), values.max().item(), base=comparison.shown, pstn=seen, stn=stn_seen)
-    changes = _lines(-limit, limit, base=0 * hours[None], pstn=delays, stn=stn_delay)
+    days, delays = {"base": shown}, {"base": 0 * hours[None]}
+    for kind in ("pstn", "stn"):
+        days[kind] = answers[kind].seen[:, 0]
+        delays[kind] = (models[kind].layer.grid(answers[kind].theta, shape)[..., 0] - hours) * len(hours) / 2
+    values = torch.cat(list(days.values()))
+    limit = max(float(torch.cat(list(delays.values())).abs().max()), 1.0)
+    lines = _lines(days, values.min().item(), values.max().item()), _lines(delays, -limit, limit)
     ticks = [(f"{_WIDTH * hour / (len(hours) - 1):.1f}", hour) for hour in range(0, len(hours), 6)]
-    return str(_html().series(_WIDTH, _HEIGHT, ticks, days, changes, f"{limit:.1f}"))
+    return str(_html().series(_WIDTH, _HEIGHT, ticks, *lines, f"{limit:.1f}"))
 
 
-def _lines(low: float, high: float, **curves: Tensor) -> list[tuple[str, str]]:
+def _lines(curves: Mapping[str, Tensor], low: float, high: float) -> list[tuple[str, str]]:
     """Class and points of a line for each row of (S, L), over the width of a plot from `low` to `high`."""
     lines = []
     for kind, values in curves.items():
@@ -96,13 +90,13 @@ def _encode(image: Tensor) -> str:
     return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
 
 
-def summarise(models: ModelSet, comparison: Comparison) -> str:
+def summarise(models: ModelSet, shown: Tensor, answers: Mapping[str, Answer]) -> str:
     """HTML of each model's answer and of how sure it is; on a phone it stays at the bottom of the screen."""
-    image = _encode(comparison.shown) if comparison.shown.dim() == 3 else ""
-    answers = zip(LABELS.values(), comparison.answers.values(), strict=True)
-    metrics = {label: getattr(models, name).about.metrics for name, label in LABELS.items()}
+    image = _encode(shown) if shown.dim() == 3 else ""
+    metrics = {label: models[kind].about.metrics for kind, label in LABELS.items()}
     accuracies = [f"{label} {scores['accuracy']:.0%}" for label, scores in metrics.items() if "accuracy" in scores]
-    return str(_html().summary(image, answers, comparison.answers["pstn"].explanation, accuracies))
+    labelled = zip(LABELS.values(), answers.values(), strict=True)
+    return str(_html().summary(image, labelled, answers["pstn"].explanation, accuracies))
 
 
 def draw_progress(status: str, fraction: float) -> str:
@@ -162,10 +156,10 @@ def build_page(cache: ModelCache) -> gr.Blocks:
         def answer(*values: Any) -> list[Any]:
             if name not in cache.ready:
                 return [draw_progress(cache.status, cache.fraction), None, None, None, ""]
-            models = cache.ready[name]
-            comparison = core.compare(models, move(*values[:-1], seed=values[-1]), seed=values[-1])
-            probs = [answer.probs for answer in comparison.answers.values()]
-            return [draw(models, comparison), *probs, summarise(models, comparison)]
+            models, shown = cache.ready[name], move(*values[:-1], seed=values[-1])
+            answers = core.compare(models, shown, seed=values[-1])
+            probs = [answer.probs for answer in answers.values()]
+            return [draw(models, shown, answers), *probs, summarise(models, shown, answers)]
 
         def check(*values: Any) -> list[Any]:
             return [*answer(*values), gr.Timer(active=name not in cache.ready)]

@@ -96,11 +96,6 @@ def export_onnx(model: Shareable, path: str | Path, *, samples: int | None = Non
             assert program is not None
             proto = program.model_proto
     except Exception as error:  # the exporter raises errors of many kinds, with reports of many lines
-        missing = error if isinstance(error, ModuleNotFoundError) else error.__cause__
-        if isinstance(missing, ModuleNotFoundError) and missing.name == "onnxscript":  # torch imports it when called
-            raise ModuleNotFoundError(
-                "this needs onnxscript, which is not installed: pip install 'pstn[onnx]'", name="onnxscript"
-            ) from error
         first = (str(error).splitlines() or [type(error).__name__])[0]
         reason = re.split(r"\x1b|\. ", first)[0]  # without colours and advice on the exporter's own use
         raise ValueError(f"this model cannot be written as ONNX ({reason}): try pt2, which torch runs") from error

@@ -164,17 +164,14 @@ def read_items(
 
 
 def _image_paths(paths: Iterable[str | os.PathLike[str]], refuse: ErrorHandler) -> Iterator[Path]:
-    for name in paths:
-        path = Path(name)
-        if not path.is_dir():
-            yield path
-            continue
-        found = False
-        for image in find_images(path, refuse):
-            found = True
-            yield image
-        if not found:
+    for path in map(Path, paths):
+        images = find_images(path, refuse) if path.is_dir() else iter([path])
+        first = next(images, None)
+        if first is None:
             refuse(DataError(path, f"holds no images ({', '.join(IMAGE_SUFFIXES)})"))
+        else:
+            yield first
+            yield from images
 
 
 def _images(paths: Sequence[Path], about: About, refuse: ErrorHandler) -> Iterator[Item]:
