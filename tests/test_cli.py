@@ -54,12 +54,6 @@ def test_every_command_has_help():
         assert f"{command} [" in result.output
 
 
-def test_without_typer_the_command_says_what_to_install():
-    done = python("import sys; sys.modules['typer'] = None; from pstn.cli import main; main()")
-    assert done.returncode == 1
-    assert "pip install 'pstn[cli]'" in done.stderr
-
-
 def test_help_imports_no_optional_package_but_its_own():
     done = python("""
 import sys
@@ -246,13 +240,7 @@ def test_a_settings_file_imports_no_code(own_module, tmp_path):
 def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     target = tmp_path / "note.txt"
     target.write_text("old")
-
-    def fail():
-        with write_atomically(target) as draft:
-            draft.write_text("half")
-            raise RuntimeError("power cut")
-
-    with pytest.raises(RuntimeError, match="power cut"):
-        fail()
+    with pytest.raises(ZeroDivisionError), write_atomically(target) as draft:
+        _ = draft.write_text("half") / 0
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]

@@ -42,10 +42,6 @@ def checkout(installed, monkeypatch):
     return installed
 
 
-def test_the_commit_of_a_repository_around_the_package_is_not_its_own(installed):
-    assert provenance._commit() == "unknown"
-
-
 def test_the_settings_of_a_repository_around_the_package_start_nothing(installed):
     mark = installed / "mark"
     git(installed, "config", "core.fsmonitor", f"touch {mark}; false")

@@ -129,20 +129,6 @@ def test_what_is_not_an_image_is_named_and_the_rest_is_answered(model, digit, tm
 # Training
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("1,2,x,4\n", ("line 1, column 3", "'x' is not a number")),
-        ("up,1,2,NaN,4\n", ("line 1", "missing")),
-        ("1,2,3\n", ("line 1", "4 values are expected, with or without a label before them, got 3")),
-        ("up,1,2,3,4\nup,1,2,3,4,5,6\n", ("line 2", "got 7 cells")),
-    ],
-)
-def test_series_that_cannot_be_predicted(text, words, series_model, tmp_path):
-    (tmp_path / "series.csv").write_text(text)
-    refused(run("predict", series_model, tmp_path / "series.csv"), "series.csv", *words)
-
-
 def test_a_bad_row_is_named_and_the_rest_is_answered(series_model, tmp_path):
     rows = ["1,2,3,4"] * 90
     rows[6] = "1,two,3,4"

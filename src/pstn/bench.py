@@ -33,7 +33,14 @@ _FEWEST_TURNS = 3
 
 
 class Figure(NamedTuple):
-    """One measurement."""
+    """One measurement.
+
+    Attributes:
+        part: the benchmark, a name in `PARTS`.
+        what: was measured.
+        value: the number.
+        unit: of it.
+    """
 
     part: str
     what: str
@@ -164,3 +171,4 @@ PARTS: dict[str, Callable[[torch.device, float], list[Figure]]] = {
     "train": _training,
     "warp": _warps,
 }
+"""The benchmarks, by name: functions of the device and the seconds that each comparison takes."""

@@ -19,6 +19,12 @@ from typing import IO, Any
 from pstn.limits import JSON_BYTES, TEXT_DEPTH, YAML_BYTES, YAML_NUMBER
 from pstn.text import excerpt, printable, shorten
 
+__all__ = [
+    "FileError", "inside", "load_safetensors", "open_regular_file", "parse_json", "parse_yaml", "read_json",
+    "read_text_file", "read_yaml", "require_regular_file", "require_writable", "sha256_of", "to_json",
+    "write_atomically",
+]  # fmt: skip
+
 
 class FileError(ValueError):
     """A file that cannot be used as it is.

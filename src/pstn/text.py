@@ -6,6 +6,8 @@ import re
 import reprlib
 from typing import Any
 
+__all__ = ["ShortError", "excerpt", "printable", "shorten"]
+
 # Control characters other than tab and newline; characters that change the direction of text or end a line; lone
 # surrogates, by which Python represents bytes of a file name that are not text.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")

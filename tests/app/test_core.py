@@ -112,16 +112,6 @@ def test_damaged_models_in_the_cache_are_trained_again(tmp_path, digit_models):
 
 
 @pytest.mark.usefixtures("_own_folders")
-def test_the_models_of_the_demo_are_used(tmp_path, digit_models):
-    save(digit_models, tmp_path / "pstn-demo")
-    assert small_cache().ready.keys() == {"digits"}
-    assert small_cache(tmp_path / "pstn-demo").ready.keys() == {"digits"}
-    (tmp_path / "pstn-demo" / "cnn" / "config.json").write_text("{}")
-    with pytest.raises(ModelFileError, match="cnn"):
-        small_cache()
-
-
-@pytest.mark.usefixtures("_own_folders")
 def test_folders_without_the_three_models_are_refused(tmp_path, digit_models, series_models):
     with pytest.raises(ModelFileError, match="cnn, stn and pstn"):
         small_cache(tmp_path.__class__("someone/something"))  # also a name on the Hub, which must not be asked

@@ -7,8 +7,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from sklearn.exceptions import NotFittedError
-from sklearn.utils.validation import check_is_fitted
 
 import pstn
 
@@ -54,21 +52,6 @@ def test_a_refused_fit_leaves_the_last_one_in_place(fitted):
         with pytest.raises(ValueError, match=r"class|NaN|X must be"):
             fitted.fit(*bad)
     np.testing.assert_array_equal(fitted.predict_proba(X), before)
-
-
-def test_a_refused_first_fit_leaves_nothing_behind():
-    X, y = series()
-    for options in ({"kl_weight": "large"}, {"kl_weight": -1}, {"kl_weight": "auto", "n_jobs": 0}):
-        classifier = quick(**options)
-        with pytest.raises(ValueError, match=r"kl_weight|n_jobs"):
-            classifier.fit(X, y)
-        with pytest.raises(NotFittedError):
-            check_is_fitted(classifier)
-    classifier = quick()
-    with pytest.raises(ValueError, match="sample_weight"):
-        classifier.partial_fit(X, y, classes=[0, 1], sample_weight=np.ones(3))
-    with pytest.raises(NotFittedError):
-        check_is_fitted(classifier)
 
 
 @pytest.mark.parametrize(

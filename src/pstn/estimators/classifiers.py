@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, update_wrapper
 from types import MethodType
-from typing import Any, NamedTuple, TypeVar, final
+from typing import Any, NamedTuple, Self, final
 
 import numpy as np
 import torch
@@ -37,8 +37,6 @@ from pstn.training.population.planning import make_device
 from pstn.transforms import Transform
 
 __all__ = ["CNNClassifier", "PSTNClassifier", "STNClassifier", "Uncertainty"]
-
-Fitted = TypeVar("Fitted", bound="ArrayClassifier")
 
 _LEARNING_RATES = {"image": 1e-3, "series": 3e-3}
 # Numbers of the warped samples that prediction holds at once.
@@ -100,7 +98,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         for name in self._get_param_names():
             setattr(self, name, values[name])
 
-    def fit(self: Fitted, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Fitted:
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from examples.
 
         Args:
@@ -140,12 +138,12 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             return self._keep(known, population, seed, [])
 
     def partial_fit(
-        self: Fitted,
+        self,
         X: ArrayLike,
         y: ArrayLike,
         classes: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
-    ) -> Fitted:
+    ) -> Self:
         """Take one pass over these examples, each of them once, from where the estimator stands.
 
         Scaling is learned from the first call; there is no search for w and no early stopping. Weights count as they
@@ -194,7 +192,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             population.fit()
             return self._keep(known, population, known._seed, known.loss_curve_)
 
-    def _started(self: Fitted, X: ArrayLike, y: ArrayLike, classes: NDArray[Any] | None) -> Fitted:
+    def _started(self, X: ArrayLike, y: ArrayLike, classes: NDArray[Any] | None) -> Self:
         """A clone that knows the data's shape, classes and scaling: data that are refused leave the last fit whole."""
         fresh = clone(self)
         array, labels = fresh._check_examples(X, y, reset=True)
@@ -282,7 +280,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         means = np.reshape(np.concatenate(losses), (count, len(candidates))).mean(0)
         return dict(zip(candidates, means.tolist(), strict=True))
 
-    def _keep(self: Fitted, known: Fitted, population: Population, seed: int, loss_curve: list[float]) -> Fitted:
+    def _keep(self, known: Self, population: Population, seed: int, loss_curve: list[float]) -> Self:
         """Take over what is known of the data and what was learned."""
         for failure in population.progress.failures:
             warnings.warn(f"Training stopped early: {failure}", ConvergenceWarning)
@@ -325,21 +323,23 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         return output
 
     def _check_examples(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[NDArray[Any], NDArray[Any]]:
-        array, labels = validate_data(self, X, y, reset=reset, allow_nd=True, dtype="numeric")
+        array, labels = self._check_inputs(X, y, reset=reset)
         check_classification_targets(labels)
         if array.size == 0:
             raise ValueError(f"X must hold inputs of at least one value each, got shape {array.shape}")
         return array, labels
 
-    def _check_shape(self, array: NDArray[Any]) -> None:
-        if array.shape[1:] != self.layout_.shape:
+    def _check_inputs(self, *given: ArrayLike, reset: bool = False) -> Any:
+        checked = validate_data(self, *given, reset=reset, allow_nd=True, dtype="numeric")
+        array = checked[0] if len(given) == 2 else checked
+        if not reset and array.shape[1:] != self.layout_.shape:
             raise ValueError(f"X must hold inputs of shape {self.layout_.shape}, as in fit, got {array.shape[1:]}")
+        return checked
 
     def _data(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> TrainingData:
         """Examples of the classes and shape that are known, as the network takes them."""
         self._check_parameters()
         array, labels = self._check_examples(X, y, reset=False)
-        self._check_shape(array)
         if len(unknown := np.setdiff1d(labels, self.classes_)):
             raise ValueError(f"y must hold the classes of the first call only, got {unknown[:5].tolist()} as well")
         encoded, weights = np.searchsorted(self.classes_, labels), None
@@ -362,8 +362,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         samples = _checks.require_positive_int(
             "test_samples", samples
         )  # which set_params may have changed since the fit
-        array = validate_data(self, X, reset=False, allow_nd=True, dtype="numeric")
-        self._check_shape(array)
+        array = self._check_inputs(X)
         device = make_device(self.device)
         self.model_.to(device)
         count = max(1, _AT_ONCE // (samples * array[0].size))

@@ -49,7 +49,9 @@ class Answer(NamedTuple):
     """What a model says of one input."""
 
     input: str
+    """The file, and for a series the line in it."""
     label: str
+    """The most probable class."""
     probabilities: tuple[float, ...]
     """In the order of the model's classes."""
     entropy: float
