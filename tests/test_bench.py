@@ -4,14 +4,9 @@ import json
 import time
 
 import pytest
-from typer.testing import CliRunner
 
 from pstn.bench import PARTS, measure, time_in_turns
-from pstn.cli import app
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, ["bench", *arguments])
+from small_runs import run_command
 
 
 def test_works_take_turns_and_the_first_turn_does_not_count():
@@ -34,12 +29,12 @@ def test_every_part_gives_figures(part):
 
 def test_figures_come_with_where_they_were_taken(tmp_path):
     out = tmp_path / "bench.json"
-    result = run("warp", "--device", "cpu", "--seconds", "0.01", "--json", "--out", str(out))
+    result = run_command("bench", "warp", "--device", "cpu", "--seconds", "0.01", "--json", "--out", str(out))
     assert result.exit_code == 0, result.output
     record = json.loads(result.stdout)
     assert record == json.loads(out.read_text())
     assert {"commit", "machine", "versions", "device", "figures"} <= record.keys()
-    table = run("warp", "--device", "cpu", "--seconds", "0.01")
+    table = run_command("bench", "warp", "--device", "cpu", "--seconds", "0.01")
     assert all(figure["what"] in table.stdout for figure in record["figures"])
 
 
@@ -48,6 +43,6 @@ def test_figures_come_with_where_they_were_taken(tmp_path):
     [(["nonsense"], "predict"), (["warp", "--device", "nonsense"], "device must be"), (["--seconds", "-1"], "seconds")],
 )
 def test_mistakes_are_answered(arguments, said):
-    result = run(*arguments)
+    result = run_command("bench", *arguments)
     assert result.exit_code == 2
     assert said in result.output

@@ -540,23 +540,16 @@ def predict(
     rows that cannot be read are reported on standard error and skipped.
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
     """
-    from pstn.io.predict import Answer, predict_files, require_about, write_answers
+    from pstn.io.predict import predict_files, require_about, write_answers
 
-    skipped, answered = _Skipped(), 0
-    loaded = _load_model(model, allow)
+    skipped, loaded = _Skipped(), _load_model(model, allow)
     about = require_about(loaded)
-
-    def counted() -> Iterator[Answer]:
-        nonlocal answered
-        for answer in predict_files(loaded, inputs, samples=samples, seed=seed, batch_size=batch_size, refuse=skipped):
-            answered += 1
-            yield answer
-
+    answers = predict_files(loaded, inputs, samples=samples, seed=seed, batch_size=batch_size, on_error=skipped)
     if out is None:
-        write_answers(sys.stdout, counted(), about, as_json=as_json)
+        answered = write_answers(sys.stdout, answers, about, as_json=as_json)
     else:
         with write_atomically(out) as draft, draft.open("w", encoding="utf-8", newline="") as stream:
-            write_answers(stream, counted(), about, as_json=as_json)
+            answered = write_answers(stream, answers, about, as_json=as_json)
         echo(f"{answered:,} answers are in {out}", err=True)
     skipped.exit_if_any(f"{answered:,} were answered")
 
@@ -594,13 +587,9 @@ def show(
     about = require_about(loaded)
     if not isinstance(loaded, (PSTN, STN)):
         raise ValueError(f"{model} is a {type(loaded).__name__}, which looks at the whole input: nothing to show")
-    # One more than are drawn, to know whether there are more.
-    items = list(islice(read_items(inputs, about, batch_size=_MOST_DRAWN + 1, refuse=skipped), _MOST_DRAWN + 1))
+    items = list(islice(read_items(inputs, about, batch_size=_MOST_DRAWN, on_error=skipped), _MOST_DRAWN))
     if not items:
         raise ValueError("there is nothing to draw: no input could be read")
-    if len(items) > _MOST_DRAWN:
-        echo(f"note: only the first {_MOST_DRAWN} inputs are drawn", err=True)
-        del items[_MOST_DRAWN:]
     x = about.prepare(torch.stack([item.x for item in items]))
     names = [printable(Path(item.name).name, lines=False) for item in items]
     draw_samples(
@@ -756,12 +745,10 @@ def bench(
     from pstn.bench import PARTS, measure
     from pstn.provenance import provenance
 
-    figures = []
-    for part in parts or PARTS:
-        for figure in measure(part, device, seconds):
-            figures.append(figure)
-            if not as_json:
-                echo(f"{figure.part:8}  {figure.what:58}  {figure.value:10,.2f} {figure.unit}")
+    figures = [figure for part in parts or PARTS for figure in measure(part, device, seconds)]
+    if not as_json:
+        for figure in figures:
+            echo(f"{figure.part:8}  {figure.what:58}  {figure.value:10,.2f} {figure.unit}")
     record = {**provenance(), "device": device, "figures": [figure._asdict() for figure in figures]}
     if as_json:
         echo(json.dumps(record))

@@ -33,26 +33,17 @@ def _commit() -> str:
     """The commit of the package, or $PSTN_COMMIT, for a copy of the files without a repository."""
     if told := os.environ.get("PSTN_COMMIT"):
         return told
-    root = Path(__file__).parents[2]
+    root, git = Path(__file__).parents[2], shutil.which("git")
     # Only the package's own repository is read. A package installed inside another project lies in that repository,
     # whose configuration may name programs for git to run.
-    if Path(__file__).parent != root / "src" / "pstn" or not (root / ".git").exists():
+    own = Path(__file__).parent == root / "src" / "pstn" and (root / ".git").exists()
+    if not own or git is None or not Path(git).is_absolute():  # a program in the current folder is not run
         return "unknown"
-    try:
-        return _git(root, "describe", "--always", "--dirty", "--abbrev=12") or "unknown"
-    except OSError:  # no git on this machine
-        return "unknown"
-
-
-def _git(root: Path, *arguments: str) -> str:
-    """The output of git for the repository at `root`; empty if there is none."""
-    program = shutil.which("git")
-    if program is None or not Path(program).is_absolute():  # a program in the current folder is not run
-        return ""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    own["GIT_CEILING_DIRECTORIES"] = str(root.parent)
-    done = subprocess.run([program, *arguments], capture_output=True, text=True, cwd=root, env=own, check=False)
-    return done.stdout.strip()
+    settings = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    settings["GIT_CEILING_DIRECTORIES"] = str(root.parent)
+    command = [git, "describe", "--always", "--dirty", "--abbrev=12"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, env=settings, check=False)
+    return done.stdout.strip() or "unknown"
 
 
 def _machine() -> str:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
 import pstn
 from pstn.io.export import export_onnx, export_program
 from pstn.nn import About, ConvClassifier, ConvLocalizer, SeriesClassifier, SeriesLocalizer
+from small_runs import run_command as command
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "serve_onnx.py"
 SAMPLES = 3
@@ -171,12 +171,6 @@ def test_the_example_serves_without_torch(exported, image):
     assert answer["label"] == model.about.classes[int(wanted["probabilities"].argmax())]
     assert answer["probability"] == pytest.approx(float(wanted["probabilities"].max()), abs=1e-4)
     assert answer["entropy"] == pytest.approx(float(wanted["entropy"]), abs=1e-4)
-
-
-def command(*arguments):
-    from pstn.cli import app
-
-    return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 @pytest.fixture

@@ -205,9 +205,9 @@ def test_nothing_in_a_pickle_is_executed(folder):
 def test_a_description_cannot_name_code_nor_ask_for_the_machines_memory(folder):
     original = (folder / "config.json").read_text()
     for change, message in (
-        (lambda c: c["model"].update(type="os.system"), r"model is a 'os\.system'"),
+        (lambda c: c["model"].update(type="os.system"), r"model is 'os\.system'"),
             (lambda c: c["model"].update(type="os:system"), r"model is 'os:system'.*allow"),
-        (lambda c: c["model"]["layer"].update(localizer={"type": "Sequential"}), "layer.localizer is a 'Sequential'"),
+        (lambda c: c["model"]["layer"].update(localizer={"type": "Sequential"}), "layer.localizer is 'Sequential'"),
         (lambda c: c["model"]["layer"].update(transform={"type": "PSTN"}), "layer.transform must be one of Rotation"),
         (lambda c: c["model"]["classifier"].update(hidden=1 << 20, classes=1 << 20), "number of classes"),
         (lambda c: c["model"]["classifier"].update(hidden=1 << 20), "must have shape"),

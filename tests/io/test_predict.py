@@ -9,17 +9,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
 import pstn
-import pstn.data
-from pstn.cli import app
 from pstn.io.predict import Answer, predict_files, write_answers
 from pstn.nn import About
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
+from small_runs import run_command as run
 
 
 def trained_a_little():

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,7 @@ _REMARKS = (
 
 @final
 class _Tensors(nn.Module):
-    """A classifier as a function from tensors to a tuple of tensors, in the order of `_Plan.outputs`."""
+    """A classifier as a function from tensors to a tuple of tensors, in the order of the outputs' names."""
 
     def __init__(self, model: Shareable, sampled: bool) -> None:
         super().__init__()
@@ -58,17 +58,6 @@ class _Tensors(nn.Module):
         return said.probs, said.entropy, said.theta, boxes, said.mutual_information
 
 
-class _Plan(NamedTuple):
-    """What an exporter needs to be told."""
-
-    module: nn.Module
-    args: tuple[Tensor, ...]
-    shapes: tuple[dict[int, Any], ...]
-    inputs: list[str]
-    outputs: list[str]
-    metadata: dict[str, str]
-
-
 def export_onnx(model: Shareable, path: str | Path, *, samples: int | None = None) -> Path:
     """Write a classifier as an ONNX file with a batch of any size. Needs the extra "onnx".
 
@@ -86,12 +75,12 @@ def export_onnx(model: Shareable, path: str | Path, *, samples: int | None = Non
     """
     import onnx
 
-    plan = _plan(model, samples)
+    module, args, shapes, inputs, outputs, metadata = _plan(model, samples)
     try:
-        with evaluating(plan.module), _quiet():
+        with evaluating(module), _quiet():
             program = torch.onnx.export(
-                plan.module, plan.args, dynamo=True, dynamic_shapes=plan.shapes, input_names=plan.inputs,
-                output_names=plan.outputs, verbose=False,
+                module, args, dynamo=True, dynamic_shapes=shapes, input_names=inputs, output_names=outputs,
+                verbose=False,
             )  # fmt: skip
             assert program is not None
             proto = program.model_proto
@@ -99,7 +88,7 @@ def export_onnx(model: Shareable, path: str | Path, *, samples: int | None = Non
         first = (str(error).splitlines() or [type(error).__name__])[0]
         reason = re.split(r"\x1b|\. ", first)[0]  # without colours and advice on the exporter's own use
         raise ValueError(f"this model cannot be written as ONNX ({reason}): try pt2, which torch runs") from error
-    onnx.helper.set_model_props(proto, plan.metadata)
+    onnx.helper.set_model_props(proto, metadata)
     with write_atomically(path) as draft:
         onnx.save(proto, str(draft))
     return Path(path)
@@ -120,11 +109,11 @@ def export_program(model: Shareable, path: str | Path, *, samples: int | None = 
         >>> probabilities.shape
         torch.Size([3, 10])
     """
-    plan = _plan(model, samples)
-    with evaluating(plan.module), _quiet():
-        program = torch.export.export(plan.module, plan.args, dynamic_shapes=plan.shapes)
+    module, args, shapes, _, _, metadata = _plan(model, samples)
+    with evaluating(module), _quiet():
+        program = torch.export.export(module, args, dynamic_shapes=shapes)
         with write_atomically(path) as draft, draft.open("wb") as stream:
-            torch.export.save(program, stream, extra_files={"about.json": json.dumps(plan.metadata)})
+            torch.export.save(program, stream, extra_files={"about.json": json.dumps(metadata)})
     return Path(path)
 
 
@@ -160,7 +149,10 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _plan(model: Shareable, samples: int | None) -> _Plan:
+def _plan(
+    model: Shareable, samples: int | None
+) -> tuple[_Tensors, tuple[Tensor, ...], tuple[dict[int, Any], ...], list[str], list[str], dict[str, str]]:
+    """The module, example arguments, dynamic shapes, names of inputs and outputs, and metadata for an exporter."""
     about = model.about
     if about is None or about.size is None:
         raise ValueError("the model does not say what input it takes: save it with about=pstn.About(..., size=...)")
@@ -180,4 +172,4 @@ def _plan(model: Shareable, samples: int | None) -> _Plan:
         shapes = (*shapes, {1: batch})
         inputs, outputs = [*inputs, "noise"], [*outputs, "mutual_information"]
         metadata |= {"samples": json.dumps(samples), "theta_dim": json.dumps(dim), "noise_width": json.dumps(width)}
-    return _Plan(_Tensors(model, samples is not None), args, shapes, inputs, outputs, metadata)
+    return _Tensors(model, samples is not None), args, shapes, inputs, outputs, metadata

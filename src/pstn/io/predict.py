@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pstn._checks import require_finite, require_positive_int, require_seed
+from pstn._deprecation import renamed
 from pstn.data.files import DataError, ErrorHandler, raise_error
 from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, find_images, read_image
 from pstn.data.series import Wanted, read_rows
@@ -73,6 +74,7 @@ def require_about(model: Shareable) -> About:
     return about
 
 
+@renamed(refuse="on_error")
 def predict_files(
     model: Shareable,
     paths: Iterable[str | os.PathLike[str]],
@@ -80,7 +82,7 @@ def predict_files(
     samples: int | None = None,
     seed: int = 0,
     batch_size: int = 64,
-    refuse: ErrorHandler = raise_error,
+    on_error: ErrorHandler = raise_error,
 ) -> Iterator[Answer]:
     """Classify image files, all images in folders, or the series in tables, one batch after another.
 
@@ -90,8 +92,8 @@ def predict_files(
         samples: S; the model's own `test_samples` when not given.
         seed: of the samples. Every input has the same noise, so that its answer does not depend on its neighbours.
         batch_size: how many inputs are in memory at a time, at least 1.
-        refuse: told of each image, series or file that cannot be read, which is then left out; when not given, the
-            first one raises.
+        on_error: called with the error of each image, series or file that cannot be read, which is then left out; when
+            not given, the first one raises.
 
     Example:
         >>> import tempfile
@@ -105,7 +107,7 @@ def predict_files(
     """
     about = require_about(model)
     require_seed("seed", seed)
-    for batch in _in_batches(read_items(paths, about, batch_size=batch_size, refuse=refuse), batch_size):
+    for batch in _in_batches(read_items(paths, about, batch_size=batch_size, on_error=on_error), batch_size):
         yield from ask(model, batch, samples=samples, seed=seed)
 
 
@@ -150,33 +152,34 @@ def _corners(box: Tensor, size: tuple[int, ...]) -> tuple[tuple[float, ...], ...
     return tuple(map(tuple, (to_pixels(box, size) + 0.5).tolist()))
 
 
+@renamed(refuse="on_error")
 def read_items(
-    paths: Iterable[str | os.PathLike[str]], about: About, *, batch_size: int = 64, refuse: ErrorHandler = raise_error
+    paths: Iterable[str | os.PathLike[str]], about: About, *, batch_size: int = 64, on_error: ErrorHandler = raise_error
 ) -> Iterator[Item]:
     """The inputs in files and folders, as a model takes them; the arguments are those of `predict_files`."""
     if about.ndim == 1:
         for path in paths:
             try:
-                yield from _series(Path(path), about, refuse)
+                yield from _series(Path(path), about, on_error)
             except DataError as error:
-                refuse(error)
+                on_error(error)
         return
-    for batch in _in_batches(_image_paths(paths, refuse), batch_size):
-        yield from _images(batch, about, refuse)
+    for batch in _in_batches(_image_paths(paths, on_error), batch_size):
+        yield from _images(batch, about, on_error)
 
 
-def _image_paths(paths: Iterable[str | os.PathLike[str]], refuse: ErrorHandler) -> Iterator[Path]:
+def _image_paths(paths: Iterable[str | os.PathLike[str]], on_error: ErrorHandler) -> Iterator[Path]:
     for path in map(Path, paths):
-        images = find_images(path, refuse) if path.is_dir() else iter([path])
+        images = find_images(path, on_error) if path.is_dir() else iter([path])
         first = next(images, None)
         if first is None:
-            refuse(DataError(path, f"holds no images ({', '.join(IMAGE_SUFFIXES)})"))
+            on_error(DataError(path, f"holds no images ({', '.join(IMAGE_SUFFIXES)})"))
         else:
             yield first
             yield from images
 
 
-def _images(paths: Sequence[Path], about: About, refuse: ErrorHandler) -> Iterator[Item]:
+def _images(paths: Sequence[Path], about: About, on_error: ErrorHandler) -> Iterator[Item]:
     assert about.size is not None
     size = (about.size[0], about.size[1])
     read: list[Item | DataError | None] = [None] * len(paths)
@@ -193,13 +196,13 @@ def _images(paths: Sequence[Path], about: About, refuse: ErrorHandler) -> Iterat
         if isinstance(item, Item):
             yield item
         elif item is not None:
-            refuse(item)
+            on_error(item)
 
 
-def _series(path: Path, about: About, refuse: ErrorHandler) -> Iterator[Item]:
+def _series(path: Path, about: About, on_error: ErrorHandler) -> Iterator[Item]:
     assert about.size is not None
     wanted = Wanted(about.channels, about.size[0], about.classes, about.policy)
-    for line, x in read_rows(path, wanted, refuse):
+    for line, x in read_rows(path, wanted, on_error):
         yield Item(f"{_printable(path)}:{line}", x, about.size)
 
 
@@ -223,7 +226,7 @@ def _cell(text: str) -> str:
     return ("'" if formula else "") + shown
 
 
-def write_answers(stream: TextIO, answers: Iterable[Answer], about: About, *, as_json: bool = False) -> None:
+def write_answers(stream: TextIO, answers: Iterable[Answer], about: About, *, as_json: bool = False) -> int:
     """Write answers as CSV with a header, or as JSON, one object a line.
 
     Control characters in names are written as escape sequences. In CSV, an apostrophe stands before a name that a
@@ -234,18 +237,23 @@ def write_answers(stream: TextIO, answers: Iterable[Answer], about: About, *, as
         answers: as they come.
         about: of the model, for the names of the classes.
         as_json: JSON instead of CSV.
+
+    Returns:
+        How many there were.
     """
+    count = 0
     if as_json:
-        for answer in answers:
+        for count, answer in enumerate(answers, 1):  # noqa: B007
             named = dict(zip(about.classes, answer.probabilities, strict=True))
             stream.write(printable(to_json({**answer._asdict(), "probabilities": named}, ensure_ascii=False)) + "\n")
-        return
+        return count
     corners = ["start", "end"] if about.ndim == 1 else [f"{axis}{i}" for i in range(1, 5) for axis in "xy"]
     table = csv.writer(stream, lineterminator="\n")
     fixed = ["input", "label", "probability", "entropy", "mutual_information"]
     table.writerow([*fixed, *corners, *(_cell(f"p({name})") for name in about.classes)])
-    for answer in answers:
+    for count, answer in enumerate(answers, 1):  # noqa: B007
         box = [f"{value:.2f}" for corner in answer.box or () for value in corner] or [""] * len(corners)
         numbers = (max(answer.probabilities), answer.entropy, answer.mutual_information, *answer.probabilities)
         texts = [f"{value:.6g}" for value in numbers]
         table.writerow([_cell(answer.input), _cell(answer.label), *texts[:3], *box, *texts[3:]])
+    return count

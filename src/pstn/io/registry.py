@@ -393,16 +393,11 @@ def _build_foreign(place: str, kind: str, description: dict[str, Any], base: typ
 def _foreign_class(place: str, kind: str) -> type:
     if kind in _REGISTERED:
         return _REGISTERED[kind]
-    module, found, path = kind.partition(":")
-    if not found:
+    module, _, path = kind.partition(":")
+    if not path or module not in _ALLOWED.get():
         raise ValueError(
-            f"{place} is a {excerpt(kind)}, which is neither of pstn nor registered: first import the module that "
-            "registers it"
-        )
-    if module not in _ALLOWED.get():
-        raise ValueError(
-            f"{place} is {excerpt(kind)}, which is not imported unless you allow it: pass allow=[{excerpt(module)}] if "
-            "you trust that module"
+            f"{place} is {excerpt(kind)}, which is neither of pstn nor registered nor of a module that you allow: "
+            "import the module that registers it, or pass allow=[MODULE] if you trust that module"
         )
     value: Any = importlib.import_module(module)
     for name in path.split("."):
