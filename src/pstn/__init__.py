@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 from pstn import nn
 from pstn.distributions import (
     GammaPrior,
+    Gated,
+    GatedPosterior,
     Global,
     Hierarchical,
     Mixture,
@@ -86,6 +88,8 @@ __all__ = [
     "Crop",
     "Epoch",
     "GammaPrior",
+    "Gated",
+    "GatedPosterior",
     "Global",
     "Hierarchical",
     "Loss",
