@@ -5,20 +5,12 @@ import torch
 import pstn
 
 FAMILIES = {
-    "rotation": pstn.Rotation(),
-    "translation": pstn.Translation(),
-    "translation-1d": pstn.Translation(ndim=1),
-    "translation-3d": pstn.Translation(ndim=3),
-    "shift": pstn.Translation(scale=1.0),
-    "crop": pstn.Crop(),
-    "crop-log": pstn.Crop(scale="log"),
-    "crop-1d": pstn.Crop(ndim=1),
-    "crop-3d": pstn.Crop(ndim=3),
-    "similarity": pstn.Similarity(),
-    "similarity-log": pstn.Similarity(scale="log"),
-    "affine": pstn.Affine(),
+    "rotation": pstn.Rotation(), "translation": pstn.Translation(), "translation-1d": pstn.Translation(ndim=1),
+    "translation-3d": pstn.Translation(ndim=3), "shift": pstn.Translation(scale=1.0), "crop": pstn.Crop(),
+    "crop-log": pstn.Crop(scale="log"), "crop-1d": pstn.Crop(ndim=1), "crop-3d": pstn.Crop(ndim=3),
+    "similarity": pstn.Similarity(), "similarity-log": pstn.Similarity(scale="log"), "affine": pstn.Affine(),
     "affine-3d": pstn.Affine(ndim=3),
-}
+}  # fmt: skip
 # Families whose maps are not affine: the same invariants but those of matrices.
 SMOOTH_FAMILIES = {
     "cpab-1d": pstn.CPAB(tess=5),

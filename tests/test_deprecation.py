@@ -10,14 +10,12 @@ from small_models import images, small_pstn
 
 
 def test_the_localizers_factor_is_found_by_its_old_names():
-    with pytest.warns(FutureWarning, match="localizer_factor"):
-        assert Member(localizer_lr=0.3).localizer_factor == 0.3
-    with pytest.warns(FutureWarning, match="localizer_factor"):
-        assert make_members(1, localizer_lr=0.3)[0].localizer_factor == 0.3
-    with pytest.warns(FutureWarning, match="localizer_factor"):
-        assert TrainSettings.from_dict({"localizer_lr": 0.3}).localizer_factor == 0.3
-    with pytest.warns(FutureWarning, match="localizer_factor"):
-        assert pstn.PSTNClassifier(localizer_rate=0.3).localizer_factor == 0.3
+    for make in (
+        lambda: Member(localizer_lr=0.3), lambda: make_members(1, localizer_lr=0.3)[0],
+        lambda: TrainSettings.from_dict({"localizer_lr": 0.3}), lambda: pstn.PSTNClassifier(localizer_rate=0.3),
+    ):  # fmt: skip
+        with pytest.warns(FutureWarning, match="localizer_factor"):
+            assert make().localizer_factor == 0.3
     x, y = images(8)
     model = small_pstn()
     start = model.layer.mean_head.last.bias.detach().clone()

@@ -9,17 +9,13 @@ from pstn.estimators.arrays import choose_layout, fit_scaling
 @pytest.mark.parametrize(
     ("shape", "kind", "expected"),
     [
-        ((24,), "auto", ("series", 1, (24,))),
-        ((8, 8), "auto", ("image", 1, (8, 8))),
-        ((7, 8), "auto", ("series", 7, (8,))),
-        ((8, 32), "auto", ("image", 1, (8, 32))),
-        ((8, 33), "auto", ("series", 8, (33,))),
-        ((33, 8), "auto", ("series", 33, (8,))),
-        ((28, 28), "series", ("series", 28, (28,))),
-        ((12, 1000), "image", ("image", 1, (12, 1000))),
+        ((24,), "auto", ("series", 1, (24,))), ((8, 8), "auto", ("image", 1, (8, 8))),
+        ((7, 8), "auto", ("series", 7, (8,))), ((8, 32), "auto", ("image", 1, (8, 32))),
+        ((8, 33), "auto", ("series", 8, (33,))), ((33, 8), "auto", ("series", 33, (8,))),
+        ((28, 28), "series", ("series", 28, (28,))), ((12, 1000), "image", ("image", 1, (12, 1000))),
         ((32, 30, 3), "auto", ("image", 3, (32, 30))),
     ],
-)
+)  # fmt: skip
 def test_the_written_rule_of_kind(shape, kind, expected):
     layout = choose_layout(shape, kind)
     assert (layout.kind, layout.channels, layout.size) == expected

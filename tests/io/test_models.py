@@ -48,7 +48,6 @@ MODELS = {
     "stn": (pstn.nn.mnist_stn, (1, 28, 28)),
     "pstn": (pstn.nn.mnist_pstn, (1, 28, 28)),
     "fill per channel": (lambda: image_pstn(pstn.Similarity("log"), fill=(0.1, -0.2, 0.3), alpha=1.5), IMAGE),
-    "fill of numpy's": (lambda: image_pstn(pstn.Crop(), fill=np.array([0.1, -0.2, 0.3], np.float32)), IMAGE),
     "one fill of numpy's": (lambda: image_pstn(pstn.Crop(), fill=np.float32(0.5)), IMAGE),
     "border": (lambda: image_pstn(pstn.Affine(), padding_mode="border", mode="bicubic"), IMAGE),
     "composed": (lambda: image_pstn(pstn.Compose(pstn.Rotation(), pstn.CPAB(tess=(2, 2)))), IMAGE),
