@@ -126,10 +126,11 @@ def run_demo(folder: Path, *, images: int = 100, epochs: int = 300, seed: int = 
         console.print(f"Training the {label}")
         start = time.perf_counter()
         model = train(DIGITS._replace(epochs=epochs), kind, data, seed=seed)
+        seconds = time.perf_counter() - start
         model.save_pretrained(folder / kind)
         assert model.about is not None
         accuracy, nll, ece = model.about.metrics.values()
-        table.add_row(label, f"{accuracy:.1%}", f"{nll:.3f}", f"{ece:.3f}", f"{time.perf_counter() - start:.0f}")
+        table.add_row(label, f"{accuracy:.1%}", f"{nll:.3f}", f"{ece:.3f}", f"{seconds:.0f}")
     console.print(table)
     picture = _draw(folder / "looks.png", model, data)
     # Printed without markup: paths may contain brackets.

@@ -60,11 +60,10 @@ class Guard:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        if self._active >= limits.PAGE_REQUESTS_AT_ONCE:
-            await PlainTextResponse("too many requests at once", 503)(scope, receive, send)
-            return
         self._active += 1
         try:
+            if self._active > limits.PAGE_REQUESTS_AT_ONCE:
+                raise HTTPException(503, "too many requests at once")
             await self.app(scope, await self._check(scope, receive), send)
         except HTTPException as refused:
             await PlainTextResponse(refused.detail, refused.status_code, {"Connection": "close"})(scope, receive, send)
@@ -84,6 +83,9 @@ class Guard:
         if method != "POST" or path not in (*_CALLS, _UPLOAD):
             raise HTTPException(404, "there is nothing here")
         most = limits.PAGE_FILE_BYTES + _FORM_BYTES if path == _UPLOAD else limits.PAGE_REQUEST_BYTES
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length[:20]) > most:
+            raise HTTPException(413, f"the request must have at most {most} bytes")
         try:
             async with asyncio.timeout(limits.PAGE_BODY_SECONDS):
                 body = await _read_body(receive, most)
