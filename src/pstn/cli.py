@@ -498,15 +498,14 @@ def evaluate(
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
     """
     from pstn.files import to_json
-    from pstn.training.runs.evaluation import prepare_examination
+    from pstn.training.runs.run import evaluate_run
 
     checked = None if policy is None else TrainSettings.from_dict({"policy": policy}).policy
-    examination = prepare_examination(model, data, seed=seed, policy=checked)
-    scores = examination.score(samples)
+    scores, examples = evaluate_run(model, data, samples=samples, seed=seed, policy=checked)
     if as_json:
         echo(to_json(scores))
     else:
-        _print_scores(scores, len(examination.y))
+        _print_scores(scores, examples)
 
 
 @_command()

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 import pstn
-from pstn.objective import TrainingLoss
 from pstn.training import Population, Recipe, make_members
 from small_models import images, seeded, small_cnn, small_pstn
 
@@ -149,17 +148,6 @@ def test_a_schedule_of_the_weight_runs_from_0_to_1_in_every_trainer():
     assert weights == pytest.approx([0.01, 0.05, 0.09], rel=0.05)
 
 
-def test_a_constant_schedule_is_the_number():
-    x, y = images(16)
-    histories = []
-    for weight in (0.1, lambda progress: 0.1):
-        members = make_members(2, kl_weight=[weight, 0.0])
-        models = [seeded(small_pstn, i) for i in range(2)]
-        with Population(models, x, y, members, Recipe(epochs=2, batch_size=8), groups=1) as population:
-            histories.append(population.fit().history)
-    assert histories[0] == histories[1]
-
-
 def test_a_schedule_below_0_is_refused():
     x, y = images(16)
     with pytest.raises(ValueError, match="kl_weight"):
@@ -232,8 +220,3 @@ def test_weights_of_examples_count_in_the_elbo_as_copies_would():
     order = torch.tensor([0, 0, 1, 2, 3, 4, 5, 6])
     copied = pstn.elbo_loss(model(x[order], noise=noise[:, order]), y[order], 0.3)
     torch.testing.assert_close(weighted, copied)
-
-
-def test_a_loss_may_return_its_parts():
-    parts = TrainingLoss(lambda output, y: pstn.Loss(output.sum(), kl=output.mean()))(torch.ones(3), None, 0.0, None)
-    assert (float(parts.total), parts.nll, float(parts.kl)) == (3.0, None, 1.0)

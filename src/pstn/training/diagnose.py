@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -11,65 +12,58 @@ from pstn._checks import unread
 from pstn.distributions import Posterior
 from pstn.nn.classifier import TransformerModel
 from pstn.nn.modes import evaluating
-from pstn.training.population.group import Group
-from pstn.training.population.stacking import view_rows
-from pstn.training.population.step import model_losses
-
-__all__ = ["collapses", "diagnose", "look_for_collapses"]
+from pstn.training.population.stack import Stack
+from pstn.training.population.step import compute_loss, make_batch
 
 
-def diagnose(group: Group, row: int, step: int, loss: float) -> str:
+def diagnose(stack: Stack, row: int, step: int, loss: float) -> str:
     """Take the step at which a model broke once more, without its update, and say which part is not finite.
 
     A broken model's weights are those before the step, and its noise is a function of the step: the same numbers come
     out again. An error in the diagnosis is reported, not raised: the other models keep training.
 
     Args:
-        group: the group that the model belongs to.
+        stack: the stack that the model belongs to.
         row: its place there.
         step: the step at which it broke.
         loss: the loss that it had there.
     """
     try:
-        return _repeat(group, row, step, loss)
+        return _repeat(stack, row, step, loss)
     except Exception as error:
         return f"Repeating the step raised: {error}."
 
 
-def _repeat(group: Group, row: int, step: int, loss: float) -> str:
-    noise = group.draw(step, 1).step(0)
-    module, params = group.template.module, {k: v[row] for k, v in view_rows(group.stack, group.state.rows).items()}
-    bad = [name for name, value in params.items() if not bool(torch.isfinite(value).all())]
-    if bad:
-        return f"The parameter {bad[0]} was not finite before the step."
+def _repeat(stack: Stack, row: int, step: int, loss: float) -> str:
+    noise = {name: t[0] for name, t in stack.draw(step, 1).items()}
+    held = {name: t[row] for name, t in stack.parameters(stack.state["rows"]).items()}
+    if bad := _first_not_finite(held):
+        return f"The parameter {bad} was not finite before the step."
+    own = {name: stack.state[f"buffer.{name}"][row].clone() for name in stack.buffers}
+    own |= {name: t[row] for name, t in stack.constants.frozen.items()}
+    differentiate = torch.func.grad(partial(compute_loss, stack), has_aux=True)
     seen: dict[str, Tensor] = {}
-    parts = _named_parts(module)
-    hooks = [part.register_forward_hook(_keeper(seen, name)) for name, part in parts.items()]
-    constants, grads = (
-        group.constants,
-        torch.func.grad(model_losses(group.template, group.stack, group.recipe), has_aux=True),
-    )
-    kl_weight = constants.kl_weight if noise.kl_weight is None else noise.kl_weight
+    hooks = [part.register_forward_hook(_keeper(seen, name)) for name, part in _named_parts(stack.module).items()]
     try:
-        for part in range(group.recipe.accumulate):
-            index = noise.examples[row, part]
-            theta = None if noise.theta is None else noise.theta[row, part]
-            augment = None if noise.augment is None else noise.augment[row, part]
+        for part in range(stack.recipe.accumulate):
             seen.clear()
-            found, _ = grads(
-                params, [b[row].clone() for b in group.state.buffers], [f[row] for f in constants.frozen],
-                constants.shared, constants.x[index], constants.y[index],
-                [w[index] for w in constants.weights], kl_weight[row], theta,
-                [u[row, part] for u in noise.dropout], augment,
-            )  # fmt: skip
-            report = _explain(module, seen, found)
-            if report:
-                return report
+            with unread():
+                batch = {name: t[row] for name, t in make_batch(stack, stack.constants, noise, part).items()}
+            grads, _ = differentiate(held, own, stack.constants.shared, batch)
+            theta = _theta_report(stack.module, seen)
+            if bad := _first_not_finite(seen):
+                return f"The first part with values that are not finite: the {bad}. {theta}"
+            if bad := _first_not_finite(grads):
+                return f"The forward pass was finite, the gradient of {bad} was not. {theta}"
     finally:
         for hook in hooks:
             hook.remove()
-    reason = "the loss exceeded its limit" if loss >= group.recipe.loss_limit else "its gradient's norm overflowed"
-    return f"{_theta_report(module, seen)} Every value was finite when the step was repeated: {reason}."
+    reason = "the loss exceeded its limit" if loss >= stack.recipe.loss_limit else "its gradient's norm overflowed"
+    return f"{theta} Every value was finite when the step was repeated: {reason}."
+
+
+def _first_not_finite(tensors: dict[str, Tensor]) -> str | None:
+    return next((name for name, value in tensors.items() if not bool(torch.isfinite(value).all())), None)
 
 
 def _named_parts(module: nn.Module) -> dict[str, nn.Module]:
@@ -94,16 +88,6 @@ def _as_tensor(out: object) -> Tensor:
     while torch._C._functorch.is_functorch_wrapped_tensor(out):
         out = torch._C._functorch.get_unwrapped(out)
     return out.detach()
-
-
-def _explain(module: nn.Module, seen: dict[str, Tensor], grads: dict[str, Tensor]) -> str:
-    for name, value in seen.items():
-        if not bool(torch.isfinite(value).all()):
-            return f"The first part with values that are not finite: the {name}. {_theta_report(module, seen)}"
-    for name, grad in grads.items():
-        if not bool(torch.isfinite(grad).all()):
-            return f"The forward pass was finite, the gradient of {name} was not. {_theta_report(module, seen)}"
-    return ""
 
 
 def _theta_report(module: nn.Module, seen: dict[str, Tensor]) -> str:

@@ -25,17 +25,6 @@ def test_early_stopping_is_per_model_and_keeps_the_best():
     assert nll == pytest.approx(progress.best[stopped[0]], abs=1e-5)
 
 
-def test_evaluation_after_early_stopping_is_of_the_best_weights():
-    x, y = images(24)
-    members = make_members(1, lr=0.01, train=torch.arange(16), valid=torch.arange(16, 24))
-    population = Population([seeded(small_cnn, 0)], x, y, members, Recipe(epochs=30, batch_size=8, patience=29))
-    population.fit()
-    with torch.no_grad():
-        expected = float(nn.functional.cross_entropy(population.models()[0](x), y))
-    assert population.evaluate(x, y)["nll"][0] == pytest.approx(expected, abs=1e-5)
-    assert population.evaluate(x, y, best=False)["nll"][0] != pytest.approx(expected, abs=1e-3)
-
-
 def test_validation_does_not_hang_on_neighbours_or_batches():
     x, y = images(16)
     models = [seeded(small_pstn, i) for i in range(2)]
@@ -50,20 +39,20 @@ def test_validation_does_not_hang_on_neighbours_or_batches():
 
 
 def test_evaluating_many_models_takes_fewer_examples_at_a_time(monkeypatch):
-    from pstn.training.population.group import Group
+    from pstn.training.population.stack import Stack
 
     (x, y), models, seen = images(16), [seeded(small_pstn, i) for i in range(2)], []
-    real = Group.predict
+    real = Stack.predict
 
-    def spy(self, x, *arguments, **options):
+    def spy(self, module, state, x, *arguments):
         seen.append(len(x))
-        return real(self, x, *arguments, **options)
+        return real(self, module, state, x, *arguments)
 
     population = Population(models, x, y, recipe=recipe(), groups=1)
     expected = population.evaluate(x, y)["nll"]
-    monkeypatch.setattr(Group, "predict", spy)
+    monkeypatch.setattr(Stack, "predict", spy)
     # Two models, ten samples, 144 pixels: room for six examples.
-    monkeypatch.setattr("pstn.training.population.group._INPUT", {"cpu": 2 * 10 * 144 * 6})
+    monkeypatch.setattr("pstn.training.population.stack._INPUT", {"cpu": 2 * 10 * 144 * 6})
     assert population.evaluate(x, y)["nll"] == pytest.approx(expected, abs=1e-6)
     assert seen == [6, 6, 4]
 

@@ -7,6 +7,7 @@ and Flood 2014), twice, with the stream's key in between.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -14,8 +15,6 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from pstn.noise import SOBOL_BITS, SamplingMethod, shift_digits
-
-__all__ = ["STREAMS", "BatchOrder", "random_bits", "stream_keys", "uniform"]
 
 STREAMS = {"order": 1, "theta": 2, "dropout": 3, "augment": 4, "evaluate": 5, "validate": 6}
 """The noise streams of one model; each has a key of its own."""
@@ -89,9 +88,7 @@ def uniform(keys: Tensor, start: int, count: int, shape: Sequence[int], method: 
     """
     if method != "iid":
         return _related(keys, start, count, shape, method)
-    width = 1
-    for extent in shape:
-        width *= extent
+    width = math.prod(shape)
     steps = torch.arange(start, start + count, device=keys.device) * width
     counters = steps[:, None, None] + torch.arange(width, device=keys.device)
     bits = random_bits(keys[:, None], counters)

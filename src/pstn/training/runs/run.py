@@ -1,33 +1,50 @@
-"""A run: a folder with settings, checkpoints, and in the end weights and scores. It survives being killed."""
+"""A run: a folder with settings, checkpoints, and in the end weights and scores. It survives being killed.
+
+Trained models, those of a run or a single shared one, are scored here too.
+"""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import re
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
 
 from pstn.data.download import cache_folder, expand
+from pstn.data.files import MissingDataError
 from pstn.data.registry import find_known
 from pstn.files import inside, to_json, write_atomically
-from pstn.io import require_modest
-from pstn.nn import Shareable
+from pstn.io import from_pretrained, require_modest
+from pstn.nn import PSTN, About, Shareable
 from pstn.text import excerpt
 from pstn.training.diagnose import look_for_collapses
 from pstn.training.population import Population, Progress
-from pstn.training.population.recipe import kl_weight_at
+from pstn.training.population.noise import stream_keys, uniform
+from pstn.training.population.recipe import Member, Recipe, kl_weight_at
+from pstn.training.population.stack import ModelScores
 from pstn.training.progress import Display, Interrupt
 from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, read_about, require_room, save_checkpoint
-from pstn.training.runs.settings import SettingsError, TrainSettings, write_settings
-from pstn.training.runs.sources import Source, make_about, make_population, make_run_model, prepare
-
-__all__ = ["Outcome", "is_own_run", "model_folder", "remember_run", "require_confirmed", "saved_settings", "train"]
+from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings, write_settings
+from pstn.training.runs.sources import (
+    HOW_TO_ADD_A_TEST,
+    Policy,
+    Source,
+    load_source,
+    make_about,
+    make_population,
+    make_run_model,
+    prepare,
+)  # fmt: skip
 
 CHECKPOINT, SETTINGS, RESULTS = "checkpoint.safetensors", "settings.yaml", "results.json"
 
@@ -98,7 +115,7 @@ def train(
         for draft in folder.glob(".*.draft"):  # of a process that was killed while it wrote
             draft.unlink(missing_ok=True)
         # The stacks too: elsewhere, with other cores, the same choice would round differently.
-        settings = settings.replace(groups=len(population.groups), compile=population.compiles)
+        settings = settings.replace(groups=len(population.stacks), compile=population.compiles)
         if resume:
             load_checkpoint(folder / CHECKPOINT, population)
         else:
@@ -152,16 +169,15 @@ def _clear(folder: Path) -> None:
 
 
 def _plan(settings: TrainSettings, population: Population, source: Source) -> str:
-    """What is about to be trained, on what, in one or two lines."""
+    """What is about to be trained, on what, in two lines."""
     member, recipe = population.members[0], population.recipe
     subset, valid = (0 if part is None else len(part) for part in (member.train, member.valid))
     parts = [f"{subset or len(source.x):,} examples of {source.classes} classes to learn from"]
     parts += [f"{valid:,} to validate on"] if recipe.validates and valid else []
     parts += ["none to test on" if source.test is None else f"{len(source.test[1]):,} to test on"]
-    models = f"one {settings.model}" if settings.models == 1 else f"{settings.models} of {settings.model}"
-    passes = "1 epoch" if recipe.epochs == 1 else f"{recipe.epochs:,} epochs"
     begun = f", from epoch {population.progress.epoch}" if population.progress.step else ""
-    return f"{settings.data}: {', '.join(parts)}.\nTraining {models} for {passes}{begun}."
+    plan = f"Training {settings.models} {settings.model} for {recipe.epochs:,} epoch(s){begun}."
+    return f"{settings.data}: {', '.join(parts)}.\n{plan}"
 
 
 def _fit(
@@ -197,24 +213,16 @@ def _fit(
 def _problems(population: Population, source: Source) -> dict[str, str]:
     """Failures and collapses by kind: a collapse of a model is named once, however its figures move."""
     found = {f"failure of model {failure.model}": str(failure) for failure in population.progress.failures}
-    epoch = population.progress.epoch
-    if epoch >= 1:
-        for number, model in enumerate(population.models()):
-            member = population.members[number]
-            pool = source.train if member.train is None else member.train
-            for text in look_for_collapses(model, _seen(population, source.x[pool[:64]])):
-                kind = re.split("[:(]", text)[0]  # figures come after it
-                found[f"model {number}: {kind}"] = f"model {number}: {text}"
-    return found
-
-
-def _seen(population: Population, x: Any) -> Any:
-    from pstn.training.population.noise import stream_keys, uniform
-
     augment = population.recipe.augment
-    return (
-        x if augment is None else augment(x, uniform(stream_keys([0], "evaluate"), 0, 1, (len(x), augment.width))[0, 0])
-    )
+    for number, model in enumerate(population.models() if population.progress.epoch else []):
+        train = population.members[number].train
+        x = source.x[(source.train if train is None else train)[:64]]
+        if augment is not None:
+            x = augment(x, uniform(stream_keys([0], "evaluate"), 0, 1, (len(x), augment.width))[0, 0])
+        for text in look_for_collapses(model, x):
+            kind = re.split("[:(]", text)[0]  # figures come after it
+            found[f"model {number}: {kind}"] = f"model {number}: {text}"
+    return found
 
 
 def _finish(
@@ -279,3 +287,109 @@ def require_confirmed(folder: Path, data: str, command: str) -> None:
 def _note(folder: Path, data: str) -> Path:
     pair = f"{folder.resolve()}\0{expand(data).resolve()}"
     return cache_folder() / "runs" / hashlib.sha256(pair.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def score_models(
+    models: Sequence[nn.Module], x: Tensor, y: Tensor, samples: int | None = None, seeds: Sequence[int] | None = None
+) -> ModelScores:
+    """Trained models of one shape on the same examples, with the noise that `Population.evaluate` uses.
+
+    Args:
+        models: of one shape.
+        x: (M, C, *size).
+        y: (M,).
+        samples: S; the models' own `test_samples` when None.
+        seeds: of their evaluation noise; 0, 1, 2, ... when not given.
+    """
+    members = [Member(seed=s) for s in (range(len(models)) if seeds is None else seeds)]
+    # Chunks are a matter of one model's memory; here batches are cut instead, and a population refuses chunks.
+    models = [copy.deepcopy(model) for model in models]
+    for model in models:
+        if isinstance(model, PSTN):
+            model.chunk_size = None
+    # Two examples, where there are: batch norm in training mode, which finding the shapes takes, refuses one.
+    some = min(2, len(x))
+    with Population(models, x[:some], y[:some], members, Recipe(batch_size=some), groups=1) as population:
+        return population.evaluate(x, y, samples)
+
+
+def evaluate_run(
+    name: str | Path,
+    data: str | None = None,
+    *,
+    samples: int | None = None,
+    seed: int | None = None,
+    policy: Policy | None = None,
+) -> tuple[ModelScores, int]:
+    """Score the trained models of a run, or one model, on the test part of a data set.
+
+    Args:
+        name: folder of a run, or whatever `pstn.from_pretrained` takes.
+        data: whatever `pstn.data.load` takes; what the models were trained on when not given, if that is the name of
+            a known set, or a path that this user has trained this run on: no other path is opened that a file names.
+            Its images are prepared as the models want them, and its classes found by their names.
+        samples: S; the models' own `test_samples` when None.
+        seed: of the samples; that of each model's training when not given.
+        policy: for missing values and unequal lengths in series; that of the models' training when not given.
+
+    Returns:
+        {"nll": [...], "accuracy": [...], "ece": [...]}, one number per model, and over how many examples they are.
+    """
+    folder, run = Path(name), None
+    if (folder / SETTINGS).exists() and (folder / CHECKPOINT).exists():
+        run = TrainSettings.from_dict(read_settings(inside(folder, SETTINGS)))
+        run = run if policy is None else run.replace(policy=policy)
+        folders = [model_folder(folder, number) for number in range(run.models)]
+        if not all(model.is_dir() for model in folders):
+            raise SettingsError(f"{folder} is not finished: pstn train --resume --out {shlex.quote(str(folder))}")
+        models = [from_pretrained(model) for model in folders]
+    else:
+        models = [from_pretrained(name)]
+    abouts = [about for model in models if (about := model.about) is not None]
+    about = abouts[0]
+    if data is None:
+        remembered = about.data if run is None else run.data
+        if not remembered:
+            raise ValueError(f"{name} does not say what it was trained on: say which data to evaluate it on")
+        require_confirmed(folder, remembered, f"pstn evaluate {folder} DATA")
+    try:
+        if run is not None and data in (None, run.data):
+            source = prepare(run)  # as it was trained on, with its change of the test part
+        else:
+            source = _load(data or about.data, about, policy or (run.policy if run else about.policy))
+    except MissingDataError as error:
+        if data is not None or str(error.path) != about.data:
+            raise
+        raise ValueError(  # the path is kept as it was given, relative to the folder of that time
+            f"{name} was trained on {about.data!r}, which cannot be found from this folder: say where it is, "
+            f"pstn evaluate {name} DATA"
+        ) from error
+    x, y = _test_part(data or about.data, source, about)
+    seeds = [about.seed if seed is None else seed for about in abouts]
+    return score_models(models, x, y, samples, seeds), len(y)
+
+
+def _load(data: str, about: About, policy: Policy) -> Source:
+    """Data as near to what the model takes as can be read."""
+    size = (about.size[0], about.size[1]) if about.size is not None and len(about.size) == 2 else None
+    kind: Literal["auto", "image", "series"] = "image" if about.ndim == 2 else "series" if about.ndim == 1 else "auto"
+    channels = about.channels if about.channels in (1, 3) else None
+    # Other data have a longest series of their own: theirs become as long as the model's.
+    length = about.size[0] if about.size is not None and about.ndim == 1 and policy != "refuse" else None
+    return load_source(data, size=size, channels=channels, kind=kind, policy=policy, length=length)
+
+
+def _test_part(data: str, source: Source, about: About) -> tuple[Tensor, Tensor]:
+    """Test examples as the model takes them: its normalisation, the positions of its classes."""
+    if source.test is None:
+        raise ValueError(f"{data} has no test part: {HOW_TO_ADD_A_TEST}")
+    x, y = source.test
+    if x.shape[1] != about.channels or (about.size is not None and tuple(x.shape[2:]) != about.size):
+        wanted, got = (about.channels, *(about.size or ())), tuple(x.shape[1:])
+        raise ValueError(f"{data} must hold examples of shape {wanted}, which the model takes, got {got}")
+    if (source.mean, source.std) != (about.mean, about.std):
+        x = about.prepare(About(source.names, x.shape[1], mean=source.mean, std=source.std).undo(x))
+    if unknown := sorted(set(source.names) - set(about.classes)):
+        known = ", ".join(about.classes)
+        raise ValueError(f"{data} has a class {unknown[0]!r} that the model does not know: {known}")
+    return x, torch.tensor([about.classes.index(name) for name in source.names])[y]

@@ -18,21 +18,9 @@ from pstn.data.series import series_format
 from pstn.data.split import Splits, stratified_indices
 from pstn.nn import About, Shareable, make_model
 from pstn.training.population import Population
-from pstn.training.population.planning import make_device
-from pstn.training.population.recipe import Augmentation, Member, RandomWarp
+from pstn.training.population.recipe import Augmentation, Member, RandomWarp, Recipe
+from pstn.training.population.trainer import make_device
 from pstn.training.runs.settings import SettingsError, TrainSettings
-
-__all__ = [
-    "HOW_TO_ADD_A_TEST",
-    "Policy",
-    "Source",
-    "choose_subset",
-    "load_source",
-    "make_about",
-    "make_population",
-    "make_run_model",
-    "prepare",
-]
 
 Policy = Literal["refuse", "resample", "pad"]
 
@@ -40,7 +28,7 @@ Policy = Literal["refuse", "resample", "pad"]
 HOW_TO_ADD_A_TEST = "add a folder test beside the folder train, or arrays x_test and y_test to an .npz file"
 
 # What the setting `augment` means: the changes of the generated sets.
-_MAKERS: dict[str, RandomTransform] = {"rotation": RandomRotation(), "placement": RandomPlacement()}
+_RANDOM_TRANSFORMS: dict[str, RandomTransform] = {"rotation": RandomRotation(), "placement": RandomPlacement()}
 
 
 class Source(NamedTuple):
@@ -72,9 +60,7 @@ class Source(NamedTuple):
     @property
     def size(self) -> tuple[int, ...]:
         """What a model sees: an augmentation may place an example on a larger canvas."""
-        if self.augment is None:
-            return tuple(self.x.shape[2:])
-        return tuple(self.augment(self.x[:1], torch.zeros(1, self.augment.width)).shape[2:])
+        return tuple(Recipe(augment=self.augment).as_seen(self.x[:1]).shape[2:])
 
     @property
     def classes(self) -> int:
@@ -110,9 +96,11 @@ def load_source(
         (3200, 800)
     """
     # Only a folder of images can be read in more than one way, and only an .npz file needs to be told what it holds.
-    held = None if kind == "auto" else kind
-    ways: dict[str, dict[str, Any]] = {"classes": {"size": size, "channels": channels}, "npz": {"kind": held}}
-    ways["series"] = {"policy": policy, "length": length}
+    ways: dict[str, dict[str, Any]] = {
+        "classes": {"size": size, "channels": channels},
+        "npz": {"kind": None if kind == "auto" else kind},
+        "series": {"policy": policy, "length": length},
+    }
     path, known = expand(data), find_known(data)
     if known is not None and path.exists():
         what = "folder" if path.is_dir() else "file"
@@ -123,7 +111,13 @@ def load_source(
     splits: Any = pstn.data.load(data, **{name: value for name, value in settings.items() if value is not None})
     if own:
         _require_classes(data, splits)
-    return _from_splits(_changed(data, splits, augment))
+    if augment != "none":
+        changes, wanted = getattr(splits.train, "random_transform", None), _RANDOM_TRANSFORMS[augment]
+        if type(changes) is not type(wanted):  # else it is a generated set, which keeps its own
+            if changes is not None or splits.train.ndim != 2:
+                raise ValueError(f"augment must be 'none' for {data}: it has changes of its own, or no images")
+            splits = generate_all(Splits(*map(_as_split, splits)), wanted)
+    return _from_splits(splits)
 
 
 def prepare(settings: TrainSettings) -> Source:
@@ -141,53 +135,30 @@ def prepare(settings: TrainSettings) -> Source:
     )
     found = tuple(source.x.shape[2:])
     if settings.size is not None and found != (settings.size, settings.size):
-        raise SettingsError(
-            f"size must be left out, got {settings.size}: only the images of a folder are resized, and the size of "
-            f"{settings.data} is {' × '.join(map(str, found))}"
-        )
+        shape = " × ".join(map(str, found))
+        raise SettingsError(f"size must be left out, as {settings.data} is {shape}, got {settings.size}")
     kind = "series" if len(found) == 1 else "image"
     if settings.kind not in ("auto", kind):
         raise SettingsError(f"kind of {settings.data} must be {kind}, got {settings.kind}")
     return source
 
 
-def _changed(data: str, splits: Any, augment: str) -> Any:
-    """The set with the change that is asked for, as if it were a generated set; one that is keeps its own."""
-    if augment == "none":
-        return splits
-    own, wanted = getattr(splits.train, "random_transform", None), _MAKERS[augment]
-    if type(own) is type(wanted):
-        return splits
-    if own is not None or splits.train.ndim != 2:
-        reason = "has changes of its own" if own is not None else "holds no images"
-        raise ValueError(f"augment must be 'none' for {data}, which {reason}, got {augment!r}")
-    return generate_all(Splits(*map(_as_split, splits)), wanted)
-
-
 def _require_classes(data: str, splits: Any) -> None:
     """Refuse a user's own data with fewer than two classes, or a class with fewer than two examples."""
     names = splits.train.classes
     if len(names) < 2:
-        held = f"one class, {names[0]!r}" if names else "no class"
-        raise ValueError(f"{data} holds {held}: at least two are needed, for a folder of images a folder each")
+        raise ValueError(f"{data} must hold at least two classes, got {', '.join(map(repr, names)) or 'none'}")
     count = torch.stack([torch.bincount(p.y, minlength=len(names)) for p in splits if p is not None]).sum(0)
     if int(count.min()) < 2:
-        name = names[int(count.argmin())]
-        label = "; the first column is the label: is it one, and is the first row no header?"
-        raise ValueError(
-            f"{data} holds {int(count.min())} example(s) of class {name!r}: at least two are needed, one to "
-            f"learn from and one to test on{label if _is_table(data) else ''}"
-        )
-
-
-def _is_table(data: str) -> bool:
-    path = expand(data)
-    return path.is_file() and series_format(path) in (".tsv", ".csv", ".txt")
+        path, name = expand(data), names[int(count.argmin())]
+        table = path.is_file() and series_format(path) in (".tsv", ".csv", ".txt")
+        label = "; the first column is the label: is it one, and is the first row no header?" if table else ""
+        raise ValueError(f"{data} must hold two examples of each class, got {int(count.min())} of {name!r}{label}")
 
 
 def _from_splits(splits: Any) -> Source:
     # A generated set: the trainer changes its originals, those for validation too, on the device.
-    maker = getattr(splits.train, "random_transform", None)
+    transform = getattr(splits.train, "random_transform", None)
     originals = [getattr(part, "base", part) for part in (splits.train, splits.validation)]
     train, valid, test = (_as_split(part) for part in (*originals, splits.test))
     x, y, index = train.x, train.y, None
@@ -195,7 +166,7 @@ def _from_splits(splits: Any) -> Source:
         index = torch.arange(len(x), len(x) + len(valid.x))
         x, y = torch.cat([x, valid.x]), torch.cat([y, valid.y])
     fill = train.fill if isinstance(train.fill, float) else float(train.fill[0])
-    augment = None if maker is None else RandomWarp(maker, train.fill)
+    augment = None if transform is None else RandomWarp(transform, train.fill)
     tested = None if test is None else (test.x, test.y.long())
     mean, std = (value if isinstance(value, tuple) else (value,) for value in (train.mean, train.std))
     return Source(x, y.long(), index, tested, fill, augment, train.classes, mean, std)
@@ -264,10 +235,8 @@ def _train_and_valid(settings: TrainSettings, source: Source, seed: int) -> tupl
         return source.train, source.valid
     train, valid = stratified_indices(source.y[source.train], settings.valid_fraction, seed=seed)
     if len(valid) == 0:
-        raise ValueError(
-            f"valid_fraction {settings.valid_fraction:g} of {len(source.train)} training examples leaves none to "
-            "validate on: give a larger one, or data with a validation part of its own"
-        )
+        given = f"{settings.valid_fraction:g} of {len(source.train)} examples"
+        raise ValueError(f"valid_fraction must leave some to validate on, got {given}")
     return train, valid
 
 
