@@ -433,9 +433,8 @@ def train(
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure, 130 stopped by Ctrl-C or SIGTERM.
     """
     from pstn.files import to_json
-    from pstn.training.runs.run import model_folder, saved_settings
+    from pstn.training.runs.run import HOW_TO_ADD_A_TEST, model_folder, saved_settings
     from pstn.training.runs.run import train as run
-    from pstn.training.runs.sources import HOW_TO_ADD_A_TEST
 
     values, settings = _read_settings("train", data, config, given, resume=resume)
     if resume:

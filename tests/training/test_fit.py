@@ -191,15 +191,6 @@ def test_a_loss_or_a_gradient_alone_that_is_not_finite_stops_training(loss):
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("kl_weight", [math.inf, -1.0, math.nan, lambda progress: math.inf])
-def test_a_weight_of_the_kl_term_that_cannot_be_is_refused_before_any_step(kl_weight):
-    model = wrapped(classifier())
-    with pytest.raises(ValueError, match="kl_weight"):
-        pstn.fit(model, loader(), epochs=1, kl_weight=kl_weight, on_epoch=lambda _: pytest.fail("trained"))
-    with pytest.raises(ValueError, match="kl_weight"):
-        pstn.training.Member(kl_weight=kl_weight)
-
-
 def test_clipping_bounds_the_step_and_weight_decay_pulls_to_zero():
     """With plain gradient descent in place of Adam, whose steps do not depend on the gradient's size."""
     steps = {}

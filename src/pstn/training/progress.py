@@ -5,16 +5,12 @@ from __future__ import annotations
 import math
 import signal
 import sys
-import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, final
 
-from pstn.training.population import Population, Progress
-
-# Seconds between the lines of a log.
-_LINE_EVERY = 30.0
+from pstn.training.population import Progress
 
 
 def summary(progress: Progress, models: int) -> dict[str, str]:
@@ -76,38 +72,6 @@ class Bar:
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.stop()
-
-
-@final
-class Display:
-    """The progress of a population: a bar on a terminal, else a line every half minute.
-
-    Args:
-        population: what is being trained.
-        say: where lines go where there is no terminal; None for none.
-    """
-
-    def __init__(self, population: Population, say: Callable[[str], None] | None = None) -> None:
-        self._population, self._say = population, say
-        self._bar = Bar(population.total_steps, population.progress.step)
-        self._last = time.monotonic()
-
-    def __enter__(self) -> Display:
-        self._bar.__enter__()
-        return self
-
-    def update(self, progress: Progress) -> None:
-        """Show where training stands."""
-        figures = summary(progress, len(self._population.members))
-        epoch = f"epoch {progress.epoch}/{self._population.recipe.epochs}"
-        self._bar.update(progress.step, epoch, figures)
-        now = time.monotonic()
-        if self._say is not None and not self._bar.shown and now - self._last >= _LINE_EVERY:
-            self._say(", ".join([epoch, *(f"{name} {value}" for name, value in figures.items())]))
-            self._last = now
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.__exit__(*error)
 
 
 @final

@@ -7,14 +7,15 @@ from pstn.training.population.noise import BatchOrder, stream_keys, uniform
 
 
 def test_bits_match_splitmix64_by_hand():
-    # Java's SplittableRandom and the published C code give this first output for seed 0.
-    from pstn.training.population.noise import _mix_int
+    def mix(z: int) -> int:
+        z = (z + 0x9E3779B97F4A7C15) % 2**64
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) % 2**64
+        return z ^ (z >> 31)
 
-    assert _mix_int(0) == 0xE220A8397B1DCDAF
-    values = torch.tensor([0, 1, -1, 2**62, -(2**63)])
-    from pstn.training.population.noise import _mix, _signed
-
-    assert _mix(values).tolist() == [_signed(_mix_int(v)) for v in values.tolist()]
+    assert mix(0) == 0xE220A8397B1DCDAF  # as Java's SplittableRandom and the published C code have it
+    seeds = [0, 1, -1, 2**62, -(2**63), 2**64 - 1]
+    assert [key % 2**64 for key in stream_keys(seeds, "theta").tolist()] == [mix(mix(s % 2**64) + 2) for s in seeds]
 
 
 @pytest.mark.parametrize("method", ["iid", "antithetic", "sobol"])

@@ -3,16 +3,13 @@
 import copy
 import math
 import operator
-import subprocess
-import sys
 
 import pytest
 import torch
 from torch import nn
 
 import pstn
-from pstn.data import RandomPlacement
-from pstn.training import Member, Population, RandomWarp, Recipe, make_members
+from pstn.training import Member, Population, Recipe, make_members
 from pstn.training.runs.checkpoint import load_checkpoint, save_checkpoint
 from small_models import (
     CASES,
@@ -145,30 +142,6 @@ def test_processes_of_their_own_change_no_bit():
     assert all(torch.equal(a, b) for a, b in zip(rows[0].values(), rows[1].values(), strict=True))
 
 
-UNGUARDED = """
-import torch
-import pstn
-from pstn.training import Population, Recipe
-
-x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
-models = [pstn.nn.mnist_cnn() for _ in range(2)]
-with Population(models, x, y, recipe=Recipe(epochs=1), groups=2, workers=True) as population:
-    population.fit()
-"""
-
-
-@pytest.mark.slow
-def test_a_script_without_a_guard_is_told_what_to_do(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(UNGUARDED)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr.count("Traceback") == 1  # the script's own, none of the processes that it started
-    last = done.stderr.strip().splitlines()[-1]
-    assert 'put its work under `if __name__ == "__main__":`' in last
-    assert "workers=False" in last
-
-
 def test_a_broken_model_leaves_its_neighbours_untouched():
     x, y = images(16)
     models = [seeded(small_pstn, i) for i in range(3)]
@@ -205,19 +178,6 @@ def test_an_exploding_loss_reports_step_head_and_theta():
     assert "exceeded its limit" in str(failure)
 
 
-def test_a_diagnosis_that_fails_stops_nobody(monkeypatch):
-    def fail(*_):
-        raise IndexError("no such part")
-
-    monkeypatch.setattr("pstn.training.diagnose._theta_report", fail)
-    x, y = images(16)
-    models = [seeded(small_pstn, i) for i in range(2)]
-    population = Population(models, x, y, make_members(2, kl_weight=[0.0, 1.0]), Recipe(epochs=1, loss_limit=100.0))
-    population.fit()
-    assert population.alive == [True, False]
-    assert "Repeating the step raised: no such part." in population.progress.failures[0].found
-
-
 @pytest.mark.parametrize("count", [1, 5])
 def test_bf16_trains_however_many_models_there_are(count):
     x, y = images(16)
@@ -227,15 +187,6 @@ def test_bf16_trains_however_many_models_there_are(count):
     if count > 1:
         with pytest.raises(ValueError, match="groups must be as many as models for bf16 on the CPU, 5, got 1"):
             Population(models, x, y, recipe=Recipe(epochs=1, precision="bf16"), groups=1)
-
-
-def test_placement_puts_images_where_the_noise_says():
-    x = torch.rand(2, 1, 4, 4)
-    augment = RandomWarp(RandomPlacement(12, 4, corners=8), fill=-1.0)
-    placed = augment(x, torch.tensor([[0.999, 0.0], [0.25, 0.5]]))  # x of the corner, then y
-    assert torch.allclose(placed[0, :, 0:4, 7:11], x[0], atol=1e-5)
-    assert torch.allclose(placed[1, :, 4:8, 2:6], x[1], atol=1e-5)
-    assert int((placed > -0.99).sum()) == 32
 
 
 @pytest.mark.parametrize(
@@ -307,47 +258,6 @@ def test_dropout_and_batch_norm_of_a_frozen_part_stay_as_they_are():
     population.fit()
     for trained in population.models():
         assert largest_difference(trained.classifier.module, classifier) == 0
-
-
-@pytest.mark.slow
-def test_long_runs_together_and_alone_agree_in_distribution():
-    """Rounding makes long runs drift apart one by one; as a whole they must be alike.
-
-    Twenty models train as one stack, and twenty of the same design with other seeds one by one. With 20 against 20 a
-    Kolmogorov-Smirnov test at 1% rejects from a distance of 0.5 on: were one of the ways biased by more than about a
-    standard deviation between seeds, it would show.
-    """
-    from scipy.stats import ks_2samp
-
-    from pstn.data import load_digits
-
-    digits = load_digits("train")
-    x, y, count = nn.functional.avg_pool2d(digits.x[:600], 2), digits.y[:600], 20
-    recipe = Recipe(epochs=20, batch_size=20)
-
-    def make() -> pstn.PSTN:
-        localizer = pstn.nn.ConvLocalizer(1, (14, 14), filters=(3, 4), kernel=3)
-        classifier = pstn.nn.ConvClassifier(1, (14, 14), classes=10, filters=(6, 12), hidden=32, kernel=3, dropout=0.1)
-        return pstn.PSTN(pstn.SpatialTransformer(pstn.Similarity(), localizer), classifier)
-
-    def models(first: int) -> list[nn.Module]:
-        return [seeded(make, first + i) for i in range(count)]
-
-    def members(first: int) -> list[Member]:
-        seeds = list(range(first, first + count))
-        return make_members(count, seed=seeds, lr=1e-2, kl_weight=1e-3, train=torch.arange(100))
-
-    together = Population(models(0), x, y, members(0), recipe, groups=1, workers=False)
-    together.fit()
-    found = {"together": together.evaluate(x[100:], y[100:]), "alone": {"nll": [], "accuracy": [], "ece": []}}
-    for model, member in zip(models(count), members(count), strict=True):
-        alone = Population([model], x, y, [member], recipe, workers=False)
-        alone.fit()
-        for name, values in alone.evaluate(x[100:], y[100:]).items():
-            found["alone"][name] += values
-    assert sorted(found["together"]["accuracy"])[count // 2] > 0.4  # they have learned something
-    for name in ("nll", "accuracy"):
-        assert ks_2samp(found["together"][name], found["alone"][name]).pvalue > 0.01
 
 
 @pytest.mark.parametrize("count", [1, 2])

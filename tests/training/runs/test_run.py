@@ -5,9 +5,7 @@ import os
 import signal
 
 import pytest
-import torch
 
-import pstn
 from pstn.training import Population
 from pstn.training.runs.run import evaluate_run, train
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings, write_settings
@@ -86,19 +84,6 @@ def test_evaluate_reads_the_runs_own_data_as_training_did(tmp_path):
     assert "policy must be one of" in run_command("evaluate", out, "--policy", "guess").output
 
 
-def test_a_model_that_takes_its_samples_in_chunks_is_scored(tmp_path):
-    digits = pstn.data.load("digits").train
-    about = pstn.About(digits.classes, 1, (28, 28), (digits.mean,), (digits.std,), data="digits")
-    found = []
-    for chunk in (None, 3):
-        torch.manual_seed(0)
-        model = pstn.wrap(pstn.nn.mnist_cnn(), in_channels=1, test_samples=4, chunk_size=chunk)
-        model(digits.x[:2])
-        folder = model.save_pretrained(tmp_path / str(chunk), about=about)
-        found.append(evaluate_run(folder)[0])
-    assert found[0] == found[1]
-
-
 def test_evaluate_refuses_data_of_another_shape(data, tmp_path):
     import numpy as np
 
@@ -165,20 +150,16 @@ def test_results_are_json_even_where_a_model_broke(data, tmp_path):
 def test_ctrl_c_and_sigterm_save_and_say_how_to_go_on(data, tmp_path, monkeypatch, number):
     train(small(data, tmp_path / "whole"), say=lambda _: None)
     said: list[str] = []
-    from pstn.training.runs import run as room
 
-    real = room.Display.update
-
-    def press(self, progress) -> None:
-        real(self, progress)
-        if progress.step == 1:
+    def press(self, completed, *_) -> None:
+        if completed == 1:
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(room.Display, "update", press)
-    outcome = train(small(data, tmp_path / "cut"), say=said.append)
+    with monkeypatch.context() as patch:
+        patch.setattr("pstn.training.progress.Bar.update", press)
+        outcome = train(small(data, tmp_path / "cut"), say=said.append)
     assert not outcome.finished
     assert said[-1].endswith(f"pstn train --resume --out {tmp_path / 'cut'}")
-    monkeypatch.setattr(room.Display, "update", real)
     assert train(TrainSettings(out=str(tmp_path / "cut")), resume=True).finished
     assert same(final_weights(tmp_path / "whole"), final_weights(tmp_path / "cut"))
 

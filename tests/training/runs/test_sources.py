@@ -6,8 +6,8 @@ import torch
 import pstn
 from pstn.data import RandomPlacement, RandomRotation, generate, load
 from pstn.training import RandomWarp
+from pstn.training.runs.run import Source, load_source, make_population, prepare
 from pstn.training.runs.settings import TrainSettings
-from pstn.training.runs.sources import Source, load_source, make_population, prepare
 
 
 def test_a_generated_set_says_how_its_training_examples_are_changed():

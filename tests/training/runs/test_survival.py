@@ -13,7 +13,7 @@ import torch
 import pstn
 from pstn.processes import interrupts_held
 from pstn.training import Augmentation, Population, Recipe, make_members
-from pstn.training.progress import Interrupt, sigterm_as_ctrl_c
+from pstn.training.progress import Interrupt
 from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, read_about, save_checkpoint
 from small_models import images, seeded, small_pstn
 from small_runs import final_weights, same
@@ -119,12 +119,6 @@ def test_a_signal_while_a_process_starts_is_not_lost(number):
         with interrupts_held():
             os.kill(os.getpid(), number)
         assert interrupt.asked
-
-
-def test_sigterm_can_be_ctrl_c():
-    with pytest.raises(KeyboardInterrupt), sigterm_as_ctrl_c():
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 @pytest.mark.slow

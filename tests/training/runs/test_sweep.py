@@ -7,8 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pstn.data import RandomRotation
-from pstn.training import RandomWarp
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings
 from pstn.training.runs.sweep import AUTHORS_KL_WEIGHTS, Study, parse_space, run_sweep
 from small_runs import run_command
@@ -57,21 +55,6 @@ def test_the_authors_grid_is_the_preset_and_trains_as_one_population(settings, m
     assert sizes == [12]
     assert sorted(p["kl_weight"] for p, _ in result.table) == list(AUTHORS_KL_WEIGHTS)
     assert result.value == min(value for _, value in result.table)
-
-
-def test_a_sweep_trains_on_what_a_run_trains_on(monkeypatch):
-    from pstn.training.runs import sweep as room
-
-    seen = []
-
-    def look(settings, source, seeds):
-        seen.append(source.augment)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(room, "make_population", look)
-    with pytest.raises(KeyboardInterrupt):
-        run_sweep(TrainSettings(data="rotated-digits", epochs=1), say=lambda _: None)
-    assert seen == [RandomWarp(RandomRotation())]
 
 
 @pytest.mark.parametrize("storage", ["journal.log", "sqlite"])
@@ -224,22 +207,6 @@ def test_processes_draw_different_values_from_a_range(where):
     first, second = Study(space, where), Study(space, where)
     drawn = [claim.params["lr"] for study in (first, second, Study(space, where)) for claim in study.claim(3)]
     assert len(set(drawn)) == 9
-
-
-def test_a_combination_that_two_queued_at_once_is_taken_once(tmp_path):
-    where = str(tmp_path / "journal.log")
-    ours, theirs = Study(GRID, where), Study(GRID, where)
-    theirs._queue({"kl_weight": 0.0})
-    real, taken = ours._study.ask, []
-
-    def ask_too_late():
-        if not taken:
-            taken.extend(theirs.claim(3))
-        return real()
-
-    ours._study.ask = ask_too_late
-    assert ours.claim(3) == []
-    assert weights(taken) == [0.0, 1e-3]
 
 
 @pytest.mark.parametrize("second", [2.0, math.inf])

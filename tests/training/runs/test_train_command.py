@@ -3,10 +3,7 @@
 import json
 
 import pytest
-import torch
 
-import pstn
-from pstn.training import Population, Recipe
 from pstn.training.runs.run import train
 from pstn.training.runs.settings import TrainSettings, read_settings
 from small_runs import run_command, small
@@ -29,33 +26,16 @@ def test_commands_read_config_options_and_name_mistakes(data, tmp_path):
     assert "did you mean 'epochs'?" in run_command("train", "--config", config).output
 
 
-def test_figures_are_of_the_models_that_have_not_broken():
-    from pstn.training.population import Progress
-    from pstn.training.progress import summary
-
-    entry = {"loss": [1.0, float("nan")], "kl": [2.0, float("inf")], "accuracy": [0.5, 0.5]}
-    assert summary(Progress(history=[entry]), 2) | {"speed": ""} == {
-        "loss": "1.000", "KL": "2.00", "accuracy": "50.0%", "speed": "",
-    }  # fmt: skip
-
-
-def test_progress_shows_on_a_terminal_and_is_quiet_elsewhere(monkeypatch, capsys):
-    import sys as system
-
-    from pstn.training.progress import Display
-
-    x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
+def test_progress_shows_on_a_terminal_and_is_quiet_elsewhere(data, tmp_path, monkeypatch, capsys):
     for terminal in (False, True):
-        population = Population([pstn.nn.mnist_cnn()], x, y, recipe=Recipe(epochs=1))
-        monkeypatch.setattr(system.stderr, "isatty", lambda answer=terminal: answer, raising=False)
-        with Display(population) as display:
-            population.fit(lambda progress, display=display: display.update(progress))
+        monkeypatch.setattr("sys.stderr.isatty", lambda answer=terminal: answer, raising=False)
+        train(small(data, tmp_path / str(terminal), model="cnn"), say=lambda _: None)
         shown = capsys.readouterr().err
-        assert ("epoch 1/1" in shown and "accuracy" in shown and "KL" in shown) == terminal
+        assert ("epoch 3/3" in shown and "accuracy" in shown and "KL" in shown) == terminal
 
 
 def test_a_log_shows_life_now_and_then_where_there_is_no_terminal(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("pstn.training.progress._LINE_EVERY", 0.0)
+    monkeypatch.setattr("pstn.training.runs.run._LINE_EVERY", 0.0)
     for quiet in (False, True):
         said: list[str] = []
         train(small(data, tmp_path / str(quiet), model="cnn"), say=said.append, quiet=quiet)

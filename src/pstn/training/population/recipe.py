@@ -126,10 +126,8 @@ class Recipe:
             >>> recipe.epochs, recipe.batch_size
             (120, 8)
         """
-        given = {f.name: getattr(self, f.name) for f in fields(self)}
-        batch_size = default_batch_size(examples) if given["batch_size"] is None else self.batch_size
-        batch = batch_size * self.accumulate
-        epochs = default_epochs(examples, batch) if given["epochs"] is None else self.epochs
+        batch_size = self.batch_size or default_batch_size(examples)
+        epochs = self.epochs or default_epochs(examples, batch_size * self.accumulate)
         return replace(self, epochs=epochs, batch_size=batch_size)
 
     def as_seen(self, x: Tensor) -> Tensor:

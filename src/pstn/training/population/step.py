@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 import signal
-import sys
 import warnings
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext, suppress
@@ -18,12 +17,11 @@ from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor, fx
-from torch import multiprocessing as mp
 from torch.func import functional_call, grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from pstn._checks import unread
+from pstn._checks import unread as skip_value_checks
 from pstn.objective import Loss, count_hits
 from pstn.processes import interrupts_held, spawn_context
 from pstn.threads import using_threads
@@ -45,12 +43,6 @@ _UNROLL = 20
 _REMARKS = ("TensorFloat32 tensor cores", r"\s*Online softmax is disabled")
 # Seconds between checks, in a process that waits for work, whether it should end.
 _POLL = 0.2
-# Exit code of a process that, while it imported the script that started it, was itself asked to start processes.
-_UNGUARDED = 86
-_GUARD = (
-    "this script trains in several processes, and each of them imports it: put its work under "
-    '`if __name__ == "__main__":`, or pass workers=False'
-)
 
 
 def make_batch(stack: Stack, constants: Constants, noise: Tensors, part: int) -> Tensors:
@@ -101,7 +93,7 @@ def report_parts(loss: Loss, output: Any, y: Tensor) -> Tensor:
     return torch.stack([*parts, hits])
 
 
-def _differentiate_one(
+def differentiate_one(
     stack: Stack, params: Tensors, own: Tensors, shared: Tensors, batch: Tensors
 ) -> tuple[Tensors, tuple[Tensor, Tensor]]:
     """What `grad_and_value` under vmap gives, for a stack of one: fewer operations, and any operator will do."""
@@ -120,7 +112,7 @@ def make_step(stack: Stack) -> Step:
     the limit, is no longer alive: from that step on its parameters and running statistics stay as they are.
     """
     recipe, passes = stack.recipe, stack.recipe.accumulate
-    differentiate: Callable[..., Any] = partial(_differentiate_one, stack)
+    differentiate: Callable[..., Any] = partial(differentiate_one, stack)
     if len(stack.members) > 1:
         differentiate = vmap(grad_and_value(partial(compute_loss, stack), has_aux=True), in_dims=(0, 0, None, 0))
 
@@ -130,7 +122,7 @@ def make_step(stack: Stack) -> Step:
         params, own = stack.parameters(state["rows"]), {**buffers, **constants.frozen}
         grads, metrics = list[Tensors](), list[Tensor]()
         for part in range(passes):
-            with unread():
+            with skip_value_checks():
                 batch = make_batch(stack, constants, noise, part)
                 found, (loss, parts) = differentiate(params, own, constants.shared, batch)
             grads.append(found)
@@ -299,19 +291,14 @@ class WorkerRunner:
     """
 
     def __init__(self, stack: Stack, compile: bool = False) -> None:
-        if getattr(mp.current_process(), "_inheriting", False):
-            sys.exit(_UNGUARDED)  # the parent says why, once for all of its processes
         for tensor in tree_leaves((stack.state, stack.constants)):
             tensor.share_memory_()
         context = spawn_context()
         self._pipe: Any
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(stack, theirs, compile), daemon=True)
-        try:
-            with interrupts_held():  # a child inherits it: signals are the parent's to answer, while it starts up too
-                self._process.start()
-        except BrokenPipeError:  # it ended before it had heard what to do: while it imported the script
-            raise RuntimeError(_GUARD) from None
+        with interrupts_held():  # a child inherits it: signals are the parent's to answer, while it starts up too
+            self._process.start()
         theirs.close()
 
     def launch(self, start: int, count: int) -> None:
@@ -324,10 +311,10 @@ class WorkerRunner:
         try:
             reply = self._pipe.recv()
         except (EOFError, ConnectionResetError):
-            self._process.join(timeout=10)
-            if self._process.exitcode == _UNGUARDED:
-                raise RuntimeError(_GUARD) from None
-            raise ChildProcessError("a training process ended unexpectedly; its output is above") from None
+            raise ChildProcessError(
+                "a training process ended unexpectedly; its output is above. A script that trains in several processes "
+                'has its work under `if __name__ == "__main__":`, or passes workers=False'
+            ) from None
         if isinstance(reply, Exception):
             raise reply
         return torch.as_tensor(reply)

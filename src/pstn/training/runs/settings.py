@@ -137,7 +137,7 @@ class TrainSettings:
         """The part that says how to train.
 
         Args:
-            augment: the change that the data asks for: see `pstn.training.runs.sources.prepare`.
+            augment: the change that the data asks for: see `pstn.training.runs.run.prepare`.
         """
         names = (
             "epochs", "batch_size", "accumulate", "lr_step", "lr_gamma", "clip_norm", "precision", "patience",

@@ -14,8 +14,8 @@ from pstn._checks import require_positive_int
 from pstn.files import inside, parse_json, require_regular_file, write_atomically
 from pstn.limits import RESULT_BYTES
 from pstn.text import shorten
+from pstn.training.runs.run import Source, make_population, prepare
 from pstn.training.runs.settings import SettingsError, TrainSettings, write_settings
-from pstn.training.runs.sources import Source, make_population, prepare
 
 AUTHORS_KL_WEIGHTS = (0.0, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0)
 """The grid that the paper's authors searched."""
