@@ -94,24 +94,35 @@ def test_collapses_are_warned_of():
         pstn.fit(wrapped(classifier()), loader(), epochs=1, lr=1e-9)
 
 
-def test_wrong_data_and_settings_are_named():
-    x, y = bars()
-    net = classifier()
-    with pytest.raises(ValueError, match="data must last 2 passes"):
-        pstn.fit(net, iter([(x, y)]), epochs=2)
-    with pytest.raises(ValueError, match="data holds no batches"):
-        pstn.fit(net, [], epochs=1)
-    with pytest.raises(ValueError, match="data holds no batches"):
-        pstn.evaluate(net, [])
-    with pytest.raises(TypeError, match="data must hold batches"):
-        pstn.fit(net, [{"image": x, "label": y}], epochs=1)
-    with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
-        pstn.fit(net, loader(), epochs=0)
-    with pytest.raises(ValueError, match="kl_weight must be a finite number of at least 0, got -1"):
-        pstn.fit(wrapped(net), loader(), kl_weight=-1.0)
-    with pytest.raises(ValueError, match="model has nothing to learn: all of its parameters are frozen"):
+X, Y = bars()
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "data"),
+    [
+        (ValueError, "data must last 2 passes", iter([(X, Y)])),
+        (ValueError, "data holds no batches", []),
+        (TypeError, "data must hold batches", [{"image": X, "label": Y}]),
+        (TypeError, "data must hold batches", [X, Y]),
+        (TypeError, "data must hold batches", [(X, ["up"] * 64)]),
+        (TypeError, "data must hold batches", list(zip(X, Y, strict=True))),
+        (TypeError, r"pass data\.as_float", Split((X * 255).byte(), Y, ("upright", "lying"))),
+        (TypeError, "x must be a floating-point tensor", ((X * 255).byte(), Y)),
+    ],
+)
+def test_data_that_cannot_be_trained_on_are_refused(error, message, data):
+    with pytest.raises(error, match=message):
+        pstn.fit(classifier(), data, epochs=2)
+
+
+def test_settings_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match="epochs must be at least 1"):
+        pstn.fit(classifier(), loader(), epochs=0)
+    with pytest.raises(ValueError, match="kl_weight"):
+        pstn.fit(wrapped(classifier()), loader(), kl_weight=-1.0)
+    with pytest.raises(ValueError, match="model has nothing to learn"):
         pstn.fit(classifier().requires_grad_(False), loader())
-    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module"):
+    with pytest.raises(TypeError, match="model must be"):
         pstn.fit(len, loader())
 
 
@@ -147,21 +158,6 @@ def test_a_tuple_of_tensors_is_a_set():
     assert pstn.evaluate(net, bars()).accuracy > 0.95
     scores = pstn.evaluate(pstn.nn.mnist_cnn(), pstn.data.load_digits("test"))
     assert scores.accuracy < 0.5
-
-
-def test_what_is_no_batch_says_what_would_be():
-    x, y = bars()
-    with pytest.raises(TypeError, match=r"got Tensor: pass a DataLoader, .* a tuple of tensors \(x, y\)"):
-        pstn.fit(classifier(), [x, y])
-    with pytest.raises(TypeError, match="data must hold batches"):
-        pstn.fit(classifier(), [(x, ["up"] * 64)])
-    with pytest.raises(TypeError, match=r"got torch\.uint8: pass data\.as_float\(\)"):
-        pstn.fit(classifier(), Split((x * 255).byte(), y, ("upright", "lying")))
-    with pytest.raises(TypeError, match=r"x must be a floating-point tensor, got torch\.uint8: .* divide by 255"):
-        pstn.fit(classifier(), ((x * 255).byte(), y))
-    with pytest.raises(TypeError, match="data must hold batches"):
-        pstn.fit(classifier(), list(zip(x, y, strict=True)))
-    assert pstn.evaluate(classifier(), TensorDataset(x, y)).nll > 0  # examples that can be cut into batches
 
 
 def test_a_data_loader_takes_a_split():

@@ -1,4 +1,4 @@
-"""The population trainer: the same steps together, alone, and as a plain loop over one model takes them."""
+"""The population trainer: the steps of a plain loop, together and alone; planning, validation, weights, refusals."""
 
 import copy
 import math
@@ -9,7 +9,10 @@ import torch
 from torch import nn
 
 import pstn
-from pstn.training import Member, Population, Recipe, make_members
+from pstn.data import RandomPlacement, RandomRotation
+from pstn.threads import choose_threads, count_multiplications
+from pstn.training import Member, Population, RandomWarp, Recipe, make_members
+from pstn.training.population.trainer import choose_conv, choose_groups
 from pstn.training.runs.checkpoint import load_checkpoint, save_checkpoint
 from small_models import (
     CASES,
@@ -292,3 +295,145 @@ def test_a_loss_or_a_gradient_alone_that_is_not_finite_stops_a_model(count, loss
     assert [failure.model for failure in progress.failures] == list(range(count))
     assert all(failure.step == 0 for failure in progress.failures)
     assert torch.equal(population.tensors()["rows"], before)
+
+
+CUDA, CPU = torch.device("cuda"), torch.device("cpu")
+
+
+@pytest.mark.parametrize(("work", "groups"), [(4_000_000, 1), (600_000_000, 5)])
+def test_models_that_fill_a_gpu_by_themselves_are_not_stacked(work, groups):
+    assert choose_groups(5, CUDA, work, Recipe()) == groups
+
+
+@pytest.mark.parametrize(
+    ("stacked", "device", "work", "precision", "kind"),
+    [
+        (5, CUDA, 4_000_000, "tf32", "matmul"),
+        (5, CPU, 0, "float32", "rows"),
+        (1, CPU, 0, "float32", "library"),
+        (1, CUDA, 6_000_000, "tf32", "library"),
+        (1, CUDA, 600_000_000, "tf32", "blocks"),
+        (1, CUDA, 600_000_000, "float32", "library"),
+    ],
+)
+def test_how_convolutions_are_computed(stacked, device, work, precision, kind):
+    assert choose_conv(stacked, device, work, Recipe(precision=precision)) == kind
+
+
+def test_small_stacks_have_one_thread_unless_the_user_says_otherwise(monkeypatch):
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    small = 8 * count_multiplications(pstn.nn.mnist_pstn(), torch.rand(1, 1, 28, 28), samples=1)
+    large = 16 * count_multiplications(pstn.nn.SeriesClassifier(1, classes=14), torch.rand(1, 1, 131))
+    assert (choose_threads(small), choose_threads(large)) == (1, None)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert choose_threads(small) is None
+
+
+def test_a_population_steps_with_those_threads_and_gives_them_back(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    threads, before = [], torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+        model.register_forward_hook(lambda *_: threads.append(torch.get_num_threads()))
+        population = Population([model], torch.rand(16, 1, 28, 28), torch.arange(16) % 10, recipe=Recipe(epochs=1))
+        threads.clear()
+        population.fit()
+        assert threads
+        assert set(threads) == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), -float("inf"), 9.96921e36])  # the last is what netCDF writes for a gap
+def test_what_is_not_finite_and_what_is_empty_is_refused(bad):
+    x, y = torch.zeros(4, 1, 28, 28), torch.zeros(4, dtype=torch.long)
+    x[3, 0, 5, 5] = bad
+    with pytest.raises(ValueError, match="x must be finite"):
+        Population([pstn.nn.mnist_cnn()], x, y)
+    with pytest.raises(ValueError, match=r"x must hold examples, got shape \(0, 1, 28, 28\)"):
+        Population([pstn.nn.mnist_cnn()], x[:0], y[:0])
+
+
+def test_early_stopping_is_per_model_and_keeps_the_best():
+    x, y = images(24)
+    models = [seeded(small_cnn, i) for i in range(2)]
+    train, valid = torch.arange(16), torch.arange(16, 24)
+    members = make_members(2, lr=[1e-9, 1e-3], train=train, valid=valid)
+    population = Population(models, x, y, members, Recipe(epochs=8, batch_size=8, patience=2), groups=1)
+    progress = population.fit()
+    losses = torch.tensor([entry["valid_nll"] for entry in progress.history])
+    assert progress.best == pytest.approx(losses.min(0).values.tolist())
+    stopped = [i for i, alive in enumerate(population.alive) if not alive]
+    assert stopped, "random labels: somebody must stop improving"
+    with torch.no_grad():
+        nll = float(nn.functional.cross_entropy(population.models()[stopped[0]](x[valid]), y[valid]))
+    assert nll == pytest.approx(progress.best[stopped[0]], abs=1e-5)
+
+
+def test_validation_does_not_hang_on_neighbours_or_batches():
+    x, y = images(16)
+    models = [seeded(small_pstn, i) for i in range(2)]
+    members = make_members(2, train=torch.arange(8), valid=[torch.arange(8, 12), torch.arange(8, 16)])
+    together = Population(models, x, y, members, recipe(), groups=1)
+    expected = together.evaluate_members()["nll"]
+    for i in range(2):
+        alone = Population([models[i]], x, y, [members[i]], recipe()).evaluate_members()["nll"]
+        assert alone == pytest.approx([expected[i]], abs=1e-6)
+    assert together.evaluate_members(batch=3)["nll"] == pytest.approx(expected, abs=1e-6)
+    assert together.evaluate(x, y, batch=5)["nll"] == pytest.approx(together.evaluate(x, y)["nll"], abs=1e-6)
+
+
+def test_validation_examples_are_changed_as_training_examples_are():
+    x, y = images(16)
+    members = make_members(2, train=torch.arange(8), valid=torch.arange(8, 16))
+    models = [nn.Sequential(nn.Flatten(), nn.Linear(400, 4)) for _ in range(2)]
+    augment = RandomWarp(RandomPlacement(20, 12, None))
+    placed = Population(models, x, y, members, Recipe(epochs=1, patience=1, augment=augment), groups=1)
+    placed.fit()
+    assert placed.evaluate_members() == placed.evaluate_members()
+    model = seeded(small_cnn, 0)
+    upright, rotated = (
+        Population([model], x, y, members[:1], Recipe(epochs=1, augment=augment)).evaluate_members()["nll"][0]
+        for augment in (None, RandomWarp(RandomRotation()))
+    )
+    assert upright != rotated
+
+
+def test_weights_count_examples_as_often_as_they_say():
+    x, y = images(8)
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(144, 4))
+    weights = torch.tensor([2.0, 2, 2, 2, 0, 0, 0, 0])
+    weighted = Population([linear], x, y, recipe=Recipe(epochs=5, batch_size=8), weights=weights)
+    halved = Population([linear], x[:4], y[:4], recipe=Recipe(epochs=5, batch_size=4))
+    weighted.fit()
+    halved.fit()
+    assert largest_difference(weighted.models()[0], linear) > 1e-3
+    assert largest_difference(weighted.models()[0], halved.models()[0]) < 1e-6
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_example_of_weight_zero_changes_nothing(count):
+    x, y = images(16)
+    weights = (torch.arange(16) % 2).float()
+    other = torch.where(weights[:, None, None, None] > 0, x, 1 - x)
+    trained = []
+    for data in (x, other):
+        models = [seeded(small_pstn, seed) for seed in range(count)]
+        members = make_members(count, kl_weight=0.1)
+        population = Population(models, data, y, members, Recipe(epochs=3, batch_size=8), weights=weights, groups=1)
+        population.fit()
+        trained.append(population.models())
+    assert all(largest_difference(a, b) < 1e-6 for a, b in zip(*trained, strict=True))
+    unweighted = Population([seeded(small_pstn, 0)], x, y, make_members(1, kl_weight=0.1), Recipe(3, 8))
+    unweighted.fit()
+    assert largest_difference(unweighted.models()[0], trained[0][0]) > 1e-4
+
+
+@pytest.mark.parametrize("weights", [torch.ones(7), torch.ones(8).long(), -torch.ones(8), torch.full((8,), torch.nan)])
+def test_weights_that_make_no_sense_are_refused(weights):
+    with pytest.raises(ValueError, match="weights must be"):
+        Population([small_cnn()], *images(8), weights=weights)

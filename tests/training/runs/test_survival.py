@@ -11,9 +11,7 @@ import pytest
 import torch
 
 import pstn
-from pstn.processes import interrupts_held
 from pstn.training import Augmentation, Population, Recipe, make_members
-from pstn.training.progress import Interrupt
 from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, read_about, save_checkpoint
 from small_models import images, seeded, small_pstn
 from small_runs import final_weights, same
@@ -111,14 +109,6 @@ def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
 
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
-
-
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_while_a_process_starts_is_not_lost(number):
-    with Interrupt() as interrupt:
-        with interrupts_held():
-            os.kill(os.getpid(), number)
-        assert interrupt.asked
 
 
 @pytest.mark.slow

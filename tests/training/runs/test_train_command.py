@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from pstn.training.runs.run import train
 from pstn.training.runs.settings import TrainSettings, read_settings
 from small_runs import run_command, small
@@ -55,32 +53,6 @@ def test_a_command_says_what_it_trains_and_json_is_quiet(data, tmp_path):
     found = run_command("train", data, "--out", tmp_path / "b", *options, "--json")
     assert found.stderr == ""
     assert json.loads(found.stdout)["finished"]
-
-
-def test_data_without_a_test_part_are_told_how_to_have_one(tmp_path):
-    import numpy as np
-
-    rng = np.random.default_rng(0)
-    np.savez(tmp_path / "days.npz", x=rng.random((16, 24), np.float32), y=np.arange(16) % 2)
-    options = ("--out", tmp_path / "run", "--epochs", 1, "--model", "cnn", "--kind", "series")
-    found = run_command("train", tmp_path / "days.npz", *options)
-    assert found.exit_code == 0, found.output
-    assert "none to test on" in found.stderr
-    assert "No scores, as the data have no test part: add " in found.stdout
-    assert found.stdout.rstrip().endswith(" SERIES")
-    found = run_command("evaluate", tmp_path / "run")
-    assert found.exit_code == 2
-    assert "has no test part: add a folder test" in found.stderr
-
-
-@pytest.mark.parametrize("command", ["train", "sweep"])
-def test_what_to_train_on_must_be_said(command, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    found = run_command(command)
-    assert found.exit_code == 2
-    assert "DATA is missing" in found.stderr
-    assert f"`pstn {command} digits`" in found.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_known_name_that_is_a_folder_too_is_noted(tmp_path, monkeypatch):
