@@ -25,7 +25,7 @@ from pstn.experiments.runner import (
     trained,
 )  # isort: skip # fmt: skip
 from pstn.nn import PSTN, STN, ConvLocalizer, SpatialTransformer, mnist_cnn
-from pstn.report.figures import draw_placed
+from pstn.report.figures import draw_windows
 from pstn.report.tables import Claim, FigureSpec, Metric, Table, lines, published_lines
 from pstn.training import RandomWarp
 from pstn.transforms import Similarity, to_pixels
@@ -175,7 +175,7 @@ PLACED_FASHION = Experiment(
         FigureSpec(
             "placed-fashion",
             "Inputs with the outlines that the P-STN sampled, and below what the classifier saw through five of them.",
-            draw_placed,
+            draw_windows,
         ),
     ),
 )  # fmt: skip

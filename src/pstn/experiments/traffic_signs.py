@@ -29,7 +29,7 @@ from pstn.experiments.runner import (
     trained,
 )  # isort: skip # fmt: skip
 from pstn.nn import PSTN, STN, Frozen, SpatialTransformer
-from pstn.report.figures import draw_boxes
+from pstn.report.figures import draw_windows
 from pstn.report.tables import Claim, FigureSpec, Line, Metric, Table, lines, published_lines
 from pstn.transforms import Similarity, to_pixels
 
@@ -287,5 +287,5 @@ TRAFFIC_SIGNS = Experiment(
         for shown in (_ACCURACY, _NLL)
         for better, worse in (("P-STN", "STN"), ("STN", "CNN"))
     ),
-    figures=(FigureSpec("traffic-signs", "Test photos with the boxes that the P-STN sampled.", draw_boxes),),
+    figures=(FigureSpec("traffic-signs", "Test photos with the boxes that the P-STN sampled.", draw_windows),),
 )  # fmt: skip
