@@ -4,24 +4,18 @@ from dataclasses import replace
 
 import pytest
 
+from pstn.report import Claim, Line, Metric, Published, Result, Search, Table, holm, non_inferiority, paired
 from pstn.report.figures import NothingToDraw, draw_search
 from pstn.report.page import _costs_table, _summary_table, make_section
-from pstn.report.results import Result
-from pstn.report.statistics import Published, holm, non_inferiority, paired
 from pstn.report.tables import (
-    Claim,
-    Line,
-    Metric,
-    Search,
     Study,
-    Table,
     check_claims,
     published_lines,
     variant_tables,
     view_claims,
     view_search,
     view_table,
-)  # fmt: skip
+)
 
 ACCURACY = Metric("accuracy", "accuracy (%)", scale=100, digits=2, higher_is_better=True)
 A = {m: Line(m, "A", ACCURACY, paper=Published(p)) for m, p in (("STN", "80.0 ± 1.0"), ("P-STN", "90.0 ± 1.0"))}
@@ -192,10 +186,11 @@ def test_claims_are_counted_if_they_are_the_papers_and_not_of_shortened_runs():
 
 VALIDATION = (Metric("valid_nll", "NLL"), Metric("valid_accuracy", "accuracy", scale=100, higher_is_better=True))
 SEARCH = Search("made-up-search", "w", VALIDATION, {"A": 1e-3, "B": 0.0}, values=(0.0, 1e-4, 1e-3))
+SCORES = {"0.001": {"valid_nll": 0.4, "valid_accuracy": 0.9}, "0": {"valid_nll": 0.5, "valid_accuracy": 0.8},
+          "0.0001": {"valid_nll": 0.3, "valid_accuracy": 0.7}}  # fmt: skip
 TRIALS = [
-    Result("made-up-search", "P-STN", "A", seed, f"w={w}", metrics=dict(zip(("valid_nll", "valid_accuracy"), scores, strict=True)),
-           seconds=40.0)
-    for w, *scores in (("0.001", 0.4, 0.9), ("0", 0.5, 0.8), ("0.0001", 0.3, 0.7)) for seed in range(5)
+    Result("made-up-search", "P-STN", "A", seed, f"w={w}", metrics=metrics, seconds=40.0)
+    for w, metrics in SCORES.items() for seed in range(5)
 ]  # fmt: skip
 
 
