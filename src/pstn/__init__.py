@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING, Any
 from pstn import nn
 from pstn.distributions import (
     GammaPrior,
+    Global,
+    Hierarchical,
+    Mixture,
+    MixturePosterior,
     NoPrior,
     Normal,
     NormalPosterior,
@@ -82,8 +86,12 @@ __all__ = [
     "Crop",
     "Epoch",
     "GammaPrior",
+    "Global",
+    "Hierarchical",
     "Loss",
     "MatrixTransform",
+    "Mixture",
+    "MixturePosterior",
     "NoPrior",
     "Normal",
     "NormalPosterior",

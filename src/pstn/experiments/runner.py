@@ -357,6 +357,32 @@ class Evaluation:
         return [Result(self.experiment, self.model, self.data, seed, self.variant) for seed in seeds]
 
 
+class Computed(NamedTuple):
+    """What a `Joint` group gives for one of its cells: the cell with settings and departures, and its numbers."""
+
+    cell: Result
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Cells of several data sets, models and settings that one function computes together.
+
+    Args:
+        experiment: its name.
+        name: what tells the group from the others of its experiment.
+        cells: all results of the group in a run, still empty.
+        compute: returns what was computed for those of the cells that are given.
+        data: the data set that it needs; all of the experiment's when empty.
+    """
+
+    experiment: str
+    name: str
+    cells: Callable[[RunContext], list[Result]]
+    compute: Callable[[RunContext, Sequence[Result]], Iterable[Computed]]
+    data: str = ""
+
+
 @dataclass(frozen=True)
 class Experiment(Study):
     """An experiment: what is trained and measured, and what the report shows of it.
@@ -381,17 +407,16 @@ class Experiment(Study):
 
     summary: str = ""
     needs: tuple[str, ...] = ()
-    groups: tuple[Training | Evaluation, ...] = ()
+    groups: tuple[Training | Evaluation | Joint, ...] = ()
     quick: tuple[str, ...] | None = None
     extra: bool = False
 
     def __post_init__(self) -> None:
         for group in self.groups:
-            if (group.experiment, group.seeds) != (self.name, self.seeds):
-                raise ValueError(
-                    f"groups must be of the experiment {self.name} and have seeds={self.seeds}, got {group.name} of "
-                    f"{group.experiment} with seeds={group.seeds}"
-                )
+            seeds = getattr(group, "seeds", self.seeds)
+            if (group.experiment, seeds) != (self.name, self.seeds):
+                wanted = f"groups must be of the experiment {self.name} and have seeds={self.seeds}"
+                raise ValueError(f"{wanted}, got {group.name} of {group.experiment} with seeds={seeds}")
 
 
 # --- Scores ----------------------------------------------------------------------------------------------------------
@@ -652,7 +677,7 @@ def trained(context: RunContext, group: Training, seed: int) -> nn.Module:
 class Planned(NamedTuple):
     """A group with the cells of it that are asked for."""
 
-    group: Training | Evaluation
+    group: Training | Evaluation | Joint
     cells: list[Result]
 
 
@@ -671,6 +696,13 @@ def run_groups(context: RunContext, planned: Sequence[Planned]) -> None:
                 notes = [*group.departures, *context.departures(Recipe(), Recipe())]
                 cell = replace(cell, training=cell.name, departures=notes)
                 _record(context, [cell], partial(group.measure, context, cell))
+        elif isinstance(group, Joint):
+            started = time.perf_counter()
+            computed = list(group.compute(context, cells))
+            seconds = (time.perf_counter() - started) / len(cells)
+            for cell, metrics in computed:
+                cell = replace(cell, training=cell.name, seconds=seconds)
+                _write(context, cell, (metrics, {}, cell.settings), cell.departures)
         else:
             names = {cell.name for cell in cells}
             pairs = [p for p in group.models(context) if any(cell.name in names for cell in group.cells_of(*p))]
@@ -726,18 +758,22 @@ def _record(context: RunContext, cells: Sequence[Result], measure: Callable[[], 
             found = measure()
     except NotFiniteError as error:
         departures.append(f"No numbers: this model diverged. When it was tested, {error}.")
-    measured, figure, settings = found
-    metrics = {name: value for name, value in measured.items() if math.isfinite(value)}
-    departures += [f"{name} is {measured[name]}: left out." for name in measured if name not in metrics]
     spent = (time.perf_counter() - started) / len(cells)
     for cell in cells:
-        result = replace(
-            cell, metrics=metrics, figure=figure, settings=settings, departures=departures, quick=context.quick,
-            seconds=round(cell.seconds + spent, 3), **context.cached("provenance", provenance),
-        )  # fmt: skip
-        result.write(context.folder)
-        shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) or departures[-1]
-        context.log(f"  {cell.name}: {shown}")
+        _write(context, replace(cell, seconds=cell.seconds + spent), found, departures)
+
+
+def _write(context: RunContext, cell: Result, found: Evaluated, departures: Sequence[str]) -> None:
+    measured, figure, settings = found
+    metrics = {name: value for name, value in measured.items() if math.isfinite(value)}
+    lost = [f"{name} is {value}: left out." for name, value in measured.items() if name not in metrics]
+    result = replace(
+        cell, metrics=metrics, figure=figure, settings=settings, departures=[*departures, *lost], quick=context.quick,
+        seconds=round(cell.seconds, 3), **context.cached("provenance", provenance),
+    )  # fmt: skip
+    result.write(context.folder)
+    shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) or result.departures[-1]
+    context.log(f"  {cell.name}: {shown}")
 
 
 def _settings(context: RunContext, group: Training, run: _Run, pair: Model, tests: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -35,13 +35,15 @@ class Prediction(NamedTuple):
     """A classifier's answer, with what it is made of."""
 
     log_probs: Tensor
-    """(B, K), log of the mean of the samples' probabilities."""
+    """(B, K), log of the weighted mean of the samples' probabilities."""
     sample_log_probs: Tensor
     """(S, B, K), log-probabilities under each sample."""
     theta: Tensor
     """(S, B, D), where each sample looked."""
     posterior: ThetaDistribution
     """The distribution over theta, one per input."""
+    log_weights: Tensor | None = None
+    """(S, B), the logarithms of the samples' weights; None where all count the same."""
 
     def __repr__(self) -> str:
         # Maps over a prediction put anything in its fields: whatever has no shape is shown as it is.
@@ -62,7 +64,7 @@ class Prediction(NamedTuple):
     @property
     def mutual_information(self) -> Tensor:
         """How much of that comes from not knowing where to look, in nats: (B,)."""
-        return mutual_information(self.sample_log_probs)
+        return mutual_information(self.sample_log_probs, self.log_weights)
 
 
 class TransformerModel(nn.Module, ABC):
@@ -153,7 +155,7 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
     def forward(
         self,
         x: Tensor,
-        samples: int | None = None,
+        samples: int | Literal["modes"] | None = None,
         *,
         source: Tensor | None = None,
         noise: Tensor | None = None,
@@ -163,7 +165,8 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
 
         Args:
             x: (B, C, *in), what the localizer looks at.
-            samples: S; `train_samples` or `test_samples` by the module's mode when not given.
+            samples: S; `train_samples` or `test_samples` by the module's mode when not given. "modes" takes the centre
+                of each of the posterior's modes, with its weight, and needs no noise.
             source: (B, C', *source), what is warped and classified instead of `x`, e.g. at a higher resolution.
             noise: (S, B, W) uniform noise in (0, 1) to use instead of drawing any; W is `layer.noise_width`.
             generator: where the randomness comes from.
@@ -175,14 +178,17 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
                 samples = noise.shape[0] if noise.dim() else 1  # what is no noise at all is refused by the posterior
         require_floating("x", x)
         chunk = self._chunk(x) if self.chunk_size is None else self.chunk_size
-        if chunk is None or samples <= chunk:
-            warped, theta, posterior = self.layer(x, samples, source=source, noise=noise, generator=generator)
-            sample_log_probs = self._classify(warped)
+        if chunk is None or samples == "modes" or samples <= chunk:
+            out = self.layer(x, samples, source=source, noise=noise, generator=generator)
+            theta, posterior, log_weights = out.theta, out.posterior, out.log_weights
+            sample_log_probs = self._classify(out.warped)
         else:
             posterior = self.layer.localize(x)
-            theta = posterior.rsample(samples, self.layer.sampling, noise=noise, generator=generator)
+            method = self.layer.sampling
+            theta, log_weights = posterior.weighted_sample(samples, method, noise=noise, generator=generator)
             sample_log_probs = self._classify_in_chunks(x if source is None else source, theta, chunk)
-        return Prediction(log_mean_exp(sample_log_probs), sample_log_probs, theta, posterior)
+        log_probs = log_mean_exp(sample_log_probs, log_weights)
+        return Prediction(log_probs, sample_log_probs, theta, posterior, log_weights)
 
     def _chunk(self, x: Tensor) -> int | None:
         """How many samples to take at a time where nobody has said: all, but in a prediction on a CPU a few hundred.
