@@ -1,4 +1,10 @@
-"""Beyond the paper: what each choice is worth, one changed at a time, on MNIST100 and on rotated MNIST."""
+"""Beyond the paper: what each choice is worth, one changed at a time, on MNIST100 and on rotated MNIST.
+
+Beyond the paper: what each choice is worth, one changed at a time. A point, a global and a per-input posterior; one
+precision per input or per parameter; Gaussian or Student-t; no augmentation, a fixed one with as many copies in
+training and testing, or the learned one; independent or Sobol samples; dropout in the frozen classifier; the number
+of samples in testing.
+"""
 
 from __future__ import annotations
 
@@ -139,10 +145,7 @@ _SHOWN = {
 ABLATIONS = runner.Experiment(
     "ablations",
     "Ablations",
-    "Beyond the paper: what each choice is worth, one changed at a time. A point, a global and a per-input posterior; "
-    "one precision per input or per parameter; Gaussian or Student-t; no augmentation, a fixed one with as many "
-    "copies in training and testing, or the learned one; independent or Sobol samples; dropout in the frozen "
-    "classifier; the number of samples in testing.",
+    runner.description_of(__doc__),
     summary="Posterior, precision, noise, dropout, sampling, augmentation, samples at test: one changed at a time",
     needs=("mnist",),
     groups=(

@@ -1,4 +1,8 @@
-"""The calibration figure: reliability and expected calibration error on MNIST100 (section 5.3)."""
+"""The calibration figure: reliability and expected calibration error on MNIST100 (section 5.3).
+
+Confidence against accuracy of the models trained on 100 digits. The paper claims that both P-STNs, the more accurate
+(w = 0.0003) and the better calibrated (w = 0.0001), are better calibrated than the CNN and the STN.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +34,7 @@ def _reliability(tested: runner.ModelUnderTest) -> runner.Measured:
 CALIBRATION = runner.Experiment(
     "calibration",
     "Calibration on MNIST100",
-    "Confidence against accuracy of the models trained on 100 digits. The paper claims that both P-STNs, the more "
-    "accurate (w = 0.0003) and the better calibrated (w = 0.0001), are better calibrated than the CNN and the STN.",
+    runner.description_of(__doc__),
     summary="Reliability diagrams and calibration error on MNIST100, five folds",
     needs=("mnist",),
     groups=tuple(  # the trainings of Table 1, with reliability measured

@@ -1,4 +1,9 @@
-"""A typical failure mode: does the localizer still transform when the classifier gets deeper (section 5.4)?"""
+"""A typical failure mode: does the localizer still transform when the classifier gets deeper (section 5.4)?
+
+Nothing is frozen; classifiers of one to five linear layers learn rotated MNIST. The paper claims that the STN comes
+to apply the identity, the sooner the deeper the classifier, and that the P-STN stays above it. It gives a figure, no
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -79,9 +84,7 @@ _TABLES = tuple(
 FAILURE_MODE = runner.Experiment(
     "failure-mode",
     "A typical failure mode: the identity",
-    "Nothing is frozen; classifiers of one to five linear layers learn rotated MNIST. The paper claims that the STN "
-    "comes to apply the identity, the sooner the deeper the classifier, and that the P-STN stays above it. It gives a "
-    "figure, no numbers.",
+    runner.description_of(__doc__),
     summary="Accuracy and variance of the learned angle by the depth of the classifier, nothing frozen",
     needs=("mnist",),
     groups=tuple(group for depth in WIDTHS for group in _of_depth(depth)),

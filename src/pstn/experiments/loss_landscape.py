@@ -1,4 +1,9 @@
-"""The first figure: the loss of a fixed classifier over a transformation, and its average under the P-STN's noise."""
+"""The first figure: the loss of a fixed classifier over a transformation, and its average under the P-STN's noise.
+
+The loss of a fixed classifier over one parameter of the transformation. The paper claims that the P-STN’s, which
+averages over nearby transformations, is smoother and has fewer local minima. It gives a figure, no numbers; here they
+are counted.
+"""
 
 from __future__ import annotations
 
@@ -130,9 +135,7 @@ _LINES = [
 LOSS_LANDSCAPE = runner.Experiment(
     "loss-landscape",
     "Loss landscape",
-    "The loss of a fixed classifier over one parameter of the transformation. The paper claims that the P-STN’s, which "
-    "averages over nearby transformations, is smoother and has fewer local minima. It gives a figure, no numbers; here "
-    "they are counted.",
+    runner.description_of(__doc__),
     summary="The loss over angles and shifts for a fixed classifier, with and without the P-STN's noise",
     needs=("mnist",),
     groups=tuple(

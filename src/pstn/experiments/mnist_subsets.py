@@ -1,4 +1,9 @@
-"""Table 1 and its figure: CNN, STN and P-STN on subsets of MNIST of 30 to 10,000 images (section 5.2.1)."""
+"""Table 1 and its figure: CNN, STN and P-STN on subsets of MNIST of 30 to 10,000 images (section 5.2.1).
+
+CNN, STN and P-STN of about 28 thousand parameters learn from 30 to 10,000 digits, five folds each. The paper claims
+that the P-STN is the most accurate on small sets and that the differences vanish on large ones, that the STN stays
+behind the CNN, and that the optimal w falls as the data grow.
+"""
 
 from __future__ import annotations
 
@@ -90,9 +95,7 @@ VALIDATION = (
 MNIST_SUBSETS = runner.Experiment(
     "mnist-subsets",
     "MNIST subsets",
-    "CNN, STN and P-STN of about 28 thousand parameters learn from 30 to 10,000 digits, five folds each. The paper "
-    "claims that the P-STN is the most accurate on small sets and that the differences vanish on large ones, that the "
-    "STN stays behind the CNN, and that the optimal w falls as the data grow.",
+    runner.description_of(__doc__),
     summary="Table 1: accuracy on subsets of MNIST, five folds each",
     needs=("mnist",),
     groups=tuple(group for size in WEIGHTS for group in of_size(size).values()),

@@ -1,4 +1,8 @@
-"""Random placement FashionMNIST: localizers find a small image on a large canvas (section 5.1.2)."""
+"""Random placement FashionMNIST: localizers find a small image on a large canvas (section 5.1.2).
+
+A garment is placed at random on a larger black canvas; localizers of about 193 thousand parameters learn to find it
+for a frozen classifier. The paper claims that both succeed, the P-STN slightly better.
+"""
 
 from __future__ import annotations
 
@@ -142,8 +146,7 @@ _ERRORS = (
 PLACED_FASHION = runner.Experiment(
     "placed-fashion",
     "Random placement FashionMNIST, frozen classifier",
-    "A garment is placed at random on a larger black canvas; localizers of about 193 thousand parameters learn to find "
-    "it for a frozen classifier. The paper claims that both succeed, the P-STN slightly better.",
+    runner.description_of(__doc__),
     summary="Finding a garment on a canvas four times its area for a frozen classifier: accuracy, error",
     needs=("fashion-mnist",),
     groups=(CLASSIFIER, STN_GROUP, PSTN_GROUP),

@@ -1,4 +1,9 @@
-"""Rotated MNIST: localizers learn to undo rotations for a frozen classifier (section 5.1.1)."""
+"""Rotated MNIST: localizers learn to undo rotations for a frozen classifier (section 5.1.1).
+
+A classifier trained on upright digits is frozen; localizers of about 72 thousand parameters learn to undo rotations
+with nothing but the class labels. The paper claims that the P-STN localises better than the STN and is more accurate,
+and that its variance is larger, by 17%, where it localises badly.
+"""
 
 from __future__ import annotations
 
@@ -124,9 +129,7 @@ _STN, _PSTN = ("STN", "rotated"), ("P-STN", "rotated")
 ROTATED_MNIST = runner.Experiment(
     "rotated-mnist",
     "Rotated MNIST, frozen classifier",
-    "A classifier trained on upright digits is frozen; localizers of about 72 thousand parameters learn to undo "
-    "rotations with nothing but the class labels. The paper claims that the P-STN localises better than the STN and "
-    "is more accurate, and that its variance is larger, by 17%, where it localises badly.",
+    runner.description_of(__doc__),
     summary="Undoing rotations for a frozen classifier: accuracy, error of the angle, variance by error",
     needs=("mnist",),
     groups=(CLASSIFIER, STN_GROUP, PSTN_GROUP),

@@ -383,6 +383,11 @@ class Joint:
     data: str = ""
 
 
+def description_of(docstring: str | None) -> str:
+    """What a module's docstring says in its second paragraph, as one line: the description of its experiment."""
+    return " ".join((docstring or "").split("\n\n")[1:2]).replace("\n", " ").strip()
+
+
 @dataclass(frozen=True)
 class Experiment(Study):
     """An experiment: what is trained and measured, and what the report shows of it.

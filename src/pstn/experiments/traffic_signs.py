@@ -1,5 +1,10 @@
 """Street signs: localizers find the sign in a crop of a photo for a frozen classifier (section 5.1.3).
 
+A ResNet-18 trained on tight crops is frozen; localizers learn to find the sign in a larger crop. The paper uses the
+Mapillary Traffic Sign Dataset (MTSD) and claims that the P-STN is ahead of the STN, and both far ahead of the CNN.
+These are other photos, with their own classes, counts and splits: the paper’s numbers are shown for orientation, and
+nothing is tested against them.
+
 The paper's photos, MTSD, cannot be passed on. These are others, Italian, at about a third of the resolution.
 """
 
@@ -251,10 +256,7 @@ _IOU = Metric("iou", "overlap with the true box (IoU)", higher_is_better=True)
 TRAFFIC_SIGNS = runner.Experiment(
     "traffic-signs",
     "Traffic signs, on stand-in photos (not MTSD)",
-    "A ResNet-18 trained on tight crops is frozen; localizers learn to find the sign in a larger crop. The paper uses "
-    "the Mapillary Traffic Sign Dataset (MTSD) and claims that the P-STN is ahead of the STN, and both far ahead of "
-    "the CNN. These are other photos, with their own classes, counts and splits: the paper’s numbers are shown for "
-    "orientation, and nothing is tested against them.",
+    runner.description_of(__doc__),
     summary="Finding street signs for a frozen ResNet-18, or another, on photos that stand in for MTSD",
     needs=("traffic-signs",),
     groups=(CLASSIFIER, CNN_GROUP, STN_GROUP, PSTN_GROUP),
