@@ -82,21 +82,17 @@ def _box_in_crop(sign: Sign) -> list[float]:
     return [x0, y0, x1, y1]
 
 
-def _stand_in(context: runner.RunContext, *, tight: bool) -> tuple[Split, Split]:
-    """A quick run has no photos: digits in three channels, placed on a canvas where the crop is to be wide."""
+def _stand_in(context: runner.RunContext) -> list[Split]:
+    """A quick run has no photos: digits in three channels, placed on a canvas."""
     parts = []
     for digits in context.data("mnist", normalise=False)[::2]:
         few = digits.take(range(100))
-        x = nn.functional.interpolate(few.x, size=(QUICK_SIZE, QUICK_SIZE)).expand(-1, 3, -1, -1)
-        box = torch.tensor([[-1.0, -1.0, 1.0, 1.0]]).expand(len(few), 4)
-        if not tight:
-            placed = generate(few, RandomPlacement(QUICK_SIZE, 28, None), seed=0).all()
-            assert placed.theta is not None
-            x = placed.x.expand(-1, 3, -1, -1)
-            undo = Similarity().inverse(placed.theta)
-            box = torch.cat([undo[:, 2:] - undo[:, 1:2], undo[:, 2:] + undo[:, 1:2]], dim=1)
-        parts.append(replace(few, x=x.contiguous(), theta=box.to(few.x.device)))
-    return parts[0], parts[1]
+        placed = generate(few, RandomPlacement(QUICK_SIZE, 28, None), seed=0).all()
+        assert placed.theta is not None
+        undo = Similarity().inverse(placed.theta)
+        box = torch.cat([undo[:, 2:] - undo[:, 1:2], undo[:, 2:] + undo[:, 1:2]], dim=1)
+        parts.append(replace(few, x=placed.x.expand(-1, 3, -1, -1).contiguous(), theta=box.to(few.x.device)))
+    return parts
 
 
 def _crops(context: runner.RunContext, *, tight: bool) -> runner.Task:
@@ -104,7 +100,7 @@ def _crops(context: runner.RunContext, *, tight: bool) -> runner.Task:
         backbone = _backbone(context)
         if context.quick:
             mean, std = (torch.tensor(v, device=context.device).view(3, 1, 1) for v in (backbone.mean, backbone.std))
-            train, test = (replace(part, x=(part.x - mean) / std) for part in _stand_in(context, tight=tight))
+            train, test = (replace(part, x=(part.x - mean) / std) for part in _stand_in(context))
         else:
             signs = _signs(context)
             chosen = sorted({sign.box.label for sign in signs["train"]})
