@@ -23,6 +23,7 @@ FAMILIES = {
     "global": pstn.Global(),
     "global mixture": pstn.Global(pstn.Mixture(2, pstn.Normal())),
     "hierarchical": pstn.Hierarchical(shrink=0.2),
+    "gated": pstn.Gated(pstn.Mixture(2), 0.3, log_density=-2.0),
     "point": pstn.Point(),
     "point, prior": pstn.Point(prior=pstn.NormalPrior(scale=0.5)),
 }
@@ -53,7 +54,7 @@ def test_every_family_samples_scores_and_learns(name):
     assert q.log_prob(theta).shape == theta.shape
     low, high = q.interval(0.5)
     assert (low <= high).all()
-    assert isinstance(q, pstn.MixturePosterior) or ((low <= q.mode) & (q.mode <= high)).all()
+    assert isinstance(q, (pstn.MixturePosterior, pstn.GatedPosterior)) or ((low <= q.mode) & (q.mode <= high)).all()
     assert q.kl().shape[:-1] == (5,)
     (theta.sum() + q.kl().mean()).backward()
     asked = not isinstance(FAMILIES[name], pstn.Global)
@@ -70,7 +71,7 @@ def test_samples_are_a_function_of_noise_of_the_width_that_the_distribution_stat
     whole = q.rsample(noise=noise)
     assert torch.equal(whole, q.from_noise(noise[: whole.shape[0]]))
     if layer.probabilistic:
-        if not isinstance(q, pstn.MixturePosterior):  # whose samples are stratified
+        if not isinstance(q, (pstn.MixturePosterior, pstn.GatedPosterior)):  # whose samples are stratified
             torch.testing.assert_close(whole, torch.cat([q.rsample(noise=part) for part in noise.split(1)]))
         with pytest.raises(ValueError, match="noise must have shape"):
             q.rsample(noise=torch.rand(4, 5, q.noise_width + 1))

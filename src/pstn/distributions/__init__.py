@@ -1,6 +1,7 @@
 """Distributions over theta, the families that make them from a localizer's features, and priors."""
 
 from pstn.distributions.base import PosteriorFamily, Prior, Region, ThetaDistribution
+from pstn.distributions.gate import Gated, GatedPosterior
 from pstn.distributions.hierarchy import Global, Hierarchical
 from pstn.distributions.mixture import Mixture, MixturePosterior
 from pstn.distributions.normal import Normal, NormalPosterior
@@ -11,6 +12,8 @@ from pstn.distributions.student_t import Posterior, StudentT
 
 __all__ = [
     "GammaPrior",
+    "Gated",
+    "GatedPosterior",
     "Global",
     "Hierarchical",
     "Mixture",

@@ -34,6 +34,7 @@ __all__ = [
     "checked_parameters",
     "checked_probability",
     "require_level",
+    "stratified",
 ]
 
 DIVERGED = "the {head} head diverged, or the localizer before it; lower the localizer's learning rate"
@@ -307,6 +308,18 @@ def checked_parameters(loc: Any, spread: Any, name: str) -> tuple[Tensor, Tensor
         if not bool((spread > 0).all()):
             raise ValueError(f"{name} must be above 0 everywhere, got a minimum of {float(spread.min()):g}")
     return at_least_float32(loc), at_least_float32(spread)
+
+
+def stratified(u: Tensor, samples: int) -> Tensor:
+    """S numbers in (0, 1), one in each S-th part of it, moved together by one uniform number: (...) -> (S, ...).
+
+    Antithetic pairs are half the samples apart: they get neighbouring parts, so that both mostly fall on one side of
+    any threshold.
+    """
+    order = torch.arange(samples, device=u.device)
+    half = (samples + 1) // 2
+    order = (2 * (order % half) + order // half).reshape(-1, *[1] * u.dim())
+    return (order + u) / samples
 
 
 def at_least_float32(value: Tensor) -> Tensor:

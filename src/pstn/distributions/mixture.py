@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pstn._checks import require_nonnegative_number, require_positive_int
 from pstn.distributions.angles import by_kind, wrap, wrap_angle
-from pstn.distributions.base import PosteriorFamily, Prior, ThetaDistribution, require_level
+from pstn.distributions.base import PosteriorFamily, Prior, ThetaDistribution, require_level, stratified
 from pstn.distributions.student_t import StudentT
 from pstn.transforms import Transform
 
@@ -66,12 +66,8 @@ class MixturePosterior(ThetaDistribution):
 
     def _pick(self, u: Tensor, samples: int) -> Tensor:
         """For each sample its component, (S, ...), by systematic sampling from one uniform number for all, (...)."""
-        order = torch.arange(samples, device=u.device)
-        half = (samples + 1) // 2
-        # Antithetic pairs are half the samples apart: side by side in this order, they fall into one component.
-        order = (2 * (order % half) + order // half).reshape(-1, *[1] * u.dim())
         below = self.log_weights.exp().cumsum(-1)[..., :-1]
-        return (((order + u) / samples)[..., None] >= below).sum(-1)
+        return (stratified(u, samples)[..., None] >= below).sum(-1)
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Log-density of each parameter given those before it, (..., D): their sum is that of the joint density."""

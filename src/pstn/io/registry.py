@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from pstn.distributions import (
     GammaPrior,
+    Gated,
     Global,
     Hierarchical,
     Mixture,
@@ -138,7 +139,7 @@ _NDIM, _SCALE, _RATE = _whole(high=3), _choice("linear", "log"), _number(0, 1)
 _WIDTHS, _KERNELS = _each(_whole(high=65536)), _each(_whole(high=4096))
 _TRANSFORMS = ("Rotation", "Translation", "Crop", "Similarity", "Affine", "CPAB", "Compose")
 _PRIORS, _SIMPLE = ("GammaPrior", "NormalPrior", "NoPrior"), ("StudentT", "Normal", "Point")
-_POSTERIORS = (*_SIMPLE, "Mixture", "Global", "Hierarchical")
+_POSTERIORS = (*_SIMPLE, "Mixture", "Global", "Hierarchical", "Gated")
 _LOCALIZERS = ("ConvLocalizer", "SeriesLocalizer", "GlobalLocalizer")
 _CLASSIFIERS = ("ConvClassifier", "SeriesClassifier", "Frozen")
 _MODELS = ("PSTN", "STN", "ConvClassifier", "SeriesClassifier")
@@ -175,6 +176,13 @@ _PARTS: dict[str, Part] = {
     "Mixture": Part(
         Mixture, {"k": _whole(high=64), "base": _part(PosteriorFamily, *_SIMPLE), "spread": _number(0, 1e9)}
     ),
+    "Gated": Part(
+        Gated,
+        {
+            "base": _part(PosteriorFamily, *_SIMPLE, "Mixture", "Hierarchical"), "probability": _number(1e-9, 1 - 1e-9),
+            "log_density": _number(-1e9, 1e9),
+        },
+    ),
     "Global": Part(Global, {"base": _part(PosteriorFamily, *_SIMPLE, "Mixture")}),
     "Hierarchical": Part(
         Hierarchical, {"base": _part(PosteriorFamily, *_SIMPLE, "Mixture"), "shrink": _number(1e-9, 1e9)}
@@ -199,9 +207,13 @@ _PARTS: dict[str, Part] = {
     ),
     "PSTN": Part(
         PSTN,
-        {**_HEADED, "train_samples": _SAMPLES, "test_samples": _SAMPLES, "chunk_size": _maybe(_whole())},
+        {
+            **_HEADED, "train_samples": _SAMPLES, "test_samples": _SAMPLES, "chunk_size": _maybe(_whole()),
+            "temperature": _number(1e-3, 1e3),
+        },
+        later=frozenset({"temperature"}),
     ),
-    "STN": Part(STN, _HEADED),
+    "STN": Part(STN, {**_HEADED, "temperature": _number(1e-3, 1e3)}, later=frozenset({"temperature"})),
 }  # fmt: skip
 
 _CLASSES = {"Compose": Compose, **{name: part.cls for name, part in _PARTS.items() if isinstance(part.cls, type)}}

@@ -151,6 +151,7 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
     """What PSTN and STN share."""
 
     classifier: nn.Module
+    temperature: float = 1.0
 
     def forward(
         self,
@@ -188,6 +189,8 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
             theta, log_weights = posterior.weighted_sample(samples, method, noise=noise, generator=generator)
             sample_log_probs = self._classify_in_chunks(x if source is None else source, theta, chunk)
         log_probs = log_mean_exp(sample_log_probs, log_weights)
+        if self.temperature != 1:
+            log_probs = (log_probs / self.temperature).log_softmax(-1)
         return Prediction(log_probs, sample_log_probs, theta, posterior, log_weights)
 
     def _chunk(self, x: Tensor) -> int | None:
@@ -247,6 +250,7 @@ class PSTN(TransformerClassifier):
             a CPU (evaluation mode, no gradients): there it takes as many as make 500 warped inputs, which is faster.
             In training, chunks are recomputed in the backward pass, so that memory does not grow with S; batch norm
             then sees each chunk by itself, twice.
+        temperature: what the logarithms of the averaged probabilities are divided by; `pstn.calibrate` finds it.
 
     Example:
         >>> model = pstn.nn.mnist_pstn()
@@ -263,9 +267,11 @@ class PSTN(TransformerClassifier):
         test_samples: int = TEST_SAMPLES,
         *,
         chunk_size: int | None = None,
+        temperature: float = 1.0,
     ) -> None:
         super().__init__()
         _require_parts(layer, classifier)
+        self.temperature = require_positive_number("temperature", temperature)
         self.layer, self.classifier = layer, classifier
         self.train_samples = require_positive_int("train_samples", train_samples)
         self.test_samples = require_positive_int("test_samples", test_samples)
@@ -279,15 +285,17 @@ class STN(TransformerClassifier):
     Args:
         layer: a spatial transformer made with `probabilistic=False`.
         classifier: a module that turns warped inputs (N, C, *size) into logits (N, K).
+        temperature: what the logits are divided by; `pstn.calibrate` finds it.
 
     Example:
         >>> pstn.nn.mnist_stn()(torch.rand(2, 1, 28, 28)).sample_log_probs.shape
         torch.Size([1, 2, 10])
     """
 
-    def __init__(self, layer: SpatialTransformer, classifier: nn.Module) -> None:
+    def __init__(self, layer: SpatialTransformer, classifier: nn.Module, *, temperature: float = 1.0) -> None:
         super().__init__()
         _require_parts(layer, classifier)
+        self.temperature = require_positive_number("temperature", temperature)
         if layer.probabilistic:
             raise ValueError(
                 "layer of an STN must be SpatialTransformer(..., probabilistic=False); PSTN takes this one"
