@@ -123,25 +123,23 @@ class Broken(torch.nn.Module):
 
 
 def test_a_model_that_diverged_has_a_cell_that_says_so_and_its_neighbours_go_on(tmp_path):
-    group, context = replace(SMALL, make=lambda context, seed: Broken(math.inf if seed == 0 else 0.0)), quiet(tmp_path)
+    odd = {"odd": math.nan, "even": 2.0}  # what is not finite is left out
+    group = replace(SMALL, make=lambda _, seed: Broken(math.inf if seed == 0 else 0.0), measures=(lambda _: (odd, {}),))
+    context = quiet(tmp_path)
     assert reproduce([experiment(group, OTHER)], context) == 4
     broken, whole, *others = sorted(read_results(context.folder), key=lambda r: (r.data != "MNIST30", r.seed))
     assert (broken.metrics, broken.figure) == ({}, {})
     assert broken.settings["parameters"] == 28_086
     assert any(note.startswith("No numbers: this model diverged.") for note in broken.departures)
     assert any("Stopped in training at step 0" in note for note in broken.departures)
+    assert (whole.metrics["even"], "odd" in whole.metrics, whole.departures[-1]) == (
+        2.0,
+        False,
+        "odd is nan: left out.",
+    )
     for result in (whole, *others):
         assert math.isfinite(result.metrics["nll"])
         assert not any("diverged" in note or "Stopped" in note for note in result.departures)
-
-
-def test_a_number_that_is_not_finite_is_left_out_and_named(tmp_path):
-    group = replace(SMALL, measures=(lambda tested: ({"odd": math.nan, "even": 2.0}, {}),))
-    reproduce([experiment(group)], quiet(tmp_path))
-    for result in read_results(tmp_path / "quick"):
-        assert result.metrics["even"] == 2.0
-        assert "odd" not in result.metrics
-        assert "odd is nan: left out." in result.departures
 
 
 def test_cells_of_one_training_share_its_time_and_say_what_it_was_trained_on(tmp_path, monkeypatch):

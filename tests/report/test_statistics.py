@@ -7,17 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pstn.report import holm, non_inferiority, paired
-from pstn.report.statistics import (
-    Published,
-    Summary,
-    best,
-    compare,
-    median_and_deviation,
-    one_more_run,
-    summarise,
-    welch,
-)
+from pstn.report import Published, holm, non_inferiority, paired
+from pstn.report.statistics import Summary, best, compare, median_and_deviation, one_more_run, summarise, welch
 
 means, spreads, runs = st.floats(-100, 100), st.floats(1e-3, 50), st.integers(2, 30)
 OURS, OTHERS = [0.91, 0.93, 0.90, 0.95, 0.92], [0.90, 0.90, 0.91, 0.92, 0.89]
@@ -52,17 +43,16 @@ def test_the_paired_test_is_that_of_the_differences_and_scipys():
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("margin", [0.0, 0.01, 0.2])
 def test_non_inferiority_is_the_one_sided_test_of_the_shifted_runs(sign, margin):
-    ours, others = [sign * a for a in OURS], [sign * b for b in OTHERS]
-    shifted, higher = [a + sign * margin for a in others], sign > 0
-    side = "greater" if higher else "less"
-    for first, second in ((shifted, ours), (ours, others)):
-        moved = [a + sign * margin for a in first]
-        reference = stats.ttest_ind(moved, second, equal_var=False, alternative=side).pvalue
-        assert non_inferiority(first, second, margin, higher_is_better=higher) == pytest.approx(reference)
-        reference = stats.ttest_rel(moved, second, alternative=side).pvalue
-        assert non_inferiority(first, second, margin, higher_is_better=higher, by_fold=True) == pytest.approx(reference)
+    side, options = "greater" if sign > 0 else "less", {"higher_is_better": sign > 0}
+    for first, second in ((OTHERS, OURS), (OURS, OTHERS)):
+        a, b = [sign * value for value in first], [sign * value for value in second]
+        moved = [value + sign * margin for value in a]
+        welchs = stats.ttest_ind(moved, b, equal_var=False, alternative=side).pvalue
+        assert non_inferiority(a, b, margin, **options) == pytest.approx(welchs)
+        by_fold = stats.ttest_rel(moved, b, alternative=side).pvalue
+        assert non_inferiority(a, b, margin, by_fold=True, **options) == pytest.approx(by_fold)
     with pytest.raises(ValueError, match="margin"):
-        non_inferiority(ours, others, -0.1)
+        non_inferiority(OURS, OTHERS, -0.1)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))

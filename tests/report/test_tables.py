@@ -4,18 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from pstn.report import Claim, Line, Metric, Published, Result, Search, Table, holm, non_inferiority, paired
+from pstn.report import Claim, Line, Metric, Published, Result, Search, Table, holm, non_inferiority, paired, tables
 from pstn.report.figures import NothingToDraw, draw_search
 from pstn.report.page import _costs_table, _summary_table, make_section
-from pstn.report.tables import (
-    Study,
-    check_claims,
-    published_lines,
-    variant_tables,
-    view_claims,
-    view_search,
-    view_table,
-)
+from pstn.report.tables import Study, check_claims, view_claims, view_search, view_table
 
 ACCURACY = Metric("accuracy", "accuracy (%)", scale=100, digits=2, higher_is_better=True)
 A = {m: Line(m, "A", ACCURACY, paper=Published(p)) for m, p in (("STN", "80.0 ± 1.0"), ("P-STN", "90.0 ± 1.0"))}
@@ -127,11 +119,11 @@ def test_a_mean_is_taken_seed_by_seed_over_the_seeds_that_all_have():
 
 
 def test_a_published_table_is_read_as_it_is_printed():
-    found = published_lines(ACCURACY, "data  CNN  STN\nA b  1.0 ± 0.2  *3.0*\nC  -  4")
+    found = tables.published_lines(ACCURACY, "data  CNN  STN\nA b  1.0 ± 0.2  *3.0*\nC  -  4")
     printed = {key: (line.paper.text, line.paper.bold) for key, line in found.items()}
     assert printed == {("CNN", "A b"): ("1.0 ± 0.2", False), ("STN", "A b"): ("3.0", True), ("STN", "C"): ("4", False)}
     with pytest.raises(ValueError, match="zip"):
-        published_lines(ACCURACY, "data  CNN  STN\nA  1.0")
+        tables.published_lines(ACCURACY, "data  CNN  STN\nA  1.0")
 
 
 @pytest.mark.parametrize(
@@ -251,10 +243,10 @@ def test_a_search_that_left_out_values_or_seeds_says_so(seeds):
 
 def test_variants_are_grouped_by_what_is_varied():
     cells = [("A", "P-STN", f"noise={value}") for value in ("none", "gaussian", "student-t")]
-    tables = variant_tables([*cells, ("A", "P-STN", "dropout=off"), ("B", "STN", "dropout=on")], [ACCURACY])
+    made = tables.variant_tables([*cells, ("A", "P-STN", "dropout=off"), ("B", "STN", "dropout=on")], [ACCURACY])
     found = {"noise=gaussian": [80, 81, 82], "noise=student-t": [90, 91, 92], "dropout=off": [70, 71, 72]}
     results = [result for variant, values in found.items() for result in runs("P-STN", "A", values, variant=variant)]
-    noise, dropout = make_section(replace(STUDY, tables=tables, claims=()), results).tables
+    noise, dropout = make_section(replace(STUDY, tables=made, claims=()), results).tables
     assert noise.title.startswith("noise, P-STN, A")
     shown = [(row[0].text, row[-2].text == "missing", row[-2].strong) for row in noise.rows]
     assert shown == [("none", True, False), ("gaussian", False, False), ("student-t", False, True)]

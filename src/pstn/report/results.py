@@ -177,9 +177,8 @@ def _parse(line: bytes, path: Path) -> Result:
             elements = value.values() if isinstance(value, dict) else value
             usable = all(type(element) in _ELEMENTS[name] for element in elements)
         # Names are shown in tables and figures, where a dollar sign would start a formula.
-        if usable and name in ("experiment", "model", "data", "variant"):
-            usable = value.isprintable() and "$" not in value
-        if not usable:
+        named = name in ("experiment", "model", "data", "variant")
+        if not usable or (named and ("$" in value or not value.isprintable())):
             raise ValueError(f"its {name} is {excerpt(value)}")
     if held["experiment"] != experiment:
         raise ValueError(f"experiment must be {experiment}, by the name of the file, got {held['experiment']!r}")
