@@ -94,7 +94,7 @@ def get(server, tmp_path):
 
     def run(*ways, sha256=SHA, **settings):
         remote = RemoteFile("set", "file.bin", tuple(map(server.url, ways)), sha256, len(CONTENT), "a-set")
-        settings = {"timeout": 1.0 if "stalls" in ways else 60.0, "pause": 0.0, "rounds": 1, **settings}
+        settings = {"timeout": 1.0 if "stalls" in ways else 60.0, "pause": 0.0, **settings}
         return download(remote, tmp_path / "cache" / "set", **settings)
 
     return run
@@ -142,7 +142,7 @@ def test_a_lost_connection_is_resumed_where_it_broke(get, server):
 
 
 def test_a_single_mirror_is_asked_again(get, server):
-    assert get("truncates-once", rounds=2).read_bytes() == CONTENT
+    assert get("truncates-once").read_bytes() == CONTENT
     assert server.requests[1] == ("truncates-once", "bytes=50000-")
 
 
@@ -151,7 +151,7 @@ def test_a_server_without_ranges_starts_again(get):
 
 
 def test_a_part_that_does_not_fit_is_dropped(get, server):
-    assert get("truncates", "refuses-ranges", rounds=2).read_bytes() == CONTENT
+    assert get("truncates", "refuses-ranges").read_bytes() == CONTENT
     assert ("refuses-ranges", "bytes=50000-") in server.requests
 
 
@@ -192,7 +192,7 @@ def test_a_bad_mirror_does_not_spoil_a_good_one(get, server):
 def test_a_download_of_unknown_size_is_bounded(server, tmp_path):
     remote = RemoteFile("set", "file.bin", (server.url("good"),), limit=1000)
     with pytest.raises(DataError, match="more than the 1,000 bytes"):
-        download(remote, tmp_path / "set", rounds=1)
+        download(remote, tmp_path / "set")
     assert everything_under(tmp_path) == []
 
 

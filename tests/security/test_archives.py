@@ -236,7 +236,7 @@ def test_many_headers_before_one_file_are_refused(tmp_path):
 
 
 def test_members_of_a_tar_archive_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr("pstn.data.files.ARCHIVE_MEMBERS", 3)
+    monkeypatch.setattr("pstn.limits.ARCHIVE_MEMBERS", 3)
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for number in range(4):
             archive.addfile(tarfile.TarInfo(f"{number}.txt"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,10 +49,7 @@ def cache_folder() -> Path:
     value = os.environ.get("PSTN_CACHE", "").strip()
     if value:
         return expand(value)
-    try:
-        home = Path.home()
-    except RuntimeError:  # the user of a container may have no home
-        home = Path(tempfile.gettempdir())
+    home = expand("~")
     if sys.platform == "darwin":
         return home / "Library" / "Caches" / "pstn"
     if sys.platform == "win32":
@@ -125,12 +122,10 @@ def find_file(remote: RemoteFile, *, root: str | os.PathLike[str] | None = None)
 
 
 def locate(
-    remote: RemoteFile,
-    *,
-    root: str | os.PathLike[str] | None = None,
-    fetch: bool = True,
-    progress: Progress | None = None,
-) -> Path:
+    remote: RemoteFile, *, root: str | os.PathLike[str] | None = None, fetch: bool = True,
+    progress: Progress | None = None, find: Callable[[], Path | None] | None = None,
+    obtain: Callable[[], object] | None = None,
+) -> Path:  # fmt: skip
     """The path of the file, downloaded into the cache first where it is missing.
 
     Args:
@@ -138,64 +133,47 @@ def locate(
         root: look here only, and do not download.
         fetch: whether the network may be used; $PSTN_OFFLINE forbids it too.
         progress: called during a download.
+        find: returns the file where it exists already; `find_file` where None.
+        obtain: downloads it; `download` where None.
 
     Raises:
-        MissingDataError: the file is missing, and downloading it failed or was not allowed.
+        MissingDataError: the file is missing, and downloading it failed or was not allowed; where it was looked for.
     """
-    found = find_file(remote, root=root)
+    find = find or (lambda: find_file(remote, root=root))
+    obtain = obtain or (lambda: download(remote, cache_folder() / remote.folder, progress=progress))
+    found, advice = find(), f"to get it: pstn data get {remote.get or remote.folder}"
+    if found is None and root is None and fetch and not offline():
+        try:
+            obtain()
+            found = find()
+        except (DataError, ImportError) as error:
+            reason = getattr(error, "problem", error)
+            advice = f"downloading it failed: {reason}; try again later, or put it into one of these folders"
     if found is not None:
         return found
-    failure = ""
-    if root is None and fetch and not offline():
-        try:
-            return download(remote, cache_folder() / remote.folder, progress=progress)
-        except (DataError, ImportError) as error:
-            failure = str(getattr(error, "problem", error))
-    raise missing(remote, root, failure)
-
-
-def missing(remote: RemoteFile, root: str | os.PathLike[str] | None, failure: str = "") -> MissingDataError:
-    """The error for a missing file: which one, where it was looked for, and how to get it.
-
-    Args:
-        remote: the file.
-        root: the one folder that was searched, if it was one.
-        failure: why downloading it failed, if that was tried.
-    """
-    places = ", ".join(str(folder) for folder in search_folders(remote.folder, root))
-    if root is None and not os.environ.get("PSTN_DATA", "").strip():
-        places += " ($PSTN_DATA is not set)"
-    if root is None and offline():
-        places += "; nothing is downloaded, as $PSTN_OFFLINE is set"
-    if failure:
-        advice = f"downloading it failed: {failure}; try again later, or put it into one of these folders"
-    else:
-        advice = f"to get it: pstn data get {remote.get or remote.folder}"
-    return MissingDataError(remote.name, f"is missing; looked in {places}; {advice}")
+    places = ", ".join(map(str, search_folders(remote.folder, root)))
+    if root is None:
+        places += "" if data_folder() else " ($PSTN_DATA is not set)"
+        places += "; nothing is downloaded, as $PSTN_OFFLINE is set" if offline() else ""
+    raise MissingDataError(remote.name, f"is missing; looked in {places}; {advice}")
 
 
 def download(
-    remote: RemoteFile,
-    folder: Path,
-    *,
-    progress: Progress | None = None,
-    timeout: float = 20.0,
-    rounds: int = 2,
-    pause: float = 1.0,
+    remote: RemoteFile, folder: Path, *, progress: Progress | None = None, timeout: float = 20.0, pause: float = 1.0
 ) -> Path:
     """Download a file into `folder`, mirror by mirror, and return its path.
 
-    pooch verifies the checksum and moves the file to its name. A broken transfer is resumed, on the next mirror too,
-    where a checksum is known; if the checksum is then wrong, the mirror is asked for the whole file. A failed download
-    leaves nothing behind; an interrupted one leaves a hidden ".part" file, which the next one continues.
+    pooch verifies the checksum and moves the file to its name. Each mirror is asked twice. A broken transfer is
+    resumed, on the next mirror too, where a checksum is known; if the checksum is then wrong, the next request is for
+    the whole file. A failed download leaves nothing behind; an interrupted one leaves a hidden ".part" file, which the
+    next one continues.
 
     Args:
         remote: what to download.
         folder: where to put it.
         progress: called with the number of bytes so far, from another thread.
-        timeout: seconds without a byte, or with fewer than `DOWNLOAD_RATE` a second, until a mirror is given up.
-        rounds: how often to go through the mirrors.
-        pause: seconds to wait between rounds.
+        timeout: seconds without a byte, or with fewer than `DOWNLOAD_RATE` a second, until a request is given up.
+        pause: seconds to wait between two requests to a mirror.
 
     Raises:
         DataError: no mirror served the file; the message says what each one did.
@@ -208,32 +186,27 @@ def download(
     known_hash = None if remote.sha256 is None else f"sha256:{remote.sha256}"
     failures: list[str] = []
     folder.mkdir(parents=True, exist_ok=True)
-    part = _claim_part(folder, remote.name)
+    transfer = _Transfer(_claim_part(folder, remote.name), remote, timeout, progress)
     logger = pooch.get_logger()
     level = logger.level
     logger.setLevel("WARNING")  # pooch reports each step on stderr
     try:
-        for turn in range(rounds):
-            if turn:
-                time.sleep(pause)
-            for url in remote.urls:
-                transfer = _Transfer(part, remote, timeout, progress)
-                for _ in range(2):
-                    try:
-                        return Path(pooch.retrieve(url, known_hash, remote.name, folder, downloader=transfer))
-                    except (ValueError, OSError) as error:  # a wrong checksum; anything of the network or the disk
-                        failures.append(f"{url}: {' '.join(str(error).split())[:200]}")
-                        if not (isinstance(error, ValueError) and transfer.resumed):
-                            break
+        for url in remote.urls:
+            for attempt in range(2):
+                time.sleep(pause * attempt)
+                try:
+                    return Path(pooch.retrieve(url, known_hash, remote.name, folder, downloader=transfer))
+                except (ValueError, OSError) as error:  # a wrong checksum; anything of the network or the disk
+                    failures.append(f"{url}: {' '.join(str(error).split())[:200]}")
         raise DataError(folder / remote.name, "; ".join(dict.fromkeys(failures)))
     except Exception:
-        part.unlink(missing_ok=True)
+        transfer.part.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # not empty
             folder.rmdir()
         raise
     except BaseException:  # an interrupt: the next download may continue at once
         with contextlib.suppress(OSError):
-            os.utime(part, (0, 0))
+            os.utime(transfer.part, (0, 0))
         raise
     finally:
         logger.setLevel(level)
@@ -259,53 +232,43 @@ class _Transfer:
 
     def __init__(self, part: Path, remote: RemoteFile, timeout: float, progress: Progress | None) -> None:
         self.part, self.remote, self.timeout, self.progress = part, remote, timeout, progress
-        self.resumed = False
         self.received = 0
-        self.given_up = threading.Event()
-        self.error: BaseException | None = None
 
     def __call__(self, url: str, output_file: str, pooch: Any = None, check_only: bool = False) -> None:
-        self.given_up = threading.Event()
-        self.error, self.received = None, 0
-        thread = threading.Thread(target=self._run, args=(url, self.given_up), daemon=True)
-        thread.start()
+        outcome: Future[None] = Future()
+        given_up = threading.Event()
+        threading.Thread(target=self._run, args=(url, given_up, outcome), daemon=True).start()
         try:
-            before = 0
-            while True:
-                thread.join(self.timeout)
-                if not thread.is_alive():
-                    break
+            before = self.received
+            while not wait([outcome], self.timeout).done:
                 if self.received - before < DOWNLOAD_RATE * self.timeout:
                     raise OSError("no answer within the time limit, or too few bytes a second")
                 before = self.received
         finally:
-            self.given_up.set()
-        if self.error is not None:
-            raise self.error
+            given_up.set()
+        outcome.result()
         self.part.replace(output_file)  # pooch made a private file; the part obeys the user's umask
 
-    def _run(self, url: str, given_up: threading.Event) -> None:
+    def _run(self, url: str, given_up: threading.Event, outcome: Future[None]) -> None:
         try:
             self._receive(url, given_up)
+            outcome.set_result(None)
         except BaseException as error:  # raised again in the thread that waits
-            self.error = error
+            outcome.set_exception(error)
 
     def _receive(self, url: str, given_up: threading.Event) -> None:
         import requests
         import urllib3
 
         most = self.remote.limit if self.remote.size is None else self.remote.size
-        start = self.part.stat().st_size if self.part.exists() else 0
-        if self.remote.sha256 is None or start > most:
-            start = 0
+        start = self.part.stat().st_size if self.part.exists() and self.remote.sha256 is not None else 0
+        start = start if start <= most else 0
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
         with requests.get(url, headers=headers, stream=True, timeout=self.timeout) as response:
-            if response.status_code == 416 and start:  # the part does not fit the file, or ranges are not served
-                self.part.unlink()
-                return self._receive(url, given_up)
+            if response.status_code == 416:  # the part does not fit the file, or ranges are not served
+                self.part.unlink(missing_ok=True)
             response.raise_for_status()
-            self.resumed = start > 0 and response.status_code == 206
-            done = start if self.resumed else 0
+            done = start if response.status_code == 206 else 0
             length = response.headers.get("Content-Length", "")
             total = done + int(length) if length.isdigit() else self.remote.size
             with self.part.open("r+b" if self.part.exists() else "wb", buffering=0) as file:

@@ -24,27 +24,12 @@ from typing import IO, Any, NoReturn, cast
 import numpy as np
 import numpy.typing as npt
 
-from pstn.files import FileError, inside, require_regular_file
-from pstn.limits import (
-    ARCHIVE_DEPTH,
-    ARCHIVE_FREE_BYTES,
-    ARCHIVE_MEMBERS,
-    ARCHIVE_RATIO,
-    TAR_HEADER_BYTES,
-    ZIP_INDEX_BYTES,
-)
-
-try:
-    from lzma import LZMAError
-except ImportError:  # Python can be built without it, and does not read .xz then
-    LZMAError = EOFError  # type: ignore[misc,assignment]
+from pstn import limits
+from pstn.files import FileError, inside, open_regular_file, require_regular_file
 
 __all__ = ["DataError", "DataWarning", "MissingDataError"]
 
-# Deflate cannot expand a byte to more than 1,032: a header that declares more is wrong, which is known before reading.
-MAX_RATIO = 1032
 LONGEST_LINE = 1 << 26
-_GZIP = b"\x1f\x8b"
 _CHUNK = 1 << 20
 _LONGEST_HEADER = 1 << 16  # of a .npy file; numpy accepts fewer bytes
 _MOST_AXES = 32  # of any version of numpy
@@ -97,72 +82,56 @@ def most_unpacked(path: Path) -> int:
         >>> most_unpacked(path) >> 20
         256
     """
-    return max(ARCHIVE_FREE_BYTES, ARCHIVE_RATIO * path.stat().st_size)
+    return max(limits.ARCHIVE_FREE_BYTES, limits.ARCHIVE_RATIO * path.stat().st_size)
 
 
 @contextmanager
 def open_stream(path: Path) -> Iterator[IO[bytes]]:
-    """The bytes of `path`, unpacked while reading where it is gzipped, whatever its name; its faults are DataErrors."""
-    try:
-        if path.stat().st_size == 0:
-            raise DataError(path, "is empty")
-        with path.open("rb") as file:
-            if file.peek(2)[:2] != _GZIP:
-                yield file
-                return
+    """The bytes of a regular file, unpacked while reading where it is gzipped, whatever its name."""
+    with open_regular_file(path, error=DataError) as file:
+        if cast("io.BufferedReader", file).peek(2)[:2] != b"\x1f\x8b":
+            yield file
+            return
+        try:
             with gzip.GzipFile(fileobj=file) as unpacked:
                 yield cast("IO[bytes]", unpacked)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(path, f"the gzip stream is truncated or damaged ({error}): fetch the file again") from error
-    except IsADirectoryError as error:
-        raise DataError(path, "is a folder, where a file is expected") from error
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(path, f"the gzip stream is truncated or damaged ({error}): fetch the file again") from error
 
 
 def bounded_read(stream: IO[bytes], count: int) -> bytearray:
     """Up to `count` bytes, read in small portions: memory grows with the content, not with the size declared."""
     out = bytearray()
-    while len(out) < count:
-        portion = stream.read(min(_CHUNK, count - len(out)))
-        if not portion:
-            break
+    while portion := stream.read(min(_CHUNK, count - len(out))):
         out += portion
     return out
 
 
 def read_text(path: Path, *, limit: int) -> str:
-    """A text file, plain or gzipped, of at most `limit` bytes, as UTF-8 with or without a byte-order mark."""
-    with open_stream(path) as stream:
-        limit = min(limit, most_unpacked(path))
-        content = bounded_read(stream, limit + 1)
-    if len(content) > limit:
-        raise DataError(path, f"holds more than {limit:,} bytes of text, which is the limit")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(path, f"is not UTF-8 text ({error.reason})", place=f"byte {error.start}") from error
+    """A text file as for `read_lines`, as one string."""
+    return "".join(line for _, line in read_lines(path, limit=limit))
 
 
 def read_lines(path: Path, *, limit: int) -> Iterator[tuple[int, str]]:
-    r"""The numbered lines of a text file as for `read_text`, one at a time. Only "\n" ends a line, as in editors."""
+    r"""The numbered lines of a text file, plain or gzipped, one at a time. Only "\n" ends a line, as in editors.
+
+    Args:
+        path: UTF-8 text, with or without a byte-order mark.
+        limit: the most bytes that it may hold.
+    """
     with open_stream(path) as stream:
         left = limit = min(limit, most_unpacked(path))
         number = 0
         while line := stream.readline(min(left, LONGEST_LINE) + 1):
-            number += 1
-            left -= len(line)
-            problem = None
-            if left < 0:
-                problem = f"holds more than {limit:,} bytes of text, which is the limit"
-            elif len(line) > LONGEST_LINE:
-                problem = f"is longer than {LONGEST_LINE:,} bytes, which is the limit"
-            elif b"\0" in line:
-                problem = "is not a text file: it holds a zero byte"
-            if problem is not None:
-                raise DataError(path, problem, place=f"line {number}")
+            number, left = number + 1, left - len(line)
             try:
+                if left < 0 or len(line) > LONGEST_LINE:
+                    raise ValueError(f"holds more than {limit:,} bytes of text, or {LONGEST_LINE:,} in one line")
+                if b"\0" in line:
+                    raise ValueError("is not a text file: it holds a zero byte")
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise DataError(path, f"is not UTF-8 text ({error.reason})", place=f"line {number}") from error
+            except ValueError as error:  # UnicodeDecodeError is one
+                raise DataError(path, str(error), place=f"line {number}") from error
 
 
 def sha256_of_content(path: Path, *, limit: int = 1 << 34) -> str:
@@ -209,8 +178,6 @@ def _read_npy_header(
         version = np.lib.format.read_magic(stream)
         reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = reader(stream)
-    except MemoryError:
-        raise
     except Exception as error:  # the header is a Python literal, and its reader raises what evaluating one can raise
         raise DataError(path, f"is not a .npy file ({error})", place=place) from error
     if dtype.hasobject:
@@ -224,12 +191,10 @@ def _read_npy_header(
 
 
 def require_shape(shape: tuple[Any, ...], dtype: np.dtype[Any], path: Path, place: str = "header") -> None:
-    """Refuse the shape in a file's header where no array can have it."""
-    if not all(type(extent) is int and extent >= 0 for extent in shape):
-        raise DataError(path, "the extents of an array must be whole numbers, 0 or above", place=place)
-    # numpy counts in 64 bits, without the axes that are empty.
-    if len(shape) > _MOST_AXES or dtype.itemsize * math.prod(extent or 1 for extent in shape) >> 62:
-        problem = f"has {len(shape)} axes, at most {_MOST_AXES} are accepted, or extents that are too large"
+    """Refuse the shape in a file's header where no array can have it: numpy counts in 64 bits, without empty axes."""
+    whole = all(type(extent) is int and extent >= 0 for extent in shape)
+    if not whole or len(shape) > _MOST_AXES or dtype.itemsize * math.prod(extent or 1 for extent in shape) >> 62:
+        problem = f"has {len(shape)} axes, at most {_MOST_AXES} are accepted, or extents that no array can have"
         raise DataError(path, problem, place=place)
 
 
@@ -261,8 +226,8 @@ class Listing:
         self.repeated = 0
         """Files and folders that were listed already, and were skipped."""
         self._real = os.path.realpath(root)
-        self._seen: set[tuple[int, int]] = set()
-        self._safe: set[str] = set()
+        self._seen: set[object] = set()
+        self._safe: set[Path] = set()
 
     def entries(
         self, folder: Path, suffixes: tuple[str, ...] = (), on_error: ErrorHandler = raise_error
@@ -280,34 +245,22 @@ class Listing:
             # Where a link and what it leads to are both here, the link is the one to skip.
             with os.scandir(folder) as found:
                 entries = sorted(found, key=lambda entry: (entry.is_symlink(), entry.name))
-            device = folder.stat().st_dev
         except OSError as error:
             on_error(DataError(folder, f"cannot be read ({error.strerror})"))
             return [], []
         for entry in entries:
-            link = entry.is_symlink()
-            try:
-                is_folder = entry.is_dir()
-            except OSError:  # a circle of links
-                is_folder = False
+            state = _state(entry)
+            is_folder = state is not None and stat.S_ISDIR(state.st_mode)
             if entry.name.startswith(".") or not (is_folder or entry.name.lower().endswith(suffixes)):
                 continue
-            if link and not self._stays(entry):
+            identity = entry.path if state is None else (state.st_dev, state.st_ino)
+            if entry.is_symlink() and not self._stays(entry):
                 self.outside += 1
-                continue
-            identity: tuple[int, int] | None = (device, entry.inode())
-            if link or is_folder:
-                try:
-                    state = Path(entry).stat()
-                    identity = (state.st_dev, state.st_ino)
-                except OSError:  # a link to nothing
-                    identity = None
-            if identity in self._seen:
+            elif identity in self._seen:
                 self.repeated += 1
-                continue
-            if identity is not None:
+            else:
                 self._seen.add(identity)
-            (folders if is_folder else files).append(folder / entry.name)
+                (folders if is_folder else files).append(folder / entry.name)
         return sorted(folders), sorted(files)
 
     def files(self, folder: Path, suffixes: tuple[str, ...], on_error: ErrorHandler = raise_error) -> Iterator[Path]:
@@ -320,32 +273,24 @@ class Listing:
 
     def require(self, path: Path) -> Path:
         """The path; a DataError where it leads out of the root."""
-        folder = os.path.split(path)[0]
-        if folder not in self._safe:
-            self._require_stays(folder)
-            self._safe.add(folder)
-        if path.is_symlink():
-            self._require_stays(path)
+        for place in (path.parent, path):
+            if place not in self._safe and (place != path or path.is_symlink()):
+                if not self._stays(place):
+                    problem = f"leads out of the folder {self.root}, through a link: copy what it leads to into it"
+                    raise DataError(place, problem)
+                self._safe.add(place)
         return path
-
-    def find(self, path: Path) -> os.stat_result | None:
-        """The state of a file below the root, None where there is none; see `require`."""
-        if os.path.split(path)[0] not in self._safe:
-            self.require(path)
-        try:
-            found = path.lstat()  # one call for each of many label files
-            return self.require(path).stat() if stat.S_ISLNK(found.st_mode) else found
-        except (FileNotFoundError, NotADirectoryError):
-            return None
 
     def _stays(self, path: str | os.PathLike[str]) -> bool:
         real = os.path.realpath(path)
         return real == self._real or real.startswith(self._real.rstrip(os.sep) + os.sep)
 
-    def _require_stays(self, path: str | Path) -> None:
-        if not self._stays(path):
-            problem = f"leads out of the folder {self.root}, through a link: copy what it leads to into the folder"
-            raise DataError(path, problem)
+
+def _state(path: str | os.PathLike[str]) -> os.stat_result | None:
+    try:
+        return os.stat(path)  # noqa: PTH116 - of many files
+    except OSError:  # a link to nothing, or a circle of links
+        return None
 
 
 @contextmanager
@@ -417,8 +362,8 @@ class _ZipFile(io.FileIO):
     """The file of a zip archive. Its index, which zipfile reads at once, has a limited length."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        if size is not None and size > ZIP_INDEX_BYTES:
-            raise zipfile.BadZipFile(f"its index takes more than {ZIP_INDEX_BYTES:,} bytes")
+        if size is not None and size > limits.ZIP_INDEX_BYTES:
+            raise zipfile.BadZipFile(f"its index takes more than {limits.ZIP_INDEX_BYTES:,} bytes")
         return super().read(-1 if size is None else size) or b""
 
 
@@ -451,9 +396,8 @@ def read_zip_member(archive: zipfile.ZipFile, member: str, path: Path, *, limit:
         limit: the most bytes.
     """
     info = archive.getinfo(member)
-    if info.file_size > min(limit, (info.compress_size + 1) * MAX_RATIO):
-        problem = f"declares {info.file_size:,} bytes, more than it can hold or than the limit of {limit:,}"
-        raise DataError(path, problem, place=member)
+    if info.file_size > limit:
+        raise DataError(path, f"declares {info.file_size:,} bytes, above the limit of {limit:,}", place=member)
     try:
         with archive.open(info) as stream:
             content = bounded_read(stream, info.file_size + 1)
@@ -480,13 +424,9 @@ def unpack_tar(path: Path, target: Path, *, limit: int | None = None) -> Path:
     try:
         with whole_folder(target) as work:
             _unpack_into(path, work, most_unpacked(path) if limit is None else limit)
-    except DataError:
+    except (DataError, MemoryError):
         raise
-    # tarfile raises ValueError for numbers that are none, OverflowError for large ones, RecursionError for headers of
-    # headers.
-    except (
-        tarfile.TarError, EOFError, zlib.error, LZMAError, ValueError, OverflowError, RecursionError, OSError
-    ) as error:  # fmt: skip
+    except Exception as error:  # tarfile and the decompressors raise almost anything on damaged files
         if isinstance(error, OSError) and error.errno not in (None, errno.ENAMETOOLONG):
             raise  # the disk's fault, not the archive's
         raise DataError(path, f"is not a whole tar archive ({error})") from error
@@ -498,12 +438,12 @@ class _HeaderStream:
 
     def __init__(self, stream: Any) -> None:
         self.seek, self.tell = stream.seek, stream.tell
-        self._stream, self._left = stream, int(TAR_HEADER_BYTES)
+        self._stream, self._left = stream, int(limits.TAR_HEADER_BYTES)
 
     def read(self, size: int) -> bytes:
         self._left -= size
         if self._left < 0:
-            raise tarfile.ReadError(f"the headers of a file take more than {TAR_HEADER_BYTES:,} bytes")
+            raise tarfile.ReadError(f"the headers of a file take more than {limits.TAR_HEADER_BYTES:,} bytes")
         return cast("bytes", self._stream.read(size))
 
 
@@ -528,44 +468,35 @@ class _StrictHeader(tarfile.TarInfo):
 
 
 def _unpack_into(path: Path, work: Path, limit: int) -> None:
-    seen: set[Path] = set()
-    folders: set[Path] = set()
-    left = limit
+    folders, files, left = {work}, 0, limit
     with tarfile.open(path, tarinfo=_StrictHeader) as archive:
         for number, member in enumerate(archive):
-            if number >= ARCHIVE_MEMBERS:
-                raise DataError(path, f"holds more than {ARCHIVE_MEMBERS:,} files and folders, which is the limit")
-            if len(PurePosixPath(member.name).parts) > ARCHIVE_DEPTH:
-                raise DataError(
-                    path, f"is more than {ARCHIVE_DEPTH} folders deep, which is the limit", place=member.name
-                )
             destination = inside(work, member.name, owner=path, error=DataError)
+            folder = destination if member.isdir() else destination.parent
             left -= tarfile.BLOCKSIZE + (member.size if member.isreg() else 0)
-            above = destination if member.isdir() else destination.parent
-            while above != work and above not in folders:
-                folders.add(above)
-                above, left = above.parent, left - _FOLDER_BYTES
+            depth = len(PurePosixPath(member.name).parts)
+            if folder not in folders:
+                folders.add(folder)
+                left -= _FOLDER_BYTES * depth
             problem = None
-            if not member.isdir() and not member.isreg():
+            if number >= limits.ARCHIVE_MEMBERS or depth > limits.ARCHIVE_DEPTH:
+                problem = f"is beyond the limits: more than {limits.ARCHIVE_MEMBERS:,} members, or too deep in folders"
+            elif not member.isdir() and not member.isreg():
                 problem = "is neither a file nor a folder: links and devices are refused"
-            elif destination in seen and not member.isdir():
-                problem = "occurs twice in the archive"
             elif left < 0:
                 problem = f"unpacks to more than the limit of {limit:,} bytes"
             if problem is not None:
                 raise DataError(path, problem, place=member.name)
             try:
-                folder = destination if member.isdir() else destination.parent
                 folder.mkdir(parents=True, exist_ok=True)
                 if member.isreg():
-                    seen.add(destination)
+                    files += 1
                     with destination.open("xb") as file:
                         shutil.copyfileobj(cast("IO[bytes]", archive.extractfile(member)), file)
             except (FileExistsError, NotADirectoryError) as error:
-                raise DataError(path, "is a file and a folder at once", place=member.name) from error
+                raise DataError(path, "occurs twice, or is a file and a folder at once", place=member.name) from error
         # The checksum of a compressed stream is at its end, behind what tarfile reads.
-        rest = cast("IO[bytes]", archive.fileobj)
-        while left > 0 and (portion := rest.read(1 << 20)):
+        while left > 0 and (portion := cast("IO[bytes]", archive.fileobj).read(_CHUNK)):
             left -= len(portion)
-    if not seen:
+    if not files:
         raise DataError(path, "holds no files")

@@ -459,7 +459,7 @@ def _read_yolo_folder(
             raise DataError(path, f"shares its label file with {photos[key].path.name}: one name, one image")
         width, height = image_size(path)
         label_file = labels / f"{key}.txt"
-        state = listing.find(label_file)
+        state = label_file.stat() if listing.require(label_file).exists() else None
         found: list[Box] = []
         # An empty label file means that there is nothing on the image.
         if state is not None and (state.st_size > 0 or not stat.S_ISREG(state.st_mode)):

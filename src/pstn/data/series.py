@@ -28,8 +28,7 @@ from pstn.data.download import (
     RemoteFile,
     cache_folder,
     download,
-    missing,
-    offline,
+    locate,
     search_folders,
 )
 from pstn.data.files import (
@@ -858,18 +857,15 @@ def locate_ucr(
     progress: Progress | None = None,
 ) -> Path:
     """The file of one part of a set, downloaded into the cache first where it is missing."""
-    found, failure = find_ucr(name, part, root=root), ""
-    if found is None and root is None and fetch and not offline():
-        try:
-            _fetch_ucr(name, progress)
-        except (DataError, ImportError) as error:
-            failure = str(getattr(error, "problem", error))
-        found = find_ucr(name, part)
-    if found is None:
-        get = name if name in UCR_RECORDS else f"ucr:{name}"
-        wanted = RemoteFile("ucr", f"{name}_{part}.tsv (or .ts, .arff, with or without .gz)", (), get=get)
-        raise missing(wanted, root, failure)
-    return found
+    get = name if name in UCR_RECORDS else f"ucr:{name}"
+    remote = RemoteFile("ucr", f"{name}_{part}.tsv (or .ts, .arff, with or without .gz)", (), get=get)
+    return locate(
+        remote,
+        root=root,
+        fetch=fetch,
+        find=lambda: find_ucr(name, part, root=root),
+        obtain=lambda: _fetch_ucr(name, progress),
+    )
 
 
 def _fetch_ucr(name: str, progress: Progress | None) -> None:
