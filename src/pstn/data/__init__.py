@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import Any
-
+from pstn._deprecation import old_names
 from pstn.data.augment import Generated, RandomPlacement, RandomRotation, RandomTransform, generate
-from pstn.data.check import Finding, check
 from pstn.data.download import cache_folder, data_folder
 from pstn.data.files import DataError, DataWarning, MissingDataError
 from pstn.data.images import contact_sheet, from_folder
@@ -37,7 +34,7 @@ from pstn.data.photos import (
     read_mtsd,
     read_yolo,
 )
-from pstn.data.registry import KNOWN, Known, get, load
+from pstn.data.registry import KNOWN, Finding, Known, check, get, load
 from pstn.data.series import RawSeries, load_italy_power_demand, load_series_file, load_ucr, read_series, stack_series
 from pstn.data.split import (
     Split,
@@ -64,8 +61,4 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
-    if name == "Maker":
-        warnings.warn("Maker is now called RandomTransform", FutureWarning, stacklevel=2)
-        return RandomTransform
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = old_names(__name__, {"Maker": "RandomTransform"})

@@ -6,8 +6,9 @@ import io
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -15,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pstn import limits
 from pstn._checks import require_positive_int
 from pstn.data.files import DataError, ErrorHandler, Listing, list_folder, raise_error, require_package
 from pstn.data.split import Sized, Split, Splits, balanced_indices, divide, encode_labels, name_classes, require_classes
 from pstn.files import write_atomically
-from pstn.limits import EXIF_BYTES, IMAGE_BYTES, IMAGE_PIXELS, IMAGE_READS, IMAGE_SIDE, JPEG_SCANS, PPM_COMMENTS
 from pstn.plotting import without_tex
 
 __all__ = ["contact_sheet", "from_folder"]
@@ -32,7 +33,6 @@ IMAGE_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 """The formats that are decoded, by Pillow's names, whatever the suffix: other decoders of Pillow start programs."""
 _SHORTEST_SCAN = 10  # bytes
 _PIXELS_IN_SECONDS = 1 << 32  # of all scans together
-_TOO_LARGE = f"has more than {IMAGE_PIXELS:,} pixels, too many to decode safely: make it smaller first"
 _ORIENTATION = 0x0112  # the tag of EXIF
 # By Pillow's name of the turn that undoes it.
 _TURNS = {
@@ -71,32 +71,22 @@ def open_image(path: Path) -> Iterator[Any]:
         Image.preinit()
         with _ImageStream(path) as stream, Image.open(stream, formats=IMAGE_FORMATS) as image:
             stream.reads_left = -1  # the header has been read
-            if image.width * image.height > IMAGE_PIXELS:
-                raise DataError(path, _TOO_LARGE)
-            if max(image.size) > IMAGE_SIDE:
-                raise DataError(path, f"has a side of more than {IMAGE_SIDE:,} pixels, too many to decode safely")
-            plain_ppm = image.format == "PPM" and bool(image.tile) and image.tile[0][0] == "ppm_plain"
-            if image.info.get("progressive") or plain_ppm:
-                prepare, pixels = image.load_prepare, image.width * image.height
-
-                def check_first() -> None:  # called before the image is decoded, and not for its header alone
-                    _require_few_comments(path) if plain_ppm else _require_few_scans(path, pixels)
-                    prepare()
-
-                image.load_prepare = check_first  # type: ignore[method-assign]
-            try:
-                yield image
-            finally:
-                # It refers to the image, which would stay in memory until the garbage collector runs.
-                vars(image).pop("load_prepare", None)
-    except UnidentifiedImageError as error:
-        raise DataError(path, f"does not decode as an image (it is none of {', '.join(IMAGE_FORMATS)})") from error
+            if image.width * image.height > limits.IMAGE_PIXELS or max(image.size) > limits.IMAGE_SIDE:
+                raise Image.DecompressionBombError(f"{image.width}x{image.height}")
+            pixels, scans = image.width * image.height, stream.length // _SHORTEST_SCAN
+            if image.info.get("progressive") and pixels * scans > _PIXELS_IN_SECONDS:
+                _require_few(path, "scans", b"\xff\xda", limits.JPEG_SCANS)  # a marker that compressed data cannot hold
+            elif image.format == "PPM" and image.tile and image.tile[0][0] == "ppm_plain":
+                _require_few(path, "comments", b"#", limits.PPM_COMMENTS)
+            yield image
     except (DataError, MemoryError):
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise DataError(path, _TOO_LARGE) from error
+        problem = f"has more than {limits.IMAGE_PIXELS:,} pixels, or {limits.IMAGE_SIDE:,} along a side"
+        raise DataError(path, f"{problem}, too many to decode safely: make it smaller first") from error
     except Exception as error:  # decoders raise almost anything on damaged files, SyntaxError and struct.error included
-        raise DataError(path, f"does not decode as an image ({error})") from error
+        reason = f"it is none of {', '.join(IMAGE_FORMATS)}" if isinstance(error, UnidentifiedImageError) else error
+        raise DataError(path, f"does not decode as an image ({reason})") from error
 
 
 class _ImageStream(io.BufferedReader):
@@ -107,13 +97,13 @@ class _ImageStream(io.BufferedReader):
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         super().__init__(io.FileIO(os.open(path, flags), "rb"))
         state = os.fstat(self.fileno())
-        if not stat.S_ISREG(state.st_mode) or state.st_size > IMAGE_BYTES:
+        if not stat.S_ISREG(state.st_mode) or state.st_size > limits.IMAGE_BYTES:
             self.close()
-            raise DataError(path, f"is no regular file of at most {IMAGE_BYTES:,} bytes, which is the limit")
+            raise DataError(path, f"is no regular file of at most {limits.IMAGE_BYTES:,} bytes, which is the limit")
         self.path, self.length = path, state.st_size
-        self.reads_left = int(IMAGE_READS)
+        self.reads_left = int(limits.IMAGE_READS)
         self._left = 2 * self.length + (1 << 20)
-        self._exif_left = int(EXIF_BYTES)
+        self._exif_left = int(limits.EXIF_BYTES)
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or not 0 <= size <= self.length:  # else memory is taken for what is not there
@@ -131,24 +121,15 @@ class _ImageStream(io.BufferedReader):
         return found
 
 
-def _require_few_comments(path: Path) -> None:
-    """Refuse a PPM file of text whose comments would take minutes to skip."""
-    with path.open("rb") as file:
-        if sum(line.count(b"#") for line in file) > PPM_COMMENTS:
-            raise DataError(path, f"has more than {PPM_COMMENTS} comments, which is the limit")
-
-
-def _require_few_scans(path: Path, pixels: int) -> None:
-    """Refuse a JPEG file whose scans would take minutes to decode."""
-    if pixels * (path.stat().st_size // _SHORTEST_SCAN) < _PIXELS_IN_SECONDS:
-        return
+def _require_few(path: Path, what: str, marker: bytes, most: int) -> None:
+    """Refuse a file whose scans would take minutes to decode, or whose comments would to skip."""
     found, last = 0, b""
     with path.open("rb") as file:
         while portion := file.read(1 << 20):
-            found += (last + portion).count(b"\xff\xda")  # the marker of a scan, which compressed data cannot hold
-            last = portion[-1:]
-    if found > JPEG_SCANS:
-        raise DataError(path, f"has {found:,} scans, more than the limit of {JPEG_SCANS:,}: save it anew")
+            found += (last + portion).count(marker)
+            last = portion[len(portion) - len(marker) + 1 :]
+    if found > most:
+        raise DataError(path, f"has {found:,} {what}, more than the limit of {most:,}: save it anew")
 
 
 def image_size(path: Path) -> tuple[int, int]:
@@ -183,7 +164,7 @@ def orientation(image: Any) -> int:
     image.load()  # raises what is wrong with the picture itself; in a PNG the tag may come after it, too
     notes = [image.info[name] for name in ("exif", "Raw profile type exif") if name in image.info]
     try:
-        found = image.getexif().get(_ORIENTATION) if all(len(note) <= EXIF_BYTES for note in notes) else None
+        found = image.getexif().get(_ORIENTATION) if all(len(note) <= limits.EXIF_BYTES for note in notes) else None
     except Exception:  # damaged metadata of a good picture
         found = None
     return found if found in _TURNS else 1
@@ -228,25 +209,16 @@ def each_in_parallel(work: Callable[[T], None], items: Iterable[T], workers: int
     """
     pool = ThreadPoolExecutor(max_workers=workers or min(8, os.cpu_count() or 1))
     try:
-        futures = [pool.submit(work, item) for item in items]
-        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        for future in futures:
-            if future in done:
-                future.result()
+        for _ in pool.map(work, items):
+            pass
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # also when the user interrupts
 
 
 def from_folder(
-    root: str | os.PathLike[str],
-    *,
-    size: int | tuple[int, int] | None = None,
-    channels: Literal[1, 3] | None = None,
-    test: float = 0.2,
-    validation: float = 0.0,
-    seed: int = 0,
-    workers: int | None = None,
-) -> Splits[Split]:
+    root: str | os.PathLike[str], *, size: int | tuple[int, int] | None = None, channels: Literal[1, 3] | None = None,
+    test: float = 0.2, validation: float = 0.0, seed: int = 0, workers: int | None = None,
+) -> Splits[Split]:  # fmt: skip
     """A folder of images per class: root/cat/1.png, or root/train/cat/1.png with val/ and test/ beside it.
 
     Args:
@@ -280,78 +252,59 @@ def from_folder(
         folders = listing.entries(root)[0]
         found = {folder.name.lower(): folder for folder in folders}
         parts = {part: next((found[n] for n in names if n in found), None) for part, names in _PARTS.items()}
-        if parts["train"] is None or _is_class(parts["train"]):
+        train = parts["train"]
+        beside = found.keys() - set(chain(*_PARTS.values()))
+        # A folder called "train" is a class, of vehicles say, where it has other classes beside it and images in it.
+        if train is None or (beside and any(f.suffix.lower() in IMAGE_SUFFIXES for f in train.iterdir())):
             everything = _read_classes(listing, root, folders, None, target, channels, workers)
             return divide(everything, test=test, validation=validation, seed=seed)
-        folders = listing.entries(parts["train"])[0]
-        train = _read_classes(listing, parts["train"], folders, None, target, channels, workers)
-        others: dict[str, Split | None] = {"validation": None, "test": None}
-        for part in others:
-            folder = parts[part]
+        made: dict[str, Split] = {}
+        for part, folder in parts.items():
             if folder is not None:
-                height, width = train.x.shape[-2:]
-                others[part] = _read_classes(
-                    listing, folder, listing.entries(folder)[0], train.classes, (height, width), train.x.shape[1],
-                    workers,
-                )  # fmt: skip
-        return Splits(train, others["validation"], others["test"])
-
-
-def _is_class(train: Path) -> bool:
-    """Whether a folder called "train" is a class, of vehicles say: it has other classes beside it and images in it."""
-    parts = {name for names in _PARTS.values() for name in names}
-    beside = any(
-        f.is_dir() and f.name.lower() not in parts and not f.name.startswith(".") for f in train.parent.iterdir()
-    )
-    return beside and any(f.suffix.lower() in IMAGE_SUFFIXES for f in train.iterdir())
+                inner = listing.entries(folder)[0]
+                made[part] = _read_classes(listing, folder, inner, made.get("train"), target, channels, workers)
+        return Splits(**made)
 
 
 def _read_classes(
-    listing: Listing,
-    root: Path,
-    folders: list[Path],
-    classes: tuple[str, ...] | None,
-    size: tuple[int, int] | None,
-    channels: int | None,
-    workers: int | None,
-) -> Split:
+    listing: Listing, root: Path, folders: list[Path], like: Split | None, size: tuple[int, int] | None,
+    channels: int | None, workers: int | None,
+) -> Split:  # fmt: skip
+    """The images in folders, one per class; with the classes, the size and the channels of `like` where given."""
     if not folders:
         raise DataError(root, "holds no folders: one per class is expected, with its images in it")
-    names = tuple(f.name for f in folders) if classes is None else classes
+    if like is not None:
+        channels, size = like.x.shape[1], (like.x.shape[2], like.x.shape[3])
+    names = tuple(f.name for f in folders) if like is None else like.classes
     require_classes(len(names))
     known = set(names)
-    paths: list[Path] = []
-    labels: list[str] = []
+    labelled: list[tuple[Path, str]] = []
     for folder in folders:
+        images = sorted(listing.files(folder, IMAGE_SUFFIXES))
         if folder.name not in known:
             raise DataError(folder, f"unknown label {folder.name!r}: the training part has {name_classes(names)}")
-        images = sorted(listing.files(folder, IMAGE_SUFFIXES))
-        if not images and classes is None:
+        if not images and like is None:
             raise DataError(folder, f"holds no images ({', '.join(IMAGE_SUFFIXES)})")
-        paths += images
-        labels += [folder.name] * len(images)
-    if not paths:
+        labelled += [(path, folder.name) for path in images]
+    if not labelled:
         raise DataError(root, "holds no images")
+    paths, labels = zip(*labelled, strict=True)
     if size is None or channels is None:
-        modes = [""] * len(paths)
-        sizes = [(0, 0)] * len(paths)
+        seen: dict[Path, tuple[bool, tuple[int, int]]] = {}
 
-        def look(i: int) -> None:
-            with open_image(paths[i]) as image:
-                modes[i] = image.mode
-                if size is None:
-                    sizes[i] = image.size[:: 1 if orientation(image) >= 5 else -1]
+        def look(path: Path) -> None:
+            with open_image(path) as image:
+                grey = image.mode in ("L", "1", "LA", "I", "F") or image.mode.startswith("I;16")
+                seen[path] = grey, image.size[:: 1 if size is None and orientation(image) >= 5 else -1]
 
-        each_in_parallel(look, range(len(paths)), workers)
-        if channels is None:
-            grey = all(mode in ("L", "1", "LA", "I", "F") or mode.startswith("I;16") for mode in modes)
-            channels = 1 if grey else 3
+        each_in_parallel(look, paths, workers)
+        channels = channels or (1 if all(grey for grey, _ in seen.values()) else 3)
         if size is None:
-            size = sizes[0]
-            odd = next((i for i, found in enumerate(sizes) if found != size), None)
+            size = seen[paths[0]][1]
+            odd = next((path for path in paths if seen[path][1] != size), None)
             if odd is not None:
-                problem = f"is {sizes[odd][1]}x{sizes[odd][0]}, others are {size[1]}x{size[0]}: pass size= (--size)"
-                raise DataError(paths[odd], problem)
+                shapes = " and ".join(f"{width}x{height}" for height, width in (seen[odd][1], size))
+                raise DataError(odd, f"images must be of one size, got {shapes}: pass size= (--size)")
     out = np.empty((len(paths), channels, *size), np.uint8)
 
     def read(i: int) -> None:
@@ -363,13 +316,7 @@ def _read_classes(
 
 @without_tex()
 def contact_sheet(
-    data: Sized,
-    path: str | os.PathLike[str],
-    *,
-    title: str = "",
-    count: int = 40,
-    columns: int = 10,
-    seed: int = 0,
+    data: Sized, path: str | os.PathLike[str], *, title: str = "", count: int = 40, columns: int = 10, seed: int = 0
 ) -> Path:
     """Draw examples of a data set, as even over the classes as can be, with their classes, into a PNG file.
 

@@ -29,13 +29,7 @@ __all__ = [
 
 
 def load_rotated_mnist(
-    *,
-    normalise: bool = False,
-    seed: int = 0,
-    generator: torch.Generator | None = None,
-    root: str | os.PathLike[str] | None = None,
-    fetch: bool = True,
-    progress: Progress | None = None,
+    *, normalise: bool = False, seed: int = 0, generator: torch.Generator | None = None, **settings: Any
 ) -> Splits[Generated]:
     """MNIST with every image turned by an angle uniform on (-pi, pi): the paper's rotated MNIST.
 
@@ -45,30 +39,22 @@ def load_rotated_mnist(
         normalise: as in `load_mnist`; the paper's experiment does not.
         seed: of the fixed draws.
         generator: of the fresh draws.
-        root: as in `load_mnist`.
-        fetch: as in `load_mnist`.
-        progress: as in `load_mnist`.
+        **settings: root, fetch, verify and progress of `load_mnist`.
 
     Example:
         >>> batch = load_rotated_mnist().test.batch(range(64))  # doctest: +SKIP
         >>> batch.x.shape, batch.theta.shape  # doctest: +SKIP
         (torch.Size([64, 1, 28, 28]), torch.Size([64, 1]))
     """
-    base = load_mnist("mnist", normalise=normalise, root=root, fetch=fetch, progress=progress)
+    base = load_mnist("mnist", normalise=normalise, **settings)
     return generate_all(base, RandomRotation(), seed=seed, generator=generator)
 
 
 @renamed(maker="random_transform")
 def load_placed_fashion(
-    *,
-    random_transform: RandomPlacement | None = None,
-    normalise: bool = True,
-    seed: int = 0,
-    generator: torch.Generator | None = None,
-    root: str | os.PathLike[str] | None = None,
-    fetch: bool = True,
-    progress: Progress | None = None,
-) -> Splits[Generated]:
+    *, random_transform: RandomPlacement | None = None, normalise: bool = True, seed: int = 0,
+    generator: torch.Generator | None = None, **settings: Any,
+) -> Splits[Generated]:  # fmt: skip
     """FashionMNIST with every image pasted at random on a canvas of 96 x 96: the paper's random placement.
 
     Training images are placed anew on every access; validation and test images once, by `seed`.
@@ -78,16 +64,14 @@ def load_placed_fashion(
         normalise: (x - 0.1307) / 0.3081, as the authors do; the canvas is then at `fill`, not at 0.
         seed: of the fixed draws.
         generator: of the fresh draws.
-        root: as in `load_mnist`.
-        fetch: as in `load_mnist`.
-        progress: as in `load_mnist`.
+        **settings: root, fetch, verify and progress of `load_mnist`.
 
     Example:
         >>> batch = load_placed_fashion().test.batch(range(64))  # doctest: +SKIP
         >>> batch.x.shape, batch.theta.shape  # doctest: +SKIP
         (torch.Size([64, 1, 96, 96]), torch.Size([64, 4]))
     """
-    base = load_mnist("fashion-mnist", normalise=normalise, root=root, fetch=fetch, progress=progress)
+    base = load_mnist("fashion-mnist", normalise=normalise, **settings)
     return generate_all(base, random_transform or RandomPlacement(), seed=seed, generator=generator)
 
 
@@ -123,20 +107,18 @@ def read_idx(path: Path, *, ndim: int | None = None, limit: int = 1 << 32) -> np
         if ndim is not None and axes != ndim:
             problem = f"has {axes} axes, where {ndim} are expected: images and labels swapped?"
             raise DataError(path, problem, place="header")
-        extents = bytes(bounded_read(stream, 4 * axes))
+        extents = bounded_read(stream, 4 * axes)
         if len(extents) < 4 * axes:
-            raise DataError(path, f"ends within the header of {4 + 4 * axes} bytes", place=f"offset {4 + len(extents)}")
+            raise DataError(path, "ends within its header", place="header")
         shape = struct.unpack(f">{axes}I", extents)
-        declared = dtype.itemsize * math.prod(shape)
-        most = min(limit, most_unpacked(path))
-        if declared > most:
-            problem = f"the header declares {declared:,} bytes of shape {shape}, above the limit of {most:,}"
-            raise DataError(path, problem, place="header")
         require_shape(shape, dtype, path)
+        declared, most = dtype.itemsize * math.prod(shape), min(limit, most_unpacked(path))
+        if declared > most:
+            problem = f"declares {declared:,} bytes of shape {shape}, above the limit of {most:,}"
+            raise DataError(path, problem, place="header")
         content = bounded_read(stream, declared + 1)
     if len(content) != declared:
-        held = f"{len(content):,}" if len(content) < declared else "more"
-        problem = f"the header declares {declared:,} bytes of shape {shape}, the file holds {held}"
+        problem = f"the header declares {declared:,} bytes of shape {shape}, the file holds more or fewer"
         raise DataError(path, problem, place=f"offset {4 + 4 * axes + min(len(content), declared)}")
     return np.frombuffer(content, dtype).reshape(shape)
 
@@ -164,8 +146,7 @@ def load_digits(split: str = "train") -> Digits:
         >>> digits.x.shape, digits.y[:3]
         (torch.Size([1000, 1, 28, 28]), tensor([0, 1, 2]))
     """
-    if split not in ("train", "test"):
-        raise ValueError(f"split must be 'train' or 'test', got {split!r}")
+    require_choice("split", split, ("train", "test"))
     with (files("pstn.data") / "offline" / "digits.npz").open("rb") as stream, np.load(stream) as arrays:
         images, labels = arrays[f"{split}_x"], arrays[f"{split}_y"]
     return Digits(torch.from_numpy(images)[:, None].float() / 255, torch.from_numpy(labels).long())
@@ -203,36 +184,24 @@ _FILES = {
     ),
 }  # fmt: skip
 _MIRRORS = {
-    "mnist": (
-        "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        "https://storage.googleapis.com/cvdf-datasets/mnist/",
-    ),
+    "mnist": ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
     "fashion-mnist": (
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
     ),
 }
-MNIST_FILES: dict[str, dict[str, RemoteFile]] = {
-    which: {
-        name: RemoteFile(
-            which, name, tuple(mirror + name for mirror in _MIRRORS[which]), served, size, which, content_sha256=content
-        )
-        for name, size, served, content in files
-    }
-    for which, files in _FILES.items()
-}
+MNIST_FILES: dict[str, dict[str, RemoteFile]] = {which: {} for which in _FILES}
+for _which, _entries in _FILES.items():
+    for _name, _size, _sha256, _content in _entries:
+        _urls = tuple(mirror + _name for mirror in _MIRRORS[_which])
+        MNIST_FILES[_which][_name] = RemoteFile(_which, _name, _urls, _sha256, _size, _which, content_sha256=_content)
 
 
 def load_mnist(
-    which: Literal["mnist", "fashion-mnist"] = "mnist",
-    *,
-    normalise: bool = True,
-    validation: int = 10_000,
-    root: str | os.PathLike[str] | None = None,
-    fetch: bool = True,
-    verify: bool = True,
+    which: Literal["mnist", "fashion-mnist"] = "mnist", *, normalise: bool = True, validation: int = 10_000,
+    root: str | os.PathLike[str] | None = None, fetch: bool = True, verify: bool = True,
     progress: Progress | None = None,
-) -> Splits[Split]:
+) -> Splits[Split]:  # fmt: skip
     """MNIST or FashionMNIST as the paper divides it: 50,000 for training, 10,000 for validation, 10,000 for testing.
 
     The validation images are the last 10,000 of the training file.
@@ -261,12 +230,10 @@ def load_mnist(
         files = [MNIST_FILES[which][f"{part}-{kind}-ubyte.gz"] for kind in ("images-idx3", "labels-idx1")]
         paths = [locate(file, root=root, fetch=fetch, progress=progress) for file in files]
         for path, file in zip(paths, files, strict=True):
-            if verify and (found := sha256_of_content(path)) != file.content_sha256:
-                raise DataError(
-                    path,
-                    f"is not the published file of {which}: SHA-256 of the content is {found}, expected "
-                    f"{file.content_sha256}. Fetch it again, or pass verify=False to use it as it is",
-                )
+            if verify and sha256_of_content(path) != file.content_sha256:
+                problem = f"is not the published file of {which}: its SHA-256 after unpacking is not"
+                advice = "Fetch it again, or pass verify=False to use it as it is"
+                raise DataError(path, f"{problem} {file.content_sha256}. {advice}")
         split = Split(*_read_pair(*paths), classes, f"{which} {'train' if part == 'train' else 'test'}")
         parts[part] = split.as_float(MNIST_MEAN, MNIST_STD) if normalise else split.as_float()
     train = parts["train"]
@@ -309,9 +276,7 @@ def _read_pair(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
     if len(pixels) != len(classes):
         raise DataError(labels, f"holds {len(classes):,} labels for the {len(pixels):,} images in {images}")
     if pixels.shape[1:] != (28, 28) or pixels.dtype != "u1":
-        raise DataError(
-            images, f"holds {pixels.dtype} images of {pixels.shape[1:]}, where uint8 of (28, 28) are expected"
-        )
+        raise DataError(images, f"must hold uint8 images of (28, 28), got {pixels.dtype} of {pixels.shape[1:]}")
     unknown = (classes < 0) | (classes > 9)
     if unknown.any():
         at = int(unknown.argmax())
