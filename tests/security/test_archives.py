@@ -13,7 +13,7 @@ import pytest
 
 from pstn.data import DataError, from_npz
 from pstn.data.files import parse_npy, read_npy, read_text, read_zip_member, sha256_of_content, unpack_tar
-from pstn.data.mnist import read_idx
+from pstn.data.images import read_idx
 from pstn.limits import ARCHIVE_FREE_BYTES, ARCHIVE_MEMBERS, EXAMPLES, TAR_HEADER_BYTES, ZIP_INDEX_BYTES
 from security.limited import run_limited
 

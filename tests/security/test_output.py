@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import pstn
 from pstn.cli import app, echo, plain_errors
 from pstn.data import DataError, DataWarning
-from pstn.data.download import RemoteFile, download
+from pstn.data.files import RemoteFile, download
 from pstn.predict import Answer, write_answers
 from pstn.text import printable
 

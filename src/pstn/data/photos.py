@@ -24,8 +24,7 @@ from torch import Tensor
 
 from pstn._checks import require_choice, require_positive_int
 from pstn.data import files
-from pstn.data.download import cache_folder, search_folders
-from pstn.data.files import DataError, DataWarning, MissingDataError
+from pstn.data.files import DataError, DataWarning, MissingDataError, cache_folder, search_folders
 from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, image_size, open_image, to_array, with_bytes
 from pstn.data.split import Split, Splits, encode_labels
 from pstn.files import read_json, sha256_of
@@ -42,17 +41,10 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 """Their standard deviations."""
 MTSD_CLASSES = (
-    "information--pedestrians-crossing--g1",
-    "regulatory--no-entry--g1",
-    "complementary--chevron-left--g1",
-    "complementary--chevron-right--g1",
-    "regulatory--yield--g1",
-    "regulatory--stop--g1",
-    "regulatory--keep-right--g1",
-    "information--parking--g1",
-    "warning--pedestrians-crossing--g4",
-    "regulatory--no-overtaking--g5",
-)
+    "information--pedestrians-crossing--g1", "regulatory--no-entry--g1", "complementary--chevron-left--g1",
+    "complementary--chevron-right--g1", "regulatory--yield--g1", "regulatory--stop--g1", "regulatory--keep-right--g1",
+    "information--parking--g1", "warning--pedestrians-crossing--g4", "regulatory--no-overtaking--g5",
+)  # fmt: skip
 """The ten classes of the paper's subset."""
 CropKind = Literal["wide", "tight"]
 OnBadBox = Literal["refuse", "skip"]
@@ -206,12 +198,8 @@ def _make_box(
     """A box within a photo of `size` (width, height), over whose edges it may reach by `slack`; else a ValueError."""
     xmin, ymin, xmax, ymax = corners
     width, height = size
-    if (
-        min(xmin, xmax) < -slack[0]
-        or max(xmin, xmax) > width + slack[0]
-        or ymin < -slack[1]
-        or ymax > height + slack[1]
-    ):
+    beyond = -min(xmin, xmax) - slack[0], max(xmin, xmax) - width - slack[0], -ymin - slack[1], ymax - height - slack[1]
+    if max(beyond) > 0:
         raise ValueError(f"box {tuple(corners)} is outside the image of {width}x{height}")
     if xmin > xmax and panorama:
         xmax += width  # across the edge: it continues at the left side
@@ -451,10 +439,11 @@ def read_class_names(root: Path) -> tuple[str, ...]:
     names = [name.strip() for name in names]
     if len(names) > CLASSES:
         raise DataError(path, f"holds {len(names):,} classes, more than the limit of {CLASSES:,}")
-    first = {name: number for number, name in reversed(list(enumerate(names, start=1)))}
+    seen = {""}
     for number, name in enumerate(names, start=1):
-        if not name or first[name] != number:
-            raise DataError(path, f"class {name!r} has no name, or occurs twice", place=f"line {number}")
+        if name in seen:
+            raise DataError(path, f"class {name!r} is empty or occurs twice", place=f"line {number}")
+        seen.add(name)
     return tuple(names)
 
 
@@ -615,10 +604,10 @@ def divide_photos(photos: Sequence[Photo], test: float = 0.2, seed: int = 0) -> 
         raise ValueError(f"test must be at least 0 and below 1, got {test}")
     order = torch.randperm(len(photos), generator=torch.Generator().manual_seed(seed)).tolist()
     held_out = {photos[i].key for i in order[: int(len(photos) * test + 0.5)]}
-    return {
-        "train": [photo for photo in photos if photo.key not in held_out],
-        "test": [photo for photo in photos if photo.key in held_out],
-    }
+    parts: dict[str, list[Photo]] = {"train": [], "test": []}
+    for photo in photos:
+        parts["test" if photo.key in held_out else "train"].append(photo)
+    return parts
 
 
 def unpacked(root: Path) -> Path:

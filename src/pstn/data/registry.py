@@ -14,21 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pstn.data import files, photos, series
+from pstn.data import files, images, photos, series
 from pstn.data.augment import RandomRotation, generate_all
-from pstn.data.download import Progress, expand, locate
-from pstn.data.files import DataError, MissingDataError
-from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, from_folder, open_image, with_bytes
-from pstn.data.mnist import (
-    MNIST_FILES,
-    MNIST_MEAN,
-    MNIST_STD,
-    load_digits,
-    load_mnist,
-    load_placed_fashion,
-    load_rotated_mnist,
-    read_idx,
-)
+from pstn.data.files import DataError, MissingDataError, Progress, expand, locate
+from pstn.data.images import MNIST_FILES, load_mnist
 from pstn.data.split import NO_ARRAYS, Split, Splits, divide, from_npz
 
 __all__ = ["KNOWN", "Finding", "Known", "check", "get", "load"]
@@ -98,9 +87,9 @@ def _load_digits(*, normalise: bool = True, validation: float = 0.2, seed: int =
     """The digits that ship with the package, as `Splits`."""
     parts = []
     for part in ("train", "test"):
-        x, y = load_digits(part)
+        x, y = images.load_digits(part)
         split = Split(x, y, tuple("0123456789"), "digits" if part == "train" else "digits test")
-        parts.append(split.as_float(MNIST_MEAN, MNIST_STD) if normalise else split)
+        parts.append(split.as_float(images.MNIST_MEAN, images.MNIST_STD) if normalise else split)
     divided = divide(parts[0], test=0.0, validation=validation, seed=seed)
     return Splits(divided.train, divided.validation, parts[1])
 
@@ -126,9 +115,9 @@ _ALL = (
     _declare("mnist", "images", "handwritten digits, 50,000/10,000/10,000 of 28x28", load_mnist, _MNIST),
     _declare("fashion-mnist", "images", "clothes, 50,000/10,000/10,000 of 28x28",
              partial(load_mnist, "fashion-mnist"), _FASHION),
-    _declare("rotated-mnist", "images", "MNIST turned by any angle; theta known", load_rotated_mnist, _MNIST),
+    _declare("rotated-mnist", "images", "MNIST turned by any angle; theta known", images.load_rotated_mnist, _MNIST),
     _declare("placed-fashion-mnist", "images", "FashionMNIST anywhere on a 96x96 canvas; theta known",
-             load_placed_fashion, _FASHION),
+             images.load_placed_fashion, _FASHION),
     _declare("digits", "images", "5,000 of MNIST's training images", _load_digits, _shipped),
     _declare("rotated-digits", "images", "the same turned by any angle; theta known", _load_rotated_digits, _shipped),
     *map(_declare_ucr, ("FaceAll", "TwoPatterns", "Wafer", "UWaveGestureLibraryX", "PhalangesOutlinesCorrect",
@@ -239,7 +228,7 @@ _LOADERS: dict[str | None, Callable[..., Splits[Any]]] = {
     "archive": photos.load_yolo,
     "series": _load_series,
     "npz": from_npz,
-    "classes": from_folder,
+    "classes": images.from_folder,
 }
 
 
@@ -349,13 +338,13 @@ def check(path: str | os.PathLike[str]) -> Iterator[Finding]:
             yield _attempt(folder, _DESCRIBE[kind])
         else:
             waiting += reversed(folders)
-            images = [file for file in found if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file()]
-            damaged = _damaged(images)
+            pictures = [file for file in found if file.suffix.lower() in images.IMAGE_SUFFIXES and file.is_file()]
+            damaged = _damaged(pictures)
             yield from (Finding(Path(error.path), "damaged", error.problem) for error in damaged)
-            if len(images) > len(damaged):
-                yield Finding(folder, "readable", f"{len(images) - len(damaged):,} images decode")
+            if len(pictures) > len(damaged):
+                yield Finding(folder, "readable", f"{len(pictures) - len(damaged):,} images decode")
             for file in found:
-                if file not in images and file.is_file():
+                if file not in pictures and file.is_file():
                     yield from _check_file(file, alone=False)
     if listing.outside:
         yield Finding(path, "skipped", f"{listing.outside:,} link(s) lead out of the folder, and are not followed")
@@ -413,7 +402,7 @@ def _describe_archive(path: Path) -> tuple[Status, str]:
 
 
 def _describe_idx(path: Path) -> tuple[Status, str]:
-    array = read_idx(path)
+    array = images.read_idx(path)
     shape = f"{'x'.join(map(str, array.shape))} {array.dtype.newbyteorder('=')}"
     name = path.name.removesuffix(".gz") + ".gz"
     published = {known[name].content_sha256: which for which, known in MNIST_FILES.items() if name in known}
@@ -463,13 +452,13 @@ def _damaged(paths: list[Path]) -> list[DataError]:
 
     def decode(path: Path) -> None:
         try:
-            with open_image(path) as image:
+            with images.open_image(path) as image:
                 image.load()
-                with_bytes(image, "L", path)  # as training would: not every picture that decodes can be used
+                images.with_bytes(image, "L", path)  # as training would: not every picture that decodes can be used
         except DataError as error:
             errors.append(error)
 
-    each_in_parallel(decode, paths)
+    images.each_in_parallel(decode, paths)
     return sorted(errors, key=lambda error: str(error.path))
 
 

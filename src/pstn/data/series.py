@@ -9,7 +9,7 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
@@ -25,8 +25,7 @@ from torch import Tensor
 from pstn._checks import require_choice
 from pstn._deprecation import renamed
 from pstn.data import files
-from pstn.data.download import Progress, RemoteFile, cache_folder, download, locate, search_folders
-from pstn.data.files import DataError, DataWarning, ErrorHandler, MissingDataError, raise_error
+from pstn.data.files import DataError, DataWarning, ErrorHandler, MissingDataError, Progress, RemoteFile, raise_error
 from pstn.data.split import Split, Splits, as_label, encode_labels, name_classes, sort_classes, stratified_indices
 from pstn.limits import ARCHIVE_FREE_BYTES, ARCHIVE_RATIO
 
@@ -34,7 +33,7 @@ __all__ = ["RawSeries", "load_italy_power_demand", "load_series_file", "load_ucr
 
 Policy = Literal["refuse", "resample", "pad"]
 Values = npt.NDArray[np.float64]
-Lines = Iterator[tuple[int, str]]
+_Row = tuple[str, list[list[str]], int]  # a label, the cells of each channel, and the column of the first
 
 SERIES_SUFFIXES = (".tsv", ".ts", ".arff", ".txt", ".csv")
 MISSING = ("?", "", "NaN", "nan", "NAN")
@@ -42,8 +41,6 @@ _LARGEST = float(np.finfo(np.float32).max)
 _LONGEST = 400  # characters of a number; the longest float64 that is written out in full has about 330
 _TEXT_LIMIT = 1 << 30
 _ROWS_LIMIT = 1 << 32
-# The name of an attribute of an .arff file, in quotes or not, and its type.
-_ATTRIBUTE = re.compile(r"""(?:(['"]).+?\1\s*|[^'"\s]\S*\s+)(\S.*)""")
 
 
 @dataclass(frozen=True)
@@ -130,26 +127,29 @@ def read_series(
         raise DataError(path, f"is not a file of series: the name must end in {', '.join(SERIES_SUFFIXES)} or with .gz")
     lines = files.read_lines(path, limit=limit)
     declared: tuple[str, ...] | None = None
-    rows: Iterator[tuple[int, Any]]
-    content: Lines
-    row: Any
-    parse: Callable[[Any], tuple[str, Values]]
+    rows: Iterator[tuple[int, _Row]]
     if suffix in (".ts", ".arff"):
-        comments = "#%" if suffix == ".ts" else "%"
         stripped = ((number, line.strip()) for number, line in lines)
-        rows = content = ((number, line) for number, line in stripped if line and line[0] not in comments)
-        declared, parse = (_read_ts_header if suffix == ".ts" else _read_arff_header)(path, content)
+        content = ((number, line) for number, line in stripped if line and line[0] not in "#%")
+        declared, split = _read_header(path, content), _split_ts if suffix == ".ts" else _split_arff
+        rows = ((number, split(line)) for number, line in content)
     else:
-        rows, parse = table_rows(lines), _parse_labelled
+        rows = ((number, (cells[0], [cells[1:]], 2)) for number, cells in table_rows(lines))
     known = set(declared or ())
     found: list[tuple[int, str, Values]] = []
-    for number, row in rows:
+    for number, (name, cells, first) in rows:
         try:
             with _reading(path, number):
-                label, values = parse(row)
+                label, channels = as_label(name), [parse_numbers(channel, first) for channel in cells]
+                if label in MISSING or not all(map(len, channels)) or not channels:
+                    raise _BadLine(f"a label and at least one value are expected, got the label {label!r}")
                 if declared is not None and label not in known:
                     raise _BadLine(f"unknown label {label!r}: the header declares {name_classes(declared)}")
-            found.append((number, label, values))
+                # Channels of one series may end at different times: the rest of the shorter ones is missing.
+                longest = max(map(len, channels))
+                require_even(sum(map(len, channels)), longest * len(channels))
+                values = [np.pad(channel, (0, longest - len(channel)), constant_values=np.nan) for channel in channels]
+            found.append((number, label, np.stack(values)))
         except DataError as error:
             on_error(error)
     if not found:
@@ -158,22 +158,44 @@ def read_series(
     return RawSeries(path, series, labels, numbers, declared)
 
 
-def _parse_labelled(cells: list[str]) -> tuple[str, Values]:
-    """A row of a table: a label, then the values. Rows may differ in length."""
-    if len(cells) < 2:
-        raise _BadLine("a label and at least one value are expected")
-    label = as_label(cells[0])
-    if label in MISSING:
-        raise _BadLine(f"{cells[0]!r} is not a label", 1)
-    return label, _parse_values(cells[1:], first=2)
+def _read_header(path: Path, lines: Iterator[tuple[int, str]]) -> tuple[str, ...]:
+    """The classes of a .ts file of the UEA archive or an .arff file of Weka, from the lines up to @data.
+
+    Supported are univariate and multivariate series with class labels; not time stamps and numeric targets.
+    """
+    names: list[str] = []
+    for number, line in lines:
+        key, *words = line.split()
+        if line[0] != "@":
+            raise DataError(path, "values before the @data line", place=f"line {number}")
+        if key.lower() == "@data":
+            break
+        if key.lower() == "@classlabel" and words and words[0].lower() == "true":
+            names = words[1:]
+        elif key.lower() == "@attribute" and line[-1] == "}":
+            names = line[:-1].partition("{")[2].split(",")
+    classes = tuple(as_label(_unquote(name)) for name in names)
+    if not classes or len(set(classes)) < len(classes):
+        problem = "needs its classes, each once, as @classLabel true NAME ... or @attribute NAME {NAME,...}, and @data"
+        raise DataError(path, problem, place="header")
+    return classes
 
 
-def _parse_values(cells: list[str], first: int) -> Values:
-    """The values of a row of a table as (1, length)."""
-    if len(cells) > 1 and not is_number(cells[-1]) and all(map(is_number, cells[:-1])):
-        problem = f"{cells[-1][:40]!r} is not a number; if it is a label, move the last column to the front"
-        raise _BadLine(problem, first + len(cells) - 1)
-    return parse_numbers(cells, first)[None]
+def _split_ts(line: str) -> _Row:
+    *channels, label = line.split(":")
+    return label, [channel.split(",") for channel in channels], 1
+
+
+def _split_arff(line: str) -> _Row:
+    """A multivariate row has its channels, separated by a backslash and an n, within one pair of quotes."""
+    multivariate = line[0] in "'\""
+    values, _, label = line[1:].rpartition(line[0] + ",") if multivariate else line.rpartition(",")
+    return _unquote(label), [channel.split(",") for channel in values.split("\\n")], 1
+
+
+def _unquote(text: str) -> str:
+    text = text.strip()
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
 def parse_numbers(cells: Sequence[str], first: int = 1) -> Values:
@@ -189,23 +211,24 @@ def parse_numbers(cells: Sequence[str], first: int = 1) -> Values:
             raise ValueError
         numbers: Values = np.fromiter(map(float, cells), np.float64, len(cells))
     except ValueError:
-        numbers = np.array([_parse_cell(cell.strip(), first + i) for i, cell in enumerate(cells)], np.float64)
-    if (infinite := np.abs(numbers) > _LARGEST).any():
-        at = int(infinite.argmax())
-        raise _BadLine(f"{cells[at].strip()!r} is not a finite number of float32", first + at)
+        numbers = np.fromiter(map(_to_number, cells), np.float64, len(cells))
+    if (bad := np.abs(numbers) > _LARGEST).any():
+        at = int(bad.argmax())
+        text = cells[at].strip()[:40]
+        advice = ": decimals have a point" if "," in text else ""
+        if 0 < at == len(cells) - 1:
+            advice += "; if it is a label, move the last column to the front"
+        raise _BadLine(f"{text!r} is not a number, or not a finite one of float32{advice}", first + at)
     return numbers
 
 
-def _parse_cell(text: str, column: int) -> float:
-    if text in MISSING:
-        return float("nan")
+def _to_number(cell: str) -> float:
+    """A text cell as a number: NaN where it is missing, infinity where it is none."""
+    text = cell.strip()
     try:
-        if "_" in text or len(text) > _LONGEST:
-            raise ValueError
-        return float(text)
-    except ValueError as error:
-        advice = ": decimals have a point" if "," in text else ""
-        raise _BadLine(f"{text[:40]!r} is not a number{advice}", column) from error
+        return float("inf" if "_" in text or len(text) > _LONGEST else "nan" if text in MISSING else text)
+    except ValueError:
+        return float("inf")
 
 
 def is_number(cell: str) -> bool:
@@ -215,11 +238,7 @@ def is_number(cell: str) -> bool:
         >>> [is_number(cell) for cell in ("1.5", "?", "up")]
         [True, True, False]
     """
-    try:
-        _parse_cell(cell.strip(), 1)
-    except _BadLine:
-        return False
-    return True
+    return not np.isinf(_to_number(cell))
 
 
 def table_rows(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
@@ -254,117 +273,6 @@ def _split_cells(line: str) -> list[str]:
     except csv.Error:  # which what follows names by its line
         return [line]
     return [cell.strip() for cell in cells]
-
-
-def _read_ts_header(path: Path, lines: Lines) -> tuple[tuple[str, ...], Callable[[str], tuple[str, Values]]]:
-    """The classes of a .ts file of the UEA archive, and the parser of its rows, from the lines up to @data.
-
-    Supported are univariate and multivariate series with class labels, of equal or unequal length, with missing
-    values; not time stamps and numeric targets (regression).
-    """
-    entries: dict[str, list[str]] = {}
-    for number, line in lines:
-        with _reading(path, number):
-            if line[0] != "@":
-                raise _BadLine("values before the @data line")
-            name, *words = line[1:].split() or [""]
-            key = name.lower()
-            if key == "data":
-                break
-            if key in entries and key != "problemname":  # which files of the archive repeat
-                raise _BadLine(f"@{key} occurs twice")
-            entries[key] = words
-    else:
-        raise DataError(path, "has no @data line")
-
-    def entry(key: str, pattern: str, default: str) -> str:
-        word = " ".join(entries.get(key, [default])).lower()
-        if not re.fullmatch(pattern, word):
-            raise DataError(path, f"@{key} must be {pattern}, got {word!r}", place="header")
-        return word
-
-    def flag(key: str) -> bool:
-        return entry(key, "true|false", "false") == "true"
-
-    if flag("timestamps") or "targetlabel" in entries:
-        problem = "has time stamps or numeric targets (regression), which are not supported"
-        raise DataError(path, problem, place="header")
-    dimensions, dimension, length = (
-        int(entry(k, "[0-9]{1,9}", "0")) for k in ("dimensions", "dimension", "serieslength")
-    )
-    dimensions = dimensions or dimension or int(flag("univariate"))
-    length = length if flag("equallength") else 0
-    given, *names = entries.get("classlabel") or ["false"]
-    classes = tuple(map(as_label, names))
-    if given.lower() != "true" or not classes or len(set(classes)) < len(classes):
-        raise DataError(path, "needs a line @classLabel of 'true' and the classes, each once", place="header")
-
-    def parse(line: str) -> tuple[str, Values]:
-        *channels, label = line.split(":")
-        rows = [parse_numbers(channel.split(",")) for channel in channels]
-        lengths = {len(row) for row in rows}
-        if not rows or (dimensions and len(rows) != dimensions) or (length and lengths != {length}):
-            held = f"{len(rows)} channel(s) of length {', '.join(map(str, lengths))}"
-            raise _BadLine(f"has {held}, the header declares {dimensions or 'any'} of {length or 'any'}")
-        # Channels of one series may end at different times: the rest of the shorter ones is missing.
-        longest = max(lengths)
-        require_even(sum(map(len, rows)), longest * len(rows))
-        return as_label(label), np.stack([np.pad(row, (0, longest - len(row)), constant_values=np.nan) for row in rows])
-
-    return classes, parse
-
-
-def _read_arff_header(path: Path, lines: Lines) -> tuple[tuple[str, ...], Callable[[str], tuple[str, Values]]]:
-    """The classes of an .arff file of Weka, and the parser of its rows, from the lines up to @data.
-
-    The last attribute is nominal: the class. Univariate files have one numeric attribute per point in time;
-    multivariate ones a relational attribute whose rows, separated by a backslash and an n within one pair of quotes,
-    are the channels.
-    """
-    classes: list[str] = []
-    length, relational = 0, False
-    for number, line in lines:
-        keyword, body = [*line.split(maxsplit=1), ""][:2]
-        if keyword.lower() == "@data":
-            break
-        with _reading(path, number):
-            match = _ATTRIBUTE.fullmatch(body)
-            if keyword.lower() in ("@relation", "@end"):
-                continue
-            if keyword.lower() != "@attribute" or match is None or classes:
-                raise _BadLine("attributes with a name and a type are expected before @data, and the class last")
-            kind = match[2].strip()
-            if kind[0] == "{":
-                classes = [as_label(_unquote(word)) for word in kind[1:-1].split(",") if word.strip()]
-                if kind[-1] != "}" or not classes or len(set(classes)) < len(classes):
-                    raise _BadLine("classes must be given between '{' and '}', each once")
-            elif kind.lower() not in ("numeric", "real", "integer", "relational"):
-                raise _BadLine(f"attributes of type {kind[:40]!r} are not supported")
-            relational = relational or kind.lower() == "relational"
-            length += kind.lower() in ("numeric", "real", "integer")
-    if not classes or not length:
-        problem = "needs numeric attributes, a nominal one for the class, such as @attribute target {1,2}, and @data"
-        raise DataError(path, problem, place="header")
-
-    def parse(line: str) -> tuple[str, Values]:
-        if relational:
-            end = line.rfind(line[0] + ",", 1)
-            if line[0] not in "'\"" or end < 0:
-                raise _BadLine("channels in quotes, a comma and a label are expected")
-            channels, label = line[1:end].split("\\n"), line[end + 2 :]
-        else:
-            values, _, label = line.rpartition(",")
-            channels = [values]
-        rows = [parse_numbers(channel.split(",")) for channel in channels]
-        if {len(row) for row in rows} != {length}:
-            raise _BadLine(f"channels of {length} values are expected, as the header declares")
-        return as_label(_unquote(label)), np.stack(rows)
-
-    return tuple(classes), parse
-
-
-def _unquote(text: str) -> str:
-    return re.sub(r"""^(['"])(.*)\1$""", r"\2", text.strip())
 
 
 class Wanted(NamedTuple):
@@ -412,24 +320,21 @@ def read_rows(path: Path, wanted: Wanted, on_error: ErrorHandler = raise_error) 
     for line, row in rows:
         try:
             with _reading(path, line):
-                values: Values = _parse_unlabelled(row, wanted.length, labels) if table else row
-                if values.shape[0] != wanted.channels:
-                    raise _BadLine(f"{wanted.channels} channel(s) are expected, got {values.shape[0]}")
+                values: Values = row
+                if table:
+                    first = len(row) - wanted.length if labels is None else labels
+                    if first not in (0, 1) or len(row) <= first:
+                        problem = f"{wanted.length} values are expected, with or without a label before them"
+                        raise _BadLine(f"{problem}, got {len(row)} cells")
+                    values = parse_numbers(row[first:], first + 1)[None]
+                if len(values) != wanted.channels:
+                    raise _BadLine(f"{wanted.channels} channel(s) are expected, got {len(values)}")
             one = RawSeries(path, (values,), ("",), (line,))
             [(x, _)] = stack_series([one], wanted.policy, length=wanted.length)
         except DataError as error:
             on_error(error)
         else:
             yield line, x[0]
-
-
-def _parse_unlabelled(cells: list[str], length: int, labels: int | None) -> Values:
-    first = len(cells) - length if labels is None else labels
-    if labels is None and first not in (0, 1):
-        raise _BadLine(f"{length} values are expected, with or without a label before them, got {len(cells)} cells")
-    if len(cells) <= first:
-        raise _BadLine("a label and at least one value are expected")
-    return _parse_values(cells[first:], first + 1)
 
 
 def _has_labels(path: Path, wanted: Wanted) -> bool:
@@ -545,31 +450,9 @@ class ArchiveRecord(NamedTuple):
     """How many series its training and its test file hold."""
     sha256: tuple[str | None, str | None] = (None, None)
     """Of their values, see `values_sha256`; None where no complete copy was at hand."""
-    aliases: tuple[str, ...] = ()
-    """Older spellings of its name."""
 
 
-UCR_RECORDS: dict[str, ArchiveRecord] = {
-    "FaceAll": ArchiveRecord(131, 14, (560, 1690), (
-        "9e879cfac05c268505863a6ead31b7354077e5d81f4a3b6044e94208c16c103a",
-        "13869b5f0832e2023d056b60fe7a47f89c3b6dbcf6066f086d2c1dc10dc772ba",
-    )),
-    "PhalangesOutlinesCorrect": ArchiveRecord(80, 2, (1800, 858), (
-        "43aaefb8cea086c8cd1254a29ad9ef2d43faeeeb1571f317d5187e937a8b7ae2",
-        "c43faac6a697f0edb40fc20142b616df6cd912aa945d2b42f1927edefd132f0c",
-    )),
-    "TwoPatterns": ArchiveRecord(128, 4, (1000, 4000), (
-        "bd57de75293964f9a4ec23585d68d044b20436720f10bc7aa75df3fb45edda1e", None,
-    ), ("Two_Patterns",)),
-    "Wafer": ArchiveRecord(152, 2, (1000, 6164), (
-        "20861fe5b15f39076fb3efdc7b7264c59c545f0de9b02c1f43fa39243e37fea2", None,
-    )),
-    "UWaveGestureLibraryX": ArchiveRecord(315, 8, (896, 3582), (
-        "9801045aa0329e01c7f03b902d590e946deb1cfca6c4136b1e5291a6627d650c", None,
-    ), ("uWaveGestureLibrary_X",)),
-    "ItalyPowerDemand": ArchiveRecord(24, 2, (67, 1029)),
-}  # fmt: skip
-
+UCR_RECORDS = {name: ArchiveRecord(**record) for name, record in files.CHECKSUMS["ucr"].items()}
 _SITES = tuple(f"https://{start}timeseriesclassification.com/aeon-toolkit/" for start in ("", "www."))
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_-]*"
 _PART = re.compile(r"(.+)_(TRAIN|TEST|train|test)\..+")
@@ -726,10 +609,7 @@ def ucr_name(name: str) -> str:
     """
     if not re.fullmatch(_NAME, name):
         raise ValueError(f"name must be a data set's, of letters, digits, '_' and '-', got {name!r}")
-    for known, record in UCR_RECORDS.items():
-        if plain_name(name) in {plain_name(known), *map(plain_name, record.aliases)}:
-            return known
-    return name
+    return next((known for known in UCR_RECORDS if plain_name(known) == plain_name(name)), name)
 
 
 def plain_name(name: str) -> str:
@@ -744,7 +624,7 @@ def plain_name(name: str) -> str:
 
 def find_ucr(name: str, part: str, *, root: str | os.PathLike[str] | None = None) -> Path | None:
     """The file of one part, "TRAIN" or "TEST", of a set where it already exists, or None."""
-    for folder in search_folders("ucr", root):
+    for folder in files.search_folders("ucr", root):
         found = _in_folder(folder, name, part) or _in_folder(folder / name, name, part)
         if found is not None:
             return files.require_inside(folder, found)
@@ -764,7 +644,7 @@ def locate_ucr(
     get = name if name in UCR_RECORDS else f"ucr:{name}"
     remote = RemoteFile("ucr", f"{name}_{part}.tsv (or .ts, .arff, with or without .gz)", (), get=get)
     find, obtain = lambda: find_ucr(name, part, root=root), lambda: _fetch_ucr(name, progress)
-    return locate(remote, root=root, fetch=fetch, find=find, obtain=obtain)
+    return files.locate(remote, root=root, fetch=fetch, find=find, obtain=obtain)
 
 
 def _fetch_ucr(name: str, progress: Progress | None) -> None:
@@ -774,10 +654,10 @@ def _fetch_ucr(name: str, progress: Progress | None) -> None:
     temporary folder; both are read before they are moved to their place. `load_ucr` compares them with what is known.
     """
     remote = RemoteFile("ucr", f"{name}.zip", tuple(f"{site}{name}.zip" for site in _SITES), get=name)
-    folder = cache_folder() / "ucr" / name
+    folder = files.cache_folder() / "ucr" / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetched-") as work:
-        path = download(remote, Path(work), progress=progress)
+        path = files.download(remote, Path(work), progress=progress)
         drafts = []
         with files.open_zip(path, "a zip archive: there may be no set of that name") as archive:
             # By the last part of the name: archives have a folder in them or not.

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from pstn.data.download import cache_folder, expand
+from pstn.data.files import cache_folder, expand
 from pstn.data.registry import find_known
 from pstn.files import inside, to_json, write_atomically
 from pstn.io import require_modest

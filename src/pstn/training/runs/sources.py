@@ -11,8 +11,7 @@ from torch import Tensor
 
 import pstn.data
 from pstn.data.augment import RandomPlacement, RandomRotation, RandomTransform, generate_all
-from pstn.data.download import expand
-from pstn.data.files import DataWarning
+from pstn.data.files import DataWarning, expand
 from pstn.data.registry import detect, find_known
 from pstn.data.series import series_format
 from pstn.data.split import Splits, stratified_indices
