@@ -7,7 +7,6 @@ import os
 import sys
 import tarfile
 import threading
-import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -16,19 +15,10 @@ import pytest
 
 from pstn.data import DataError, MissingDataError, cache_folder, files
 from pstn.data.files import RemoteFile
-from pstn.files import inside
 
 CONTENT = bytes(range(256)) * 400
 SHA = hashlib.sha256(CONTENT).hexdigest()
 FILE = tarfile.REGTYPE
-
-
-@pytest.mark.parametrize(
-    "name", ["../x", "a/../../x", "/etc/passwd", "..", "a\\..\\..\\x", "C:\\x", "C:x", "", "a\0b", "\\\\h\\x"]
-)
-def test_names_that_lead_out_are_refused(tmp_path, name):
-    with pytest.raises(DataError, match="leads out of the folder"):
-        inside(tmp_path, name, owner="index.txt", error=DataError)
 
 
 def test_the_data_folder_comes_before_the_cache(monkeypatch, tmp_path):
@@ -60,12 +50,6 @@ def test_text_is_bounded_and_must_be_text(tmp_path):
         files.read_text(tmp_path, limit=10)
 
 
-def test_content_sums_do_not_depend_on_packing(tmp_path):
-    (tmp_path / "a").write_bytes(b"content")
-    (tmp_path / "b").write_bytes(gzip.compress(b"content", 1))
-    assert files.sha256_of_content(tmp_path / "a") == files.sha256_of_content(tmp_path / "b")
-
-
 def npy(array) -> bytes:
     stream = io.BytesIO()
     np.save(stream, array)
@@ -84,14 +68,6 @@ def test_arrays_come_back(tmp_path, array):
         files.parse_npy(npy(array), Path("x.npz"), "x"),
     ):
         assert np.array_equal(found, array)
-
-
-def test_a_header_that_declares_more_than_the_file_holds(tmp_path):
-    whole = npy(np.zeros(10, "u1"))
-    for content in (whole.replace(b"(10,)", b"(10000000000000,)".ljust(5)), whole[:-1]):
-        (tmp_path / "a.npy").write_bytes(content)
-        with pytest.raises(DataError, match=r"a\.npy"):
-            files.read_npy(tmp_path / "a.npy")
 
 
 def tar_of(path, *members, mode="w:gz") -> Path:
@@ -137,24 +113,14 @@ def test_bad_tars_leave_nothing(tmp_path, members, message):
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda content: content[:5],
-        lambda content: content[: len(content) // 2],
-        lambda content: content[: len(content) // 2] + bytes(100) + content[len(content) // 2 + 100 :],
-        lambda content: content[: 2 * 1024],  # between two files of a plain archive
-        lambda content: content[: 2 * 1024] + b"?" * 512 + content[2 * 1024 + 512 :],
-        lambda content: content[: 2 * 1024 + 600],
-    ],
-)
-def test_a_damaged_tar_is_not_whole(tmp_path, spoil, mode):
+@pytest.mark.parametrize("change", ["cut", "cut between files", "changed"])
+def test_a_damaged_tar_is_not_whole(tmp_path, change, mode):
     path = tar_of(tmp_path / "a.tar", *((name, os.urandom(512), FILE) for name in "abcdefgh"), mode=mode)
     content = path.read_bytes()
-    spoilt = spoil(content)
-    if mode == "w" and len(spoilt) == len(content) and b"?" not in spoilt[2048:2560]:
-        pytest.skip("a plain archive has no checksum of its files")
-    path.write_bytes(spoilt)
+    changed = content[:2048] + b"?" * 512 + content[2560:]
+    path.write_bytes(
+        {"cut": content[: len(content) // 2 + 7], "cut between files": content[:2048]}.get(change, changed)
+    )
     with pytest.raises(DataError, match="not a whole tar archive"):
         files.unpack_tar(path, tmp_path / "out")
     assert [found.name for found in tmp_path.iterdir()] == ["a.tar"]
@@ -167,17 +133,6 @@ def test_a_tar_that_grows_beyond_reason(tmp_path):
         archive.fileobj.write(info.tobuf())
     with pytest.raises(DataError, match="unpacks to more than"):
         files.unpack_tar(tmp_path / "a.tar.gz", tmp_path / "out")
-
-
-def test_zip_members_are_bounded(tmp_path):
-    path = tmp_path / "a.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("big", bytes(100_000))
-        archive.writestr("small", b"content")
-    with zipfile.ZipFile(path) as archive:
-        assert files.read_zip_member(archive, "small", path) == b"content"
-        with pytest.raises(DataError, match="big"):
-            files.read_zip_member(archive, "big", path, limit=1000)
 
 
 def test_the_slower_of_two_takes_what_the_faster_made(tmp_path):
@@ -349,16 +304,6 @@ def test_a_download_of_unknown_size_is_bounded(server, tmp_path):
     with pytest.raises(DataError, match="more than the 1,000 bytes"):
         files.download(remote, tmp_path / "set", pause=0.0)
     assert everything_under(tmp_path) == []
-
-
-def test_two_at_once_do_not_mix(get):
-    results = []
-    threads = [threading.Thread(target=lambda: results.append(get("good"))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == [CONTENT] * 4
 
 
 def test_a_file_with_a_wrong_checksum_is_replaced(get, tmp_path):

@@ -11,22 +11,10 @@ import torch
 from PIL import Image, ImageOps
 
 from data_files import idx_bytes, needs_real, save_image, write_idx
-from pstn.data import (
-    Box,
-    DataError,
-    MissingDataError,
-    Photo,
-    Sign,
-    data_folder,
-    from_folder,
-    load_digits,
-    load_mnist,
-    mnist_subset,
-    read_idx,
-)
+from pstn.data import DataError, MissingDataError, Photo, data_folder, from_folder, images, load_mnist, read_idx
 from pstn.data.files import sha256_of_content
-from pstn.data.images import MNIST_FILES, each_in_parallel, find_images, read_image
-from pstn.data.photos import decode_crops
+from pstn.data.images import each_in_parallel, find_images, read_image
+from pstn.data.photos import Box, Sign, decode_crops
 from pstn.files import sha256_of
 
 
@@ -213,7 +201,7 @@ def test_truncated_gzip(tmp_path, cut):
 
 
 def test_balanced_disjoint_and_real():
-    train, test = load_digits("train"), load_digits("test")
+    train, test = images.load_digits("train"), images.load_digits("test")
     assert train.x.shape == (4000, 1, 28, 28)
     assert train.y.bincount().tolist() == [400] * 10
     assert test.y.bincount().tolist() == [100] * 10
@@ -224,13 +212,13 @@ def test_balanced_disjoint_and_real():
     assert train.x.std().item() == pytest.approx(0.3081, abs=0.005)
     assert torch.cat([train.x, test.x]).flatten(1).unique(dim=0).shape[0] == 5000
     with pytest.raises(ValueError, match="split"):
-        load_digits("val")
+        images.load_digits("val")
 
 
 @needs_real
 @pytest.mark.parametrize("which", ["mnist", "fashion-mnist"])
 def test_the_real_files(which):
-    for name, file in MNIST_FILES[which].items():
+    for name, file in images.MNIST_FILES[which].items():
         path = data_folder() / which / name
         assert (sha256_of(path), sha256_of_content(path)) == (file.sha256, file.content_sha256)
         assert (path.stat().st_size, len(file.urls)) == (file.size, 2)
@@ -285,13 +273,6 @@ def test_bad_mnist_files(fake_mnist, file, array, message):
         load_mnist(root=fake_mnist, verify=False)
 
 
-def test_negative_labels_are_unknown_labels(fake_mnist):
-    content = bytes([0, 0, 9, 1, 0, 0, 0, 60]) + bytes([255] * 60)  # signed bytes: -1
-    (fake_mnist / "train-labels-idx1-ubyte.gz").write_bytes(content)
-    with pytest.raises(DataError, match="unknown label -1"):
-        load_mnist(root=fake_mnist, verify=False, validation=0)
-
-
 def test_mnist_that_is_missing_or_not_the_published_one(absent, fake_mnist, tmp_path):
     with pytest.raises(MissingDataError) as caught:
         load_mnist("fashion-mnist")
@@ -306,12 +287,9 @@ def test_mnist_that_is_missing_or_not_the_published_one(absent, fake_mnist, tmp_
 def test_subset_by_a_published_file(fake_mnist, tmp_path):
     train = load_mnist(root=fake_mnist, validation=0, verify=False).train
     np.save(tmp_path / "fold.npy", np.array([5, 3, 59]))
-    assert torch.equal(mnist_subset(train, 3, indices=tmp_path / "fold.npy").x, train.x[[5, 3, 59]])
+    assert torch.equal(images.mnist_subset(train, 3, indices=tmp_path / "fold.npy").x, train.x[[5, 3, 59]])
     with pytest.raises(DataError, match="k=4"):
-        mnist_subset(train, 4, indices=tmp_path / "fold.npy")
-
-
-@pytest.mark.parametrize("validation", [-1, 60, 2.5, True])
-def test_validation_must_leave_something(fake_mnist, validation):
-    with pytest.raises(ValueError, match="validation must be"):
-        load_mnist(root=fake_mnist, verify=False, validation=validation)
+        images.mnist_subset(train, 4, indices=tmp_path / "fold.npy")
+    for validation in (-1, 60, 2.5, True):
+        with pytest.raises(ValueError, match="validation must be"):
+            load_mnist(root=fake_mnist, verify=False, validation=validation)

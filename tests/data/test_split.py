@@ -7,19 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from pstn.data import (
-    DataError,
-    Split,
-    Splits,
-    balanced_indices,
-    batches,
-    divide,
-    from_arrays,
-    from_dataset,
-    from_npz,
-    read_indices,
-    stratified_indices,
-)
+from pstn.data import DataError, Split, Splits, from_arrays, from_dataset, from_npz
+from pstn.data import split as splitting
 
 labels = st.lists(st.integers(0, 5), min_size=1, max_size=60)
 
@@ -28,7 +17,7 @@ labels = st.lists(st.integers(0, 5), min_size=1, max_size=60)
 def test_any_k_is_as_even_as_it_can_be(labels, data, fold):
     y = torch.tensor(labels)
     k = data.draw(st.integers(1, len(labels)))
-    chosen = balanced_indices(y, k, fold=fold)
+    chosen = splitting.balanced_indices(y, k, fold=fold)
     assert len(chosen) == k
     assert len(chosen.unique()) == k
     available, taken = torch.bincount(y), torch.bincount(y[chosen], minlength=int(y.max()) + 1)
@@ -40,12 +29,14 @@ def test_any_k_is_as_even_as_it_can_be(labels, data, fold):
 def test_folds_and_seeds_differ_and_repeat():
     y = torch.arange(10).repeat_interleave(torch.tensor([500, 400, 300, 350, 450, 600, 320, 310, 390, 380]))
     for k in (30, 100, 1000, 3000):  # the paper's sizes
-        assert torch.bincount(y[balanced_indices(y, k)]).tolist() == [k // 10] * 10
-    assert torch.equal(balanced_indices(y, 30, fold=3, seed=1), balanced_indices(y, 30, fold=3, seed=1))
-    drawn = {tuple(balanced_indices(y, 30, fold=f, seed=s).tolist()) for f in range(5) for s in range(3)}
+        assert torch.bincount(y[splitting.balanced_indices(y, k)]).tolist() == [k // 10] * 10
+    assert torch.equal(
+        splitting.balanced_indices(y, 30, fold=3, seed=1), splitting.balanced_indices(y, 30, fold=3, seed=1)
+    )
+    drawn = {tuple(splitting.balanced_indices(y, 30, fold=f, seed=s).tolist()) for f in range(5) for s in range(3)}
     assert len(drawn) == 15
     # Those left over go to different classes in different folds.
-    counts = [torch.bincount(y[balanced_indices(y, 33, fold=f)]) for f in range(5)]
+    counts = [torch.bincount(y[splitting.balanced_indices(y, 33, fold=f)]) for f in range(5)]
     extra = {tuple(torch.nonzero(count == 4).flatten().tolist()) for count in counts}
     assert len(extra) > 1
     assert {len(classes) for classes in extra} == {3}
@@ -57,13 +48,13 @@ def test_folds_and_seeds_differ_and_repeat():
 )
 def test_bad_subsets(k, fold, message):
     with pytest.raises((ValueError, TypeError), match=message):
-        balanced_indices(torch.tensor([0, 0, 1, 1]), k, fold=fold)
+        splitting.balanced_indices(torch.tensor([0, 0, 1, 1]), k, fold=fold)
 
 
 @given(labels=labels, fraction=st.floats(0, 0.99), seed=st.integers(0, 5))
 def test_stratified_parts_make_up_the_whole(labels, fraction, seed):
     y = torch.tensor(labels)
-    first, second = stratified_indices(y, fraction, seed=seed)
+    first, second = splitting.stratified_indices(y, fraction, seed=seed)
     assert sorted(first.tolist() + second.tolist()) == list(range(len(labels)))
     assert set(y[first].tolist()) == set(labels)
     for c in set(labels):
@@ -73,7 +64,7 @@ def test_stratified_parts_make_up_the_whole(labels, fraction, seed):
 
 def test_three_quarters_are_three_quarters():
     y = torch.arange(4).repeat_interleave(torch.tensor([271, 237, 250, 242]))
-    first, second = stratified_indices(y, 0.25)
+    first, second = splitting.stratified_indices(y, 0.25)
     assert (len(first), len(second)) == (750, 250)
 
 
@@ -81,12 +72,12 @@ def test_three_quarters_are_three_quarters():
 def test_published_indices(tmp_path, array):
     path = tmp_path / "i.npy"
     with pytest.raises(DataError, match=r"i\.npy"):
-        read_indices(path, size=4)
+        splitting.read_indices(path, size=4)
     np.save(path, np.array([3, 1, 2], dtype=np.uint16))
-    assert read_indices(path, size=4).tolist() == [3, 1, 2]
+    assert splitting.read_indices(path, size=4).tolist() == [3, 1, 2]
     np.save(path, np.asarray(array))
     with pytest.raises(DataError, match=r"i\.npy"):
-        read_indices(path, size=4)
+        splitting.read_indices(path, size=4)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +251,7 @@ def test_everything_goes_to_the_device_and_into_batches():
     part = split.take([4, 0])
     assert torch.equal(part.source, split.source[[4, 0]])
     assert torch.equal(part.mask, split.mask[[4, 0]])
-    drawn = [b.y for b in batches(split, 2, shuffle=True, generator=torch.Generator().manual_seed(0))]
+    drawn = [b.y for b in splitting.batches(split, 2, shuffle=True, generator=torch.Generator().manual_seed(0))]
     assert [len(b) for b in drawn] == [2, 2, 1]
     assert sorted(torch.cat(drawn).tolist()) == [0, 1, 2, 3, 4]
     assert torch.cat(drawn).tolist() != [0, 1, 2, 3, 4]
@@ -291,8 +282,8 @@ def test_the_mean_and_std_that_are_recorded_undo_every_normalisation():
 
 def test_divide():
     split = Split(torch.zeros(100, 1, 4), torch.arange(100) % 4, tuple("abcd"), "mine")
-    parts = divide(split, test=0.2, validation=0.2)
+    parts = splitting.divide(split, test=0.2, validation=0.2)
     assert parts.sizes() == {"train": 60, "validation": 20, "test": 20}
     assert parts.test.name == "mine test"
     with pytest.raises(ValueError, match="test \\+ validation"):
-        divide(split, test=0.6, validation=0.5)
+        splitting.divide(split, test=0.6, validation=0.5)
