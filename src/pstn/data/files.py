@@ -11,7 +11,6 @@ import math
 import os
 import shutil
 import stat
-import struct
 import sys
 import tarfile
 import threading
@@ -77,6 +76,19 @@ def raise_error(error: DataError) -> NoReturn:
 def require_package(name: str, purpose: str) -> str:
     """The message of an ImportError for an optional package: what it is for and how to install it."""
     return f"{purpose} needs {name}, which is not installed: pip install 'pstn[data]'"
+
+
+@contextmanager
+def decoding(path: Path, problem: str, place: str | None = None) -> Iterator[None]:
+    """Turn whatever a decoder raises on a damaged file, which may be anything, into a DataError."""
+    try:
+        yield
+    except (DataError, MemoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.ENAMETOOLONG):
+            raise  # the disk's fault, not the file's
+        raise DataError(path, f"{problem} ({error or type(error).__name__})", place=place) from error
 
 
 def most_unpacked(path: Path) -> int:
@@ -181,12 +193,10 @@ def parse_npy(content: bytes | bytearray, path: Path, place: str) -> npt.NDArray
 def _read_npy_header(
     stream: IO[bytes], size: int, path: Path, place: str
 ) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    try:
+    with decoding(path, "is not a .npy file", place):
         version = np.lib.format.read_magic(stream)
         reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = reader(stream)
-    except Exception as error:  # the header is a Python literal, and its reader raises what evaluating one can raise
-        raise DataError(path, f"is not a .npy file ({error})", place=place) from error
     if dtype.hasobject:
         raise DataError(path, "holds Python objects, which only pickle can read: it is refused", place=place)
     require_shape(shape, dtype, path, place)
@@ -384,11 +394,8 @@ def open_zip(path: Path, kind: str = "a zip archive") -> Iterator[zipfile.ZipFil
     """
     require_regular_file(path, error=DataError)
     with _ZipFile(path) as file:
-        try:
+        with decoding(path, f"is not {kind}"):
             archive = zipfile.ZipFile(file)
-        # NotImplementedError is for versions that do not exist; the others for offsets and names that make no sense.
-        except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OSError) as error:
-            raise DataError(path, f"is not {kind} ({error})") from error
         with archive:
             yield archive
 
@@ -405,11 +412,8 @@ def read_zip_member(archive: zipfile.ZipFile, member: str, path: Path, *, limit:
     info = archive.getinfo(member)
     if info.file_size > limit:
         raise DataError(path, f"declares {info.file_size:,} bytes, above the limit of {limit:,}", place=member)
-    try:
-        with archive.open(info) as stream:
-            content = bounded_read(stream, info.file_size + 1)
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, struct.error, OSError) as error:
-        raise DataError(path, f"cannot be unpacked ({error})", place=member) from error
+    with decoding(path, "cannot be unpacked", member), archive.open(info) as stream:
+        content = bounded_read(stream, info.file_size + 1)
     if len(content) != info.file_size:
         raise DataError(path, f"holds {len(content):,} bytes, the index says {info.file_size:,}", place=member)
     return content
@@ -428,15 +432,8 @@ def unpack_tar(path: Path, target: Path, *, limit: int | None = None) -> Path:
     """
     if target.is_dir():
         return target
-    try:
-        with whole_folder(target) as work:
-            _unpack_into(path, work, most_unpacked(path) if limit is None else limit)
-    except (DataError, MemoryError):
-        raise
-    except Exception as error:  # tarfile and the decompressors raise almost anything on damaged files
-        if isinstance(error, OSError) and error.errno not in (None, errno.ENAMETOOLONG):
-            raise  # the disk's fault, not the archive's
-        raise DataError(path, f"is not a whole tar archive ({error})") from error
+    with decoding(path, "is not a whole tar archive"), whole_folder(target) as work:
+        _unpack_into(path, work, most_unpacked(path) if limit is None else limit)
     return target
 
 
@@ -783,5 +780,3 @@ class _Transfer:
                             self.progress(self.remote.name, done, total)
                 except urllib3.exceptions.HTTPError as error:
                     raise OSError(str(error)) from error
-        if total is not None and done < total:
-            raise OSError(f"the connection closed after {done:,} of {total:,} bytes")

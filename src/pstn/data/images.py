@@ -76,31 +76,26 @@ def open_image(path: Path) -> Iterator[Any]:
     This is the only place that opens image files: only `IMAGE_FORMATS` are decoded, and only within the limits.
     """
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError as error:
         raise ImportError(files.require_package("Pillow", "reading images")) from error
     if not path.is_file():
         raise DataError(path, "there is no such image file")
-    try:
-        Image.preinit()
-        with _ImageStream(path) as stream, Image.open(stream, formats=IMAGE_FORMATS) as image:
-            stream.reads_left = -1  # the header has been read
-            if image.width * image.height > limits.IMAGE_PIXELS or max(image.size) > limits.IMAGE_SIDE:
-                raise Image.DecompressionBombError(f"{image.width}x{image.height}")
-            pixels, scans = image.width * image.height, stream.length // _SHORTEST_SCAN
-            if image.info.get("progressive") and pixels * scans > _PIXELS_IN_SECONDS:
-                _require_few(path, "scans", b"\xff\xda", limits.JPEG_SCANS)  # a marker that compressed data cannot hold
-            elif image.format == "PPM" and image.tile and image.tile[0][0] == "ppm_plain":
-                _require_few(path, "comments", b"#", limits.PPM_COMMENTS)
-            yield image
-    except (DataError, MemoryError):
-        raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        problem = f"has more than {limits.IMAGE_PIXELS:,} pixels, or {limits.IMAGE_SIDE:,} along a side"
-        raise DataError(path, f"{problem}, too many to decode safely: make it smaller first") from error
-    except Exception as error:  # decoders raise almost anything on damaged files, SyntaxError and struct.error included
-        reason = f"it is none of {', '.join(IMAGE_FORMATS)}" if isinstance(error, UnidentifiedImageError) else error
-        raise DataError(path, f"does not decode as an image ({reason})") from error
+    Image.preinit()
+    with (
+        files.decoding(path, "does not decode as an image"),
+        _ImageStream(path) as stream,
+        Image.open(stream, formats=IMAGE_FORMATS) as image,
+    ):
+        stream.reads_left = -1  # the header has been read
+        pixels, scans = image.width * image.height, stream.length // _SHORTEST_SCAN
+        if pixels > limits.IMAGE_PIXELS or max(image.size) > limits.IMAGE_SIDE:
+            raise DataError(path, f"has {image.width}x{image.height} pixels, too many to decode safely: make it smaller")
+        if image.info.get("progressive") and pixels * scans > _PIXELS_IN_SECONDS:
+            _require_few(path, "scans", b"\xff\xda", limits.JPEG_SCANS)  # a marker that compressed data cannot hold
+        elif image.format == "PPM" and image.tile and image.tile[0][0] == "ppm_plain":
+            _require_few(path, "comments", b"#", limits.PPM_COMMENTS)
+        yield image
 
 
 class _ImageStream(io.BufferedReader):
