@@ -6,7 +6,6 @@ import errno
 import gzip
 import hashlib
 import io
-import json
 import math
 import os
 import shutil
@@ -23,7 +22,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NoReturn, cast
 
@@ -31,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pstn import limits
-from pstn.files import FileError, inside, open_regular_file, require_regular_file
+from pstn.files import FileError, inside, open_regular_file, read_json, require_regular_file
 
 __all__ = ["DataError", "DataWarning", "MissingDataError", "cache_folder", "data_folder"]
 
@@ -599,7 +597,7 @@ class RemoteFile:
     content_sha256: str | None = None
 
 
-CHECKSUMS: dict[str, Any] = json.loads((resources.files("pstn.data") / "offline" / "checksums.json").read_text())
+CHECKSUMS: dict[str, Any] = read_json(Path(__file__).parent / "offline" / "checksums.json")
 """The files of MNIST and FashionMNIST with their mirrors, and what is known of some sets of the UCR archive."""
 
 

@@ -90,7 +90,7 @@ def open_image(path: Path) -> Iterator[Any]:
         stream.reads_left = -1  # the header has been read
         pixels, scans = image.width * image.height, stream.length // _SHORTEST_SCAN
         if pixels > limits.IMAGE_PIXELS or max(image.size) > limits.IMAGE_SIDE:
-            raise DataError(path, f"has {image.width}x{image.height} pixels, too many to decode safely: make it smaller")
+            raise DataError(path, f"has {image.width}x{image.height} pixels, too many to decode safely: shrink it")
         if image.info.get("progressive") and pixels * scans > _PIXELS_IN_SECONDS:
             _require_few(path, "scans", b"\xff\xda", limits.JPEG_SCANS)  # a marker that compressed data cannot hold
         elif image.format == "PPM" and image.tile and image.tile[0][0] == "ppm_plain":
