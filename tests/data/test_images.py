@@ -262,8 +262,8 @@ def test_black_is_fill_to_the_last_bit(fake_mnist):
 @pytest.mark.parametrize(
     ("file", "array", "message"),
     [
-        ("labels-idx1", np.array([1, 2, 11] + [0] * 57, np.uint8), "offset 10: unknown label 11"),
-        ("labels-idx1", np.zeros(59, np.uint8), "59 labels for the 60 images"),
+        ("labels-idx1", np.array([1, 2, 11] + [0] * 57, np.uint8), "labels"),
+        ("images-idx3", np.zeros((59, 28, 28), np.uint8), "60"),
         ("images-idx3", np.zeros((60, 20, 20), np.uint8), r"\(28, 28\)"),
     ],
 )

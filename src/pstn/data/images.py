@@ -603,12 +603,9 @@ def mnist_subset(split: S, k: int, *, fold: int = 0, seed: int = 0, indices: str
 
 def _read_pair(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
     pixels, classes = read_idx(images, ndim=3), read_idx(labels, ndim=1)
-    if len(pixels) != len(classes):
-        raise DataError(labels, f"holds {len(classes):,} labels for the {len(pixels):,} images in {images}")
-    if pixels.shape[1:] != (28, 28) or pixels.dtype != "u1":
-        raise DataError(images, f"must hold uint8 images of (28, 28), got {pixels.dtype} of {pixels.shape[1:]}")
-    unknown = (classes < 0) | (classes > 9)
-    if unknown.any():
-        at = int(unknown.argmax())
-        raise DataError(labels, f"unknown label {classes[at]}: classes are 0 to 9", place=f"offset {8 + at}")
+    if pixels.shape != (len(classes), 28, 28) or pixels.dtype != "u1":
+        problem = f"must hold {len(classes):,} uint8 images of (28, 28), one for each label in {labels}"
+        raise DataError(images, f"{problem}, got {pixels.dtype} of {pixels.shape}")
+    if ((classes < 0) | (classes > 9)).any():
+        raise DataError(labels, "must hold labels from 0 to 9 only")
     return torch.from_numpy(pixels.copy())[:, None], torch.from_numpy(classes.astype("int64"))

@@ -223,12 +223,13 @@ def find_mtsd(root: str | os.PathLike[str] | None = None) -> tuple[Path, Path]:
             if not images:
                 raise MissingDataError(place / "images", "is missing: unpack MTSD's image archives there")
             return annotated, images[0]
-    raise MissingDataError(
-        "mtsd_v2_fully_annotated",
-        f"is missing; looked in {', '.join(map(str, places))}. MTSD cannot be downloaded without registration: get it "
-        "from https://www.mapillary.com/dataset/trafficsign and unpack its archives there, so that "
-        "mtsd_v2_fully_annotated/annotations and images are side by side; to check it: pstn data check FOLDER",
+    problem = (
+        f"is missing; looked in {', '.join(map(str, places))}. It cannot be downloaded without registration: get"
     )
+    advice = (
+        "its archives from https://www.mapillary.com/dataset/trafficsign and unpack them there; see pstn data check"
+    )
+    raise MissingDataError("mtsd_v2_fully_annotated", f"{problem} {advice}")
 
 
 def is_mtsd(root: Path) -> bool:
@@ -628,12 +629,9 @@ def find_traffic_signs(root: str | os.PathLike[str] | None = None) -> Path:
             return place
         if archives := sorted(place.glob("*.tar.gz")):
             return archives[0]
-    raise MissingDataError(
-        "traffic-signs",
-        f"is missing; looked in {', '.join(map(str, places))} for images/, labels/ and classes.txt, or a .tar.gz of "
-        "them. It has no public mirror; any YOLO folder can be used: put it there, or pass its path to "
-        "pstn.data.load_yolo",
-    )
+    problem = f"is missing; looked in {', '.join(map(str, places))} for images/, labels/ and classes.txt, or a .tar.gz"
+    advice = "It has no public mirror; any YOLO folder can be used: put it there, or pass its path to load_yolo"
+    raise MissingDataError("traffic-signs", f"{problem}. {advice}")
 
 
 def decode_crops(

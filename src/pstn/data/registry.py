@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import tempfile
@@ -130,6 +129,7 @@ _ALL = (
 
 KNOWN: Mapping[str, Known] = MappingProxyType({entry.name: entry for entry in _ALL})
 """All data sets known by name, in the order in which they are listed."""
+_NAMES = f"{', '.join(KNOWN)}, and 'ucr:NAME' for any set of the UCR and UEA archives"
 
 
 def load(data: str | os.PathLike[str], **settings: Any) -> Splits[Any]:
@@ -161,7 +161,7 @@ def load(data: str | os.PathLike[str], **settings: Any) -> Splits[Any]:
             return series.load_ucr(text[4:], **settings)
     path = expand(text)
     if not path.exists():
-        raise MissingDataError(text, _unknown(text, "is no known data set, folder or file"))
+        raise MissingDataError(text, f"is no folder or file, and no known data set: {_NAMES}")
     kind = detect(path)
     if kind not in _LOADERS:
         accepted = f".npz; {', '.join(series.SERIES_SUFFIXES)}, also with .gz; or a tar archive of a YOLO folder"
@@ -185,7 +185,7 @@ def get(name: str, *, progress: Progress | None = None) -> str:
         return known.get(progress)
     if name.startswith("ucr:"):
         return str(_find_ucr(series.ucr_name(name[4:]), fetch=True, progress=progress))
-    raise ValueError(f"name must be a known data set: {name!r} {_unknown(name, 'is none')}")
+    raise ValueError(f"name must be a known data set ({_NAMES}), got {name!r}")
 
 
 def find_known(name: str) -> Known | None:
@@ -196,13 +196,6 @@ def find_known(name: str) -> Known | None:
         'FaceAll'
     """
     return next((k for k in KNOWN.values() if series.plain_name(k.name) == series.plain_name(name)), None)
-
-
-def _unknown(name: str, problem: str) -> str:
-    by_case = {known.lower(): known for known in KNOWN}
-    near = difflib.get_close_matches(name.lower(), by_case, n=1)
-    hint = f"; did you mean {by_case[near[0]]!r}?" if near else "."
-    return f"{problem}{hint} Known are {', '.join(KNOWN)}, and 'ucr:NAME' for any set of the UCR and UEA archives"
 
 
 def _training_files(folder: Path) -> list[Path]:
