@@ -74,15 +74,6 @@ def test_folders_and_files_are_recognised(tmp_path, fake_mnist, yolo, mtsd):
         load(tmp_path)
 
 
-@needs_real
-def test_clothes_are_known_by_what_is_in_the_files(tmp_path):
-    for name, kind in (("mnist", "fashion-mnist"), ("fashion", "mnist")):
-        (tmp_path / name).mkdir()
-        for path in (data_folder() / kind).iterdir():
-            (tmp_path / name / path.name).symlink_to(path)
-        assert detect(tmp_path / name) == kind
-
-
 def test_check_tells_good_from_bad(tmp_path, yolo, mtsd):
     root = tmp_path / "look"
     write_idx(root / "mnist" / "train-labels-idx1-ubyte.gz", np.zeros(3, np.uint8))
@@ -197,21 +188,15 @@ def test_many_images_are_work_in_proportion(tmp_path, monkeypatch):
     assert calls == {"opened": 300, "listed": few}
 
 
-@pytest.mark.parametrize("name", ["digits", "rotated-digits", "ItalyPowerDemand"])
+@pytest.mark.parametrize("name", ["digits", "rotated-digits", "ItalyPowerDemand", "masked"])
 def test_contact_sheets(absent, tmp_path, name):
-    path = contact_sheet(load(name).train, tmp_path / "sheet.png", title=name, count=20, columns=5)
-    with Image.open(path) as image:
-        assert image.format == "PNG"
-        assert image.width == 5 * 122 + 10
+    mask = torch.arange(9).expand(20, 9) < 5
+    masked = pstn.data.Split(torch.rand(20, 2, 9), torch.arange(20) % 2, ("a", "b" * 50), mask=mask)
+    data = masked if name == "masked" else load(name).train
+    with Image.open(contact_sheet(data, tmp_path / "sheet.png", title=name, count=20, columns=5)) as image:
+        assert (image.format, image.width) == ("PNG", 5 * 122 + 10)
         pixels = np.asarray(image.convert("L"))
     assert pixels[44:156, 10:122].std() > 5  # something is drawn in the first cell
-
-
-def test_sheets_of_photos_masks_and_few_examples(yolo, tmp_path):
-    mask = torch.arange(9).expand(2, 9) < 5
-    padded = pstn.data.Split(torch.rand(2, 2, 9), torch.tensor([0, 1]), ("a", "b" * 50), mask=mask)
-    for data in (load(yolo, margin=20, size=16, test=0.0).train, padded):
-        assert contact_sheet(data, tmp_path / "a.png", count=50).stat().st_size > 0
 
 
 def test_list(absent):

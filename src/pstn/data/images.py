@@ -399,6 +399,9 @@ def load_rotated_mnist(
         generator: of the fresh draws.
         **settings: root, fetch, verify and progress of `load_mnist`.
 
+    Returns:
+        Splits of `Generated`: images (N, 1, 28, 28) float32, with the angle of each as theta (N, 1).
+
     Example:
         >>> batch = load_rotated_mnist().test.batch(range(64))  # doctest: +SKIP
         >>> batch.x.shape, batch.theta.shape  # doctest: +SKIP
@@ -423,6 +426,9 @@ def load_placed_fashion(
         seed: of the fixed draws.
         generator: of the fresh draws.
         **settings: root, fetch, verify and progress of `load_mnist`.
+
+    Returns:
+        Splits of `Generated`: images (N, 1, 96, 96) float32, with the placement of each as theta (N, 4).
 
     Example:
         >>> batch = load_placed_fashion().test.batch(range(64))  # doctest: +SKIP

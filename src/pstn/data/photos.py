@@ -223,9 +223,7 @@ def find_mtsd(root: str | os.PathLike[str] | None = None) -> tuple[Path, Path]:
             if not images:
                 raise MissingDataError(place / "images", "is missing: unpack MTSD's image archives there")
             return annotated, images[0]
-    problem = (
-        f"is missing; looked in {', '.join(map(str, places))}. It cannot be downloaded without registration: get"
-    )
+    problem = f"is missing; looked in {', '.join(map(str, places))}. It cannot be downloaded without registration: get"
     advice = (
         "its archives from https://www.mapillary.com/dataset/trafficsign and unpack them there; see pstn data check"
     )

@@ -306,7 +306,7 @@ def check(path: str | os.PathLike[str]) -> Iterator[Finding]:
         >>> path = Path(tempfile.mkdtemp()) / "Toy_TRAIN.tsv"
         >>> _ = path.write_text("1\t0.5\tabc\t2\n")
         >>> [(finding.status, finding.note) for finding in check(path)]
-        [('damaged', "line 1, column 3: 'abc' is not a number")]
+        [('damaged', "line 1, column 3: 'abc' is not a number of float32")]
     """
     path = Path(path)
     if path.is_file():

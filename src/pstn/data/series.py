@@ -218,7 +218,7 @@ def parse_numbers(cells: Sequence[str], first: int = 1) -> Values:
         advice = ": decimals have a point" if "," in text else ""
         if 0 < at == len(cells) - 1:
             advice += "; if it is a label, move the last column to the front"
-        raise _BadLine(f"{text!r} is not a number, or not a finite one of float32{advice}", first + at)
+        raise _BadLine(f"{text!r} is not a number of float32{advice}", first + at)
     return numbers
 
 
