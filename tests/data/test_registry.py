@@ -1,6 +1,5 @@
 """Data sets by name, what a folder is taken for, the check, and the command line."""
 
-import collections
 import json
 import subprocess
 import sys
@@ -157,35 +156,6 @@ def test_archives_are_checked_without_filling_the_cache(yolo, tmp_path):
         assert found(path)["signs.tar.gz"][0] == status
     assert "labels/a.txt: line 1" in found(path)["signs.tar.gz"][1]
     assert not (tmp_path / "cache").exists()
-
-
-def test_many_images_are_work_in_proportion(tmp_path, monkeypatch):
-    picture = save_image(tmp_path / "3" / "0.png", 4, 4).read_bytes()
-    for count in (3, 300):
-        (tmp_path / str(count)).mkdir(exist_ok=True)
-        for i in range(count):
-            (tmp_path / str(count) / f"{i}.png").write_bytes(picture)
-    (tmp_path / "300" / "7.png").write_bytes(b"x")
-    calls = collections.Counter()
-
-    def counted(name, function):
-        def call(*args, **kwargs):
-            calls[name] += 1
-            return function(*args, **kwargs)
-
-        return call
-
-    for name in ("iterdir", "glob", "rglob"):
-        monkeypatch.setattr(type(tmp_path), name, counted("listed", getattr(type(tmp_path), name)))
-    images = sys.modules["pstn.data.images"]
-    monkeypatch.setattr(images, "open_image", counted("opened", images.open_image))
-    assert found(tmp_path / "3") == {"3": ("readable", "3 images decode")}
-    few = calls["listed"]
-    calls.clear()
-    notes = found(tmp_path / "300")
-    assert notes["7.png"][0] == "damaged"
-    assert notes["300"] == ("readable", "299 images decode")
-    assert calls == {"opened": 300, "listed": few}
 
 
 @pytest.mark.parametrize("name", ["digits", "rotated-digits", "ItalyPowerDemand", "masked"])

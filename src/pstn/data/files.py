@@ -264,7 +264,10 @@ class Listing:
             on_error(DataError(folder, f"cannot be read ({error.strerror})"))
             return [], []
         for entry in entries:
-            state = _state(entry)
+            try:
+                state: os.stat_result | None = entry.stat()
+            except OSError:  # a link to nothing, or a circle of links
+                state = None
             is_folder = state is not None and stat.S_ISDIR(state.st_mode)
             if entry.name.startswith(".") or not (is_folder or entry.name.lower().endswith(suffixes)):
                 continue
@@ -299,13 +302,6 @@ class Listing:
     def _stays(self, path: str | os.PathLike[str]) -> bool:
         real = os.path.realpath(path)
         return real == self._real or real.startswith(self._real.rstrip(os.sep) + os.sep)
-
-
-def _state(path: str | os.PathLike[str]) -> os.stat_result | None:
-    try:
-        return os.stat(path)  # noqa: PTH116 - of many files
-    except OSError:  # a link to nothing, or a circle of links
-        return None
 
 
 @contextmanager

@@ -218,7 +218,7 @@ def find_mtsd(root: str | os.PathLike[str] | None = None) -> tuple[Path, Path]:
     """
     places = search_folders("mtsd", root)
     for place in places:
-        if annotated := _find_annotations(place):
+        if annotated := find_annotations(place):
             images = [f for f in (place / "images", annotated / "images", place.parent / "images") if f.is_dir()]
             if not images:
                 raise MissingDataError(place / "images", "is missing: unpack MTSD's image archives there")
@@ -230,12 +230,8 @@ def find_mtsd(root: str | os.PathLike[str] | None = None) -> tuple[Path, Path]:
     raise MissingDataError("mtsd_v2_fully_annotated", f"{problem} {advice}")
 
 
-def is_mtsd(root: Path) -> bool:
-    """Whether a folder has the annotations and the splits of MTSD."""
-    return _find_annotations(root) is not None
-
-
-def _find_annotations(root: Path) -> Path | None:
+def find_annotations(root: Path) -> Path | None:
+    """The folder with the annotations and the splits of MTSD in a folder, if it has one."""
     folders = (root / name for name in _MTSD_FOLDERS)
     return next((f for f in folders if (f / "annotations").is_dir() and (f / "splits").is_dir()), None)
 
@@ -316,8 +312,7 @@ def _read_annotation(path: Path, key: str, image: Path, on_bad_box: files.ErrorH
             if not isinstance(entry["label"], str):
                 raise TypeError("label must be text")
             try:
-                slack = (_MTSD_SLACK, _MTSD_SLACK)
-                found.append(_make_box(corners, entry["label"], (width, height), slack, panorama))
+                found.append(_make_box(corners, entry["label"], (width, height), (_MTSD_SLACK, _MTSD_SLACK), panorama))
             except ValueError as error:
                 on_bad_box(DataError(path, str(error), place=place))
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -402,8 +397,7 @@ def _read_yolo_folder(
             try:
                 if line.strip():
                     corners, label = _parse_yolo_line(line.split(), size, names)
-                    slack = (_YOLO_SLACK * size[0], _YOLO_SLACK * size[1])
-                    found.append(_make_box(corners, label, size, slack))
+                    found.append(_make_box(corners, label, size, (_YOLO_SLACK * size[0], _YOLO_SLACK * size[1])))
             except LookupError as error:
                 raise DataError(label_file, str(error), place=f"line {number}") from error
             except ValueError as error:

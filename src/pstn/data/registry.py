@@ -217,12 +217,9 @@ _LOADERS: dict[str | None, Callable[..., Splits[Any]]] = {
     "mtsd": lambda path, **settings: photos.load_mtsd(root=path, **settings),
     "mnist": lambda path, **settings: load_mnist("mnist", root=path, **settings),
     "fashion-mnist": lambda path, **settings: load_mnist("fashion-mnist", root=path, **settings),
-    "yolo": photos.load_yolo,
-    "archive": photos.load_yolo,
-    "series": _load_series,
-    "npz": from_npz,
+    "yolo": photos.load_yolo, "archive": photos.load_yolo, "series": _load_series, "npz": from_npz,
     "classes": images.from_folder,
-}
+}  # fmt: skip
 
 
 def detect(path: Path) -> Kind | None:
@@ -243,7 +240,7 @@ def detect(path: Path) -> Kind | None:
         if name.endswith((".npz", ".npy")):
             return "npz" if name.endswith("z") else "npy"
         return "series" if series.series_format(path) else None
-    if photos.is_mtsd(path):
+    if photos.find_annotations(path):
         return "mtsd"
     try:
         photos.find_yolo(path)

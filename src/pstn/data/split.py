@@ -190,12 +190,11 @@ class Split:
         background = torch.tensor(_per_channel("fill", self.fill, channels)).view(1, -1, 1).to(self.x.dtype)
         fills = tuple(standardise(background, means, stds).flatten().tolist())
         before = zip(_per_channel("mean", self.mean, channels), _per_channel("std", self.std, channels), strict=True)
-        shift, scale = zip(
-            *((m + s * mean, s * std) for (m, s), mean, std in zip(before, means, stds, strict=True)), strict=True
-        )
-        x, source = (None if t is None else standardise(t, means, stds) for t in (self.x, self.source))
+        both = [(m + s * new_mean, s * new) for (m, s), new_mean, new in zip(before, means, stds, strict=True)]
+        shift, scale = zip(*both, strict=True)
+        x, source = standardise(self.x, means, stds), self.source
+        source = None if source is None else standardise(source, means, stds)
         fill, total_mean, total_std = map(_one_or_each, (fills, shift, scale))
-        assert x is not None
         return dataclasses.replace(self, x=x, source=source, fill=fill, mean=total_mean, std=total_std)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Split:
