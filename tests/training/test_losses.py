@@ -37,8 +37,8 @@ class Regressor(pstn.nn.TransformerModel):
         self.head = nn.Linear(20, 1)
 
     def forward(self, x, samples=None, *, noise=None, generator=None):
-        warped, _, posterior = self.layer(x, samples or self.samples, noise=noise, generator=generator)
-        return Regression(self.head(warped)[..., 0, 0], posterior)
+        out = self.layer(x, samples or self.samples, noise=noise, generator=generator)
+        return Regression(self.head(out.warped)[..., 0, 0], out.posterior)
 
 
 def gaussian(prediction, y, kl_weight):

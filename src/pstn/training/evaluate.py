@@ -79,6 +79,13 @@ def evaluate(
         >>> 0 < scores.accuracy < 0.5
         True
     """
+    return score(*predict_all(model, data, samples=samples, batch_size=batch_size, generator=generator))
+
+
+def predict_all(
+    model: nn.Module, data: Batches, *, samples: int | None, batch_size: int, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities (N, K) and class indices (N,) of all examples; the arguments are those of `evaluate`."""
     data = require_data(data)
     log_probs, labels = list[Tensor](), list[Tensor]()
     with evaluating(model), torch.no_grad(), using_threads(None):
@@ -91,7 +98,7 @@ def evaluate(
     if not labels:
         raise ValueError("data holds no batches")
     p = torch.cat(log_probs)
-    return score(p, require_labels(torch.cat(labels), p.shape))
+    return p, require_labels(torch.cat(labels), p.shape)
 
 
 def require_data(data: Any) -> Any:
