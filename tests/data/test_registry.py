@@ -12,7 +12,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import pstn.data
-from data_files import needs_real, save_image, write_idx, write_mtsd
+from data_files import needs_real, save_image, write_idx
 from pstn.cli import app
 from pstn.data import KNOWN, DataError, MissingDataError, check, contact_sheet, data_folder, get, load
 from pstn.data.registry import detect, find_known
@@ -120,10 +120,11 @@ def test_real_files_are_verified(kind):
     assert len(status) == (9 if kind == "ucr" else 4)
 
 
-def test_what_cannot_be_opened_is_a_finding(tmp_path, monkeypatch, mtsd):
+def test_what_cannot_be_opened_is_a_finding(tmp_path, monkeypatch):
     (tmp_path / "Toy_TRAIN.tsv").write_text("1\t2\t3\n")
     (tmp_path / "a.npy").write_bytes(b"x")
     (tmp_path / "locked").mkdir()
+    listed = type(tmp_path).iterdir
 
     def locked(path):
         if path.name == "locked":
@@ -133,16 +134,11 @@ def test_what_cannot_be_opened_is_a_finding(tmp_path, monkeypatch, mtsd):
     def broken(*args, **kwargs):
         raise RuntimeError("out of order")
 
-    root, annotations, splits = mtsd
-    annotations["alone"]["width"] = 10**400
-    write_mtsd(root, annotations, splits)
-    listed = type(tmp_path).iterdir
     monkeypatch.setattr(type(tmp_path), "iterdir", locked)
     monkeypatch.setattr("pstn.data.files.read_npy", broken)
     notes = found(tmp_path)
     assert notes["locked"] == ("damaged", "cannot be read (Permission denied)")
     assert notes["a.npy"] == ("damaged", "RuntimeError: out of order")
-    assert notes["mtsd"][0] == "damaged"
     assert notes["Toy_TRAIN.tsv"][0] == "readable"
 
 

@@ -77,15 +77,22 @@ def require_package(name: str, purpose: str) -> str:
 
 
 @contextmanager
-def decoding(path: Path, problem: str, place: str | None = None) -> Iterator[None]:
-    """Turn whatever a decoder raises on a damaged file, which may be anything, into a DataError."""
+def decoding(path: Path, problem: str, place: str | None = None, *, writes: bool = False) -> Iterator[None]:
+    """Turn whatever a decoder raises on a damaged file, which may be anything, into a DataError.
+
+    Args:
+        path: the file.
+        problem: what to say of it.
+        place: where in it.
+        writes: whether files are written, too: errors of the disk stay what they are then.
+    """
     try:
         yield
     except (DataError, MemoryError):
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno not in (None, errno.ENAMETOOLONG):
-            raise  # the disk's fault, not the file's
+        if writes and isinstance(error, OSError) and error.errno not in (None, errno.ENAMETOOLONG):
+            raise
         raise DataError(path, f"{problem} ({error or type(error).__name__})", place=place) from error
 
 
@@ -426,7 +433,7 @@ def unpack_tar(path: Path, target: Path, *, limit: int | None = None) -> Path:
     """
     if target.is_dir():
         return target
-    with decoding(path, "is not a whole tar archive"), whole_folder(target) as work:
+    with decoding(path, "is not a whole tar archive", writes=True), whole_folder(target) as work:
         _unpack_into(path, work, most_unpacked(path) if limit is None else limit)
     return target
 
