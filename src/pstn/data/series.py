@@ -146,10 +146,11 @@ def read_series(
                 if declared is not None and label not in known:
                     raise _BadLine(f"unknown label {label!r}: the header declares {name_classes(declared)}")
                 # Channels of one series may end at different times: the rest of the shorter ones is missing.
-                longest = max(map(len, channels))
-                require_even(sum(map(len, channels)), longest * len(channels))
-                values = [np.pad(channel, (0, longest - len(channel)), constant_values=np.nan) for channel in channels]
-            found.append((number, label, np.stack(values)))
+                if any(len(channel) != len(channels[0]) for channel in channels):
+                    longest = max(map(len, channels))
+                    require_even(sum(map(len, channels)), longest * len(channels))
+                    channels = [np.pad(c, (0, longest - len(c)), constant_values=np.nan) for c in channels]
+            found.append((number, label, np.array(channels)))
         except DataError as error:
             on_error(error)
     if not found:
