@@ -570,7 +570,7 @@ def _to_splits(
 
 def _hold_out(train: Split, fraction: float, seed: int, test: Split | None) -> Splits[Split]:
     """Set a share of the training part aside for validation, class by class."""
-    first, second = stratified_indices(train.y, fraction, seed=seed)
+    first, second = stratified_indices(train.y, fraction, seed=seed) if fraction else (train.y, train.y[:0])
     if len(second) == 0:
         return Splits(train, None, test)
     validation = dataclasses.replace(train.take(second), name=train.name.replace("train", "validation"))
