@@ -34,7 +34,7 @@ from pstn.training.runs.settings import SettingsError, TrainSettings, read_setti
 
 if TYPE_CHECKING:
     from pstn.data import DataError, Splits
-    from pstn.data.download import Progress
+    from pstn.data.files import Progress
 
 FAILURE, MISTAKE, INTERRUPTED = 1, 2, 130
 _MISTAKES = (
@@ -290,7 +290,7 @@ def show_set(
 def _load_for_sheet(name: str, kind: str | None) -> Splits[Any]:
     """The data set, downloaded with a progress bar, and without full photos, which no contact sheet shows."""
     from pstn.data import get, load
-    from pstn.data.download import expand, offline
+    from pstn.data.files import expand, offline
     from pstn.data.registry import detect, find_known
 
     known = find_known(name)

@@ -42,19 +42,12 @@ def mtsd(tmp_path):
     """A small tree in the layout of MTSD, and the annotations in it, to be changed and written again."""
     root = tmp_path / "mtsd"
     yield_, stop = "regulatory--yield--g1", "regulatory--stop--g1"
+    crowd = [mtsd_box(yield_, 100, 100, 120, 120, "a"), mtsd_box("other-sign", 150, 100, 170, 120, "b")]
     annotations = {
         "alone": mtsd_annotation([mtsd_box(yield_, 180.5, 130.2, 220.5, 170.9)]),
-        "crowd": mtsd_annotation(
-            [mtsd_box(yield_, 100, 100, 120, 120, "a"), mtsd_box("other-sign", 150, 100, 170, 120, "b")]
-        ),
+        "crowd": mtsd_annotation(crowd),
         "edge": mtsd_annotation([mtsd_box(stop, 0, 0, 30, 40)]),
-        "pano": {
-            **mtsd_annotation([mtsd_box(stop, 780, 90, 20, 130)], width=800, ispano=True),
-        },
-    }
-    annotations["pano"]["objects"][0]["bbox"]["cross_boundary"] = {
-        "left": {"xmin": 0, "ymin": 90, "xmax": 20, "ymax": 130},
-        "right": {"xmin": 780, "ymin": 90, "xmax": 800, "ymax": 130},
+        "pano": mtsd_annotation([mtsd_box(stop, 780, 90, 20, 130)], width=800, ispano=True),
     }
     splits = {"train": ["alone", "crowd", "pano"], "val": ["edge"], "test": ["unlabelled"]}
     write_mtsd(root, annotations, splits)

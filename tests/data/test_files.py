@@ -1,32 +1,32 @@
+"""Files of data: folders, text, arrays, archives, and downloads from a server that fails, stalls and lies."""
+
 import gzip
+import hashlib
 import io
 import os
+import sys
 import tarfile
-import zipfile
+import threading
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pstn.data import DataError
-from pstn.data.download import cache_folder, search_folders
-from pstn.data.files import parse_npy, read_npy, read_text, read_zip_member, sha256_of_content, unpack_tar, whole_folder
-from pstn.files import inside
+from pstn.data import DataError, MissingDataError, cache_folder, files
+from pstn.data.files import RemoteFile
 
-
-@pytest.mark.parametrize(
-    "name", ["../x", "a/../../x", "/etc/passwd", "..", "a\\..\\..\\x", "C:\\x", "C:x", "", "a\0b", "\\\\h\\x"]
-)
-def test_names_that_lead_out_are_refused(tmp_path, name):
-    with pytest.raises(DataError, match="leads out of the folder"):
-        inside(tmp_path, name, owner="index.txt", error=DataError)
+CONTENT = bytes(range(256)) * 400
+SHA = hashlib.sha256(CONTENT).hexdigest()
+FILE = tarfile.REGTYPE
 
 
 def test_the_data_folder_comes_before_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("PSTN_DATA", str(tmp_path / "d"))
-    assert search_folders("ucr") == [tmp_path / "d" / "ucr", tmp_path / "cache" / "ucr"]
+    assert files.search_folders("ucr") == [tmp_path / "d" / "ucr", tmp_path / "cache" / "ucr"]
     monkeypatch.setenv("PSTN_DATA", "  ")
-    assert search_folders("ucr") == [tmp_path / "cache" / "ucr"]
+    assert files.search_folders("ucr") == [tmp_path / "cache" / "ucr"]
 
 
 @pytest.mark.parametrize(
@@ -41,25 +41,14 @@ def test_the_platforms_cache(monkeypatch, platform, part):
 
 def test_text_is_bounded_and_must_be_text(tmp_path):
     path = tmp_path / "t.txt.gz"
-    path.write_bytes(gzip.compress(b"x" * 2_000_000))
-    with pytest.raises(DataError, match="more than 1,000 bytes"):
-        read_text(path, limit=1000)
-    path.write_bytes(b"abc\xff")
-    with pytest.raises(DataError, match="byte 3: is not UTF-8"):
-        read_text(path, limit=1000)
+    for content, problem in ((gzip.compress(b"x" * 2_000_000), "more than 1,000 bytes"), (b"abc\xff", "line 1.*utf-8")):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=problem):
+            files.read_text(path, limit=1000)
     path.write_bytes("\ufeffhé".encode())
-    assert read_text(path, limit=1000) == "hé"
-
-
-def test_a_folder_in_place_of_a_file(tmp_path):
-    with pytest.raises(DataError, match="is a folder"):
-        read_text(tmp_path, limit=10)
-
-
-def test_content_sums_do_not_depend_on_packing(tmp_path):
-    (tmp_path / "a").write_bytes(b"content")
-    (tmp_path / "b").write_bytes(gzip.compress(b"content", 1))
-    assert sha256_of_content(tmp_path / "a") == sha256_of_content(tmp_path / "b")
+    assert files.read_text(path, limit=1000) == "hé"
+    with pytest.raises(DataError, match="regular file"):
+        files.read_text(tmp_path, limit=10)
 
 
 def npy(array) -> bytes:
@@ -72,127 +61,70 @@ def npy(array) -> bytes:
     "array", [np.arange(6).reshape(2, 3), np.asfortranarray(np.ones((3, 2), "f4")), np.zeros((0, 4))]
 )
 def test_arrays_come_back(tmp_path, array):
-    (tmp_path / "a.npy").write_bytes(npy(array))
-    assert np.array_equal(read_npy(tmp_path / "a.npy"), array)
-    assert np.array_equal(read_npy(tmp_path / "a.npy", mmap=True), array)
-    assert np.array_equal(parse_npy(npy(array), Path("x.npz"), "x"), array)
+    path = tmp_path / "a.npy"
+    path.write_bytes(npy(array))
+    for found in (
+        files.read_npy(path),
+        files.read_npy(path, mmap=True),
+        files.parse_npy(npy(array), Path("x.npz"), "x"),
+    ):
+        assert np.array_equal(found, array)
 
 
-def test_a_header_that_declares_more_than_the_file_holds(tmp_path):
-    content = npy(np.zeros(10, "u1")).replace(b"(10,)", b"(10000000000000,)".ljust(5))
-    (tmp_path / "a.npy").write_bytes(content)
-    with pytest.raises(DataError, match=r"a\.npy"):
-        read_npy(tmp_path / "a.npy")
-    (tmp_path / "b.npy").write_bytes(npy(np.zeros(10, "u1"))[:-1])
-    with pytest.raises(DataError, match=r"b\.npy"):
-        read_npy(tmp_path / "b.npy")
-
-
-def tar_of(path, members) -> None:
-    with tarfile.open(path, "w:gz") as archive:
+def tar_of(path, *members, mode="w:gz") -> Path:
+    with tarfile.open(path, mode) as archive:
         for name, content, kind in members:
             info = tarfile.TarInfo(name)
             info.type = kind
-            info.size = len(content) if kind == tarfile.REGTYPE else 0
+            info.size = len(content) if kind == FILE else 0
             info.linkname = "/etc/passwd" if kind in (tarfile.SYMTYPE, tarfile.LNKTYPE) else ""
             archive.addfile(info, io.BytesIO(content))
+    return path
 
 
 def test_a_tar_is_unpacked_once(tmp_path):
-    tar_of(tmp_path / "a.tar.gz", [("images/x.jpg", b"jpg", tarfile.REGTYPE), ("labels", b"", tarfile.DIRTYPE)])
-    target = unpack_tar(tmp_path / "a.tar.gz", tmp_path / "out")
+    path = tar_of(tmp_path / "a.tar.gz", ("images/x.jpg", b"jpg", FILE), ("labels", b"", tarfile.DIRTYPE))
+    target = files.unpack_tar(path, tmp_path / "out")
     assert (target / "images" / "x.jpg").read_bytes() == b"jpg"
-    (tmp_path / "a.tar.gz").unlink()
-    assert unpack_tar(tmp_path / "a.tar.gz", tmp_path / "out") == target
+    path.unlink()
+    assert files.unpack_tar(path, tmp_path / "out") == target
 
 
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ([("../evil", b"x", tarfile.REGTYPE)], "'../evil' leads out"),
-        ([("ok", b"x", tarfile.REGTYPE), ("/abs", b"x", tarfile.REGTYPE)], "'/abs' leads out"),
+        ([("../evil", b"x", FILE)], "'../evil' leads out"),
+        ([("ok", b"x", FILE), ("/abs", b"x", FILE)], "'/abs' leads out"),
         ([("link", b"", tarfile.SYMTYPE)], "link: is neither a file nor a folder"),
         ([("hard", b"", tarfile.LNKTYPE)], "hard: is neither"),
         ([("fifo", b"", tarfile.FIFOTYPE)], "fifo: is neither"),
-        ([("a", b"x", tarfile.REGTYPE), ("a", b"y", tarfile.REGTYPE)], "a: occurs twice"),
-        ([("a", b"x" * 2000, tarfile.REGTYPE)], "more than the limit"),
+        ([("a", b"x", FILE), ("a", b"y", FILE)], "a: occurs twice"),
+        ([("a", b"x", FILE), ("a/b", b"y", FILE)], "a file and a folder at once"),
+        ([("a/b", b"x", FILE), ("a", b"y", FILE)], "a file and a folder at once"),
+        ([("a", b"x" * 20_000, FILE)], "more than the limit"),
         ([], "holds no files"),
     ],
 )
 def test_bad_tars_leave_nothing(tmp_path, members, message):
-    tar_of(tmp_path / "a.tar.gz", members)
+    path = tar_of(tmp_path / "a.tar.gz", *members)
     with pytest.raises(DataError, match=message) as caught:
-        unpack_tar(tmp_path / "a.tar.gz", tmp_path / "new" / "out", limit=1000)
+        files.unpack_tar(path, tmp_path / "new" / "out", limit=15_000)
     assert "a.tar.gz" in str(caught.value)
     assert list((tmp_path / "new").iterdir()) == []
 
 
-@pytest.mark.parametrize("keep", [0, 5, 40, -20])
-def test_truncated_tars(tmp_path, keep):
-    tar_of(tmp_path / "a.tar.gz", [("x", os.urandom(5000), tarfile.REGTYPE)])
-    content = (tmp_path / "a.tar.gz").read_bytes()
-    (tmp_path / "a.tar.gz").write_bytes(content[:keep])
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
+@pytest.mark.parametrize("change", ["cut", "cut between files", "changed"])
+def test_a_damaged_tar_is_not_whole(tmp_path, change, mode):
+    path = tar_of(tmp_path / "a.tar", *((name, os.urandom(512), FILE) for name in "abcdefgh"), mode=mode)
+    content = path.read_bytes()
+    changed = content[:2048] + b"?" * 512 + content[2560:]
+    path.write_bytes(
+        {"cut": content[: len(content) // 2 + 7], "cut between files": content[:2048]}.get(change, changed)
+    )
     with pytest.raises(DataError, match="not a whole tar archive"):
-        unpack_tar(tmp_path / "a.tar.gz", tmp_path / "out")
-    assert [p.name for p in tmp_path.iterdir()] == ["a.tar.gz"]
-
-
-def test_zip_members_are_bounded(tmp_path):
-    path = tmp_path / "a.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("big", bytes(100_000))
-        archive.writestr("small", b"content")
-    with zipfile.ZipFile(path) as archive:
-        assert read_zip_member(archive, "small", path) == b"content"
-        with pytest.raises(DataError, match="big"):
-            read_zip_member(archive, "big", path, limit=1000)
-
-
-def plain_tar(path, names):
-    with tarfile.open(path, "w") as archive:
-        for name in names:
-            info = tarfile.TarInfo(name)
-            info.size = 512
-            archive.addfile(info, io.BytesIO(b"x" * 512))
-    return path.read_bytes()
-
-
-@pytest.mark.parametrize("packing", [lambda content: content, gzip.compress])
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda content: content[: 2 * 1024],  # the last of three members is not there, nor the end
-        lambda content: content[: 2 * 1024] + b"?" * 512 + content[2 * 1024 + 512 :],
-        lambda content: content[: 2 * 1024 + 100],
-        lambda content: content[: 2 * 1024 + 600],
-    ],
-)
-def test_a_tar_that_ends_between_members_is_not_whole(tmp_path, spoil, packing):
-    content = plain_tar(tmp_path / "a.tar", "abc")
-    (tmp_path / "a.tar").write_bytes(packing(spoil(content)))
-    with pytest.raises(DataError, match="not a whole tar archive"):
-        unpack_tar(tmp_path / "a.tar", tmp_path / "out")
-    (tmp_path / "a.tar").write_bytes(packing(content))
-    assert len(list(unpack_tar(tmp_path / "a.tar", tmp_path / "out").iterdir())) == 3
-
-
-@pytest.mark.parametrize("names", [("a", "a/b"), ("a/b", "a")])
-def test_a_tar_whose_file_is_a_folder_too(tmp_path, names):
-    plain_tar(tmp_path / "a.tar", names)
-    with pytest.raises(DataError, match="is a file and a folder at once"):
-        unpack_tar(tmp_path / "a.tar", tmp_path / "out")
-
-
-def test_a_damaged_xz_is_a_data_error(tmp_path):
-    with tarfile.open(tmp_path / "a.tar.xz", "w:xz") as archive:
-        info = tarfile.TarInfo("a")
-        info.size = 50_000
-        archive.addfile(info, io.BytesIO(os.urandom(50_000)))
-    content = bytearray((tmp_path / "a.tar.xz").read_bytes())
-    content[30_000:30_100] = bytes(100)
-    (tmp_path / "a.tar.xz").write_bytes(content)
-    with pytest.raises(DataError, match="not a whole tar archive"):
-        unpack_tar(tmp_path / "a.tar.xz", tmp_path / "out")
+        files.unpack_tar(path, tmp_path / "out")
+    assert [found.name for found in tmp_path.iterdir()] == ["a.tar"]
 
 
 def test_a_tar_that_grows_beyond_reason(tmp_path):
@@ -201,24 +133,165 @@ def test_a_tar_that_grows_beyond_reason(tmp_path):
         info.size = 1 << 29
         archive.fileobj.write(info.tobuf())
     with pytest.raises(DataError, match="unpacks to more than"):
-        unpack_tar(tmp_path / "a.tar.gz", tmp_path / "out")
+        files.unpack_tar(tmp_path / "a.tar.gz", tmp_path / "out")
 
 
-def test_the_slower_of_two_takes_what_the_faster_made(tmp_path):
-    with whole_folder(tmp_path / "new" / "out") as work:
-        (work / "a").write_text("mine")
-        (tmp_path / "new" / "out").mkdir()
-        (tmp_path / "new" / "out" / "a").write_text("theirs")
-    assert (tmp_path / "new" / "out" / "a").read_text() == "theirs"
-    assert [p.name for p in (tmp_path / "new").iterdir()] == ["out"]
+@pytest.fixture
+def server():
+    """Serves CONTENT in the way that the first part of the path says; remembers what was asked."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            way, wanted = self.path.split("/")[1], self.headers.get("Range")
+            http.requests.append(wanted)
+            start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted else 0
+            cut = CONTENT[:50_000]
+            status, body, length = {
+                "fails": (503, b"", 0),
+                "refuses-ranges": (416, b"", 0) if wanted else (200, CONTENT, len(CONTENT)),
+                "ignores-ranges": (200, CONTENT, len(CONTENT)),
+                "lies": (200, CONTENT[:-1] + b"!", len(CONTENT)),
+                "stalls": (200, CONTENT[:1000], len(CONTENT)),
+                "truncates": (200, cut, len(CONTENT)),
+                "truncates-once": (206, CONTENT[start:], len(CONTENT) - start) if wanted else (200, cut, len(CONTENT)),
+                "lies-and-truncates": (200, b"?" * 50_000, len(CONTENT)),
+                "endless": (200, CONTENT * 2, 2 * len(CONTENT)),
+            }.get(way, (206 if wanted else 200, CONTENT[start:], len(CONTENT) - start))
+            self.send_response(status)
+            self.send_header("Content-Length", str(length))
+            self.end_headers()
+            with suppress(OSError):
+                self.wfile.write(body)
+                stop.wait(60 if way == "stalls" else 0)
+            self.close_connection = True
+
+        def log_message(self, *args):
+            pass
+
+    http, stop = ThreadingHTTPServer(("127.0.0.1", 0), Handler), threading.Event()
+    http.daemon_threads, http.requests = True, []
+    http.url = lambda way: f"http://127.0.0.1:{http.server_port}/{way}/file.bin"
+    threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    yield http
+    stop.set()
+    http.shutdown()
+    http.server_close()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
-def test_a_folder_obeys_the_umask(tmp_path):
+@pytest.fixture
+def get(server, tmp_path):
+    """Download by the given ways, each a mirror; returns the content or raises. Quick to give up on one that stalls."""
+
+    def run(*ways, sha256=SHA, **settings):
+        remote = RemoteFile("set", "file.bin", tuple(map(server.url, ways)), sha256, len(CONTENT), "a-set")
+        settings = {"timeout": 0.5 if "stalls" in ways else 60.0, "pause": 0.0, **settings}
+        return files.download(remote, tmp_path / "cache" / "set", **settings).read_bytes()
+
+    return run
+
+
+def everything_under(folder):
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*"))
+
+
+def test_a_good_download(get, tmp_path):
+    seen = []
     umask = os.umask(0o022)
     try:
-        with whole_folder(tmp_path / "out"):
-            pass
+        assert get("good", progress=lambda *report: seen.append(report)) == CONTENT
     finally:
         os.umask(umask)
-    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o755
+    assert seen[-1] == ("file.bin", len(CONTENT), len(CONTENT))
+    assert everything_under(tmp_path / "cache") == ["set", "set/file.bin"]
+    assert (tmp_path / "cache" / "set" / "file.bin").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("way", ["fails", "stalls", "truncates", "lies", "endless"])
+def test_a_broken_download_leaves_nothing_and_the_next_succeeds(get, tmp_path, way):
+    with pytest.raises(DataError, match=f"/{way}/"):
+        get(way)
+    assert everything_under(tmp_path) == ["cache"]
+    assert get(way, "good") == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("ways", "sha256", "requests"),
+    [
+        (["truncates-once"], SHA, [None, "bytes=50000-"]),  # resumed where it broke
+        (["truncates", "good"], SHA, [None, "bytes=50000-", "bytes=50000-"]),  # on another mirror, too
+        (["truncates", "ignores-ranges"], SHA, [None, "bytes=50000-", "bytes=50000-"]),
+        (["truncates", "refuses-ranges"], SHA, [None, "bytes=50000-", "bytes=50000-", None]),
+        # Bytes of a bad mirror do not fit those of a good one, which is then asked for the whole.
+        (["lies-and-truncates", "good"], SHA, [None, "bytes=50000-", "bytes=50000-", None]),
+        # Without a checksum, two halves of different files would fit together unnoticed.
+        (["truncates", "good"], None, [None, None, None]),
+    ],
+)
+def test_a_lost_connection_is_resumed(get, server, ways, sha256, requests):
+    assert get(*ways, sha256=sha256) == CONTENT
+    assert server.requests == requests
+
+
+@pytest.mark.parametrize(
+    ("part", "stopped", "requests", "left"),
+    [
+        (CONTENT[:70_000], True, ["bytes=70000-"], ["file.bin"]),
+        (CONTENT[:70_000], False, [None], [".file.bin.0.part", "file.bin"]),  # somebody else writes it
+        (b"?" * 70_000, True, ["bytes=70000-", None], ["file.bin"]),
+    ],
+)
+def test_a_stopped_process_is_continued(get, server, tmp_path, part, stopped, requests, left):
+    path = tmp_path / "cache" / "set" / ".file.bin.0.part"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(part)
+    os.utime(path, (1, 1) if stopped else None)
+    assert get("good") == CONTENT
+    assert server.requests == requests
+    assert everything_under(tmp_path / "cache" / "set") == left
+
+
+def test_an_interrupt_keeps_the_part_for_the_next_time(get, server, tmp_path):
+    def stop(name, done, total):
+        if done > 60_000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        get("good", progress=stop)
+    [_, part] = everything_under(tmp_path / "cache")
+    assert part.endswith(".part")
+    assert get("good") == CONTENT
+    assert server.requests[-1] is not None
+
+
+def test_a_file_with_a_wrong_checksum_is_replaced(get, tmp_path):
+    (tmp_path / "cache" / "set").mkdir(parents=True)
+    (tmp_path / "cache" / "set" / "file.bin").write_bytes(b"old")
+    assert get("good") == CONTENT
+
+
+def test_locate_prefers_what_is_there(server, tmp_path, monkeypatch):
+    remote = RemoteFile("set", "file.bin", (server.url("good"),), SHA, get="a-set")
+    (tmp_path / "data" / "set").mkdir(parents=True)
+    monkeypatch.setenv("PSTN_DATA", str(tmp_path / "data"))
+    with pytest.raises(MissingDataError) as caught:  # offline
+        files.locate(remote)
+    for part in ("file.bin", str(tmp_path / "data" / "set"), str(tmp_path / "cache" / "set"), "pstn data get a-set"):
+        assert part in str(caught.value)
+    assert server.requests == []
+    monkeypatch.delenv("PSTN_OFFLINE")
+    assert files.locate(remote) == tmp_path / "cache" / "set" / "file.bin"
+    (tmp_path / "data" / "set" / "file.bin").write_bytes(b"mine")
+    assert files.locate(remote).read_bytes() == b"mine"
+    assert len(server.requests) == 1
+
+
+def test_a_failed_fetch_says_why(server, monkeypatch, tmp_path):
+    monkeypatch.delenv("PSTN_OFFLINE")
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    remote = RemoteFile("set", "file.bin", (server.url("fails"),), SHA)
+    with pytest.raises(MissingDataError, match=r"file\.bin.*503"):
+        files.locate(remote)
+    assert not (tmp_path / "cache" / "set").exists()
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    with pytest.raises(MissingDataError, match=r"file.bin.*cache/set.*pip install 'pstn\[data\]'"):
+        files.locate(remote)

@@ -1,7 +1,6 @@
 """Series: the formats, the policies, the UCR and UEA archives."""
 
 import gzip
-import tracemalloc
 import warnings
 import zipfile
 
@@ -11,36 +10,19 @@ import torch
 
 import pstn.data
 from data_files import needs_real
-from pstn.data import (
-    DataError,
-    DataWarning,
-    MissingDataError,
-    RawSeries,
-    load_italy_power_demand,
-    load_series_file,
-    load_ucr,
-    read_series,
-    stack_series,
-)
-from pstn.data.series import UCR_RECORDS, ArchiveRecord, compare_with_archive
+from pstn.data import DataError, DataWarning, MissingDataError, load_series_file, load_ucr, read_series, stack_series
+from pstn.data.series import UCR_RECORDS, ArchiveRecord
 
 TSV = "1\t0.5\t-1.5\n2\t1e-3\t2\n"
-
-
 TS = """# a comment
 @problemName Toy
 @timeStamps false
-@missing false
 @univariate true
-@equalLength true
-@seriesLength 2
 @classLabel true 1 2
 @data
 0.5,-1.5:1
 1e-3,2:2
 """
-
-
 ARFF = """% a comment
 @relation toy
 @attribute att0 numeric
@@ -50,25 +32,16 @@ ARFF = """% a comment
 0.5,-1.5,1
 1e-3,2,2
 """
-
-
 MULTI_TS = """@problemName Toy
-@univariate false
 @dimensions 2
-@equalLength true
-@seriesLength 3
 @classLabel true up down
 @data
 1,2,3:4,5,6:up
 7,8,9:10,11,12:down
 """
-
-
 MULTI_ARFF = """@relation toy
 @attribute channels relational
 @attribute t0 numeric
-@attribute t1 numeric
-@attribute t2 numeric
 @end channels
 @attribute 'the class' {up, down}
 @data
@@ -82,12 +55,11 @@ def write(path, text):
     return path
 
 
-@pytest.mark.parametrize("packed", ["", ".gz"])
-@pytest.mark.parametrize(
-    ("suffix", "text"), [(".tsv", TSV), (".ts", TS), (".arff", ARFF), (".csv", TSV.replace("\t", ","))]
-)
-def test_the_formats_agree(tmp_path, suffix, text, packed):
-    series = read_series(write(tmp_path / f"Toy_TRAIN{suffix}{packed}", text))
+@pytest.mark.parametrize("change", [str, lambda text: text.replace("\n", "\r\n")])
+@pytest.mark.parametrize("suffix", [".tsv", ".ts", ".arff", ".csv", ".tsv.gz", ".ts.gz", ".arff.gz"])
+def test_the_formats_agree(tmp_path, suffix, change):
+    text = {".tsv": TSV, ".ts": TS, ".arff": ARFF, ".csv": TSV.replace("\t", ",")}[suffix.removesuffix(".gz")]
+    series = read_series(write(tmp_path / f"Toy_TRAIN{suffix}", change(text)))
     assert [v.tolist() for v in series.values] == [[[0.5, -1.5]], [[0.001, 2.0]]]
     assert series.labels == ("1", "2")
 
@@ -96,13 +68,10 @@ def test_the_formats_agree(tmp_path, suffix, text, packed):
 def test_channels(tmp_path, suffix, text):
     series = read_series(write(tmp_path / f"Toy{suffix}", text))
     assert series.values[1].tolist() == [[7, 8, 9], [10, 11, 12]]
-    assert series.labels == ("up", "down")
-    assert series.declared == ("up", "down")
-
-
-def test_windows_line_ends(tmp_path):
-    assert read_series(write(tmp_path / "Toy.tsv", TSV.replace("\n", "\r\n"))).labels == ("1", "2")
-    assert read_series(write(tmp_path / "Toy.ts", TS.replace("\n", "\r\n"))).labels == ("1", "2")
+    assert series.labels == series.declared == ("up", "down")
+    shorter = read_series(write(tmp_path / f"Toy{suffix}", text.replace("10,11,12", "10,11"))).values[1]
+    assert shorter[1].tolist()[:2] == [10, 11]
+    assert np.isnan(shorter[1, 2])
 
 
 BAD = {
@@ -111,32 +80,28 @@ BAD = {
     "infinite": (".tsv", "1\t0.5\tinf\n", "line 1, column 3"),
     "too large": (".tsv", "1\t0.5\t1e39\n", "column 3"),
     "no values": (".tsv", "1\t0.5\n2\n", "line 2"),
-    "no label": (".tsv", "?\t0.5\n", "line 1, column 1"),
+    "no label": (".tsv", "?\t0.5\n", "line 1"),
     "empty": (".tsv", "", ""),
     "blank": (".tsv", "\n \n", ""),
-    "binary": (".tsv", "1\t0.5\0\n", ""),
-    "unknown label": (".ts", TS.replace(":2", ":3"), "line 11"),
+    "binary": (".tsv", "1\t0.5\0\n", "line 1"),
+    "other suffix": (".doc", TSV, ""),
+    "no header": (".csv", "up,1,two,3\nup,1,2,3\n", "line 1, column 3"),
+    "nor this": (".csv", "up,one,two\n", "line 1, column 2"),
+    "label last": (".csv", "1,2,3,up\n4,5,6,down\n", "line 1, column 4"),
+    "decimal comma": (".csv", "up;1,5;2\n", "line 1, column 2"),
+    "quotes": (".csv", '"up,1,2\n', "line 1"),
+    "unknown label": (".ts", TS.replace(":2", ":3"), "line 8"),
     "no data": (".ts", TS.split("@data")[0], ""),
     "values first": (".ts", "0.5:1\n" + TS, "line 1"),
-    "length promised": (".ts", TS.replace("0.5,-1.5", "0.5"), "line 10"),
-    "channels promised": (".ts", MULTI_TS.replace(":4,5,6", ""), "line 8"),
-    "key twice": (".ts", TS.replace("@missing false", "@univariate false"), "line 5"),
-    "class twice": (".ts", TS.replace("true 1 2", "true 1 1.0"), ""),
-    "no classes": (".ts", TS.replace("@classLabel true 1 2", ""), ""),
-    "targets": (".ts", TS.replace("@classLabel true 1 2", "@targetLabel true"), ""),
-    "time stamps": (".ts", TS.replace("timeStamps false", "timeStamps true"), "line 3"),
-    "bad flag": (".ts", TS.replace("univariate true", "univariate perhaps"), ""),
-    "bad number": (".ts", TS.replace("seriesLength 2", "seriesLength two"), ""),
-    "ts cell": (".ts", TS.replace("-1.5", "x"), "line 10, column 2"),
-    "row too short": (".arff", ARFF.replace("0.5,-1.5,1", "0.5,1"), "line 7"),
+    "no values at all": (".ts", TS.replace("0.5,-1.5:1", "1"), "line 7"),
+    "class twice": (".ts", TS.replace("true 1 2", "true 1 1.0"), "header"),
+    "no classes": (".ts", TS.replace("@classLabel true 1 2", ""), "header"),
+    "targets": (".ts", TS.replace("@classLabel true 1 2", "@targetLabel true"), "header"),
+    "time stamps": (".ts", TS.replace("0.5,-1.5", "(0,0.5),(1,-1.5)"), "line 7"),
+    "ts cell": (".ts", TS.replace("-1.5", "x"), "line 7, column 2"),
     "arff label": (".arff", ARFF.replace("2,2", "2,9"), "line 8"),
-    "arff twice": (".arff", ARFF.replace("att1", "att0"), "line 4"),
-    "arff type": (".arff", ARFF.replace("att1 numeric", "att1 string"), ""),
-    "arff open list": (".arff", ARFF.replace("{1,2}", "{1,2"), ""),
+    "arff open list": (".arff", ARFF.replace("{1,2}", "{1,2"), "header"),
     "arff sparse": (".arff", ARFF.replace("0.5,-1.5,1", "{0 0.5}"), "line 7"),
-    "arff no class": (".arff", ARFF.replace("@attribute target {1,2}\n", ""), ""),
-    "arff quotes": (".arff", MULTI_ARFF.replace("'1,2", "1,2"), "line 9"),
-    "arff channel": (".arff", MULTI_ARFF.replace("4,5,6", "4,5"), "line 9"),
     "arff word": (".arff", "hello\n" + ARFF, "line 1"),
 }
 
@@ -151,69 +116,43 @@ def test_bad_files_are_named_with_the_line(tmp_path, name):
     assert place in (caught.value.place or "")
 
 
-def test_one_long_cell_does_not_widen_all_others(tmp_path):
-    """A table of text as wide as its widest cell would take 240 MB here."""
-    path = write(tmp_path / "Toy.tsv", "a" + "\t1" * 2000 + "\t" + "0" * 30_000 + "\n")
-    tracemalloc.start()
-    try:
-        with pytest.raises(DataError, match=r"column 2002: '0000.*is not a number"):
-            read_series(path)
-        assert tracemalloc.get_traced_memory()[1] < 10_000_000
-    finally:
-        tracemalloc.stop()
-
-
-def test_lines_are_read_one_by_one(tmp_path):
+def test_lines_are_read_one_by_one(tmp_path, monkeypatch):
     """What is wrong on the first line is told before the rest is read, which would fail here."""
     path = write(tmp_path / "Toy.tsv.gz", "a\t1\tx\n" + "".join(f"a\t{i / 7}\n" for i in range(20_000)))
     path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(DataError, match="line 1, column 3: 'x' is not a number"):
+    with pytest.raises(DataError, match="line 1, column 3"):
         read_series(path)
-
-
-def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "Toy.tsv").write_bytes(b"\xef\xbb\xbfa\t1\nb\xff\t1\n")
+    with pytest.raises(DataError, match=r"line 2: .*utf-8"):
+        read_series(tmp_path / "Toy.tsv")
     monkeypatch.setattr("pstn.data.files.LONGEST_LINE", 1000)
-    with pytest.raises(DataError, match="line 2: is longer than 1,000 bytes"):
+    with pytest.raises(DataError, match=r"line 2: .*1,000"):
         read_series(write(tmp_path / "Toy.tsv", "a\t1\n" + "b\t" + "1" * 2000))
 
 
-def test_text_that_is_not_utf8_is_named_by_its_line(tmp_path):
-    (tmp_path / "Toy.tsv").write_bytes(b"\xef\xbb\xbfa\t1\nb\xff\t1\n")
-    with pytest.raises(DataError, match="line 2: is not UTF-8"):
-        read_series(tmp_path / "Toy.tsv")
-
-
-def test_other_suffixes_are_refused(tmp_path):
-    with pytest.raises(DataError, match="the name must end in"):
-        read_series(write(tmp_path / "Toy.doc", TSV))
-
-
-def raw(*values, path="toy.tsv"):
+def raw(*values):
     arrays = tuple(np.atleast_2d(np.array(v, dtype=float)) for v in values)
-    return RawSeries(path, arrays, ("a",) * len(arrays), tuple(range(1, len(arrays) + 1)))
+    return pstn.data.RawSeries("toy.tsv", arrays, ("a",) * len(arrays), tuple(range(1, len(arrays) + 1)))
 
 
 nan = float("nan")
 
 
-def test_refuse_names_the_series():
-    with pytest.raises(DataError, match=r"toy.tsv: line 2.*policy="):
-        stack_series([raw([1, 2, 3], [1, 2])])
-    with pytest.raises(DataError, match="line 2"):
-        stack_series([raw([1, 2, 3], [1, nan, 3])])
-
-
-def test_nan_at_the_end_is_a_shorter_series():
-    with pytest.raises(DataError, match="line 2: has length 2"):
-        stack_series([raw([1, 2, 3], [1, 2, nan])])
-    (x, mask), *_ = stack_series([raw([1, 2, nan], [3, 4, nan])], "resample")
-    assert x.tolist() == [[[1, 2]], [[3, 4]]]
-    assert mask is None
-
-
-def test_refuse_does_not_cut_off_what_is_missing_in_all():
-    with pytest.raises(DataError, match="line 1"):
-        stack_series([raw([1, 2, nan], [3, 4, nan])])
+@pytest.mark.parametrize(
+    ("values", "policy", "line"),
+    [
+        (([1, 2, 3], [1, 2]), "refuse", 2),
+        (([1, 2, 3], [1, nan, 3]), "refuse", 2),
+        (([1, 2, 3], [1, 2, nan]), "refuse", 2),  # NaN at the end is a shorter series
+        (([1, 2, nan], [3, 4, nan]), "refuse", 1),  # what is missing in all is not cut off
+        (([1, 2], [[1, 2], [3, 4]]), "refuse", 2),  # channels
+        *((([1, 2], [nan, nan]), policy, 2) for policy in ("refuse", "resample", "pad")),
+        (([[1, 2], [3, 4]], [[1, 2], [nan, nan]]), "resample", 2),
+    ],
+)
+def test_series_that_do_not_fit_are_named(values, policy, line):
+    with pytest.raises(DataError, match=rf"toy\.tsv: line {line}:"):
+        stack_series([raw(*values)], policy)
 
 
 def test_resample():
@@ -221,8 +160,9 @@ def test_resample():
     assert train[0][0, 0].tolist() == [0, 1, 2, 3, 4]
     assert train[0][1, 0].tolist() == [0, 1, 2, 3, 4]
     assert test[0][0, 0].tolist() == [1, 3, 5, 7, 9]  # to the length of the training part
-    (x, _), *_ = stack_series([raw([nan, 2, 3])], "resample")
-    assert x[0, 0].tolist() == [2, 2, 3]
+    [(x, mask)] = stack_series([raw([nan, 2, 3, nan], [1, 2, 3, nan])], "resample")
+    assert x[:, 0].tolist() == [[2, 2, 3], [1, 2, 3]]
+    assert mask is None
 
 
 def test_pad():
@@ -230,17 +170,6 @@ def test_pad():
     assert train[0].tolist() == [[[1, 2, 0, 0]], [[3, 0, 5, 0]]]
     assert train[1].tolist() == [[True, True, False, False], [True, False, True, False]]
     assert test[1].all()
-
-
-def test_no_value_at_all():
-    for policy in ("refuse", "resample", "pad"):
-        with pytest.raises(DataError, match="line 2: the series holds no value"):
-            stack_series([raw([1, 2], [nan, nan])], policy)
-
-
-def test_channels_must_agree():
-    with pytest.raises(DataError, match="line 2: has 2 channels, others have 1"):
-        stack_series([raw([1, 2], [[1, 2], [3, 4]])])
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
@@ -253,48 +182,21 @@ def test_a_header_is_passed_over(separator, tmp_path):
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", " "])
 def test_quotes_around_cells_are_not_part_of_them(separator, tmp_path):
-    rows = [['"class"', '"t0"', '"t1"'], ['"up"', "1.5", '"2"'], ['"5""-pipe"', "3", '""']]
+    label = f"up{separator}or{separator}down"
+    rows = [['"class"', '"t0"', '"t1"'], [f'"{label}"', "1.5", '"2"'], ['"5""-pipe"', "3", '""']]
     series = read_series(write(tmp_path / "mine.csv", "\n".join(separator.join(row) for row in rows)))
-    assert series.labels == ("up", '5"-pipe')
+    assert series.labels == (label, '5"-pipe')
     assert series.values[0].tolist() == [[1.5, 2.0]]
     assert np.isnan(series.values[1][0, 1])
 
 
-@pytest.mark.parametrize("separator", [",", ";", "\t", " "])
-def test_a_separator_within_quotes_separates_nothing(separator, tmp_path):
-    label = f"up{separator}or{separator}down"
-    rows = [[f'"{label}"', "1", "2"], ["none", "3", "4"]]
-    series = read_series(write(tmp_path / "mine.csv", "\n".join(separator.join(row) for row in rows)))
-    assert series.labels == (label, "none")
-    assert [v.tolist() for v in series.values] == [[[1.0, 2.0]], [[3.0, 4.0]]]
-
-
-def test_a_quote_without_its_pair_stays(tmp_path):
-    assert read_series(write(tmp_path / "mine.csv", '5",1,2\n",3,4\n')).labels == ('5"', '"')
-    assert read_series(write(tmp_path / "mine.csv", '5"x,1,2\n')).labels == ('5"x',)
-    assert read_series(write(tmp_path / "mine.csv", 'a "b c",1,2\n')).labels == ('a "b c"',)
-    assert read_series(write(tmp_path / "mine.csv", '"5" disk",1,2\n')).labels == ('"5" disk"',)
-
-
-def test_what_is_no_header_is_named(tmp_path):
-    with pytest.raises(DataError, match="line 1, column 3: 'two' is not a number"):
-        read_series(write(tmp_path / "mine.csv", "up,1,two,3\nup,1,2,3\n"))
-    with pytest.raises(DataError, match="line 1, column 2: 'one' is not a number"):
-        read_series(write(tmp_path / "mine.csv", "up,one,two\n"))
-
-
-def test_labels_in_the_last_column_and_decimal_commas_get_advice(tmp_path):
-    with pytest.raises(
-        DataError, match="line 1, column 4: 'up' is not a number; if it is a label, move the last column"
-    ):
-        read_series(write(tmp_path / "mine.csv", "1,2,3,up\n4,5,6,down\n"))
-    with pytest.raises(DataError, match="line 1, column 2: '1,5' is not a number: decimals have a point"):
-        read_series(write(tmp_path / "mine.csv", "up;1,5;2\n"))
-    assert read_series(write(tmp_path / "mine.csv", "a;b,1,2\n")).labels == ("a;b",)
+@pytest.mark.parametrize("label", ['5"', '5"x', 'a "b c"', "a;b"])
+def test_a_label_may_hold_marks(tmp_path, label):
+    assert read_series(write(tmp_path / "mine.csv", f"{label},1,2\n")).labels == (label,)
 
 
 def test_the_shipped_set(absent):
-    splits = load_italy_power_demand()
+    splits = pstn.data.load_italy_power_demand()
     assert splits.sizes() == {"train": 50, "validation": 17, "test": 1029}
     assert splits.test.x.shape == (1029, 1, 24)
     assert splits.test.counts().tolist() == [513, 516]
@@ -329,22 +231,6 @@ def test_real_sets(name):
     assert len(caught) == (name == "wafer")  # whose first test series is missing in common copies
 
 
-@needs_real
-def test_a_missing_test_part():
-    with pytest.raises(MissingDataError, match=r"UWaveGestureLibraryX_TEST.*pstn data get UWaveGestureLibraryX"):
-        load_ucr("uWaveGestureLibrary_X")
-    splits = load_ucr("uWaveGestureLibrary_X", need_test=False)
-    assert splits.test is None
-    assert len(splits.train) + len(splits.validation) == 896
-
-
-def test_absent_offline(absent, tmp_path):
-    with pytest.raises(MissingDataError) as caught:
-        load_ucr("FordA")
-    for part in ("FordA_TRAIN", str(tmp_path / "cache" / "ucr"), "pstn data get ucr:FordA"):
-        assert part in str(caught.value)
-
-
 @pytest.fixture
 def toy(tmp_path):
     write(tmp_path / "Toy_TRAIN.tsv", "".join(f"{i % 2}\t{i}\t{i + 1}\n" for i in range(8)))
@@ -353,35 +239,26 @@ def toy(tmp_path):
 
 
 def test_a_folder_of_your_own(toy):
-    splits = load_ucr("Toy", root=toy)
-    assert splits.sizes() == {"train": 6, "validation": 2, "test": 2}
+    assert load_ucr("Toy", root=toy).sizes() == {"train": 6, "validation": 2, "test": 2}
     assert load_ucr("Toy", root=toy, validation=0).validation is None
     (toy / "Toy").mkdir()
     for path in toy.glob("*.tsv"):
         path.rename(toy / "Toy" / path.name)
     assert load_ucr("Toy", root=toy).sizes()["test"] == 2
-
-
-def test_a_single_file_is_divided(toy):
-    (toy / "Toy_TRAIN.tsv").rename(toy / "mine.tsv")
-    assert load_series_file(toy / "mine.tsv", test=0.25, validation=0.5).sizes() == {
-        "train": 3,
-        "validation": 3,
-        "test": 2,
-    }
+    divided = load_series_file((toy / "Toy" / "Toy_TRAIN.tsv").rename(toy / "mine.tsv"), test=0.25, validation=0.5)
+    assert divided.sizes() == {"train": 3, "validation": 3, "test": 2}
 
 
 def test_a_training_file_has_its_test_file_whatever_its_format(toy):
     write(toy / "Toy_TEST.ts.gz", TS.replace("1 2", "0 1").replace(":1", ":0").replace(":2", ":1"))
     (toy / "Toy_TEST.tsv").unlink()
-    for name in ("Toy_TRAIN.tsv", "Toy_TEST.ts.gz"):
-        assert load_series_file(toy / name).sizes() == {"train": 6, "validation": 2, "test": 2}
-    assert pstn.data.load(toy).sizes() == {"train": 6, "validation": 2, "test": 2}
+    for path in (toy / "Toy_TRAIN.tsv", toy / "Toy_TEST.ts.gz", toy):
+        assert pstn.data.load(path).sizes() == {"train": 6, "validation": 2, "test": 2}
 
 
 def test_no_test_part_is_taken_from_a_training_file(toy):
     (toy / "Toy_TEST.tsv").unlink()
-    with pytest.raises(MissingDataError, match=r"Toy_TEST.tsv.*is missing.*need_test=False"):
+    with pytest.raises(MissingDataError, match=r"Toy_TEST.*need_test=False"):
         load_series_file(toy / "Toy_TRAIN.tsv")
     assert load_series_file(toy / "Toy_TRAIN.tsv", need_test=False).sizes() == {"train": 6, "validation": 2, "test": 0}
     (toy / "Toy_TRAIN.tsv").rename(toy / "Toy_TEST.tsv")
@@ -389,19 +266,10 @@ def test_no_test_part_is_taken_from_a_training_file(toy):
         load_series_file(toy / "Toy_TEST.tsv", need_test=False)
 
 
-@needs_real
-def test_a_file_of_the_archive_is_compared_when_given_by_its_path():
-    with pytest.warns(DataWarning, match="Wafer_TEST"):
-        load_series_file(pstn.data.data_folder() / "ucr" / "Wafer_TRAIN.tsv.gz")
-
-
-def test_a_label_that_training_never_saw(toy):
+def test_a_test_part_that_does_not_fit(toy):
     write(toy / "Toy_TEST.tsv", "0\t1\t2\n7\t3\t4\n")
-    with pytest.raises(DataError, match=r"Toy_TEST.tsv: line 2: unknown label '7': the training part has 0, 1"):
+    with pytest.raises(DataError, match=r"Toy_TEST.tsv: line 2: unknown label '7'"):
         load_ucr("Toy", root=toy)
-
-
-def test_unequal_lengths_by_policy(toy):
     write(toy / "Toy_TEST.tsv", "0\t1\t2\t3\n1\t3\t4\n")
     with pytest.raises(DataError, match="policy="):
         load_ucr("Toy", root=toy)
@@ -413,26 +281,13 @@ def test_unequal_lengths_by_policy(toy):
 
 def test_a_file_that_differs_is_used_with_a_warning(toy, monkeypatch):
     monkeypatch.setitem(UCR_RECORDS, "Toy", ArchiveRecord(2, 2, (8, 3), ("0" * 64, None)))
-    with pytest.warns(DataWarning) as caught:
-        splits = load_ucr("Toy", root=toy)
-    assert len(splits.test) == 2
-    messages = [str(w.message) for w in caught]
-    assert "Toy_TRAIN" in messages[0]
-    assert "0" * 64 in messages[0]
-    assert "Toy_TEST" in messages[1]
-
-
-@needs_real
-@pytest.mark.parametrize("name", ["FaceAll", "PhalangesOutlinesCorrect"])
-def test_the_values_are_compared_whatever_the_format(tmp_path, name):
-    series = read_series(pstn.data.data_folder() / "ucr" / f"{name}_TRAIN.tsv.gz")
-    rows = zip(series.values, series.labels, strict=True)
-    lines = [",".join(map(repr, values[0].tolist())) + f":{label}" for values, label in rows]
-    head = f"@univariate true\n@classLabel true {' '.join(sorted(set(series.labels)))}\n@data\n"
-    path = write(tmp_path / f"{name}_TRAIN.ts", head + "\n".join(lines))
-    assert compare_with_archive(name, "TRAIN", read_series(path)) is None
-    write(path, head + "\n".join(lines).replace("1", "2", 1))
-    assert compare_with_archive(name, "TRAIN", read_series(path)) is not None
+    for load in (lambda: load_ucr("Toy", root=toy), lambda: load_series_file(toy / "Toy_TRAIN.tsv")):
+        with pytest.warns(DataWarning) as caught:
+            assert len(load().test) == 2
+        train, test = (str(w.message) for w in caught)
+        assert "Toy_TRAIN" in train
+        assert "0" * 64 in train
+        assert "Toy_TEST" in test
 
 
 @pytest.mark.parametrize("name", ["../Toy", "a/b", "", "C:x", "..", "-x"])
@@ -447,7 +302,6 @@ def site(monkeypatch):
     answers = []
 
     def serve(remote, folder, progress=None):
-        folder.mkdir(parents=True, exist_ok=True)
         answer = answers.pop(0)
         if isinstance(answer, str):
             (folder / remote.name).write_text(answer)
@@ -457,7 +311,7 @@ def site(monkeypatch):
                 archive.writestr(name, text)
         return folder / remote.name
 
-    monkeypatch.setattr("pstn.data.series.download", serve)
+    monkeypatch.setattr("pstn.data.files.download", serve)
     monkeypatch.delenv("PSTN_OFFLINE")
     monkeypatch.delenv("PSTN_DATA", raising=False)
     return answers
@@ -479,8 +333,8 @@ def test_the_archives_site(site, tmp_path):
     ("bad", "message"),
     [
         ("<html>not found</html>", "is not a zip archive"),
-        ({"Toy_TRAIN.ts": TS, "Toy_TEST.ts": "junk"}, "Toy_TEST.ts in it cannot be read: values before the @data line"),
-        ({"Toy_TRAIN.ts": "junk", "Toy_TEST.ts": TS}, "values before the @data line"),
+        ({"Toy_TRAIN.ts": TS, "Toy_TEST.ts": "junk"}, "Toy_TEST.ts in it"),
+        ({"Toy_TRAIN.ts": "junk", "Toy_TEST.ts": TS}, "Toy_TRAIN.ts in it"),
         ({"Toy_TRAIN.ts": TS}, "holds none of Toy_TEST.ts"),
     ],
 )

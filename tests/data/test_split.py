@@ -7,19 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from pstn.data import (
-    DataError,
-    Split,
-    Splits,
-    balanced_indices,
-    batches,
-    divide,
-    from_arrays,
-    from_dataset,
-    from_npz,
-    read_indices,
-    stratified_indices,
-)
+from pstn.data import DataError, Split, Splits, from_arrays, from_dataset, from_npz
+from pstn.data import split as splitting
 
 labels = st.lists(st.integers(0, 5), min_size=1, max_size=60)
 
@@ -28,7 +17,7 @@ labels = st.lists(st.integers(0, 5), min_size=1, max_size=60)
 def test_any_k_is_as_even_as_it_can_be(labels, data, fold):
     y = torch.tensor(labels)
     k = data.draw(st.integers(1, len(labels)))
-    chosen = balanced_indices(y, k, fold=fold)
+    chosen = splitting.balanced_indices(y, k, fold=fold)
     assert len(chosen) == k
     assert len(chosen.unique()) == k
     available, taken = torch.bincount(y), torch.bincount(y[chosen], minlength=int(y.max()) + 1)
@@ -37,47 +26,35 @@ def test_any_k_is_as_even_as_it_can_be(labels, data, fold):
         assert t == a or t >= int(taken.max()) - 1
 
 
-def test_the_papers_sizes_divide_evenly():
-    y = torch.arange(10).repeat_interleave(torch.tensor([500, 400, 300, 350, 450, 600, 320, 310, 390, 380]))
-    for k in (30, 100, 1000, 3000):
-        assert torch.bincount(y[balanced_indices(y, k)]).tolist() == [k // 10] * 10
-
-
 def test_folds_and_seeds_differ_and_repeat():
-    y = torch.arange(10).repeat(100)
-    assert torch.equal(balanced_indices(y, 30, fold=3, seed=1), balanced_indices(y, 30, fold=3, seed=1))
-    drawn = {tuple(balanced_indices(y, 30, fold=f, seed=s).tolist()) for f in range(5) for s in range(3)}
+    y = torch.arange(10).repeat_interleave(torch.tensor([500, 400, 300, 350, 450, 600, 320, 310, 390, 380]))
+    for k in (30, 100, 1000, 3000):  # the paper's sizes
+        assert torch.bincount(y[splitting.balanced_indices(y, k)]).tolist() == [k // 10] * 10
+    assert torch.equal(
+        splitting.balanced_indices(y, 30, fold=3, seed=1), splitting.balanced_indices(y, 30, fold=3, seed=1)
+    )
+    drawn = {tuple(splitting.balanced_indices(y, 30, fold=f, seed=s).tolist()) for f in range(5) for s in range(3)}
     assert len(drawn) == 15
-
-
-def test_left_over_examples_go_to_different_classes_in_different_folds():
-    y = torch.arange(10).repeat(100)
-    extra = {
-        tuple(torch.nonzero(torch.bincount(y[balanced_indices(y, 33, fold=f)]) == 4).flatten().tolist())
-        for f in range(5)
-    }
+    # Those left over go to different classes in different folds.
+    counts = [torch.bincount(y[splitting.balanced_indices(y, 33, fold=f)]) for f in range(5)]
+    extra = {tuple(torch.nonzero(count == 4).flatten().tolist()) for count in counts}
     assert len(extra) > 1
-    assert all(len(classes) == 3 for classes in extra)
+    assert {len(classes) for classes in extra} == {3}
 
 
 @pytest.mark.parametrize(
-    ("k", "message"), [(0, "at least 1"), (5, "at most the number of examples, 4"), (2.0, "whole")]
+    ("k", "fold", "message"),
+    [(0, 0, "k"), (5, 0, "k .* 4"), (2.0, 0, "k"), (1, -1, "fold"), (1, 1.5, "fold"), (1, True, "fold")],
 )
-def test_bad_k(k, message):
+def test_bad_subsets(k, fold, message):
     with pytest.raises((ValueError, TypeError), match=message):
-        balanced_indices(torch.tensor([0, 0, 1, 1]), k)
-
-
-@pytest.mark.parametrize("fold", [-1, 1.5, True])
-def test_bad_fold(fold):
-    with pytest.raises(ValueError, match="fold must be"):
-        balanced_indices(torch.tensor([0, 1]), 1, fold=fold)
+        splitting.balanced_indices(torch.tensor([0, 0, 1, 1]), k, fold=fold)
 
 
 @given(labels=labels, fraction=st.floats(0, 0.99), seed=st.integers(0, 5))
 def test_stratified_parts_make_up_the_whole(labels, fraction, seed):
     y = torch.tensor(labels)
-    first, second = stratified_indices(y, fraction, seed=seed)
+    first, second = splitting.stratified_indices(y, fraction, seed=seed)
     assert sorted(first.tolist() + second.tolist()) == list(range(len(labels)))
     assert set(y[first].tolist()) == set(labels)
     for c in set(labels):
@@ -87,36 +64,20 @@ def test_stratified_parts_make_up_the_whole(labels, fraction, seed):
 
 def test_three_quarters_are_three_quarters():
     y = torch.arange(4).repeat_interleave(torch.tensor([271, 237, 250, 242]))
-    first, second = stratified_indices(y, 0.25)
+    first, second = splitting.stratified_indices(y, 0.25)
     assert (len(first), len(second)) == (750, 250)
 
 
-def test_published_indices(tmp_path):
-    np.save(tmp_path / "i.npy", np.array([3, 1, 2], dtype=np.uint16))
-    assert read_indices(tmp_path / "i.npy", size=4).tolist() == [3, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("array", "message"),
-    [
-        (np.array([0.0, 1.0]), "whole numbers"),
-        (np.array([[1, 2]]), "whole numbers of shape"),
-        (np.array([], dtype=int), "whole numbers of shape"),
-        (np.array([0, 4]), "entry 1: 4 is not among"),
-        (np.array([0, -1]), "entry 1: -1 is not among"),
-        (np.array([2, 0, 2]), "entry 2: 2 occurs more than once"),
-    ],
-)
-def test_bad_published_indices(tmp_path, array, message):
-    np.save(tmp_path / "i.npy", array)
-    with pytest.raises(DataError, match=message) as caught:
-        read_indices(tmp_path / "i.npy", size=4)
-    assert "i.npy" in str(caught.value)
-
-
-def test_an_index_file_that_is_not_there(tmp_path):
-    with pytest.raises(DataError, match=r"fold9.npy: there is no such file"):
-        read_indices(tmp_path / "fold9.npy", size=10)
+@pytest.mark.parametrize("array", [[0.0, 1.0], [[1, 2]], np.array([], dtype=int), [0, 4], [0, -1], [2, 0, 2]])
+def test_published_indices(tmp_path, array):
+    path = tmp_path / "i.npy"
+    with pytest.raises(DataError, match=r"i\.npy"):
+        splitting.read_indices(path, size=4)
+    np.save(path, np.array([3, 1, 2], dtype=np.uint16))
+    assert splitting.read_indices(path, size=4).tolist() == [3, 1, 2]
+    np.save(path, np.asarray(array))
+    with pytest.raises(DataError, match=r"i\.npy"):
+        splitting.read_indices(path, size=4)
 
 
 @pytest.mark.parametrize(
@@ -141,11 +102,13 @@ def test_channels_move_with_their_pixels():
     assert torch.equal(from_arrays(x, [0, 1]).x[1, 2], torch.from_numpy(x[1, :, :, 2]))
 
 
-def test_bytes_stay_bytes_until_asked():
-    split = from_arrays(np.full((2, 4, 4, 1), 255, np.uint8), [7, -7])
-    assert split.x.dtype == torch.uint8
-    assert split.classes == ("-7", "7")
-    assert float(split.as_float().x.max()) == 1
+def test_bytes_are_pixels_in_images_and_numbers_in_series():
+    values = np.array([[0, 128, 255]] * 4, dtype=np.uint8)
+    series, images = from_arrays(values, list("abab")), from_arrays(values[:, None], [7, -7] * 2, kind="image")
+    assert series.as_float().x[0, 0].tolist() == [0.0, 128.0, 255.0]
+    assert images.x.dtype == torch.uint8
+    assert images.classes == ("-7", "7")
+    assert images.as_float().x.max() == 1
 
 
 @pytest.mark.parametrize(
@@ -161,11 +124,8 @@ def test_bytes_stay_bytes_until_asked():
         (np.zeros((2, 8)), [0, 1], {"kind": "video"}, ValueError, "kind must be one of"),
         (np.zeros(3), [0, 1, 2], {}, ValueError, "must have shape"),
         (np.zeros((3, 8)), [0.0, 1.0, np.nan], {}, ValueError, "example 2 has no label, got nan: leave it out"),
-        (np.zeros((2, 8)), np.array([np.nan, 1.0]), {}, ValueError, "example 0 has no label"),
         (np.zeros((2, 8)), torch.tensor([1.0, np.nan]), {}, ValueError, "example 1 has no label"),
         (np.zeros((2, 8)), ["a", None], {}, ValueError, "example 1 has no label, got None"),
-        (np.zeros((2, 8)), ["a", np.nan], {}, ValueError, "example 1 has no label, got nan"),
-        (np.zeros((2, 8)), ["a", "b"], {"classes": ["a", "b", "a"]}, ValueError, "classes must be"),
         (np.zeros((2, 8)), [0, 1], {"classes": ["0", "1", "1.0"]}, ValueError, "classes must be"),
     ],
 )
@@ -174,7 +134,7 @@ def test_bad_arrays(x, y, settings, error, message):
         from_arrays(x, y, **settings)
 
 
-@given(st.lists(st.sampled_from(["cat", "dog", "1", "1.0", "-3", "x y"]), min_size=1, max_size=20))
+@given(st.lists(st.sampled_from(["cat", "dog", "1", "1.0", "-3", "x y", "None", "nan"]), min_size=1, max_size=20))
 def test_labels_map_there_and_back(labels):
     split = from_arrays(np.zeros((len(labels), 4)), labels)
     back = [split.classes[i] for i in split.y.tolist()]
@@ -189,26 +149,13 @@ def test_a_torch_dataset():
     assert split.y.tolist() == [1, 0, 1, 2]
 
 
-def test_a_dataset_of_pictures_with_names():
-    class Pictures(torch.utils.data.Dataset):
-        classes = ("cat", "dog")
-
-        def __len__(self):
-            return 3
-
-        def __getitem__(self, i):
-            return Image.new("RGB", (6, 4), (i, 0, 0)), i % 2
-
-    split = from_dataset(Pictures())
-    assert split.x.shape == (3, 3, 4, 6)
-    assert split.x[2, 0, 0, 0] == 2
-    assert split.classes == ("cat", "dog")
-
-
-def test_arrays_of_a_dataset_keep_their_rows_and_columns():
+def test_arrays_and_pictures_of_a_dataset_keep_their_rows_and_columns():
     grey, colour = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(2, 3, 2)
     assert from_dataset([(grey, 0)]).x[0, 0].tolist() == grey.tolist()
     assert from_dataset([(colour, 0)]).x[0, 1].tolist() == colour[..., 1].tolist()
+    split = from_dataset([(Image.new("RGB", (6, 4), (i, 0, 0)), 0) for i in range(3)])
+    assert split.x.shape == (3, 3, 4, 6)
+    assert split.x[2, 0, 0, 0] == 2
 
 
 class Named(list):
@@ -217,39 +164,26 @@ class Named(list):
     classes = ("zero", "one", "two")
 
 
-@pytest.mark.parametrize("as_kind", [int, np.int64, np.uint8, torch.tensor, np.array, lambda y: np.array([y])])
+@pytest.mark.parametrize("as_kind", [int, bool, np.uint8, torch.tensor, np.array, lambda y: np.array([y])])
 def test_positions_of_any_kind_are_positions_in_the_classes_of_a_dataset(as_kind):
-    split = from_dataset(Named((torch.zeros(1, 2, 2), as_kind(y)) for y in (0, 2)))
+    split = from_dataset(Named((torch.zeros(1, 2, 2), as_kind(y)) for y in (0, 1)))
     assert split.classes == ("zero", "one", "two")
-    assert split.y.tolist() == [0, 2]
-    assert split.y.dtype == torch.int64
-
-
-@pytest.mark.parametrize("as_kind", [bool, np.bool_, torch.tensor])
-def test_truth_values_become_whole_numbers(as_kind):
-    split = from_dataset(Named((torch.zeros(1, 2, 2), as_kind(y)) for y in (False, True)))
     assert split.y.tolist() == [0, 1]
     assert split.y.dtype == torch.int64
-
-
-def test_text_that_looks_like_a_missing_label_is_a_name():
-    assert from_arrays(np.zeros((2, 8)), ["None", "nan"]).classes == ("None", "nan")
 
 
 @pytest.mark.parametrize(
     ("items", "error", "message"),
     [
-        ([], ValueError, "must not be empty"),
-        ([(torch.zeros(1, 2, 2), torch.tensor([0, 1]))], ValueError, "label of item 0 must be one value, got shape"),
-        ([(torch.zeros(1, 2, 2), np.array([0, 1]))], ValueError, "label of item 0 must be one value, got shape"),
+        ([], ValueError, "dataset"),
+        ([(torch.zeros(1, 2, 2), torch.tensor([0, 1]))], ValueError, "item 0"),
         ([(torch.zeros(1, 2, 2), 0), (torch.zeros(1, 2, 2), None)], ValueError, "item 1 has no label, got None"),
         ([(torch.zeros(1, 2, 2), np.float32("nan"))], ValueError, "item 0 has no label, got nan"),
         ([(torch.full((1, 2, 2), np.nan), 0)], ValueError, "x of item 0 must be finite"),
-        ([(np.full((2, 2), np.inf), 0)], ValueError, "x of item 0 must be finite"),
         ([torch.zeros(1, 2, 2)], TypeError, "items of dataset"),
         ([(torch.zeros(1, 2, 2),)], TypeError, "items of dataset"),
         ([{"x": torch.zeros(1, 2, 2), "y": 0}], TypeError, "items of dataset"),
-        ([(torch.zeros(1, 2, 2), 0), (torch.zeros(1, 3, 3), 0)], ValueError, "one shape.*at 1"),
+        ([(torch.zeros(1, 2, 2), 0), (torch.zeros(1, 3, 3), 0)], ValueError, "item 1"),
         ([("text", 0)], TypeError, "item 0"),
         ([(torch.zeros(3), 0)], ValueError, "item 0 must have shape"),
     ],
@@ -262,41 +196,38 @@ def test_bad_datasets(items, error, message):
 def test_the_classes_that_are_asked_for_must_cover_a_dataset():
     items = [(torch.zeros(1, 2, 2), "cat"), (torch.zeros(1, 2, 2), "dog")]
     assert from_dataset(items, classes=["dog", "cat"]).y.tolist() == [1, 0]
-    with pytest.raises(ValueError, match="unknown label 'dog': classes are cat, bird"):
-        from_dataset(items, classes=["cat", "bird"])
-    with pytest.raises(ValueError, match="classes must be"):
-        from_dataset(items, classes=["cat", "dog", "cat"])
+    for classes, message in ((["cat", "bird"], "unknown label 'dog'"), (["cat", "dog", "cat"], "classes must be")):
+        with pytest.raises(ValueError, match=message):
+            from_dataset(items, classes=classes)
 
 
 def test_npz(tmp_path):
     path = tmp_path / "a.npz"
-    np.savez_compressed(path, x=np.zeros((4, 9)), y=np.array(["a", "b", "a", "b"]))
-    assert from_npz(path).train.x.shape == (4, 1, 9)
-    np.savez(path, x_train=np.zeros((4, 9)), y_train=[0, 1, 0, 1], x_test=np.zeros((1, 9)), y_test=[1])
+    x, y = np.zeros((4, 9)), np.array(["a", "b", "a", "b"])
+    np.savez_compressed(path, x=x, y=y, x_test=x[:2], y_test=y[:2])
+    assert from_npz(path).sizes() == {"train": 4, "validation": 0, "test": 2}
+    np.savez(path, x_train=x, y_train=y, x_test=x[:1], y_test=y[:1])
     assert from_npz(path).sizes() == {"train": 4, "validation": 0, "test": 1}
+    assert from_npz(path).train.x.shape == (4, 1, 9)
 
 
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x": np.zeros((2, 4))}, "holds x without y"),
+        ({"x": np.zeros((2, 4))}, "x, y: y must"),
         ({"z": np.zeros(3)}, "must hold x and y"),
         ({"x": np.zeros((2, 4)), "y": np.zeros(3)}, "x, y: y must hold one label"),
         ({"x": np.zeros((2, 4)), "y": np.array([{}, {}], dtype=object)}, "y.npy: holds Python objects"),
+        ({"x": np.zeros((1, 4)), "y": [0], "x_train": np.zeros((1, 4)), "y_train": [0]}, "x and x_train"),
     ],
 )
 def test_bad_npz(tmp_path, arrays, message):
     np.savez(tmp_path / "a.npz", **arrays)
-    with pytest.raises(DataError, match=message) as caught:
+    with pytest.raises(DataError, match=rf"a\.npz: .*{message}"):
         from_npz(tmp_path / "a.npz")
-    assert "a.npz" in str(caught.value)
-
-
-def test_damaged_npz(tmp_path):
-    path = tmp_path / "a.npz"
-    path.write_bytes(b"no zip")
+    (tmp_path / "a.npz").write_bytes(b"no zip")
     with pytest.raises(DataError, match=r"is not an \.npz"):
-        from_npz(path)
+        from_npz(tmp_path / "a.npz")
 
 
 def test_split_checks_its_shapes():
@@ -312,24 +243,15 @@ def test_split_checks_its_shapes():
 
 
 def test_everything_goes_to_the_device_and_into_batches():
-    split = Split(
-        torch.rand(5, 1, 8),
-        torch.arange(5),
-        tuple("abcde"),
-        mask=torch.ones(5, 8).bool(),
-        theta=torch.rand(5, 2),
-        source=torch.rand(5, 1, 16),
-    )
+    tensors = {"mask": torch.ones(5, 8).bool(), "theta": torch.rand(5, 2), "source": torch.rand(5, 1, 16)}
+    split = Split(torch.rand(5, 1, 8), torch.arange(5), tuple("abcde"), **tensors)
     moved = Splits(split, None, split).to("meta")
-    assert all(
-        t.device.type == "meta"
-        for t in (moved.train.x, moved.train.mask, moved.train.theta, moved.train.source, moved.test.y)
-    )
+    assert {getattr(moved.train, name).device.type for name in ("x", "y", *tensors)} == {"meta"}
     assert moved.validation is None
     part = split.take([4, 0])
     assert torch.equal(part.source, split.source[[4, 0]])
     assert torch.equal(part.mask, split.mask[[4, 0]])
-    drawn = [b.y for b in batches(split, 2, shuffle=True, generator=torch.Generator().manual_seed(0))]
+    drawn = [b.y for b in splitting.batches(split, 2, shuffle=True, generator=torch.Generator().manual_seed(0))]
     assert [len(b) for b in drawn] == [2, 2, 1]
     assert sorted(torch.cat(drawn).tolist()) == [0, 1, 2, 3, 4]
     assert torch.cat(drawn).tolist() != [0, 1, 2, 3, 4]
@@ -360,24 +282,8 @@ def test_the_mean_and_std_that_are_recorded_undo_every_normalisation():
 
 def test_divide():
     split = Split(torch.zeros(100, 1, 4), torch.arange(100) % 4, tuple("abcd"), "mine")
-    parts = divide(split, test=0.2, validation=0.2)
+    parts = splitting.divide(split, test=0.2, validation=0.2)
     assert parts.sizes() == {"train": 60, "validation": 20, "test": 20}
     assert parts.test.name == "mine test"
     with pytest.raises(ValueError, match="test \\+ validation"):
-        divide(split, test=0.6, validation=0.5)
-
-
-def test_a_series_of_bytes_holds_numbers_not_pixels():
-    values = np.array([[0, 128, 255]] * 4, dtype=np.uint8)
-    series, images = from_arrays(values, list("abab")), from_arrays(values[:, None], list("abab"), kind="image")
-    assert series.as_float().x[0, 0].tolist() == [0.0, 128.0, 255.0]
-    assert images.as_float().x.max() == 1
-
-
-def test_an_npz_of_x_may_have_a_test_part(tmp_path):
-    x, y = np.zeros((4, 24)), list("abab")
-    np.savez(tmp_path / "both.npz", x=x, y=y, x_test=x[:2], y_test=y[:2])
-    assert from_npz(tmp_path / "both.npz").sizes() == {"train": 4, "validation": 0, "test": 2}
-    np.savez(tmp_path / "two.npz", x=x, y=y, x_train=x, y_train=y)
-    with pytest.raises(DataError, match="holds x and x_train"):
-        from_npz(tmp_path / "two.npz")
+        splitting.divide(split, test=0.6, validation=0.5)

@@ -13,7 +13,7 @@ import pytest
 
 from pstn.data import DataError, from_npz
 from pstn.data.files import parse_npy, read_npy, read_text, read_zip_member, sha256_of_content, unpack_tar
-from pstn.data.mnist import read_idx
+from pstn.data.images import read_idx
 from pstn.limits import ARCHIVE_FREE_BYTES, ARCHIVE_MEMBERS, EXAMPLES, TAR_HEADER_BYTES, ZIP_INDEX_BYTES
 from security.limited import run_limited
 
@@ -236,7 +236,7 @@ def test_many_headers_before_one_file_are_refused(tmp_path):
 
 
 def test_members_of_a_tar_archive_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr("pstn.data.files.ARCHIVE_MEMBERS", 3)
+    monkeypatch.setattr("pstn.limits.ARCHIVE_MEMBERS", 3)
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for number in range(4):
             archive.addfile(tarfile.TarInfo(f"{number}.txt"))

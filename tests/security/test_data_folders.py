@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pstn.data import DataError, DataWarning, from_folder, load, read_mtsd, read_yolo
-from pstn.data.check import check
+from pstn.data import DataError, DataWarning, check, from_folder, load, read_mtsd, read_yolo
 from pstn.data.images import find_images
 from pstn.data.photos import load_mtsd, read_class_names
 from pstn.data.series import load_series_file, load_ucr

@@ -28,8 +28,7 @@ from made_up_results import make_results
 from pstn.app.core import PictureError, read_picture, to_digit
 from pstn.data import DataError, from_npz, read_mtsd, read_series, read_yolo, stack_series
 from pstn.data.files import open_zip, read_npy, read_zip_member, unpack_tar
-from pstn.data.images import read_image
-from pstn.data.mnist import read_idx
+from pstn.data.images import read_idx, read_image
 from pstn.data.photos import read_class_names
 from pstn.io import ModelFileError
 from pstn.nn import ConvClassifier, ConvLocalizer

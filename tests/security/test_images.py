@@ -16,8 +16,7 @@ from PIL import EpsImagePlugin, Image
 
 import pstn
 from pstn.app.core import PictureError, read_picture
-from pstn.data import DataError, from_folder
-from pstn.data.check import check
+from pstn.data import DataError, check, from_folder
 from pstn.data.images import IMAGE_SUFFIXES, image_size, open_image, read_image
 from pstn.limits import JPEG_SCANS
 from pstn.predict import read_items

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import pstn
 from pstn.cli import app, echo, plain_errors
 from pstn.data import DataError, DataWarning
-from pstn.data.download import RemoteFile, download
+from pstn.data.files import RemoteFile, download
 from pstn.predict import Answer, write_answers
 from pstn.text import printable
 
@@ -177,7 +177,7 @@ def test_a_server_that_drips_bytes_does_not_outlast_the_timeout(tmp_path):
             remote = RemoteFile("x", "x.bin", (f"http://127.0.0.1:{server.server_port}/{way}",))
             start = time.perf_counter()
             with pytest.raises(DataError, match=r"x\.bin"):
-                download(remote, tmp_path / way, timeout=0.5, rounds=1)
+                download(remote, tmp_path / way, timeout=0.5, pause=0.0)
             assert time.perf_counter() - start < 6
             assert not (tmp_path / way).exists()
     finally:

@@ -2,55 +2,25 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import Any
-
+from pstn._deprecation import old_names
 from pstn.data.augment import Generated, RandomPlacement, RandomRotation, RandomTransform, generate
-from pstn.data.check import Finding, check
-from pstn.data.download import cache_folder, data_folder
-from pstn.data.files import DataError, DataWarning, MissingDataError
-from pstn.data.images import contact_sheet, from_folder
-from pstn.data.mnist import (
-    MNIST_MEAN,
-    MNIST_STD,
-    Digits,
-    load_digits,
-    load_mnist,
-    load_placed_fashion,
-    load_rotated_mnist,
-    mnist_subset,
-    read_idx,
-)
-from pstn.data.photos import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    MTSD_CLASSES,
-    Box,
-    Photo,
-    Sign,
-    commonest_classes,
-    isolated,
-    isolated_signs,
-    load_mtsd,
-    load_yolo,
-    make_signs,
-    read_mtsd,
-    read_yolo,
-)
-from pstn.data.registry import KNOWN, Known, get, load
+from pstn.data.files import DataError, DataWarning, MissingDataError, cache_folder, data_folder
+
+from pstn.data.images import (  # isort: skip
+    MNIST_MEAN, MNIST_STD, Digits, contact_sheet, from_folder, load_digits, load_mnist, load_placed_fashion,
+    load_rotated_mnist, mnist_subset, read_idx,
+)  # fmt: skip
+from pstn.data.photos import (  # isort: skip
+    IMAGENET_MEAN, IMAGENET_STD, MTSD_CLASSES, Box, Photo, Sign, commonest_classes, isolated, isolated_signs,
+    load_mtsd, load_yolo, make_signs, read_mtsd, read_yolo,
+)  # fmt: skip
+from pstn.data.registry import KNOWN, Finding, Known, check, get, load
 from pstn.data.series import RawSeries, load_italy_power_demand, load_series_file, load_ucr, read_series, stack_series
-from pstn.data.split import (
-    Split,
-    Splits,
-    balanced_indices,
-    batches,
-    divide,
-    from_arrays,
-    from_dataset,
-    from_npz,
-    read_indices,
+
+from pstn.data.split import (  # isort: skip
+    Split, Splits, balanced_indices, batches, divide, from_arrays, from_dataset, from_npz, read_indices,
     stratified_indices,
-)
+)  # fmt: skip
 
 __all__ = [
     "IMAGENET_MEAN", "IMAGENET_STD", "KNOWN", "MNIST_MEAN", "MNIST_STD", "MTSD_CLASSES", "Box", "DataError",
@@ -64,8 +34,4 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
-    if name == "Maker":
-        warnings.warn("Maker is now called RandomTransform", FutureWarning, stacklevel=2)
-        return RandomTransform
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = old_names(__name__, {"Maker": "RandomTransform"})

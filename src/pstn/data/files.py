@@ -1,4 +1,4 @@
-"""Reading files of unknown quality: errors, limits, listings, arrays, zip and tar archives."""
+"""Files of data: where they are kept, downloads, and reading ones of unknown quality within limits."""
 
 from __future__ import annotations
 
@@ -10,41 +10,30 @@ import math
 import os
 import shutil
 import stat
-import struct
+import sys
 import tarfile
+import threading
+import time
 import uuid
 import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from pstn.files import FileError, inside, require_regular_file
-from pstn.limits import (
-    ARCHIVE_DEPTH,
-    ARCHIVE_FREE_BYTES,
-    ARCHIVE_MEMBERS,
-    ARCHIVE_RATIO,
-    TAR_HEADER_BYTES,
-    ZIP_INDEX_BYTES,
-)
+from pstn import limits
+from pstn.files import FileError, inside, open_regular_file, read_json, require_regular_file
 
-try:
-    from lzma import LZMAError
-except ImportError:  # Python can be built without it, and does not read .xz then
-    LZMAError = EOFError  # type: ignore[misc,assignment]
+__all__ = ["DataError", "DataWarning", "MissingDataError", "cache_folder", "data_folder"]
 
-__all__ = ["DataError", "DataWarning", "MissingDataError"]
-
-# Deflate cannot expand a byte to more than 1,032: a header that declares more is wrong, which is known before reading.
-MAX_RATIO = 1032
 LONGEST_LINE = 1 << 26
-_GZIP = b"\x1f\x8b"
 _CHUNK = 1 << 20
 _LONGEST_HEADER = 1 << 16  # of a .npy file; numpy accepts fewer bytes
 _MOST_AXES = 32  # of any version of numpy
@@ -87,6 +76,26 @@ def require_package(name: str, purpose: str) -> str:
     return f"{purpose} needs {name}, which is not installed: pip install 'pstn[data]'"
 
 
+@contextmanager
+def decoding(path: Path, problem: str, place: str | None = None, *, writes: bool = False) -> Iterator[None]:
+    """Turn whatever a decoder raises on a damaged file, which may be anything, into a DataError.
+
+    Args:
+        path: the file.
+        problem: what to say of it.
+        place: where in it.
+        writes: whether files are written, too: errors of the disk stay what they are then.
+    """
+    try:
+        yield
+    except (DataError, MemoryError):
+        raise
+    except Exception as error:
+        if writes and isinstance(error, OSError) and error.errno not in (None, errno.ENAMETOOLONG):
+            raise
+        raise DataError(path, f"{problem} ({error or type(error).__name__})", place=place) from error
+
+
 def most_unpacked(path: Path) -> int:
     """The most bytes that a compressed file or an archive may unpack to.
 
@@ -97,72 +106,56 @@ def most_unpacked(path: Path) -> int:
         >>> most_unpacked(path) >> 20
         256
     """
-    return max(ARCHIVE_FREE_BYTES, ARCHIVE_RATIO * path.stat().st_size)
+    return max(limits.ARCHIVE_FREE_BYTES, limits.ARCHIVE_RATIO * path.stat().st_size)
 
 
 @contextmanager
 def open_stream(path: Path) -> Iterator[IO[bytes]]:
-    """The bytes of `path`, unpacked while reading where it is gzipped, whatever its name; its faults are DataErrors."""
-    try:
-        if path.stat().st_size == 0:
-            raise DataError(path, "is empty")
-        with path.open("rb") as file:
-            if file.peek(2)[:2] != _GZIP:
-                yield file
-                return
+    """The bytes of a regular file, unpacked while reading where it is gzipped, whatever its name."""
+    with open_regular_file(path, error=DataError) as file:
+        if cast("io.BufferedReader", file).peek(2)[:2] != b"\x1f\x8b":
+            yield file
+            return
+        try:
             with gzip.GzipFile(fileobj=file) as unpacked:
                 yield cast("IO[bytes]", unpacked)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(path, f"the gzip stream is truncated or damaged ({error}): fetch the file again") from error
-    except IsADirectoryError as error:
-        raise DataError(path, "is a folder, where a file is expected") from error
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(path, f"the gzip stream is truncated or damaged ({error}): fetch the file again") from error
 
 
 def bounded_read(stream: IO[bytes], count: int) -> bytearray:
     """Up to `count` bytes, read in small portions: memory grows with the content, not with the size declared."""
     out = bytearray()
-    while len(out) < count:
-        portion = stream.read(min(_CHUNK, count - len(out)))
-        if not portion:
-            break
+    while portion := stream.read(min(_CHUNK, count - len(out))):
         out += portion
     return out
 
 
 def read_text(path: Path, *, limit: int) -> str:
-    """A text file, plain or gzipped, of at most `limit` bytes, as UTF-8 with or without a byte-order mark."""
-    with open_stream(path) as stream:
-        limit = min(limit, most_unpacked(path))
-        content = bounded_read(stream, limit + 1)
-    if len(content) > limit:
-        raise DataError(path, f"holds more than {limit:,} bytes of text, which is the limit")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(path, f"is not UTF-8 text ({error.reason})", place=f"byte {error.start}") from error
+    """A text file as for `read_lines`, as one string."""
+    return "".join(line for _, line in read_lines(path, limit=limit))
 
 
 def read_lines(path: Path, *, limit: int) -> Iterator[tuple[int, str]]:
-    r"""The numbered lines of a text file as for `read_text`, one at a time. Only "\n" ends a line, as in editors."""
+    r"""The numbered lines of a text file, plain or gzipped, one at a time. Only "\n" ends a line, as in editors.
+
+    Args:
+        path: UTF-8 text, with or without a byte-order mark.
+        limit: the most bytes that it may hold.
+    """
     with open_stream(path) as stream:
         left = limit = min(limit, most_unpacked(path))
         number = 0
         while line := stream.readline(min(left, LONGEST_LINE) + 1):
-            number += 1
-            left -= len(line)
-            problem = None
-            if left < 0:
-                problem = f"holds more than {limit:,} bytes of text, which is the limit"
-            elif len(line) > LONGEST_LINE:
-                problem = f"is longer than {LONGEST_LINE:,} bytes, which is the limit"
-            elif b"\0" in line:
-                problem = "is not a text file: it holds a zero byte"
-            if problem is not None:
-                raise DataError(path, problem, place=f"line {number}")
+            number, left = number + 1, left - len(line)
             try:
+                if left < 0 or len(line) > LONGEST_LINE:
+                    raise ValueError(f"holds more than {limit:,} bytes of text, or {LONGEST_LINE:,} in one line")
+                if b"\0" in line:
+                    raise ValueError("is not a text file: it holds a zero byte")
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise DataError(path, f"is not UTF-8 text ({error.reason})", place=f"line {number}") from error
+            except ValueError as error:  # UnicodeDecodeError is one
+                raise DataError(path, str(error), place=f"line {number}") from error
 
 
 def sha256_of_content(path: Path, *, limit: int = 1 << 34) -> str:
@@ -205,14 +198,10 @@ def parse_npy(content: bytes | bytearray, path: Path, place: str) -> npt.NDArray
 def _read_npy_header(
     stream: IO[bytes], size: int, path: Path, place: str
 ) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    try:
+    with decoding(path, "is not a .npy file", place):
         version = np.lib.format.read_magic(stream)
         reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = reader(stream)
-    except MemoryError:
-        raise
-    except Exception as error:  # the header is a Python literal, and its reader raises what evaluating one can raise
-        raise DataError(path, f"is not a .npy file ({error})", place=place) from error
     if dtype.hasobject:
         raise DataError(path, "holds Python objects, which only pickle can read: it is refused", place=place)
     require_shape(shape, dtype, path, place)
@@ -224,12 +213,10 @@ def _read_npy_header(
 
 
 def require_shape(shape: tuple[Any, ...], dtype: np.dtype[Any], path: Path, place: str = "header") -> None:
-    """Refuse the shape in a file's header where no array can have it."""
-    if not all(type(extent) is int and extent >= 0 for extent in shape):
-        raise DataError(path, "the extents of an array must be whole numbers, 0 or above", place=place)
-    # numpy counts in 64 bits, without the axes that are empty.
-    if len(shape) > _MOST_AXES or dtype.itemsize * math.prod(extent or 1 for extent in shape) >> 62:
-        problem = f"has {len(shape)} axes, at most {_MOST_AXES} are accepted, or extents that are too large"
+    """Refuse the shape in a file's header where no array can have it: numpy counts in 64 bits, without empty axes."""
+    whole = all(type(extent) is int and extent >= 0 for extent in shape)
+    if not whole or len(shape) > _MOST_AXES or dtype.itemsize * math.prod(extent or 1 for extent in shape) >> 62:
+        problem = f"has {len(shape)} axes, at most {_MOST_AXES} are accepted, or extents that no array can have"
         raise DataError(path, problem, place=place)
 
 
@@ -261,8 +248,8 @@ class Listing:
         self.repeated = 0
         """Files and folders that were listed already, and were skipped."""
         self._real = os.path.realpath(root)
-        self._seen: set[tuple[int, int]] = set()
-        self._safe: set[str] = set()
+        self._seen: set[object] = set()
+        self._safe: set[Path] = set()
 
     def entries(
         self, folder: Path, suffixes: tuple[str, ...] = (), on_error: ErrorHandler = raise_error
@@ -280,34 +267,25 @@ class Listing:
             # Where a link and what it leads to are both here, the link is the one to skip.
             with os.scandir(folder) as found:
                 entries = sorted(found, key=lambda entry: (entry.is_symlink(), entry.name))
-            device = folder.stat().st_dev
         except OSError as error:
             on_error(DataError(folder, f"cannot be read ({error.strerror})"))
             return [], []
         for entry in entries:
-            link = entry.is_symlink()
             try:
-                is_folder = entry.is_dir()
-            except OSError:  # a circle of links
-                is_folder = False
+                state: os.stat_result | None = entry.stat()
+            except OSError:  # a link to nothing, or a circle of links
+                state = None
+            is_folder = state is not None and stat.S_ISDIR(state.st_mode)
             if entry.name.startswith(".") or not (is_folder or entry.name.lower().endswith(suffixes)):
                 continue
-            if link and not self._stays(entry):
+            identity = entry.path if state is None else (state.st_dev, state.st_ino)
+            if entry.is_symlink() and not self._stays(entry):
                 self.outside += 1
-                continue
-            identity: tuple[int, int] | None = (device, entry.inode())
-            if link or is_folder:
-                try:
-                    state = Path(entry).stat()
-                    identity = (state.st_dev, state.st_ino)
-                except OSError:  # a link to nothing
-                    identity = None
-            if identity in self._seen:
+            elif identity in self._seen:
                 self.repeated += 1
-                continue
-            if identity is not None:
+            else:
                 self._seen.add(identity)
-            (folders if is_folder else files).append(folder / entry.name)
+                (folders if is_folder else files).append(folder / entry.name)
         return sorted(folders), sorted(files)
 
     def files(self, folder: Path, suffixes: tuple[str, ...], on_error: ErrorHandler = raise_error) -> Iterator[Path]:
@@ -320,32 +298,17 @@ class Listing:
 
     def require(self, path: Path) -> Path:
         """The path; a DataError where it leads out of the root."""
-        folder = os.path.split(path)[0]
-        if folder not in self._safe:
-            self._require_stays(folder)
-            self._safe.add(folder)
-        if path.is_symlink():
-            self._require_stays(path)
+        for place in (path.parent, path):
+            if place not in self._safe and (place != path or path.is_symlink()):
+                if not self._stays(place):
+                    problem = f"leads out of the folder {self.root}, through a link: copy what it leads to into it"
+                    raise DataError(place, problem)
+                self._safe.add(place)
         return path
-
-    def find(self, path: Path) -> os.stat_result | None:
-        """The state of a file below the root, None where there is none; see `require`."""
-        if os.path.split(path)[0] not in self._safe:
-            self.require(path)
-        try:
-            found = path.lstat()  # one call for each of many label files
-            return self.require(path).stat() if stat.S_ISLNK(found.st_mode) else found
-        except (FileNotFoundError, NotADirectoryError):
-            return None
 
     def _stays(self, path: str | os.PathLike[str]) -> bool:
         real = os.path.realpath(path)
         return real == self._real or real.startswith(self._real.rstrip(os.sep) + os.sep)
-
-    def _require_stays(self, path: str | Path) -> None:
-        if not self._stays(path):
-            problem = f"leads out of the folder {self.root}, through a link: copy what it leads to into the folder"
-            raise DataError(path, problem)
 
 
 @contextmanager
@@ -417,8 +380,8 @@ class _ZipFile(io.FileIO):
     """The file of a zip archive. Its index, which zipfile reads at once, has a limited length."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        if size is not None and size > ZIP_INDEX_BYTES:
-            raise zipfile.BadZipFile(f"its index takes more than {ZIP_INDEX_BYTES:,} bytes")
+        if size is not None and size > limits.ZIP_INDEX_BYTES:
+            raise zipfile.BadZipFile(f"its index takes more than {limits.ZIP_INDEX_BYTES:,} bytes")
         return super().read(-1 if size is None else size) or b""
 
 
@@ -432,11 +395,8 @@ def open_zip(path: Path, kind: str = "a zip archive") -> Iterator[zipfile.ZipFil
     """
     require_regular_file(path, error=DataError)
     with _ZipFile(path) as file:
-        try:
+        with decoding(path, f"is not {kind}"):
             archive = zipfile.ZipFile(file)
-        # NotImplementedError is for versions that do not exist; the others for offsets and names that make no sense.
-        except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OSError) as error:
-            raise DataError(path, f"is not {kind} ({error})") from error
         with archive:
             yield archive
 
@@ -451,14 +411,10 @@ def read_zip_member(archive: zipfile.ZipFile, member: str, path: Path, *, limit:
         limit: the most bytes.
     """
     info = archive.getinfo(member)
-    if info.file_size > min(limit, (info.compress_size + 1) * MAX_RATIO):
-        problem = f"declares {info.file_size:,} bytes, more than it can hold or than the limit of {limit:,}"
-        raise DataError(path, problem, place=member)
-    try:
-        with archive.open(info) as stream:
-            content = bounded_read(stream, info.file_size + 1)
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, struct.error, OSError) as error:
-        raise DataError(path, f"cannot be unpacked ({error})", place=member) from error
+    if info.file_size > limit:
+        raise DataError(path, f"declares {info.file_size:,} bytes, above the limit of {limit:,}", place=member)
+    with decoding(path, "cannot be unpacked", member), archive.open(info) as stream:
+        content = bounded_read(stream, info.file_size + 1)
     if len(content) != info.file_size:
         raise DataError(path, f"holds {len(content):,} bytes, the index says {info.file_size:,}", place=member)
     return content
@@ -477,19 +433,8 @@ def unpack_tar(path: Path, target: Path, *, limit: int | None = None) -> Path:
     """
     if target.is_dir():
         return target
-    try:
-        with whole_folder(target) as work:
-            _unpack_into(path, work, most_unpacked(path) if limit is None else limit)
-    except DataError:
-        raise
-    # tarfile raises ValueError for numbers that are none, OverflowError for large ones, RecursionError for headers of
-    # headers.
-    except (
-        tarfile.TarError, EOFError, zlib.error, LZMAError, ValueError, OverflowError, RecursionError, OSError
-    ) as error:  # fmt: skip
-        if isinstance(error, OSError) and error.errno not in (None, errno.ENAMETOOLONG):
-            raise  # the disk's fault, not the archive's
-        raise DataError(path, f"is not a whole tar archive ({error})") from error
+    with decoding(path, "is not a whole tar archive", writes=True), whole_folder(target) as work:
+        _unpack_into(path, work, most_unpacked(path) if limit is None else limit)
     return target
 
 
@@ -498,12 +443,12 @@ class _HeaderStream:
 
     def __init__(self, stream: Any) -> None:
         self.seek, self.tell = stream.seek, stream.tell
-        self._stream, self._left = stream, int(TAR_HEADER_BYTES)
+        self._stream, self._left = stream, int(limits.TAR_HEADER_BYTES)
 
     def read(self, size: int) -> bytes:
         self._left -= size
         if self._left < 0:
-            raise tarfile.ReadError(f"the headers of a file take more than {TAR_HEADER_BYTES:,} bytes")
+            raise tarfile.ReadError(f"the headers of a file take more than {limits.TAR_HEADER_BYTES:,} bytes")
         return cast("bytes", self._stream.read(size))
 
 
@@ -528,44 +473,311 @@ class _StrictHeader(tarfile.TarInfo):
 
 
 def _unpack_into(path: Path, work: Path, limit: int) -> None:
-    seen: set[Path] = set()
-    folders: set[Path] = set()
-    left = limit
+    folders, files, left = {work}, 0, limit
     with tarfile.open(path, tarinfo=_StrictHeader) as archive:
         for number, member in enumerate(archive):
-            if number >= ARCHIVE_MEMBERS:
-                raise DataError(path, f"holds more than {ARCHIVE_MEMBERS:,} files and folders, which is the limit")
-            if len(PurePosixPath(member.name).parts) > ARCHIVE_DEPTH:
-                raise DataError(
-                    path, f"is more than {ARCHIVE_DEPTH} folders deep, which is the limit", place=member.name
-                )
             destination = inside(work, member.name, owner=path, error=DataError)
+            folder = destination if member.isdir() else destination.parent
             left -= tarfile.BLOCKSIZE + (member.size if member.isreg() else 0)
-            above = destination if member.isdir() else destination.parent
-            while above != work and above not in folders:
-                folders.add(above)
-                above, left = above.parent, left - _FOLDER_BYTES
+            depth = len(PurePosixPath(member.name).parts)
+            if folder not in folders:
+                folders.add(folder)
+                left -= _FOLDER_BYTES * depth
             problem = None
-            if not member.isdir() and not member.isreg():
+            if number >= limits.ARCHIVE_MEMBERS or depth > limits.ARCHIVE_DEPTH:
+                problem = f"is beyond the limits: more than {limits.ARCHIVE_MEMBERS:,} members, or too deep in folders"
+            elif not member.isdir() and not member.isreg():
                 problem = "is neither a file nor a folder: links and devices are refused"
-            elif destination in seen and not member.isdir():
-                problem = "occurs twice in the archive"
             elif left < 0:
                 problem = f"unpacks to more than the limit of {limit:,} bytes"
             if problem is not None:
                 raise DataError(path, problem, place=member.name)
             try:
-                folder = destination if member.isdir() else destination.parent
                 folder.mkdir(parents=True, exist_ok=True)
                 if member.isreg():
-                    seen.add(destination)
+                    files += 1
                     with destination.open("xb") as file:
                         shutil.copyfileobj(cast("IO[bytes]", archive.extractfile(member)), file)
             except (FileExistsError, NotADirectoryError) as error:
-                raise DataError(path, "is a file and a folder at once", place=member.name) from error
+                raise DataError(path, "occurs twice, or is a file and a folder at once", place=member.name) from error
         # The checksum of a compressed stream is at its end, behind what tarfile reads.
-        rest = cast("IO[bytes]", archive.fileobj)
-        while left > 0 and (portion := rest.read(1 << 20)):
+        while left > 0 and (portion := cast("IO[bytes]", archive.fileobj).read(_CHUNK)):
             left -= len(portion)
-    if not seen:
+    if not files:
         raise DataError(path, "holds no files")
+
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with (file name, bytes so far, bytes in all where known)."""
+
+_PORTION = 1 << 14  # bytes: less than a server at the lowest accepted rate sends within the timeout
+_IDLE = 60.0  # seconds without a write after which nobody is writing a part file
+
+
+def data_folder() -> Path | None:
+    """The folder that $PSTN_DATA names, or None where it is not set. Nothing is ever written there.
+
+    Example:
+        >>> os.environ["PSTN_DATA"], before = "/somewhere", os.environ.get("PSTN_DATA", "")
+        >>> data_folder().name
+        'somewhere'
+        >>> os.environ["PSTN_DATA"] = before
+    """
+    value = os.environ.get("PSTN_DATA", "").strip()
+    return expand(value) if value else None
+
+
+def cache_folder() -> Path:
+    """Where downloads and decoded images are kept: $PSTN_CACHE, or the platform's cache folder of this user.
+
+    Example:
+        >>> cache_folder().is_absolute()
+        True
+    """
+    value = os.environ.get("PSTN_CACHE", "").strip()
+    if value:
+        return expand(value)
+    home = expand("~")
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "pstn"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "pstn" / "Cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "pstn"
+
+
+def expand(path: str) -> Path:
+    """The path with "~" or "~name" at its start replaced by that user's home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise DataError(path, f"is in a home folder that is not known ({error})") from error
+
+
+def offline() -> bool:
+    """Whether $PSTN_OFFLINE forbids the use of the network."""
+    return os.environ.get("PSTN_OFFLINE", "").strip().lower() not in ("", "0", "false", "no")
+
+
+def search_folders(kind: str, root: str | os.PathLike[str] | None = None) -> list[Path]:
+    """The folders in which the files of `kind` (e.g. "mnist") are looked for, in order.
+
+    Args:
+        kind: the name of the subfolder, e.g. "ucr".
+        root: a folder of the caller's choice; then only `root/kind` and `root` itself are searched.
+
+    Example:
+        >>> [f.as_posix() for f in search_folders("mnist", root="here")]
+        ['here/mnist', 'here']
+    """
+    if root is not None:
+        return [Path(root) / kind, Path(root)]
+    given = data_folder()
+    return ([given / kind] if given is not None else []) + [cache_folder() / kind]
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file that can be downloaded: its name and folder here, its checksum, and the mirrors that serve it.
+
+    Attributes:
+        folder: subfolder of $PSTN_DATA and of the cache, e.g. "mnist".
+        name: file name.
+        urls: the mirrors, tried in order.
+        sha256: of the file as served; None where the publisher does not fix it.
+        size: in bytes, where known.
+        get: the name by which `pstn data get` fetches it.
+        limit: the most bytes to accept where the size is not known.
+        content_sha256: of the file after unpacking, where known.
+    """
+
+    folder: str
+    name: str
+    urls: tuple[str, ...]
+    sha256: str | None = None
+    size: int | None = None
+    get: str = ""
+    limit: int = 1 << 31
+    content_sha256: str | None = None
+
+
+CHECKSUMS: dict[str, Any] = read_json(Path(__file__).parent / "offline" / "checksums.json")
+"""The files of MNIST and FashionMNIST with their mirrors, and what is known of some sets of the UCR archive."""
+
+
+def find_file(remote: RemoteFile, *, root: str | os.PathLike[str] | None = None) -> Path | None:
+    """The file where it already exists, as named or unpacked, or None."""
+    for folder in search_folders(remote.folder, root):
+        for name in (remote.name, remote.name.removesuffix(".gz")):
+            if (folder / name).is_file():
+                return require_inside(folder, folder / name)
+    return None
+
+
+def locate(
+    remote: RemoteFile, *, root: str | os.PathLike[str] | None = None, fetch: bool = True,
+    progress: Progress | None = None, find: Callable[[], Path | None] | None = None,
+    obtain: Callable[[], object] | None = None,
+) -> Path:  # fmt: skip
+    """The path of the file, downloaded into the cache first where it is missing.
+
+    Args:
+        remote: the file.
+        root: look here only, and do not download.
+        fetch: whether the network may be used; $PSTN_OFFLINE forbids it too.
+        progress: called during a download.
+        find: returns the file where it exists already; `find_file` where None.
+        obtain: downloads it; `download` where None.
+
+    Raises:
+        MissingDataError: the file is missing, and downloading it failed or was not allowed; where it was looked for.
+    """
+    find = find or (lambda: find_file(remote, root=root))
+    obtain = obtain or (lambda: download(remote, cache_folder() / remote.folder, progress=progress))
+    found, advice = find(), f"to get it: pstn data get {remote.get or remote.folder}"
+    if found is None and root is None and fetch and not offline():
+        try:
+            obtain()
+            found = find()
+        except (DataError, ImportError) as error:
+            reason = getattr(error, "problem", error)
+            advice = f"downloading it failed: {reason}; try again later, or put it into one of these folders"
+    if found is not None:
+        return found
+    places = ", ".join(map(str, search_folders(remote.folder, root)))
+    if root is None:
+        places += "" if data_folder() else " ($PSTN_DATA is not set)"
+        places += "; nothing is downloaded, as $PSTN_OFFLINE is set" if offline() else ""
+    raise MissingDataError(remote.name, f"is missing; looked in {places}; {advice}")
+
+
+def download(
+    remote: RemoteFile, folder: Path, *, progress: Progress | None = None, timeout: float = 20.0, pause: float = 1.0
+) -> Path:
+    """Download a file into `folder`, mirror by mirror, and return its path.
+
+    pooch verifies the checksum and moves the file to its name. Each mirror is asked twice. A broken transfer is
+    resumed, on the next mirror too, where a checksum is known; if the checksum is then wrong, the next request is for
+    the whole file. A failed download leaves nothing behind; an interrupted one leaves a hidden ".part" file, which the
+    next one continues.
+
+    Args:
+        remote: what to download.
+        folder: where to put it.
+        progress: called with the number of bytes so far, from another thread.
+        timeout: seconds without a byte, or with fewer than `DOWNLOAD_RATE` a second, until a request is given up.
+        pause: seconds to wait between two requests to a mirror.
+
+    Raises:
+        DataError: no mirror served the file; the message says what each one did.
+    """
+    try:
+        import pooch
+    except ImportError as error:
+        raise ImportError(require_package("pooch", "downloading data")) from error
+
+    known_hash = None if remote.sha256 is None else f"sha256:{remote.sha256}"
+    failures: list[str] = []
+    folder.mkdir(parents=True, exist_ok=True)
+    transfer = _Transfer(_claim_part(folder, remote.name), remote, timeout, progress)
+    logger = pooch.get_logger()
+    level = logger.level
+    logger.setLevel("WARNING")  # pooch reports each step on stderr
+    try:
+        for url in remote.urls:
+            for attempt in range(2):
+                time.sleep(pause * attempt)
+                try:
+                    return Path(pooch.retrieve(url, known_hash, remote.name, folder, downloader=transfer))
+                except (ValueError, OSError) as error:  # a wrong checksum; anything of the network or the disk
+                    failures.append(f"{url}: {' '.join(str(error).split())[:200]}")
+        raise DataError(folder / remote.name, "; ".join(dict.fromkeys(failures)))
+    except Exception:
+        transfer.part.unlink(missing_ok=True)
+        with suppress(OSError):  # not empty
+            folder.rmdir()
+        raise
+    except BaseException:  # an interrupt: the next download may continue at once
+        with suppress(OSError):
+            os.utime(transfer.part, (0, 0))
+        raise
+    finally:
+        logger.setLevel(level)
+
+
+def _claim_part(folder: Path, name: str) -> Path:
+    """A part file for this download alone: one that a stopped process left, renamed, or a new one."""
+    part = folder / f".{name}.{uuid.uuid4().hex}.part"
+    for left in folder.glob(f".{name}.*part"):
+        with suppress(OSError):  # another process was faster
+            if time.time() - left.stat().st_mtime > _IDLE:
+                left.rename(part)
+                break
+    return part
+
+
+class _Transfer:
+    """Downloads one URL for pooch: continues `part`, and renames it when it is complete.
+
+    The transfer runs in a thread, as a server that sends single bytes restarts every timeout of a socket. Once it is
+    given up, the thread writes nothing more and ends with its connection.
+    """
+
+    def __init__(self, part: Path, remote: RemoteFile, timeout: float, progress: Progress | None) -> None:
+        self.part, self.remote, self.timeout, self.progress = part, remote, timeout, progress
+        self.received = 0
+
+    def __call__(self, url: str, output_file: str, pooch: Any = None, check_only: bool = False) -> None:
+        outcome: Future[None] = Future()
+        given_up = threading.Event()
+
+        def run() -> None:
+            try:
+                self._receive(url, given_up)
+                outcome.set_result(None)
+            except BaseException as error:  # raised again in the thread that waits
+                outcome.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        try:
+            before = self.received
+            while not wait([outcome], self.timeout).done:
+                if self.received - before < limits.DOWNLOAD_RATE * self.timeout:
+                    raise OSError("no answer within the time limit, or too few bytes a second")
+                before = self.received
+        finally:
+            given_up.set()
+        outcome.result()
+        self.part.replace(output_file)  # pooch made a private file; the part obeys the user's umask
+
+    def _receive(self, url: str, given_up: threading.Event) -> None:
+        import requests
+        import urllib3
+
+        most = self.remote.limit if self.remote.size is None else self.remote.size
+        start = self.part.stat().st_size if self.part.exists() and self.remote.sha256 is not None else 0
+        start = start if start <= most else 0
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+        with requests.get(url, headers=headers, stream=True, timeout=self.timeout) as response:
+            if response.status_code == 416:  # the part does not fit the file, or ranges are not served
+                self.part.unlink(missing_ok=True)
+            response.raise_for_status()
+            done = start if response.status_code == 206 else 0
+            length = response.headers.get("Content-Length", "")
+            total = done + int(length) if length.isdigit() else self.remote.size
+            with self.part.open("r+b" if self.part.exists() else "wb", buffering=0) as file:
+                file.truncate(done)
+                file.seek(done)
+                try:
+                    # Undecoded: a .gz must not be unpacked because a server labels it so.
+                    for portion in response.raw.stream(_PORTION, decode_content=False):
+                        if given_up.is_set():
+                            return
+                        file.write(portion)
+                        done += len(portion)
+                        self.received += len(portion)
+                        if done > most:
+                            raise OSError(f"the server sends more than the {most:,} bytes expected")
+                        if self.progress is not None:
+                            self.progress(self.remote.name, done, total)
+                except urllib3.exceptions.HTTPError as error:
+                    raise OSError(str(error)) from error

@@ -1,28 +1,43 @@
-"""Image files: decoding within limits, folders of images per class, contact sheets."""
+"""Images: decoding within limits, folders of images per class, contact sheets, MNIST and FashionMNIST."""
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import math
 import os
 import stat
+import struct
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib import resources
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from pstn._checks import require_positive_int
-from pstn.data.files import DataError, ErrorHandler, Listing, list_folder, raise_error, require_package
-from pstn.data.split import Sized, Split, Splits, balanced_indices, divide, encode_labels, name_classes, require_classes
+from pstn import limits
+from pstn._checks import require_choice, require_positive_int
+from pstn._deprecation import renamed
+from pstn.data import files
+from pstn.data.augment import Generated, RandomPlacement, RandomRotation, generate_all
+from pstn.data.files import DataError, ErrorHandler, Listing, Progress, RemoteFile, list_folder, locate, raise_error
+
+from pstn.data.split import (  # isort: skip
+    Sized, Split, Splits, balanced_indices, divide, encode_labels, name_classes, read_indices, require_classes,
+)  # fmt: skip
 from pstn.files import write_atomically
-from pstn.limits import EXIF_BYTES, IMAGE_BYTES, IMAGE_PIXELS, IMAGE_READS, IMAGE_SIDE, JPEG_SCANS, PPM_COMMENTS
 from pstn.plotting import without_tex
 
-__all__ = ["contact_sheet", "from_folder"]
+__all__ = [
+    "MNIST_MEAN", "MNIST_STD", "Digits", "contact_sheet", "from_folder", "load_digits", "load_mnist",
+    "load_placed_fashion", "load_rotated_mnist", "mnist_subset", "read_idx",
+]  # fmt: skip
 
 T = TypeVar("T")
 _PARTS = {"train": ("train", "training"), "validation": ("val", "valid", "validation"), "test": ("test", "testing")}
@@ -32,7 +47,6 @@ IMAGE_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 """The formats that are decoded, by Pillow's names, whatever the suffix: other decoders of Pillow start programs."""
 _SHORTEST_SCAN = 10  # bytes
 _PIXELS_IN_SECONDS = 1 << 32  # of all scans together
-_TOO_LARGE = f"has more than {IMAGE_PIXELS:,} pixels, too many to decode safely: make it smaller first"
 _ORIENTATION = 0x0112  # the tag of EXIF
 # By Pillow's name of the turn that undoes it.
 _TURNS = {
@@ -62,41 +76,26 @@ def open_image(path: Path) -> Iterator[Any]:
     This is the only place that opens image files: only `IMAGE_FORMATS` are decoded, and only within the limits.
     """
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError as error:
-        raise ImportError(require_package("Pillow", "reading images")) from error
+        raise ImportError(files.require_package("Pillow", "reading images")) from error
     if not path.is_file():
         raise DataError(path, "there is no such image file")
-    try:
-        Image.preinit()
-        with _ImageStream(path) as stream, Image.open(stream, formats=IMAGE_FORMATS) as image:
-            stream.reads_left = -1  # the header has been read
-            if image.width * image.height > IMAGE_PIXELS:
-                raise DataError(path, _TOO_LARGE)
-            if max(image.size) > IMAGE_SIDE:
-                raise DataError(path, f"has a side of more than {IMAGE_SIDE:,} pixels, too many to decode safely")
-            plain_ppm = image.format == "PPM" and bool(image.tile) and image.tile[0][0] == "ppm_plain"
-            if image.info.get("progressive") or plain_ppm:
-                prepare, pixels = image.load_prepare, image.width * image.height
-
-                def check_first() -> None:  # called before the image is decoded, and not for its header alone
-                    _require_few_comments(path) if plain_ppm else _require_few_scans(path, pixels)
-                    prepare()
-
-                image.load_prepare = check_first  # type: ignore[method-assign]
-            try:
-                yield image
-            finally:
-                # It refers to the image, which would stay in memory until the garbage collector runs.
-                vars(image).pop("load_prepare", None)
-    except UnidentifiedImageError as error:
-        raise DataError(path, f"does not decode as an image (it is none of {', '.join(IMAGE_FORMATS)})") from error
-    except (DataError, MemoryError):
-        raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise DataError(path, _TOO_LARGE) from error
-    except Exception as error:  # decoders raise almost anything on damaged files, SyntaxError and struct.error included
-        raise DataError(path, f"does not decode as an image ({error})") from error
+    Image.preinit()
+    with (
+        files.decoding(path, "does not decode as an image"),
+        _ImageStream(path) as stream,
+        Image.open(stream, formats=IMAGE_FORMATS) as image,
+    ):
+        stream.reads_left = -1  # the header has been read
+        pixels, scans = image.width * image.height, stream.length // _SHORTEST_SCAN
+        if pixels > limits.IMAGE_PIXELS or max(image.size) > limits.IMAGE_SIDE:
+            raise DataError(path, f"has {image.width}x{image.height} pixels, too many to decode safely: shrink it")
+        if image.info.get("progressive") and pixels * scans > _PIXELS_IN_SECONDS:
+            _require_few(path, "scans", b"\xff\xda", limits.JPEG_SCANS)  # a marker that compressed data cannot hold
+        elif image.format == "PPM" and image.tile and image.tile[0][0] == "ppm_plain":
+            _require_few(path, "comments", b"#", limits.PPM_COMMENTS)
+        yield image
 
 
 class _ImageStream(io.BufferedReader):
@@ -107,13 +106,13 @@ class _ImageStream(io.BufferedReader):
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         super().__init__(io.FileIO(os.open(path, flags), "rb"))
         state = os.fstat(self.fileno())
-        if not stat.S_ISREG(state.st_mode) or state.st_size > IMAGE_BYTES:
+        if not stat.S_ISREG(state.st_mode) or state.st_size > limits.IMAGE_BYTES:
             self.close()
-            raise DataError(path, f"is no regular file of at most {IMAGE_BYTES:,} bytes, which is the limit")
+            raise DataError(path, f"is no regular file of at most {limits.IMAGE_BYTES:,} bytes, which is the limit")
         self.path, self.length = path, state.st_size
-        self.reads_left = int(IMAGE_READS)
+        self.reads_left = int(limits.IMAGE_READS)
         self._left = 2 * self.length + (1 << 20)
-        self._exif_left = int(EXIF_BYTES)
+        self._exif_left = int(limits.EXIF_BYTES)
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or not 0 <= size <= self.length:  # else memory is taken for what is not there
@@ -131,24 +130,15 @@ class _ImageStream(io.BufferedReader):
         return found
 
 
-def _require_few_comments(path: Path) -> None:
-    """Refuse a PPM file of text whose comments would take minutes to skip."""
-    with path.open("rb") as file:
-        if sum(line.count(b"#") for line in file) > PPM_COMMENTS:
-            raise DataError(path, f"has more than {PPM_COMMENTS} comments, which is the limit")
-
-
-def _require_few_scans(path: Path, pixels: int) -> None:
-    """Refuse a JPEG file whose scans would take minutes to decode."""
-    if pixels * (path.stat().st_size // _SHORTEST_SCAN) < _PIXELS_IN_SECONDS:
-        return
+def _require_few(path: Path, what: str, marker: bytes, most: int) -> None:
+    """Refuse a file whose scans would take minutes to decode, or whose comments would to skip."""
     found, last = 0, b""
     with path.open("rb") as file:
         while portion := file.read(1 << 20):
-            found += (last + portion).count(b"\xff\xda")  # the marker of a scan, which compressed data cannot hold
-            last = portion[-1:]
-    if found > JPEG_SCANS:
-        raise DataError(path, f"has {found:,} scans, more than the limit of {JPEG_SCANS:,}: save it anew")
+            found += (last + portion).count(marker)
+            last = portion[len(portion) - len(marker) + 1 :]
+    if found > most:
+        raise DataError(path, f"has {found:,} {what}, more than the limit of {most:,}: save it anew")
 
 
 def image_size(path: Path) -> tuple[int, int]:
@@ -183,7 +173,7 @@ def orientation(image: Any) -> int:
     image.load()  # raises what is wrong with the picture itself; in a PNG the tag may come after it, too
     notes = [image.info[name] for name in ("exif", "Raw profile type exif") if name in image.info]
     try:
-        found = image.getexif().get(_ORIENTATION) if all(len(note) <= EXIF_BYTES for note in notes) else None
+        found = image.getexif().get(_ORIENTATION) if all(len(note) <= limits.EXIF_BYTES for note in notes) else None
     except Exception:  # damaged metadata of a good picture
         found = None
     return found if found in _TURNS else 1
@@ -228,25 +218,16 @@ def each_in_parallel(work: Callable[[T], None], items: Iterable[T], workers: int
     """
     pool = ThreadPoolExecutor(max_workers=workers or min(8, os.cpu_count() or 1))
     try:
-        futures = [pool.submit(work, item) for item in items]
-        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        for future in futures:
-            if future in done:
-                future.result()
+        for _ in pool.map(work, items):
+            pass
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # also when the user interrupts
 
 
 def from_folder(
-    root: str | os.PathLike[str],
-    *,
-    size: int | tuple[int, int] | None = None,
-    channels: Literal[1, 3] | None = None,
-    test: float = 0.2,
-    validation: float = 0.0,
-    seed: int = 0,
-    workers: int | None = None,
-) -> Splits[Split]:
+    root: str | os.PathLike[str], *, size: int | tuple[int, int] | None = None, channels: Literal[1, 3] | None = None,
+    test: float = 0.2, validation: float = 0.0, seed: int = 0, workers: int | None = None,
+) -> Splits[Split]:  # fmt: skip
     """A folder of images per class: root/cat/1.png, or root/train/cat/1.png with val/ and test/ beside it.
 
     Args:
@@ -280,78 +261,59 @@ def from_folder(
         folders = listing.entries(root)[0]
         found = {folder.name.lower(): folder for folder in folders}
         parts = {part: next((found[n] for n in names if n in found), None) for part, names in _PARTS.items()}
-        if parts["train"] is None or _is_class(parts["train"]):
+        train = parts["train"]
+        beside = found.keys() - set(chain(*_PARTS.values()))
+        # A folder called "train" is a class, of vehicles say, where it has other classes beside it and images in it.
+        if train is None or (beside and any(f.suffix.lower() in IMAGE_SUFFIXES for f in train.iterdir())):
             everything = _read_classes(listing, root, folders, None, target, channels, workers)
             return divide(everything, test=test, validation=validation, seed=seed)
-        folders = listing.entries(parts["train"])[0]
-        train = _read_classes(listing, parts["train"], folders, None, target, channels, workers)
-        others: dict[str, Split | None] = {"validation": None, "test": None}
-        for part in others:
-            folder = parts[part]
+        made: dict[str, Split] = {}
+        for part, folder in parts.items():
             if folder is not None:
-                height, width = train.x.shape[-2:]
-                others[part] = _read_classes(
-                    listing, folder, listing.entries(folder)[0], train.classes, (height, width), train.x.shape[1],
-                    workers,
-                )  # fmt: skip
-        return Splits(train, others["validation"], others["test"])
-
-
-def _is_class(train: Path) -> bool:
-    """Whether a folder called "train" is a class, of vehicles say: it has other classes beside it and images in it."""
-    parts = {name for names in _PARTS.values() for name in names}
-    beside = any(
-        f.is_dir() and f.name.lower() not in parts and not f.name.startswith(".") for f in train.parent.iterdir()
-    )
-    return beside and any(f.suffix.lower() in IMAGE_SUFFIXES for f in train.iterdir())
+                inner = listing.entries(folder)[0]
+                made[part] = _read_classes(listing, folder, inner, made.get("train"), target, channels, workers)
+        return Splits(**made)
 
 
 def _read_classes(
-    listing: Listing,
-    root: Path,
-    folders: list[Path],
-    classes: tuple[str, ...] | None,
-    size: tuple[int, int] | None,
-    channels: int | None,
-    workers: int | None,
-) -> Split:
+    listing: Listing, root: Path, folders: list[Path], like: Split | None, size: tuple[int, int] | None,
+    channels: int | None, workers: int | None,
+) -> Split:  # fmt: skip
+    """The images in folders, one per class; with the classes, the size and the channels of `like` where given."""
     if not folders:
         raise DataError(root, "holds no folders: one per class is expected, with its images in it")
-    names = tuple(f.name for f in folders) if classes is None else classes
+    if like is not None:
+        channels, size = like.x.shape[1], (like.x.shape[2], like.x.shape[3])
+    names = tuple(f.name for f in folders) if like is None else like.classes
     require_classes(len(names))
     known = set(names)
-    paths: list[Path] = []
-    labels: list[str] = []
+    labelled: list[tuple[Path, str]] = []
     for folder in folders:
+        images = sorted(listing.files(folder, IMAGE_SUFFIXES))
         if folder.name not in known:
             raise DataError(folder, f"unknown label {folder.name!r}: the training part has {name_classes(names)}")
-        images = sorted(listing.files(folder, IMAGE_SUFFIXES))
-        if not images and classes is None:
+        if not images and like is None:
             raise DataError(folder, f"holds no images ({', '.join(IMAGE_SUFFIXES)})")
-        paths += images
-        labels += [folder.name] * len(images)
-    if not paths:
+        labelled += [(path, folder.name) for path in images]
+    if not labelled:
         raise DataError(root, "holds no images")
+    paths, labels = zip(*labelled, strict=True)
     if size is None or channels is None:
-        modes = [""] * len(paths)
-        sizes = [(0, 0)] * len(paths)
+        seen: dict[Path, tuple[bool, tuple[int, int]]] = {}
 
-        def look(i: int) -> None:
-            with open_image(paths[i]) as image:
-                modes[i] = image.mode
-                if size is None:
-                    sizes[i] = image.size[:: 1 if orientation(image) >= 5 else -1]
+        def look(path: Path) -> None:
+            with open_image(path) as image:
+                grey = image.mode in ("L", "1", "LA", "I", "F") or image.mode.startswith("I;16")
+                seen[path] = grey, image.size[:: 1 if size is None and orientation(image) >= 5 else -1]
 
-        each_in_parallel(look, range(len(paths)), workers)
-        if channels is None:
-            grey = all(mode in ("L", "1", "LA", "I", "F") or mode.startswith("I;16") for mode in modes)
-            channels = 1 if grey else 3
+        each_in_parallel(look, paths, workers)
+        channels = channels or (1 if all(grey for grey, _ in seen.values()) else 3)
         if size is None:
-            size = sizes[0]
-            odd = next((i for i, found in enumerate(sizes) if found != size), None)
+            size = seen[paths[0]][1]
+            odd = next((path for path in paths if seen[path][1] != size), None)
             if odd is not None:
-                problem = f"is {sizes[odd][1]}x{sizes[odd][0]}, others are {size[1]}x{size[0]}: pass size= (--size)"
-                raise DataError(paths[odd], problem)
+                shapes = " and ".join(f"{width}x{height}" for height, width in (seen[odd][1], size))
+                raise DataError(odd, f"images must be of one size, got {shapes}: pass size= (--size)")
     out = np.empty((len(paths), channels, *size), np.uint8)
 
     def read(i: int) -> None:
@@ -363,13 +325,7 @@ def _read_classes(
 
 @without_tex()
 def contact_sheet(
-    data: Sized,
-    path: str | os.PathLike[str],
-    *,
-    title: str = "",
-    count: int = 40,
-    columns: int = 10,
-    seed: int = 0,
+    data: Sized, path: str | os.PathLike[str], *, title: str = "", count: int = 40, columns: int = 10, seed: int = 0
 ) -> Path:
     """Draw examples of a data set, as even over the classes as can be, with their classes, into a PNG file.
 
@@ -428,3 +384,234 @@ def contact_sheet(
     with write_atomically(target) as draft:
         figure.savefig(draft, format="png")
     return target
+
+
+def load_rotated_mnist(
+    *, normalise: bool = False, seed: int = 0, generator: torch.Generator | None = None, **settings: Any
+) -> Splits[Generated]:
+    """MNIST with every image turned by an angle uniform on (-pi, pi): the paper's rotated MNIST.
+
+    Training images are rotated anew on every access; validation and test images once, by `seed`.
+
+    Args:
+        normalise: as in `load_mnist`; the paper's experiment does not.
+        seed: of the fixed draws.
+        generator: of the fresh draws.
+        **settings: root, fetch, verify and progress of `load_mnist`.
+
+    Returns:
+        Splits of `Generated`: images (N, 1, 28, 28) float32, with the angle of each as theta (N, 1).
+
+    Example:
+        >>> batch = load_rotated_mnist().test.batch(range(64))  # doctest: +SKIP
+        >>> batch.x.shape, batch.theta.shape  # doctest: +SKIP
+        (torch.Size([64, 1, 28, 28]), torch.Size([64, 1]))
+    """
+    base = load_mnist("mnist", normalise=normalise, **settings)
+    return generate_all(base, RandomRotation(), seed=seed, generator=generator)
+
+
+@renamed(maker="random_transform")
+def load_placed_fashion(
+    *, random_transform: RandomPlacement | None = None, normalise: bool = True, seed: int = 0,
+    generator: torch.Generator | None = None, **settings: Any,
+) -> Splits[Generated]:  # fmt: skip
+    """FashionMNIST with every image pasted at random on a canvas of 96 x 96: the paper's random placement.
+
+    Training images are placed anew on every access; validation and test images once, by `seed`.
+
+    Args:
+        random_transform: the authors' placement where None; `RandomPlacement.as_in_text()` for the paper's text.
+        normalise: (x - 0.1307) / 0.3081, as the authors do; the canvas is then at `fill`, not at 0.
+        seed: of the fixed draws.
+        generator: of the fresh draws.
+        **settings: root, fetch, verify and progress of `load_mnist`.
+
+    Returns:
+        Splits of `Generated`: images (N, 1, 96, 96) float32, with the placement of each as theta (N, 4).
+
+    Example:
+        >>> batch = load_placed_fashion().test.batch(range(64))  # doctest: +SKIP
+        >>> batch.x.shape, batch.theta.shape  # doctest: +SKIP
+        (torch.Size([64, 1, 96, 96]), torch.Size([64, 4]))
+    """
+    base = load_mnist("fashion-mnist", normalise=normalise, **settings)
+    return generate_all(base, random_transform or RandomPlacement(), seed=seed, generator=generator)
+
+
+_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+
+def read_idx(path: Path, *, ndim: int | None = None, limit: int = 1 << 32) -> npt.NDArray[Any]:
+    """The array in an IDX file, plain or gzipped.
+
+    Memory is taken as the values arrive, never on the word of the header.
+
+    Args:
+        path: the file.
+        ndim: how many axes it must have, e.g. 3 for images and 1 for labels.
+        limit: the most bytes it may hold.
+
+    Raises:
+        DataError: the magic number is not IDX's, or the file holds fewer or more values than its header says.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "labels-idx1-ubyte"
+        >>> _ = path.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3]) + bytes([7, 2, 1]))
+        >>> read_idx(path, ndim=1).tolist()
+        [7, 2, 1]
+    """
+    path = Path(path)
+    with files.open_stream(path) as stream:
+        magic = bytes(files.bounded_read(stream, 4))
+        if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _DTYPES or magic[3] == 0:
+            raise DataError(path, f"is not an IDX file: it starts with {magic.hex(' ') or 'nothing'}", place="offset 0")
+        axes, dtype = magic[3], np.dtype(_DTYPES[magic[2]])
+        if ndim is not None and axes != ndim:
+            problem = f"has {axes} axes, where {ndim} are expected: images and labels swapped?"
+            raise DataError(path, problem, place="header")
+        extents = files.bounded_read(stream, 4 * axes)
+        if len(extents) < 4 * axes:
+            raise DataError(path, "ends within its header", place="header")
+        shape = struct.unpack(f">{axes}I", extents)
+        files.require_shape(shape, dtype, path)
+        declared, most = dtype.itemsize * math.prod(shape), min(limit, files.most_unpacked(path))
+        if declared > most:
+            problem = f"declares {declared:,} bytes of shape {shape}, above the limit of {most:,}"
+            raise DataError(path, problem, place="header")
+        content = files.bounded_read(stream, declared + 1)
+    if len(content) != declared:
+        problem = f"the header declares {declared:,} bytes of shape {shape}, the file holds more or fewer"
+        raise DataError(path, problem, place=f"offset {4 + 4 * axes + min(len(content), declared)}")
+    return np.frombuffer(content, dtype).reshape(shape)
+
+
+class Digits(NamedTuple):
+    """A balanced set of handwritten digits; classes alternate, so any prefix of 10 k is balanced too."""
+
+    x: Tensor
+    """(N, 1, 28, 28), float32 from 0 (background) to 1."""
+    y: Tensor
+    """(N,), int64, the digit."""
+
+    def __repr__(self) -> str:
+        return f"Digits(x {tuple(self.x.shape)}, y {tuple(self.y.shape)})"
+
+
+def load_digits(split: str = "train") -> Digits:
+    """Load the digits that ship with the package, all from MNIST's own training set.
+
+    Args:
+        split: "train", a pool of 4,000 to draw subsets from, or "test", 1,000 others.
+
+    Example:
+        >>> digits = load_digits("test")
+        >>> digits.x.shape, digits.y[:3]
+        (torch.Size([1000, 1, 28, 28]), tensor([0, 1, 2]))
+    """
+    require_choice("split", split, ("train", "test"))
+    with (resources.files("pstn.data") / "offline" / "digits.npz").open("rb") as stream, np.load(stream) as arrays:
+        images, labels = arrays[f"{split}_x"], arrays[f"{split}_y"]
+    return Digits(torch.from_numpy(images)[:, None].float() / 255, torch.from_numpy(labels).long())
+
+
+S = TypeVar("S", bound=Sized)
+MNIST_MEAN = 0.1307
+"""Mean of MNIST's pixels, from 0 to 1."""
+MNIST_STD = 0.3081
+"""Their standard deviation."""
+FASHION_CLASSES = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+MNIST_FILES: dict[str, dict[str, RemoteFile]] = {
+    which: {
+        name: RemoteFile(which, name, tuple(mirror + name for mirror in known["mirrors"]), get=which, **checksums)
+        for name, checksums in known["files"].items()
+    }
+    for which, known in files.CHECKSUMS["mnist_files"].items()
+}
+
+
+def load_mnist(
+    which: Literal["mnist", "fashion-mnist"] = "mnist", *, normalise: bool = True, validation: int = 10_000,
+    root: str | os.PathLike[str] | None = None, fetch: bool = True, verify: bool = True,
+    progress: Progress | None = None,
+) -> Splits[Split]:  # fmt: skip
+    """MNIST or FashionMNIST as the paper divides it: 50,000 for training, 10,000 for validation, 10,000 for testing.
+
+    The validation images are the last 10,000 of the training file.
+
+    Args:
+        which: "mnist" or "fashion-mnist".
+        normalise: (x - 0.1307) / 0.3081, the paper's normalisation, for both; else pixels in [0, 1]. `fill` of each
+            part is the value that black has then.
+        validation: how many of the 60,000 to set aside; 0 for none.
+        root: the folder that holds the files; else $PSTN_DATA/<which>, then the cache, then a download.
+        fetch: whether a missing file may be downloaded.
+        verify: refuse a file whose content is not the published one.
+        progress: called during a download.
+
+    Returns:
+        Images (N, 1, 28, 28) float32 and classes.
+
+    Example:
+        >>> load_mnist().sizes()  # doctest: +SKIP
+        {'train': 50000, 'validation': 10000, 'test': 10000}
+    """
+    require_choice("which", which, tuple(MNIST_FILES))
+    classes = FASHION_CLASSES if which == "fashion-mnist" else tuple("0123456789")
+    parts = {}
+    for part in ("train", "t10k"):
+        remotes = [MNIST_FILES[which][f"{part}-{kind}-ubyte.gz"] for kind in ("images-idx3", "labels-idx1")]
+        paths = [locate(file, root=root, fetch=fetch, progress=progress) for file in remotes]
+        for path, file in zip(paths, remotes, strict=True):
+            if verify and files.sha256_of_content(path) != file.content_sha256:
+                problem = f"is not the published file of {which}: its SHA-256 after unpacking is not"
+                advice = "Fetch it again, or pass verify=False to use it as it is"
+                raise DataError(path, f"{problem} {file.content_sha256}. {advice}")
+        split = Split(*_read_pair(*paths), classes, f"{which} {'train' if part == 'train' else 'test'}")
+        parts[part] = split.as_float(MNIST_MEAN, MNIST_STD) if normalise else split.as_float()
+    train = parts["train"]
+    if isinstance(validation, bool) or not isinstance(validation, int) or not 0 <= validation < len(train):
+        raise ValueError(f"validation must be a whole number from 0 to {len(train) - 1}, got {validation!r}")
+    if validation == 0:
+        return Splits(train, None, parts["t10k"])
+    cut = len(train) - validation
+    held_out = dataclasses.replace(train, x=train.x[cut:], y=train.y[cut:], name=f"{which} validation")
+    return Splits(dataclasses.replace(train, x=train.x[:cut], y=train.y[:cut]), held_out, parts["t10k"])
+
+
+def mnist_subset(split: S, k: int, *, fold: int = 0, seed: int = 0, indices: str | os.PathLike[str] | None = None) -> S:
+    """A k-image subset of a training split, class-balanced from a seed, or by a published index file.
+
+    Args:
+        split: the examples to draw from, a `Split` or `Generated`. A published file counts in all 60,000: load with
+            `validation=0` for it.
+        k: how many images; see `balanced_indices` for the rule when the classes do not divide it. A published file
+            must hold that many.
+        fold: which of the subsets of this size.
+        seed: which family of folds.
+        indices: a .npy file of positions, in place of fold and seed.
+
+    Example:
+        >>> split = Split(torch.zeros(100, 1, 2, 2), torch.arange(100) % 10, tuple("0123456789"))
+        >>> len(mnist_subset(split, 30, fold=2))
+        30
+    """
+    if indices is None:
+        return cast("S", split.take(balanced_indices(split.y, k, fold=fold, seed=seed)))
+    chosen = read_indices(indices, size=len(split))
+    if len(chosen) != k:
+        raise DataError(indices, f"holds {len(chosen)} positions, where k={k} were asked for")
+    return cast("S", split.take(chosen))
+
+
+def _read_pair(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
+    pixels, classes = read_idx(images, ndim=3), read_idx(labels, ndim=1)
+    if pixels.shape != (len(classes), 28, 28) or pixels.dtype != "u1":
+        problem = f"must hold {len(classes):,} uint8 images of (28, 28), one for each label in {labels}"
+        raise DataError(images, f"{problem}, got {pixels.dtype} of {pixels.shape}")
+    if ((classes < 0) | (classes > 9)).any():
+        raise DataError(labels, "must hold labels from 0 to 9 only")
+    return torch.from_numpy(pixels.copy())[:, None], torch.from_numpy(classes.astype("int64"))

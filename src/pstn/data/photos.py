@@ -8,7 +8,6 @@ import math
 import os
 import re
 import shutil
-import stat
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,20 +23,8 @@ import torch
 from torch import Tensor
 
 from pstn._checks import require_choice, require_positive_int
-from pstn.data.download import cache_folder, search_folders
-from pstn.data.files import (
-    DataError,
-    DataWarning,
-    Listing,
-    MissingDataError,
-    list_folder,
-    read_npy,
-    read_text,
-    require_inside,
-    require_package,
-    unpack_tar,
-    whole_folder,
-)
+from pstn.data import files
+from pstn.data.files import DataError, DataWarning, MissingDataError, cache_folder, search_folders
 from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, image_size, open_image, to_array, with_bytes
 from pstn.data.split import Split, Splits, encode_labels
 from pstn.files import parse_yaml, read_json, sha256_of
@@ -53,17 +40,10 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 """Their standard deviations."""
 MTSD_CLASSES = (
-    "information--pedestrians-crossing--g1",
-    "regulatory--no-entry--g1",
-    "complementary--chevron-left--g1",
-    "complementary--chevron-right--g1",
-    "regulatory--yield--g1",
-    "regulatory--stop--g1",
-    "regulatory--keep-right--g1",
-    "information--parking--g1",
-    "warning--pedestrians-crossing--g4",
-    "regulatory--no-overtaking--g5",
-)
+    "information--pedestrians-crossing--g1", "regulatory--no-entry--g1", "complementary--chevron-left--g1",
+    "complementary--chevron-right--g1", "regulatory--yield--g1", "regulatory--stop--g1", "regulatory--keep-right--g1",
+    "information--parking--g1", "warning--pedestrians-crossing--g4", "regulatory--no-overtaking--g5",
+)  # fmt: skip
 """The ten classes of the paper's subset."""
 CropKind = Literal["wide", "tight"]
 OnBadBox = Literal["refuse", "skip"]
@@ -146,9 +126,8 @@ def isolated(photo: Photo, margin: float = 150.0) -> list[bool]:
             box.xmin < other.xmax + margin + turn and box.xmax > other.xmin - margin + turn for turn in turns
         )
 
-    return [
-        not any(meets(box, other) for j, other in enumerate(photo.boxes) if j != i) for i, box in enumerate(photo.boxes)
-    ]
+    boxes = list(enumerate(photo.boxes))
+    return [not any(meets(box, other) for j, other in boxes if j != i) for i, box in boxes]
 
 
 def isolated_signs(photos: Iterable[Photo], margin: float = 150.0) -> list[Sign]:
@@ -159,12 +138,8 @@ def isolated_signs(photos: Iterable[Photo], margin: float = 150.0) -> list[Sign]
         >>> [sign.box.label for sign in isolated_signs([photo])]
         ['a', 'b']
     """
-    return [
-        Sign(photo, box)
-        for photo in photos
-        for box, alone in zip(photo.boxes, isolated(photo, margin), strict=True)
-        if alone
-    ]
+    boxes = ((photo, zip(photo.boxes, isolated(photo, margin), strict=True)) for photo in photos)
+    return [Sign(photo, box) for photo, found in boxes for box, alone in found if alone]
 
 
 def commonest_classes(
@@ -206,31 +181,32 @@ def region_around(sign: Sign, margin: float = 0.0) -> Region:
     return left, top, right, bottom
 
 
-class _BadBox(DataError):
-    """A box that is inverted, has no area or is outside its photo."""
+@contextmanager
+def _handler(bad_boxes: OnBadBox) -> Iterator[files.ErrorHandler]:
+    """What to call with the error of a bad box: it is raised, or skipped with a warning at the end."""
+    require_choice("bad_boxes", bad_boxes, ("refuse", "skip"))
+    skipped: list[DataError] = []
+    yield files.raise_error if bad_boxes == "refuse" else skipped.append
+    if skipped:
+        warnings.warn(DataWarning(f"{len(skipped)} bad box(es) skipped, first: {skipped[0]}"), stacklevel=4)
 
 
-class _BoxFilter:
-    """Raises the error of a bad box, or counts it, and warns at the end."""
-
-    def __init__(self, bad_boxes: OnBadBox) -> None:
-        require_choice("bad_boxes", bad_boxes, ("refuse", "skip"))
-        self.skip = bad_boxes == "skip"
-        self.skipped: list[str] = []
-
-    @contextmanager
-    def check(self) -> Iterator[None]:
-        try:
-            yield
-        except _BadBox as error:
-            if not self.skip:
-                raise
-            self.skipped.append(str(error))
-
-    def warn(self) -> None:
-        if self.skipped:
-            message = f"{len(self.skipped)} bad box(es) skipped, first: {self.skipped[0]}"
-            warnings.warn(DataWarning(message), stacklevel=3)
+def _make_box(
+    corners: Sequence[float], label: str, size: tuple[int, int], slack: tuple[float, float], panorama: bool = False
+) -> Box:
+    """A box within a photo of `size` (width, height), over whose edges it may reach by `slack`; else a ValueError."""
+    xmin, ymin, xmax, ymax = corners
+    width, height = size
+    beyond = -min(xmin, xmax) - slack[0], max(xmin, xmax) - width - slack[0], -ymin - slack[1], ymax - height - slack[1]
+    if max(beyond) > 0:
+        raise ValueError(f"box {tuple(corners)} is outside the image of {width}x{height}")
+    if xmin > xmax and panorama:
+        xmax += width  # across the edge: it continues at the left side
+    right = max(width, xmax) if panorama else width
+    box = Box(max(xmin, 0.0), max(ymin, 0.0), min(xmax, right), min(ymax, height), label)
+    if not (box.xmin < box.xmax and box.ymin < box.ymax):
+        raise ValueError(f"box {tuple(corners)} is inverted or has no area")
+    return box
 
 
 def find_mtsd(root: str | os.PathLike[str] | None = None) -> tuple[Path, Path]:
@@ -241,27 +217,20 @@ def find_mtsd(root: str | os.PathLike[str] | None = None) -> tuple[Path, Path]:
     """
     places = search_folders("mtsd", root)
     for place in places:
-        annotated = _find_annotations(place)
-        if annotated is not None:
+        if annotated := find_annotations(place):
             images = [f for f in (place / "images", annotated / "images", place.parent / "images") if f.is_dir()]
             if not images:
                 raise MissingDataError(place / "images", "is missing: unpack MTSD's image archives there")
             return annotated, images[0]
-    raise MissingDataError(
-        "mtsd_v2_fully_annotated",
-        f"is missing; looked in {', '.join(map(str, places))}. MTSD cannot be downloaded without registration: get it "
-        "from https://www.mapillary.com/dataset/trafficsign and unpack its archives so that "
-        f"{places[0] / 'mtsd_v2_fully_annotated' / 'annotations'} and {places[0] / 'images'} are there; "
-        "to check it: pstn data check FOLDER",
+    problem = f"is missing; looked in {', '.join(map(str, places))}. It cannot be downloaded without registration: get"
+    advice = (
+        "its archives from https://www.mapillary.com/dataset/trafficsign and unpack them there; see pstn data check"
     )
+    raise MissingDataError("mtsd_v2_fully_annotated", f"{problem} {advice}")
 
 
-def is_mtsd(root: Path) -> bool:
-    """Whether a folder has the annotations and the splits of MTSD."""
-    return _find_annotations(root) is not None
-
-
-def _find_annotations(root: Path) -> Path | None:
+def find_annotations(root: Path) -> Path | None:
+    """The folder with the annotations and the splits of MTSD in a folder, if it has one."""
     folders = (root / name for name in _MTSD_FOLDERS)
     return next((f for f in folders if (f / "annotations").is_dir() and (f / "splits").is_dir()), None)
 
@@ -281,19 +250,18 @@ def read_mtsd(
         DataError: a file is not what it should be; the message names the file and the key in it.
     """
     require_choice("split", split, ("train", "val"))
-    boxes = _BoxFilter(bad_boxes)
     annotated, images = find_mtsd(root)
     # The images may be beside the folder with the annotations: neither may lead out of the one that holds both.
-    listing = Listing(os.path.commonpath([annotated.absolute(), images.absolute()]))
+    listing = files.Listing(os.path.commonpath([annotated.absolute(), images.absolute()]))
     photos = []
-    for key in _read_keys(annotated / "splits", split):
-        flat, nested = images / f"{key}.jpg", images / split / f"{key}.jpg"
-        image = listing.require(nested if not flat.is_file() and nested.is_file() else flat)
-        path = listing.require(annotated / "annotations" / f"{key}.json")
-        if not path.is_file():
-            raise MissingDataError(path, f"is missing, though the split lists {key!r}")
-        photos.append(_read_annotation(path, key, image, boxes))
-    boxes.warn()
+    with _handler(bad_boxes) as on_bad_box:
+        for key in _read_keys(annotated / "splits", split):
+            flat, nested = images / f"{key}.jpg", images / split / f"{key}.jpg"
+            image = listing.require(nested if not flat.is_file() and nested.is_file() else flat)
+            path = listing.require(annotated / "annotations" / f"{key}.json")
+            if not path.is_file():
+                raise MissingDataError(path, f"is missing, though the split lists {key!r}")
+            photos.append(_read_annotation(path, key, image, on_bad_box))
     return photos
 
 
@@ -313,74 +281,44 @@ def require_distinct(photos: Iterable[Photo]) -> None:
 def _read_keys(folder: Path, split: str) -> list[str]:
     """The keys of one split; a key that occurs twice, in it or in the other splits, is an error."""
     seen: dict[str, str] = {}
-    for name in ("train", "val", "test"):
-        path = folder / f"{name}.txt"
-        if not path.is_file():
-            if name == split:
-                raise MissingDataError(path, "is missing")
+    for path in (folder / f"{name}.txt" for name in ("train", "val", "test")):
+        if path.stem != split and not path.is_file():
             continue
-        for number, line in enumerate(read_text(path, limit=_TEXT_LIMIT).split("\n"), start=1):
+        for number, line in files.read_lines(path, limit=_TEXT_LIMIT):
             key, place = line.strip(), f"line {number}"
-            if not key:
-                continue
-            if not re.fullmatch("[A-Za-z0-9_-]+", key):  # it becomes part of a path
+            if key and not re.fullmatch("[A-Za-z0-9_-]+", key):  # it becomes part of a path
                 raise DataError(path, f"{key[:80]!r} is not an image key: it leads out of the folder", place=place)
             if key in seen:
                 raise DataError(path, f"key {key!r} occurs twice, first in {seen[key]}.txt", place=place)
-            seen[key] = name
+            if key:
+                seen[key] = path.stem
     wanted = [key for key, name in seen.items() if name == split]
     if not wanted:
         raise DataError(folder / f"{split}.txt", "holds no keys")
     return wanted
 
 
-def _read_annotation(path: Path, key: str, image: Path, boxes: _BoxFilter) -> Photo:
+def _read_annotation(path: Path, key: str, image: Path, on_bad_box: files.ErrorHandler) -> Photo:
     content = read_json(path, error=DataError)
-    place = "top level"
-
-    def require(condition: bool, problem: str) -> None:
-        if not condition:
-            raise DataError(path, problem, place=place)
-
-    def numbers(holder: dict[str, Any], *names: str) -> Iterator[float]:
-        for name in names:
-            value = holder.get(name)
-            real = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= 1e9  # not NaN
-            require(real, f"{name} must be a number, got {value!r}"[:200])
-            yield float(value)  # type: ignore[arg-type]
-
-    require(isinstance(content, dict), f"must hold an object, got {type(content).__name__}")
-    width, height = numbers(content, "width", "height")
-    panorama, objects = content.get("ispano", False), content.get("objects")
-    require(isinstance(panorama, bool), "'ispano' must be true or false")
-    require(isinstance(objects, list), "'objects' must be a list")
-    whole = width >= 1 and height >= 1 and width.is_integer() and height.is_integer()
-    require(whole, f"width and height must be whole numbers of pixels, got {width}x{height}")
-    found: list[Box] = []
-    keys: set[str] = set()
-    for position, entry in enumerate(objects):
-        place = f"objects[{position}]"
-        require(isinstance(entry, dict), "must be an object")
-        name, label, raw = entry.get("key"), entry.get("label"), entry.get("bbox")
-        require(name is None or (isinstance(name, str) and name not in keys), f"key {name!r} is not text or repeated")
-        keys.update([name] if name else [])
-        require(isinstance(label, str) and bool(label), f"label must be text, got {label!r}")
-        require(isinstance(raw, dict), f"bbox must be an object, got {type(raw).__name__}")
-        place += ".bbox"
-        xmin, ymin, xmax, ymax = numbers(raw, "xmin", "ymin", "xmax", "ymax")
-        with boxes.check():
-            shown = f"box ({xmin}, {ymin}, {xmax}, {ymax})"
-            largest = max(xmin, xmax) > width + _MTSD_SLACK or ymax > height + _MTSD_SLACK
-            if min(xmin, ymin, xmax) < -_MTSD_SLACK or largest:
-                raise _BadBox(path, f"{shown} is outside the image of {width:g}x{height:g}", place=place)
-            if xmin > xmax and panorama:
-                xmax += width  # across the edge: it continues at the left side
-            right = max(width, xmax) if panorama else width
-            box = Box(max(xmin, 0.0), max(ymin, 0.0), min(xmax, right), min(ymax, height), label)
-            if not (box.xmin < box.xmax and box.ymin < box.ymax):
-                raise _BadBox(path, f"{shown} is inverted or empty", place=place)
-            found.append(box)
-    return Photo(key, image, int(width), int(height), tuple(found), panorama)
+    place, found = "top level", []
+    try:
+        width, height, panorama = content["width"], content["height"], content.get("ispano", False)
+        if {type(width), type(height), type(panorama)} != {int, bool} or not 0 < width * height < 10**12:
+            raise TypeError("width and height must be whole numbers of pixels, and ispano true or false")
+        for position, entry in enumerate(content["objects"]):
+            place = f"objects[{position}]"
+            corners = [float(entry["bbox"][name]) for name in ("xmin", "ymin", "xmax", "ymax")]
+            if not isinstance(entry["label"], str):
+                raise TypeError("label must be text")
+            try:
+                found.append(_make_box(corners, entry["label"], (width, height), (_MTSD_SLACK, _MTSD_SLACK), panorama))
+            except ValueError as error:
+                on_bad_box(DataError(path, str(error), place=place))
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(path, f"is not an annotation of MTSD ({error!r})"[:200], place=place) from error
+    return Photo(key, image, width, height, tuple(found), panorama)
 
 
 def find_yolo(root: Path) -> dict[str, list[tuple[Path, Path]]]:
@@ -432,21 +370,18 @@ def read_yolo(
         >>> parts["all"][0].boxes
         (Box(xmin=80.0, ymin=30.0, xmax=120.0, ymax=70.0, label='stop'),)
     """
-    boxes = _BoxFilter(bad_boxes)
     root = Path(root)
     names = read_class_names(root)
     parts: dict[str, list[Photo]] = {}
-    with list_folder(root) as listing:
+    with _handler(bad_boxes) as on_bad_box, files.list_folder(root) as listing:
         for part, folders in find_yolo(root).items():
-            parts[part] = []
-            for images, labels in folders:
-                parts[part] += _read_yolo_folder(listing, images, labels, names, boxes)
-    boxes.warn()
+            photos = (_read_yolo_folder(listing, *folder, names, on_bad_box) for folder in folders)
+            parts[part] = list(chain(*photos))
     return parts, names
 
 
 def _read_yolo_folder(
-    listing: Listing, images: Path, labels: Path, names: tuple[str, ...], boxes: _BoxFilter
+    listing: files.Listing, images: Path, labels: Path, names: tuple[str, ...], on_bad_box: files.ErrorHandler
 ) -> list[Photo]:
     listing.require(images)
     listing.require(labels)
@@ -456,44 +391,33 @@ def _read_yolo_folder(
         key = path.relative_to(images).with_suffix("").as_posix()
         if key in photos:
             raise DataError(path, f"shares its label file with {photos[key].path.name}: one name, one image")
-        width, height = image_size(path)
-        label_file = labels / f"{key}.txt"
-        state = listing.find(label_file)
-        found: list[Box] = []
-        # An empty label file means that there is nothing on the image.
-        if state is not None and (state.st_size > 0 or not stat.S_ISREG(state.st_mode)):
-            for number, line in enumerate(read_text(label_file, limit=_TEXT_LIMIT).split("\n"), start=1):
+        size, label_file, found = image_size(path), listing.require(labels / f"{key}.txt"), []
+        for number, line in files.read_lines(label_file, limit=_TEXT_LIMIT) if label_file.exists() else ():
+            try:
                 if line.strip():
-                    with boxes.check():
-                        found.append(_parse_yolo_box(label_file, number, line.split(), width, height, names))
-        photos[key] = Photo(key, path, width, height, tuple(found))
+                    corners, label = _parse_yolo_line(line.split(), size, names)
+                    found.append(_make_box(corners, label, size, (_YOLO_SLACK * size[0], _YOLO_SLACK * size[1])))
+            except LookupError as error:
+                raise DataError(label_file, str(error), place=f"line {number}") from error
+            except ValueError as error:
+                on_bad_box(DataError(label_file, str(error), place=f"line {number}"))
+        photos[key] = Photo(key, path, *size, tuple(found))
     if not photos and listing.repeated == repeated:
         raise DataError(images, f"holds no images ({', '.join(IMAGE_SUFFIXES)})")
     return list(photos.values())
 
 
-def _parse_yolo_box(path: Path, line: int, cells: list[str], width: int, height: int, names: tuple[str, ...]) -> Box:
-    place = f"line {line}"
-    if len(cells) != 5:
-        raise DataError(path, f"5 columns (class, x, y, width, height) are expected, got {len(cells)}", place=place)
-    if not re.fullmatch(r"[0-9]{1,9}", cells[0]) or int(cells[0]) >= len(names):
-        raise DataError(path, f"unknown label {cells[0]!r}: classes are 0 to {len(names) - 1}", place=place)
-    numbers = []
-    for column, cell in enumerate(cells[1:], start=2):
-        try:
-            numbers.append(float(cell))
-        except ValueError as error:
-            raise DataError(path, f"{cell[:40]!r} is not a number", place=f"{place}, column {column}") from error
-    x, y, w, h = numbers
-    if not all(map(math.isfinite, numbers)) or w <= 0 or h <= 0:
-        raise _BadBox(path, f"the box has no area: width {w}, height {h}", place=place)
-    edges = (x - w / 2, y - h / 2, x + w / 2, y + h / 2)
-    if min(edges) < -_YOLO_SLACK or max(edges) > 1 + _YOLO_SLACK:
-        raise _BadBox(path, f"the box is outside the image: it spans {edges}", place=place)
-    left, top, right, bottom = (min(max(edge, 0.0), 1.0) for edge in edges)
-    if left >= right or top >= bottom:
-        raise _BadBox(path, "the box has no area within the image", place=place)
-    return Box(left * width, top * height, right * width, bottom * height, names[int(cells[0])])
+def _parse_yolo_line(cells: list[str], size: tuple[int, int], names: tuple[str, ...]) -> tuple[list[float], str]:
+    """The corners of a box in pixels, and its label; a LookupError where the line is none of a label file."""
+    if len(cells) != 5 or not re.fullmatch("[0-9]{1,9}", cells[0]) or int(cells[0]) >= len(names):
+        problem = f"class, x, y, width and height are expected, of classes 0 to {len(names) - 1}"
+        raise LookupError(f"{problem}, got {' '.join(cells)[:80]!r}")
+    try:
+        x, y, width, height = map(float, cells[1:])
+    except ValueError as error:
+        raise LookupError(str(error)[:80]) from error
+    edges = zip((x - width / 2, y - height / 2, x + width / 2, y + height / 2), size * 2, strict=True)
+    return [edge * side for edge, side in edges], names[int(cells[0])]
 
 
 def read_class_names(root: Path) -> tuple[str, ...]:
@@ -502,16 +426,15 @@ def read_class_names(root: Path) -> tuple[str, ...]:
     if path is None:
         problem = f"is missing: the class names are looked for in {', '.join(_YOLO_NAMES)}"
         raise MissingDataError(root / "classes.txt", problem)
-    text = read_text(require_inside(root, path), limit=1 << 20)
+    text = files.read_text(files.require_inside(root, path), limit=1 << 20)
     names = _yaml_names(path, text) if path.suffix in (".yaml", ".yml") else text.rstrip().split("\n")
     names = [name.strip() for name in names]
     if len(names) > CLASSES:
         raise DataError(path, f"holds {len(names):,} classes, more than the limit of {CLASSES:,}")
-    seen: set[str] = set()
+    seen = {""}
     for number, name in enumerate(names, start=1):
-        if not name or name in seen:
-            problem = f"class {name!r} occurs twice" if name else "a class has no name"
-            raise DataError(path, problem, place=f"line {number}")
+        if name in seen:
+            raise DataError(path, f"class {name!r} is empty or occurs twice", place=f"line {number}")
         seen.add(name)
     return tuple(names)
 
@@ -521,29 +444,19 @@ def _yaml_names(path: Path, text: str) -> list[str]:
     try:
         top = parse_yaml(text, path, strings=True, error=DataError)
     except ImportError as error:
-        raise ImportError(require_package("PyYAML", f"reading {path.name}")) from error
+        raise ImportError(files.require_package("PyYAML", f"reading {path.name}")) from error
     names = top.get("names") if isinstance(top, dict) else None
     if isinstance(names, dict):
-        if set(names) != {str(i) for i in range(len(names))}:
-            raise DataError(path, f"the classes of `names:` must be numbered from 0 to {len(names) - 1}, each once")
-        names = [names[str(i)] for i in range(len(names))]
+        names = [names.get(str(i)) for i in range(len(names))]
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise DataError(path, "needs a `names:` entry that lists the classes, each a word")
+        raise DataError(path, "needs a `names:` entry that lists the classes, each a word, or numbers them from 0")
     return names
 
 
 def make_signs(
-    signs: Sequence[Sign],
-    classes: Sequence[str],
-    *,
-    crop: CropKind = "wide",
-    margin: float = 150.0,
-    size: int = 224,
-    source: int | None = None,
-    workers: int | None = None,
-    cache: bool = True,
-    name: str = "",
-) -> Split:
+    signs: Sequence[Sign], classes: Sequence[str], *, crop: CropKind = "wide", margin: float = 150.0, size: int = 224,
+    source: int | None = None, workers: int | None = None, cache: bool = True, name: str = "",
+) -> Split:  # fmt: skip
     """Crops of the signs whose label is among `classes`, as uint8: `.take(index).as_float(mean, std)` per batch.
 
     Args:
@@ -573,33 +486,23 @@ def make_signs(
         (torch.Size([1, 3, 64, 64]), torch.Size([1, 3, 256, 256]))
     """
     require_choice("crop", crop, ("wide", "tight"))
-    sizes = {require_positive_int("size", size)}
-    if source is not None:
-        sizes.add(require_positive_int("source", source))
+    large = size if source is None else require_positive_int("source", source)
+    sizes = sorted({require_positive_int("size", size), large})
     wanted = set(classes)
     kept = [sign for sign in signs if sign.box.label in wanted]
     if not kept:
         raise ValueError(f"signs must hold a box of the classes {', '.join(classes)}; the filter left none")
-    views = decode_crops(
-        kept, margin=margin if crop == "wide" else 0.0, sizes=sorted(sizes), workers=workers, cache=cache
-    )
-    by_size = dict(zip(sorted(sizes), views, strict=True))
+    margin = margin if crop == "wide" else 0.0
+    views = dict(zip(sizes, decode_crops(kept, margin=margin, sizes=sizes, workers=workers, cache=cache), strict=True))
     y = encode_labels([sign.box.label for sign in kept], classes)
-    return Split(by_size[size], y, tuple(classes), name, source=None if source is None else by_size[source])
+    return Split(views[size], y, tuple(classes), name, source=None if source is None else views[source])
 
 
 def load_mtsd(
-    *,
-    crop: CropKind = "wide",
-    size: int = 224,
-    source: int | None = 1024,
-    margin: float = 150.0,
-    classes: Sequence[str] | int = MTSD_CLASSES,
-    root: str | os.PathLike[str] | None = None,
-    bad_boxes: OnBadBox = "refuse",
-    workers: int | None = None,
-    cache: bool = True,
-) -> Splits[Split]:
+    *, crop: CropKind = "wide", size: int = 224, source: int | None = 1024, margin: float = 150.0,
+    classes: Sequence[str] | int = MTSD_CLASSES, root: str | os.PathLike[str] | None = None,
+    bad_boxes: OnBadBox = "refuse", workers: int | None = None, cache: bool = True,
+) -> Splits[Split]:  # fmt: skip
     """The paper's subset of the Mapillary Traffic Sign Dataset: isolated boxes, in ten classes.
 
     The publisher's validation split is the test split here, as its own test split has no annotations. A wide crop is
@@ -620,37 +523,35 @@ def load_mtsd(
     Example:
         >>> splits = load_mtsd(root="mtsd")  # doctest: +SKIP
     """
-    photos = {
-        "train": read_mtsd("train", root=root, bad_boxes=bad_boxes),
-        "test": read_mtsd("val", root=root, bad_boxes=bad_boxes),
-    }
-    require_distinct(chain(*photos.values()))
-    signs = {part: isolated_signs(photos[part], margin) for part in photos}
-    chosen = commonest_classes(signs["train"], classes) if isinstance(classes, int) else tuple(classes)
-    train, test = (
-        make_signs(
-            signs[part], chosen, crop=crop, margin=margin, size=size, source=source if crop == "wide" else None,
-            workers=workers, cache=cache, name=f"mtsd {part}",
-        )
-        for part in ("train", "test")
-    )  # fmt: skip
-    return Splits(train, None, test)
+    photos = [read_mtsd(split, root=root, bad_boxes=bad_boxes) for split in ("train", "val")]
+    require_distinct(chain(*photos))
+    settings = {"crop": crop, "size": size, "source": source if crop == "wide" else None}
+    parts = {"train": photos[0], "test": photos[1]}
+    return _to_splits(parts, classes, "mtsd", margin=margin, workers=workers, cache=cache, **settings)
+
+
+def _to_splits(
+    parts: dict[str, list[Photo]], classes: Sequence[str] | int | None, name: str, *, margin: float, **settings: Any
+) -> Splits[Split]:
+    """Crops of the isolated boxes of each part; the settings are those of `make_signs`."""
+    signs = {part: isolated_signs(photos, margin) for part, photos in parts.items()}
+    listed = classes is not None and not isinstance(classes, int)
+    chosen = tuple(classes) if listed else commonest_classes(signs.get("train", ()), classes)  # type: ignore[arg-type]
+    made: list[Split | None] = []
+    for part in ("train", "val", "test"):
+        kept = [sign for sign in signs.get(part, ()) if sign.box.label in chosen]
+        made.append(make_signs(kept, chosen, margin=margin, name=f"{name} {part}", **settings) if kept else None)
+    if made[0] is None:
+        problem = "has no training part, or none of its boxes is of the classes and isolated"
+        raise DataError(name, f"{problem} with a margin of {margin:g} pixels: try a smaller one")
+    return Splits(made[0], *made[1:])
 
 
 def load_yolo(
-    root: str | os.PathLike[str],
-    *,
-    crop: CropKind = "wide",
-    size: int = 224,
-    source: int | None = None,
-    margin: float = 150.0,
-    classes: Sequence[str] | int | None = None,
-    test: float = 0.2,
-    seed: int = 0,
-    bad_boxes: OnBadBox = "refuse",
-    workers: int | None = None,
-    cache: bool = True,
-) -> Splits[Split]:
+    root: str | os.PathLike[str], *, crop: CropKind = "wide", size: int = 224, source: int | None = None,
+    margin: float = 150.0, classes: Sequence[str] | int | None = None, test: float = 0.2, seed: int = 0,
+    bad_boxes: OnBadBox = "refuse", workers: int | None = None, cache: bool = True,
+) -> Splits[Split]:  # fmt: skip
     """Boxes of your own in the YOLO format, by the same steps as the paper's traffic signs.
 
     Args:
@@ -674,21 +575,8 @@ def load_yolo(
     parts, _ = read_yolo(folder, bad_boxes=bad_boxes)
     if "all" in parts:
         parts = divide_photos(parts["all"], test, seed)
-    signs = {part: isolated_signs(photos, margin) for part, photos in parts.items()}
-    if "train" not in signs:
-        raise DataError(folder, f"has no training part, only {', '.join(signs)}")
-    named = classes is not None and not isinstance(classes, int)
-    chosen = tuple(classes) if named else commonest_classes(signs["train"], classes)  # type: ignore[arg-type]
-    made: dict[str, Split | None] = {}
-    for part in ("train", "val", "test"):
-        kept = [sign for sign in signs.get(part, []) if sign.box.label in chosen]
-        made[part] = make_signs(
-            kept, chosen, crop=crop, margin=margin, size=size, source=source, workers=workers, cache=cache,
-            name=f"{folder.name} {part}",
-        ) if kept else None  # fmt: skip
-    if made["train"] is None:
-        raise DataError(folder, f"no box is isolated with a margin of {margin:g} pixels: try a smaller one")
-    return Splits(made["train"], made["val"], made["test"])
+    settings = {"crop": crop, "size": size, "source": source, "workers": workers, "cache": cache}
+    return _to_splits(parts, classes, folder.name, margin=margin, **settings)
 
 
 def divide_photos(photos: Sequence[Photo], test: float = 0.2, seed: int = 0) -> dict[str, list[Photo]]:
@@ -708,10 +596,10 @@ def divide_photos(photos: Sequence[Photo], test: float = 0.2, seed: int = 0) -> 
         raise ValueError(f"test must be at least 0 and below 1, got {test}")
     order = torch.randperm(len(photos), generator=torch.Generator().manual_seed(seed)).tolist()
     held_out = {photos[i].key for i in order[: int(len(photos) * test + 0.5)]}
-    return {
-        "train": [photo for photo in photos if photo.key not in held_out],
-        "test": [photo for photo in photos if photo.key in held_out],
-    }
+    parts: dict[str, list[Photo]] = {"train": [], "test": []}
+    for photo in photos:
+        parts["test" if photo.key in held_out else "train"].append(photo)
+    return parts
 
 
 def unpacked(root: Path) -> Path:
@@ -721,7 +609,7 @@ def unpacked(root: Path) -> Path:
     if not root.is_file():
         raise MissingDataError(root, "there is no such folder or archive")
     # Named by content, so that a new version of the archive is unpacked anew.
-    return unpack_tar(root, cache_folder() / "unpacked" / f"{root.name.split('.')[0]}-{sha256_of(root)[:16]}")
+    return files.unpack_tar(root, cache_folder() / "unpacked" / f"{root.name.split('.')[0]}-{sha256_of(root)[:16]}")
 
 
 def find_traffic_signs(root: str | os.PathLike[str] | None = None) -> Path:
@@ -732,12 +620,9 @@ def find_traffic_signs(root: str | os.PathLike[str] | None = None) -> Path:
             return place
         if archives := sorted(place.glob("*.tar.gz")):
             return archives[0]
-    raise MissingDataError(
-        "traffic-signs",
-        f"is missing; looked in {', '.join(map(str, places))} for images/, labels/ and classes.txt, or a .tar.gz of "
-        "them. It has no public mirror; any YOLO folder can be used: put it there, or pass its path to "
-        "pstn.data.load_yolo",
-    )
+    problem = f"is missing; looked in {', '.join(map(str, places))} for images/, labels/ and classes.txt, or a .tar.gz"
+    advice = "It has no public mirror; any YOLO folder can be used: put it there, or pass its path to load_yolo"
+    raise MissingDataError("traffic-signs", f"{problem}. {advice}")
 
 
 def decode_crops(
@@ -766,27 +651,17 @@ def decode_crops(
         return [torch.from_numpy(array) for array in arrays]
     folder = cache_folder() / "crops" / _crops_key(signs, margin, sizes)
     if not folder.is_dir():
-        with whole_folder(folder) as work:
+        with files.whole_folder(folder) as work:
             # Writing to a mapped file on a full disk kills the process without a message.
             needed, free = sum(map(math.prod, shapes)), shutil.disk_usage(work).free
             if needed > free:
                 problem = f"has no room for the crops: they need {needed:,} bytes, {free:,} are free. Make room, set"
                 advice = "$PSTN_CACHE to a folder on a larger disk, or ask for a smaller source= or size="
                 raise DataError(cache_folder(), f"{problem} {advice}")
-            paths = [work / f"{size}.npy" for size in sizes]
-            mapped = [
-                np.lib.format.open_memmap(path, "w+", np.uint8, shape)
-                for path, shape in zip(paths, shapes, strict=True)
-            ]
-            _fill_crops(mapped, signs, margin, workers)
-            for array in mapped:
-                array.flush()
-            del mapped, array
-    kept = [read_npy(folder / f"{size}.npy", mmap=True) for size in sizes]
-    for size, shape, found in zip(sizes, shapes, kept, strict=True):
-        if found.shape != shape or found.dtype != np.uint8:
-            raise DataError(folder / f"{size}.npy", f"holds {found.dtype} of {found.shape}: remove the folder")
-    return [torch.from_numpy(array) for array in kept]
+            arrays = [np.lib.format.open_memmap(work / f"{s[-1]}.npy", "w+", np.uint8, s) for s in shapes]
+            _fill_crops(arrays, signs, margin, workers)
+            del arrays  # which closes the files
+    return [torch.from_numpy(files.read_npy(folder / f"{size}.npy", mmap=True)) for size in sizes]
 
 
 def _fill_crops(

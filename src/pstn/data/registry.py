@@ -1,46 +1,28 @@
-"""Every data set known by name, and `load`, which also takes a folder or file of your own."""
+"""Every data set known by name, `load`, which also takes a folder or file of your own, and `check`."""
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Callable, Mapping
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from pstn.data import files, images, photos, series
 from pstn.data.augment import RandomRotation, generate_all
-from pstn.data.download import Progress, expand, find_file, locate
-from pstn.data.files import DataError, MissingDataError, require_inside, sha256_of_content
-from pstn.data.images import from_folder
-from pstn.data.mnist import (
-    MNIST_FILES,
-    MNIST_MEAN,
-    MNIST_STD,
-    load_digits,
-    load_mnist,
-    load_placed_fashion,
-    load_rotated_mnist,
-)
-from pstn.data.photos import find_mtsd, find_traffic_signs, find_yolo, is_mtsd, load_mtsd, load_yolo
-from pstn.data.series import (
-    SERIES_SUFFIXES,
-    UCR_RECORDS,
-    find_ucr,
-    load_series_file,
-    load_ucr,
-    locate_ucr,
-    plain_name,
-    series_format,
-    ucr_name,
-)
-from pstn.data.split import Split, Splits, divide, from_npz
+from pstn.data.files import DataError, MissingDataError, Progress, expand, locate
+from pstn.data.images import MNIST_FILES, load_mnist
+from pstn.data.split import NO_ARRAYS, Split, Splits, divide, from_npz
 
-__all__ = ["KNOWN", "Known", "get", "load"]
+__all__ = ["KNOWN", "Finding", "Known", "check", "get", "load"]
 
 Kind = Literal["mtsd", "yolo", "series", "mnist", "fashion-mnist", "classes", "idx", "archive", "npy", "npz"]
+Status = Literal["verified", "readable", "differs", "damaged", "skipped"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +40,7 @@ class Known:
 
     Example:
         >>> KNOWN["digits"].kind, KNOWN["digits"].where()
-        ('images', 'ships with pstn')
+        ('images', 'the package: it ships with pstn')
     """
 
     name: str
@@ -70,65 +52,43 @@ class Known:
     by_hand: bool = False
 
 
-def _from_idx(name: str, which: str, what: str, load: Callable[..., Splits[Any]]) -> Known:
-    """A set made of the four IDX files of MNIST or FashionMNIST."""
-    files = MNIST_FILES[which].values()
-
-    def where() -> str | None:
-        found = [path.parent for path in map(find_file, files) if path is not None]
-        return str(found[0]) if len(found) == len(files) else None
-
-    def get(progress: Progress | None) -> str:
-        paths = [locate(file, progress=progress) for file in files]
-        return str(paths[0].parent)
-
-    return Known(name, "images", what, load, where, get)
-
-
-def _from_ucr(name: str) -> Known:
-    """A set of the UCR archive of which the checksums are known."""
-    record = UCR_RECORDS[name]
-
-    def where() -> str | None:
-        train, test = find_ucr(name, "TRAIN"), find_ucr(name, "TEST")
-        if train is None:
-            return None
-        return str(train.parent) if test is not None else f"{train.parent} (training part only)"
-
-    what = f"{record.counts[0]:,}/{record.counts[1]:,} series of length {record.length}, {record.classes} classes"
-    return Known(name, "series", what, partial(load_ucr, name), where, partial(_get_ucr, name))
-
-
-def _get_ucr(name: str, progress: Progress | None = None) -> str:
-    """Download a set of the UCR or UEA archive unless both of its parts exist, and return the folder."""
-    paths = [locate_ucr(ucr_name(name), part, progress=progress) for part in ("TRAIN", "TEST")]
-    return str(paths[0].parent)
-
-
-def _shipped(name: str, kind: Literal["images", "series"], what: str, load: Callable[..., Splits[Any]]) -> Known:
-    """A set inside the package."""
-    return Known(name, kind, what, load, lambda: "ships with pstn", lambda progress: "the package: it ships with pstn")
-
-
-def _by_hand(name: str, what: str, load: Callable[..., Splits[Any]], find: Callable[[], Path]) -> Known:
-    """A set that cannot be downloaded: `find` returns its place, or raises an error that says what to do."""
+def _declare(
+    name: str, kind: Literal["images", "series", "photos"], what: str, load: Callable[..., Splits[Any]],
+    find: Callable[..., object], by_hand: bool = False,
+) -> Known:  # fmt: skip
+    """A known set; `find` returns its place, or raises a MissingDataError; its options are those of `locate`."""
 
     def where() -> str | None:
         try:
-            return str(find())
+            return str(find(fetch=False))
         except MissingDataError:
             return None
 
-    return Known(name, "photos", what, load, where, lambda progress: str(find()), by_hand=True)
+    return Known(name, kind, what, load, where, lambda progress: str(find(fetch=True, progress=progress)), by_hand)
+
+
+def _shipped(**options: Any) -> str:
+    return "the package: it ships with pstn"
+
+
+def _find_idx(which: str, **options: Any) -> Path:
+    first, *_ = (locate(file, **options) for file in MNIST_FILES[which].values())
+    return first.parent
+
+
+def _find_ucr(name: str, *, fetch: bool, progress: Progress | None = None) -> Path:
+    parts = ("TRAIN", "TEST") if fetch else ("TRAIN",)  # a training part alone can be used
+    first, *_ = (series.locate_ucr(name, part, fetch=fetch, progress=progress) for part in parts)
+    return first.parent
 
 
 def _load_digits(*, normalise: bool = True, validation: float = 0.2, seed: int = 0) -> Splits[Split]:
     """The digits that ship with the package, as `Splits`."""
     parts = []
     for part in ("train", "test"):
-        x, y = load_digits(part)
+        x, y = images.load_digits(part)
         split = Split(x, y, tuple("0123456789"), "digits" if part == "train" else "digits test")
-        parts.append(split.as_float(MNIST_MEAN, MNIST_STD) if normalise else split)
+        parts.append(split.as_float(images.MNIST_MEAN, images.MNIST_STD) if normalise else split)
     divided = divide(parts[0], test=0.0, validation=validation, seed=seed)
     return Splits(divided.train, divided.validation, parts[1])
 
@@ -139,41 +99,37 @@ def _load_rotated_digits(*, normalise: bool = False, seed: int = 0, generator: A
 
 def _load_traffic_signs(root: str | os.PathLike[str] | None = None, **settings: Any) -> Splits[Split]:
     # The photos have about a third of their original size, and so has the paper's margin of 150 pixels.
-    return load_yolo(find_traffic_signs(root), **{"margin": 50.0, "classes": 10, **settings})
+    return photos.load_yolo(photos.find_traffic_signs(root), **{"margin": 50.0, "classes": 10, **settings})
 
 
+def _declare_ucr(name: str) -> Known:
+    record = series.UCR_RECORDS[name]
+    what = f"{record.counts[0]:,}/{record.counts[1]:,} series of length {record.length}, {record.classes} classes"
+    find = _shipped if name == "ItalyPowerDemand" else partial(_find_ucr, name)
+    return _declare(name, "series", what, partial(series.load_ucr, name), find)
+
+
+_MNIST, _FASHION = partial(_find_idx, "mnist"), partial(_find_idx, "fashion-mnist")
 _ALL = (
-    _from_idx("mnist", "mnist", "handwritten digits, 50,000/10,000/10,000 of 28x28", load_mnist),
-    _from_idx(
-        "fashion-mnist", "fashion-mnist", "clothes, 50,000/10,000/10,000 of 28x28", partial(load_mnist, "fashion-mnist")
-    ),
-    _from_idx("rotated-mnist", "mnist", "MNIST turned by any angle; theta known", load_rotated_mnist),
-    _from_idx(
-        "placed-fashion-mnist",
-        "fashion-mnist",
-        "FashionMNIST anywhere on a 96x96 canvas; theta known",
-        load_placed_fashion,
-    ),
-    _shipped("digits", "images", "5,000 of MNIST's training images", _load_digits),
-    _shipped("rotated-digits", "images", "the same turned by any angle; theta known", _load_rotated_digits),
-    *map(_from_ucr, ("FaceAll", "TwoPatterns", "Wafer", "UWaveGestureLibraryX", "PhalangesOutlinesCorrect")),
-    _shipped(
-        "ItalyPowerDemand",
-        "series",
-        "67/1,029 series of length 24, 2 classes",
-        partial(load_ucr, "ItalyPowerDemand"),
-    ),
-    _by_hand(
-        "mtsd",
-        "Mapillary's traffic signs, the paper's subset; needs registration",
-        load_mtsd,
-        lambda: find_mtsd()[0],
-    ),
-    _by_hand("traffic-signs", "Italian street photos with YOLO boxes", _load_traffic_signs, find_traffic_signs),
-)
+    _declare("mnist", "images", "handwritten digits, 50,000/10,000/10,000 of 28x28", load_mnist, _MNIST),
+    _declare("fashion-mnist", "images", "clothes, 50,000/10,000/10,000 of 28x28",
+             partial(load_mnist, "fashion-mnist"), _FASHION),
+    _declare("rotated-mnist", "images", "MNIST turned by any angle; theta known", images.load_rotated_mnist, _MNIST),
+    _declare("placed-fashion-mnist", "images", "FashionMNIST anywhere on a 96x96 canvas; theta known",
+             images.load_placed_fashion, _FASHION),
+    _declare("digits", "images", "5,000 of MNIST's training images", _load_digits, _shipped),
+    _declare("rotated-digits", "images", "the same turned by any angle; theta known", _load_rotated_digits, _shipped),
+    *map(_declare_ucr, ("FaceAll", "TwoPatterns", "Wafer", "UWaveGestureLibraryX", "PhalangesOutlinesCorrect",
+                        "ItalyPowerDemand")),
+    _declare("mtsd", "photos", "Mapillary's traffic signs, the paper's subset; needs registration", photos.load_mtsd,
+             lambda **options: photos.find_mtsd()[0], by_hand=True),
+    _declare("traffic-signs", "photos", "Italian street photos with YOLO boxes", _load_traffic_signs,
+             lambda **options: photos.find_traffic_signs(), by_hand=True),
+)  # fmt: skip
 
 KNOWN: Mapping[str, Known] = MappingProxyType({entry.name: entry for entry in _ALL})
 """All data sets known by name, in the order in which they are listed."""
+_NAMES = f"{', '.join(KNOWN)}, and 'ucr:NAME' for any set of the UCR and UEA archives"
 
 
 def load(data: str | os.PathLike[str], **settings: Any) -> Splits[Any]:
@@ -202,25 +158,15 @@ def load(data: str | os.PathLike[str], **settings: Any) -> Splits[Any]:
         if known is not None:
             return known.load(**settings)
         if text.startswith("ucr:"):
-            return load_ucr(text[4:], **settings)
+            return series.load_ucr(text[4:], **settings)
     path = expand(text)
     if not path.exists():
-        raise MissingDataError(text, _unknown(text, "is no known data set, folder or file"))
+        raise MissingDataError(text, f"is no folder or file, and no known data set: {_NAMES}")
     kind = detect(path)
-    if kind == "mtsd":
-        return load_mtsd(root=path, **settings)
-    if kind in ("yolo", "archive"):
-        return load_yolo(path, **settings)
-    if kind == "series":
-        return load_series_file(_training_file(path) if path.is_dir() else path, **settings)
-    if kind == "mnist" or kind == "fashion-mnist":
-        return load_mnist(kind, root=path, **settings)
-    if kind == "npz":
-        return from_npz(path, **settings)
-    if kind == "classes":
-        return from_folder(path, **settings)
-    accepted = f".npz; {', '.join(SERIES_SUFFIXES)}, also with .gz; or a tar archive of a YOLO folder"
-    raise DataError(path, f"is no file of a known kind: {accepted}")
+    if kind not in _LOADERS:
+        accepted = f".npz; {', '.join(series.SERIES_SUFFIXES)}, also with .gz; or a tar archive of a YOLO folder"
+        raise DataError(path, f"is no file of a known kind: {accepted}")
+    return _LOADERS[kind](path, **settings)
 
 
 def get(name: str, *, progress: Progress | None = None) -> str:
@@ -238,8 +184,8 @@ def get(name: str, *, progress: Progress | None = None) -> str:
     if known is not None:
         return known.get(progress)
     if name.startswith("ucr:"):
-        return _get_ucr(name[4:], progress)
-    raise ValueError(f"name must be a known data set: {name!r} {_unknown(name, 'is none')}")
+        return str(_find_ucr(series.ucr_name(name[4:]), fetch=True, progress=progress))
+    raise ValueError(f"name must be a known data set ({_NAMES}), got {name!r}")
 
 
 def find_known(name: str) -> Known | None:
@@ -249,27 +195,31 @@ def find_known(name: str) -> Known | None:
         >>> find_known("face_all").name
         'FaceAll'
     """
-    return next((known for known in KNOWN.values() if plain_name(known.name) == plain_name(name)), None)
-
-
-def _unknown(name: str, problem: str) -> str:
-    by_case = {known.lower(): known for known in KNOWN}
-    near = difflib.get_close_matches(name.lower(), by_case, n=1)
-    hint = f"; did you mean {by_case[near[0]]!r}?" if near else "."
-    return f"{problem}{hint} Known are {', '.join(KNOWN)}, and 'ucr:NAME' for any set of the UCR and UEA archives"
+    return next((k for k in KNOWN.values() if series.plain_name(k.name) == series.plain_name(name)), None)
 
 
 def _training_files(folder: Path) -> list[Path]:
     """The NAME_TRAIN files of series in a folder."""
-    return sorted(f for f in folder.iterdir() if "_TRAIN." in f.name and series_format(f))
+    return sorted(f for f in folder.iterdir() if "_TRAIN." in f.name and series.series_format(f))
 
 
-def _training_file(folder: Path) -> Path:
-    files = _training_files(folder)
-    names = sorted({f.name.split("_TRAIN.")[0] for f in files})
-    if len(names) > 1:
-        raise DataError(folder, f"holds several sets ({', '.join(names)}): give the NAME_TRAIN file of one of them")
-    return require_inside(folder, files[0])
+def _load_series(path: Path, **settings: Any) -> Splits[Split]:
+    if path.is_dir():
+        found = _training_files(path)
+        names = sorted({f.name.split("_TRAIN.")[0] for f in found})
+        if len(names) > 1:
+            raise DataError(path, f"holds several sets ({', '.join(names)}): give the NAME_TRAIN file of one of them")
+        path = files.require_inside(path, found[0])
+    return series.load_series_file(path, **settings)
+
+
+_LOADERS: dict[str | None, Callable[..., Splits[Any]]] = {
+    "mtsd": lambda path, **settings: photos.load_mtsd(root=path, **settings),
+    "mnist": lambda path, **settings: load_mnist("mnist", root=path, **settings),
+    "fashion-mnist": lambda path, **settings: load_mnist("fashion-mnist", root=path, **settings),
+    "yolo": photos.load_yolo, "archive": photos.load_yolo, "series": _load_series, "npz": from_npz,
+    "classes": images.from_folder,
+}  # fmt: skip
 
 
 def detect(path: Path) -> Kind | None:
@@ -289,11 +239,11 @@ def detect(path: Path) -> Kind | None:
             return "archive"
         if name.endswith((".npz", ".npy")):
             return "npz" if name.endswith("z") else "npy"
-        return "series" if series_format(path) else None
-    if is_mtsd(path):
+        return "series" if series.series_format(path) else None
+    if photos.find_annotations(path):
         return "mtsd"
     try:
-        find_yolo(path)
+        photos.find_yolo(path)
         return "yolo"
     except DataError:
         pass
@@ -304,10 +254,205 @@ def detect(path: Path) -> Kind | None:
         return "classes"
     # The files of MNIST and FashionMNIST have the same names. Where the labels are of neither, by the folder's name.
     try:
-        found = sha256_of_content(labels[0])
+        found = files.sha256_of_content(labels[0])
     except DataError:
         found = ""
-    sums = {which: files["train-labels-idx1-ubyte.gz"].content_sha256 for which, files in MNIST_FILES.items()}
-    if found in sums.values():
-        return "mnist" if found == sums["mnist"] else "fashion-mnist"
+    for which in ("mnist", "fashion-mnist"):
+        if found == MNIST_FILES[which]["train-labels-idx1-ubyte.gz"].content_sha256:
+            return which
     return "fashion-mnist" if "fashion" in path.resolve().name.lower() else "mnist"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found out about one file or folder.
+
+    Attributes:
+        path: the file or folder.
+        status: "verified", its checksum is the published one; "readable", no checksum is on record; "differs", it can
+            be read but is not the published file; "damaged", it cannot be used; "skipped", text that is no table of
+            series, as a note may be.
+        note: what is in it, or what is wrong.
+
+    Example:
+        >>> Finding(Path("fold0.npy"), "readable", "array of shape (30,), int64").status
+        'readable'
+    """
+
+    path: Path
+    status: Status
+    note: str
+
+
+def check(path: str | os.PathLike[str]) -> Iterator[Finding]:
+    r"""Look through a file or a folder and everything below it, one finding at a time.
+
+    Files of kinds that this package does not read are passed over, and so are links that lead out of the folder; no
+    file or folder is looked at twice. A .csv or .txt file among others may be a note: one that is no table of series is
+    "skipped", not "damaged". YOLO and MTSD folders are one finding each, and so are the images of one folder. Nothing
+    is written but what an archive holds, in a temporary folder.
+
+    Args:
+        path: the file or folder.
+
+    Raises:
+        FileNotFoundError: when there is none.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "Toy_TRAIN.tsv"
+        >>> _ = path.write_text("1\t0.5\tabc\t2\n")
+        >>> [(finding.status, finding.note) for finding in check(path)]
+        [('damaged', "line 1, column 3: 'abc' is not a number of float32")]
+    """
+    path = Path(path)
+    if path.is_file():
+        yield from _check_file(path)
+        return
+    if not path.is_dir():
+        raise FileNotFoundError(f"{path}: there is no such file or folder")
+    listing = files.Listing(path)
+    waiting = [path]
+    while waiting:
+        folder = waiting.pop()
+        errors: list[DataError] = []
+        folders, found = listing.entries(folder, ("",), errors.append)
+        kind = None
+        try:
+            kind = detect(folder) if not errors else None
+        except OSError as error:
+            errors.append(DataError(folder, f"cannot be read ({error.strerror})"))
+        if errors:
+            yield Finding(folder, "damaged", errors[0].problem)
+        elif kind in ("mtsd", "yolo"):
+            yield _attempt(folder, _DESCRIBE[kind])
+        else:
+            waiting += reversed(folders)
+            pictures = [file for file in found if file.suffix.lower() in images.IMAGE_SUFFIXES and file.is_file()]
+            damaged = _damaged(pictures)
+            yield from (Finding(Path(error.path), "damaged", error.problem) for error in damaged)
+            if len(pictures) > len(damaged):
+                yield Finding(folder, "readable", f"{len(pictures) - len(damaged):,} images decode")
+            for file in found:
+                if file not in pictures and file.is_file():
+                    yield from _check_file(file, alone=False)
+    if listing.outside:
+        yield Finding(path, "skipped", f"{listing.outside:,} link(s) lead out of the folder, and are not followed")
+
+
+def _check_file(path: Path, alone: bool = True) -> Iterator[Finding]:
+    """The finding on a file, if it is of a kind that is read here; among others, it may be no data at all."""
+    describe = _DESCRIBE.get(detect(path))
+    if describe is None:
+        return
+    finding = _attempt(path, describe)
+    named = re.search("_train[.]|_test[.]", path.name.lower())
+    text = series.series_format(path) in (".txt", ".csv") and not named
+    if not alone and finding.status == "damaged" and (text or finding.note.startswith(NO_ARRAYS)):
+        finding = Finding(path, "skipped", f"no data set: {finding.note}")
+    yield finding
+
+
+def _attempt(path: Path, describe: Callable[[Path], tuple[Status, str]]) -> Finding:
+    try:
+        return Finding(path, *describe(path))
+    except ImportError:
+        raise  # a missing package concerns all files
+    except DataError as error:
+        where = "" if Path(error.path) == path else f"{error.path}: "
+        return Finding(path, "damaged", f"{where}{f'{error.place}: ' if error.place else ''}{error.problem}")
+    except Exception as error:  # whatever is wrong with one file, the others are checked
+        return Finding(path, "damaged", getattr(error, "strerror", None) or f"{type(error).__name__}: {error}")
+
+
+def _describe_npy(path: Path) -> tuple[Status, str]:
+    array = files.read_npy(path, mmap=True)
+    return "readable", f"array of shape {array.shape}, {array.dtype}"
+
+
+def _describe_npz(path: Path) -> tuple[Status, str]:
+    try:
+        return "readable", f"examples: {from_npz(path).sizes()}"
+    except DataError as first:
+        try:
+            sizes = from_npz(path, kind="image").sizes()
+        except DataError:
+            raise first from None
+        return "readable", f"examples: {sizes}; to be loaded with kind='image' or 'series' (--kind)"
+
+
+def _describe_archive(path: Path) -> tuple[Status, str]:
+    with tempfile.TemporaryDirectory() as work:
+        folder = files.unpack_tar(path, Path(work) / "unpacked")
+        try:
+            return _describe_yolo(folder)
+        except DataError as error:
+            place = ": ".join([os.path.relpath(error.path, folder), *([error.place] if error.place else [])])
+            raise DataError(path, error.problem, place=place) from error
+
+
+def _describe_idx(path: Path) -> tuple[Status, str]:
+    array = images.read_idx(path)
+    shape = f"{'x'.join(map(str, array.shape))} {array.dtype.newbyteorder('=')}"
+    name = path.name.removesuffix(".gz") + ".gz"
+    published = {known[name].content_sha256: which for which, known in MNIST_FILES.items() if name in known}
+    if which := published.get(files.sha256_of_content(path)):
+        return "verified", f"{shape}, of {which}"
+    return ("differs", f"{shape}, neither MNIST's nor FashionMNIST's") if published else ("readable", shape)
+
+
+def _describe_series(path: Path) -> tuple[Status, str]:
+    found = series.read_series(path)
+    lengths = sorted({series.without_padding(values).shape[1] for values in found.values})
+    size = f"{found.values[0].shape[0]} channel(s), length {lengths[0]} to {lengths[-1]}"
+    note = f"{len(found):,} series of {size}, {len(set(found.labels))} classes"
+    match = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9_]*)_(TRAIN|TEST)\..*", path.name)
+    name = series.ucr_name(match[1]) if match else ""
+    if match is None or name not in series.UCR_RECORDS:
+        return "readable", note
+    if difference := series.compare_with_archive(name, match[2], found):
+        return "differs", f"{note}; {difference}"
+    exact = series.UCR_RECORDS[name].sha256[match[2] == "TEST"] is not None
+    return ("verified", note) if exact else ("readable", f"{note}; no checksum is known")
+
+
+def _describe_mtsd(path: Path) -> tuple[Status, str]:
+    train, val = (photos.read_mtsd(split, root=path) for split in ("train", "val"))
+    photos.require_distinct(chain(train, val))
+    absent = [photo.path for photo in chain(train, val) if not photo.path.is_file()]
+    if absent:
+        raise DataError(absent[0], f"is missing, and {len(absent) - 1:,} other image(s)")
+    boxes = sum(len(photo.boxes) for photo in chain(train, val))
+    return "readable", f"MTSD: {len(train):,} train, {len(val):,} val photos with {boxes:,} boxes; every image is there"
+
+
+def _describe_yolo(path: Path) -> tuple[Status, str]:
+    parts, names = photos.read_yolo(path)
+    found = list(chain(*parts.values()))
+    for error in _damaged([photo.path for photo in found]):
+        raise error
+    labels = [box.label for photo in found for box in photo.boxes]
+    counts = f"{len(found):,} photos with {len(labels):,} boxes, {len(set(labels))} of {len(names)} classes occur"
+    return "readable", f"YOLO: {counts}; all decode"
+
+
+def _damaged(paths: list[Path]) -> list[DataError]:
+    """What is wrong with those images that do not decode."""
+    errors: list[DataError] = []
+
+    def decode(path: Path) -> None:
+        try:
+            with images.open_image(path) as image:
+                image.load()
+                images.with_bytes(image, "L", path)  # as training would: not every picture that decodes can be used
+        except DataError as error:
+            errors.append(error)
+
+    images.each_in_parallel(decode, paths)
+    return sorted(errors, key=lambda error: str(error.path))
+
+
+_DESCRIBE: dict[str | None, Callable[[Path], tuple[Status, str]]] = {
+    "idx": _describe_idx, "archive": _describe_archive, "series": _describe_series, "npy": _describe_npy,
+    "npz": _describe_npz, "mtsd": _describe_mtsd, "yolo": _describe_yolo,
+}  # fmt: skip

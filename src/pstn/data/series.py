@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import hashlib
 import os
 import re
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.resources import files
+from importlib import resources
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
@@ -23,27 +24,8 @@ from torch import Tensor
 
 from pstn._checks import require_choice
 from pstn._deprecation import renamed
-from pstn.data.download import (
-    Progress,
-    RemoteFile,
-    cache_folder,
-    download,
-    missing,
-    offline,
-    search_folders,
-)
-from pstn.data.files import (
-    DataError,
-    DataWarning,
-    ErrorHandler,
-    MissingDataError,
-    most_unpacked,
-    open_zip,
-    raise_error,
-    read_lines,
-    read_zip_member,
-    require_inside,
-)
+from pstn.data import files
+from pstn.data.files import DataError, DataWarning, ErrorHandler, MissingDataError, Progress, RemoteFile, raise_error
 from pstn.data.split import Split, Splits, as_label, encode_labels, name_classes, sort_classes, stratified_indices
 from pstn.limits import ARCHIVE_FREE_BYTES, ARCHIVE_RATIO
 
@@ -51,7 +33,7 @@ __all__ = ["RawSeries", "load_italy_power_demand", "load_series_file", "load_ucr
 
 Policy = Literal["refuse", "resample", "pad"]
 Values = npt.NDArray[np.float64]
-Lines = Iterator[tuple[int, str]]
+_Row = tuple[str, list[list[str]], int]  # a label, the cells of each channel, and the column of the first
 
 SERIES_SUFFIXES = (".tsv", ".ts", ".arff", ".txt", ".csv")
 MISSING = ("?", "", "NaN", "nan", "NAN")
@@ -59,12 +41,6 @@ _LARGEST = float(np.finfo(np.float32).max)
 _LONGEST = 400  # characters of a number; the longest float64 that is written out in full has about 330
 _TEXT_LIMIT = 1 << 30
 _ROWS_LIMIT = 1 << 32
-# From quote to quote, and nothing but a separator before and after.
-_QUOTED_CELL = re.compile(r'(?<![^\t;, ])"(?:[^"]|"")*"(?![^\t;, ])')
-_PLACEHOLDER = "\0"  # `read_lines` refuses lines that hold one
-_FLAGS = {"true": True, "false": False}
-# The name of an attribute of an .arff file, in quotes or not, and its type.
-_ATTRIBUTE = re.compile(r"""(?:(['"])(.+?)\1\s*|([^'"\s]\S*)\s+)(\S.*)""")
 
 
 @dataclass(frozen=True)
@@ -98,17 +74,17 @@ class _BadLine(Exception):
 
     def __init__(self, problem: str, column: int | None = None) -> None:
         super().__init__(problem)
-        self.problem, self.column = problem, column
+        self.column = column
 
 
 @contextmanager
-def _reading(path: Path, line: int) -> Iterator[None]:
+def _reading(path: Path, line: int | None) -> Iterator[None]:
     """Turn a `_BadLine` into a DataError that names the file, the line and the column."""
     try:
         yield
     except _BadLine as error:
-        place = f"line {line}" if error.column is None else f"line {line}, column {error.column}"
-        raise DataError(path, error.problem, place=place) from error
+        place = ", ".join(f"{what} {n}" for what, n in (("line", line), ("column", error.column)) if n is not None)
+        raise DataError(path, str(error), place=place or None) from error
 
 
 def series_format(path: Path) -> str | None:
@@ -149,53 +125,78 @@ def read_series(
     suffix = series_format(path)
     if suffix is None:
         raise DataError(path, f"is not a file of series: the name must end in {', '.join(SERIES_SUFFIXES)} or with .gz")
-    lines = read_lines(path, limit=limit)
+    lines = files.read_lines(path, limit=limit)
     declared: tuple[str, ...] | None = None
-    rows: Iterator[tuple[int, Any]]
-    row: Any
-    parse: Callable[[Any], tuple[str, Values]]
+    rows: Iterator[tuple[int, _Row]]
     if suffix in (".ts", ".arff"):
-        comments = "#%" if suffix == ".ts" else "%"
         stripped = ((number, line.strip()) for number, line in lines)
-        content = ((number, line) for number, line in stripped if line and line[0] not in comments)
-        declared, parse = (_read_ts_header if suffix == ".ts" else _read_arff_header)(path, content)
-        rows = content
+        content = ((number, line) for number, line in stripped if line and line[0] not in "#%")
+        declared, split = _read_header(path, content), _split_ts if suffix == ".ts" else _split_arff
+        rows = ((number, split(line)) for number, line in content)
     else:
-        rows, parse = table_rows(lines), _parse_labelled
+        rows = ((number, (cells[0], [cells[1:]], 2)) for number, cells in table_rows(lines))
     known = set(declared or ())
     found: list[tuple[int, str, Values]] = []
-    for number, row in rows:
+    for number, (name, cells, first) in rows:
         try:
             with _reading(path, number):
-                label, values = parse(row)
+                label, channels = as_label(name), [parse_numbers(channel, first) for channel in cells]
+                if label in MISSING or not all(map(len, channels)) or not channels:
+                    raise _BadLine(f"a label and at least one value are expected, got the label {label!r}")
                 if declared is not None and label not in known:
                     raise _BadLine(f"unknown label {label!r}: the header declares {name_classes(declared)}")
+                # Channels of one series may end at different times: the rest of the shorter ones is missing.
+                if any(len(channel) != len(channels[0]) for channel in channels):
+                    longest = max(map(len, channels))
+                    require_even(sum(map(len, channels)), longest * len(channels))
+                    channels = [np.pad(c, (0, longest - len(c)), constant_values=np.nan) for c in channels]
+            found.append((number, label, np.array(channels)))
         except DataError as error:
             on_error(error)
-        else:
-            found.append((number, label, values))
     if not found:
         raise DataError(path, "holds no series")
     numbers, labels, series = zip(*found, strict=True)
     return RawSeries(path, series, labels, numbers, declared)
 
 
-def _parse_labelled(cells: list[str]) -> tuple[str, Values]:
-    """A row of a table: a label, then the values. Rows may differ in length."""
-    if len(cells) < 2:
-        raise _BadLine("a label and at least one value are expected")
-    label = as_label(cells[0])
-    if label in MISSING:
-        raise _BadLine(f"{cells[0]!r} is not a label", 1)
-    return label, _parse_values(cells[1:], first=2)
+def _read_header(path: Path, lines: Iterator[tuple[int, str]]) -> tuple[str, ...]:
+    """The classes of a .ts file of the UEA archive or an .arff file of Weka, from the lines up to @data.
+
+    Supported are univariate and multivariate series with class labels; not time stamps and numeric targets.
+    """
+    names: list[str] = []
+    for number, line in lines:
+        key, *words = line.split()
+        if line[0] != "@":
+            raise DataError(path, "values before the @data line", place=f"line {number}")
+        if key.lower() == "@data":
+            break
+        if key.lower() == "@classlabel" and words and words[0].lower() == "true":
+            names = words[1:]
+        elif key.lower() == "@attribute" and line[-1] == "}":
+            names = line[:-1].partition("{")[2].split(",")
+    classes = tuple(as_label(_unquote(name)) for name in names)
+    if not classes or len(set(classes)) < len(classes):
+        problem = "needs its classes, each once, as @classLabel true NAME ... or @attribute NAME {NAME,...}, and @data"
+        raise DataError(path, problem, place="header")
+    return classes
 
 
-def _parse_values(cells: list[str], first: int) -> Values:
-    """The values of a row of a table as (1, length)."""
-    if len(cells) > 1 and not is_number(cells[-1]) and all(map(is_number, cells[:-1])):
-        problem = f"{cells[-1][:40]!r} is not a number; if it is a label, move the last column to the front"
-        raise _BadLine(problem, first + len(cells) - 1)
-    return parse_numbers(cells, first)[None]
+def _split_ts(line: str) -> _Row:
+    *channels, label = line.split(":")
+    return label, [channel.split(",") for channel in channels], 1
+
+
+def _split_arff(line: str) -> _Row:
+    """A multivariate row has its channels, separated by a backslash and an n, within one pair of quotes."""
+    multivariate = line[0] in "'\""
+    values, _, label = line[1:].rpartition(line[0] + ",") if multivariate else line.rpartition(",")
+    return _unquote(label), [channel.split(",") for channel in values.split("\\n")], 1
+
+
+def _unquote(text: str) -> str:
+    text = text.strip()
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
 def parse_numbers(cells: Sequence[str], first: int = 1) -> Values:
@@ -211,25 +212,24 @@ def parse_numbers(cells: Sequence[str], first: int = 1) -> Values:
             raise ValueError
         numbers: Values = np.fromiter(map(float, cells), np.float64, len(cells))
     except ValueError:
-        numbers = np.array([_parse_cell(cell.strip(), first + i) for i, cell in enumerate(cells)], np.float64)
-    infinite = np.abs(numbers) > _LARGEST
-    if infinite.any():
-        at = int(infinite.argmax())
-        raise _BadLine(f"{cells[at].strip()!r} is not a finite number of float32", first + at)
+        numbers = np.fromiter(map(_to_number, cells), np.float64, len(cells))
+    if (bad := np.abs(numbers) > _LARGEST).any():
+        at = int(bad.argmax())
+        text = cells[at].strip()[:40]
+        advice = ": decimals have a point" if "," in text else ""
+        if 0 < at == len(cells) - 1:
+            advice += "; if it is a label, move the last column to the front"
+        raise _BadLine(f"{text!r} is not a number of float32{advice}", first + at)
     return numbers
 
 
-def _parse_cell(text: str, column: int) -> float:
-    if text in MISSING:
-        return float("nan")
+def _to_number(cell: str) -> float:
+    """A text cell as a number: NaN where it is missing, infinity where it is none."""
+    text = cell.strip()
     try:
-        if "_" in text or len(text) > _LONGEST:
-            raise ValueError
-        return float(text)
-    except ValueError as error:
-        shown = text if len(text) <= 40 else text[:37] + "..."
-        advice = ": decimals have a point" if "," in text and is_number(text.replace(",", ".", 1)) else ""
-        raise _BadLine(f"{shown!r} is not a number{advice}", column) from error
+        return float("inf" if "_" in text or len(text) > _LONGEST else "nan" if text in MISSING else text)
+    except ValueError:
+        return float("inf")
 
 
 def is_number(cell: str) -> bool:
@@ -239,11 +239,7 @@ def is_number(cell: str) -> bool:
         >>> [is_number(cell) for cell in ("1.5", "?", "up")]
         [True, True, False]
     """
-    try:
-        _parse_cell(cell.strip(), 1)
-    except _BadLine:
-        return False
-    return True
+    return not np.isinf(_to_number(cell))
 
 
 def table_rows(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
@@ -267,159 +263,17 @@ def table_rows(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str
 
 def _split_cells(line: str) -> list[str]:
     """The cells of a row, whatever separates them: tabs, semicolons, commas or spaces; without quotes around them."""
-    # Quoted cells are replaced while the row is split, as they may hold separators.
-    quoted = iter(_QUOTED_CELL.findall(line) if '"' in line else ())
-    rest = _QUOTED_CELL.sub(_PLACEHOLDER, line) if '"' in line else line
+    rest = re.sub('"[^"]*"', "", line) if '"' in line else line
     # Where semicolons separate, a number may hold a comma; where commas do, a label may hold a semicolon.
     semicolons = rest.count(";") >= max(1, rest.count(","))
     separator = next((mark for mark in ("\t", ";" if semicolons else ",") if mark in rest), None)
-    cells = rest.split() if separator is None else [cell.strip() for cell in rest.split(separator)]
     if '"' not in line:
-        return cells
-    return [
-        next(quoted)[1:-1].replace('""', '"').strip()
-        if cell == _PLACEHOLDER
-        else re.sub(_PLACEHOLDER, lambda _: next(quoted), cell)
-        for cell in cells
-    ]
-
-
-def _read_ts_header(path: Path, lines: Lines) -> tuple[tuple[str, ...], Callable[[str], tuple[str, Values]]]:
-    """The classes of a .ts file of the UEA archive, and the parser of its rows, from the lines up to @data.
-
-    Supported are univariate and multivariate series with class labels, of equal or unequal length, with missing
-    values; not time stamps and numeric targets (regression).
-    """
-    entries: dict[str, list[str]] = {}
-    places: dict[str, int] = {}
-    for number, line in lines:
-        with _reading(path, number):
-            if line[0] != "@":
-                raise _BadLine("values before the @data line")
-            name, *words = line.split()
-            key = name[1:].lower()
-            if key == "data":
-                break
-            if key in entries and key != "problemname":  # which files of the archive repeat
-                raise _BadLine(f"@{key} occurs twice, first on line {places[key]}")
-            entries[key], places[key] = words, number
-    else:
-        raise DataError(path, "has no @data line")
-
-    def flag(key: str) -> bool:
-        word = " ".join(entries.get(key, ["false"])).lower()
-        if word not in _FLAGS:
-            raise DataError(path, f"@{key} must be true or false, got {word!r}", place=f"line {places[key]}")
-        return _FLAGS[word]
-
-    def whole(key: str) -> int | None:
-        word = " ".join(entries.get(key, ["1"]))
-        if not re.fullmatch("[0-9]{1,9}", word) or int(word) < 1:
-            problem = f"@{key} must be a whole number of at least 1, got {word!r}"
-            raise DataError(path, problem, place=f"line {places[key]}")
-        return int(word) if key in entries else None
-
-    if flag("timestamps"):
-        raise DataError(path, "series with time stamps are not supported", place=f"line {places['timestamps']}")
-    if "targetlabel" in entries:
-        problem = "has numeric targets (regression), where class labels are expected"
-        raise DataError(path, problem, place=f"line {places['targetlabel']}")
-    dimensions = whole("dimensions") or whole("dimension") or (1 if flag("univariate") else None)
-    length = whole("serieslength") if flag("equallength") else None
-    if "classlabel" not in entries:
-        raise DataError(path, "has no @classLabel line: its series have no classes", place="header")
-    given, *names = entries["classlabel"] or ["false"]
-    classes = tuple(map(as_label, names))
-    if given.lower() != "true" or not classes or len(set(classes)) < len(classes):
-        problem = "@classLabel must be 'true' followed by the classes, each once"
-        raise DataError(path, problem, place=f"line {places['classlabel']}")
-
-    def parse(line: str) -> tuple[str, Values]:
-        *channels, label = line.split(":")
-        if not channels:
-            raise _BadLine("values and a label, separated by ':', are expected")
-        if dimensions is not None and len(channels) != dimensions:
-            raise _BadLine(f"has {len(channels)} channel(s), the header declares {dimensions}")
-        rows = [parse_numbers(channel.split(",")) for channel in channels]
-        wrong = next((len(row) for row in rows if length is not None and len(row) != length), None)
-        if wrong is not None:
-            raise _BadLine(f"has length {wrong}, the header declares {length}")
-        # Channels of one series may end at different times: the rest of the shorter ones is missing.
-        longest = max(map(len, rows))
-        if 8 * longest * len(rows) > max(ARCHIVE_FREE_BYTES, 8 * ARCHIVE_RATIO * sum(map(len, rows))):
-            raise _BadLine(f"has a channel of {longest:,} values, far longer than most of the {len(rows):,} channels")
-        return as_label(label), np.stack([np.pad(row, (0, longest - len(row)), constant_values=np.nan) for row in rows])
-
-    return classes, parse
-
-
-def _read_arff_header(path: Path, lines: Lines) -> tuple[tuple[str, ...], Callable[[str], tuple[str, Values]]]:
-    """The classes of an .arff file of Weka, and the parser of its rows, from the lines up to @data.
-
-    The last attribute is nominal: the class. Univariate files have one numeric attribute per point in time;
-    multivariate ones a relational attribute whose rows, separated by a backslash and an n within one pair of quotes,
-    are the channels.
-    """
-    classes: list[str] = []
-    attributes: set[str] = set()
-    length, relational = 0, False
-    for number, line in lines:
-        keyword, _, body = line.partition(" ") if " " in line else line.partition("\t")
-        if keyword.lower() == "@data":
-            break
-        with _reading(path, number):
-            if keyword.lower() in ("@relation", "@end"):
-                continue
-            if keyword.lower() != "@attribute":
-                raise _BadLine(f"{keyword[:40]!r} is not expected before @data")
-            match = _ATTRIBUTE.fullmatch(body.strip())
-            if match is None:
-                raise _BadLine("an attribute needs a name and a type")
-            name, kind = match[2] if match[1] else match[3], match[4].strip()
-            if name in attributes:
-                raise _BadLine(f"attribute {name!r} occurs twice")
-            attributes.add(name)
-            if classes:
-                raise _BadLine("the class must be the last attribute")
-            if kind.startswith("{"):
-                classes = [as_label(_unquote(word)) for word in kind[1:-1].split(",") if word.strip()]
-                if not kind.endswith("}") or not classes or len(set(classes)) < len(classes):
-                    raise _BadLine("classes must be given between '{' and '}', each once")
-            elif kind.lower() == "relational":
-                relational = True
-            elif kind.lower() in ("numeric", "real", "integer"):
-                length += 1
-            else:
-                raise _BadLine(f"attributes of type {kind[:40]!r} are not supported")
-    else:
-        raise DataError(path, "has no @data line")
-    if not classes or not length:
-        problem = "needs numeric attributes, and a nominal one for the class, such as @attribute target {1,2}"
-        raise DataError(path, problem, place="header")
-
-    def parse(line: str) -> tuple[str, Values]:
-        if line[0] == "{":
-            raise _BadLine("sparse rows are not supported")
-        if relational:
-            end = line.rfind(line[0] + ",", 1)
-            if line[0] not in "'\"" or end < 0:
-                raise _BadLine("channels in quotes, a comma and a label are expected")
-            channels, label = line[1:end].split("\\n"), line[end + 2 :]
-        else:
-            values, _, label = line.rpartition(",")
-            channels = [values]
-        rows = [parse_numbers(channel.split(",")) for channel in channels]
-        for channel, row in enumerate(rows, start=1):
-            if len(row) != length:
-                raise _BadLine(f"channel {channel} has {len(row)} values, the header declares {length}")
-        return as_label(_unquote(label)), np.stack(rows)
-
-    return tuple(classes), parse
-
-
-def _unquote(text: str) -> str:
-    text = text.strip()
-    return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"" else text
+        return line.split() if separator is None else [cell.strip() for cell in line.split(separator)]
+    try:
+        [cells] = csv.reader([line.strip(" ")], delimiter=separator or " ", skipinitialspace=True)
+    except csv.Error:  # which what follows names by its line
+        return [line]
+    return [cell.strip() for cell in cells]
 
 
 class Wanted(NamedTuple):
@@ -458,7 +312,7 @@ def read_rows(path: Path, wanted: Wanted, on_error: ErrorHandler = raise_error) 
     rows: Iterable[tuple[int, Any]]
     row: Any
     if table := series_format(path) not in (".ts", ".arff"):
-        rows = table_rows(read_lines(path, limit=_ROWS_LIMIT))
+        rows = table_rows(files.read_lines(path, limit=_ROWS_LIMIT))
         # Where all lengths must agree, each row shows by its own whether it has a label.
         labels = None if wanted.policy == "refuse" else int(_has_labels(path, wanted))
     else:
@@ -467,9 +321,15 @@ def read_rows(path: Path, wanted: Wanted, on_error: ErrorHandler = raise_error) 
     for line, row in rows:
         try:
             with _reading(path, line):
-                values: Values = _parse_unlabelled(row, wanted.length, labels) if table else row
-                if values.shape[0] != wanted.channels:
-                    raise _BadLine(f"{wanted.channels} channel(s) are expected, got {values.shape[0]}")
+                values: Values = row
+                if table:
+                    first = len(row) - wanted.length if labels is None else labels
+                    if first not in (0, 1) or len(row) <= first:
+                        problem = f"{wanted.length} values are expected, with or without a label before them"
+                        raise _BadLine(f"{problem}, got {len(row)} cells")
+                    values = parse_numbers(row[first:], first + 1)[None]
+                if len(values) != wanted.channels:
+                    raise _BadLine(f"{wanted.channels} channel(s) are expected, got {len(values)}")
             one = RawSeries(path, (values,), ("",), (line,))
             [(x, _)] = stack_series([one], wanted.policy, length=wanted.length)
         except DataError as error:
@@ -478,19 +338,10 @@ def read_rows(path: Path, wanted: Wanted, on_error: ErrorHandler = raise_error) 
             yield line, x[0]
 
 
-def _parse_unlabelled(cells: list[str], length: int, labels: int | None) -> Values:
-    first = len(cells) - length if labels is None else labels
-    if labels is None and first not in (0, 1):
-        raise _BadLine(f"{length} values are expected, with or without a label before them, got {len(cells)} cells")
-    if len(cells) <= first:
-        raise _BadLine("a label and at least one value are expected")
-    return _parse_values(cells[first:], first + 1)
-
-
 def _has_labels(path: Path, wanted: Wanted) -> bool:
     texts = names = known = 0
     lengths: set[int] = set()
-    for _, cells in table_rows(read_lines(path, limit=_ROWS_LIMIT)):
+    for _, cells in table_rows(files.read_lines(path, limit=_ROWS_LIMIT)):
         lengths.add(len(cells))
         if cells[0] not in MISSING:  # which may be a label or a value
             known += 1
@@ -541,47 +392,36 @@ def stack_series(
         first = cut[0][0].shape[1]
         length = {"refuse": first, "resample": longest[0], "pad": max(longest)}[policy]
     channels = parts[0].values[0].shape[0]
-    for part, shortened in zip(parts, cut, strict=True):
-        held = sum(values.size for values in shortened) + channels * length
-        require_even(held, len(shortened) * channels * length, part.path)
     stacked: list[tuple[Tensor, Tensor | None]] = []
     for part, shortened in zip(parts, cut, strict=True):
+        with _reading(part.path, None):
+            held = sum(values.size for values in shortened) + channels * length
+            require_even(held, len(shortened) * channels * length)
         x = np.zeros((len(part), channels, length), np.float32)
         mask = np.zeros((len(part), length), bool)
         for i, values in enumerate(shortened):
             with _reading(part.path, part.lines[i]):
-                if len(values) != channels:
-                    raise _BadLine(f"has {len(values)} channels, others have {channels}")
-                if not values.shape[1]:
-                    raise _BadLine("the series holds no value")
+                steps, gaps = values.shape[1], int(np.isnan(part.values[i]).sum())
+                if len(values) != channels or not steps:
+                    raise _BadLine(f"has {len(values)} channels and {steps} values in each, others have {channels}")
+                if policy == "pad" and steps > length:
+                    raise _BadLine(f"has length {steps}, and padding cannot make it {length}")
+                if policy == "refuse" and (steps != length or gaps):
+                    problem = f"has length {steps} and {gaps} missing value(s), where {length} and none"
+                    raise _BadLine(f"{problem} are expected: pass policy='resample' or policy='pad' (--policy)")
                 if policy == "pad":
-                    if values.shape[1] > length:
-                        raise _BadLine(f"has length {values.shape[1]}, and padding cannot make it {length}")
-                    x[i, :, : values.shape[1]] = np.nan_to_num(values)
-                    mask[i, : values.shape[1]] = ~np.isnan(values).any(axis=0)
-                    continue
-                if policy == "refuse":
-                    gaps = int(np.isnan(part.values[i]).sum())
-                    if values.shape[1] != length or gaps:
-                        problem = f"has length {values.shape[1]} and {gaps} missing value(s), where {length} and none"
-                        raise _BadLine(f"{problem} are expected: pass policy='resample' or policy='pad' (--policy)")
-                x[i] = [_resample(channel, length) for channel in values]
+                    x[i, :, :steps], mask[i, :steps] = np.nan_to_num(values), ~np.isnan(values).any(axis=0)
+                else:
+                    x[i] = [_resample(channel, length) for channel in values]
         stacked.append((torch.from_numpy(x), torch.from_numpy(mask) if policy == "pad" else None))
     return stacked
 
 
-def require_even(held: int, padded: int, path: Path, place: str | None = None) -> None:
-    """Refuse numbers that would fill the memory once all series or channels are as long as the longest.
-
-    Args:
-        held: how many numbers there are.
-        padded: how many there would be.
-        path: the file, for the message.
-        place: in it.
-    """
+def require_even(held: int, padded: int) -> None:
+    """Refuse `held` numbers that would fill the memory, `padded` of them, once all are as long as the longest."""
     if 8 * padded > max(ARCHIVE_FREE_BYTES, 8 * ARCHIVE_RATIO * held):
         problem = f"has {held:,} values, and would have {padded:,} if all were as long as the longest"
-        raise DataError(path, f"{problem}: leave out what is much longer than the rest", place=place)
+        raise _BadLine(f"{problem}: leave out what is much longer than the rest")
 
 
 def without_padding(values: Values) -> Values:
@@ -600,66 +440,30 @@ def _resample(channel: Values, length: int) -> Values:
     return filled if len(channel) == length else np.interp(np.linspace(0, 1, length), time, filled)
 
 
-@dataclass(frozen=True)
-class ArchiveRecord:
-    """What is known of a data set of the UCR archive.
-
-    Attributes:
-        length: of a series.
-        classes: how many there are.
-        counts: how many series its training and its test file hold.
-        sha256: of their values, see `values_sha256`; None where no complete copy was at hand.
-        aliases: older spellings of its name.
-    """
+class ArchiveRecord(NamedTuple):
+    """What is known of a data set of the UCR archive."""
 
     length: int
+    """Of a series."""
     classes: int
+    """How many there are."""
     counts: tuple[int, int]
+    """How many series its training and its test file hold."""
     sha256: tuple[str | None, str | None] = (None, None)
-    aliases: tuple[str, ...] = ()
+    """Of their values, see `values_sha256`; None where no complete copy was at hand."""
 
 
-UCR_RECORDS: dict[str, ArchiveRecord] = {
-    "FaceAll": ArchiveRecord(131, 14, (560, 1690), (
-        "9e879cfac05c268505863a6ead31b7354077e5d81f4a3b6044e94208c16c103a",
-        "13869b5f0832e2023d056b60fe7a47f89c3b6dbcf6066f086d2c1dc10dc772ba",
-    )),
-    "PhalangesOutlinesCorrect": ArchiveRecord(80, 2, (1800, 858), (
-        "43aaefb8cea086c8cd1254a29ad9ef2d43faeeeb1571f317d5187e937a8b7ae2",
-        "c43faac6a697f0edb40fc20142b616df6cd912aa945d2b42f1927edefd132f0c",
-    )),
-    "TwoPatterns": ArchiveRecord(128, 4, (1000, 4000), (
-        "bd57de75293964f9a4ec23585d68d044b20436720f10bc7aa75df3fb45edda1e", None,
-    ), ("Two_Patterns",)),
-    "Wafer": ArchiveRecord(152, 2, (1000, 6164), (
-        "20861fe5b15f39076fb3efdc7b7264c59c545f0de9b02c1f43fa39243e37fea2", None,
-    )),
-    "UWaveGestureLibraryX": ArchiveRecord(315, 8, (896, 3582), (
-        "9801045aa0329e01c7f03b902d590e946deb1cfca6c4136b1e5291a6627d650c", None,
-    ), ("uWaveGestureLibrary_X",)),
-    "ItalyPowerDemand": ArchiveRecord(24, 2, (67, 1029)),
-}  # fmt: skip
-
-_SITES = (
-    "https://timeseriesclassification.com/aeon-toolkit/",
-    "https://www.timeseriesclassification.com/aeon-toolkit/",
-)
+UCR_RECORDS = {name: ArchiveRecord(**record) for name, record in files.CHECKSUMS["ucr"].items()}
+_SITES = tuple(f"https://{start}timeseriesclassification.com/aeon-toolkit/" for start in ("", "www."))
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_-]*"
 _PART = re.compile(r"(.+)_(TRAIN|TEST|train|test)\..+")
 _OTHER = {"TRAIN": "TEST", "TEST": "TRAIN", "train": "test", "test": "train"}
 
 
 def load_ucr(
-    name: str,
-    *,
-    policy: Policy = "refuse",
-    validation: float = 0.25,
-    seed: int = 0,
-    need_test: bool = True,
-    root: str | os.PathLike[str] | None = None,
-    fetch: bool = True,
-    progress: Progress | None = None,
-) -> Splits[Split]:
+    name: str, *, policy: Policy = "refuse", validation: float = 0.25, seed: int = 0, need_test: bool = True,
+    root: str | os.PathLike[str] | None = None, fetch: bool = True, progress: Progress | None = None,
+) -> Splits[Split]:  # fmt: skip
     """A data set of the UCR or UEA archive, with the archive's test split and a validation split of our own.
 
     Files are looked for as NAME_TRAIN and NAME_TEST with .tsv, .ts or .arff, plain or gzipped, in $PSTN_DATA/ucr, in a
@@ -697,15 +501,9 @@ def load_ucr(
 
 
 def load_series_file(
-    path: str | os.PathLike[str],
-    *,
-    policy: Policy = "refuse",
-    validation: float = 0.25,
-    test: float = 0.2,
-    seed: int = 0,
-    need_test: bool = True,
-    length: int | None = None,
-) -> Splits[Split]:
+    path: str | os.PathLike[str], *, policy: Policy = "refuse", validation: float = 0.25, test: float = 0.2,
+    seed: int = 0, need_test: bool = True, length: int | None = None,
+) -> Splits[Split]:  # fmt: skip
     r"""Series of your own from one file, or from NAME_TRAIN with NAME_TEST beside it, in whatever format each is.
 
     Args:
@@ -733,16 +531,12 @@ def load_series_file(
         held_out = dataclasses.replace(whole.take(tested), name=f"{name} test") if len(tested) else None
         return _hold_out(whole.take(rest), validation, seed, held_out)
     name, part = match[1], match[2]
-    other = _in_folder(path.parent, name, _OTHER[part])
-    if other is not None:
-        require_inside(path.parent, other)
-        paths = [path, other] if part.upper() == "TRAIN" else [other, path]
-    elif part.upper() == "TRAIN" and not need_test:
-        paths = [path]
-    else:
-        advice = "; pass need_test=False to go without a test part" if part.upper() == "TRAIN" else ""
+    other, is_train = _in_folder(path.parent, name, _OTHER[part]), part.upper() == "TRAIN"
+    if other is None and (need_test or not is_train):
+        advice = "; pass need_test=False to go without a test part" if is_train else ""
         problem = f"is missing beside {path.name}, and so are .ts, .arff and .gz of it{advice}"
         raise MissingDataError(path.parent / f"{name}_{_OTHER[part]}.tsv", problem)
+    paths = [path] if other is None else [path, files.require_inside(path.parent, other)][:: 1 if is_train else -1]
     known = ucr_name(name) if re.fullmatch(_NAME, name) else name
     return _to_splits(name, _read_parts(known, paths), policy, validation, seed, length)
 
@@ -763,10 +557,9 @@ def _to_splits(
 ) -> Splits[Split]:
     classes = sort_classes(parts[0].declared or parts[0].labels)
     known = set(classes)
+    stacked = stack_series(parts, policy, length=length)
     splits = []
-    for series, (x, mask), which in zip(
-        parts, stack_series(parts, policy, length=length), ("train", "test"), strict=False
-    ):
+    for series, (x, mask), which in zip(parts, stacked, ("train", "test"), strict=False):
         for label, line in zip(series.labels, series.lines, strict=True):
             if label not in known:
                 problem = f"unknown label {label!r}: the training part has {name_classes(classes)}"
@@ -777,9 +570,7 @@ def _to_splits(
 
 def _hold_out(train: Split, fraction: float, seed: int, test: Split | None) -> Splits[Split]:
     """Set a share of the training part aside for validation, class by class."""
-    if fraction == 0:
-        return Splits(train, None, test)
-    first, second = stratified_indices(train.y, fraction, seed=seed)
+    first, second = stratified_indices(train.y, fraction, seed=seed) if fraction else (train.y, train.y[:0])
     if len(second) == 0:
         return Splits(train, None, test)
     validation = dataclasses.replace(train.take(second), name=train.name.replace("train", "validation"))
@@ -800,7 +591,7 @@ def load_italy_power_demand(*, policy: Policy = "refuse", validation: float = 0.
         >>> load_italy_power_demand().sizes()
         {'train': 50, 'validation': 17, 'test': 1029}
     """
-    place = files("pstn.data") / "offline" / "italy_power_demand.npz"
+    place = resources.files("pstn.data") / "offline" / "italy_power_demand.npz"
     parts = []
     with place.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
         for part in ("train", "test"):
@@ -819,10 +610,7 @@ def ucr_name(name: str) -> str:
     """
     if not re.fullmatch(_NAME, name):
         raise ValueError(f"name must be a data set's, of letters, digits, '_' and '-', got {name!r}")
-    for known, record in UCR_RECORDS.items():
-        if plain_name(name) in {plain_name(known), *map(plain_name, record.aliases)}:
-            return known
-    return name
+    return next((known for known in UCR_RECORDS if plain_name(known) == plain_name(name)), name)
 
 
 def plain_name(name: str) -> str:
@@ -837,10 +625,10 @@ def plain_name(name: str) -> str:
 
 def find_ucr(name: str, part: str, *, root: str | os.PathLike[str] | None = None) -> Path | None:
     """The file of one part, "TRAIN" or "TEST", of a set where it already exists, or None."""
-    for folder in search_folders("ucr", root):
+    for folder in files.search_folders("ucr", root):
         found = _in_folder(folder, name, part) or _in_folder(folder / name, name, part)
         if found is not None:
-            return require_inside(folder, found)
+            return files.require_inside(folder, found)
     return None
 
 
@@ -850,26 +638,14 @@ def _in_folder(folder: Path, name: str, part: str) -> Path | None:
 
 
 def locate_ucr(
-    name: str,
-    part: str,
-    *,
-    root: str | os.PathLike[str] | None = None,
-    fetch: bool = True,
+    name: str, part: str, *, root: str | os.PathLike[str] | None = None, fetch: bool = True,
     progress: Progress | None = None,
-) -> Path:
+) -> Path:  # fmt: skip
     """The file of one part of a set, downloaded into the cache first where it is missing."""
-    found, failure = find_ucr(name, part, root=root), ""
-    if found is None and root is None and fetch and not offline():
-        try:
-            _fetch_ucr(name, progress)
-        except (DataError, ImportError) as error:
-            failure = str(getattr(error, "problem", error))
-        found = find_ucr(name, part)
-    if found is None:
-        get = name if name in UCR_RECORDS else f"ucr:{name}"
-        wanted = RemoteFile("ucr", f"{name}_{part}.tsv (or .ts, .arff, with or without .gz)", (), get=get)
-        raise missing(wanted, root, failure)
-    return found
+    get = name if name in UCR_RECORDS else f"ucr:{name}"
+    remote = RemoteFile("ucr", f"{name}_{part}.tsv (or .ts, .arff, with or without .gz)", (), get=get)
+    find, obtain = lambda: find_ucr(name, part, root=root), lambda: _fetch_ucr(name, progress)
+    return files.locate(remote, root=root, fetch=fetch, find=find, obtain=obtain)
 
 
 def _fetch_ucr(name: str, progress: Progress | None) -> None:
@@ -879,28 +655,28 @@ def _fetch_ucr(name: str, progress: Progress | None) -> None:
     temporary folder; both are read before they are moved to their place. `load_ucr` compares them with what is known.
     """
     remote = RemoteFile("ucr", f"{name}.zip", tuple(f"{site}{name}.zip" for site in _SITES), get=name)
-    folder = cache_folder() / "ucr" / name
+    folder = files.cache_folder() / "ucr" / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetched-") as work:
-        path = download(remote, Path(work), progress=progress)
+        path = files.download(remote, Path(work), progress=progress)
         drafts = []
-        with open_zip(path, "a zip archive: there may be no set of that name") as archive:
+        with files.open_zip(path, "a zip archive: there may be no set of that name") as archive:
             # By the last part of the name: archives have a folder in them or not.
             members = {PurePosixPath(member).name: member for member in archive.namelist()}
-            for part in ("TRAIN", "TEST"):
+            for part in ("TEST", "TRAIN"):
                 wanted = [f"{name}_{part}{suffix}" for suffix in (".ts", ".tsv", ".arff")]
                 found = next((file for file in wanted if file in members), None)
                 if found is None:
                     raise DataError(remote.name, f"holds none of {', '.join(wanted)}")
+                content = files.read_zip_member(archive, members[found], path, limit=files.most_unpacked(path))
                 drafts.append(path.with_name(found))
-                drafts[-1].write_bytes(read_zip_member(archive, members[found], path, limit=most_unpacked(path)))
-        for draft in drafts:
-            try:
-                read_series(draft)
-            except DataError as error:
-                raise DataError(remote.name, f"{draft.name} in it cannot be read: {error.problem}") from error
+                drafts[-1].write_bytes(content)
+                try:
+                    read_series(drafts[-1])
+                except DataError as error:
+                    raise DataError(remote.name, f"{found} in it cannot be read: {error.problem}") from error
         folder.mkdir(exist_ok=True)
-        for draft in reversed(drafts):  # the training part last: it is what is looked for first
+        for draft in drafts:  # the training part last: it is what is looked for first
             draft.replace(folder / draft.name)
 
 

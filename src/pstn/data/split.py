@@ -7,9 +7,9 @@ import math
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -17,14 +17,7 @@ from torch import Tensor
 
 from pstn._checks import plain, require_choice, require_finite, require_positive_int
 from pstn._pixels import standardise
-from pstn.data.files import (
-    DataError,
-    most_unpacked,
-    open_zip,
-    parse_npy,
-    read_npy,
-    read_zip_member,
-)
+from pstn.data.files import DataError, most_unpacked, open_zip, parse_npy, read_npy, read_zip_member
 from pstn.limits import ARRAY_BYTES, CLASSES, EXAMPLES
 
 __all__ = [
@@ -65,7 +58,7 @@ def name_classes(classes: Collection[str], most: int = 20) -> str:
 
 
 def require_classes(count: int) -> None:
-    """ErrorHandler more classes than any network here can tell apart: their number is the width of its last layer.
+    """Refuse more classes than any network here can tell apart: their number is the width of its last layer.
 
     Example:
         >>> require_classes(10)
@@ -95,6 +88,7 @@ def encode_labels(labels: Sequence[str], classes: Sequence[str]) -> Tensor:
     return torch.tensor([position[label] for label in labels], dtype=torch.long)
 
 
+NO_ARRAYS = "must hold x and y, or x_train and y_train"
 _TENSORS = ("x", "y", "mask", "theta", "source")
 
 
@@ -188,26 +182,20 @@ class Split:
             mean: one number or one per channel, in units of [0, 1] pixels.
             std: likewise, above 0.
         """
-        means, stds = _per_channel("mean", mean, self.x.shape[1]), _per_channel("std", std, self.x.shape[1])
+        channels = self.x.shape[1]
+        means, stds = _per_channel("mean", mean, channels), _per_channel("std", std, channels)
         if min(stds) <= 0:
             raise ValueError(f"std must be above 0, got {std}")
         # The background goes through the same arithmetic as the pixels, so that it stays equal to them to the last bit.
-        raw = self.fill if isinstance(self.fill, tuple) else (self.fill,) * len(means)
-        background = torch.tensor(raw).view(1, -1, 1).to(self.x.dtype)
+        background = torch.tensor(_per_channel("fill", self.fill, channels)).view(1, -1, 1).to(self.x.dtype)
         fills = tuple(standardise(background, means, stds).flatten().tolist())
-        source = None if self.source is None else standardise(self.source, means, stds)
-        old_means = _per_channel("mean", self.mean, len(means))
-        old_stds = _per_channel("std", self.std, len(means))
-        shift = tuple(m + s * new for m, s, new in zip(old_means, old_stds, means, strict=True))
-        scale = tuple(s * new for s, new in zip(old_stds, stds, strict=True))
-        return dataclasses.replace(
-            self,
-            x=standardise(self.x, means, stds),
-            source=source,
-            fill=_one_or_each(fills),
-            mean=_one_or_each(shift),
-            std=_one_or_each(scale),
-        )
+        before = zip(_per_channel("mean", self.mean, channels), _per_channel("std", self.std, channels), strict=True)
+        both = [(m + s * new_mean, s * new) for (m, s), new_mean, new in zip(before, means, stds, strict=True)]
+        shift, scale = zip(*both, strict=True)
+        x, source = standardise(self.x, means, stds), self.source
+        source = None if source is None else standardise(source, means, stds)
+        fill, total_mean, total_std = map(_one_or_each, (fills, shift, scale))
+        return dataclasses.replace(self, x=x, source=source, fill=fill, mean=total_mean, std=total_std)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Split:
         present = {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
@@ -261,20 +249,14 @@ class Splits(Generic[T]):
 
     def sizes(self) -> dict[str, int]:
         """How many examples each part has."""
-        return {
-            name: 0 if part is None else len(part)
-            for name, part in zip(("train", "validation", "test"), self, strict=True)
-        }
+        lengths = (0 if part is None else len(part) for part in self)
+        return dict(zip(("train", "validation", "test"), lengths, strict=True))
 
 
 def batches(
-    data: Sized,
-    batch_size: int,
-    *,
-    shuffle: bool = False,
-    generator: torch.Generator | None = None,
+    data: Sized, batch_size: int, *, shuffle: bool = False, generator: torch.Generator | None = None,
     device: torch.device | str | None = None,
-) -> Iterator[Split]:
+) -> Iterator[Split]:  # fmt: skip
     """Walk through `data` once, `batch_size` examples at a time; the last batch may be smaller.
 
     Args:
@@ -333,30 +315,21 @@ def balanced_indices(y: Tensor, k: int, *, fold: int = 0, seed: int = 0) -> Tens
     y = y.cpu()
     if k > len(y):
         raise ValueError(f"k must be at most the number of examples, {len(y)}, got {k}")
-    generator = _fold_generator(seed, fold)
+    if isinstance(fold, bool) or not isinstance(fold, int) or fold < 0:
+        raise ValueError(f"fold must be a whole number of at least 0, got {fold!r}")
+    # A generator of its own for each (seed, fold): the fold-th number that the seed draws.
+    seeds = torch.randint(2**62, (fold + 1,), generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(int(seeds[fold]))
     members = [torch.nonzero(y == c).flatten() for c in range(int(y.max()) + 1)]
-    shares = _even_shares([len(m) for m in members], k, generator)
+    shares, left = [0] * len(members), k
+    for c in cycle(torch.randperm(len(members), generator=generator).tolist()):
+        if not left:
+            break
+        if shares[c] < len(members[c]):
+            shares[c] += 1
+            left -= 1
     drawn = [m[torch.randperm(len(m), generator=generator)[:n]] for m, n in zip(members, shares, strict=True)]
     return torch.cat(drawn).sort().values
-
-
-def _even_shares(available: list[int], k: int, generator: torch.Generator) -> list[int]:
-    """How many to take of each class: the same number of each, as far as it has them."""
-    order = torch.randperm(len(available), generator=generator).tolist()
-    shares = [0] * len(available)
-    left = k
-    while left:
-        open_classes = [c for c in order if shares[c] < available[c]]
-        each = left // len(open_classes)
-        if each == 0:
-            for c in open_classes[:left]:
-                shares[c] += 1
-            break
-        for c in open_classes:
-            more = min(each, available[c] - shares[c])
-            shares[c] += more
-            left -= more
-    return shares
 
 
 def stratified_indices(y: Tensor, fraction: float, *, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -427,36 +400,15 @@ def read_indices(path: str | os.PathLike[str], *, size: int) -> Tensor:
     array = read_npy(path)
     if array.dtype.kind not in "iu" or array.ndim != 1 or len(array) == 0:
         raise DataError(path, f"must hold whole numbers of shape (k,), got {array.dtype} of shape {array.shape}")
-    outside = (array < 0) | (array >= size)
-    if outside.any():
-        at = int(outside.argmax())
-        raise DataError(path, f"{array[at]} is not among the {size:,} training examples", place=f"entry {at}")
-    indices = torch.from_numpy(array.astype("int64"))
-    values, counts = indices.unique(return_counts=True)
-    if int(counts.max()) > 1:
-        twice = int(values[counts.argmax()])
-        at = int(torch.nonzero(indices == twice)[1])
-        raise DataError(path, f"{twice} occurs more than once", place=f"entry {at}")
-    return indices
-
-
-def _fold_generator(seed: int, fold: int) -> torch.Generator:
-    """A generator of its own for each (seed, fold): the fold-th number that the seed draws."""
-    if isinstance(fold, bool) or not isinstance(fold, int) or fold < 0:
-        raise ValueError(f"fold must be a whole number of at least 0, got {fold!r}")
-    start = torch.Generator().manual_seed(seed)
-    seeds = torch.randint(2**62, (fold + 1,), generator=start)
-    return torch.Generator().manual_seed(int(seeds[fold]))
+    if ((array < 0) | (array >= size)).any() or len(np.unique(array)) < len(array):
+        raise DataError(path, f"must hold different positions among the {size:,} training examples")
+    return torch.from_numpy(array.astype("int64"))
 
 
 def from_arrays(
-    x: Any,
-    y: Any,
-    *,
-    kind: Literal["image", "series"] | None = None,
-    classes: Sequence[str] | None = None,
+    x: Any, y: Any, *, kind: Literal["image", "series"] | None = None, classes: Sequence[str] | None = None,
     name: str = "",
-) -> Split:
+) -> Split:  # fmt: skip
     """Arrays as a `Split`: images (N, H, W) or (N, H, W, C), series (N, L) or (N, C, L).
 
     Args:
@@ -472,25 +424,21 @@ def from_arrays(
         >>> split.x.shape, split.y, split.classes
         (torch.Size([3, 1, 8, 8]), tensor([0, 1, 0]), ('cat', 'dog'))
     """
-    if kind is not None:
-        require_choice("kind", kind, ("image", "series"))
+    require_choice("kind", kind, (None, "image", "series"))
     tensor = _to_tensor("x", x)
     shape = tuple(tensor.shape)
     if len(shape) == 3 and kind is None:
         problem = "may be images (N, H, W) or series (N, C, L): pass kind='image' or 'series' (--kind)"
         raise ValueError(f"x of shape {shape} {problem}")
-    if len(shape) == 4 and kind != "series":
-        if shape[-1] > 4:
-            raise ValueError(f"x must have its channels last, (N, H, W, C) with C up to 4, got {shape}")
-        tensor = tensor.movedim(-1, 1).contiguous()
-    elif len(shape) == 3 and kind == "image":
+    if len(shape) == (3 if kind == "image" else 2):
         tensor = tensor[:, None]
-    elif len(shape) in (2, 3) and kind != "image":
-        # A series of bytes holds numbers, not pixels: those who predict from a table give the same.
-        tensor = (tensor[:, None] if len(shape) == 2 else tensor).float()
-    else:
-        accepted = "(N, L), (N, C, L), (N, H, W) or (N, H, W, C)"
+    elif len(shape) == 4 and kind != "series" and shape[-1] <= 4:
+        tensor = tensor.movedim(-1, 1).contiguous()
+    elif len(shape) != 3:
+        accepted = "(N, L), (N, C, L), (N, H, W) or (N, H, W, C), channels last and up to 4 of them"
         raise ValueError(f"x must have shape {accepted}, got {shape} for kind={kind!r}")
+    if tensor.dim() == 3:  # a series of bytes holds numbers, not pixels: those who predict from a table give the same
+        tensor = tensor.float()
     if np.ndim(y) != 1 or len(y) != len(tensor) or not len(y):
         raise ValueError(f"y must hold one label per example, {len(tensor)}, got shape {np.shape(y)}")
     # A list is read as it is: numpy would make text of the gaps in a list of names.
@@ -504,11 +452,10 @@ def _to_tensor(name: str, x: Any) -> Tensor:
         array = np.asarray(x)
         if array.dtype.kind not in "iuf":
             raise TypeError(f"{name} must hold numbers, got {array.dtype}")
-        array = array if array.dtype == np.uint8 else array.astype(np.float32)
-        x = torch.from_numpy(np.require(array, requirements=("C", "W")))
-    elif x.is_complex() or x.dtype == torch.bool:
-        raise TypeError(f"{name} must hold real numbers, got {x.dtype}")
-    tensor: Tensor = x.detach().cpu()
+        x = np.require(array, np.uint8 if array.dtype == np.uint8 else np.float32, ("C", "W"))
+    tensor = torch.as_tensor(x).detach().cpu()
+    if tensor.is_complex() or tensor.dtype == torch.bool:
+        raise TypeError(f"{name} must hold real numbers, got {tensor.dtype}")
     tensor = tensor if tensor.dtype == torch.uint8 else tensor.float()
     require_finite(name, tensor, "leave such examples out, or fill their gaps in first")
     return tensor
@@ -552,26 +499,22 @@ def from_dataset(dataset: Any, *, classes: Sequence[str] | None = None, name: st
         >>> from_dataset(items).x.shape
         torch.Size([4, 1, 8, 8])
     """
-    count = len(dataset)
-    if count == 0:
-        raise ValueError("dataset must not be empty")
-    xs, labels = [], []
-    for i in range(count):
+    xs: list[Tensor] = []
+    labels: list[Any] = []
+    for i in range(len(dataset)):
         item = dataset[i]
         if not isinstance(item, (tuple, list)) or len(item) < 2:
             raise TypeError(f"items of dataset must be (x, y), got {type(item).__name__} at {i}")
         x = _to_tensor(f"x of item {i}", item[0])
         if not isinstance(item[0], Tensor):
-            if x.dim() not in (2, 3):
-                raise ValueError(f"x of item {i} must be an array (H, W[, C]) or an image, got shape {tuple(x.shape)}")
             x = (x[..., None] if x.dim() == 2 else x).movedim(-1, 0).contiguous()
-        if x.dim() < 2:
-            raise ValueError(f"x of item {i} must have shape (C, *size), got {tuple(x.shape)}")
+        if x.dim() < 2 or (xs and (x.shape, x.dtype) != (xs[0].shape, xs[0].dtype)):
+            problem = "must have shape (C, *size), or (H, W[, C]) for an array or an image, and be like the others"
+            raise ValueError(f"x of item {i} {problem}, got {tuple(x.shape)} of {x.dtype}")
         xs.append(x)
         labels.append(_plain_label(f"item {i}", item[1]))
-        if x.shape != xs[0].shape or x.dtype != xs[0].dtype:
-            shapes = f"{tuple(xs[0].shape)} and {tuple(x.shape)} at {i}"
-            raise ValueError(f"items of dataset must have one shape and dtype, got {shapes}")
+    if not xs:
+        raise ValueError("dataset must not be empty")
     own = getattr(dataset, "classes", None)
     if classes is None and own is not None and all(isinstance(v, int) and 0 <= v < len(own) for v in labels):
         return Split(torch.stack(xs), torch.tensor(labels, dtype=torch.long), tuple(map(str, own)), name)
@@ -595,12 +538,13 @@ def from_npz(path: str | os.PathLike[str], *, kind: Literal["image", "series"] |
         torch.Size([4, 1, 24])
     """
     path = Path(path)
-    endings = {"train": "_train", "validation": "_validation", "test": "_test"}
-    wanted = [f"{letter}{ending}" for ending in ("", *endings.values()) for letter in "xy"]
     arrays: dict[str, Any] = {}
     with open_zip(path, "an .npz file") as archive:
         members = archive.namelist()
-        found = [name for name in wanted if f"{name}.npy" in members]
+        train = "" if "x.npy" in members else "_train"
+        endings = {"train": train, "validation": "_validation", "test": "_test"}
+        found = [f"{letter}{ending}" for ending in endings.values() for letter in "xy"]
+        found = [name for name in found if f"{name}.npy" in members]
         limit = min(ARRAY_BYTES, most_unpacked(path))
         if (declared := sum(archive.getinfo(f"{name}.npy").file_size for name in found)) > limit:
             raise DataError(path, f"declares arrays of {declared:,} bytes in all, above the limit of {limit:,}")
@@ -611,25 +555,20 @@ def from_npz(path: str | os.PathLike[str], *, kind: Literal["image", "series"] |
             arrays[name] = parse_npy(read_zip_member(archive, member, path, limit=limit), path, member)
             if arrays[name].ndim and len(arrays[name]) > EXAMPLES:
                 raise DataError(path, f"holds more than {EXAMPLES:,} examples, which is the limit", place=member)
-    if "x" in arrays and "x_train" in arrays:
-        raise DataError(path, "holds x and x_train: which of them to train on? Leave one out")
-    if "x" in arrays:
-        endings["train"] = ""
+    if {"x.npy", "x_train.npy"} <= set(members):
+        raise DataError(path, "holds x and x_train: leave one of them out")
+    if f"x{train}" not in arrays:
+        held = name_classes(sorted(member.removesuffix(".npy") for member in members), most=8) or "nothing"
+        raise DataError(path, f"{NO_ARRAYS}; it holds {held}")
     parts: dict[str, Split] = {}
     for part, ending in endings.items():
-        if f"x{ending}" not in arrays:
-            continue
-        if f"y{ending}" not in arrays:
-            raise DataError(path, f"holds x{ending} without y{ending}")
-        classes = parts["train"].classes if "train" in parts else None
-        try:
-            parts[part] = from_arrays(arrays[f"x{ending}"], arrays[f"y{ending}"], kind=kind, classes=classes)
-        except (ValueError, TypeError) as error:
-            raise DataError(path, str(error), place=f"x{ending}, y{ending}") from error
-    if "train" not in parts:
-        held = name_classes(sorted(member.removesuffix(".npy") for member in members), most=8) or "nothing"
-        raise DataError(path, f"must hold x and y, or x_train and y_train; it holds {held}")
-    return Splits(parts["train"], parts.get("validation"), parts.get("test"))
+        if f"x{ending}" in arrays:
+            classes = parts["train"].classes if parts else None
+            try:
+                parts[part] = from_arrays(arrays[f"x{ending}"], arrays.get(f"y{ending}"), kind=kind, classes=classes)
+            except (ValueError, TypeError) as error:
+                raise DataError(path, str(error), place=f"x{ending}, y{ending}") from error
+    return Splits(**parts)
 
 
 def divide(split: Split, *, test: float, validation: float = 0.0, seed: int = 0) -> Splits[Split]:
@@ -651,9 +590,8 @@ def divide(split: Split, *, test: float, validation: float = 0.0, seed: int = 0)
     rest, tested = stratified_indices(split.y, test, seed=seed)
     inner, validated = stratified_indices(split.y[rest], validation / (1 - test), seed=seed + 1)
 
-    def part(index: Tensor, which: str) -> Split | None:
-        return dataclasses.replace(split.take(index), name=f"{split.name} {which}".strip()) if len(index) else None
-
-    train = part(rest[inner], "train")
-    assert train is not None  # at least one example of every class stays
-    return Splits(train, part(rest[validated], "validation"), part(tested, "test"))
+    train, *others = (
+        dataclasses.replace(split.take(index), name=f"{split.name} {which}".strip()) if len(index) else None
+        for index, which in ((rest[inner], "train"), (rest[validated], "validation"), (tested, "test"))
+    )
+    return Splits(cast("Split", train), *others)  # at least one example of every class stays in the first part

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from pstn.uncertainty import calibration_error, require_labels
 if TYPE_CHECKING:
     from pstn.data import Generated, Split
 
-    Batches = Split | Generated | tuple[Tensor, Tensor] | Iterable[Any]
+    Batches: TypeAlias = Split | Generated | tuple[Tensor, Tensor] | Iterable[Any]
 
 
 class Scores(NamedTuple):

@@ -23,8 +23,7 @@ from torch import Tensor, nn
 
 import pstn.data
 from pstn.data.augment import RandomPlacement, RandomRotation, RandomTransform, generate_all
-from pstn.data.download import cache_folder, expand
-from pstn.data.files import DataWarning, MissingDataError
+from pstn.data.files import DataWarning, MissingDataError, cache_folder, expand
 from pstn.data.registry import detect, find_known
 from pstn.data.series import series_format
 from pstn.data.split import Splits, stratified_indices
