@@ -24,29 +24,19 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 def tiny_model(path):
     """A model of one layer: the mean of each channel of an image (1, 3, 12, 10), as probabilities."""
-    make, kind = onnx.helper, onnx.TensorProto.FLOAT
+    make, real, whole = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
     nodes = [
         make.make_node("ReduceMean", ["x", "axes"], ["mean"], keepdims=0),
         make.make_node("Softmax", ["mean"], ["probabilities"]),
         make.make_node("ReduceMax", ["probabilities", "last"], ["entropy"], keepdims=0),
     ]
-    axes = [
-        make.make_tensor("axes", onnx.TensorProto.INT64, [2], [2, 3]),
-        make.make_tensor("last", onnx.TensorProto.INT64, [1], [1]),
-    ]
-    outputs = [
-        make.make_tensor_value_info("probabilities", kind, [1, 3]),
-        make.make_tensor_value_info("entropy", kind, [1]),
-    ]
-    graph = make.make_graph(nodes, "tiny", [make.make_tensor_value_info("x", kind, [1, 3, 12, 10])], outputs, axes)
+    axes = [make.make_tensor("axes", whole, [2], [2, 3]), make.make_tensor("last", whole, [1], [1])]
+    shapes = {"x": [1, 3, 12, 10], "probabilities": [1, 3], "entropy": [1]}
+    x, *outputs = (make.make_tensor_value_info(name, real, shape) for name, shape in shapes.items())
+    graph = make.make_graph(nodes, "tiny", [x], outputs, axes)
     model = make.make_model(graph, opset_imports=[make.make_opsetid("", 18)], ir_version=9)
-    described = {
-        "size": [12, 10],
-        "channels": 3,
-        "mean": [0.5] * 3,
-        "std": [0.5] * 3,
-        "classes": ["red", "green", "blue"],
-    }
+    described = {"size": [12, 10], "channels": 3, "classes": ["red", "green", "blue"]}
+    described |= {"mean": [0.5] * 3, "std": [0.5] * 3}
     make.set_model_props(model, {name: json.dumps(value) for name, value in described.items()})
     onnx.save(model, path)
     return path
@@ -81,11 +71,8 @@ def picture(kind="PNG"):
 
 
 def request(body, length=None):
-    return (
-        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %s\r\n\r\n"
-        % str(len(body) if length is None else length).encode()
-        + body
-    )
+    length = str(len(body) if length is None else length).encode()
+    return b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %s\r\n\r\n" % length + body
 
 
 def ask(port, body, length=None):

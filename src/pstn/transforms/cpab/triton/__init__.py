@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Launcher", "kernels_available", "next_power_of_two"]
-
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
