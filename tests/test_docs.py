@@ -55,26 +55,6 @@ def test_links_within_the_project_lead_somewhere(page):
         assert (page.parent / target).exists(), target
 
 
-def test_the_family_in_the_docs_keeps_the_invariants_of_all_families():
-    import torch
-
-    names = {"__name__": "__main__"}
-    exec(compile(blocks(ROOT / "docs" / "adding-a-family.md")[0], "adding-a-family.md", "exec"), names)
-    box = names["Box"]()
-    theta = (0.3 * torch.randn(4, 4, dtype=torch.float64)).requires_grad_()
-    assert box.has_identity
-    assert torch.autograd.gradcheck(lambda t: box.grid(t, (3, 4)), theta)
-    assert torch.autograd.gradcheck(box.inverse, theta)
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_no_python_hides_in_a_block_without_a_language(page):
-    for language, code in re.findall(
-        r"^```(\w*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    ):
-        assert language or not re.search(r"^(import |from \w|pstn\.|model\.)", code, re.MULTILINE), code
-
-
 def test_every_command_has_its_section():
     from typer.main import get_command
 
@@ -84,12 +64,6 @@ def test_every_command_has_its_section():
     for name in get_command(app).commands:
         assert f"| `pstn {name}" in text, f"{name}: add it to the table of docs/command-line.md"
         assert f"\n## {name.capitalize()}\n" in text, f"{name}: add a section to docs/command-line.md"
-
-
-def test_a_block_is_left_out_only_with_a_reason(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("<!-- not run: no GPU -->\n```python\na\n```\n<!-- not run: -->\n```python\nb\n```\n")
-    assert blocks(page) == ["b\n"]
 
 
 def test_every_public_name_is_in_the_api_pages():

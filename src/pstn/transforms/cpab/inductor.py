@@ -1,4 +1,4 @@
-"""How far particles in the plane advance, for torch's compiler: one loop over them, nothing stored in between.
+"""A step in the plane for torch's compiler: one loop over the particles, nothing stored in between.
 
 Plain torch is fastest with few operations on large tensors, and with particles that leave their region separated from
 those that stay. A compiler needs the opposite: the same arithmetic for every particle, one number each, (m,).
@@ -12,26 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pstn.transforms.cpab.plane import Field, cubic_minimum, edge_tolerance, series
+from pstn.transforms.cpab import plane
+from pstn.transforms.cpab.plane import HUGE, Carried, StepResult, Tables, edge_tolerance, series
 
 Pair = tuple[Tensor, Tensor]
-
-
-def advance(
-    functions: Tensor, beyond: Tensor, field: Field, position: Tensor, limit: Tensor, region: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Pair]:
-    """As `plane._advance`: the time, the region and position then, and the series."""
-    # As floating-point numbers, exact up to 2**24: selecting among integers takes twice the time.
-    beyond = beyond.to(position.dtype)
-    edges = [_Edge(functions[k], functions[3 + k], functions[6 + k], beyond[k]) for k in range(3)]
-    columns = (field.first[0], field.first[1]), (field.second[0], field.second[1])
-    constant = field.constant[0], field.constant[1]
-    still = _Motion(columns, constant, field.trace, field.det, (position[0], position[1]), constant, constant)
-    velocity = still.at(still.position)
-    motion = still._replace(velocity=velocity, acceleration=still.times(velocity))
-    time, crossed = _find_exit(motion, edges, limit, region)
-    end, low, high = motion.after(time)
-    return time, crossed, torch.stack(end), (low, high)
 
 
 class _Edge(NamedTuple):
@@ -78,6 +62,32 @@ class _Motion(NamedTuple):
         state = zip(self.position, self.velocity, self.acceleration, strict=True)
         x, y = (p + drift * v + low * w for p, v, w in state)
         return (x, y), low, high
+
+
+def take_step(
+    tables: Tables, kind: Carried, row: Tensor, region: Tensor, remaining: Tensor, position: Tensor, carried: Tensor
+) -> StepResult:
+    """As `plane.take_step`."""
+    count = tables.functions.shape[1]
+    a, c, b, d, e, f = (column[region + row * count] for column in tables.fields[:6])
+    # Computing these again is cheaper than looking them up.
+    trace, det, longest = plane.derive(a, b, c, d)
+    functions = [function[region] for function in tables.functions]
+    # As floating-point numbers, exact up to 2**24: selecting among integers takes twice the time.
+    across = tables.across.to(position.dtype)
+    edges = [_Edge(functions[k], functions[3 + k], functions[6 + k], across[k][region]) for k in range(3)]
+    still = _Motion(((a, c), (b, d)), (e, f), trace, det, (position[0], position[1]), (e, f), (e, f))
+    velocity = still.at(still.position)
+    motion = still._replace(velocity=velocity, acceleration=still.times(velocity))
+    time, crossed = _find_exit(motion, edges, torch.minimum(remaining, longest), region)
+    end, low, high = motion.after(time)
+    grads = None
+    if kind == "jacobian":
+        carried = _update_jacobian(motion, carried, time, low, high)
+    elif kind == "adjoint":
+        grads = _node_grads(motion, edges, carried, time)
+        carried = torch.stack(_adjoint_after(motion, (carried[0], carried[1]), time, low, high)).clamp(-HUGE, HUGE)
+    return crossed, remaining - time, torch.stack(end), carried, grads
 
 
 def _find_exit(motion: _Motion, edges: list[_Edge], limit: Tensor, region: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,7 +144,7 @@ def _crossing_time(motion: _Motion, edge: _Edge, limit: Tensor, end: Pair, arriv
     # Outwards at the start and inwards at the end: it may have been outside in between.
     turning = (fall < 0) & (rise > 0) & ~out & open_
     begin = edge.value(motion.position)
-    span = torch.where(turning, limit * cubic_minimum(last - begin, limit * fall, limit * rise), limit)
+    span = torch.where(turning, limit * plane.cubic_minimum(last - begin, limit * fall, limit * rise), limit)
     deepest = edge.value(motion.after(span)[0])
     last, out = torch.where(turning, deepest, last), torch.where(turning, deepest < tolerance, out)
     # The parabola through value and slope at the start, and the last value.
@@ -144,3 +154,57 @@ def _crossing_time(motion: _Motion, edge: _Edge, limit: Tensor, end: Pair, arriv
     time = torch.where(fall > 0, (fall + root) / (-2 * bend), 2 * start / (root - fall))
     time = torch.minimum(torch.where(time.isnan(), 0.0, time).clamp(min=0), span)
     return torch.where(out, time, math.inf)
+
+
+def _update_jacobian(motion: _Motion, matrix: Tensor, time: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    unit = 1 - motion.det * low
+    slope = time + motion.trace * low - motion.det * high
+    columns = []
+    for k in range(2):
+        column = (matrix[0, k], matrix[1, k])
+        turned = motion.times(column)
+        columns.append(torch.stack([unit * c + slope * t for c, t in zip(column, turned, strict=True)]))
+    return torch.stack(columns, dim=1).clamp(-HUGE, HUGE)
+
+
+def _coefficients(motion: _Motion, time: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Pair]:
+    """As `plane._coefficients`: of v in the position, and of the adjoint and its image in the adjoint."""
+    drift = time - motion.det * high
+    decay = torch.exp(motion.trace * -time)
+    return drift, ((1 - motion.det * low) * decay, (drift + motion.trace * low) * decay)
+
+
+def _image(motion: _Motion, adjoint: Pair) -> Pair:
+    """The adjugate of A, transposed, applied to the adjoint."""
+    (a, c), (b, d) = motion.columns
+    x, y = adjoint
+    return d * x - c * y, a * y - b * x
+
+
+def _adjoint_after(motion: _Motion, adjoint: Pair, time: Tensor, low: Tensor, high: Tensor) -> list[Tensor]:
+    _, (unit, turn) = _coefficients(motion, time, low, high)
+    return [unit * own + turn * other for own, other in zip(adjoint, _image(motion, adjoint), strict=True)]
+
+
+def _node_grads(motion: _Motion, edges: list[_Edge], carried: Tensor, time: Tensor) -> Tensor:
+    """The gradient of the step with respect to its three nodes, (2, 3, m); see `plane._update_adjoint`."""
+    adjoint = (carried[0], carried[1])
+    integrals = [[torch.zeros_like(time), torch.zeros_like(time)] for _ in range(3)]
+    for node, weight in plane.QUADRATURE:
+        part = time * node
+        low, high = series(part, motion.trace, motion.det)
+        drift, coefficients = _coefficients(motion, part, low, high)
+        for integral, factor in zip(integrals, (torch.ones_like(low), drift, low), strict=True):
+            for k, coefficient in enumerate(coefficients):
+                integral[k] = integral[k] + weight * coefficient * factor
+    rows = []
+    for own, other in zip(adjoint, _image(motion, adjoint), strict=True):
+        mixed = [(unit * own + turn * other) * time for unit, turn in integrals]
+        by_edge = [
+            mixed[0] * edge.value(motion.position)
+            + mixed[1] * edge.slope(motion.velocity)
+            + mixed[2] * edge.slope(motion.acceleration)
+            for edge in edges
+        ]
+        rows.append(torch.stack(by_edge))
+    return torch.stack(rows)

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -171,7 +171,7 @@ StepResult = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
 class Tables(NamedTuple):
     """What a step looks up."""
 
-    fields: Tensor  # (9, S * R) the columns of `Field`, for every theta and region
+    fields: Tensor  # (9, S * R) the columns of `_Field`, for every theta and region
     functions: Tensor  # (9, R) the edge functions: three slopes along x, three along y, three constants
     across: Tensor  # (3, R) the region beyond each edge, or -1
 
@@ -235,7 +235,7 @@ def _integrate(
 
 
 def _fields(velocities: Tensor, geometry: Regions) -> Tensor:
-    """The columns of `Field` for every theta and region, (9, S * R)."""
+    """The columns of `_Field` for every theta and region, (9, S * R)."""
     padded = torch.nn.functional.pad(velocities, (0, 0, 0, 1))
     corners = padded[:, geometry.nodes]  # (S, R, 3, 2)
     # Products and sums, not a matmul: TF32 and autocast would round velocities to a few bits.
@@ -245,7 +245,7 @@ def _fields(velocities: Tensor, geometry: Regions) -> Tensor:
     return torch.stack([column.reshape(-1) for column in columns])
 
 
-class Field(NamedTuple):
+class _Field(NamedTuple):
     """Affine velocities, one per particle: v = first x + second y + constant, so that A = [first | second]."""
 
     first: Tensor  # (2, m)
@@ -273,9 +273,9 @@ class Field(NamedTuple):
         drift = torch.addcmul(time, self.det, high, value=-1)
         return torch.addcmul(torch.addcmul(position, drift, velocity), low, self.times(velocity))
 
-    def select(self, index: Tensor) -> Field:
+    def select(self, index: Tensor) -> _Field:
         """The velocities of some particles."""
-        return Field(*(column.index_select(-1, index) for column in self))
+        return _Field(*(column.index_select(-1, index) for column in self))
 
 
 def derive(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -323,23 +323,25 @@ def _slope(functions: Tensor, direction: Tensor) -> Tensor:
     return torch.addcmul(functions[:3] * direction[0], functions[3:6], direction[1])
 
 
-def take_step(tables: Tables, kind: Carried, row: Tensor, *state: Tensor, advance: Any = None) -> StepResult:
+def take_step(
+    tables: Tables, kind: Carried, row: Tensor, region: Tensor, remaining: Tensor, position: Tensor, carried: Tensor
+) -> StepResult:
     """Take each particle to the edge of its region, or by the longest step.
 
     Args:
         tables: what to look up.
         kind: what is carried.
         row: (m,), which theta.
-        state: the region (m,), the remaining time (m,), the position (2, m), and what is carried: (2, 2, m) for the
-            Jacobian, (2, m) for the adjoint, or anything.
-        advance: what does as `_advance` does; that is the default.
+        region: (m,).
+        remaining: (m,), the remaining time.
+        position: (2, m).
+        carried: (2, 2, m), the Jacobian; (2, m), the adjoint; or unused.
     """
-    region, remaining, position, carried = state
     columns = tables.fields.index_select(1, torch.add(region, row, alpha=tables.functions.shape[1]))
-    field = Field(columns[:2], columns[2:4], columns[4:6], *columns[6:].unbind(0))
+    field = _Field(columns[:2], columns[2:4], columns[4:6], *columns[6:].unbind(0))
     functions, beyond = tables.functions.index_select(1, region), tables.across.index_select(1, region)
     limit = torch.minimum(remaining, field.longest)
-    time, after, end, sums = (advance or _advance)(functions, beyond, field, position, limit, region)
+    time, after, end, sums = _advance(functions, beyond, field, position, limit, region)
     grads = None
     if kind == "jacobian":
         carried = _update_jacobian(field, carried, time, *sums)
@@ -349,7 +351,7 @@ def take_step(tables: Tables, kind: Carried, row: Tensor, *state: Tensor, advanc
 
 
 def _advance(
-    functions: Tensor, beyond: Tensor, field: Field, position: Tensor, limit: Tensor, region: Tensor
+    functions: Tensor, beyond: Tensor, field: _Field, position: Tensor, limit: Tensor, region: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]:
     """Advance to the first edge, or by `limit`: the time, the region and position then, and the series."""
     low, high = series(limit, field.trace, field.det)
@@ -390,7 +392,7 @@ class _Edges(NamedTuple):
 Stop = tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]
 
 
-def _find_exit(edges: _Edges, field: Field, position: Tensor, limit: Tensor) -> tuple[Stop, Tensor]:
+def _find_exit(edges: _Edges, field: _Field, position: Tensor, limit: Tensor) -> tuple[Stop, Tensor]:
     """Where particles stop, and whether they leave; the time is `limit` for those that do not."""
     functions, out, turning, fall, rise, values = edges
     span = limit.expand(3, -1)
@@ -410,7 +412,7 @@ def _find_exit(edges: _Edges, field: Field, position: Tensor, limit: Tensor) -> 
     return _stop_earlier(functions, out, field, position, stop), leaves
 
 
-def _stop_earlier(functions: Tensor, out: Tensor, field: Field, position: Tensor, stop: Stop) -> Stop:
+def _stop_earlier(functions: Tensor, out: Tensor, field: _Field, position: Tensor, stop: Stop) -> Stop:
     """Stop particles at an edge that they have passed: near a corner the parabolas may indicate the wrong edge."""
     time, edge, there, sums = stop
     deepest, passed = _value(functions, there).masked_fill_(~out, 0).min(0)
@@ -440,7 +442,7 @@ def _quadratic_root(start: Tensor, fall: Tensor, end: Tensor, span: Tensor, out:
     return torch.minimum(time.nan_to_num_(nan=0.0).clamp_(min=0), span).masked_fill_(~out, math.inf)
 
 
-def _refine(functions: Tensor, edge: Tensor, field: Field, position: Tensor, guess: Tensor) -> Tensor:
+def _refine(functions: Tensor, edge: Tensor, field: _Field, position: Tensor, guess: Tensor) -> Tensor:
     """One step of Halley's method towards the time at which an edge function, one each, is 0."""
     shape = functions.view(3, 3, -1).gather(1, edge.expand(3, 1, -1))[:, 0]
     position, _ = field.after(position, guess)
@@ -453,7 +455,7 @@ def _refine(functions: Tensor, edge: Tensor, field: Field, position: Tensor, gue
     return (guess - move.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)).clamp(min=0)
 
 
-def _update_jacobian(field: Field, matrix: Tensor, time: Tensor, low: Tensor, high: Tensor) -> Tensor:
+def _update_jacobian(field: _Field, matrix: Tensor, time: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """The Jacobian (2, 2, m) after a step: exp(t A) times the one before."""
     unit = torch.addcmul(torch.ones_like(low), field.det, low, value=-1)
     slope = torch.addcmul(torch.addcmul(time, field.trace, low), field.det, high, value=-1)
@@ -462,7 +464,7 @@ def _update_jacobian(field: Field, matrix: Tensor, time: Tensor, low: Tensor, hi
 
 
 def _update_adjoint(
-    functions: Tensor, field: Field, position: Tensor, adjoint: Tensor, time: Tensor, low: Tensor, high: Tensor
+    functions: Tensor, field: _Field, position: Tensor, adjoint: Tensor, time: Tensor, low: Tensor, high: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The gradient of a step with respect to its three nodes, (2, 3, m), and the adjoint (2, m) after it.
 
@@ -490,7 +492,7 @@ def _update_adjoint(
     return grads, torch.addcmul(unit * adjoint, turn, image).clamp_(-HUGE, HUGE)
 
 
-def _coefficients(field: Field, time: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+def _coefficients(field: _Field, time: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """The coefficient of v in the position after a time, and (2, m), of the adjoint and its image in the adjoint."""
     drift = torch.addcmul(time, field.det, high, value=-1)
     decay = torch.exp(field.trace * -time)
@@ -506,10 +508,10 @@ def _step(backend: str) -> Step:
     """`take_step`; with "inductor" compiled, on its first call for each kind of carried value and dtype."""
     if backend == "torch":
         return take_step
-    from pstn.transforms.cpab.inductor import advance
+    from pstn.transforms.cpab import inductor
 
     # Without fullgraph=True, a function with too many compiled versions runs uncompiled instead of raising.
-    compiled = torch.compile(partial(take_step, advance=advance), dynamic=True)
+    compiled = torch.compile(inductor.take_step, dynamic=True)
 
     def step(tables: Tables, kind: Carried, row: Tensor, *state: Any) -> StepResult:
         # The last few particles are faster without the compiler, which would also compile again for 0 and for 1.
