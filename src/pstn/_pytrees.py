@@ -10,7 +10,7 @@ from torch.utils import _pytree
 __all__ = ["register_dataclass", "register_namedtuple"]
 
 # Fields annotated with one of these are constants of the program; all others hold tensors, or containers of them.
-_CONSTANT = {"bool", "int", "float", "str"}
+_CONSTANT = {"bool", "int", "float", "str", "tuple[bool, ...]"}
 
 
 def register_namedtuple(cls: type[Any], name: str) -> None:
@@ -22,7 +22,7 @@ def register_namedtuple(cls: type[Any], name: str) -> None:
 
 
 def register_dataclass(cls: type[Any]) -> None:
-    """Register a class that will be a dataclass: fields annotated as bool, int, float or str are constants.
+    """Register a class that will be a dataclass: fields with an annotation of `_CONSTANT` are constants.
 
     torch's own function of this name wants the fields now, and a class that is still being made has none yet.
     """

@@ -173,7 +173,11 @@ def elbo_parts(
             f"log_likelihood must return (S, B) with B = {batch}: one number per sample and input, got "
             f"{tuple(log_p.shape)}"
         )
-    nll = -_weighted(log_p, weights).mean()
+    log_weights = getattr(output, "log_weights", None)
+    if log_weights is None:
+        nll = -_weighted(log_p, weights).mean()
+    else:
+        nll = -_weighted((log_weights.exp() * log_p).sum(0), weights).mean()
     kl = _weighted(posterior.kl(prior).mT, weights).mean()
     return Loss(nll + kl_weight * kl, nll, kl)
 

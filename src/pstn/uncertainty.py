@@ -47,13 +47,14 @@ def _entropy(log_probs: Tensor) -> Tensor:
     return 0.0 - total  # -total would be -0.0 for an answer that is certain
 
 
-def mutual_information(sample_log_probs: Tensor) -> Tensor:
+def mutual_information(sample_log_probs: Tensor, log_weights: Tensor | None = None) -> Tensor:
     """How much the samples disagree: the entropy of their mean less the mean of their entropies, in nats.
 
     Zero where every transformation gives the same answer; large where the answer depends on where one looks.
 
     Args:
         sample_log_probs: (S, ..., K), log-probabilities of each sample.
+        log_weights: (S, ...), the logarithms of the samples' weights; all count the same when None.
 
     Returns:
         (...), at least 0.
@@ -64,18 +65,26 @@ def mutual_information(sample_log_probs: Tensor) -> Tensor:
         tensor([0.6931])
     """
     _require_log_probs("sample_log_probs", sample_log_probs)
-    mean = log_mean_exp(sample_log_probs)
-    return (_entropy(mean) - _entropy(sample_log_probs).mean(0)).clamp_min(0)
+    mean = log_mean_exp(sample_log_probs, log_weights)
+    each = _entropy(sample_log_probs)
+    expected = each.mean(0) if log_weights is None else (log_weights.softmax(0) * each).sum(0)
+    return (_entropy(mean) - expected).clamp_min(0)
 
 
-def log_mean_exp(sample_log_probs: Tensor) -> Tensor:
-    """The logarithm of the mean over the first axis of the exponentials, (S, ...) -> (...).
+def log_mean_exp(sample_log_probs: Tensor, log_weights: Tensor | None = None) -> Tensor:
+    """The logarithm of the mean over the first axis of the exponentials, (S, ..., K) -> (..., K).
+
+    Args:
+        sample_log_probs: (S, ..., K).
+        log_weights: (S, ...), the logarithms of the weights of a weighted mean; they need not add up to 1.
 
     Example:
         >>> log_mean_exp(torch.tensor([0.2, 0.6]).log()).exp()
         tensor(0.4000)
     """
     require_floating("sample_log_probs", sample_log_probs)
+    if log_weights is not None:
+        return torch.logsumexp(sample_log_probs + log_weights.log_softmax(0)[..., None], dim=0)
     # S as a tensor's value: a Python logarithm of it would fix S when a model is exported.
     samples = torch.ones((), dtype=sample_log_probs.dtype, device=sample_log_probs.device) * sample_log_probs.shape[0]
     return torch.logsumexp(sample_log_probs, dim=0) - samples.log()

@@ -129,3 +129,12 @@ def test_two_classes_of_one_name_are_refused(parts):
         pstn.register(type("PSTN", (nn.Module,), {"__module__": "elsewhere"}))
     with pytest.raises(TypeError, match="cls"):
         pstn.register(print)
+
+
+@pytest.mark.parametrize("family", [pstn.Normal(), pstn.Point(pstn.NormalPrior(scale=0.5)), pstn.StudentT(2.0)])
+def test_a_model_of_every_posterior_family_is_saved_and_loaded(family, tmp_path):
+    layer = pstn.SpatialTransformer(pstn.Rotation(), pstn.nn.ConvLocalizer(1, (28, 28)), posterior=family)
+    model = pstn.PSTN(layer, pstn.nn.mnist_cnn(), test_samples=2).eval()
+    x = torch.rand(2, 1, 28, 28)
+    loaded = pstn.from_pretrained(model.save_pretrained(tmp_path)).eval()
+    assert torch.equal(loaded(x, "modes").log_probs, model(x, "modes").log_probs)

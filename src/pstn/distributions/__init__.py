@@ -1,6 +1,9 @@
 """Distributions over theta, the families that make them from a localizer's features, and priors."""
 
-from pstn.distributions.base import PosteriorFamily, Prior, ThetaDistribution
+from pstn.distributions.base import PosteriorFamily, Prior, Region, ThetaDistribution
+from pstn.distributions.gate import Gated, GatedPosterior
+from pstn.distributions.hierarchy import Global, Hierarchical
+from pstn.distributions.mixture import Mixture, MixturePosterior
 from pstn.distributions.normal import Normal, NormalPosterior
 from pstn.distributions.point import Point, PointPosterior
 from pstn.distributions.priors import GammaPrior, NoPrior, NormalPrior
@@ -9,6 +12,12 @@ from pstn.distributions.student_t import Posterior, StudentT
 
 __all__ = [
     "GammaPrior",
+    "Gated",
+    "GatedPosterior",
+    "Global",
+    "Hierarchical",
+    "Mixture",
+    "MixturePosterior",
     "NoPrior",
     "Normal",
     "NormalPosterior",
@@ -18,6 +27,7 @@ __all__ = [
     "Posterior",
     "PosteriorFamily",
     "Prior",
+    "Region",
     "StudentT",
     "ThetaDistribution",
     "normal_quantile",

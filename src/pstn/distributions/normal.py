@@ -13,13 +13,14 @@ from torch import Tensor
 
 from pstn._checks import require_finite_number
 from pstn.defaults import VAR_INIT
+from pstn.distributions.angles import REACH, by_kind, sum_over_turns, wrap
 from pstn.distributions.base import (
     PosteriorFamily,
     Prior,
     ThetaDistribution,
+    central_interval,
     checked_parameters,
     checked_probability,
-    require_level,
 )
 from pstn.distributions.priors import NormalPrior, built_prior, shared_with_prior
 from pstn.distributions.quantiles import normal_quantile
@@ -40,6 +41,7 @@ class NormalPosterior(ThetaDistribution):
         loc: (..., D), the mean.
         scale: (..., D), or (..., 1) for one that all parameters share, the standard deviation, above 0.
         prior: what `kl` compares with; the standard normal around 0 when not given.
+        circular: for each parameter whether it is an angle, which then lives on the circle; none when empty.
 
     Example:
         >>> q = NormalPosterior(torch.zeros(8, 4), torch.full((8, 4), 0.1))
@@ -50,6 +52,7 @@ class NormalPosterior(ThetaDistribution):
     loc: Tensor
     scale: Tensor
     prior: Prior = NormalPrior(0.0)
+    circular: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
         loc, scale = checked_parameters(self.loc, self.scale, "scale")
@@ -63,12 +66,13 @@ class NormalPosterior(ThetaDistribution):
 
     def from_noise(self, noise: Tensor) -> Tensor:
         """Samples (S, ..., D) from noise (S, ..., D), by the normal's quantiles; 0.5 everywhere gives loc."""
-        return torch.addcmul(self.loc, self.scale, normal_quantile(noise).to(self.loc.dtype))
+        return wrap(torch.addcmul(self.loc, self.scale, normal_quantile(noise).to(self.loc.dtype)), self.circular)
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Log-density of each parameter, (..., D)."""
-        z = (theta - self.loc) / self.scale
-        return -0.5 * z.square() - torch.log(self.scale) - 0.5 * math.log(2 * math.pi)
+        difference = theta - self.loc
+        line = _log_density(difference, self.scale)
+        return by_kind(line, self.circular, _log_density_of_angles, difference, self.scale.expand_as(line))
 
     def kl(self, prior: Prior | None = None) -> Tensor:
         """KL from a prior, (..., D), analytic for a `NormalPrior`; from its own when None."""
@@ -76,13 +80,13 @@ class NormalPosterior(ThetaDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """Loc, (..., D)."""
-        return self.loc
+        """Loc, (..., D), its angles within [-pi, pi]."""
+        return self.mode
 
     @property
     def mode(self) -> Tensor:
-        """Loc, (..., D)."""
-        return self.loc
+        """Loc, (..., D), its angles within [-pi, pi]."""
+        return wrap(self.loc, self.circular)
 
     @property
     def variance(self) -> Tensor:
@@ -105,8 +109,16 @@ class NormalPosterior(ThetaDistribution):
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The central interval that holds each parameter with probability `level`, each end (..., D)."""
-        lower, upper = require_level(level)
-        return self.quantile(lower), self.quantile(upper)
+        return central_interval(self.quantile, level, self.mode, self.circular)
+
+
+def _log_density(difference: Tensor, scale: Tensor) -> Tensor:
+    return -0.5 * (difference / scale).square() - torch.log(scale) - 0.5 * math.log(2 * math.pi)
+
+
+def _log_density_of_angles(line: Tensor, difference: Tensor, scale: Tensor) -> Tensor:
+    tail = torch.erfc(REACH / (scale * math.sqrt(2))) / (2 * math.pi)
+    return sum_over_turns(lambda d: _log_density(d, scale), difference, tail)
 
 
 @final
@@ -141,4 +153,5 @@ class Normal(PosteriorFamily):
     def build(self, transform: Transform, numbers: Mapping[str, Tensor]) -> NormalPosterior:
         """Normal around the mean, with softplus of the variance head as variance."""
         scale = torch.sqrt(F.softplus(numbers["variance"]) + _MIN_VARIANCE)
-        return NormalPosterior(numbers["mean"], scale, built_prior(self.prior, transform, numbers))
+        prior = built_prior(self.prior, transform, numbers)
+        return NormalPosterior(numbers["mean"], scale, prior, transform.circular)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pstn._checks import require_finite, require_floating
+from pstn.distributions.angles import wrap
 from pstn.distributions.base import (
     DIVERGED,
     PosteriorFamily,
@@ -34,6 +35,7 @@ class PointPosterior(ThetaDistribution):
         loc: (..., D).
         prior: what `kl` compares with. With the default the KL is 0. Under any other it is the prior's negative
             log-density at loc, a penalty: the divergence of a point from a density is infinite.
+        circular: for each parameter whether it is an angle, which then lives on the circle; none when empty.
 
     Example:
         >>> PointPosterior(torch.zeros(8, 4)).rsample(10).shape
@@ -42,11 +44,12 @@ class PointPosterior(ThetaDistribution):
 
     loc: Tensor
     prior: Prior = NoPrior()
+    circular: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
         require_floating("loc", self.loc)
         require_finite("loc of the posterior", self.loc, DIVERGED.format(head="mean"))
-        object.__setattr__(self, "loc", at_least_float32(self.loc))
+        object.__setattr__(self, "loc", wrap(at_least_float32(self.loc), self.circular))
 
     @property
     def noise_width(self) -> int:
@@ -59,7 +62,7 @@ class PointPosterior(ThetaDistribution):
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """0 at loc and minus infinity elsewhere, (..., D): the log of the probability of that very point."""
-        return torch.where(theta == self.loc, 0.0, -torch.inf).to(self.loc.dtype)
+        return torch.where(wrap(theta, self.circular) == self.loc, 0.0, -torch.inf).to(self.loc.dtype)
 
     def kl(self, prior: Prior | None = None) -> Tensor:
         """The penalty of a prior at loc, (..., D); 0 without one."""
@@ -122,4 +125,4 @@ class Point(PosteriorFamily):
 
     def build(self, transform: Transform, numbers: Mapping[str, Tensor]) -> PointPosterior:
         """All mass at the mean."""
-        return PointPosterior(numbers["mean"], built_prior(self.prior, transform, numbers))
+        return PointPosterior(numbers["mean"], built_prior(self.prior, transform, numbers), transform.circular)

@@ -7,19 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, final
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pstn._checks import require_choice, require_finite_number, require_positive_number
 from pstn.defaults import VAR_INIT
+from pstn.distributions.angles import REACH, by_kind, sum_over_turns, turns, wrap
 from pstn.distributions.base import (
     PosteriorFamily,
     Prior,
     ThetaDistribution,
+    central_interval,
     checked_parameters,
     checked_probability,
-    require_level,
 )
 from pstn.distributions.priors import GammaPrior, NormalPrior, built_prior, shared_with_prior
 from pstn.distributions.quantiles import student_t_quantile
@@ -28,6 +30,9 @@ from pstn.transforms import Transform
 __all__ = ["Posterior", "PrecisionKind", "StudentT", "require_alpha"]
 
 PrecisionKind = Literal["per-parameter", "per-input"]
+
+# Nodes and weights of Gauss-Legendre quadrature on [-1, 1], as plain numbers, which compile.
+_NODES = [(float(node), float(weight)) for node, weight in zip(*np.polynomial.legendre.leggauss(16), strict=True)]
 
 # Keeps beta, and so the KL and its gradient, finite however far down the variance head goes.
 _MIN_BETA = 1e-8
@@ -60,6 +65,7 @@ class Posterior(ThetaDistribution):
         beta: (..., D), or (..., 1) for one precision shared by all parameters; above 0.
         alpha: at least 0.25.
         prior: what `kl` compares with; the paper's Gamma(1, 1) over the precision when not given.
+        circular: for each parameter whether it is an angle, which then lives on the circle; none when empty.
 
     Example:
         >>> q = Posterior(torch.zeros(8, 4), torch.full((8, 4), 0.01))
@@ -71,6 +77,7 @@ class Posterior(ThetaDistribution):
     beta: Tensor
     alpha: float = 1.0
     prior: Prior = GammaPrior()
+    circular: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "alpha", require_alpha(self.alpha))
@@ -101,7 +108,7 @@ class Posterior(ThetaDistribution):
     def from_noise(self, noise: Tensor) -> Tensor:
         """Samples (S, ..., D) from noise (S, ..., D); 0.5 everywhere gives loc."""
         t = _joint_quantile(noise, self.df) if self._shared else student_t_quantile(noise, self.df)
-        return torch.addcmul(self.loc, self.scale, t.to(self.loc.dtype))
+        return wrap(torch.addcmul(self.loc, self.scale, t.to(self.loc.dtype)), self.circular)
 
     def kl(
         self, prior: Prior | float | None = None, beta0: float | None = None, *, alpha0: float | None = None
@@ -124,12 +131,12 @@ class Posterior(ThetaDistribution):
     @property
     def mean(self) -> Tensor:
         """Loc, (..., D); NaN for alpha up to 1/2, where there is no mean."""
-        return self.loc if self.alpha > 0.5 else torch.full_like(self.loc, torch.nan)
+        return self.mode if self.alpha > 0.5 else torch.full_like(self.loc, torch.nan)
 
     @property
     def mode(self) -> Tensor:
-        """Loc, (..., D)."""
-        return self.loc
+        """Loc, (..., D), its angles within [-pi, pi]."""
+        return wrap(self.loc, self.circular)
 
     @property
     def variance(self) -> Tensor:
@@ -150,8 +157,7 @@ class Posterior(ThetaDistribution):
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The central interval that holds each parameter with probability `level`, each end (..., D)."""
-        lower, upper = require_level(level)
-        return self.quantile(lower), self.quantile(upper)
+        return central_interval(self.quantile, level, self.mode, self.circular)
 
     def quantile(self, probability: float | Tensor) -> Tensor:
         """The value that each parameter stays below with this probability, (..., D).
@@ -166,20 +172,42 @@ class Posterior(ThetaDistribution):
     def log_prob(self, theta: Tensor) -> Tensor:
         """Log-density of each parameter, (..., D) for theta (..., D); add over D for the joint density.
 
-        With one precision for all it is the density of each parameter given those before it.
+        With one precision for all it is the density of each parameter given those before it. Angles have the density
+        of the circle: that of all whole turns added up.
         """
         if not isinstance(theta, Tensor) or theta.shape[-1:] != self.loc.shape[-1:]:
             shape = tuple(theta.shape) if isinstance(theta, Tensor) else repr(theta)
             raise ValueError(f"theta must be a tensor (..., {self.loc.shape[-1]}) as loc is, got {shape}")
-        z = (theta - self.loc) / self.scale
-        if not self._shared:
-            return _log_density(z, self.df) - torch.log(self.scale)
+        difference = wrap(theta - self.loc, self.circular)
+        if self._shared:
+            return self._joint_log_prob(difference)
+        line = _log_density(difference / self.scale, self.df) - torch.log(self.scale)
+        if not any(self.circular):
+            return line
+        scale = self.scale.expand_as(line)
+        return by_kind(line, self.circular, self._log_prob_of_angles, difference.expand_as(line), scale)
+
+    def _log_prob_of_angles(self, line: Tensor, difference: Tensor, scale: Tensor) -> Tensor:
+        tail = _tail_probability(REACH / scale, self.df) / math.pi
+        return sum_over_turns(lambda d: _log_density(d / scale, self.df) - torch.log(scale), difference, tail)
+
+    def _joint_log_prob(self, difference: Tensor) -> Tensor:
+        """With one precision for all: angles are not independent, so whole turns are added up in the joint density."""
+        if any(self.circular):
+            shifts = turns(self.circular, difference)
+            difference = difference + shifts.reshape(-1, *[1] * (difference.dim() - 1), difference.shape[-1])
+        z = difference / self.scale
         parts, before = [], torch.zeros_like(z[..., 0])
         for d in range(z.shape[-1]):
             width = _width(before, self.df, d)
             parts.append(_log_density(z[..., d] / width, self.df + d) - torch.log(width))
             before = before + z[..., d].square()
-        return torch.stack(parts, dim=-1) - torch.log(self.scale)
+        each = torch.stack(parts, dim=-1)
+        if any(self.circular):
+            joint = each.sum(-1)
+            more = torch.logsumexp(joint, dim=0) - joint[0]
+            each = each[0] + more[..., None] / each.shape[-1]
+        return each - torch.log(self.scale)
 
 
 def _joint_quantile(u: Tensor, df: float) -> Tensor:
@@ -204,8 +232,21 @@ def _width(before: Tensor, df: float, count: int) -> Tensor:
 
 def _log_density(z: Tensor, df: float) -> Tensor:
     """Of the standard Student-t."""
-    constant = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
-    return constant - (df + 1) / 2 * torch.log1p(z * z / df)
+    return _log_constant(df) - (df + 1) / 2 * torch.log1p(z * z / df)
+
+
+def _tail_probability(t: Tensor, df: float) -> Tensor:
+    """P(T > t) of the standard Student-t for t > 0: by Gauss-Legendre quadrature in v = t / u, u from t to infinity."""
+    total = torch.zeros_like(t)
+    for node, weight in _NODES:
+        v = (node + 1) / 2
+        log_value = torch.log(t) + (df - 1) * math.log(v) - (df + 1) / 2 * torch.log(v * v + t * t / df)
+        total = total + weight / 2 * torch.exp(log_value + _log_constant(df))
+    return total
+
+
+def _log_constant(df: float) -> float:
+    return math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
 
 
 @final
@@ -254,4 +295,5 @@ class StudentT(PosteriorFamily):
     def build(self, transform: Transform, numbers: Mapping[str, Tensor]) -> Posterior:
         """Student-t around the mean, with softplus of the variance head as beta."""
         beta = F.softplus(numbers["variance"]) + _MIN_BETA
-        return Posterior(numbers["mean"], beta, self.alpha, built_prior(self.prior, transform, numbers))
+        prior = built_prior(self.prior, transform, numbers)
+        return Posterior(numbers["mean"], beta, self.alpha, prior, transform.circular)

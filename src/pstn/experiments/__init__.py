@@ -4,6 +4,7 @@ from pstn._deprecation import old_names
 from pstn.experiments.ablations import ABLATIONS
 from pstn.experiments.calibration import CALIBRATION
 from pstn.experiments.failure_mode import FAILURE_MODE
+from pstn.experiments.little_data import SEARCH as LITTLE_DATA_SEARCH
 from pstn.experiments.loss_landscape import LOSS_LANDSCAPE
 from pstn.experiments.mnist_subsets import MNIST_SUBSETS
 from pstn.experiments.mnist_subsets import SEARCH as MNIST_SEARCH
@@ -45,7 +46,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
         ROTATED_MNIST, PLACED_FASHION, TRAFFIC_SIGNS, MNIST_SUBSETS, TIME_SERIES, CALIBRATION, FAILURE_MODE,
-        LOSS_LANDSCAPE, ABLATIONS, MNIST_SEARCH, SERIES_SEARCH,
+        LOSS_LANDSCAPE, ABLATIONS, MNIST_SEARCH, SERIES_SEARCH, LITTLE_DATA_SEARCH,
     )
 }  # fmt: skip
 """All experiments by name, in the paper's order; the searches for w last."""

@@ -41,8 +41,8 @@ from pstn.training.progress import Interrupt
 from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, member_summary, read_about, save_checkpoint
 from pstn.uncertainty import calibration_error, negative_log_likelihood, reliability_curve
 
-__all__ = ["ACCURACY", "ECE", "ECE10", "NLL", "PAPER", "SCORES", "Evaluation", "Experiment", "Measured",
-           "ModelUnderTest", "Planned", "Predictions", "RunContext", "Shard", "Stopped", "Task", "Training",
+__all__ = ["ACCURACY", "ECE", "ECE10", "NLL", "PAPER", "SCORES", "Computed", "Evaluation", "Experiment", "Joint",
+           "Measured", "ModelUnderTest", "Planned", "Predictions", "RunContext", "Shard", "Stopped", "Task", "Training",
            "as_pixels", "choose", "classification_scores", "digest", "done_cells", "plan", "predict", "reliability",
            "reproduce", "rounded", "run_groups", "same", "trained", "unavailable"]  # fmt: skip
 
@@ -335,6 +335,32 @@ class Evaluation:
         return [Result(self.experiment, self.model, self.data, seed, self.variant) for seed in context.seeds]
 
 
+class Computed(NamedTuple):
+    """What a `Joint` group gives for one of its cells: the cell with settings and departures, and its numbers."""
+
+    cell: Result
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Cells of several data sets, models and settings that one function computes together.
+
+    Args:
+        experiment: its name.
+        name: what tells the group from the others of its experiment.
+        cells: all results of the group in a run, still empty.
+        compute: returns what was computed for those of the cells that are given.
+        data: the data set that it needs; all of the experiment's when empty.
+    """
+
+    experiment: str
+    name: str
+    cells: Callable[[RunContext], list[Result]]
+    compute: Callable[[RunContext, Sequence[Result]], Iterable[Computed]]
+    data: str = ""
+
+
 @dataclass(frozen=True)
 class Experiment(Study):
     """An experiment: what is trained and measured, and what the report shows of it.
@@ -356,7 +382,7 @@ class Experiment(Study):
 
     summary: str = ""
     needs: tuple[str, ...] = ()
-    groups: tuple[Training | Evaluation, ...] = ()
+    groups: tuple[Training | Evaluation | Joint, ...] = ()
     quick: tuple[str, ...] | None = None
     extra: bool = False
 
@@ -637,7 +663,7 @@ def trained(context: RunContext, group: Training, seed: int) -> nn.Module:
 class Planned(NamedTuple):
     """A group with the cells of it that are asked for."""
 
-    group: Training | Evaluation
+    group: Training | Evaluation | Joint
     cells: list[Result]
 
 
@@ -667,6 +693,12 @@ def run_groups(context: RunContext, planned: Sequence[Planned]) -> None:
         if isinstance(group, Evaluation):
             for cell in cells:
                 _evaluate(context, group, cell)
+        elif isinstance(group, Joint):
+            started = time.perf_counter()
+            computed = list(group.compute(context, cells))
+            seconds = (time.perf_counter() - started) / len(cells)
+            for cell, metrics in computed:
+                _write(context, replace(cell, training=cell.name, seconds=seconds), metrics, {})
     if context.device.type == "cuda":
         torch.cuda.empty_cache()
 

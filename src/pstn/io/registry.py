@@ -19,7 +19,20 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from pstn.distributions import GammaPrior, NoPrior, Normal, NormalPrior, Point, PosteriorFamily, Prior, StudentT
+from pstn.distributions import (
+    GammaPrior,
+    Gated,
+    Global,
+    Hierarchical,
+    Mixture,
+    NoPrior,
+    Normal,
+    NormalPrior,
+    Point,
+    PosteriorFamily,
+    Prior,
+    StudentT,
+)  # fmt: skip
 from pstn.limits import MODEL_CELLS, MODEL_DEPTH, MODEL_PARTS, MODEL_PIXELS, MODEL_SAMPLES
 from pstn.nn.classifier import PSTN, STN
 from pstn.nn.layer import SpatialTransformer
@@ -125,7 +138,8 @@ _FLAG, _SIZE = _choice(True, False), _size
 _NDIM, _SCALE, _RATE = _whole(high=3), _choice("linear", "log"), _number(0, 1)
 _WIDTHS, _KERNELS = _each(_whole(high=65536)), _each(_whole(high=4096))
 _TRANSFORMS = ("Rotation", "Translation", "Crop", "Similarity", "Affine", "CPAB", "Compose")
-_PRIORS, _POSTERIORS = ("GammaPrior", "NormalPrior", "NoPrior"), ("StudentT", "Normal", "Point")
+_PRIORS, _SIMPLE = ("GammaPrior", "NormalPrior", "NoPrior"), ("StudentT", "Normal", "Point")
+_POSTERIORS = (*_SIMPLE, "Mixture", "Global", "Hierarchical", "Gated")
 _LOCALIZERS = ("ConvLocalizer", "SeriesLocalizer", "GlobalLocalizer")
 _CLASSIFIERS = ("ConvClassifier", "SeriesClassifier", "Frozen")
 _MODELS = ("PSTN", "STN", "ConvClassifier", "SeriesClassifier")
@@ -159,6 +173,20 @@ _PARTS: dict[str, Part] = {
     ),
     "Normal": Part(Normal, {"var_init": _number(-1e30, 1e30), "prior": _part(Prior, *_PRIORS)}),
     "Point": Part(Point, {"prior": _part(Prior, *_PRIORS)}),
+    "Mixture": Part(
+        Mixture, {"k": _whole(high=64), "base": _part(PosteriorFamily, *_SIMPLE), "spread": _number(0, 1e9)}
+    ),
+    "Gated": Part(
+        Gated,
+        {
+            "base": _part(PosteriorFamily, *_SIMPLE, "Mixture", "Hierarchical"), "probability": _number(1e-9, 1 - 1e-9),
+            "log_density": _number(-1e9, 1e9),
+        },
+    ),
+    "Global": Part(Global, {"base": _part(PosteriorFamily, *_SIMPLE, "Mixture")}),
+    "Hierarchical": Part(
+        Hierarchical, {"base": _part(PosteriorFamily, *_SIMPLE, "Mixture"), "shrink": _number(1e-9, 1e9)}
+    ),
     "ConvLocalizer": Part(ConvLocalizer, _CONV),
     "SeriesLocalizer": Part(SeriesLocalizer, _SERIES, later=frozenset({"padded"})),
     "GlobalLocalizer": Part(GlobalLocalizer, {}),
@@ -179,9 +207,13 @@ _PARTS: dict[str, Part] = {
     ),
     "PSTN": Part(
         PSTN,
-        {**_HEADED, "train_samples": _SAMPLES, "test_samples": _SAMPLES, "chunk_size": _maybe(_whole())},
+        {
+            **_HEADED, "train_samples": _SAMPLES, "test_samples": _SAMPLES, "chunk_size": _maybe(_whole()),
+            "temperature": _number(1e-3, 1e3),
+        },
+        later=frozenset({"temperature"}),
     ),
-    "STN": Part(STN, _HEADED),
+    "STN": Part(STN, {**_HEADED, "temperature": _number(1e-3, 1e3)}, later=frozenset({"temperature"})),
 }  # fmt: skip
 
 _CLASSES = {"Compose": Compose, **{name: part.cls for name, part in _PARTS.items() if isinstance(part.cls, type)}}

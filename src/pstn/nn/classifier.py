@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -35,13 +35,15 @@ class Prediction(NamedTuple):
     """A classifier's answer, with what it is made of."""
 
     log_probs: Tensor
-    """(B, K), log of the mean of the samples' probabilities."""
+    """(B, K), log of the weighted mean of the samples' probabilities."""
     sample_log_probs: Tensor
     """(S, B, K), log-probabilities under each sample."""
     theta: Tensor
     """(S, B, D), where each sample looked."""
     posterior: ThetaDistribution
     """The distribution over theta, one per input."""
+    log_weights: Tensor | None = None
+    """(S, B), the logarithms of the samples' weights; None where all count the same."""
 
     def __repr__(self) -> str:
         # Maps over a prediction put anything in its fields: whatever has no shape is shown as it is.
@@ -62,7 +64,7 @@ class Prediction(NamedTuple):
     @property
     def mutual_information(self) -> Tensor:
         """How much of that comes from not knowing where to look, in nats: (B,)."""
-        return mutual_information(self.sample_log_probs)
+        return mutual_information(self.sample_log_probs, self.log_weights)
 
 
 class TransformerModel(nn.Module, ABC):
@@ -149,11 +151,12 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
     """What PSTN and STN share."""
 
     classifier: nn.Module
+    temperature: float = 1.0
 
     def forward(
         self,
         x: Tensor,
-        samples: int | None = None,
+        samples: int | Literal["modes"] | None = None,
         *,
         source: Tensor | None = None,
         noise: Tensor | None = None,
@@ -163,7 +166,8 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
 
         Args:
             x: (B, C, *in), what the localizer looks at.
-            samples: S; `train_samples` or `test_samples` by the module's mode when not given.
+            samples: S; `train_samples` or `test_samples` by the module's mode when not given. "modes" takes the centre
+                of each of the posterior's modes, with its weight, and needs no noise.
             source: (B, C', *source), what is warped and classified instead of `x`, e.g. at a higher resolution.
             noise: (S, B, W) uniform noise in (0, 1) to use instead of drawing any; W is `layer.noise_width`.
             generator: where the randomness comes from.
@@ -175,14 +179,19 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
                 samples = noise.shape[0] if noise.dim() else 1  # what is no noise at all is refused by the posterior
         require_floating("x", x)
         chunk = self._chunk(x) if self.chunk_size is None else self.chunk_size
-        if chunk is None or samples <= chunk:
-            warped, theta, posterior = self.layer(x, samples, source=source, noise=noise, generator=generator)
-            sample_log_probs = self._classify(warped)
+        if chunk is None or samples == "modes" or samples <= chunk:
+            out = self.layer(x, samples, source=source, noise=noise, generator=generator)
+            theta, posterior, log_weights = out.theta, out.posterior, out.log_weights
+            sample_log_probs = self._classify(out.warped)
         else:
             posterior = self.layer.localize(x)
-            theta = posterior.rsample(samples, self.layer.sampling, noise=noise, generator=generator)
+            method = self.layer.sampling
+            theta, log_weights = posterior.weighted_sample(samples, method, noise=noise, generator=generator)
             sample_log_probs = self._classify_in_chunks(x if source is None else source, theta, chunk)
-        return Prediction(log_mean_exp(sample_log_probs), sample_log_probs, theta, posterior)
+        log_probs = log_mean_exp(sample_log_probs, log_weights)
+        if self.temperature != 1:
+            log_probs = (log_probs / self.temperature).log_softmax(-1)
+        return Prediction(log_probs, sample_log_probs, theta, posterior, log_weights)
 
     def _chunk(self, x: Tensor) -> int | None:
         """How many samples to take at a time where nobody has said: all, but in a prediction on a CPU a few hundred.
@@ -241,6 +250,7 @@ class PSTN(TransformerClassifier):
             a CPU (evaluation mode, no gradients): there it takes as many as make 500 warped inputs, which is faster.
             In training, chunks are recomputed in the backward pass, so that memory does not grow with S; batch norm
             then sees each chunk by itself, twice.
+        temperature: what the logarithms of the averaged probabilities are divided by; `pstn.calibrate` finds it.
 
     Example:
         >>> model = pstn.nn.mnist_pstn()
@@ -257,9 +267,11 @@ class PSTN(TransformerClassifier):
         test_samples: int = TEST_SAMPLES,
         *,
         chunk_size: int | None = None,
+        temperature: float = 1.0,
     ) -> None:
         super().__init__()
         _require_parts(layer, classifier)
+        self.temperature = require_positive_number("temperature", temperature)
         self.layer, self.classifier = layer, classifier
         self.train_samples = require_positive_int("train_samples", train_samples)
         self.test_samples = require_positive_int("test_samples", test_samples)
@@ -273,15 +285,17 @@ class STN(TransformerClassifier):
     Args:
         layer: a spatial transformer made with `probabilistic=False`.
         classifier: a module that turns warped inputs (N, C, *size) into logits (N, K).
+        temperature: what the logits are divided by; `pstn.calibrate` finds it.
 
     Example:
         >>> pstn.nn.mnist_stn()(torch.rand(2, 1, 28, 28)).sample_log_probs.shape
         torch.Size([1, 2, 10])
     """
 
-    def __init__(self, layer: SpatialTransformer, classifier: nn.Module) -> None:
+    def __init__(self, layer: SpatialTransformer, classifier: nn.Module, *, temperature: float = 1.0) -> None:
         super().__init__()
         _require_parts(layer, classifier)
+        self.temperature = require_positive_number("temperature", temperature)
         if layer.probabilistic:
             raise ValueError(
                 "layer of an STN must be SpatialTransformer(..., probabilistic=False); PSTN takes this one"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +38,8 @@ class TransformerOutput(NamedTuple):
     """(S, B, D), the samples."""
     posterior: ThetaDistribution
     """The distribution they were drawn from, one per input."""
+    log_weights: Tensor | None = None
+    """(S, B), the logarithms of the samples' weights; None where all count the same."""
 
 
 @final
@@ -124,9 +126,10 @@ class SpatialTransformer(nn.Module):
             self.register_buffer("fill", torch.as_tensor(fill, dtype=torch.float32), persistent=False)
         width = require_positive_int("features", features) if features is not None else feature_width(localizer)
         starts = self.posterior.starts(transform)
-        self.heads = tuple(starts)
-        for name, start in starts.items():
-            self.add_module(f"{name}_head", Head(width, start, hidden))
+        self.heads = tuple(name for name, start in starts.items() if len(start))
+        self._empty_heads = tuple(name for name in starts if name not in self.heads)
+        for name in self.heads:
+            self.add_module(f"{name}_head", Head(width, starts[name], hidden))
         self.shared = _Shared(self.posterior.shared(transform))
         self.noise_width = _noise_width(self.posterior, transform)
 
@@ -143,7 +146,7 @@ class SpatialTransformer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        samples: int = 1,
+        samples: int | Literal["modes"] = 1,
         *,
         source: Tensor | None = None,
         noise: Tensor | None = None,
@@ -153,14 +156,14 @@ class SpatialTransformer(nn.Module):
 
         Args:
             x: (B, C, *in), what the localizer looks at.
-            samples: S.
+            samples: S, or "modes" for one sample at the centre of each of the posterior's modes.
             source: (B, C', *source), what is warped instead of `x`: the same scene at a higher resolution, or a mask.
             noise: (S, B, `noise_width`) uniform noise in (0, 1) to use instead of drawing any.
             generator: where the randomness comes from.
         """
         posterior = self.localize(x)
-        theta = posterior.rsample(samples, method=self.sampling, noise=noise, generator=generator)
-        return TransformerOutput(self.warp(x if source is None else source, theta), theta, posterior)
+        theta, log_weights = posterior.weighted_sample(samples, self.sampling, noise=noise, generator=generator)
+        return TransformerOutput(self.warp(x if source is None else source, theta), theta, posterior, log_weights)
 
     def localize(self, x: Tensor) -> ThetaDistribution:
         """The distribution over theta for each input.
@@ -169,11 +172,14 @@ class SpatialTransformer(nn.Module):
             x: (B, C, *in).
         """
         require_input("x", x, self.transform.ndim)
+        numbers = {name: x.new_empty(x.shape[0], 0) for name in self._empty_heads}
+        if not self.heads:
+            return self.posterior.build(self.transform, {**numbers, **self.shared()})
         reading = x if self.localizer_size is None else _average_to(x, self.localizer_size)
         role = "localizer" if self.localizer_size is None else f"localizer (it reads x at {self.localizer_size})"
         features = call_on(role, self.localizer, reading)
         self._check_features(features, x)
-        numbers = {name: getattr(self, f"{name}_head")(features) for name in self.heads}
+        numbers |= {name: getattr(self, f"{name}_head")(features) for name in self.heads}
         return self.posterior.build(self.transform, {**numbers, **self.shared()})
 
     def warp(self, source: Tensor, theta: Tensor) -> Tensor:

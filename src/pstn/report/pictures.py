@@ -67,8 +67,9 @@ def draw_samples(
         boxes = to_pixels(model.layer.transform.corners(prediction.theta, aspect=size[::-1]), size).cpu()
     if undo is not None:
         x, read = undo(x), undo(read.flatten(0, 1)).unflatten(0, read.shape[:2])
-    shown, read, (log_probs, sample_log_probs, theta, posterior) = x.cpu(), read.cpu(), prediction
-    prediction = Prediction(log_probs.cpu(), sample_log_probs.cpu(), theta.cpu(), posterior)
+    shown, read = x.cpu(), read.cpu()
+    tensors = {name: value.cpu() for name, value in prediction._asdict().items() if isinstance(value, Tensor)}
+    prediction = prediction._replace(**tensors)
     count, rows = len(read), len(x)
     # How far boxes reach beyond the image, in its longer side, with a little air around them, but at most 1.
     beyond = torch.maximum(-boxes, boxes - torch.tensor(size[::-1], dtype=boxes.dtype)).max() / max(size)

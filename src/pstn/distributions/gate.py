@@ -1,0 +1,158 @@
+"""A gate against harm: inputs that are fine as they are stay as they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from pstn._checks import require_finite_number
+from pstn.distributions.angles import by_kind
+from pstn.distributions.base import PosteriorFamily, Prior, ThetaDistribution, stratified
+from pstn.distributions.mixture import Mixture
+from pstn.transforms import Transform
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class GatedPosterior(ThetaDistribution):
+    """A posterior, or else the identity, with the probability that an input is to be left alone.
+
+    Samples, modes and the mean are gated. `log_prob`, `kl` and `interval` are those of `base`: the identity alone has a
+    probability, not a density.
+
+    Args:
+        base: the posterior without the gate, over theta (..., D).
+        logit: (...), log-odds of leaving the input as it is.
+        identity: (D,), the theta that does so.
+        circular: for each parameter whether it is an angle; none when empty.
+
+    Example:
+        >>> base = pstn.NormalPosterior(torch.ones(2, 1), torch.full((2, 1), 0.1))
+        >>> GatedPosterior(base, torch.tensor([-20.0, 20.0]), torch.zeros(1)).mode
+        tensor([[1.],
+                [0.]])
+    """
+
+    base: ThetaDistribution
+    logit: Tensor
+    identity: Tensor
+    circular: tuple[bool, ...] = ()
+
+    @property
+    def noise_width(self) -> int:
+        """What the base takes, and one more for the gate."""
+        return self.base.noise_width + 1
+
+    def from_noise(self, noise: Tensor) -> Tensor:
+        """Samples (S, ..., D): the identity for as many of them as its probability says, the base's for the others."""
+        return self.weighted_from_noise(noise)[0]
+
+    def weighted_from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Samples (S, ..., D) and the logarithms of their weights, (S, ...), with a gradient to both parts."""
+        samples = noise.shape[0]
+        theta, log_weights = self.base.weighted_from_noise(noise[..., :-1])
+        closed = stratified(noise[0, ..., -1], samples) < self.logit.sigmoid()
+        chosen = torch.where(closed, logsigmoid(self.logit), logsigmoid(-self.logit))
+        log_weight = chosen - chosen.detach() - math.log(samples)
+        if log_weights is not None:
+            log_weight = torch.where(closed, log_weight, log_weight + log_weights - log_weights.detach())
+        return torch.where(closed[..., None], self.identity, theta), log_weight
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """That of the base, (..., D)."""
+        return self.base.log_prob(theta)
+
+    def kl(self, prior: Prior | None = None) -> Tensor:
+        """That of the base."""
+        return self.base.kl(prior)
+
+    def modes(self) -> tuple[Tensor, Tensor]:
+        """The identity and the base's modes, (K + 1, ..., D), and the logarithms of their weights."""
+        theta, log_weights = self.base.modes()
+        log_weights = torch.cat([logsigmoid(self.logit)[None], log_weights + logsigmoid(-self.logit)])
+        return torch.cat([self.identity.expand_as(theta[:1]), theta]), log_weights
+
+    @property
+    def mean(self) -> Tensor:
+        """The weighted mean of the identity and the base's mean, (..., D); of angles the direction of the mean."""
+        share, mean = self.logit.sigmoid()[..., None], self.base.mean
+
+        def direction(line: Tensor, angle: Tensor, identity: Tensor) -> Tensor:
+            sine = share * identity.sin() + (1 - share) * angle.sin()
+            return torch.atan2(sine, share * identity.cos() + (1 - share) * angle.cos())
+
+        line = share * self.identity + (1 - share) * mean
+        return by_kind(line, self.circular, direction, mean, self.identity.expand_as(mean))
+
+    @property
+    def mode(self) -> Tensor:
+        """The identity where that is the more probable, else the base's mode, (..., D)."""
+        return torch.where((self.logit > 0)[..., None], self.identity, self.base.mode)
+
+    @property
+    def shape(self) -> torch.Size:
+        """(..., D)."""
+        return self.base.shape
+
+    @property
+    def device(self) -> torch.device:
+        """Of its tensors."""
+        return self.logit.device
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """That of the base, each end (..., D)."""
+        return self.base.interval(level)
+
+
+@final
+@dataclass(frozen=True)
+class Gated(PosteriorFamily):
+    r"""A family whose members leave an input alone where it is probably fine as it is.
+
+    A posterior q that was taught under random poses of density u has not heard that many inputs need no transformation
+    at all. If a share g of them does not, Bayes' rule gives the probability that this input is one:
+    r = g q(identity | x) / (g q(identity | x) + (1 - g) u). The gate needs no training of its own.
+
+    Args:
+        base: the family of the posterior.
+        probability: g, between 0 and 1.
+        log_density: log u, of the poses that the localizer was taught, at the identity: -log(2 pi) for any angle.
+
+    Example:
+        >>> family = Gated(pstn.Mixture(4), log_density=-math.log(2 * math.pi))
+        >>> layer = pstn.SpatialTransformer(pstn.Rotation(), nn.Flatten(), posterior=family)
+        >>> layer.localize(torch.rand(2, 1, 8, 8)).modes()[0].shape
+        torch.Size([5, 2, 1])
+    """
+
+    base: PosteriorFamily = Mixture(4)
+    probability: float = 0.5
+    log_density: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_finite_number("log_density", self.log_density)
+        if not 0 < require_finite_number("probability", self.probability) < 1:
+            raise ValueError(f"probability must lie between 0 and 1, got {self.probability}")
+        if not isinstance(self.base, PosteriorFamily):
+            raise TypeError(f"base must be a pstn.PosteriorFamily, got {self.base!r}")
+
+    def starts(self, transform: Transform) -> Mapping[str, Tensor]:
+        """The heads of the base."""
+        return self.base.starts(transform)
+
+    def shared(self, transform: Transform) -> Mapping[str, Tensor]:
+        """The identity, (D,), and the base's tensors."""
+        return {**self.base.shared(transform), "identity": transform.identity()}
+
+    def build(self, transform: Transform, numbers: Mapping[str, Tensor]) -> GatedPosterior:
+        """The base's distribution with its gate."""
+        base = self.base.build(transform, numbers)
+        odds = math.log(self.probability) - math.log1p(-self.probability) - self.log_density
+        logit = base.log_prob(numbers["identity"].expand(base.shape)).sum(-1) + odds
+        return GatedPosterior(base, logit, numbers["identity"], transform.circular)

@@ -1,0 +1,214 @@
+"""A distribution over theta with several modes: a mixture of any other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from pstn._checks import require_nonnegative_number, require_positive_int
+from pstn.distributions.angles import by_kind, wrap, wrap_angle
+from pstn.distributions.base import PosteriorFamily, Prior, ThetaDistribution, require_level, stratified
+from pstn.distributions.student_t import StudentT
+from pstn.transforms import Transform
+
+_EACH = "each_"
+_GOLDEN_ANGLE = math.pi * (3 - math.sqrt(5))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MixturePosterior(ThetaDistribution):
+    """Several distributions over theta, each with a weight.
+
+    Samples are stratified: of S samples each component has its share, rounded up or down. Their weights are 1/S, and
+    carry the gradient with respect to the probabilities of the components (by the score function, unbiased for any S).
+
+    Args:
+        log_weights: (..., K), logarithms of the components' weights, which add up to 1.
+        components: K distributions in one, over theta (..., K, D).
+        circular: for each parameter whether it is an angle; none when empty.
+
+    Example:
+        >>> normals = pstn.NormalPosterior(torch.tensor([[[-1.0], [1.0]]]), torch.full((1, 2, 1), 0.1))
+        >>> q = MixturePosterior(torch.tensor([[0.25, 0.75]]).log(), normals)
+        >>> q.mean, (q.rsample(8) > 0).float().mean()
+        (tensor([[0.5000]]), tensor(0.7500))
+    """
+
+    log_weights: Tensor
+    components: ThetaDistribution
+    circular: tuple[bool, ...] = ()
+
+    @property
+    def noise_width(self) -> int:
+        """What a component takes, and one more to pick it."""
+        return self.components.noise_width + 1
+
+    def from_noise(self, noise: Tensor) -> Tensor:
+        """Samples (S, ..., D) from noise (S, ..., W): the last number of the first sample picks the components."""
+        return self.weighted_from_noise(noise)[0]
+
+    def weighted_from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Samples (S, ..., D) and the logarithms of their weights, (S, ...): 1/S, with a gradient."""
+        samples = noise.shape[0]
+        index = self._pick(noise[0, ..., -1], samples)
+        # The noise has one entry for all components, so quantiles are computed once.
+        theta = self.components.from_noise(noise[..., None, :-1])
+        index = index[..., None]
+        at = index[..., None].expand(*index.shape, theta.shape[-1])
+        log_weight = self.log_weights.expand(*index.shape[:-1], -1).gather(-1, index)[..., 0]
+        return theta.gather(-2, at)[..., 0, :], log_weight - log_weight.detach() - math.log(samples)
+
+    def _pick(self, u: Tensor, samples: int) -> Tensor:
+        """For each sample its component, (S, ...), by systematic sampling from one uniform number for all, (...)."""
+        below = self.log_weights.exp().cumsum(-1)[..., :-1]
+        return (stratified(u, samples)[..., None] >= below).sum(-1)
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """Log-density of each parameter given those before it, (..., D): their sum is that of the joint density."""
+        each = self.components.log_prob(theta[..., None, :]).cumsum(-1)
+        joint = torch.logsumexp(self.log_weights[..., None] + each, dim=-2)
+        return torch.diff(joint, prepend=torch.zeros_like(joint[..., :1]))
+
+    def kl(self, prior: Prior | None = None) -> Tensor:
+        """An upper bound of the KL from a prior, (..., D) or (..., 1).
+
+        It is the weighted KL of the components, plus that of the weights from equal ones, in equal shares: the KL
+        between the joint distributions of theta and its component, which is at least that of theta alone.
+        """
+        weights = self.log_weights.exp()
+        each = (weights[..., None] * self.components.kl(prior)).sum(-2)
+        unequal = (weights * (self.log_weights + math.log(weights.shape[-1]))).sum(-1, keepdim=True)
+        return each + unequal / each.shape[-1]
+
+    def modes(self) -> tuple[Tensor, Tensor]:
+        """The modes of the components, (K, ..., D), and the logarithms of their weights, (K, ...)."""
+        return self.components.mode.movedim(-2, 0), self.log_weights.movedim(-1, 0)
+
+    @property
+    def mean(self) -> Tensor:
+        """The weighted mean, (..., D); of angles the direction of the mean."""
+        weights = self.log_weights.exp()[..., None]
+        means = self.components.mean
+
+        def direction(line: Tensor, angles: Tensor) -> Tensor:
+            return torch.atan2((weights * angles.sin()).sum(-2), (weights * angles.cos()).sum(-2))
+
+        return by_kind((weights * means).sum(-2), self.circular, direction, means)
+
+    @property
+    def mode(self) -> Tensor:
+        """That mode of a component at which the density is highest, (..., D)."""
+        centres = self.components.mode
+        density = self.log_prob(centres.movedim(-2, 0)).sum(-1)
+        at = density.argmax(0)[..., None, None].expand(*centres.shape[:-2], 1, centres.shape[-1])
+        return centres.gather(-2, at)[..., 0, :]
+
+    @property
+    def shape(self) -> torch.Size:
+        """(..., D)."""
+        shape = self.components.shape
+        return torch.Size((*shape[:-2], shape[-1]))
+
+    @property
+    def device(self) -> torch.device:
+        """Of its tensors."""
+        return self.log_weights.device
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """The central interval of each parameter, each end (..., D), from 1,000 samples; of angles around the mean.
+
+        With modes far apart most of it may be empty: `region` and `contains` are for that.
+        """
+        lower, upper = require_level(level)
+        theta = self.region(level).theta
+        around = by_kind(torch.zeros_like(self.mean), self.circular, lambda zero, mean: mean, self.mean)
+        difference = wrap(theta - around, self.circular).sort(dim=0).values
+        low, high = (difference[min(round(end * len(theta)), len(theta) - 1)] for end in (lower, upper))
+        return around + low, around + high
+
+
+@final
+@dataclass(frozen=True)
+class Mixture(PosteriorFamily):
+    """The family of mixtures of k members of another family, with weights that are predicted for each input.
+
+    The modes start apart: angles evenly around the circle from the transformation's start, other parameters `spread`
+    away from it. Angles are predicted as a direction (cosine and sine), which has no end where a turn is complete.
+
+    Args:
+        k: how many.
+        base: the family of each; it must have a head named "mean" that returns theta.
+        spread: how far apart the modes start, in parameters that are no angles.
+
+    Example:
+        >>> family = Mixture(4, pstn.StudentT(alpha=2.0))
+        >>> layer = pstn.SpatialTransformer(pstn.Rotation(), nn.Flatten(), size=(28, 28), posterior=family)
+        >>> out = layer(torch.rand(2, 1, 28, 28), samples=10)
+        >>> out.theta.shape, out.posterior.log_weights.shape
+        (torch.Size([10, 2, 1]), torch.Size([2, 4]))
+    """
+
+    k: int
+    base: PosteriorFamily = StudentT(alpha=2.0)
+    spread: float = 0.1
+
+    def __post_init__(self) -> None:
+        require_positive_int("k", self.k)
+        require_nonnegative_number("spread", self.spread)
+        if not isinstance(self.base, PosteriorFamily) or isinstance(self.base, Mixture):
+            raise TypeError(f"base must be a pstn.PosteriorFamily that is no mixture, got {self.base!r}")
+
+    def starts(self, transform: Transform) -> Mapping[str, Tensor]:
+        """The heads of the base, "each_" before their names and k times as wide, and "weights", (k,)."""
+        starts = dict(self.base.starts(transform))
+        if "mean" not in starts or starts["mean"].shape != (transform.dim,):
+            raise ValueError(f"base must have a head 'mean' of {transform.dim} numbers, got {sorted(starts)}")
+        mean = starts["mean"] + self._offsets(transform)
+        each = {f"{_EACH}{name}": start.repeat(self.k) for name, start in starts.items()}
+        return {**each, f"{_EACH}mean": _encode(mean, transform.circular).flatten(), "weights": torch.zeros(self.k)}
+
+    def _offsets(self, transform: Transform) -> Tensor:
+        """Where each mode starts, from where the transformation does: (k, D); the first at 0."""
+        mode = torch.arange(self.k)[:, None]
+        turn = 2 * math.pi / self.k * mode
+        # Multiples of the golden angle come close to no point twice.
+        offsets = self.spread * torch.sin(_GOLDEN_ANGLE * mode * torch.arange(1, transform.dim + 1))
+        return by_kind(offsets, transform.circular, lambda part: wrap_angle(turn).expand_as(part))
+
+    def shared(self, transform: Transform) -> Mapping[str, Tensor]:
+        """The base's tensors."""
+        return self.base.shared(transform)
+
+    def build(self, transform: Transform, numbers: Mapping[str, Tensor]) -> MixturePosterior:
+        """The mixture, with the softmax of "weights" as weights."""
+        each = {
+            name.removeprefix(_EACH): value.unflatten(-1, (self.k, -1))
+            for name, value in numbers.items()
+            if name.startswith(_EACH)
+        }
+        each["mean"] = _decode(each["mean"], transform.circular)
+        components = self.base.build(transform, {**numbers, **each})
+        return MixturePosterior(numbers["weights"].log_softmax(-1), components, transform.circular)
+
+
+def _encode(theta: Tensor, circular: tuple[bool, ...]) -> Tensor:
+    """Theta (..., D) with the cosine of each angle in its place, and the sines at the end."""
+    angles = [theta[..., d] for d, angle in enumerate(circular) if angle]
+    cosines = by_kind(theta, circular, torch.cos)
+    return torch.cat([cosines, *(angle.sin()[..., None] for angle in angles)], dim=-1)
+
+
+def _decode(numbers: Tensor, circular: tuple[bool, ...]) -> Tensor:
+    """The inverse of `_encode`; (cosine, sine) need not have length 1."""
+    dim = len(circular)
+    if not any(circular):
+        return numbers
+    sines = iter(numbers[..., dim:].unbind(-1))
+    columns = zip(numbers[..., :dim].unbind(-1), circular, strict=True)
+    return torch.stack([torch.atan2(next(sines), column) if angle else column for column, angle in columns], dim=-1)

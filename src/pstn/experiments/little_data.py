@@ -1,0 +1,398 @@
+"""Beyond the paper: does a P-STN pay on little data, and which settings win? 30 to 10,000 images of two data sets.
+
+Seven models with one classifier are compared, each with as many trials for its settings. `SEARCH` scores the trials on
+validation images; `choose_settings` picks the best trial of each model on each data set, and for each model one trial
+for all data sets, the defaults. `LITTLE_DATA` trains both on ten other folds and scores them on test images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.quasirandom import SobolEngine
+
+from pstn.data import balanced_indices
+from pstn.experiments.mnist_subsets import BLACK
+from pstn.experiments.runner import PAPER, Computed, Experiment, Joint, RunContext
+from pstn.experiments.time_series import series
+from pstn.nn import (
+    PSTN,
+    STN,
+    ConvLocalizer,
+    GlobalLocalizer,
+    SeriesClassifier,
+    SeriesLocalizer,
+    SpatialTransformer,
+    mnist_cnn,
+)
+from pstn.report.results import Result, read_results
+from pstn.training import Member, Population
+from pstn.training.population.planning import choose_compile
+from pstn.transforms import CPAB, Similarity
+
+__all__ = ["DATA", "MODELS", "SEARCH", "SERIES", "SIZES", "TRIALS", "Settings", "choose_settings", "make_network",
+           "trials_of"]  # fmt: skip
+
+SIZES = (30, 100, 300, 1000, 3000, 10_000)
+DATA = {
+    f"{name}{size}": (source, size)
+    for name, source in (("MNIST", "mnist"), ("FashionMNIST", "fashion-mnist"))
+    for size in SIZES
+}
+"""Data set and number of training images by the name that the tables have."""
+SERIES = ("FaceAll", "TwoPatterns", "PhalangesOutlinesCorrect")
+"""Series that the defaults are chosen on too."""
+MODELS = (
+    "CNN", "STN", "fixed augmentation", "tuned augmentation", "global posterior", "P-STN as published", "P-STN"
+)  # fmt: skip
+TRIALS = 18
+# The folds of the final runs, and the fold of the search, which is none of them.
+FOLDS, SEARCH_FOLD = range(10), 10
+# Of the validation images, how many score a trial.
+SCORED = 5000
+# Standard deviations of angle, scale and shift: of the fixed augmentation, and of the paper's posterior at the start.
+FIXED, PAPER_START = (0.15, 0.1, 0.1), (0.082, 0.082, 0.082)
+# With 100 degrees of freedom the Student-t is a Gaussian for all that can be seen.
+GAUSSIAN_ALPHA = 50.0
+
+# 5,100 steps on images. Data sets of different sizes train as one stack, so that an "epoch" is as many steps as the
+# smallest of them allows, on a fresh draw from each. The learning rate falls to a tenth for the last quarter.
+_SMALL = dataclasses.replace(PAPER, epochs=1700, steps_per_epoch=3, batch_size=8, lr_step=1275, precision="tf32")
+_LARGE = dataclasses.replace(_SMALL, epochs=170, steps_per_epoch=30, batch_size=32, lr_step=128)
+_SERIES = dataclasses.replace(_SMALL, epochs=60, steps_per_epoch=25, batch_size=16, lr_step=45)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of one model, relative to a training set of 100 examples.
+
+    Args:
+        lr: learning rate of the classifier.
+        weight_decay: Adam's L2 term at 100 examples; it falls with the square root of their number.
+        localizer_factor: what the learning rate is multiplied with for the localizer.
+        kl_weight: w at 100 examples; it falls with their number to the power of 0.75.
+        alpha: of the posterior.
+        samples: S in training.
+        spread: standard deviations of angle, scale and shift: of the augmentation, or of the posterior at the start
+            (scale sqrt(beta / alpha)).
+
+    Example:
+        >>> Settings(kl_weight=3e-4, weight_decay=0.01).at(10_000).weight_decay
+        0.001
+    """
+
+    lr: float = 1e-3
+    weight_decay: float = 0.01
+    localizer_factor: float = 0.1
+    kl_weight: float = 0.0
+    alpha: float = 1.0
+    samples: int = 1
+    spread: tuple[float, float, float] = PAPER_START
+
+    def at(self, size: int) -> Settings:
+        """The settings for a training set of `size` examples."""
+        ratio = 100 / size
+        return dataclasses.replace(
+            self, weight_decay=self.weight_decay * ratio**0.5, kl_weight=self.kl_weight * ratio**0.75
+        )
+
+
+# --- Trials ----------------------------------------------------------------------------------------------------------
+
+_LR, _DECAY, _W = (3e-4, 3e-3), (3e-4, 3e-2), (1e-5, 3e-3)
+# Ranges, searched on a logarithmic scale, and what each part of the trials has in common.
+_SPACES: Mapping[str, tuple[Mapping[str, tuple[float, float]], Sequence[Mapping[str, Any]]]] = {
+    "CNN": ({"lr": _LR, "weight_decay": _DECAY}, [{}]),
+    "STN": ({"lr": (1e-4, 3e-3), "weight_decay": _DECAY, "localizer_factor": (1e-3, 0.3)}, [{}]),
+    "fixed augmentation": ({"lr": _LR, "weight_decay": _DECAY}, [{"spread": FIXED}]),
+    "tuned augmentation": (
+        {"weight_decay": _DECAY, "angle": (0.03, 0.4), "scale": (0.02, 0.2), "shift": (0.02, 0.2)},
+        [{"samples": 1}, {"samples": 4}],
+    ),
+    "global posterior": (
+        {"weight_decay": _DECAY, "kl_weight": _W, "localizer_factor": (0.03, 3.0), "start": (0.05, 0.2)},
+        [{"alpha": 1.0}, {"alpha": 2.0}, {"alpha": 2.0, "samples": 4}],
+    ),
+    "P-STN as published": ({"weight_decay": _DECAY, "kl_weight": _W}, [{}]),
+    "P-STN": (
+        {"weight_decay": _DECAY, "kl_weight": _W, "localizer_factor": (1e-3, 0.03), "start": (0.05, 0.2)},
+        [{"alpha": 1.0, "samples": 4}, {"alpha": 2.0}, {"alpha": 2.0, "samples": 4}],
+    ),
+}
+
+
+def trials_of(model: str) -> list[Settings]:
+    """The settings that a model's trials have: for each part of them, points of a Sobol sequence in its ranges.
+
+    Example:
+        >>> [len(trials_of(model)) for model in MODELS]
+        [18, 18, 18, 18, 18, 18, 18]
+    """
+    ranges, parts = _SPACES[model]
+    made = []
+    for seed, shared in enumerate(parts):
+        points = SobolEngine(len(ranges), scramble=True, seed=seed).draw(TRIALS // len(parts), dtype=torch.float64)
+        for point in points.tolist():
+            values: dict[str, Any] = {
+                name: float(f"{low * (high / low) ** u:.2g}")
+                for u, (name, (low, high)) in zip(point, ranges.items(), strict=True)
+            }
+            if "start" in values:
+                values["spread"] = (values.pop("start"),) * 3
+            elif "angle" in values:
+                values["spread"] = tuple(values.pop(name) for name in ("angle", "scale", "shift"))
+            made.append(Settings(**shared, **values))
+    return made
+
+
+# --- Networks --------------------------------------------------------------------------------------------------------
+
+
+def make_network(model: str, settings: Settings, *, length: int | None = None, classes: int = 10) -> nn.Module:
+    """An untrained network: the CNN of Table 1, alone or behind a spatial transformer with the P-STN's localizer.
+
+    Args:
+        model: one of `MODELS`.
+        settings: its alpha, samples and spread.
+        length: L, for series: the networks that `pstn.nn.make_model` chooses for them; None for images of 28 by 28.
+        classes: K.
+
+    Example:
+        >>> sum(p.numel() for p in make_network("P-STN", Settings(alpha=2.0)).parameters())
+        33012
+    """
+    kernels = (8, 5, 3)
+    # The classifier is made first: with one seed, all models start from the same weights of it.
+    classifier = mnist_cnn() if length is None else SeriesClassifier(1, classes, (32, 64, 32), kernels)
+    if model == "CNN":
+        return classifier
+    fixed = model.endswith("augmentation")
+    if fixed or model == "global posterior":
+        localizer: nn.Module = GlobalLocalizer()
+    else:
+        localizer = ConvLocalizer(1, (28, 28)) if length is None else SeriesLocalizer(1, (16, 32, 16), kernels)
+    alpha = GAUSSIAN_ALPHA if fixed else settings.alpha
+    layer = SpatialTransformer(
+        Similarity() if length is None else CPAB(tess=10), localizer, (28, 28) if length is None else (length,),
+        probabilistic=model != "STN", alpha=alpha, fill=BLACK if length is None else 0.0,
+        padding_mode="zeros" if length is None else "border",
+    )  # fmt: skip
+    if model == "STN":
+        return STN(layer, classifier)
+    with torch.no_grad():
+        angle, scale, shift = settings.spread
+        spreads = [angle, scale, shift, shift] if length is None else [angle] * layer.transform.dim
+        layer.variance_head.last.bias.copy_(torch.tensor([_inverse_softplus(alpha * s**2) for s in spreads]))
+    return PSTN(layer.requires_grad_(not fixed), classifier, train_samples=settings.samples, test_samples=10)
+
+
+def _inverse_softplus(value: float) -> float:
+    return value + math.log(-math.expm1(-value))
+
+
+# --- Training --------------------------------------------------------------------------------------------------------
+
+
+class _Job(NamedTuple):
+    """A model to train: the cell that its scores go to, and its settings at 100 examples."""
+
+    cell: Result
+    settings: Settings
+
+    @property
+    def stack(self) -> tuple[Any, ...]:
+        """What models must have in common to train as one stack."""
+        model, data, settings = self.cell.model, self.cell.data, self.settings
+        kind = "augmentation" if model.endswith("augmentation") else "P-STN" if model.startswith("P-STN") else model
+        sampled = kind not in ("CNN", "STN")
+        program = (settings.alpha if sampled and kind != "augmentation" else 0.0, settings.samples if sampled else 1)
+        return kind, *program, (data if data in SERIES else "small" if DATA[data][1] < 1000 else "large")
+
+
+def _stacks(experiment: str, jobs: Iterable[_Job], part: str) -> tuple[Joint, ...]:
+    """The groups that train these jobs, those that take longest first: shards then have about as much to do.
+
+    Args:
+        experiment: its name.
+        jobs: what to train.
+        part: what to score on, "validation" or "test".
+    """
+    stacks: dict[tuple[Any, ...], list[_Job]] = {}
+    for job in jobs:
+        stacks.setdefault(job.stack, []).append(job)
+
+    def work(key: tuple[Any, ...]) -> float:
+        kind, _, samples, size = key
+        if size in SERIES:  # last, whatever they take
+            return 0.0
+        each = 0.5 if kind == "CNN" else 1.0 * samples if kind in ("augmentation", "global posterior") else 1 + samples
+        return -each * len(stacks[key]) * (1.0 if size == "small" else 4.0)
+
+    made = []
+    for key in sorted(stacks, key=work):
+        kind, alpha, samples, size = key
+        name = f"{kind}-{size}" if kind in ("CNN", "STN") else f"{kind}-{size}-alpha={alpha:g}-S={samples}"
+        cells = partial(_cells, stacks[key])
+        data = size if size in SERIES else ""
+        made.append(Joint(experiment, name.replace(" ", "-").lower(), cells, partial(_run, stacks[key], part), data))
+    return tuple(made)
+
+
+def _cells(jobs: Sequence[_Job], context: RunContext) -> list[Result]:
+    """The cells of a stack; in a quick run a few, of the smallest data."""
+    cells = [job.cell for job in jobs]
+    return (
+        [cell for cell in cells if cell.data in (*SERIES, "MNIST30", "FashionMNIST30")][:3] if context.quick else cells
+    )
+
+
+class _Examples(NamedTuple):
+    """All examples of a stack, with the places of what each data set holds out."""
+
+    x: Tensor
+    y: Tensor
+    train: Mapping[str, Tensor]
+    held_out: Mapping[str, Tensor]
+    classes: int = 10
+
+
+def _images(context: RunContext, part: str) -> _Examples:
+    """Training images of both data sets, and what to score on: validation or test images."""
+
+    def read() -> _Examples:
+        parts, train, held_out, at = [], {}, {}, 0
+        for source in dict.fromkeys(source for source, _ in DATA.values()):
+            pool, validation, test = context.data(source, normalise=True)
+            scored = test if part == "test" else validation.take(range(min(SCORED, len(validation))))
+            scored = context.quick_subset(scored)
+            train[source] = torch.arange(at, at + len(pool))
+            held_out[source] = torch.arange(at + len(pool), at + len(pool) + len(scored))
+            parts += [pool, scored]
+            at += len(pool) + len(scored)
+        return _Examples(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]), train, held_out)
+
+    return context.cached(("little-data", part), read)
+
+
+def _series(context: RunContext, name: str) -> _Examples:
+    """Three quarters of a set's training part, and the last quarter to score on."""
+    task = series(name, search=True)(context)
+    scored, count = context.quick_subset(task.test), len(task.x)
+    held_out = torch.arange(count, count + len(scored))
+    x, y = torch.cat([task.x, scored.x]), torch.cat([task.y, scored.y])
+    return _Examples(x, y, {name: torch.arange(count)}, {name: held_out}, task.classes)
+
+
+def _run(jobs: Sequence[_Job], part: str, context: RunContext, cells: Sequence[Result]) -> Iterator[Computed]:
+    """Train those models of a stack whose cells are wanted, as one population, and score them."""
+    wanted = {cell.name for cell in cells}
+    jobs = [job for job in jobs if job.cell.name in wanted]
+    size_class = jobs[0].stack[-1]
+    examples = _series(context, size_class) if size_class in SERIES else _images(context, part)
+    declared = {"small": _SMALL, "large": _LARGE}.get(size_class, _SERIES)
+    members, models, sizes = [], [], []
+    for job in jobs:
+        source, size = DATA.get(job.cell.data, (job.cell.data, 0))
+        pool, fold = examples.train[source], job.cell.seed
+        subset = pool[balanced_indices(examples.y[pool.to(examples.y.device)], size, fold=fold)] if size else pool
+        settings = job.settings.at(len(subset))
+        scored = examples.held_out[source]
+        rates = settings.lr, settings.localizer_factor, settings.kl_weight, settings.weight_decay
+        members.append(Member(fold, *rates, subset, scored))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(fold)
+            length = examples.x.shape[-1] if size_class in SERIES else None
+            models.append(make_network(job.cell.model, settings, length=length, classes=examples.classes))
+        sizes.append((len(subset), len(scored)))
+    recipe = context.shorten(declared, min(sizes)[0])
+    # Fusing pays where a step is long.
+    compiled = context.compile and size_class == "large" and choose_compile(10**9, context.device)
+    with Population(
+        models, examples.x, examples.y, members, recipe, device=context.device, groups=1, workers=False,
+        compile=compiled,
+    ) as population:  # fmt: skip
+        population.fit()
+        started = time.perf_counter()
+        scores = population.evaluate_members(samples=10, batch=25)
+    failures = {failure.model: [str(failure)] for failure in population.progress.failures}
+    context.log(
+        f"  {len(jobs)} models, {population.total_steps:,} steps in {population.progress.seconds:.1f} s, scored in "
+        f"{time.perf_counter() - started:.1f} s"
+    )
+    prefix = "valid_" if part == "validation" else ""
+    for number, job in enumerate(jobs):
+        examples_taken, examples_scored = sizes[number]
+        taken = {
+            **dataclasses.asdict(job.settings), "relative_to": 100, "train_examples": examples_taken,
+            "scored_examples": examples_scored, "batch_size": recipe.batch_size, "steps": population.total_steps,
+            "lr_step": recipe.lr_step, "steps_per_epoch": population.steps_per_epoch, "precision": recipe.precision,
+        }  # fmt: skip
+        notes = [*context.departures(declared, recipe), *failures.get(number, [])]
+        metrics = {f"{prefix}{name}": values[number] for name, values in scores.items()}
+        yield Computed(dataclasses.replace(job.cell, settings=taken, departures=notes), metrics)
+
+
+# --- The search, and what it chooses ---------------------------------------------------------------------------------
+
+
+def _search_jobs() -> Iterator[_Job]:
+    for model in MODELS:
+        for number, settings in enumerate(trials_of(model)):
+            for data in (*DATA, *SERIES) if model == "P-STN" else DATA:
+                yield _Job(Result("little-data-search", model, data, SEARCH_FOLD, f"trial={number:02}"), settings)
+
+
+SEARCH = Experiment(
+    "little-data-search",
+    "The search for settings on little data",
+    summary="Settings of seven models on 30 to 10,000 images, and of the P-STN on three series, on validation data",
+    needs=("mnist", "fashion-mnist", *SERIES),
+    groups=_stacks("little-data-search", _search_jobs(), "validation"),
+    quick=("cnn-small", "augmentation-small-alpha=0-s=4", "p-stn-small-alpha=2-s=4", "p-stn-faceall-alpha=2-s=1"),
+    extra=True,
+)
+
+
+def choose_settings(results: Iterable[Result]) -> dict[str, dict[str, Any]]:
+    """What the trials of a search choose, by validation NLL.
+
+    Args:
+        results: of `SEARCH`.
+
+    Returns:
+        "tuned", by model and data set the settings of the trial with the lowest NLL; and "defaults", by model those of
+        the trial with the lowest geometric mean of the NLL over all data sets.
+    """
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for result in results:
+        nll = result.metrics.get("valid_nll", math.inf)
+        found.setdefault(result.model, {}).setdefault(result.variant, {})[result.data] = nll
+    tuned: dict[str, dict[str, Any]] = {}
+    defaults: dict[str, Any] = {}
+    for model, trials in found.items():
+        settings = {f"trial={number:02}": dataclasses.asdict(s) for number, s in enumerate(trials_of(model))}
+        data = next(iter(trials.values()))
+        tuned[model] = {d: settings[min(trials, key=lambda t: trials[t][d])] for d in data if d in DATA}
+        means = {t: statistics.fmean(map(math.log, scores.values())) for t, scores in trials.items()}
+        defaults[model] = settings[min(means, key=means.__getitem__)]
+    return {"tuned": tuned, "defaults": defaults}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Write the settings that the search chooses to little_data.json.")
+    parser.add_argument("results", nargs="?", type=Path, default=Path("results"), help="folder of the search's results")
+    chosen = choose_settings(read_results(parser.parse_args().results, SEARCH.name))
+    Path(str(files("pstn.experiments") / "little_data.json")).write_text(json.dumps(chosen, indent=1) + "\n")

@@ -1,0 +1,56 @@
+"""The gate: how probable it is that an input is to be left alone, and what that does to samples."""
+
+import math
+
+import pytest
+import torch
+from scipy import stats
+
+import pstn
+
+
+def gated(angles, scale=0.1, probability=0.5):
+    family = pstn.Gated(pstn.Normal(), probability, log_density=-math.log(2 * math.pi))
+    numbers = {"mean": torch.tensor(angles)[:, None], "variance": torch.full((len(angles), 1), scale**2).expm1().log()}
+    shared = {"prior_loc": torch.zeros(1), "prior_log_scale": torch.zeros(1), "identity": torch.zeros(1)}
+    return family.build(pstn.Rotation(), {**numbers, **shared})
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5])
+def test_the_gate_is_bayes_rule(probability):
+    q = gated([0.0, 0.15, 1.0], probability=probability)
+    upright = probability * stats.norm(0, 0.1).pdf([0.0, 0.15, 1.0])
+    turned = (1 - probability) / (2 * math.pi)
+    torch.testing.assert_close(
+        q.logit.sigmoid().double(), torch.tensor(upright / (upright + turned)), atol=1e-4, rtol=1e-3
+    )
+
+
+def test_samples_and_modes_are_gated_by_their_share():
+    q = gated([0.2, 1.0])
+    share = q.logit.sigmoid()
+    theta = q.rsample(1000, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close((theta[..., 0] == 0).float().mean(0), share, atol=2e-3, rtol=0)
+    centres, log_weights = q.modes()
+    torch.testing.assert_close(centres[..., 0], torch.tensor([[0.0, 0.0], [0.2, 1.0]]))
+    torch.testing.assert_close(log_weights.exp(), torch.stack([share, 1 - share]))
+    assert (q.mode[0, 0] == 0) == (share[0] > 0.5)
+    assert q.mode[1].item() == 1.0
+
+
+def test_the_weights_carry_the_gradient_of_the_gate():
+    logit = torch.tensor([0.3], dtype=torch.float64, requires_grad=True)
+    base = pstn.NormalPosterior(torch.ones(1, 1).double(), torch.full((1, 1), 0.1).double())
+    q = pstn.GatedPosterior(base, logit, torch.zeros(1).double())
+    noise = pstn.draw_noise(4000, (1, 2), generator=torch.Generator().manual_seed(0)).double()
+    theta, log_weights = q.weighted_from_noise(noise)
+    ((log_weights.exp() * theta.square().sum(-1)).sum()).backward()
+    share = logit.detach().sigmoid()
+    expected = -(share * (1 - share)) * 1.01
+    torch.testing.assert_close(logit.grad, expected, atol=0.01, rtol=0)
+
+
+@pytest.mark.parametrize("probability", [0.0, 1.0, float("nan")])
+def test_a_probability_of_none_or_all_is_refused(probability):
+    with pytest.raises(ValueError, match="probability"):
+        pstn.Gated(pstn.Normal(), probability)

@@ -1,0 +1,95 @@
+"""The comparison on little data: what is tried, what trains together, and what validation chooses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pstn.experiments.little_data import (
+    DATA,
+    FIXED,
+    MODELS,
+    SEARCH,
+    SERIES,
+    TRIALS,
+    Settings,
+    choose_settings,
+    make_network,
+    trials_of,
+)
+from pstn.experiments.runner import RunContext
+from pstn.report.results import Result
+from pstn.training.population.stacking import require_one_shape
+
+
+def classifier_of(model):
+    return getattr(model, "classifier", model)
+
+
+def scale_at_start(model):
+    """The scale of the posterior for a blank image."""
+    posterior = model.layer.localize(torch.zeros(1, 1, 28, 28))
+    return (posterior.beta / posterior.alpha).sqrt()[0].tolist()
+
+
+def test_every_model_has_as_many_trials_on_every_data_set(tmp_path):
+    cells = [cell for group in SEARCH.groups for cell in group.cells(RunContext(tmp_path))]
+    assert len({cell.name for cell in cells}) == len(cells)
+    for model in MODELS:
+        assert len(set(trials_of(model))) == TRIALS <= 24
+        for data in (*DATA, *SERIES) if model == "P-STN" else DATA:
+            assert sum((cell.model, cell.data) == (model, data) for cell in cells) == TRIALS
+
+
+def test_what_is_searched():
+    paper, ours = trials_of("P-STN as published"), trials_of("P-STN")
+    assert {(s.lr, s.localizer_factor, s.alpha, s.samples) for s in paper} == {(1e-3, 0.1, 1.0, 1)}
+    assert max(s.localizer_factor for s in ours) <= 0.03
+    assert {(s.alpha, s.samples) for s in ours} == {(1.0, 4), (2.0, 1), (2.0, 4)}
+    assert {s.spread for s in trials_of("fixed augmentation")} == {FIXED}
+    assert len({s.spread for s in trials_of("tuned augmentation")}) == TRIALS
+
+
+def test_settings_follow_the_number_of_examples():
+    settings = Settings(kl_weight=3e-4, weight_decay=0.01)
+    assert settings.at(100) == settings
+    assert settings.at(1600).kl_weight == pytest.approx(3e-4 / 8)
+    assert settings.at(1600).weight_decay == pytest.approx(0.01 / 4)
+
+
+def test_all_models_start_from_the_same_classifier():
+    states = []
+    for model in MODELS:
+        torch.manual_seed(3)
+        states.append(classifier_of(make_network(model, Settings())).state_dict())
+    for state in states[1:]:
+        torch.testing.assert_close(state, states[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("model", ["fixed augmentation", "global posterior", "P-STN"])
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
+def test_the_spread_is_the_posteriors_scale_at_the_start(model, alpha):
+    made = make_network(model, Settings(alpha=alpha, spread=(0.2, 0.1, 0.05)))
+    assert scale_at_start(made) == pytest.approx([0.2, 0.1, 0.05, 0.05], rel=1e-3)
+    assert all(p.requires_grad != (model == "fixed augmentation") for p in made.layer.parameters())
+
+
+@pytest.mark.parametrize("group", [g for g in SEARCH.groups if not g.data], ids=lambda group: group.name)
+def test_models_of_a_group_train_as_one_stack(group, tmp_path):
+    cells = group.cells(RunContext(tmp_path))
+    trials = {(cell.model, cell.variant) for cell in cells}
+    require_one_shape([make_network(m, trials_of(m)[int(v.removeprefix("trial="))]) for m, v in trials])
+
+
+def test_validation_chooses_the_lowest_nll():
+    """Trial 1 is best on one data set, trial 2 on the other and over all; trial 3 diverged."""
+    nll = {"trial=00": (0.5, 0.5), "trial=01": (0.1, 2.0), "trial=02": (0.3, 0.3), "trial=03": (None, 0.01)}
+    results = [
+        Result("little-data-search", "P-STN", data, 10, trial, metrics={} if value is None else {"valid_nll": value})
+        for trial, values in nll.items()
+        for data, value in zip(("MNIST30", "FashionMNIST30"), values, strict=True)
+    ]
+    chosen, trials = choose_settings(results), trials_of("P-STN")
+    assert Settings(**chosen["tuned"]["P-STN"]["MNIST30"]) == trials[1]
+    assert Settings(**chosen["tuned"]["P-STN"]["FashionMNIST30"]) == trials[3]
+    assert Settings(**chosen["defaults"]["P-STN"]) == trials[2]
