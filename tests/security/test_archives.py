@@ -56,9 +56,8 @@ def in_little_memory(module, function, *arguments, memory=1 << 30):
 
 
 def test_members_of_an_npz_that_are_not_asked_for_are_never_read(tmp_path):
-    path = write_npz(tmp_path / "a.npz", x=np.zeros((4, 8)), y=[0, 1, 0, 1], zeros=[("z1", 1 << 30), ("z2", 1 << 30)])
-    assert path.stat().st_size < 6_000_000
-    assert "train" in in_little_memory("split", "from_npz", path)
+    path = write_npz(tmp_path / "a.npz", x=np.zeros((4, 8)), y=[0, 1, 0, 1], zeros=[("z", 1 << 29)])
+    assert "train" in in_little_memory("split", "from_npz", path, memory=1 << 28)
 
 
 def test_the_arrays_of_an_npz_have_a_limit_in_all(tmp_path):
@@ -158,28 +157,6 @@ def test_a_gzip_that_grows_a_thousandfold_is_refused(tmp_path):
     for read in (lambda: sha256_of_content(path), lambda: read_text(path, limit=1 << 40)):
         with pytest.raises(DataError, match="more than"):
             read()
-
-
-def tar_of(path, *names, kind=tarfile.DIRTYPE):
-    with tarfile.open(path, "w:gz") as archive:
-        for name in names:
-            member = tarfile.TarInfo(name)
-            member.type = kind
-            archive.addfile(member)
-    return path
-
-
-def test_folders_within_folders_count_for_the_limit_of_an_archive(tmp_path):
-    path = tar_of(tmp_path / "a.tar.gz", *(f"{number}/" + "a/" * 200 for number in range(1000)))
-    with pytest.raises(DataError, match="limit"):
-        unpack_tar(path, tmp_path / "a", limit=1 << 20)
-    assert [found.name for found in tmp_path.iterdir()] == ["a.tar.gz"]
-
-
-@pytest.mark.parametrize("name", ["a" * 300, "a/" * 3000 + "a"])
-def test_names_that_no_disk_can_hold_are_the_mistake_of_the_archive(tmp_path, name):
-    with pytest.raises(DataError, match=r"a\.tar\.gz"):
-        unpack_tar(tar_of(tmp_path / "a.tar.gz", name, kind=tarfile.REGTYPE), tmp_path / "a")
 
 
 @pytest.mark.parametrize("extents", [[1] * 255, [2**32 - 1] * 30 + [0]])

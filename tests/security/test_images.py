@@ -25,21 +25,19 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage
 ABOUT = pstn.About(classes=("a", "b"), size=(8, 8), channels=1)
 
 
-@pytest.fixture
-def ghostscript(tmp_path, monkeypatch):
-    """The file that exists once `gs` has been started."""
-    mark = tmp_path / "started"
+def programs(tmp_path, *names):
+    """A folder of programs that leave the mark `started`, and the PATH with it."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name in ("gs", "djpeg", "ppmtogif"):
-        (folder / name).write_text(f"#!/bin/sh\ntouch {mark}\necho 10.0\n")
+    for name in names:
+        (folder / name).write_text(f"#!/bin/sh\ntouch {tmp_path / 'started'}\necho 10.0\n")
         (folder / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
+def test_a_png_that_is_eps_starts_no_ghostscript(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", programs(tmp_path, "gs", "djpeg", "ppmtogif"))
     monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
-    return mark
-
-
-def test_a_png_that_is_eps_starts_no_ghostscript(tmp_path, ghostscript):
     path = tmp_path / "data" / "a" / "1.png"
     for label in ("a", "b"):
         (tmp_path / "data" / label).mkdir(parents=True)
@@ -51,7 +49,7 @@ def test_a_png_that_is_eps_starts_no_ghostscript(tmp_path, ghostscript):
     with pytest.raises(PictureError):
         read_picture(path)
     assert [finding.status for finding in check(path.parent)] == ["damaged"]
-    assert not ghostscript.exists()
+    assert not (tmp_path / "started").exists()
 
 
 # Formats that Pillow decodes and that the documentation does not list: under the names of ones that it does.
@@ -200,11 +198,6 @@ def test_a_file_of_many_gigabytes_is_refused_at_once(tmp_path, start):
 
 
 def test_a_matplotlibrc_in_the_current_folder_starts_no_tex(tmp_path):
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for name in ("latex", "dvipng", "pdflatex"):
-        (tools / name).write_text(f"#!/bin/sh\ntouch {tmp_path / 'started'}\nexit 1\n")
-        (tools / name).chmod(0o755)
     (tmp_path / "matplotlibrc").write_text("text.usetex: True\n")
     code = (
         "import pstn, pathlib, torch\n"
@@ -212,7 +205,7 @@ def test_a_matplotlibrc_in_the_current_folder_starts_no_tex(tmp_path):
         "from pstn.report.pictures import draw_samples\n"
         "draw_samples('samples.png', pstn.nn.mnist_pstn().eval(), torch.rand(1, 1, 28, 28))"
     )
-    environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    environment = {**os.environ, "PATH": programs(tmp_path, "latex", "dvipng", "pdflatex")}
     done = subprocess.run(
         [sys.executable, "-P", "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )

@@ -85,13 +85,6 @@ def test_yaml_aliases_are_refused():
     assert parse_yaml("a: &a 1", "x.yaml") == {"a": 1}
 
 
-def test_yaml_as_text_keeps_what_is_written():
-    assert parse_yaml("names: {0: no, 1: 0x1}", "x.yaml", strings=True) == {"names": {"0": "no", "1": "0x1"}}
-    for text in ("{a: 1, a: 2}", "[*a]", "[" * 1000):
-        with pytest.raises(FileError):
-            parse_yaml(text, "x.yaml", strings=True)
-
-
 def test_a_link_out_of_a_folder_is_refused(tmp_path):
     root = tmp_path / "root"
     root.mkdir()
