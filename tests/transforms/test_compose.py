@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pstn import CPAB, Affine, Compose, Crop, Rotation, Similarity, Translation
+from pstn import CPAB, Affine, Compose, Crop, Rotation, Similarity
 
 FAMILIES = [
     Compose(Similarity(), CPAB(tess=(3, 3))),
@@ -79,8 +79,3 @@ def test_state_dict_and_precision():
 def test_bad_families_are_refused(families, error, name):
     with pytest.raises(error, match=rf"^{name} "):
         Compose(*families)
-
-
-def test_no_identity_without_that_of_every_part():
-    with pytest.raises(ValueError, match="no identity"):
-        Compose(Translation(scale=0.5), CPAB(tess=(2, 2))).identity()

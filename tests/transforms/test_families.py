@@ -75,13 +75,6 @@ def test_grid_equals_affine_grid(family):
     torch.testing.assert_close(family.grid(theta, size), expected, rtol=0, atol=1e-6)
 
 
-def test_one_dimension_is_a_line():
-    theta = torch.tensor([[0.5, 0.25], [-1.0, 0.0]], dtype=torch.float64)
-    grid = pstn.Crop(ndim=1).grid(theta, 4)
-    centres = torch.tensor([-0.75, -0.25, 0.25, 0.75], dtype=torch.float64)
-    torch.testing.assert_close(grid[..., 0], torch.stack([0.5 * centres + 0.25, -centres]))
-
-
 @every_invertible_family
 def test_identity_changes_nothing(family):
     size = SIZES[family.ndim]
@@ -177,7 +170,7 @@ def test_a_rotation_is_rigid_on_an_input_that_is_not_square(family):
     before = pstn.to_pixels(base_grid(size, dtype=torch.float64), size).flatten(0, 1)
     after = pstn.to_pixels(family.grid(theta, size), size).flatten(0, 1)
     torch.testing.assert_close(torch.cdist(after, after), torch.cdist(before, before), rtol=0, atol=1e-4)
-    stretched = pstn.to_pixels(family.grid(theta, size, aspect=(1, 1)), size).flatten(0, 1)
+    stretched = pstn.to_pixels(family.grid(theta, size, aspect=(np.float64(1), 1)), size).flatten(0, 1)
     assert (torch.cdist(stretched, stretched) - torch.cdist(before, before)).abs().max() > 5
 
 
@@ -188,6 +181,7 @@ def test_a_logarithmic_scale_stays_positive_and_finite(raw):
 
 
 def test_corners_are_the_box_that_a_theta_reads():
+    torch.testing.assert_close(pstn.Crop(ndim=1).corners(torch.tensor([0.5, 0.25])), torch.tensor([[-0.25], [0.75]]))
     corners = pstn.Crop().corners(torch.tensor([0.5, 0.25, -0.25]))
     torch.testing.assert_close(corners, torch.tensor([[-0.25, -0.75], [0.75, -0.75], [0.75, 0.25], [-0.25, 0.25]]))
     assert pstn.Crop(ndim=3).corners(torch.tensor([1.0, 0, 0, 0])).unique(dim=0).shape == (8, 3)
@@ -196,15 +190,9 @@ def test_corners_are_the_box_that_a_theta_reads():
 def test_pixels_and_back():
     points = torch.rand(5, 3, dtype=torch.float64) * 2 - 1
     torch.testing.assert_close(pstn.from_pixels(pstn.to_pixels(points, (4, 6, 9)), (4, 6, 9)), points)
-    first_and_last = pstn.to_pixels(base_grid((1, 6)), (1, 6))[0, [0, -1], 0]
-    torch.testing.assert_close(first_and_last, torch.tensor([0.0, 5.0]))
-
-
-@pytest.mark.parametrize("size", [28, (28,), [28], np.int64(28), torch.Size([28])])
-def test_the_size_of_a_series_may_be_a_number(size):
-    points = torch.tensor([[-1.0], [1.0]])
-    torch.testing.assert_close(pstn.to_pixels(points, size), torch.tensor([[-0.5], [27.5]]))
-    torch.testing.assert_close(pstn.from_pixels(torch.tensor([[0], [27]]), size), base_grid((28,))[[0, -1]])
+    torch.testing.assert_close(pstn.to_pixels(base_grid((1, 6)), (1, 6))[0, [0, -1], 0], torch.tensor([0.0, 5.0]))
+    for size in (28, np.int64(28), torch.Size([28])):
+        torch.testing.assert_close(pstn.from_pixels(torch.tensor([[0], [27]]), size), base_grid((28,))[[0, -1]])
 
 
 def whole_numbers(*shape):
@@ -244,13 +232,6 @@ ASPECTS = [(1.0, -1.0), (math.inf, 2.0), (math.nan, 2.0), "ab", (None, 1), 2.0, 
 def test_bad_arguments_are_named(call, error, name):
     with pytest.raises(error, match=rf"^{name} "):
         call()
-
-
-@pytest.mark.parametrize("aspect", [(np.float64(3), np.int64(2)), [3, 2], torch.Size([3, 2])])
-def test_the_aspect_may_be_any_numbers(aspect):
-    theta = torch.tensor([0.3])
-    expected = pstn.Rotation().corners(theta, aspect=(3.0, 2.0))
-    torch.testing.assert_close(pstn.Rotation().corners(theta, aspect=aspect), expected)
 
 
 class Slide(pstn.Transform):

@@ -72,15 +72,11 @@ def test_basis_is_reproducible_and_signed():
     ("settings", "error", "name"),
     [
         ({"tess": 0}, ValueError, "tess"),
-        ({"tess": 2.5}, TypeError, "tess"),
         ({"tess": "3"}, TypeError, "tess"),
         ({"tess": True}, TypeError, "tess"),
         ({"tess": (3, 0)}, ValueError, r"tess\[1\]"),
-        ({"tess": (3, 3.0)}, TypeError, r"tess\[1\]"),
         ({"tess": (3, 3, 3)}, ValueError, "tess"),
-        ({"tess": ()}, ValueError, "tess"),
         ({"tess": 1}, ValueError, "tess"),
-        ({"tess": (1, 1), "volume_preserving": True}, ValueError, "tess"),
         ({"tess": 5, "volume_preserving": True}, ValueError, "volume_preserving"),
         ({"tess": 5, "zero_boundary": 1}, TypeError, "zero_boundary"),
         ({"tess": 5, "backend": "cuda"}, ValueError, "backend"),
@@ -91,14 +87,8 @@ def test_bad_settings_are_refused(settings, error, name):
         CPAB(**settings)
 
 
-@pytest.mark.parametrize("t", [np.linspace(0, 1, 9), [0.5, 1.0]])
-def test_times_that_are_no_tensor_are_refused(t):
-    with pytest.raises(TypeError, match=r"^t "):
-        CPAB(tess=10).flow(torch.zeros(9), torch.zeros(5, 1), t)
-
-
 @pytest.mark.parametrize("settings", FAMILIES)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_the_precision_of_the_model_does_not_change_the_basis(settings, dtype):
     transform = CPAB(**settings)
     theta = torch.randn(transform.dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 0.3

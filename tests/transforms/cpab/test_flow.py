@@ -114,15 +114,15 @@ def test_gradients_in_cells_of_zero_slope():
 @pytest.mark.parametrize("speed", [-0.5, 0.5, 1.0])
 def test_particles_that_end_on_a_border_have_a_gradient(speed):
     """A constant velocity that takes every node exactly to another node in unit time."""
-    transform = CPAB(tess=4, zero_boundary=False)
+    transform, points = CPAB(tess=4, zero_boundary=False), torch.linspace(-1, 1, 5)[:, None]
     matrix = transform.nodes(torch.eye(5, dtype=torch.float64))[..., 0].T
-    theta = torch.linalg.solve(matrix, torch.full((5,), speed, dtype=torch.float64)).float().requires_grad_()
-    points = torch.linspace(-1, 1, 5)[:, None]
-    moved = transform.apply(theta, points)
+    theta = torch.linalg.solve(matrix, torch.full((5,), speed, dtype=torch.float64))
+    inputs = theta.float().requires_grad_()
+    moved = transform.apply(inputs, points)
     assert torch.allclose(moved, points + speed, atol=1e-6)
-    (by_theta,) = torch.autograd.grad(moved.sum(), theta)
-    shifted = [transform.apply(theta.detach().double() + s * 1e-4, points.double()).sum() for s in (1, -1)]
-    assert by_theta.sum().item() == pytest.approx((shifted[0] - shifted[1]).item() / 2e-4, rel=1e-3)
+    moved.sum().backward()
+    up, down = (transform.apply(theta + s * 1e-4, points.double()).sum() for s in (1, -1))
+    assert inputs.grad.sum().item() == pytest.approx((up - down).item() / 2e-4, rel=1e-3)
 
 
 @pytest.mark.parametrize("transform", FAMILIES, ids=named)
@@ -140,6 +140,9 @@ def test_values_are_the_same_without_gradients(transform):
 @pytest.mark.parametrize("transform", FAMILIES, ids=named)
 def test_flow_for_other_times(transform):
     """Half the time twice is the whole; a tensor of times gives a trajectory; negative times run backwards."""
+    for times in (np.linspace(0, 1, 9), [0.5, 1.0]):
+        with pytest.raises(TypeError, match=r"^t "):
+            transform.flow(draw(transform, 1.0, 1), scatter(transform, 20, 2), times)
     theta, points = draw(transform, 1.0, 1), scatter(transform, 20, 2)
     half = transform.flow(theta, points, t=0.5)
     whole = transform.apply(theta, points)

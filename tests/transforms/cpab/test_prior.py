@@ -44,14 +44,6 @@ def test_longer_lengths_give_smoother_fields():
     assert roughness[0] > 2 * roughness[1] > 4 * roughness[2]
 
 
-def test_log_density_is_that_of_a_normal():
-    prior = SmoothPrior(CPAB(tess=4), scale=0.5, length=0.1)
-    normal = torch.distributions.MultivariateNormal(torch.zeros(3).double(), prior.covariance.double())
-    theta = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)).double()
-    difference = prior.log_prob(theta) - normal.log_prob(theta)
-    assert torch.allclose(difference, difference[:1].expand(5), atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("call", "error", "name"),
     [

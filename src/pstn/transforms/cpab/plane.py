@@ -107,7 +107,7 @@ def regions(nx: int, ny: int, closed: bool, dtype: torch.dtype, device: torch.de
         slopes = functions[..., :2]
         values = (slopes * centres[:, None]).sum(-1) + functions[..., 2]
         beyond = centres[:, None] - slopes * ((values + 1e-6) / slopes.square().sum(-1))[..., None]
-        across = locate(*beyond.nan_to_num().unbind(-1), nx, ny)
+        across = locate(beyond[..., 0].nan_to_num(), beyond[..., 1].nan_to_num(), nx, ny)
         across[-4:, 2] = -1  # a corner's third function is constant
         inside = torch.arange(len(nodes)) < 4 * nx * ny
         if closed:

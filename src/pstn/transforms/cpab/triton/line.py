@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pstn.transforms.cpab.triton import Launcher, next_power_of_two
+from pstn.transforms.cpab.triton import Launcher, kernel, next_power_of_two
 
 Shape = tuple[int, ...]
 _NEVER = tl.constexpr(1.25)
@@ -116,10 +116,7 @@ def _trajectory(x, k, left, slope, borders, n: tl.constexpr, CLOSED: tl.constexp
     return first, start, u, entry_end, crosses, last, exit_time, time
 
 
-@triton.jit(
-    do_not_specialize=["N", "group", "stride"],
-    do_not_specialize_on_alignment=["theta", "nodal", "points", "out"],
-)
+@kernel
 def _forward(
     theta, nodal, points, out,
     N, group, stride,
@@ -150,10 +147,7 @@ def _forward(
     tl.store(out + s * N + i, moved, mask=i < N)
 
 
-@triton.jit(
-    do_not_specialize=["N", "group", "stride"],
-    do_not_specialize_on_alignment=["grad", "theta", "nodal", "points", "by_theta", "by_point"],
-)
+@kernel
 def _backward(
     grad, theta, nodal, points, by_theta, by_point,
     N, group, stride,

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pstn.transforms.cpab.plane import HUGE, MAX_STEPS, QUADRATURE, regions
-from pstn.transforms.cpab.triton import Launcher
+from pstn.transforms.cpab.triton import Launcher, kernel
 
 _HUGE = tl.constexpr(HUGE)
 _MAX_STEPS = tl.constexpr(MAX_STEPS)
@@ -228,10 +228,7 @@ def _on_square(start, end):
     return tl.where(tl.abs(start) >= 1, start, tl.where(end == end, tl.minimum(tl.maximum(end, -1.0), 1.0), end))
 
 
-@triton.jit(
-    do_not_specialize=["N", "stride"],
-    do_not_specialize_on_alignment=["velocities", "points", "nodes", "functions", "across", "moved", "jacobian"],
-)
+@kernel
 def _forward(
     velocities, points, nodes, functions, across, moved, jacobian,
     N, stride, nx: tl.constexpr, ny: tl.constexpr, NODES: tl.constexpr, BLOCK: tl.constexpr,
@@ -301,12 +298,7 @@ def _add_node_grads(sums, node, owned, edge, qa, qb, qc):
     tl.atomic_add(sums + node * 2 + 1, ea * qa[3] + eb * qb[3] + ec * qc[3], mask=owned, sem="relaxed")
 
 
-@triton.jit(
-    do_not_specialize=["N", "stride"],
-    do_not_specialize_on_alignment=[
-        *("grad", "jacobian", "velocities", "points", "nodes", "functions", "across", "by_velocity", "by_point")
-    ],
-)
+@kernel
 def _backward(
     grad, jacobian, velocities, points, nodes, functions, across, by_velocity, by_point,
     N, stride, nx: tl.constexpr, ny: tl.constexpr, NODES: tl.constexpr, BLOCK: tl.constexpr,
