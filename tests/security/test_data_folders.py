@@ -49,19 +49,15 @@ def test_links_that_lead_out_of_a_data_folder_are_left_out_and_counted(photos):
     assert {finding.status for finding in rest} == {"readable"}
 
 
-def test_a_link_to_a_folder_with_a_similar_name_leads_out(photos):
+def test_links_to_a_similar_name_and_in_a_circle(photos):
     draw(photos.parent / "data-2" / "1.png")
     (photos / "a" / "more").symlink_to(photos.parent / "data-2")
-    with pytest.warns(DataWarning, match=r"1 link\(s\)"):
-        assert len(list(find_images(photos))) == 6
-
-
-def test_links_in_a_circle_are_listed_once(photos):
     (photos / "a" / "up").symlink_to(photos)
     (photos / "b" / "self").symlink_to(".")
     (photos / "b" / "none").symlink_to("none")
+    (photos.parent / "link").symlink_to(photos)  # the folder itself may be a link
     with pytest.warns(DataWarning):
-        assert len(list(find_images(photos))) == 6
+        assert len(list(find_images(photos.parent / "link"))) == 6
 
 
 @pytest.mark.parametrize(
@@ -86,11 +82,6 @@ def test_a_folder_listed_twice_never_puts_a_picture_into_training_and_test(tmp_p
     seen = {tuple(x.flatten().tolist()) for x in splits.train.x}
     assert len(seen) == len(splits.train)
     assert not seen & {tuple(x.flatten().tolist()) for x in (splits.test.x if splits.test else [])}
-
-
-def test_a_folder_of_data_may_itself_be_a_link(photos):
-    (photos.parent / "link").symlink_to(photos)
-    assert len(from_folder(photos.parent / "link", test=0.0).train) == 6
 
 
 def make_yolo(root):

@@ -197,6 +197,7 @@ def test_a_file_of_many_gigabytes_is_refused_at_once(tmp_path, start):
         read_image(path, 1)
 
 
+@pytest.mark.slow
 def test_a_matplotlibrc_in_the_current_folder_starts_no_tex(tmp_path):
     (tmp_path / "matplotlibrc").write_text("text.usetex: True\n")
     code = (
