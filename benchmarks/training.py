@@ -63,7 +63,7 @@ def rate(population: Population, seconds: float, most: int) -> Row:
     assert all(population.alive), population.progress.failures
     rates, models = sorted(rates[1:]), len(population.members)
     return {
-        "models": models, "groups": len(population.groups), "ready_s": round(ready, 2),
+        "models": models, "groups": len(population.stacks), "ready_s": round(ready, 2),
         "ms_per_step": round(1000 / rates[1], 4), "model_steps_per_s": round(rates[1] * models, 1),
         "spread": round(rates[2] / rates[0] - 1, 3),
     }  # fmt: skip

@@ -28,7 +28,7 @@ import torch
 import pstn
 from pstn.data import load_digits
 from pstn.training import Population, Recipe, make_members
-from pstn.training.population.planning import count_cores
+from pstn.training.population.trainer import count_cores
 from recording import Stopwatch, write
 
 FILL = -0.1307 / 0.3081

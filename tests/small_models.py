@@ -69,7 +69,7 @@ def largest_difference(a: nn.Module, b: nn.Module) -> float:
 def plain_loop(model: nn.Module, x, y, member: Member, recipe: Recipe, steps: int) -> nn.Module:
     """The same training with autograd and torch.optim, for one model; noise is taken from the trainer's streams."""
     population = Population([model], x, y, [member], recipe)
-    noise, spe = population.groups[0], population.steps_per_epoch
+    noise, spe = population.stacks[0], population.steps_per_epoch
     model = copy.deepcopy(model).train()
     if isinstance(model, (pstn.PSTN, pstn.STN)):
         groups = model.parameter_groups(
@@ -88,14 +88,14 @@ def plain_loop(model: nn.Module, x, y, member: Member, recipe: Recipe, steps: in
         if isinstance(module, nn.Dropout):
             module.register_forward_hook(drop)
     for step in range(steps):
-        drawn = noise.draw(step, 1).step(0)
+        drawn = {name: t[0] for name, t in noise.draw(step, 1).items()}
         optimiser.zero_grad()
         for part in range(recipe.accumulate):
-            masks = [u[0, part] for u in drawn.dropout]
-            index = drawn.examples[0, part]
-            xb = x[index] if recipe.augment is None else recipe.augment(x[index], drawn.augment[0, part])
+            masks = [u[0, part] for name, u in drawn.items() if name.startswith("dropout")]
+            index = drawn["examples"][0, part]
+            xb = x[index] if recipe.augment is None else recipe.augment(x[index], drawn["augment"][0, part])
             if isinstance(model, (pstn.PSTN, pstn.STN)):
-                options = {} if drawn.theta is None else {"noise": drawn.theta[0, part]}
+                options = {"noise": drawn["theta"][0, part]} if "theta" in drawn else {}
                 loss = pstn.elbo_loss(model(xb, **options), y[index], member.kl_weight)
             else:
                 loss = nn.functional.cross_entropy(model(xb), y[index])

@@ -180,7 +180,7 @@ def test_evaluate_finds_classes_by_name_and_prepares_images(folder, images, tmp_
     shutil.copytree(tmp_path / "data" / "train", tmp_path / "data" / "test")
     found = run("evaluate", folder, tmp_path / "data", "--samples", 2, "--json")
     assert found.exit_code == 0, found.output
-    from pstn.training.runs.evaluation import score_models
+    from pstn.training.runs.run import score_models
 
     x = ABOUT.prepare(digits.x[:60])
     order = sorted(range(60), key=lambda i: (str(int(digits.y[i])), f"{i}.png"))

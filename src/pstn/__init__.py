@@ -36,6 +36,7 @@ from pstn.nn import (
 )
 from pstn.noise import draw_noise
 from pstn.objective import Loss, elbo_loss
+from pstn.training.calibrate import calibrate
 from pstn.training.evaluate import Scores, evaluate
 from pstn.training.fit import Epoch, fit
 from pstn.transforms import (
@@ -118,6 +119,7 @@ __all__ = [
     "Translation",
     "accuracy",
     "brier_score",
+    "calibrate",
     "calibration_error",
     "draw_noise",
     "elbo_loss",

@@ -21,7 +21,7 @@ from pstn.data import load_digits
 from pstn.nn import mnist_pstn
 from pstn.training import Population, Recipe, make_members
 from pstn.training.fit import fit
-from pstn.training.population.planning import make_device
+from pstn.training.population.trainer import make_device
 from pstn.transforms import CPAB, Similarity, Transform
 from pstn.warp import warp
 

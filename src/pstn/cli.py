@@ -433,9 +433,8 @@ def train(
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure, 130 stopped by Ctrl-C or SIGTERM.
     """
     from pstn.files import to_json
-    from pstn.training.runs.run import model_folder, saved_settings
+    from pstn.training.runs.run import HOW_TO_ADD_A_TEST, model_folder, saved_settings
     from pstn.training.runs.run import train as run
-    from pstn.training.runs.sources import HOW_TO_ADD_A_TEST
 
     values, settings = _read_settings("train", data, config, given, resume=resume)
     if resume:
@@ -498,15 +497,14 @@ def evaluate(
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
     """
     from pstn.files import to_json
-    from pstn.training.runs.evaluation import prepare_examination
+    from pstn.training.runs.run import evaluate_run
 
     checked = None if policy is None else TrainSettings.from_dict({"policy": policy}).policy
-    examination = prepare_examination(model, data, seed=seed, policy=checked)
-    scores = examination.score(samples)
+    scores, examples = evaluate_run(model, data, samples=samples, seed=seed, policy=checked)
     if as_json:
         echo(to_json(scores))
     else:
-        _print_scores(scores, len(examination.y))
+        _print_scores(scores, examples)
 
 
 @_command()

@@ -243,7 +243,7 @@ def test_partial_fit_sees_every_example_once(count, batch_size, monkeypatch):
         def __init__(self, models, x, y, members, recipe, **options):
             super().__init__(models, x, y, members, recipe, **options)
             steps = self.steps_per_epoch
-            order = self.groups[0]._order.draw(self.recipe.epochs * steps - steps, steps).flatten()
+            order = self.stacks[0]._order.draw(self.recipe.epochs * steps - steps, steps).flatten()
             weights = torch.ones(len(x)) if options["weights"] is None else options["weights"]
             seen.append((x[order], weights[order], self.recipe.batch_size))
 

@@ -19,7 +19,7 @@ from pstn.experiments.little_data import (
 )
 from pstn.experiments.runner import RunContext
 from pstn.report.results import Result
-from pstn.training.population.stacking import require_one_shape
+from pstn.training.population.stack import require_one_shape
 
 
 def classifier_of(model):

@@ -213,7 +213,7 @@ def test_a_checkpoint_of_ten_million_models_takes_no_memory(run):
     rewrite(run, edit_text("settings", models=10**7))
     done = run_limited_command("train", "--resume", "--out", run)
     assert done.returncode == 2, done.stderr
-    assert "models must be at most" in done.stderr
+    assert "models must lie between" in done.stderr
 
 
 @pytest.mark.parametrize(

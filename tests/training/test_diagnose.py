@@ -44,26 +44,6 @@ def test_collapses_are_named_with_what_to_try(loc, var, words):
     assert "Try " in found[0]
 
 
-def test_looking_leaves_the_mode_as_it_was():
-    model = make([0.1, 0.9, 0.0, 0.1], -3.0).train()
-    model.classifier.eval()
-    collapses(model, X)
-    assert (model.training, model.layer.training, model.classifier.training) == (True, True, False)
-
-
-def test_looking_that_fails_leaves_the_mode_as_it_was():
-    model = make([float("nan")] * 4, -3.0).train()
-    with pytest.raises(ValueError, match="loc of the posterior must be finite"):
-        collapses(model, X)
-    assert model.training
-    assert model.layer.training
-
-
 def test_what_cannot_be_looked_at_is_told_to_whoever_trains():
     (found,) = look_for_collapses(make([float("nan")] * 4, -3.0), X)
     assert found.startswith("The check for a collapsed transformation failed: loc of the posterior")
-
-
-def test_the_identity_everywhere_is_named():
-    assert "identity for every input" in collapses(pstn.nn.mnist_stn(), X)[0]
-    assert collapses(pstn.nn.mnist_cnn(), X) == []

@@ -33,7 +33,7 @@ from pstn.files import load_safetensors
 from pstn.nn import Prediction, make_model
 from pstn.noise import draw_noise
 from pstn.objective import LossFunction, TrainingLoss
-from pstn.training.population.planning import make_device
+from pstn.training.population.trainer import make_device
 from pstn.transforms import Transform
 
 __all__ = ["CNNClassifier", "PSTNClassifier", "STNClassifier", "Uncertainty"]

@@ -13,7 +13,7 @@ from pstn.experiments.backbones import find_backbone
 from pstn.experiments.runner import done_cells, unavailable
 from pstn.processes import safe_import_path
 from pstn.text import printable
-from pstn.training.population.planning import make_device
+from pstn.training.population.trainer import make_device
 
 __all__ = ["main"]
 

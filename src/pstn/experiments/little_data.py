@@ -40,7 +40,7 @@ from pstn.nn import (
 )
 from pstn.report.results import Result, read_results
 from pstn.training import Member, Population
-from pstn.training.population.planning import choose_compile
+from pstn.training.population.trainer import choose_compile
 from pstn.transforms import CPAB, Similarity
 
 __all__ = ["DATA", "MODELS", "SEARCH", "SERIES", "SIZES", "TRIALS", "Settings", "choose_settings", "make_network",

@@ -35,8 +35,8 @@ from pstn.provenance import provenance
 from pstn.report.results import RUNS, SHORTENED, Result, read_results
 from pstn.report.tables import Metric, Study
 from pstn.training import Member, Population, Progress, Recipe
-from pstn.training.population.group import precision_flags
 from pstn.training.population.noise import stream_keys, uniform
+from pstn.training.population.stack import precision_flags
 from pstn.training.progress import Interrupt
 from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, member_summary, read_about, save_checkpoint
 from pstn.uncertainty import calibration_error, negative_log_likelihood, reliability_curve

@@ -19,19 +19,9 @@ if TYPE_CHECKING:
     from pstn.training.lightning import LitData, LitPSTN
 
 __all__ = [
-    "Augmentation",
-    "Failure",
-    "LitData",
-    "LitPSTN",
-    "Member",
-    "Population",
-    "Progress",
-    "RandomWarp",
-    "Recipe",
-    "TrainSettings",
-    "collapses",
-    "make_members",
-]
+    "Augmentation", "Failure", "LitData", "LitPSTN", "Member", "Population", "Progress", "RandomWarp", "Recipe",
+    "TrainSettings", "collapses", "make_members",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

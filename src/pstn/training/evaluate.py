@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     Batches = Split | Generated | tuple[Tensor, Tensor] | Iterable[Any]
 
-__all__ = ["Scores", "evaluate", "is_set", "read_batches", "require_data", "score"]
-
 
 class Scores(NamedTuple):
     """How good a classifier is, and how well calibrated its probabilities."""
@@ -79,6 +77,13 @@ def evaluate(
         >>> 0 < scores.accuracy < 0.5
         True
     """
+    return score(*predict_all(model, data, samples=samples, batch_size=batch_size, generator=generator))
+
+
+def predict_all(
+    model: nn.Module, data: Batches, *, samples: int | None, batch_size: int, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities (N, K) and class indices (N,) of all examples; the arguments are those of `evaluate`."""
     data = require_data(data)
     log_probs, labels = list[Tensor](), list[Tensor]()
     with evaluating(model), torch.no_grad(), using_threads(None):
@@ -91,7 +96,7 @@ def evaluate(
     if not labels:
         raise ValueError("data holds no batches")
     p = torch.cat(log_probs)
-    return score(p, require_labels(torch.cat(labels), p.shape))
+    return p, require_labels(torch.cat(labels), p.shape)
 
 
 def require_data(data: Any) -> Any:
@@ -105,10 +110,7 @@ def require_data(data: Any) -> Any:
         # Targets that are no classes are no set of `pstn.data`, which counts them.
         data = TensorDataset(*data) if data[1].is_floating_point() else Split(*data, classes=())
     if isinstance(data, Split) and not data.x.is_floating_point():
-        raise TypeError(
-            f"data must hold floating-point numbers, got {data.x.dtype}: pass data.as_float(), or data.as_float(mean, "
-            "std) with those that the model knows"
-        )
+        raise TypeError(f"data must hold floating-point numbers, got {data.x.dtype}: pass data.as_float()")
     return data
 
 
@@ -130,15 +132,10 @@ def read_batches(model: nn.Module, data: Any, batch_size: int, *, shuffle: bool)
     for batch in data:
         if hasattr(batch, "x") and hasattr(batch, "y"):
             batch = (batch.x, batch.y)
-        if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+        pair = batch[:2] if isinstance(batch, (tuple, list)) else ()
+        if len(pair) < 2 or not all(isinstance(part, Tensor) for part in pair) or pair[1].dim() == 0:
             raise TypeError(
-                f"data must hold batches (x, y), got {type(batch).__name__}: pass a DataLoader, a list of such "
-                "batches, a tuple of tensors (x, y), or a set of pstn.data"
+                f"data must hold batches (x, y) of tensors, got {type(batch).__name__}: pass a DataLoader, a list of "
+                "such batches, a tuple of tensors (x, y), or a set of pstn.data"
             )
-        for name, part in zip("xy", batch, strict=False):
-            if not isinstance(part, Tensor):
-                hint = "" if name == "x" else ": the number of its class for each example, counted from 0"
-                raise TypeError(f"{name} of a batch must be a torch.Tensor, got {type(part).__name__}{hint}")
-        if batch[1].dim() == 0:
-            raise TypeError("data holds single examples, not batches: wrap it in a torch.utils.data.DataLoader")
         yield batch[0].to(device), batch[1].to(device)

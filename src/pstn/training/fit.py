@@ -25,8 +25,6 @@ from pstn.training.progress import Bar
 if TYPE_CHECKING:
     from pstn.training.evaluate import Batches
 
-__all__ = ["Epoch", "fit", "make_optimiser"]
-
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -108,10 +106,7 @@ def fit(
     batch_size = default_batch_size(examples) if batch_size is None else require_positive_int("batch_size", batch_size)
     epochs = default_epochs(examples, batch_size) if epochs is None else require_positive_int("epochs", epochs)
     if epochs > 1 and isinstance(data, Iterator):
-        raise ValueError(
-            f"data can be iterated only once, got {type(data).__name__} for {epochs} epochs: pass a DataLoader, a list "
-            "of batches, or a set of pstn.data"
-        )
+        raise ValueError(f"data must last {epochs} passes, got {type(data).__name__}: pass a DataLoader or a list")
     optimiser = make_optimiser(model, lr, localizer_factor, weight_decay)
     limit = math.inf if clip_norm is None else require_positive_number("clip_norm", clip_norm)
     length = max(1, -(-len(data) // batch_size) if is_set(data) else len(data)) if isinstance(data, Sized) else math.inf
@@ -131,8 +126,7 @@ def fit(
                 if not (math.isfinite(float(value)) and math.isfinite(norm)):
                     raise FloatingPointError(
                         f"the loss is {float(value):g} and its gradient's norm {norm:g} in epoch {number}, batch {at}; "
-                        "the weights are those before it. Look for missing or huge values in the data; try a smaller "
-                        "lr or localizer_factor, or clip_norm"
+                        "the weights are those before it. Look at the data; try a smaller lr, or clip_norm"
                     )
                 optimiser.step()
                 total += len(y) * torch.cat([value[None], report_parts(made, output, y)]).cpu().double()

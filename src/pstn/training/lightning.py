@@ -15,10 +15,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "lightning":
         raise
-    try:
-        import pytorch_lightning as pl  # type: ignore[no-redef]  # the same under its older name
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("LitPSTN needs Lightning: pip install 'pstn[lightning]'", name="lightning") from error
+    raise ModuleNotFoundError("LitPSTN needs Lightning: pip install 'pstn[lightning]'", name="lightning") from error
 
 from pstn._deprecation import renamed
 from pstn.defaults import LOCALIZER_FACTOR, LR, WEIGHT_DECAY, default_kl_weight
@@ -28,8 +25,6 @@ from pstn.training.fit import make_optimiser
 from pstn.training.population.noise import stream_keys, uniform
 from pstn.training.population.recipe import KLWeight, kl_weight_at, progress_at
 from pstn.training.population.step import report_parts
-
-__all__ = ["LitData", "LitPSTN"]
 
 
 @final
@@ -93,7 +88,8 @@ class LitPSTN(pl.LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The negative ELBO of a batch (x, y)."""
         x, y = batch
-        output = self._predict(x, "theta", self._micro_step(batch_idx))
+        # With accumulated gradients several batches share a global step: epochs and batches never repeat.
+        output = self._predict(x, "theta", (self.current_epoch << 32) + batch_idx)
         weight = kl_weight_at(self.kl_weight, self._progress(batch_idx))
         made = self.training_loss(output, y, weight, None)
         parts = report_parts(made, output, y)
@@ -132,14 +128,12 @@ class LitPSTN(pl.LightningModule):
         output = self._predict(x, "evaluate", batch_idx)
         if y.is_floating_point():
             made = self.training_loss(output, y, 0.0, None)
-            figures = {f"{part}_loss": made.total if made.nll is None else made.nll}
+            figures = {"loss": made.total if made.nll is None else made.nll}
         else:
-            log_probs = _log_probs(output)
-            figures = {
-                f"{part}_nll": nn.functional.nll_loss(log_probs, y),
-                f"{part}_accuracy": (log_probs.argmax(1) == y).float().mean(),
-            }
-        self.log_dict(figures, prog_bar=True, batch_size=len(x), sync_dist=True)
+            p = _log_probs(output)
+            figures = {"nll": nn.functional.nll_loss(p, y), "accuracy": (p.argmax(1) == y).float().mean()}
+        named = {f"{part}_{name}": value for name, value in figures.items()}
+        self.log_dict(named, prog_bar=True, batch_size=len(x), sync_dist=True)
         return output
 
     def configure_optimizers(self) -> Any:
@@ -150,10 +144,6 @@ class LitPSTN(pl.LightningModule):
             return optimiser
         schedule = torch.optim.lr_scheduler.StepLR(optimiser, values["lr_step"], values["lr_gamma"])
         return {"optimizer": optimiser, "lr_scheduler": schedule}
-
-    def _micro_step(self, batch_idx: int) -> int:
-        # With accumulated gradients several batches share a global step: epochs and batches never repeat.
-        return (self.current_epoch << 32) + batch_idx
 
     def _predict(self, x: Tensor, stream: str, step: int) -> Any:
         model = self.model
@@ -222,14 +212,11 @@ class LitData(pl.LightningDataModule):
         """In an order that does not depend on the number of processes, without the last incomplete batch."""
         world, rank = (self.trainer.world_size, self.trainer.global_rank) if self.trainer else (1, 0)
         dataset = self._dataset("train")
-        if self.batch_size > len(dataset) // world:
-            raise ValueError(
-                f"batch_size must be at most {len(dataset) // world}, the training examples of a process, "
-                f"got {self.batch_size}"
-            )
+        if self.batch_size > (most := len(dataset) // world):
+            raise ValueError(f"batch_size must be at most {most}, the examples of a process, got {self.batch_size}")
         # Lightning would deal training examples out in an order of its own, but leaves a distributed sampler alone.
         dealt: DistributedSampler[Any] = DistributedSampler(dataset, world, rank, shuffle=self.shuffle, drop_last=True)
-        return DataLoader(dataset, self.batch_size, sampler=dealt, drop_last=True, **self._workers())
+        return self._loader("train", sampler=dealt, drop_last=True)
 
     def val_dataloader(self) -> Any:
         """In order."""
@@ -240,12 +227,9 @@ class LitData(pl.LightningDataModule):
         return self._loader("test") if self.parts["test"] is not None else []
 
     def _dataset(self, part: str) -> TensorDataset:
-        tensors = self.parts[part]
-        assert tensors is not None
-        return TensorDataset(*tensors)
+        return TensorDataset(*(self.parts[part] or ()))
 
-    def _loader(self, part: str) -> DataLoader[Any]:
-        return DataLoader(self._dataset(part), self.batch_size, **self._workers())
-
-    def _workers(self) -> dict[str, Any]:
-        return {"num_workers": self.workers, "multiprocessing_context": loader_context() if self.workers else None}
+    def _loader(self, part: str, **options: Any) -> DataLoader[Any]:
+        context = loader_context() if self.workers else None
+        workers = {"num_workers": self.workers, "multiprocessing_context": context}
+        return DataLoader(self._dataset(part), self.batch_size, **workers, **options)  # type: ignore[arg-type]

@@ -5,18 +5,12 @@ from __future__ import annotations
 import math
 import signal
 import sys
-import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, final
 
-from pstn.training.population import Population, Progress
-
-__all__ = ["Bar", "Display", "Interrupt", "sigterm_as_ctrl_c", "summary"]
-
-# Seconds between the lines of a log.
-_LINE_EVERY = 30.0
+from pstn.training.population import Progress
 
 
 def summary(progress: Progress, models: int) -> dict[str, str]:
@@ -29,16 +23,12 @@ def summary(progress: Progress, models: int) -> dict[str, str]:
     if not progress.history:
         return {}
     last, broken = progress.history[-1], {failure.model for failure in progress.failures}
-    sound = {
-        name: [v for model, v in enumerate(last[name]) if model not in broken and math.isfinite(v)]
-        for name in ("loss", "kl", "accuracy")
-    }
-    means = {name: sum(values) / len(values) if values else math.nan for name, values in sound.items()}
-    speed = progress.step * models / max(progress.seconds, 1e-9)
-    return {
-        "loss": f"{means['loss']:.3f}", "KL": f"{means['kl']:.2f}", "accuracy": f"{means['accuracy']:.1%}",
-        "speed": f"{speed:,.0f} steps/s",
-    }  # fmt: skip
+    shown = {"speed": f"{progress.step * models / max(progress.seconds, 1e-9):,.0f} steps/s"}
+    for name, label, form in (("accuracy", "accuracy", ".1%"), ("kl", "KL", ".2f"), ("loss", "loss", ".3f")):
+        values = [v for model, v in enumerate(last.get(name, ())) if model not in broken and math.isfinite(v)]
+        if values:
+            shown = {label: format(sum(values) / len(values), form), **shown}
+    return shown
 
 
 @final
@@ -52,21 +42,19 @@ class Bar:
     """
 
     def __init__(self, total: float, completed: float = 0, *, shown: bool = True) -> None:
-        self._total, self._completed, self._wanted = total, completed, shown
         self._bar: Any = None
-        self._task: Any = None
+        if shown and sys.stderr is not None and sys.stderr.isatty():  # None in services
+            with suppress(ImportError):
+                from rich.console import Console
+                from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+                columns = (BarColumn(), TextColumn("{task.fields[figures]}"), TimeRemainingColumn())
+                self._bar = Progress("{task.description}", *columns, console=Console(stderr=True))
+                self._task = self._bar.add_task("training", total=total, completed=completed, figures="")
 
     def __enter__(self) -> Bar:
-        if not self._wanted or sys.stderr is None or not sys.stderr.isatty():  # None in services
-            return self
-        try:
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-        except ImportError:
-            return self
-        columns = ("{task.description}", BarColumn(), TextColumn("{task.fields[figures]}"), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=Console(stderr=True)).__enter__()
-        self._task = self._bar.add_task("training", total=self._total, completed=self._completed, figures="")
+        if self._bar is not None:
+            self._bar.start()
         return self
 
     @property
@@ -76,48 +64,14 @@ class Bar:
 
     def update(self, completed: float, description: str, figures: Mapping[str, str]) -> None:
         """Show how much is done; without figures, the last ones stay."""
-        if self._bar is None:
-            return
-        words = "  ".join(f"{name} {value}" for name, value in figures.items())
-        self._bar.update(
-            self._task, completed=completed, description=description, **({"figures": words} if words else {})
-        )
+        if self._bar is not None:
+            words = "  ".join(f"{name} {value}" for name, value in figures.items())
+            options = {"figures": words} if words else {}
+            self._bar.update(self._task, completed=completed, description=description, **options)
 
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:
-            self._bar.__exit__(None, None, None)
-
-
-@final
-class Display:
-    """The progress of a population: a bar on a terminal, else a line every half minute.
-
-    Args:
-        population: what is being trained.
-        say: where lines go where there is no terminal; None for none.
-    """
-
-    def __init__(self, population: Population, say: Callable[[str], None] | None = None) -> None:
-        self._population, self._say = population, say
-        self._bar = Bar(population.total_steps, population.progress.step)
-        self._last = time.monotonic()
-
-    def __enter__(self) -> Display:
-        self._bar.__enter__()
-        return self
-
-    def update(self, progress: Progress) -> None:
-        """Show where training stands."""
-        figures = summary(progress, len(self._population.members))
-        epoch = f"epoch {progress.epoch}/{self._population.recipe.epochs}"
-        self._bar.update(progress.step, epoch, figures)
-        now = time.monotonic()
-        if self._say is not None and not self._bar.shown and now - self._last >= _LINE_EVERY:
-            self._say(", ".join([epoch, *(f"{name} {value}" for name, value in figures.items())]))
-            self._last = now
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.__exit__(*error)
+            self._bar.stop()
 
 
 @final

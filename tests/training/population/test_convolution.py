@@ -6,7 +6,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from pstn.training import Population
-from pstn.training.population.convolution import BlockConv, MatmulConv, can_multiply, stand_in
+from pstn.training.population.convolution import BlockConv, MatmulConv, stand_in
 from small_models import CASES, TOLERANCE, largest_difference, seeded
 
 BY_ROWS = [nn.Conv2d(2, 3, 5), nn.Conv2d(2, 3, (4, 3), padding=(0, 2))]
@@ -15,11 +15,6 @@ BY_PATCHES_ALONE = [
     nn.Conv1d(2, 3, 8, padding="same"),
     nn.Conv1d(2, 3, 3, padding="valid"),
 ]
-
-
-def test_rows_are_for_images_and_stride_1():
-    assert all(can_multiply(conv, "rows") for conv in BY_ROWS)
-    assert not any(can_multiply(conv, "rows") for conv in BY_PATCHES_ALONE)
 
 
 @pytest.mark.parametrize(
@@ -71,16 +66,18 @@ def test_a_convolution_of_blocks_is_the_same(conv, side):
         torch.testing.assert_close(found, expected)
 
 
-def test_blocks_are_for_few_channels():
+class Doubled(nn.Conv2d):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def test_each_kind_is_for_some_convolutions_only():
     assert all(isinstance(stand_in(nn.Conv2d(few, 3, 5), "blocks"), BlockConv) for few in (1, 16))
-    for conv in (
-        *BY_PATCHES_ALONE,
-        nn.Conv2d(17, 3, 5),
-        nn.Conv2d(1, 3, 5, stride=2),
-        nn.Conv2d(1, 3, 5, padding=1),
-        nn.Linear(1, 2),
-    ):
+    for conv in (*BY_PATCHES_ALONE, nn.Conv2d(17, 3, 5), nn.Conv2d(1, 3, 5, stride=2), nn.Conv2d(1, 3, 5, padding=1)):
         assert stand_in(conv, "blocks") is None
+    assert all(isinstance(stand_in(conv, "rows"), MatmulConv) for conv in BY_ROWS)
+    assert not any(stand_in(conv, "rows") for conv in BY_PATCHES_ALONE)
+    assert not any(stand_in(Doubled(1, 3, 5), kind) for kind in ("matmul", "rows", "blocks"))
 
 
 def test_blocks_take_the_same_steps_alone():
@@ -89,25 +86,11 @@ def test_blocks_take_the_same_steps_alone():
     rows = []
     for conv, blocks in (("library", 0), ("blocks", 4)):
         population = Population(models, x, y, recipe=recipe, groups=2, conv=conv, workers=False)
-        modules = population.groups[0].template.module.modules()
+        modules = population.stacks[0].module.modules()
         assert sum(isinstance(module, BlockConv) for module in modules) == blocks
         population.fit(until=4)
         rows.append(population.models()[1])
     assert largest_difference(*rows) < TOLERANCE
-
-
-def test_an_unknown_kind_is_refused():
-    make, data, recipe = CASES["cnn"]
-    with pytest.raises(ValueError, match=r"conv must be .*blocks.*got 'block'"):
-        Population([make()], *data(), recipe=recipe, conv="block")
-
-
-def test_a_convolution_with_a_forward_of_its_own_is_left_alone():
-    class Doubled(nn.Conv2d):
-        def forward(self, x):
-            return 2 * super().forward(x)
-
-    assert not any(can_multiply(Doubled(1, 3, 5), kind) for kind in ("matmul", "rows"))
 
 
 def test_convolution_by_rows_takes_shared_weights_and_unstacked_input():

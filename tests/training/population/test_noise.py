@@ -3,18 +3,19 @@
 import pytest
 import torch
 
-from pstn.training.population.noise import BatchOrder, random_bits, stream_keys, uniform
+from pstn.training.population.noise import BatchOrder, stream_keys, uniform
 
 
 def test_bits_match_splitmix64_by_hand():
-    # Java's SplittableRandom and the published C code give this first output for seed 0.
-    from pstn.training.population.noise import _mix_int
+    def mix(z: int) -> int:
+        z = (z + 0x9E3779B97F4A7C15) % 2**64
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) % 2**64
+        return z ^ (z >> 31)
 
-    assert _mix_int(0) == 0xE220A8397B1DCDAF
-    values = torch.tensor([0, 1, -1, 2**62, -(2**63)])
-    from pstn.training.population.noise import _mix, _signed
-
-    assert _mix(values).tolist() == [_signed(_mix_int(v)) for v in values.tolist()]
+    assert mix(0) == 0xE220A8397B1DCDAF  # as Java's SplittableRandom and the published C code have it
+    seeds = [0, 1, -1, 2**62, -(2**63), 2**64 - 1]
+    assert [key % 2**64 for key in stream_keys(seeds, "theta").tolist()] == [mix(mix(s % 2**64) + 2) for s in seeds]
 
 
 @pytest.mark.parametrize("method", ["iid", "antithetic", "sobol"])
@@ -38,11 +39,6 @@ def test_streams_and_models_do_not_hang_together():
     assert abs(float(lagged)) < 5 / 20000**0.5
 
 
-def test_antithetic_halves_mirror_each_other():
-    u = uniform(stream_keys([0], "theta"), 0, 1, (4, 8, 2), "antithetic")[0, 0]
-    assert torch.allclose(u[:2] + u[2:], torch.ones(2, 8, 2), atol=1e-6)
-
-
 def test_each_epoch_sees_each_example_once_in_another_order():
     order = BatchOrder([0, 1], [torch.arange(10), torch.arange(20, 26)], batch=2, steps_per_epoch=3)
     drawn = order.draw(0, 6)
@@ -53,9 +49,3 @@ def test_each_epoch_sees_each_example_once_in_another_order():
     assert torch.equal(order.draw(2, 3), drawn[2:5])
     alone = BatchOrder([1], [torch.arange(20, 26)], batch=2, steps_per_epoch=3)
     assert torch.equal(alone.draw(0, 6)[:, 0], drawn[:, 1])
-
-
-def test_bits_fill_all_64():
-    bits = random_bits(stream_keys([0], "order"), torch.arange(4000))
-    counts = torch.stack([(bits >> k) & 1 for k in range(64)]).double().mean(1)
-    assert counts.tolist() == pytest.approx([0.5] * 64, abs=6 * 0.5 / 4000**0.5)

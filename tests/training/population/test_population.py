@@ -1,18 +1,18 @@
-"""The population trainer: the same steps together, alone, and as a plain loop over one model takes them."""
+"""The population trainer: the steps of a plain loop, together and alone; planning, validation, weights, refusals."""
 
 import copy
 import math
 import operator
-import subprocess
-import sys
 
 import pytest
 import torch
 from torch import nn
 
 import pstn
-from pstn.data import RandomPlacement
+from pstn.data import RandomPlacement, RandomRotation
+from pstn.threads import choose_threads, count_multiplications
 from pstn.training import Member, Population, RandomWarp, Recipe, make_members
+from pstn.training.population.trainer import choose_conv, choose_groups
 from pstn.training.runs.checkpoint import load_checkpoint, save_checkpoint
 from small_models import (
     CASES,
@@ -99,7 +99,7 @@ def test_tracing_changes_no_bit(case, monkeypatch):
     (x, y), models = data(), [seeded(make, i) for i in range(2)]
     plain = Population(models, x, y, recipe=recipe, groups=1)
     plain.fit(until=4)
-    monkeypatch.setattr("pstn.training.population.runners._TRACE_AFTER", 1)
+    monkeypatch.setattr("pstn.training.population.step._TRACE_AFTER", 1)
     traced = Population(models, x, y, recipe=recipe, groups=1)
     traced.fit(until=4)
     assert all(torch.equal(a, b) for a, b in zip(plain.tensors().values(), traced.tensors().values(), strict=True))
@@ -145,43 +145,6 @@ def test_processes_of_their_own_change_no_bit():
     assert all(torch.equal(a, b) for a, b in zip(rows[0].values(), rows[1].values(), strict=True))
 
 
-UNGUARDED = """
-import torch
-import pstn
-from pstn.training import Population, Recipe
-
-x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
-models = [pstn.nn.mnist_cnn() for _ in range(2)]
-with Population(models, x, y, recipe=Recipe(epochs=1), groups=2, workers=True) as population:
-    population.fit()
-"""
-
-
-@pytest.mark.slow
-def test_a_script_without_a_guard_is_told_what_to_do(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(UNGUARDED)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr.count("Traceback") == 1  # the script's own, none of the processes that it started
-    last = done.stderr.strip().splitlines()[-1]
-    assert 'put its work under `if __name__ == "__main__":`' in last
-    assert "workers=False" in last
-
-
-def test_frozen_parts_stay_and_shared_ones_are_held_once():
-    x, y = images(16)
-    classifier = seeded(small_cnn, 0)
-    models = [pstn.wrap(copy.deepcopy(classifier), in_channels=1) for _ in range(2)]
-    population = Population(models, x, y, make_members(2, lr=1e-2), Recipe(epochs=1, batch_size=8), groups=1)
-    assert all(name.startswith("layer.") for name in population.groups[0].stack.names)
-    assert any(name.startswith("classifier.") for name in population.groups[0].stack.shared)
-    population.fit()
-    trained = population.models()[0]
-    assert largest_difference(trained.classifier.module, classifier) == 0
-    assert largest_difference(trained.layer, models[0].layer) > 1e-4
-
-
 def test_a_broken_model_leaves_its_neighbours_untouched():
     x, y = images(16)
     models = [seeded(small_pstn, i) for i in range(3)]
@@ -192,8 +155,8 @@ def test_a_broken_model_leaves_its_neighbours_untouched():
     hurt.fit(until=3)
     before = hurt.models()[1]
     with torch.no_grad():  # a weight of infinity makes the mean head's output NaN at the next step
-        at = hurt.groups[0].stack.offsets[hurt.groups[0].stack.names.index("layer.mean_head.last.bias")]
-        hurt.groups[0].state.rows[1, at] = float("inf")
+        bias = hurt.stacks[0].parameters(hurt.stacks[0].state["rows"])["layer.mean_head.last.bias"][1]
+        bias[0] = float("inf")
     hurt.fit()
     for i in (0, 2):
         assert largest_difference(hurt.models()[i], healthy.models()[i]) == 0
@@ -201,7 +164,8 @@ def test_a_broken_model_leaves_its_neighbours_untouched():
     (failure,) = hurt.progress.failures
     assert (failure.model, failure.step) == (1, 3)
     assert "mean_head" in failure.found
-    hurt.groups[0].state.rows[1, at] = before.layer.mean_head.last.bias[0]
+    with torch.no_grad():
+        bias[0] = before.layer.mean_head.last.bias[0]
     assert largest_difference(hurt.models()[1], before) == 0
 
 
@@ -217,42 +181,6 @@ def test_an_exploding_loss_reports_step_head_and_theta():
     assert "exceeded its limit" in str(failure)
 
 
-def test_a_broken_model_with_one_precision_per_input_leaves_its_neighbours_too():
-    x, y = images(16)
-    models = [pstn.PSTN(small_layer(precision="per-input", alpha=4.0), small_cnn()) for _ in range(2)]
-    recipe = Recipe(epochs=1, loss_limit=100.0)
-    population = Population(models, x, y, make_members(2, kl_weight=[0.0, 100.0]), recipe, groups=1)
-    population.fit()
-    assert population.alive == [True, False]
-    (failure,) = population.progress.failures
-    with torch.no_grad():
-        low, high = models[1].layer.localize(x).interval(0.5)
-    assert f"50% interval ({', '.join(f'{width:.3g}' for width in (high - low)[0].tolist())})" in failure.found
-
-
-def test_a_diagnosis_that_fails_stops_nobody(monkeypatch):
-    def fail(*_):
-        raise IndexError("no such part")
-
-    monkeypatch.setattr("pstn.training.diagnose._theta_report", fail)
-    x, y = images(16)
-    models = [seeded(small_pstn, i) for i in range(2)]
-    population = Population(models, x, y, make_members(2, kl_weight=[0.0, 1.0]), Recipe(epochs=1, loss_limit=100.0))
-    population.fit()
-    assert population.alive == [True, False]
-    assert "Repeating the step raised: no such part." in population.progress.failures[0].found
-
-
-def test_precision_switches_are_put_back():
-    from pstn.training.population.group import precision_flags
-
-    cuda = torch.backends.cuda.matmul
-    before = (cuda.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark)
-    with precision_flags(Recipe(precision="tf32"), tune=True):
-        assert (cuda.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark) == (True, True, True)
-    assert (cuda.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark) == before
-
-
 @pytest.mark.parametrize("count", [1, 5])
 def test_bf16_trains_however_many_models_there_are(count):
     x, y = images(16)
@@ -262,26 +190,6 @@ def test_bf16_trains_however_many_models_there_are(count):
     if count > 1:
         with pytest.raises(ValueError, match="groups must be as many as models for bf16 on the CPU, 5, got 1"):
             Population(models, x, y, recipe=Recipe(epochs=1, precision="bf16"), groups=1)
-
-
-def test_bf16_trains_close_to_float32():
-    x, y = images(16)
-    model = seeded(small_pstn, 0)
-    losses = {}
-    for precision in ("float32", "bf16"):
-        population = Population([model], x, y, recipe=Recipe(epochs=4, precision=precision))
-        losses[precision] = [entry["loss"][0] for entry in population.fit().history]
-    assert losses["bf16"] != losses["float32"]
-    assert losses["bf16"] == pytest.approx(losses["float32"], rel=0.02)
-
-
-def test_placement_puts_images_where_the_noise_says():
-    x = torch.rand(2, 1, 4, 4)
-    augment = RandomWarp(RandomPlacement(12, 4, corners=8), fill=-1.0)
-    placed = augment(x, torch.tensor([[0.999, 0.0], [0.25, 0.5]]))  # x of the corner, then y
-    assert torch.allclose(placed[0, :, 0:4, 7:11], x[0], atol=1e-5)
-    assert torch.allclose(placed[1, :, 4:8, 2:6], x[1], atol=1e-5)
-    assert int((placed > -0.99).sum()) == 32
 
 
 @pytest.mark.parametrize(
@@ -294,11 +202,14 @@ def test_placement_puts_images_where_the_noise_says():
         ({"members": [Member(train=torch.arange(50)), Member()]}, "must index 40 examples"),
         ({"models": [small_cnn(), small_pstn()]}, "must have one shape"),
         ({"groups": 3}, "between 1 and the number of models"),
-        ({"members": [Member(train=torch.arange(8)), Member()]}, "pass steps_per_epoch"),
+        ({"conv": "block"}, "conv must be"),
+        ({"recipe": Recipe(precision="tf32")}, "precision must be"),
+        ({"models": [nn.Sequential(nn.Flatten(), nn.AlphaDropout(), nn.Linear(144, 4))] * 2}, "draws random numbers"),
+        ({"members": [Member(train=torch.arange(8)), Member()]}, "steps_per_epoch must be given"),
         ({"members": [Member(), Member(train=torch.arange(8))], "recipe": Recipe(batch_size=16)}, "got 16 for 8"),
         ({"recipe": Recipe(patience=2)}, "patience needs examples to validate on"),
         ({"recipe": Recipe(validate_every=2)}, "validate_every needs examples to validate on"),
-        ({"y": torch.arange(40) % 5}, "classes from 0 to 3, as many as the models tell apart, got 0 to 4"),
+        ({"y": torch.arange(40) % 5}, "y must hold classes from 0 to 3.*got 0 to 4"),
         ({"y": torch.arange(40) % 4 - 1}, "got -1 to 2"),
         ({"models": [small_cnn(), without_dropout(small_cnn())]}, "model 1 differs from model 0 in .*p'"),
         ({"models": [small_pstn(), pstn.PSTN(small_layer(fill=1.0), small_cnn())]}, "in 'layer.fill', 1.0 against 0.0"),
@@ -309,13 +220,6 @@ def test_refuses_what_cannot_train_together(change, message):
     arguments = {"models": [small_cnn(), small_cnn()], "x": x, "y": y, **change}
     with pytest.raises(ValueError, match=message):
         Population(**arguments)
-
-
-def test_models_that_draw_their_own_noise_are_refused():
-    x, y = images(8)
-    model = nn.Sequential(nn.Flatten(), nn.AlphaDropout(), nn.Linear(784, 10))
-    with pytest.raises(ValueError, match="draws random numbers by itself"):
-        Population([model], x, y)
 
 
 class DropsInForward(nn.Module):
@@ -337,7 +241,7 @@ def test_noise_that_no_module_shows_is_refused_too():
 
 
 def test_models_with_batch_norm_on_features_are_scored():
-    from pstn.training.runs.evaluation import score_models
+    from pstn.training.runs.run import score_models
 
     x, y = images(12)
     model = nn.Sequential(nn.Flatten(), nn.Linear(144, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)).eval()
@@ -353,51 +257,10 @@ def test_dropout_and_batch_norm_of_a_frozen_part_stay_as_they_are():
     )
     models = [seeded(lambda: pstn.wrap(copy.deepcopy(classifier), in_channels=1), i) for i in range(2)]
     population = Population(models, x, y, make_members(2, lr=1e-2), Recipe(epochs=2, batch_size=8), groups=1)
-    assert population.groups[0].template.dropout == []
+    assert population.stacks[0].dropout == []
     population.fit()
     for trained in population.models():
         assert largest_difference(trained.classifier.module, classifier) == 0
-
-
-@pytest.mark.slow
-def test_long_runs_together_and_alone_agree_in_distribution():
-    """Rounding makes long runs drift apart one by one; as a whole they must be alike.
-
-    Twenty models train as one stack, and twenty of the same design with other seeds one by one. With 20 against 20 a
-    Kolmogorov-Smirnov test at 1% rejects from a distance of 0.5 on: were one of the ways biased by more than about a
-    standard deviation between seeds, it would show.
-    """
-    from scipy.stats import ks_2samp
-
-    from pstn.data import load_digits
-
-    digits = load_digits("train")
-    x, y, count = nn.functional.avg_pool2d(digits.x[:600], 2), digits.y[:600], 20
-    recipe = Recipe(epochs=20, batch_size=20)
-
-    def make() -> pstn.PSTN:
-        localizer = pstn.nn.ConvLocalizer(1, (14, 14), filters=(3, 4), kernel=3)
-        classifier = pstn.nn.ConvClassifier(1, (14, 14), classes=10, filters=(6, 12), hidden=32, kernel=3, dropout=0.1)
-        return pstn.PSTN(pstn.SpatialTransformer(pstn.Similarity(), localizer), classifier)
-
-    def models(first: int) -> list[nn.Module]:
-        return [seeded(make, first + i) for i in range(count)]
-
-    def members(first: int) -> list[Member]:
-        seeds = list(range(first, first + count))
-        return make_members(count, seed=seeds, lr=1e-2, kl_weight=1e-3, train=torch.arange(100))
-
-    together = Population(models(0), x, y, members(0), recipe, groups=1, workers=False)
-    together.fit()
-    found = {"together": together.evaluate(x[100:], y[100:]), "alone": {"nll": [], "accuracy": [], "ece": []}}
-    for model, member in zip(models(count), members(count), strict=True):
-        alone = Population([model], x, y, [member], recipe, workers=False)
-        alone.fit()
-        for name, values in alone.evaluate(x[100:], y[100:]).items():
-            found["alone"][name] += values
-    assert sorted(found["together"]["accuracy"])[count // 2] > 0.4  # they have learned something
-    for name in ("nll", "accuracy"):
-        assert ks_2samp(found["together"][name], found["alone"][name]).pvalue > 0.01
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -432,3 +295,145 @@ def test_a_loss_or_a_gradient_alone_that_is_not_finite_stops_a_model(count, loss
     assert [failure.model for failure in progress.failures] == list(range(count))
     assert all(failure.step == 0 for failure in progress.failures)
     assert torch.equal(population.tensors()["rows"], before)
+
+
+CUDA, CPU = torch.device("cuda"), torch.device("cpu")
+
+
+@pytest.mark.parametrize(("work", "groups"), [(4_000_000, 1), (600_000_000, 5)])
+def test_models_that_fill_a_gpu_by_themselves_are_not_stacked(work, groups):
+    assert choose_groups(5, CUDA, work, Recipe()) == groups
+
+
+@pytest.mark.parametrize(
+    ("stacked", "device", "work", "precision", "kind"),
+    [
+        (5, CUDA, 4_000_000, "tf32", "matmul"),
+        (5, CPU, 0, "float32", "rows"),
+        (1, CPU, 0, "float32", "library"),
+        (1, CUDA, 6_000_000, "tf32", "library"),
+        (1, CUDA, 600_000_000, "tf32", "blocks"),
+        (1, CUDA, 600_000_000, "float32", "library"),
+    ],
+)
+def test_how_convolutions_are_computed(stacked, device, work, precision, kind):
+    assert choose_conv(stacked, device, work, Recipe(precision=precision)) == kind
+
+
+def test_small_stacks_have_one_thread_unless_the_user_says_otherwise(monkeypatch):
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    small = 8 * count_multiplications(pstn.nn.mnist_pstn(), torch.rand(1, 1, 28, 28), samples=1)
+    large = 16 * count_multiplications(pstn.nn.SeriesClassifier(1, classes=14), torch.rand(1, 1, 131))
+    assert (choose_threads(small), choose_threads(large)) == (1, None)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert choose_threads(small) is None
+
+
+def test_a_population_steps_with_those_threads_and_gives_them_back(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    threads, before = [], torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+        model.register_forward_hook(lambda *_: threads.append(torch.get_num_threads()))
+        population = Population([model], torch.rand(16, 1, 28, 28), torch.arange(16) % 10, recipe=Recipe(epochs=1))
+        threads.clear()
+        population.fit()
+        assert threads
+        assert set(threads) == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), -float("inf"), 9.96921e36])  # the last is what netCDF writes for a gap
+def test_what_is_not_finite_and_what_is_empty_is_refused(bad):
+    x, y = torch.zeros(4, 1, 28, 28), torch.zeros(4, dtype=torch.long)
+    x[3, 0, 5, 5] = bad
+    with pytest.raises(ValueError, match="x must be finite"):
+        Population([pstn.nn.mnist_cnn()], x, y)
+    with pytest.raises(ValueError, match=r"x must hold examples, got shape \(0, 1, 28, 28\)"):
+        Population([pstn.nn.mnist_cnn()], x[:0], y[:0])
+
+
+def test_early_stopping_is_per_model_and_keeps_the_best():
+    x, y = images(24)
+    models = [seeded(small_cnn, i) for i in range(2)]
+    train, valid = torch.arange(16), torch.arange(16, 24)
+    members = make_members(2, lr=[1e-9, 1e-3], train=train, valid=valid)
+    population = Population(models, x, y, members, Recipe(epochs=8, batch_size=8, patience=2), groups=1)
+    progress = population.fit()
+    losses = torch.tensor([entry["valid_nll"] for entry in progress.history])
+    assert progress.best == pytest.approx(losses.min(0).values.tolist())
+    stopped = [i for i, alive in enumerate(population.alive) if not alive]
+    assert stopped, "random labels: somebody must stop improving"
+    with torch.no_grad():
+        nll = float(nn.functional.cross_entropy(population.models()[stopped[0]](x[valid]), y[valid]))
+    assert nll == pytest.approx(progress.best[stopped[0]], abs=1e-5)
+
+
+def test_validation_does_not_hang_on_neighbours_or_batches():
+    x, y = images(16)
+    models = [seeded(small_pstn, i) for i in range(2)]
+    members = make_members(2, train=torch.arange(8), valid=[torch.arange(8, 12), torch.arange(8, 16)])
+    together = Population(models, x, y, members, recipe(), groups=1)
+    expected = together.evaluate_members()["nll"]
+    for i in range(2):
+        alone = Population([models[i]], x, y, [members[i]], recipe()).evaluate_members()["nll"]
+        assert alone == pytest.approx([expected[i]], abs=1e-6)
+    assert together.evaluate_members(batch=3)["nll"] == pytest.approx(expected, abs=1e-6)
+    assert together.evaluate(x, y, batch=5)["nll"] == pytest.approx(together.evaluate(x, y)["nll"], abs=1e-6)
+
+
+def test_validation_examples_are_changed_as_training_examples_are():
+    x, y = images(16)
+    members = make_members(2, train=torch.arange(8), valid=torch.arange(8, 16))
+    models = [nn.Sequential(nn.Flatten(), nn.Linear(400, 4)) for _ in range(2)]
+    augment = RandomWarp(RandomPlacement(20, 12, None))
+    placed = Population(models, x, y, members, Recipe(epochs=1, patience=1, augment=augment), groups=1)
+    placed.fit()
+    assert placed.evaluate_members() == placed.evaluate_members()
+    model = seeded(small_cnn, 0)
+    upright, rotated = (
+        Population([model], x, y, members[:1], Recipe(epochs=1, augment=augment)).evaluate_members()["nll"][0]
+        for augment in (None, RandomWarp(RandomRotation()))
+    )
+    assert upright != rotated
+
+
+def test_weights_count_examples_as_often_as_they_say():
+    x, y = images(8)
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(144, 4))
+    weights = torch.tensor([2.0, 2, 2, 2, 0, 0, 0, 0])
+    weighted = Population([linear], x, y, recipe=Recipe(epochs=5, batch_size=8), weights=weights)
+    halved = Population([linear], x[:4], y[:4], recipe=Recipe(epochs=5, batch_size=4))
+    weighted.fit()
+    halved.fit()
+    assert largest_difference(weighted.models()[0], linear) > 1e-3
+    assert largest_difference(weighted.models()[0], halved.models()[0]) < 1e-6
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_example_of_weight_zero_changes_nothing(count):
+    x, y = images(16)
+    weights = (torch.arange(16) % 2).float()
+    other = torch.where(weights[:, None, None, None] > 0, x, 1 - x)
+    trained = []
+    for data in (x, other):
+        models = [seeded(small_pstn, seed) for seed in range(count)]
+        members = make_members(count, kl_weight=0.1)
+        population = Population(models, data, y, members, Recipe(epochs=3, batch_size=8), weights=weights, groups=1)
+        population.fit()
+        trained.append(population.models())
+    assert all(largest_difference(a, b) < 1e-6 for a, b in zip(*trained, strict=True))
+    unweighted = Population([seeded(small_pstn, 0)], x, y, make_members(1, kl_weight=0.1), Recipe(3, 8))
+    unweighted.fit()
+    assert largest_difference(unweighted.models()[0], trained[0][0]) > 1e-4
+
+
+@pytest.mark.parametrize("weights", [torch.ones(7), torch.ones(8).long(), -torch.ones(8), torch.full((8,), torch.nan)])
+def test_weights_that_make_no_sense_are_refused(weights):
+    with pytest.raises(ValueError, match="weights must be"):
+        Population([small_cnn()], *images(8), weights=weights)

@@ -4,11 +4,10 @@ import pytest
 import torch
 
 import pstn
-from data_files import needs_real
 from pstn.data import RandomPlacement, RandomRotation, generate, load
 from pstn.training import RandomWarp
+from pstn.training.runs.run import Source, load_source, make_population, prepare
 from pstn.training.runs.settings import TrainSettings
-from pstn.training.runs.sources import Source, load_source, make_population, make_run_model, prepare
 
 
 def test_a_generated_set_says_how_its_training_examples_are_changed():
@@ -16,14 +15,6 @@ def test_a_generated_set_says_how_its_training_examples_are_changed():
     assert source.augment == RandomWarp(RandomRotation())
     assert prepare(TrainSettings(data="rotated-digits", augment="rotation")).augment == source.augment
     assert prepare(TrainSettings(data="digits")).augment is None
-
-
-@needs_real
-@pytest.mark.slow
-def test_placed_images_are_trained_on_where_they_are_tested():
-    source = prepare(TrainSettings(data="placed-fashion-mnist"))
-    assert source.augment.maker == load("placed-fashion-mnist").test.random_transform
-    assert source.augment.fill == pytest.approx(source.fill)
 
 
 def test_training_and_generated_sets_change_images_alike():
@@ -42,7 +33,7 @@ def test_an_augmentation_changes_the_test_part_once(augment, size):
     x, y = source.test
     assert torch.equal(x, load_source("digits", augment=augment).test[0])
     assert torch.equal(y, plain.test[1])
-    assert torch.equal(x, generate(load("digits").test, source.augment.maker, seed=0).all().x)
+    assert torch.equal(x, generate(load("digits").test, source.augment.random_transform, seed=0).all().x)
 
 
 @pytest.mark.parametrize(
@@ -84,11 +75,3 @@ def test_validation_takes_its_part_of_every_class():
 def test_a_validation_part_without_examples_is_refused():
     with pytest.raises(ValueError, match="valid_fraction"):
         make_population(TrainSettings(model="cnn", valid_fraction=0.01), unbalanced(10, 2))
-
-
-def test_a_warp_of_series_repeats_their_ends():
-    """A series has no background: a level of 3 at its end must not fade to 0 beyond it."""
-    source = Source(torch.full((4, 1, 40), 3.0), torch.arange(4) % 2, None, None, 0.0)
-    model = make_run_model(TrainSettings(model="stn"), source, seed=0)
-    theta = torch.randn(4, model.layer.transform.dim)
-    torch.testing.assert_close(model.layer.warp(source.x, theta[None])[0], source.x)

@@ -9,21 +9,10 @@ import time
 
 import pytest
 import torch
-import typer
 
 import pstn
-from pstn.cli import plain_errors
-from pstn.processes import interrupts_held
 from pstn.training import Augmentation, Population, Recipe, make_members
-from pstn.training.progress import Interrupt, sigterm_as_ctrl_c
-from pstn.training.runs.checkpoint import (
-    CheckpointError,
-    load_checkpoint,
-    read_about,
-    require_room,
-    save_checkpoint,
-    save_weights,
-)
+from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, read_about, save_checkpoint
 from small_models import images, seeded, small_pstn
 from small_runs import final_weights, same
 
@@ -119,48 +108,7 @@ def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["c.safetensors"]
 
 
-def test_early_stopping_needs_room_for_the_best_state_too(tmp_path, monkeypatch):
-    x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
-
-    def fresh() -> Population:
-        members = make_members(12, valid=torch.arange(8))
-        return Population([pstn.nn.mnist_cnn()] * 12, x, y, members, Recipe(epochs=1, patience=1), groups=1)
-
-    population = fresh()
-    population.fit()
-    save_checkpoint(tmp_path / "after.safetensors", population)
-    at_worst = 2 * (tmp_path / "after.safetensors").stat().st_size
-    usage = type("Usage", (), {"free": at_worst})
-    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
-    with pytest.raises(OSError, match="not trained"):
-        require_room(tmp_path, fresh())
-
-
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
-
-
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_while_a_process_starts_is_not_lost(number):
-    with Interrupt() as interrupt:
-        with interrupts_held():
-            os.kill(os.getpid(), number)
-        assert interrupt.asked
-
-
-def test_handlers_that_are_not_pythons_are_left_alone(monkeypatch):
-    before = [signal.getsignal(number) for number in SIGNALS]
-    real = signal.signal
-    with monkeypatch.context() as patch:
-        patch.setattr(signal, "signal", lambda number, handler: None if handler is not None else real(number, handler))
-        with Interrupt() as interrupt, sigterm_as_ctrl_c():
-            assert not interrupt.asked
-    assert [signal.getsignal(number) for number in SIGNALS] == before
-
-
-def test_sigterm_can_be_ctrl_c():
-    with pytest.raises(KeyboardInterrupt), sigterm_as_ctrl_c():
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 @pytest.mark.slow
@@ -226,32 +174,6 @@ def test_kill_at_random_moments_loses_nothing(data, tmp_path):
             break
     assert killed == KILLS
     assert resumed > 0
-
-
-@pytest.mark.slow
-def test_a_training_process_that_was_killed_is_told_as_a_failure(capsys):
-    x, y = torch.rand(16, 1, 28, 28), torch.arange(16) % 10
-    population = Population(
-        [pstn.nn.mnist_cnn() for _ in range(2)], x, y, recipe=Recipe(epochs=500), groups=2, workers=True
-    )
-
-    def kill(progress):
-        population._runners[0]._process.kill()
-        return False
-
-    with pytest.raises(typer.Exit) as stopped, plain_errors(), population:
-        population.fit(kill, seconds=0.05)
-    assert stopped.value.exit_code == 1
-    assert capsys.readouterr().err == "error: a training process ended unexpectedly; its output is above\n"
-
-
-def test_weights_that_are_not_contiguous_are_saved_as_they_are(tmp_path):
-    from safetensors.torch import load_file
-
-    weights = {"turned": torch.arange(6.0).view(2, 3).T, "every other": torch.arange(8.0)[::2]}
-    save_weights(tmp_path / "w.safetensors", weights, {"note": "kept"})
-    read = load_file(tmp_path / "w.safetensors")
-    assert all(torch.equal(read[name], tensor) for name, tensor in weights.items())
 
 
 @pytest.mark.parametrize("format", ["pstn population 1", "", None])

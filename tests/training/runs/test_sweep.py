@@ -2,17 +2,13 @@
 
 import json
 import math
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pstn.data import RandomRotation
-from pstn.training import RandomWarp
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings
-from pstn.training.runs.sweep import AUTHORS_KL_WEIGHTS, Claim, Study, parse_space, run_sweep
+from pstn.training.runs.sweep import AUTHORS_KL_WEIGHTS, Study, parse_space, run_sweep
 from small_runs import run_command
 
 optuna = pytest.importorskip("optuna")
@@ -61,21 +57,6 @@ def test_the_authors_grid_is_the_preset_and_trains_as_one_population(settings, m
     assert result.value == min(value for _, value in result.table)
 
 
-def test_a_sweep_trains_on_what_a_run_trains_on(monkeypatch):
-    from pstn.training.runs import sweep as room
-
-    seen = []
-
-    def look(settings, source, seeds):
-        seen.append(source.augment)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(room, "make_population", look)
-    with pytest.raises(KeyboardInterrupt):
-        run_sweep(TrainSettings(data="rotated-digits", epochs=1), say=lambda _: None)
-    assert seen == [RandomWarp(RandomRotation())]
-
-
 @pytest.mark.parametrize("storage", ["journal.log", "sqlite"])
 def test_several_processes_share_one_study(settings, tmp_path, storage):
     where = f"sqlite:///{tmp_path / 'sweep.db'}" if storage == "sqlite" else str(tmp_path / storage)
@@ -85,24 +66,6 @@ def test_several_processes_share_one_study(settings, tmp_path, storage):
     second = run_sweep(settings, space, trials=4, storage=where, together=2, say=lambda _: None)
     found = sorted((p["kl_weight"], p["samples"]) for p, _ in second.table)
     assert found == [(0.0, 1), (0.0, 2), (1e-3, 1), (1e-3, 2)]
-
-
-@pytest.mark.slow
-def test_processes_at_the_same_time_train_each_combination_once(settings, tmp_path):
-    where = str(tmp_path / "journal.log")
-    weights = ",".join(str(w) for w in AUTHORS_KL_WEIGHTS)
-    code = "from pstn.cli import main; main()"
-    command = [
-        sys.executable, "-W", "ignore", "-c", code, "sweep", settings.data, "--epochs", "1", "--groups", "1",
-        "--over", f"kl_weight={weights}", "--storage", where, "--together", "1",
-        "--out", str(tmp_path / "sweep"),
-    ]  # fmt: skip
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(3)]
-    for process in processes:
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors.decode()
-    table = Study({"kl_weight": list(AUTHORS_KL_WEIGHTS)}, where).table()
-    assert sorted(values["kl_weight"] for values, _ in table) == list(AUTHORS_KL_WEIGHTS)
 
 
 def test_what_was_interrupted_or_killed_is_trained_again(settings, tmp_path, monkeypatch):
@@ -158,62 +121,9 @@ def test_a_number_of_trials_is_that_of_the_whole_study(settings, tmp_path):
         assert len({values["lr"] for values, _ in result.table}) == wanted
 
 
-def test_what_is_finished_stays_finished_when_a_later_population_is_interrupted(settings, tmp_path, monkeypatch):
-    trained = interrupt_the_second(monkeypatch)
-    folder, space = tmp_path / "sweep", {"samples": [1, 2, 3]}  # a population each
-    with pytest.raises(KeyboardInterrupt):
-        run_sweep(settings, space, folder=folder, say=lambda _: None)
-    assert [row["samples"] for row in json.loads((folder / "sweep.json").read_text())["table"]] == [1]
-    assert len(run_sweep(settings, space, folder=folder, say=lambda _: None).table) == 3
-    assert sorted(s.samples for s in trained) == [1, 2, 2, 3]
-
-
-def test_who_finds_nothing_left_writes_what_others_found(settings, tmp_path):
-    space, where = {"kl_weight": [0.0, 1e-3]}, str(tmp_path / "journal.log")
-    run_sweep(settings, space, storage=where, folder=tmp_path / "first", say=lambda _: None)
-    run_sweep(settings, space, storage=where, folder=tmp_path / "second", say=lambda _: None)
-    assert (tmp_path / "second" / "best.yaml").read_bytes() == (tmp_path / "first" / "best.yaml").read_bytes()
-
-
-def test_trials_that_are_all_with_others_are_no_failure_of_theirs(settings, tmp_path):
-    space, where = {"kl_weight": [0.0, 1e-3]}, str(tmp_path / "journal.log")
-    Study(space, where).claim(2)
-    with pytest.raises(SettingsError, match="with other processes, and none is finished yet"):
-        run_sweep(settings, space, storage=where, say=lambda _: None)
-
-
-def test_what_was_chosen_can_be_trained_with_the_same_patience(settings, tmp_path):
-    run_sweep(settings.replace(patience=2), {"kl_weight": [0.0]}, folder=tmp_path / "sweep", say=lambda _: None)
-    chosen = tmp_path / "sweep" / "best.yaml"
-    found = run_command("train", "--config", chosen, "--out", tmp_path / "run")
-    assert found.exit_code == 0, found.output
-
-
-def test_a_run_shorter_than_the_time_between_validations_has_a_loss(settings):
-    result = run_sweep(settings.replace(patience=2, validate_every=5), {"kl_weight": [0.0]}, say=lambda _: None)
-    assert len(result.table) == 1
-
-
-def test_settings_without_a_meaning_are_refused(settings):
-    for option in ("--models", "--save-every"):
-        found = run_command("sweep", settings.data, option, 3)
-        assert found.exit_code == 2
-        assert "No such option" in found.output
-    with pytest.raises(SettingsError, match="models must be 1 in a sweep"):
-        run_sweep(settings.replace(models=3))
-    for option in ("trials", "together"):
-        with pytest.raises(ValueError, match=f"{option} must be at least 1, got 0"):
-            run_sweep(settings, {"kl_weight": [0.0]}, **{option: 0})
-
-
 def test_a_model_that_broke_is_no_best_trial(settings):
     result = run_sweep(settings.replace(patience=3, epochs=2), {"lr": [1e30, 1e-3]}, say=lambda _: None)
     assert [p["lr"] for p, _ in result.table] == [1e-3]
-
-
-def test_whole_numbers_can_be_searched_from_the_command_line(settings):
-    result = run_sweep(settings, parse_space(["samples=1,2", "kl_weight=0,1e-3"]), say=lambda _: None)
-    assert sorted((p["samples"], p["kl_weight"]) for p, _ in result.table) == [(1, 0.0), (1, 1e-3), (2, 0.0), (2, 1e-3)]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +181,7 @@ def together(work, count: int = 4) -> list:
 
 
 def weights(claims) -> list[float]:
-    return [claim.values["kl_weight"] for claim in claims]
+    return [claim.params["kl_weight"] for claim in claims]
 
 
 def test_who_starts_at_the_same_time_takes_each_combination_once(tmp_path):
@@ -295,34 +205,8 @@ def test_who_starts_at_the_same_time_takes_no_more_than_were_asked_for(tmp_path)
 def test_processes_draw_different_values_from_a_range(where):
     space = {"lr": (1e-4, 1e-2)}
     first, second = Study(space, where), Study(space, where)
-    drawn = [claim.values["lr"] for study in (first, second, Study(space, where)) for claim in study.claim(3)]
+    drawn = [claim.params["lr"] for study in (first, second, Study(space, where)) for claim in study.claim(3)]
     assert len(set(drawn)) == 9
-
-
-def test_the_values_of_a_study_can_be_drawn_again():
-    space = {"lr": (1e-4, 1e-2)}
-    once, again = ([claim.values for claim in Study(space).claim(3)] for _ in range(2))
-    assert once == again
-
-
-def test_combinations_that_differ_in_the_last_digit_are_all_there():
-    assert weights(Study({"kl_weight": [100000, 100001, 100002]}).claim(9)) == [100000, 100001, 100002]
-
-
-def test_a_combination_that_two_queued_at_once_is_taken_once(tmp_path):
-    where = str(tmp_path / "journal.log")
-    ours, theirs = Study(GRID, where), Study(GRID, where)
-    theirs._queue({"kl_weight": 0.0})
-    real, taken = ours._study.ask, []
-
-    def ask_too_late():
-        if not taken:
-            taken.extend(theirs.claim(3))
-        return real()
-
-    ours._study.ask = ask_too_late
-    assert ours.claim(3) == []
-    assert weights(taken) == [0.0, 1e-3]
 
 
 @pytest.mark.parametrize("second", [2.0, math.inf])
@@ -330,32 +214,24 @@ def test_a_trial_that_two_processes_trained_is_told_once(where, second):
     study = Study({"kl_weight": [0.0]}, where)
     [claim] = study.claim(1)
     other = Study({"kl_weight": [0.0]}, where)
-    again = Claim(optuna.trial.Trial(other._study, claim.trial._trial_id), claim.values)
+    again = optuna.trial.Trial(other._study, claim._trial_id)
     assert study.tell(claim, 1.0)
     assert not other.tell(again, second)
     assert study.table() == [({"kl_weight": 0.0}, 1.0)]
 
 
-def test_a_trial_that_broke_is_finished():
-    study = Study(GRID)
-    first, second = study.claim(2)
-    study.tell(first, math.nan)
-    study.tell(second, 0.5)
-    assert (study.table(), study.running, study.claim(9)) == ([({"kl_weight": 1e-3}, 0.5)], 0, [])
-
-
 def test_what_is_given_back_or_taken_over_is_there_again(where):
     study = Study(GRID, where)
-    study.give_back(study.claim(1))
+    study.release(study.claim(1))
     assert weights(study.claim(9)) == [1e-3, 0.0]
     other = Study(GRID, where)
     assert (other.running, other.claim(9)) == (2, [])
-    other.take_over()
+    other.release()
     assert sorted(weights(other.claim(9))) == [0.0, 1e-3]
 
 
 def test_an_interrupt_while_trials_are_taken_takes_none(where, monkeypatch):
-    study, real = Study(GRID, where), Study._draw
+    study, real = Study(GRID, where), Study._suggest
     seen = []
 
     def stop_at_the_second(self, trial):
@@ -365,23 +241,7 @@ def test_an_interrupt_while_trials_are_taken_takes_none(where, monkeypatch):
         return real(self, trial)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Study, "_draw", stop_at_the_second)
+        patch.setattr(Study, "_suggest", stop_at_the_second)
         with pytest.raises(KeyboardInterrupt):
             study.claim(2)
     assert sorted(weights(Study(GRID, where).claim(9))) == [0.0, 1e-3]
-
-
-def test_a_combination_that_was_lost_on_the_way_back_is_queued_anew(where, monkeypatch):
-    study = Study(GRID, where)
-    taken = study.claim(1)
-    with monkeypatch.context() as patch:
-        patch.setattr(Study, "_queue", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            study.give_back(taken)
-    assert sorted(weights(Study(GRID, where).claim(9))) == [0.0, 1e-3]
-
-
-def test_a_grid_is_queued_once(where, monkeypatch):
-    Study(GRID, where)
-    monkeypatch.setattr(Study, "_queue", lambda *_: pytest.fail("queued again"))
-    assert len(Study(GRID, where).claim(9)) == 2

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal, final, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-__all__ = ["CONV_KINDS", "BlockConv", "ConvKind", "MatmulConv", "can_multiply", "stand_in"]
 
 ConvKind = Literal["library", "matmul", "rows", "blocks"]
 """A library's convolution; one product with all patches, which suits stacks on GPUs; one for each row of the kernel,
@@ -137,10 +136,8 @@ def _columns(x: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...]) -> Ten
 
 def _fold(columns: Tensor, shape: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
     """The adjoint of `_columns`: (N, C * taps, B * positions) -> (N, B, C, *in), adding where patches overlap."""
-    models, (batch, channels, *size) = columns.shape[0], shape
-    apart = (
-        columns.view(models, columns.shape[1], batch, -1).transpose(1, 2).reshape(models * batch, columns.shape[1], -1)
-    )
+    (models, taps), (batch, channels, *size) = columns.shape[:2], shape
+    apart = columns.contiguous().view(models, taps, batch, -1).transpose(1, 2).reshape(models * batch, taps, -1)
     # F.fold knows images only: a series is one of height 1.
     flat = len(size) == 1
     two = (1, *size) if flat else tuple(size)
@@ -148,49 +145,52 @@ def _fold(columns: Tensor, shape: tuple[int, ...], kernel: tuple[int, ...], stri
     return read.view(models, batch, channels, *size)
 
 
-class _BackwardPass(torch.autograd.Function):
-    """Half of a derivative: torch.func records what it does, as if to differentiate it again."""
+def _operator(stacked: Callable[..., Any], save: Callable[..., None], backward: Callable[..., Any]) -> Any:
+    """An operator for one model from a function of stacked tensors (N, ...): under vmap it is called once for all.
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
+    Args:
+        stacked: tensors with the models in front, and other values -> a tensor or a tuple of tensors.
+        save: (ctx, inputs, output), what the gradients need.
+        backward: (ctx, *grads) -> the gradients of the inputs.
+    """
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        raise NotImplementedError("no second derivative through a stacked convolution")
+    def forward(*args: Any) -> Any:
+        made = stacked(*(a[None] if isinstance(a, Tensor) else a for a in args))
+        return tuple(t[0] for t in made) if isinstance(made, tuple) else made[0]
 
+    def batched(info: Any, in_dims: Any, *args: Any) -> Any:
+        def lead(value: Any, dim: Any) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            return value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
 
-class _Columns(torch.autograd.Function):
-    """x (B, C, *in) -> (C * taps, B * positions); under vmap, all models at once."""
+        made = stacked(*map(lead, args, in_dims))
+        return made, (0,) * len(made) if isinstance(made, tuple) else 0
 
-    @staticmethod
-    def forward(x: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
-        return _columns(x[None], kernel, stride)[0]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, ctx.kernel, ctx.stride = inputs
-        ctx.shape = tuple(x.shape)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        return _Fold.apply(grads[0], ctx.shape, ctx.kernel, ctx.stride), None, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, kernel: tuple[int, ...], stride: tuple[int, ...]) -> Any:
-        return _columns(x.movedim(in_dims[0], 0), kernel, stride), 0
+    methods = {"forward": forward, "setup_context": save, "backward": backward, "vmap": batched}
+    return type("Stacked", (torch.autograd.Function,), {name: staticmethod(f) for name, f in methods.items()})
 
 
-class _Fold(_BackwardPass):
-    """The backward pass of `_Columns`."""
+def _save_nothing(ctx: Any, inputs: Any, output: Any) -> None:
+    pass
 
-    @staticmethod
-    def forward(columns: Tensor, shape: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
-        return _fold(columns[None].contiguous(), shape, kernel, stride)[0]
 
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, columns: Tensor, shape: Any, kernel: Any, stride: Any) -> Any:
-        return _fold(columns.movedim(in_dims[0], 0).contiguous(), shape, kernel, stride), 0
+def _refuse(ctx: Any, *grads: Any) -> Any:
+    # torch.func records what a backward pass does, as if to differentiate it again.
+    raise NotImplementedError("no second derivative through a stacked convolution")
+
+
+def _save_columns(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.arguments = (tuple(inputs[0].shape), *inputs[1:])
+
+
+def _columns_backward(ctx: Any, grad: Tensor) -> Any:
+    return _Fold.apply(grad, *ctx.arguments), None, None
+
+
+# x (B, C, *in), kernel, stride -> (C * taps, B * positions), and back.
+_Columns = _operator(_columns, _save_columns, _columns_backward)
+_Fold = _operator(_fold, _save_nothing, _refuse)
 
 
 def _spread(x: Tensor, width: int) -> Tensor:
@@ -252,57 +252,18 @@ def _rows_to_weight(grad: Tensor, spread: Tensor, kernel: int, width: int) -> Te
     return torch.stack(rows, dim=2).unflatten(3, (-1, width)).transpose(2, 3)
 
 
-def _stacked(info: Any, in_dims: Any, *tensors: Tensor) -> list[Tensor]:
-    """Tensors with the models in front: those that all models share are expanded."""
-    pairs = zip(tensors, in_dims, strict=False)
-    return [t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0) for t, dim in pairs]
+def _save_rows(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(inputs[1], output[1])
 
 
-class _Rows(torch.autograd.Function):
-    """x (B, C, H, W), weight (O, C, k, l) -> (B, O, H', W') and the spread input; under vmap, all models at once."""
-
-    @staticmethod
-    def forward(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        read, spread = _rows(x[None], weight[None])
-        return read[0], spread[0]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(inputs[1], output[1])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        weight, spread = ctx.saved_tensors
-        to_input = _RowsToInput.apply(grads[0], weight) if ctx.needs_input_grad[0] else None
-        to_weight = _RowsToWeight.apply(grads[0], spread, *weight.shape[2:]) if ctx.needs_input_grad[1] else None
-        return to_input, to_weight
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor) -> Any:
-        return _rows(*_stacked(info, in_dims, x, weight)), (0, 0)
+def _rows_backward(ctx: Any, grad: Tensor, _: Any) -> Any:
+    weight, spread = ctx.saved_tensors
+    to_input = _RowsToInput.apply(grad, weight) if ctx.needs_input_grad[0] else None
+    return to_input, _RowsToWeight.apply(grad, spread, *weight.shape[2:]) if ctx.needs_input_grad[1] else None
 
 
-class _RowsToInput(_BackwardPass):
-    """One half of the backward pass of `_Rows`."""
-
-    @staticmethod
-    def forward(grad: Tensor, weight: Tensor) -> Tensor:
-        return _rows_to_input(grad[None], weight[None])[0]
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, grad: Tensor, weight: Tensor) -> Any:
-        return _rows_to_input(*_stacked(info, in_dims, grad, weight)), 0
-
-
-class _RowsToWeight(_BackwardPass):
-    """The other half."""
-
-    @staticmethod
-    def forward(grad: Tensor, spread: Tensor, kernel: int, width: int) -> Tensor:
-        return _rows_to_weight(grad[None], spread[None], kernel, width)[0]
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, grad: Tensor, spread: Tensor, kernel: int, width: int) -> Any:
-        grad, spread = _stacked(info, in_dims, grad, spread)
-        return _rows_to_weight(grad, spread, kernel, width), 0
+# x (B, C, H, W), weight (O, C, k, l) -> (B, O, H', W') and the spread input; the two halves of its backward pass.
+_Rows = _operator(_rows, _save_rows, _rows_backward)
+_RowsToInput = _operator(_rows_to_input, _save_nothing, _refuse)
+_RowsToWeight = _operator(_rows_to_weight, _save_nothing, _refuse)

@@ -7,6 +7,7 @@ and Flood 2014), twice, with the stream's key in between.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -14,8 +15,6 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from pstn.noise import SOBOL_BITS, SamplingMethod, shift_digits
-
-__all__ = ["STREAMS", "BatchOrder", "random_bits", "stream_keys", "uniform"]
 
 STREAMS = {"order": 1, "theta": 2, "dropout": 3, "augment": 4, "evaluate": 5, "validate": 6}
 """The noise streams of one model; each has a key of its own."""
@@ -30,15 +29,8 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def _mix_int(z: int) -> int:
-    z = ((z & _MASK) + _GAMMA) & _MASK
-    z = ((z ^ (z >> 30)) * _MUL1) & _MASK
-    z = ((z ^ (z >> 27)) * _MUL2) & _MASK
-    return z ^ (z >> 31)
-
-
 def _mix(z: Tensor) -> Tensor:
-    """`_mix_int` on int64 tensors, (...) -> (...). Shifts of negative numbers copy the sign: mask it off."""
+    """SplitMix64 of int64 tensors, (...) -> (...). Shifts of negative numbers copy the sign: mask it off."""
     z = z + _signed(_GAMMA)
     z = (z ^ ((z >> 30) & ((1 << 34) - 1))) * _signed(_MUL1)
     z = (z ^ ((z >> 27) & ((1 << 37) - 1))) * _signed(_MUL2)
@@ -52,8 +44,7 @@ def stream_keys(seeds: Sequence[int], stream: str, *, device: torch.device | Non
         >>> stream_keys([0, 1], "theta").shape
         torch.Size([2])
     """
-    keys = [_signed(_mix_int(_mix_int(seed) + STREAMS[stream])) for seed in seeds]
-    return torch.tensor(keys, dtype=torch.int64, device=device)
+    return _mix(_mix(torch.tensor([_signed(seed) for seed in seeds])) + STREAMS[stream]).to(device)
 
 
 def random_bits(keys: Tensor, counters: Tensor) -> Tensor:
@@ -89,9 +80,7 @@ def uniform(keys: Tensor, start: int, count: int, shape: Sequence[int], method: 
     """
     if method != "iid":
         return _related(keys, start, count, shape, method)
-    width = 1
-    for extent in shape:
-        width *= extent
+    width = math.prod(shape)
     steps = torch.arange(start, start + count, device=keys.device) * width
     counters = steps[:, None, None] + torch.arange(width, device=keys.device)
     bits = random_bits(keys[:, None], counters)

@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pstn._checks import require_choice, require_nonnegative_number, require_positive_int, require_positive_number
 from pstn._deprecation import renamed
 from pstn.defaults import LOCALIZER_FACTOR, LR, WEIGHT_DECAY, default_batch_size, default_epochs
-from pstn.nn.classifier import TransformerModel
 from pstn.objective import LossFunction, TrainingLoss
 
 if TYPE_CHECKING:  # `import pstn` is to load this and not the data
     from pstn.data.augment import RandomTransform
-
-__all__ = [
-    "Augmentation",
-    "KLWeight",
-    "Member",
-    "Precision",
-    "RandomWarp",
-    "Recipe",
-    "kl_weight_at",
-    "learning_rates",
-    "make_members",
-    "progress_at",
-]
 
 Precision = Literal["float32", "tf32", "bf16"]
 KLWeight = float | Callable[[float], float]
@@ -140,11 +126,13 @@ class Recipe:
             >>> recipe.epochs, recipe.batch_size
             (120, 8)
         """
-        given = {f.name: getattr(self, f.name) for f in fields(self)}
-        batch_size = default_batch_size(examples) if given["batch_size"] is None else self.batch_size
-        batch = batch_size * self.accumulate
-        epochs = default_epochs(examples, batch) if given["epochs"] is None else self.epochs
+        batch_size = self.batch_size or default_batch_size(examples)
+        epochs = self.epochs or default_epochs(examples, batch_size * self.accumulate)
         return replace(self, epochs=epochs, batch_size=batch_size)
+
+    def as_seen(self, x: Tensor) -> Tensor:
+        """Inputs (B, C, *size) as the models are given them, augmented with noise of 0: for their shape."""
+        return x if self.augment is None else self.augment(x, torch.zeros(len(x), self.augment.width, device=x.device))
 
     @property
     def validates(self) -> bool:
@@ -218,12 +206,6 @@ def make_members(count: int, **values: Any) -> list[Member]:
     return [Member(**{k: v[i] if isinstance(v, list) else v for k, v in values.items()}) for i in range(count)]
 
 
-def learning_rates(model: nn.Module, names: Sequence[str], member: Member) -> dict[str, float]:
-    """The learning rate of each parameter in `names`: the localizer and its heads have one of their own."""
-    apart = "layer." if isinstance(model, TransformerModel) else None
-    return {n: member.lr * (member.localizer_factor if apart and n.startswith(apart) else 1.0) for n in names}
-
-
 class Augmentation(ABC):
     """A random change of inputs, as a function of the inputs and of uniform noise."""
 
@@ -243,7 +225,7 @@ class RandomWarp(Augmentation):
     """Images warped as a generated set warps its own: training then sees what such a set is tested on.
 
     Args:
-        maker: `pstn.data.RandomRotation()`, `pstn.data.RandomPlacement()`, or one of your own.
+        random_transform: `pstn.data.RandomRotation()`, `pstn.data.RandomPlacement()`, or one of your own.
         fill: what lies outside the image, one number or one per channel.
 
     Example:
@@ -252,18 +234,21 @@ class RandomWarp(Augmentation):
         torch.Size([2, 1, 96, 96])
     """
 
-    maker: RandomTransform
+    random_transform: RandomTransform
     fill: float | tuple[float, ...] = 0.0
 
     @property
     def width(self) -> int:
-        """How many uniform numbers the maker takes."""
-        return self.maker.width
+        """How many uniform numbers the transform takes."""
+        return self.random_transform.width
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
-        """Warp: (B, C, H, W), (B, width) -> what the maker makes."""
-        return self.maker.make(x, self.maker.theta(u), fill=self.fill)
+        """Warp: (B, C, H, W), (B, width) -> what the transform makes."""
+        return self.random_transform.make(x, self.random_transform.theta(u), fill=self.fill)
 
     def __repr__(self) -> str:
         # One call, as result files have it.
-        return f"{repr(self.maker).removesuffix(')')}, fill={self.fill})"
+        return f"{repr(self.random_transform).removesuffix(')')}, fill={self.fill})"
+
+
+RandomWarp.__init__ = renamed(maker="random_transform")(RandomWarp.__init__)  # type: ignore[method-assign]

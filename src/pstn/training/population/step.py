@@ -1,118 +1,89 @@
-"""One training step of a stack of models, as one flat list of tensor operations.
+"""One training step of a stack of models, and the ways to run it: here, in a process of its own, or as CUDA graphs.
 
-The step is written with `torch.func` (one model, then vmap), traced once, and from then on runs as the traced list:
-without autograd's and vmap's bookkeeping, and ready to be captured as a CUDA graph.
+The step is written with `torch.func` (one model, then vmap), traced once, and from then on runs as the traced list of
+tensor operations: without autograd's and vmap's bookkeeping, and ready to be captured as a CUDA graph. To change what
+is learned from, change `make_batch`; to change what is minimised, `compute_loss`.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+import signal
+import warnings
+from collections.abc import Callable, Hashable
+from contextlib import nullcontext, suppress
+from functools import partial, reduce
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor, fx
 from torch.func import functional_call, grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from pstn._checks import unread
-from pstn.objective import Loss, TrainingLoss, count_hits
+from pstn._checks import unread as skip_value_checks
+from pstn.objective import Loss, count_hits
+from pstn.processes import interrupts_held, spawn_context
+from pstn.threads import using_threads
 from pstn.training.population.recipe import Recipe
-from pstn.training.population.stacking import Stack, Template, join_rows, view_rows
+from pstn.training.population.stack import Constants, Stack, Tensors, precision_flags
 
-__all__ = [
-    "METRICS",
-    "Constants",
-    "State",
-    "StepNoise",
-    "fold_constants",
-    "make_step",
-    "model_losses",
-    "report_parts",
-    "trace",
-]
-
-# Where the shared tensors stand among the arguments of a loss.
-_SHARED = 3
+Step = Callable[[Tensors, Constants, Tensors], Tensor]
 
 METRICS = ("loss", "nll", "kl", "accuracy", "grad_norm")
 """What each step reports for each model."""
 
-
-class State(NamedTuple):
-    """What training changes, N models side by side. All of it goes into a checkpoint."""
-
-    rows: Tensor
-    """(N, P), parameters."""
-    mean: Tensor
-    """(N, P), Adam's running mean of gradients."""
-    square: Tensor
-    """(N, P), Adam's running mean of squared gradients."""
-    alive: Tensor
-    """(N,), whether a model still trains."""
-    buffers: list[Tensor]
-    """(N, ...) each: running statistics."""
+# Tracing takes about as long as this many steps without it. The bits are the same.
+_TRACE_AFTER = 30
+# Noise is drawn for many steps at once, up to this many numbers.
+_BLOCK = {"cpu": 1 << 20, "cuda": 1 << 24}
+# Steps in one CUDA graph.
+_UNROLL = 20
+# What torch's compiler has to say of its own choices, and of a precision that is the recipe's to choose.
+_REMARKS = ("TensorFloat32 tensor cores", r"\s*Online softmax is disabled")
+# Seconds between checks, in a process that waits for work, whether it should end.
+_POLL = 0.2
 
 
-class Constants(NamedTuple):
-    """What training reads and does not change."""
+def make_batch(stack: Stack, constants: Constants, noise: Tensors, part: int) -> Tensors:
+    """Micro-batch `part` of a step: everything that `compute_loss` needs of it, (N, ...) each.
 
-    x: Tensor
-    """(M, C, *size), all examples."""
-    y: Tensor
-    """(M, ...), their classes or other targets."""
-    weights: list[Tensor]
-    """One tensor (M,), how much each example counts; none where all count the same."""
-    rates: Tensor
-    """(N, P), each parameter's learning rate."""
-    decay: Tensor
-    """(N, 1), weight decay."""
-    kl_weight: Tensor
-    """(N,)."""
-    frozen: list[Tensor]
-    """(N, ...) each: frozen parameters that differ between models."""
-    shared: list[Tensor]
-    """Frozen parameters that all models have in common."""
+    Args:
+        stack: the models.
+        constants: of the stack.
+        noise: of one step, see `Stack.draw`.
+        part: which micro-batch.
+
+    Returns:
+        "x" (N, B, C, *size), augmented; "y" and "weights" of the same examples; "kl_weight" (N,); and the noise.
+    """
+    given = {name: t[:, part] for name, t in noise.items() if name not in ("schedule", "kl_weight")}
+    index, augment = given.pop("examples"), stack.recipe.augment
+    batch = {name: values[index] for name, values in constants.data.items()}
+    if augment is not None:
+        x, u = batch["x"], given.pop("augment")
+        batch["x"] = augment(x[0], u[0])[None] if len(x) == 1 else vmap(augment)(x, u)
+    return {**batch, **given, "kl_weight": noise.get("kl_weight", constants.kl_weight)}
 
 
-class StepNoise(NamedTuple):
-    """What one step is given; A micro-batches. The noise of several steps has the steps in front of each tensor."""
+def compute_loss(stack: Stack, params: Tensors, own: Tensors, shared: Tensors, batch: Tensors) -> tuple[Tensor, Tensor]:
+    """The loss of one model on one micro-batch, and its parts (3,) for the report.
 
-    examples: Tensor
-    """(N, A, B), which examples."""
-    schedule: Tensor
-    """(2,): the schedule's factor over Adam's first bias correction, and one over the root of its second."""
-    theta: Tensor | None
-    """(N, A, S, B, D)."""
-    dropout: list[Tensor]
-    """(N, A, ...) each."""
-    augment: Tensor | None
-    """(N, A, B, width)."""
-    kl_weight: Tensor | None = None
-    """(N,), in place of the constant one where a model's weight follows a schedule."""
-
-    def step(self, k: int) -> StepNoise:
-        """Step `k` of a block of noise, whose tensors have the steps in front; without copying."""
-        theta = None if self.theta is None else self.theta[k]
-        augment = None if self.augment is None else self.augment[k]
-        kl_weight = None if self.kl_weight is None else self.kl_weight[k]
-        return StepNoise(self.examples[k], self.schedule[k], theta, [u[k] for u in self.dropout], augment, kl_weight)
-
-    def tensors(self) -> list[Tensor]:
-        """All tensors that there are."""
-        optional = [t for t in (self.theta, self.augment, self.kl_weight) if t is not None]
-        return [self.examples, self.schedule, *self.dropout, *optional]
-
-    def first(self, count: int) -> StepNoise:
-        """A copy of the first steps of a block."""
-
-        def part(t: Tensor | None) -> Tensor | None:
-            return None if t is None else t[:count].clone()
-
-        dropout = [u[:count].clone() for u in self.dropout]
-        examples, schedule = self.examples[:count].clone(), self.schedule[:count].clone()
-        return StepNoise(examples, schedule, part(self.theta), dropout, part(self.augment), part(self.kl_weight))
+    Args:
+        stack: the models.
+        params: what is differentiated.
+        own: the model's running statistics, changed in place, and frozen parameters.
+        shared: frozen parameters that all models have in common.
+        batch: of `make_batch`, without the models in front.
+    """
+    stack.supply_dropout([noise for name, noise in batch.items() if name.startswith("dropout")])
+    options = {"noise": batch["theta"]} if "theta" in batch else {}
+    # Without the cache: it would keep casts of one step's weights for the next.
+    autocast = torch.autocast(batch["x"].device.type, dtype=torch.bfloat16, cache_enabled=False)
+    with autocast if stack.recipe.precision == "bf16" else nullcontext():
+        output = functional_call(stack.module, {**params, **own, **shared}, (batch["x"],), options)
+    made = stack.loss(output, batch["y"], batch["kl_weight"], batch.get("weights"))
+    return made.total, report_parts(made, output, batch["y"])
 
 
 def report_parts(loss: Loss, output: Any, y: Tensor) -> Tensor:
@@ -122,171 +93,80 @@ def report_parts(loss: Loss, output: Any, y: Tensor) -> Tensor:
     return torch.stack([*parts, hits])
 
 
-def model_losses(template: Template, stack: Stack, recipe: Recipe) -> Callable[..., Any]:
-    """The loss of one model on one micro-batch, as a function of its parameters and of everything else it needs."""
-    training_loss = TrainingLoss(recipe.loss)
-
-    def loss(
-        params: dict[str, Tensor],
-        buffers: list[Tensor],
-        frozen: list[Tensor],
-        shared: list[Tensor],
-        x: Tensor,
-        y: Tensor,
-        weights: list[Tensor],
-        kl_weight: Tensor,
-        theta: Tensor | None,
-        dropout: list[Tensor],
-        augment: Tensor | None,
-    ) -> tuple[Tensor, tuple[Tensor, list[Tensor]]]:
-        template.supply(dropout)
-        held = dict(zip((*stack.buffers, *stack.frozen, *stack.shared), (*buffers, *frozen, *shared), strict=True))
-        if recipe.augment is not None:
-            assert augment is not None
-            x = recipe.augment(x, augment)
-        options = {} if theta is None else {"noise": theta}
-        with _autocast(recipe, x.device.type):
-            output = functional_call(template.module, {**params, **held}, (x,), options)
-        made = training_loss(output, y, kl_weight, weights[0] if weights else None)
-        return made.total, (report_parts(made, output, y), buffers)
-
-    return loss
+def differentiate_one(
+    stack: Stack, params: Tensors, own: Tensors, shared: Tensors, batch: Tensors
+) -> tuple[Tensors, tuple[Tensor, Tensor]]:
+    """What `grad_and_value` under vmap gives, for a stack of one: fewer operations, and any operator will do."""
+    params = {name: value[0].detach().requires_grad_() for name, value in params.items()}
+    own, batch = ({name: value[0] for name, value in tensors.items()} for tensors in (own, batch))
+    with torch.enable_grad():
+        loss, parts = compute_loss(stack, params, own, shared, batch)
+    found = torch.autograd.grad(loss, list(params.values()), materialize_grads=True)
+    return {name: g[None] for name, g in zip(params, found, strict=True)}, (loss[None], parts[None])
 
 
-def _autocast(recipe: Recipe, device: str) -> AbstractContextManager[Any]:
-    # Without the cache: it would keep casts of one step's weights for the next.
-    return (
-        torch.autocast(device, dtype=torch.bfloat16, cache_enabled=False)
-        if recipe.precision == "bf16"
-        else nullcontext()
-    )
-
-
-def _all_by_vmap(losses: Callable[..., Any]) -> Callable[..., Any]:
-    """Gradients (N, ...) by name, losses (N,) and their parts (N, 3) of a stack of models, at once."""
-    per_model = grad_and_value(losses, has_aux=True)
-
-    def differentiate(*arguments: Any) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        in_dims = tuple(None if k == _SHARED or value is None else 0 for k, value in enumerate(arguments))
-        found, (loss, (parts, _)) = vmap(per_model, in_dims=in_dims)(*arguments)
-        return found, loss.detach(), parts
-
-    return differentiate
-
-
-def _one_by_autograd(losses: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for a stack of one, without torch.func: fewer operations, and any operator will do."""
-
-    def first(value: Any) -> Any:
-        return [v[0] for v in value] if isinstance(value, list) else None if value is None else value[0]
-
-    def differentiate(*arguments: Any) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        params = {name: value[0].detach().requires_grad_() for name, value in arguments[0].items()}
-        rest = [value if k == _SHARED else first(value) for k, value in enumerate(arguments) if k]
-        with unread(), torch.enable_grad():
-            loss, (parts, _) = losses(params, *rest)
-        found = torch.autograd.grad(loss, list(params.values()), materialize_grads=True)
-        return {k: g[None] for k, g in zip(params, found, strict=True)}, loss.detach()[None], parts[None]
-
-    return differentiate
-
-
-def make_step(
-    template: Template, stack: Stack, recipe: Recipe, models: int
-) -> Callable[[State, Constants, StepNoise], Tensor]:
+def make_step(stack: Stack) -> Step:
     """The function that takes one optimiser step with every model of a stack, in place.
 
     It returns (N, 5), the metrics of each model. A model whose loss or gradient is not finite, or whose loss exceeds
     the limit, is no longer alive: from that step on its parameters and running statistics stay as they are.
     """
-    losses = model_losses(template, stack, recipe)
-    differentiate = _one_by_autograd(losses) if models == 1 else _all_by_vmap(losses)
-    passes = recipe.accumulate
+    recipe, passes = stack.recipe, stack.recipe.accumulate
+    differentiate: Callable[..., Any] = partial(differentiate_one, stack)
+    if len(stack.members) > 1:
+        differentiate = vmap(grad_and_value(partial(compute_loss, stack), has_aux=True), in_dims=(0, 0, None, 0))
 
-    def step(state: State, constants: Constants, noise: StepNoise) -> Tensor:
-        before = [buffer.clone() for buffer in state.buffers]
-        kl_weight = constants.kl_weight if noise.kl_weight is None else noise.kl_weight
-        params = view_rows(stack, state.rows)
-        grads: dict[str, Tensor] = {}
-        metrics: Tensor | None = None
+    def step(state: Tensors, constants: Constants, noise: Tensors) -> Tensor:
+        buffers = {name: state[f"buffer.{name}"] for name in stack.buffers}
+        before = {name: buffer.clone() for name, buffer in buffers.items()}
+        params, own = stack.parameters(state["rows"]), {**buffers, **constants.frozen}
+        grads, metrics = list[Tensors](), list[Tensor]()
         for part in range(passes):
-            index = noise.examples[:, part]
-            theta = None if noise.theta is None else noise.theta[:, part]
-            augment = None if noise.augment is None else noise.augment[:, part]
-            dropout = [u[:, part] for u in noise.dropout]
-            found, loss, parts = differentiate(
-                params, state.buffers, constants.frozen, constants.shared, constants.x[index], constants.y[index],
-                [w[index] for w in constants.weights], kl_weight, theta, dropout, augment,
-            )  # fmt: skip
-            report = torch.cat([loss[:, None], parts], dim=1)
-            metrics = report if metrics is None else metrics + report
-            grads = {k: g if part == 0 else grads[k] + g for k, g in found.items()}
-        assert metrics is not None
-        grad = join_rows(stack, grads)
+            with skip_value_checks():
+                batch = make_batch(stack, constants, noise, part)
+                found, (loss, parts) = differentiate(params, own, constants.shared, batch)
+            grads.append(found)
+            metrics.append(torch.cat([loss.detach()[:, None], parts], dim=1))
+        grad = stack.join({name: reduce(torch.add, [found[name] for found in grads]) for name in grads[0]})
+        metric = reduce(torch.add, metrics)
         if passes > 1:
-            grad, metrics = grad / passes, metrics / passes
+            grad, metric = grad / passes, metric / passes
         norm = torch.linalg.vector_norm(grad, dim=1)
         # A NaN compares as false, and an infinite norm times zero is NaN.
-        alive = (torch.add(metrics[:, 0], norm, alpha=0) < recipe.loss_limit) & state.alive
-        state.alive.copy_(alive)
+        alive = (torch.add(metric[:, 0], norm, alpha=0) < recipe.loss_limit) & state["alive"]
+        state["alive"].copy_(alive)
         if recipe.clip_norm is not None:
             grad = grad * (recipe.clip_norm / (norm + 1e-6)).clamp(max=1.0)[:, None]
-        _adam(state, constants, grad, alive, noise.schedule, recipe)
-        for buffer, old in zip(state.buffers, before, strict=True):
-            buffer.copy_(torch.where(alive.view(-1, *[1] * (buffer.dim() - 1)), buffer, old))
-        return torch.cat([metrics, norm[:, None]], dim=1)
+        _adam(state, constants, grad, alive, noise["schedule"], recipe)
+        for name, buffer in buffers.items():
+            buffer.copy_(torch.where(alive.view(-1, *[1] * (buffer.dim() - 1)), buffer, before[name]))
+        return torch.cat([metric, norm[:, None]], dim=1)
 
     return step
 
 
-def _adam(state: State, constants: Constants, grad: Tensor, alive: Tensor, schedule: Tensor, recipe: Recipe) -> None:
+def _adam(state: Tensors, constants: Constants, grad: Tensor, alive: Tensor, schedule: Tensor, recipe: Recipe) -> None:
     """Adam with its L2 term, in place, on the models that are alive."""
     beta1, beta2 = recipe.betas
-    grad = torch.addcmul(grad, state.rows, constants.decay)
+    grad = torch.addcmul(grad, state["rows"], constants.decay)
     grad = torch.where(alive[:, None], grad, torch.zeros_like(grad))  # a NaN must not reach the running means
-    state.mean.lerp_(grad, 1 - beta1)
-    state.square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-    scale = schedule[0] * alive
-    change = state.mean / torch.addcmul(torch.full_like(schedule[1], recipe.eps), state.square.sqrt(), schedule[1])
-    state.rows.addcmul_(change * constants.rates, scale[:, None], value=-1)
+    mean, square = state["mean"].lerp_(grad, 1 - beta1), state["square"].mul_(beta2)
+    square.addcmul_(grad, grad, value=1 - beta2)
+    change = mean / torch.addcmul(torch.full_like(schedule[1], recipe.eps), square.sqrt(), schedule[1])
+    state["rows"].addcmul_(change * constants.rates, (schedule[0] * alive)[:, None], value=-1)
 
 
-def trace(
-    step: Callable[..., Tensor], state: State, constants: Constants, noise: StepNoise, *, compile: bool = False
-) -> Callable[..., Tensor]:
+def trace(step: Step, state: Tensors, constants: Constants, noise: Tensors, *, compile: bool = False) -> Step:
     """`step` as a flat program of the same signature; run on copies, so that `state` stays as it is.
 
     With `compile`, torch.compile then fuses its small operations into few kernels.
     """
-    flat, rebuild = _flatten((state, constants, noise))
-    example = [t.clone() if i < _count(state) else t for i, t in enumerate(flat)]
-    traced = make_fx(lambda *tensors: step(*rebuild(tensors)))(*example)
+    copied = {name: t.clone() for name, t in state.items()}
+    leaves, spec = tree_flatten((copied, constants, noise))
+    traced = make_fx(lambda *tensors: step(*tree_unflatten(tensors, spec)))(*leaves)
     fold_constants(traced)
     program: Callable[..., Tensor] = torch.compile(traced) if compile else traced
-
-    def run(state: State, constants: Constants, noise: StepNoise) -> Tensor:
-        return program(*_flatten((state, constants, noise))[0])
-
-    return run
-
-
-def _count(state: State) -> int:
-    return 4 + len(state.buffers)
-
-
-def _flatten(tree: tuple[State, Constants, StepNoise]) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]:
-    from torch.utils._pytree import tree_flatten, tree_unflatten
-
-    leaves, spec = tree_flatten(tree)
-    at = [i for i, leaf in enumerate(leaves) if leaf is not None]
-
-    def rebuild(tensors: Sequence[Tensor]) -> Any:
-        full: list[Any] = [None] * len(leaves)
-        for i, tensor in zip(at, tensors, strict=True):
-            full[i] = tensor
-        return tree_unflatten(full, spec)
-
-    return [leaves[i] for i in at], rebuild
+    return lambda *trees: program(*tree_leaves(trees))
 
 
 def fold_constants(program: fx.GraphModule) -> None:
@@ -297,53 +177,255 @@ def fold_constants(program: fx.GraphModule) -> None:
     written = _written(program.graph)
     values: dict[fx.Node, Any] = {}
     for node in program.graph.nodes:
-        if node.op == "get_attr" and node not in written:
-            values[node] = getattr(program, node.target)
-        elif node.op == "call_function" and node not in written and _is_pure(node):
-            inputs = node.all_input_nodes
-            if all(i in values for i in inputs):
-                args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])
-                result = node.target(*args, **kwargs)
-                if isinstance(result, Tensor):
-                    values[node] = result
-    for node, value in values.items():
-        if node.op != "call_function" or all(user in values for user in node.users):
+        if node in written:
             continue
-        name = f"_folded_{node.name}"
-        program.register_buffer(name, value.detach().clone(), persistent=False)
-        with program.graph.inserting_before(node):
-            node.replace_all_uses_with(program.graph.get_attr(name))
-    program.graph.eliminate_dead_code(_acts)
+        if node.op == "get_attr":
+            values[node] = getattr(program, node.target)
+        elif _is_pure(node) and all(i in values for i in node.all_input_nodes):
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: values[n])
+            result = node.target(*args, **kwargs)
+            if isinstance(result, Tensor):
+                values[node] = result
+    for node, value in values.items():
+        if node.op == "call_function" and not all(user in values for user in node.users):
+            name = f"_folded_{node.name}"
+            program.register_buffer(name, value.detach().clone(), persistent=False)
+            with program.graph.inserting_before(node):
+                node.replace_all_uses_with(program.graph.get_attr(name))
+    program.graph.eliminate_dead_code(_has_side_effects)
     program.recompile()
 
 
-def _acts(node: fx.Node) -> bool:
+def _has_side_effects(node: fx.Node) -> bool:
     """Whether a node does more than return a value, as far as can be known."""
     known = isinstance(node.target, torch._ops.OpOverload) or node.target is operator.getitem
     return node.is_impure() or (node.op == "call_function" and not known)
 
 
 def _is_pure(node: fx.Node) -> bool:
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
+    op = node.target
+    if node.op != "call_function" or not isinstance(op, torch._ops.OpOverload):
         return False
-    return not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
+    return not op._schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
 
 
 def _written(graph: fx.Graph) -> set[fx.Node]:
     """Nodes whose memory some operation writes into, with the views that share it."""
     written: set[fx.Node] = set()
     for node in reversed(list(graph.nodes)):
-        target = node.target
-        if target is operator.getitem:
-            if node in written:
-                written.update(node.all_input_nodes)
-        elif isinstance(target, torch._ops.OpOverload):
-            given = {**dict(zip((a.name for a in target._schema.arguments), node.args, strict=False)), **node.kwargs}
-            for argument in target._schema.arguments:
+        if node.target is operator.getitem:
+            written.update(node.all_input_nodes if node in written else ())
+        elif isinstance(node.target, torch._ops.OpOverload):
+            arguments = node.target._schema.arguments
+            given = {**dict(zip((a.name for a in arguments), node.args, strict=False)), **node.kwargs}
+            for argument in arguments:
                 alias = argument.alias_info
                 if alias is not None and (alias.is_write or node in written):
                     fx.node.map_arg(given.get(argument.name), written.add)
-        elif _acts(node):
+        elif _has_side_effects(node):
             written.update(node.all_input_nodes)  # no schema says what it writes: a kernel's launch, for one
     return written
+
+
+class Runner(Protocol):
+    """Moves a stack's state forward in place, bit for bit the same however the steps are cut into calls."""
+
+    def launch(self, start: int, count: int) -> None:
+        """Begin `count` steps from step `start`."""
+
+    def collect(self) -> Tensor:
+        """Wait for what was launched: (count, N, 5) metrics, on the CPU."""
+
+    def close(self) -> None:
+        """Let go of processes and device memory."""
+
+
+@final
+class LocalRunner:
+    """Steps in this process, one traced program for the whole stack.
+
+    Args:
+        stack: what to move.
+        compile: fuse the step's small operations with torch.compile first.
+        threads: torch's threads while it steps, which it has back afterwards; None leaves them as they are.
+    """
+
+    def __init__(self, stack: Stack, compile: bool = False, threads: int | None = None) -> None:
+        self.stack, self._compile, self._threads = stack, compile, threads
+        # Compiled sums may be taken in another order: a run must be compiled from its first step to be repeatable.
+        self._trace_after = 0 if compile else _TRACE_AFTER
+        self._step, self._taken, self._done = make_step(stack), 0, list[Tensor]()
+
+    def launch(self, start: int, count: int) -> None:
+        """Run; the metrics are kept for `collect`."""
+        state, constants = self.stack.state, self.stack.constants
+        block = max(1, _BLOCK["cpu"] // self.stack.noise_per_step)
+        with precision_flags(self.stack.recipe), using_threads(self._threads):
+            for at in range(start, start + count, block):
+                drawn = self.stack.draw(at, min(block, start + count - at))
+                for k in range(len(drawn["schedule"])):
+                    noise = {name: t[k] for name, t in drawn.items()}
+                    if self._taken == self._trace_after:
+                        self._step = trace(self._step, state, constants, noise, compile=self._compile)
+                    self._taken += 1
+                    self._done.append(self._step(state, constants, noise))
+
+    def collect(self) -> Tensor:
+        """(count, N, 5)."""
+        done, self._done = self._done, []
+        return torch.stack(done).cpu() if done else torch.zeros(0, len(self.stack.members), len(METRICS))
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+@final
+class WorkerRunner:
+    """Steps in a process of its own with one thread, on memory that both processes see.
+
+    Small models leave a core's threads waiting for each other; one process per core keeps every core at work.
+
+    Args:
+        stack: what to move; its tensors are moved to shared memory.
+        compile: fuse the step's small operations with torch.compile first.
+    """
+
+    def __init__(self, stack: Stack, compile: bool = False) -> None:
+        for tensor in tree_leaves((stack.state, stack.constants)):
+            tensor.share_memory_()
+        context = spawn_context()
+        self._pipe: Any
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(stack, theirs, compile), daemon=True)
+        with interrupts_held():  # a child inherits it: signals are the parent's to answer, while it starts up too
+            self._process.start()
+        theirs.close()
+
+    def launch(self, start: int, count: int) -> None:
+        """Ask the process to go on; if it is gone, `collect` says so."""
+        with suppress(BrokenPipeError):
+            self._pipe.send((start, count))
+
+    def collect(self) -> Tensor:
+        """(count, N, 5)."""
+        try:
+            reply = self._pipe.recv()
+        except (EOFError, ConnectionResetError):
+            raise ChildProcessError(
+                "a training process ended unexpectedly; its output is above. A script that trains in several processes "
+                'has its work under `if __name__ == "__main__":`, or passes workers=False'
+            ) from None
+        if isinstance(reply, Exception):
+            raise reply
+        return torch.as_tensor(reply)
+
+    def close(self) -> None:
+        """End the process."""
+        with suppress(OSError):
+            self._pipe.send(None)
+        self._pipe.close()
+        self._process.join(timeout=10)
+
+
+def _serve(stack: Stack, pipe: Any, compile: bool) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A cluster sends SIGTERM to every process of a job, and the parent has a round to finish and to save; at its end
+    # multiprocessing sends it too, and waits. So a process leaves when all that it was asked is answered.
+    leaving: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: leaving.append(number))
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # held while this process was started
+    torch.set_num_threads(1)
+    runner = LocalRunner(stack, compile)
+    with suppress(EOFError, BrokenPipeError):  # the parent is gone
+        while not leaving or pipe.poll():
+            if not pipe.poll(_POLL):
+                continue
+            if (asked := pipe.recv()) is None:
+                return
+            try:
+                runner.launch(*asked)
+                # As an array: a tensor would travel through shared memory, and small ones are not worth a descriptor.
+                pipe.send(runner.collect().numpy())
+            except Exception as error:
+                pipe.send(error)
+
+
+@final
+class CudaRunner:
+    """Steps as CUDA graphs: many steps are one launch.
+
+    A graph reads its noise from fixed memory, which is filled before each replay; batches are gathered, and everything
+    else is computed, inside.
+
+    Args:
+        stack: what to move; its tensors are on a CUDA device.
+        compile: fuse the step's small kernels with torch.compile first; costs up to a minute at the start.
+        programs: traced steps, shared between the runners of a population, by what two stacks must have in common for
+            one to serve both.
+    """
+
+    def __init__(self, stack: Stack, compile: bool, programs: dict[Hashable, Step]) -> None:
+        self.stack, self._compile, self._programs = stack, compile, programs
+        self._unroll = max(1, min(_UNROLL, _BLOCK["cuda"] // stack.noise_per_step))
+        self._stream = torch.cuda.Stream(device=stack.device)
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensors, Tensor]] = {}
+        self._done: list[Tensor] = []
+
+    def launch(self, start: int, count: int) -> None:
+        """Enqueue everything; returns before the device is done."""
+        if not self._graphs:
+            with torch.cuda.device(self.stack.device), precision_flags(self.stack.recipe, tune=True):
+                self._capture()
+        self._stream.wait_stream(torch.cuda.current_stream(self.stack.device))
+        block = max(1, _BLOCK["cuda"] // self.stack.noise_per_step // self._unroll) * self._unroll
+        with torch.cuda.stream(self._stream):
+            for at in range(start, start + count, block):
+                noise, done = self.stack.draw(at, min(block, start + count - at)), 0
+                while (left := len(noise["schedule"]) - done) > 0:
+                    take = self._unroll if left >= self._unroll else 1
+                    graph, fixed, metrics = self._graphs[take]
+                    torch._foreach_copy_(list(fixed.values()), [t[done : done + take] for t in noise.values()])
+                    graph.replay()
+                    self._done.append(metrics.clone())
+                    done += take
+
+    def collect(self) -> Tensor:
+        """(count, N, 5)."""
+        done, self._done = self._done, []
+        with torch.cuda.stream(self._stream):
+            out = torch.cat(done).cpu() if done else torch.zeros(0, len(self.stack.members), len(METRICS))
+        self._stream.synchronize()
+        return out
+
+    def close(self) -> None:
+        """Let go of the graphs and their memory."""
+        self._graphs.clear()
+
+    def _capture(self) -> None:
+        stack, constants = self.stack, self.stack.constants
+        kind = (len(stack.members), tuple(constants.frozen), tuple(constants.shared))
+        self._stream.wait_stream(torch.cuda.current_stream(stack.device))
+        with torch.cuda.stream(self._stream), warnings.catch_warnings():
+            for remark in _REMARKS:
+                warnings.filterwarnings("ignore", message=remark)
+            noise = stack.draw(0, self._unroll)
+            steps = [{name: t[k] for name, t in noise.items()} for k in range(self._unroll)]
+            if kind not in self._programs:
+                self._programs[kind] = trace(make_step(stack), stack.state, constants, steps[0], compile=self._compile)
+            step = self._programs[kind]
+            # A few steps on a copy: libraries choose their kernels and allocate before the capture.
+            copied = {name: t.clone() for name, t in stack.state.items()}
+            for given in steps[:3]:
+                step(copied, constants, given)
+        pool = None
+        for count in sorted({self._unroll, 1}, reverse=True):
+            fixed = {name: t[:count].clone() for name, t in noise.items()}
+            torch.cuda.synchronize(stack.device)
+            graph = torch.cuda.CUDAGraph()
+            # On this stack's own stream: libraries keep work space per stream, and stacks run side by side.
+            with torch.cuda.graph(graph, stream=self._stream, pool=pool):
+                taken = [step(stack.state, constants, {n: t[k] for n, t in fixed.items()}) for k in range(count)]
+                metrics = torch.stack(taken)
+            pool = graph.pool()
+            self._graphs[count] = (graph, fixed, metrics)

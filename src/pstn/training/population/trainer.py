@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib.util
 import math
+import os
 import pickle
+import shutil
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -17,31 +20,30 @@ from torch import Tensor, nn
 
 from pstn._checks import require_choice
 from pstn.defaults import default_kl_weight
+from pstn.nn.classifier import TransformerModel
 from pstn.objective import LossFunction, TrainingLoss
-from pstn.threads import choose_threads
+from pstn.threads import choose_threads, count_multiplications
 from pstn.training.population.convolution import CONV_KINDS, ConvKind
-from pstn.training.population.group import Group, GroupScores
-from pstn.training.population.planning import (
-    check_population,
-    check_precision,
-    check_validation,
-    choose_compile,
-    choose_conv,
-    choose_groups,
-    count_steps,
-    count_work,
-)
 from pstn.training.population.recipe import Member, Recipe
-from pstn.training.population.runners import LocalRunner, Runner, WorkerRunner
-from pstn.training.population.stacking import require_one_shape
-from pstn.training.population.step import METRICS
-
-__all__ = ["Failure", "Population", "Progress"]
+from pstn.training.population.stack import ModelScores, Stack, Tensors, require_one_shape
+from pstn.training.population.step import METRICS, CudaRunner, LocalRunner, Runner, Step, WorkerRunner
 
 # Seconds between reads of the metrics, which stall the device. Where a run is cut into rounds changes no bit of it.
 _ROUND = 2.0
 # Starting a process takes seconds: below this many model-steps one process is faster.
 _WORTH_WORKERS = 1000
+# On CUDA, multiplications in one model's forward pass over a batch, from which on the model fills the device by itself.
+# Measured on an H200 (benchmarks/training.py): a stack of 5 is the faster at 4e6, 5 streams at 6e8 and beyond.
+_FILLS_DEVICE = 100_000_000
+# From here on convolutions of few channels are worth cutting into blocks for tensor cores. Measured on an H200 in TF32,
+# in ms a step with and without: the paper's P-STN for rotated MNIST (6e8) 0.50 and 0.57, for images on a canvas of 96
+# by 96 pixels (1.8e9) 0.83 and 1.13.
+_WORTH_CUTTING = 500_000_000
+# Compiling takes about 15 s, once for all stacks of one size, and saves a third of each step of a stack, which is near
+# 1 ms or below.
+_WORTH_COMPILING = 40_000
+# Batch normalisation takes squares, which are infinite in float32 from 2e19 on: this leaves layers room to multiply.
+_LARGEST = 1e15
 
 
 @dataclass(frozen=True)
@@ -131,49 +133,51 @@ class Population:
         weights: Tensor | None = None,
         loss: LossFunction | None = None,
     ) -> None:
-        self.recipe = recipe or Recipe()
+        recipe = recipe or Recipe()
         if loss is not None:
-            self.recipe = dataclasses.replace(self.recipe, loss=loss)
-        members = [Member(seed=i) for i in range(len(models))] if members is None else members
-        training_loss = TrainingLoss(self.recipe.loss)
-        self.members = [_with_kl_weight(member, training_loss, len(x)) for member in members]
+            recipe = dataclasses.replace(recipe, loss=loss)
         self.device = torch.device(x.device if device is None else device)
-        check_population(models, self.members, x, y, weights, floats=self.recipe.loss is not None)
-        check_validation(self.members, self.recipe)
-        check_precision(self.recipe, self.device)
-        if weights is not None:
-            training_loss.require_weights()
-        smallest = min(len(x) if m.train is None else len(m.train) for m in self.members)
-        self.recipe = self.recipe.for_examples(smallest)
-        if conv is not None:
-            require_choice("conv", conv, CONV_KINDS)
-        self.steps_per_epoch = count_steps(self.members, len(x), self.recipe)
+        members = [Member(seed=i) for i in range(len(models))] if members is None else members
+        self.members = [_with_kl_weight(member, TrainingLoss(recipe.loss), len(x)) for member in members]
+        _check(models, self.members, x, y, weights, recipe, self.device)
+        sizes = [len(x) if m.train is None else len(m.train) for m in self.members]
+        self.recipe = recipe = recipe.for_examples(min(sizes))
+        self.steps_per_epoch = _count_steps(sizes, recipe)
         self._models = [copy.deepcopy(m).cpu() for m in models]
-        x, y = x.to(self.device).contiguous(), y.to(self.device)
-        weights = None if weights is None else weights.to(self.device, torch.float32)
-        self._touch(x)
+        example = recipe.as_seen(x[:1]).cpu()
+        for model in self._models:  # layers of unknown width find it: all models need their parameters now
+            if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
+                with torch.no_grad():
+                    model.eval()(example)
         require_one_shape(self._models)
-        work = self._count_work(x)
-        count = choose_groups(len(models), self.device, work, self.recipe) if groups is None else groups
+        first = self._models[0]
+        options = {"samples": recipe.samples or first.train_samples} if isinstance(first, TransformerModel) else {}
+        # Multiplications in one model's forward pass over a batch.
+        self._work = count_multiplications(first, example, **options) * recipe.batch_size
+        count = choose_groups(len(models), self.device, self._work, recipe) if groups is None else groups
         if not 1 <= count <= len(models):
             raise ValueError(f"groups must lie between 1 and the number of models, {len(models)}, got {groups}")
-        if count < len(models) and self.recipe.precision == "bf16" and self.device.type == "cpu":
+        if count < len(models) and recipe.precision == "bf16" and self.device.type == "cpu":
             raise ValueError(f"groups must be as many as models for bf16 on the CPU, {len(models)}, got {groups}")
         self.compiles = choose_compile(self.total_steps * count, self.device) if compile is None else compile
-        bounds = [len(models) * g // count for g in range(count + 1)]
-        self._spans = [slice(a, b) for a, b in pairwise(bounds)]
-        kind = conv or choose_conv(-(-len(models) // count), self.device, work, self.recipe)
-        self.groups = [
-            Group(self._models[s], self.members[s], x, y, self.recipe, self.steps_per_epoch, kind, weights)
-            for s in self._spans
+        if conv is not None:
+            require_choice("conv", conv, CONV_KINDS)
+        kind = conv or choose_conv(-(-len(models) // count), self.device, self._work, recipe)
+        data = {"x": x.to(self.device).contiguous(), "y": y.to(self.device)}
+        if weights is not None:
+            data["weights"] = weights.to(self.device, torch.float32)
+        self._spans = [slice(a, b) for a, b in pairwise(len(models) * g // count for g in range(count + 1))]
+        self.stacks = [
+            Stack(self._models[s], self.members[s], data, recipe, self.steps_per_epoch, kind) for s in self._spans
         ]
+        self._places = [(stack, row) for stack in self.stacks for row in range(len(stack.members))]
         self.progress = Progress(best=[math.inf] * len(models), waited=[0] * len(models))
-        steps = self.total_steps * len(models)
-        self._workers = (steps >= _WORTH_WORKERS and self._picklable()) if workers is None else workers
+        worth = self.total_steps * len(models) >= _WORTH_WORKERS and self._picklable()
+        self._workers = worth if workers is None else workers
         self._runners: list[Runner] = []
         self._torn = False  # whether a round was begun and not finished
-        self._programs: dict[Hashable, Callable[..., Tensor]] = {}
-        self._best: list[dict[str, Tensor]] = []
+        self._programs: dict[Hashable, Step] = {}
+        self._best: Tensors = {}
 
     def _picklable(self) -> bool:
         """Whether the loss and the schedules can be sent to another process: a lambda cannot."""
@@ -183,26 +187,10 @@ class Population:
             return False
         return True
 
-    def _example(self, x: Tensor) -> Tensor:
-        """One input as the models are given it, on the CPU."""
-        augment = self.recipe.augment
-        return (x[:1] if augment is None else augment(x[:1], torch.zeros(1, augment.width, device=x.device))).cpu()
-
-    def _count_work(self, x: Tensor) -> int:
-        """Multiplications in one model's forward pass over a batch; computed on CUDA only."""
-        return count_work(self._models[0], self._example(x), self.recipe) if self.device.type == "cuda" else 0
-
-    def _touch(self, x: Tensor) -> None:
-        """Let layers of unknown width find it: all models need their parameters now."""
-        for model in self._models:
-            if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
-                with torch.no_grad():
-                    model.eval()(self._example(x))
-
     @property
     def alive(self) -> list[bool]:
         """Which models still train."""
-        return [bool(a) for group in self.groups for a in group.state.alive.tolist()]
+        return [bool(a) for stack in self.stacks for a in stack.state["alive"].tolist()]
 
     @property
     def total_steps(self) -> int:
@@ -225,8 +213,8 @@ class Population:
         """
         if self._torn:
             raise RuntimeError(
-                "training was interrupted in the middle of a round, so that its models may be at different steps: "
-                "load a checkpoint or make the population anew; to stop where it can go on, return True from on_round"
+                "training was interrupted in the middle of a round: load a checkpoint or make the population anew; to "
+                "stop where it can go on, return True from on_round"
             )
         end = self.total_steps if until is None else min(until, self.total_steps)
         every = self.recipe.validate_every or 1
@@ -247,8 +235,7 @@ class Population:
 
     def _advance(self, count: int) -> None:
         started, step = time.perf_counter(), self.progress.step
-        if not self._runners:
-            self._runners = [self._make_runner(group) for group in self.groups]
+        self._runners = self._runners or [self._make_runner(stack) for stack in self.stacks]
         self._torn = True
         for runner in self._runners:
             runner.launch(step, count)
@@ -259,90 +246,72 @@ class Population:
         self.progress.seconds += time.perf_counter() - started
         self._record(step, metrics)
 
-    def _make_runner(self, group: Group) -> Runner:
+    def _make_runner(self, stack: Stack) -> Runner:
         if self.device.type == "cuda":
-            from pstn.training.population.runners import CudaRunner
-
-            return CudaRunner(group, compile=self.compiles, programs=self._programs)
-        if self._workers and len(self.groups) > 1:
-            return WorkerRunner(group, self.compiles)
-        work = count_work(self._models[0], self._example(group.constants.x), self.recipe) * len(group.members)
-        return LocalRunner(group, self.compiles, choose_threads(work))
+            return CudaRunner(stack, self.compiles, self._programs)
+        if self._workers and len(self.stacks) > 1:
+            return WorkerRunner(stack, self.compiles)
+        return LocalRunner(stack, self.compiles, choose_threads(self._work * len(stack.members)))
 
     def _record(self, start: int, metrics: Tensor) -> None:
         """Add (count, N, 5) metrics to the history, epoch by epoch, and record models that failed."""
-        spe, at = self.steps_per_epoch, 0
+        from pstn.training.diagnose import diagnose
+
+        progress, spe, at = self.progress, self.steps_per_epoch, 0
         while at < len(metrics):
             epoch, offset = divmod(start + at, spe)
             part = metrics[at : at + spe - offset].double()
-            total = part.sum(0) + (torch.tensor(self.progress.partial, dtype=torch.float64) if offset else 0)
-            self.progress.partial = total.tolist()
+            total = part.sum(0) + (torch.tensor(progress.partial, dtype=torch.float64) if offset else 0)
+            progress.partial = total.tolist()
             if offset + len(part) == spe:
-                entry = {name: (total[:, i] / spe).tolist() for i, name in enumerate(METRICS)}
-                kept = {name: values for name, values in entry.items() if not self._missing(name, values)}
-                self.progress.history.append({"epoch": epoch + 1, **kept})
+                means = {name: (total[:, i] / spe).tolist() for i, name in enumerate(METRICS)}
+                # What the loss does not report, or what needs classes, is NaN for all models.
+                for name in ("nll", "kl", "accuracy"):
+                    if all(map(math.isnan, means[name])) and any(self.alive):
+                        del means[name]
+                progress.history.append({"epoch": epoch + 1, **means})
             at += len(part)
-        known = {failure.model for failure in self.progress.failures}
+        patience = math.inf if self.recipe.patience is None else self.recipe.patience
+        known = {f.model for f in progress.failures} | {i for i, w in enumerate(progress.waited) if w >= patience}
         ok = torch.isfinite(metrics[..., 0] + metrics[..., 4]) & (metrics[..., 0] < self.recipe.loss_limit)
         for model in (~ok).any(0).nonzero().flatten().tolist():
-            if model not in known and model not in self._stopped:
+            if model not in known:
                 first = int((~ok[:, model]).nonzero()[0])
-                self._fail(model, start + first, metrics[first, model])
-
-    def _missing(self, name: str, values: list[float]) -> bool:
-        """Whether a metric is one that the loss does not report, or that needs classes: not just a broken model's."""
-        return name in ("nll", "kl", "accuracy") and all(math.isnan(v) for v in values) and any(self.alive)
-
-    @property
-    def _stopped(self) -> set[int]:
-        patience = self.recipe.patience
-        return {i for i, w in enumerate(self.progress.waited) if patience is not None and w >= patience}
-
-    def _fail(self, model: int, step: int, metrics: Tensor) -> None:
-        from pstn.training.diagnose import diagnose
-
-        group, row = self._locate(model)
-        found = diagnose(group, row, step, float(metrics[0]))
-        self.progress.failures.append(Failure(model, step, float(metrics[0]), float(metrics[4]), found))
-
-    def _locate(self, model: int) -> tuple[Group, int]:
-        for group, span in zip(self.groups, self._spans, strict=True):
-            if span.start <= model < span.stop:
-                return group, model - span.start
-        raise IndexError(f"model must lie between 0 and {len(self.members) - 1}, got {model}")
+                loss, norm = float(metrics[first, model, 0]), float(metrics[first, model, 4])
+                stack, row = self._places[model]
+                found = diagnose(stack, row, start + first, loss)
+                progress.failures.append(Failure(model, start + first, loss, norm, found))
 
     def _validate(self) -> None:
         """Score every model on its validation examples; keep the best weights, stop models that wait too long."""
-        scores = self.evaluate_members()
-        self.progress.history[-1].update({f"valid_{k}": v for k, v in scores.items()})
+        scores, progress = self.evaluate_members(), self.progress
+        progress.history[-1].update({f"valid_{k}": v for k, v in scores.items()})
         if self.recipe.patience is None:
             return
-        if not self._best:
-            self._best = [{k: t.clone() for k, t in group.tensors().items()} for group in self.groups]
+        state = self._state(best=False)
+        self._best = self._best or {name: t.clone() for name, t in state.items()}
         losses = scores["nll"] if "nll" in scores else scores["loss"]
         for model, (loss, alive) in enumerate(zip(losses, self.alive, strict=True)):
-            if not alive:
-                continue
-            group, row = self._locate(model)
-            if loss < self.progress.best[model]:
-                self.progress.best[model], self.progress.waited[model] = loss, 0
-                for name, tensor in group.tensors().items():
-                    self._best[self.groups.index(group)][name][row] = tensor[row]
-            else:
-                self.progress.waited[model] += 1
-                if self.progress.waited[model] >= self.recipe.patience:
-                    group.state.alive[row] = False
+            if alive and loss < progress.best[model]:
+                progress.best[model], progress.waited[model] = loss, 0
+                for name, tensor in state.items():
+                    self._best[name][model] = tensor[model]
+            elif alive:
+                progress.waited[model] += 1
+                if progress.waited[model] >= self.recipe.patience:
+                    stack, row = self._places[model]
+                    stack.state["alive"][row] = False
 
-    def evaluate_members(self, samples: int | None = None, batch: int = 500) -> GroupScores:
+    def evaluate_members(self, samples: int | None = None, batch: int = 500) -> ModelScores:
         """Each model, as it stands, on its own validation examples: {"nll": [...], "accuracy": [...], "ece": [...]}.
 
         The recipe's augmentation changes them as it changes training examples, by a draw that stays the same.
         """
-        return _join([group.evaluate(group.tensors(), None, samples, batch) for group in self.groups])
+        return self._evaluate(None, samples, batch, best=False)
 
     def evaluate(
         self, x: Tensor, y: Tensor, samples: int | None = None, batch: int = 500, *, best: bool = True
-    ) -> GroupScores:
+    ) -> ModelScores:
         """Every model on the same examples, taken as they are.
 
         Args:
@@ -356,13 +325,21 @@ class Population:
             {"nll": [...], "accuracy": [...], "ece": [...]}, one number per model; {"loss": [...]} for targets that are
             no classes.
         """
-        x, y = x.to(self.device), y.to(self.device)
-        held = self._held(best)
-        return _join([g.evaluate(h, (x, y), samples, batch) for g, h in zip(self.groups, held, strict=True)])
+        return self._evaluate((x.to(self.device), y.to(self.device)), samples, batch, best=best)
 
-    def _held(self, best: bool) -> list[dict[str, Tensor]]:
-        """Each group's state: the best with early stopping, if asked for, else the current one."""
-        return self._best if best and self._best else [group.tensors() for group in self.groups]
+    def _evaluate(
+        self, examples: tuple[Tensor, Tensor] | None, samples: int | None, batch: int, *, best: bool
+    ) -> ModelScores:
+        state, parts = self._state(best), list[ModelScores]()
+        for stack, span in zip(self.stacks, self._spans, strict=True):
+            parts.append(stack.evaluate({name: t[span] for name, t in state.items()}, examples, samples, batch))
+        return {name: [value for part in parts for value in part[name]] for name in parts[0]}
+
+    def _state(self, best: bool) -> Tensors:
+        """The state of all models: the best with early stopping, if asked for, else the current one."""
+        if best and self._best:
+            return self._best
+        return {name: torch.cat([stack.state[name] for stack in self.stacks]) for name in self.stacks[0].state}
 
     def models(self, *, best: bool = True) -> list[nn.Module]:
         """Copies of the models as they stand, on the CPU in evaluation mode.
@@ -370,37 +347,29 @@ class Population:
         Args:
             best: with early stopping, at their lowest validation loss rather than at the last step.
         """
-        made = []
+        stack, state, made = self.stacks[0], self._state(best), list[nn.Module]()
+        values = {**stack.parameters(state["rows"]), **{name: state[f"buffer.{name}"] for name in stack.buffers}}
         for model, start in enumerate(self._models):
-            group, row = self._locate(model)
-            held = self._held(best)[self.groups.index(group)]
-            buffers = [held[f"buffer.{name}"] for name in group.stack.buffers]
             trained = copy.deepcopy(start)
-            trained.load_state_dict({**trained.state_dict(), **group.module(row, held["rows"], buffers)})
+            trained.load_state_dict({**trained.state_dict(), **{name: t[model] for name, t in values.items()}})
             made.append(trained.eval())
         return made
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Tensors:
         """All state by name, N models in front of each tensor, on the CPU: what a checkpoint holds."""
-        sources = {"": [g.tensors() for g in self.groups], "best.": self._best}
-        return {
-            prefix + name: torch.cat([part[name].cpu() for part in parts])
-            for prefix, parts in sources.items()
-            if parts
-            for name in parts[0]
-        }
+        best = {f"best.{name}": tensor.cpu() for name, tensor in self._best.items()}
+        return {**{name: t.cpu() for name, t in self._state(best=False).items()}, **best}
 
-    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+    def load_tensors(self, tensors: Tensors) -> None:
         """Put back what `tensors` returned."""
         if self._torn:  # what is still under way is to write nothing more
             self.close()
             self._torn = False
-        if "best.rows" in tensors:
-            self._best = [{k: t.clone() for k, t in group.tensors().items()} for group in self.groups]
-        for prefix, parts in (("", [g.tensors() for g in self.groups]), ("best.", self._best)):
-            for span, part in zip(self._spans, parts, strict=False):
-                for name, held in part.items():
-                    held.copy_(tensors[prefix + name][span])
+        for stack, span in zip(self.stacks, self._spans, strict=True):
+            for name, held in stack.state.items():
+                held.copy_(tensors[name][span])
+        best = {name: tensors[f"best.{name}"] for name in self.stacks[0].state if f"best.{name}" in tensors}
+        self._best = {name: tensor.to(self.device, copy=True) for name, tensor in best.items()}
 
     def close(self) -> None:
         """Let go of processes and graphs; training can go on afterwards."""
@@ -415,14 +384,121 @@ class Population:
         self.close()
 
 
+def choose_groups(models: int, device: torch.device, work: int, recipe: Recipe) -> int:
+    """Into how many stacks to split a population.
+
+    Args:
+        models: how many there are.
+        device: where they train.
+        work: multiplications in one model's forward pass over a batch.
+        recipe: says in which precision.
+    """
+    if device.type == "cuda":
+        return models if work >= _FILLS_DEVICE else 1
+    # On a CPU, what stacks are computed with has no autocast.
+    return models if recipe.precision == "bf16" else min(models, count_cores())
+
+
+def count_cores() -> int:
+    """Cores that this process may use: on a cluster, not all that the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def choose_conv(stacked: int, device: torch.device, work: int, recipe: Recipe) -> ConvKind:
+    """How a stack of so many models computes its convolutions; the arguments are those of `choose_groups`."""
+    if stacked > 1:
+        return "matmul" if device.type == "cuda" else "rows"
+    cuts = device.type == "cuda" and recipe.precision == "tf32" and work >= _WORTH_CUTTING
+    return "blocks" if cuts else "library"
+
+
+def choose_compile(steps: int, device: torch.device) -> bool:
+    """Whether to compile the step of a run this long: so many steps, of all stacks together."""
+    if device.type != "cuda" or steps < _WORTH_COMPILING:
+        return False
+    return importlib.util.find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))
+
+
+def make_device(name: str) -> torch.device:
+    """The device called `name`; "auto" takes a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or another that torch knows, got {name!r}") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device must be one that is here, got {name!r}: torch finds no GPU")
+    return device
+
+
 def _with_kl_weight(member: Member, loss: TrainingLoss, examples: int) -> Member:
     """The member with its weight of the KL term, if the loss takes one."""
-    if not loss.takes_kl_weight:
-        loss.choose_kl_weight(member.kl_weight, 0.0)  # refuses one
-        return member
     default = default_kl_weight(examples if member.train is None else len(member.train))
-    return member if member.kl_weight is not None else dataclasses.replace(member, kl_weight=default)
+    weight = loss.choose_kl_weight(member.kl_weight, default if loss.takes_kl_weight else None)
+    return dataclasses.replace(member, kl_weight=weight)
 
 
-def _join(parts: list[GroupScores]) -> GroupScores:
-    return {name: [value for part in parts for value in part[name]] for name in parts[0]}
+def _count_steps(sizes: Sequence[int], recipe: Recipe) -> int:
+    """Steps in one epoch: what every training set of these sizes allows."""
+    batch = recipe.batch_size * recipe.accumulate
+    possible = sorted({size // batch for size in sizes})
+    if possible[0] < 1:
+        fits = min(sizes) // recipe.accumulate
+        advice = f"batch_size={fits} (--batch-size {fits}) or less" if fits else "a smaller accumulate"
+        raise ValueError(
+            f"batch_size times accumulate must not exceed the smallest training set, got {batch} for {min(sizes)}: "
+            f"give {advice}"
+        )
+    if recipe.steps_per_epoch is None and len(possible) > 1:
+        raise ValueError(f"steps_per_epoch must be given: subsets allow different numbers of steps, {possible}")
+    if (recipe.steps_per_epoch or 0) > possible[0]:
+        raise ValueError(f"steps_per_epoch must be at most {possible[0]}, got {recipe.steps_per_epoch}")
+    return recipe.steps_per_epoch or possible[0]
+
+
+def _check(
+    models: Sequence[nn.Module],
+    members: Sequence[Member],
+    x: Tensor,
+    y: Tensor,
+    weights: Tensor | None,
+    recipe: Recipe,
+    device: torch.device,
+) -> None:
+    """Refuse what cannot be trained together."""
+    if not models:
+        raise ValueError("models must hold at least one model, got none")
+    if len(members) != len(models):
+        raise ValueError(f"members must hold one entry for each of {len(models)} models, got {len(members)}")
+    if not x.is_floating_point():
+        raise TypeError(f"x must be a floating-point tensor, got {x.dtype}: convert it first, e.g. x.float() / 255")
+    classes = y.dtype == torch.int64 and y.shape == x.shape[:1]
+    if not classes and not (recipe.loss is not None and y.is_floating_point() and y.shape[:1] == x.shape[:1]):
+        other = ", or with loss= floating-point targets"
+        raise ValueError(f"y must be classes, int64 of shape ({len(x)},){other}, got {y.dtype} of {tuple(y.shape)}")
+    if not x.numel():
+        raise ValueError(f"x must hold examples, got shape {tuple(x.shape)}")
+    largest = max(abs(float(end)) for end in torch.aminmax(x))  # no copy of all data, and NaN where there is one
+    if not largest <= _LARGEST:
+        raise ValueError(
+            f"x must be finite and lie within {_LARGEST:g}, got up to {largest:g}: fill in missing values or leave "
+            "such examples out"
+        )
+    if weights is not None:
+        TrainingLoss(recipe.loss).require_weights()
+        if weights.shape != y.shape[:1] or not weights.is_floating_point():
+            found = f"{weights.dtype} of {tuple(weights.shape)}"
+            raise ValueError(f"weights must be floats of shape ({len(x)},), got {found}")
+        if not bool((torch.isfinite(weights) & (weights >= 0)).all()):
+            raise ValueError("weights must be finite and at least 0")
+    for number, member in enumerate(members):
+        for name, subset in (("train", member.train), ("valid", member.valid)):
+            if subset is not None and not 0 <= int(subset.min()) <= int(subset.max()) < len(x):
+                found = f"{int(subset.min())} to {int(subset.max())}"
+                raise ValueError(f"{name} of member {number} must index {len(x)} examples, got {found}")
+        if recipe.validates and member.valid is None:
+            asked = "validate_every" if recipe.patience is None else "patience"
+            raise ValueError(f"{asked} needs examples to validate on: give valid, which member {number} has not")
+    if recipe.precision == "tf32" and device.type != "cuda":
+        raise ValueError(f"precision must be 'float32' or 'bf16' on {device}, got 'tf32', which only CUDA devices have")

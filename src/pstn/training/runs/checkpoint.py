@@ -25,16 +25,6 @@ from pstn.training.population import Failure, Population, Progress
 from pstn.training.population.recipe import Member
 from pstn.training.population.step import METRICS
 
-__all__ = [
-    "CheckpointError",
-    "load_checkpoint",
-    "member_summary",
-    "read_about",
-    "require_room",
-    "save_checkpoint",
-    "save_weights",
-]
-
 _FORMAT = "pstn population 2"
 _TEXTS = ("progress", "members", "training", "settings")
 _WHOLE_NUMBERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -93,18 +83,15 @@ def _opened(path: str | Path) -> Iterator[tuple[Any, dict[str, Any]]]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        require_regular_file(path)
         with ExitStack() as stack:
             try:
-                stream = stack.enter_context(safe_open(str(path), framework="pt"))
+                stream = stack.enter_context(safe_open(str(require_regular_file(path)), framework="pt"))
             except RuntimeError as error:  # of torch, where a file cannot be mapped into memory
                 raise CheckpointError(f"{path} is not a readable checkpoint: {error}") from error
             held = stream.metadata() or {}
-            if held.get("format") != _FORMAT:
+            if held.get("format") != _FORMAT or not held.keys() >= set(_TEXTS):
                 got = excerpt(held.get("format"))
-                raise CheckpointError(f"{path} must be a checkpoint of format {_FORMAT!r}, got {got}")
-            if missing := [name for name in _TEXTS if name not in held]:
-                raise CheckpointError(f"{path} is not a whole checkpoint: {missing[0]} is missing")
+                raise CheckpointError(f"{path} must be a whole checkpoint of format {_FORMAT!r}, got {got}")
             # A model that broke leaves NaN in its history.
             yield stream, {n: parse_json(held[n], path, limit=CHECKPOINT_TEXT, constants=True) for n in _TEXTS}
     except (SafetensorError, FileNotFoundError, FileError) as error:
@@ -125,9 +112,7 @@ def load_checkpoint(path: str | Path, population: Population) -> None:
     with _opened(path) as (stream, about):
         if about["members"] != [member_summary(member) for member in population.members]:
             raise CheckpointError(f"{path} belongs to other models: its seeds, weights or learning rates differ")
-        was, now = about["training"], _training(population)
-        if not isinstance(was, dict):
-            raise CheckpointError(f"{path} belongs to another training")
+        now, was = _training(population), about["training"] if isinstance(about["training"], dict) else {}
         if changed := [f"{k} was {str(was.get(k))[:200]}, is {v}" for k, v in now.items() if v != was.get(k)]:
             raise CheckpointError(f"{path} belongs to another training: {'; '.join(changed)}")
         progress = _read_progress(path, about["progress"], len(population.members))
@@ -142,15 +127,12 @@ def _read_tensors(path: str | Path, stream: Any, expected: dict[str, Tensor]) ->
     best = {f"best.{name}": tensor for name, tensor in expected.items() if not name.startswith("best.")}
     wanted = {**expected, **(best if present & set(best) else {})}  # only after the first validation there is a best
     for name, tensor in wanted.items():
-        entry = stream.get_slice(name) if name in present else None
-        if entry is None or tuple(entry.get_shape()) != tuple(tensor.shape):
+        if name not in present or tuple(stream.get_slice(name).get_shape()) != tuple(tensor.shape):
             raise CheckpointError(f"{path} belongs to models of another shape: {name} differs")
     tensors = {name: stream.get_tensor(name) for name in wanted}
     for name, tensor in tensors.items():
-        if tensor.dtype != wanted[name].dtype:
-            raise CheckpointError(f"{path}: {name} must be of {wanted[name].dtype}, got {tensor.dtype}")
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise CheckpointError(f"{path}: {name} holds NaN or infinity")
+        if tensor.dtype != wanted[name].dtype or not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(f"{path}: {name} must be of {wanted[name].dtype} and finite, got {tensor.dtype}")
     return tensors
 
 
@@ -160,28 +142,19 @@ def _read_progress(path: str | Path, held: Any, models: int) -> Progress:
         failures = [Failure(**failure) for failure in held["failures"]]
         progress = Progress(**{**held, "failures": failures})
         per_model: list[list[Any]] = [progress.best, progress.waited, *([progress.partial] if progress.step else [])]
-        if not all(isinstance(part, list) for part in (held["failures"], progress.history, *per_model)):
-            raise TypeError("a list is expected")
-        if {len(part) for part in per_model} != {models} or any(len(row) != len(METRICS) for row in progress.partial):
-            raise ValueError(f"a list has not one entry for each of {models} models")
+        lists = [held["failures"], progress.history, *per_model]
+        lengths = {len(part) for part in per_model} | {models}, {len(row) for row in progress.partial} | {len(METRICS)}
         counts = (progress.step, progress.epoch, *(n for f in failures for n in (f.model, f.step)), *progress.waited)
-        numbers = (*progress.best, *(n for row in progress.partial for n in row))
         entries = [value for entry in progress.history for value in entry.values()]
-        means = (n for value in entries for n in (value if isinstance(value, list) else [value]))
-        fine = all(type(n) is int and n >= 0 for n in counts) and math.isfinite(progress.seconds)
-        if not fine or not all(isinstance(n, (int, float)) for n in (*numbers, *means)):
-            raise ValueError("a number is not what it should be")
+        numbers = [*progress.best, *progress.partial, *entries]
+        means = (n for value in numbers for n in (value if isinstance(value, list) else [value]))
+        fine = all(isinstance(part, list) for part in lists) and max(map(len, lengths)) == 1
+        fine = fine and all(type(n) is int and n >= 0 for n in counts) and math.isfinite(progress.seconds)
+        if not fine or not all(isinstance(n, (int, float)) for n in means):
+            raise ValueError(f"it is not that of {models} models")
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CheckpointError(f"{path} is not a whole checkpoint: its progress cannot be read ({error})") from error
     return progress
-
-
-def save_weights(path: str | Path, weights: dict[str, Tensor], about: dict[str, str] | None = None) -> None:
-    """Write one model's weights as safetensors, atomically."""
-    from safetensors.torch import save_file
-
-    with write_atomically(path) as draft:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, draft, metadata=about)
 
 
 def require_room(folder: str | Path, population: Population) -> None:
@@ -190,17 +163,15 @@ def require_room(folder: str | Path, population: Population) -> None:
     Raises:
         OSError: with what is wrong and what to do.
     """
-    folder = Path(folder)
     # Two checkpoints lie side by side while one is replaced; the models' weights come on top at the end. Early stopping
     # keeps the best state beside the current one.
     held = 1 if population.recipe.patience is None else 2
     needed = (2 * held + 1) * sum(t.numel() * t.element_size() for t in population.tensors().values()) + (1 << 20)
-    require_writable(folder)
+    require_writable(Path(folder))
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise OSError(
-            errno.ENOSPC, f"checkpoints need {needed >> 20} MiB, {free >> 20} MiB are free: not trained", str(folder)
-        )  # fmt: skip
+        problem = f"checkpoints need {needed >> 20} MiB, {free >> 20} MiB are free: not trained"
+        raise OSError(errno.ENOSPC, problem, str(folder))
 
 
 def member_summary(member: Member) -> dict[str, Any]:
@@ -227,8 +198,7 @@ def _training(population: Population) -> dict[str, str]:
     recipe = {f.name: _words(getattr(population.recipe, f.name)) for f in fields(population.recipe)}
     del recipe["epochs"]  # how long it is to go on does not change how it does
     recipe["steps_per_epoch"] = str(population.steps_per_epoch)
-    constants = population.groups[0].constants
-    return {**recipe, "data": _fingerprint([constants.x, constants.y, *constants.weights])}
+    return {**recipe, "data": _fingerprint(list(population.stacks[0].constants.data.values()))}
 
 
 def _words(value: Any) -> str:

@@ -1,35 +1,294 @@
-"""A run: a folder with settings, checkpoints, and in the end weights and scores. It survives being killed."""
+"""A run: its data and its models, a folder with settings, checkpoints, and in the end weights and scores.
+
+It survives being killed. Trained models, those of a run or a single shared one, are scored here too.
+"""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import re
 import shlex
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
+import torch
+from torch import Tensor, nn
+
+import pstn.data
+from pstn.data.augment import RandomPlacement, RandomRotation, RandomTransform, generate_all
 from pstn.data.download import cache_folder, expand
-from pstn.data.registry import find_known
+from pstn.data.files import DataWarning, MissingDataError
+from pstn.data.registry import detect, find_known
+from pstn.data.series import series_format
+from pstn.data.split import Splits, stratified_indices
 from pstn.files import inside, to_json, write_atomically
-from pstn.io import require_modest
-from pstn.nn import Shareable
+from pstn.io import from_pretrained, require_modest
+from pstn.nn import PSTN, About, Shareable, make_model
 from pstn.text import excerpt
 from pstn.training.diagnose import look_for_collapses
 from pstn.training.population import Population, Progress
-from pstn.training.population.recipe import kl_weight_at
-from pstn.training.progress import Display, Interrupt
+from pstn.training.population.noise import stream_keys, uniform
+from pstn.training.population.recipe import Augmentation, Member, RandomWarp, Recipe, kl_weight_at
+from pstn.training.population.stack import ModelScores
+from pstn.training.population.trainer import make_device
+from pstn.training.progress import Bar, Interrupt, summary
 from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, read_about, require_room, save_checkpoint
-from pstn.training.runs.settings import SettingsError, TrainSettings, write_settings
-from pstn.training.runs.sources import Source, make_about, make_population, make_run_model, prepare
+from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings, write_settings
 
-__all__ = ["Outcome", "is_own_run", "model_folder", "remember_run", "require_confirmed", "saved_settings", "train"]
-
+# Seconds between the lines of a log.
+_LINE_EVERY = 30.0
 CHECKPOINT, SETTINGS, RESULTS = "checkpoint.safetensors", "settings.yaml", "results.json"
+
+
+Policy = Literal["refuse", "resample", "pad"]
+
+# For data that come without examples to be tested on; anything else is divided by itself.
+HOW_TO_ADD_A_TEST = "add a folder test beside the folder train, or arrays x_test and y_test to an .npz file"
+
+# What the setting `augment` means: the changes of the generated sets.
+_RANDOM_TRANSFORMS: dict[str, RandomTransform] = {"rotation": RandomRotation(), "placement": RandomPlacement()}
+
+
+class Source(NamedTuple):
+    """What a run trains on and is tested on."""
+
+    x: Tensor
+    """(M, C, *size), float32: training examples, then validation examples where the set has its own."""
+    y: Tensor
+    """(M,), int64."""
+    valid: Tensor | None
+    """Which of them are for validation."""
+    test: tuple[Tensor, Tensor] | None
+    fill: float
+    """The background's value."""
+    augment: Augmentation | None = None
+    """How the examples in `x` are changed at each access; those for the test are changed already."""
+    names: tuple[str, ...] = ()
+    """Of the classes."""
+    mean: tuple[float, ...] = (0.0,)
+    """What was subtracted from pixels in [0, 1], one number or one per channel."""
+    std: tuple[float, ...] = (1.0,)
+    """What they were then divided by."""
+
+    @property
+    def train(self) -> Tensor:
+        """Indices of the training examples."""
+        return torch.arange(len(self.x) - (0 if self.valid is None else len(self.valid)))
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """What a model sees: an augmentation may place an example on a larger canvas."""
+        return tuple(Recipe(augment=self.augment).as_seen(self.x[:1]).shape[2:])
+
+    @property
+    def classes(self) -> int:
+        """K."""
+        return len(self.names) if self.names else int(self.y.max()) + 1
+
+
+def load_source(
+    data: str,
+    *,
+    size: int | tuple[int, int] | None = None,
+    channels: int | None = None,
+    kind: Literal["auto", "image", "series"] = "auto",
+    policy: Policy = "refuse",
+    length: int | None = None,
+    augment: Literal["none", "rotation", "placement"] = "none",
+) -> Source:
+    """Load a data set.
+
+    Args:
+        data: whatever `pstn.data.load` takes; "digits" ships with the package. A known name wins over a folder or file
+            of that name, with a `DataWarning`.
+        size: what the images of a folder are resized to; other data must have it already.
+        channels: likewise 1 for grey, 3 for colour.
+        kind: what an .npz file holds; must be said for three axes.
+        policy: what becomes of missing values and unequal lengths in series.
+        length: what series of a file are made by it, where a model has chosen that; by the data when not given.
+        augment: how images are changed at random, where the set does not change its own; those for the test once.
+
+    Example:
+        >>> source = load_source("digits")
+        >>> len(source.train), len(source.valid)
+        (3200, 800)
+    """
+    # Only a folder of images can be read in more than one way, and only an .npz file needs to be told what it holds.
+    ways: dict[str, dict[str, Any]] = {
+        "classes": {"size": size, "channels": channels},
+        "npz": {"kind": None if kind == "auto" else kind},
+        "series": {"policy": policy, "length": length},
+    }
+    path, known = expand(data), find_known(data)
+    if known is not None and path.exists():
+        what = "folder" if path.is_dir() else "file"
+        warnings.warn(f"the known set {known.name!r} is used; for the {what} say ./{data}", DataWarning, stacklevel=2)
+    own = known is None and path.exists()
+    of_archive = data.startswith("ucr:") if known is None else known.kind == "series"
+    settings = ways.get(detect(path) or "", {}) if own else {"policy": policy} if of_archive else {}
+    splits: Any = pstn.data.load(data, **{name: value for name, value in settings.items() if value is not None})
+    if own:
+        _require_classes(data, splits)
+    if augment != "none":
+        changes, wanted = getattr(splits.train, "random_transform", None), _RANDOM_TRANSFORMS[augment]
+        if type(changes) is not type(wanted):  # else it is a generated set, which keeps its own
+            if changes is not None or splits.train.ndim != 2:
+                raise ValueError(f"augment must be 'none' for {data}: it has changes of its own, or no images")
+            splits = generate_all(Splits(*map(_as_split, splits)), wanted)
+    return _from_splits(splits)
+
+
+def prepare(settings: TrainSettings) -> Source:
+    """The data of a run as its models are to see it: the one way from settings to data.
+
+    Example:
+        >>> prepare(TrainSettings(data="digits", augment="placement")).size
+        (96, 96)
+
+    Raises:
+        SettingsError: the size or kind that was asked for is not that of the data, and cannot be.
+    """
+    source = load_source(
+        settings.data, size=settings.size, kind=settings.kind, policy=settings.policy, augment=settings.augment
+    )
+    found = tuple(source.x.shape[2:])
+    if settings.size is not None and found != (settings.size, settings.size):
+        shape = " × ".join(map(str, found))
+        raise SettingsError(f"size must be left out, as {settings.data} is {shape}, got {settings.size}")
+    kind = "series" if len(found) == 1 else "image"
+    if settings.kind not in ("auto", kind):
+        raise SettingsError(f"kind of {settings.data} must be {kind}, got {settings.kind}")
+    return source
+
+
+def _require_classes(data: str, splits: Any) -> None:
+    """Refuse a user's own data with fewer than two classes, or a class with fewer than two examples."""
+    names = splits.train.classes
+    if len(names) < 2:
+        raise ValueError(f"{data} must hold at least two classes, got {', '.join(map(repr, names)) or 'none'}")
+    count = torch.stack([torch.bincount(p.y, minlength=len(names)) for p in splits if p is not None]).sum(0)
+    if int(count.min()) < 2:
+        path, name = expand(data), names[int(count.argmin())]
+        table = path.is_file() and series_format(path) in (".tsv", ".csv", ".txt")
+        label = "; the first column is the label: is it one, and is the first row no header?" if table else ""
+        raise ValueError(f"{data} must hold two examples of each class, got {int(count.min())} of {name!r}{label}")
+
+
+def _from_splits(splits: Any) -> Source:
+    # A generated set: the trainer changes its originals, those for validation too, on the device.
+    transform = getattr(splits.train, "random_transform", None)
+    originals = [getattr(part, "base", part) for part in (splits.train, splits.validation)]
+    train, valid, test = (_as_split(part) for part in (*originals, splits.test))
+    x, y, index = train.x, train.y, None
+    if valid is not None and valid.x.shape[1:] == x.shape[1:]:
+        index = torch.arange(len(x), len(x) + len(valid.x))
+        x, y = torch.cat([x, valid.x]), torch.cat([y, valid.y])
+    fill = train.fill if isinstance(train.fill, float) else float(train.fill[0])
+    augment = None if transform is None else RandomWarp(transform, train.fill)
+    tested = None if test is None else (test.x, test.y.long())
+    mean, std = (value if isinstance(value, tuple) else (value,) for value in (train.mean, train.std))
+    return Source(x, y.long(), index, tested, fill, augment, train.classes, mean, std)
+
+
+def _as_split(part: Any) -> Any:
+    if part is None:
+        return None
+    split = part.all() if hasattr(part, "random_transform") else part
+    return split if split.x.is_floating_point() else split.as_float()
+
+
+def choose_subset(y: Tensor, pool: Tensor, size: int, seed: int) -> Tensor:
+    """`size` examples of the pool, as many of each class as can be, drawn by the seed.
+
+    Args:
+        y: (M,), classes of all examples.
+        pool: indices to choose from.
+        size: how many.
+        seed: of the draw.
+
+    Example:
+        >>> chosen = choose_subset(torch.arange(20) % 2, torch.arange(20), 4, seed=0)
+        >>> torch.bincount(chosen % 2)
+        tensor([2, 2])
+    """
+    if not 1 <= size <= len(pool):
+        raise ValueError(f"train_size must lie between 1 and {len(pool)}, the training examples there are, got {size}")
+    shuffled = pool[torch.randperm(len(pool), generator=torch.Generator().manual_seed(seed))]
+    # An example's rank among its own class: taking the lowest ranks first goes round the classes.
+    rank = torch.zeros(len(shuffled), dtype=torch.int64)
+    for k in y[shuffled].unique():
+        mine = y[shuffled] == k
+        rank[mine] = torch.arange(int(mine.sum()))
+    return shuffled[rank.argsort(stable=True)[:size]]
+
+
+def make_run_model(settings: TrainSettings, source: Source, seed: int) -> Shareable:
+    """One untrained model of a run.
+
+    Args:
+        settings: which kind, and its options.
+        source: the data, for its shape.
+        seed: of the weights.
+    """
+    return make_model(
+        settings.model, source.x.shape[1], source.size, source.classes, settings.transform or None,
+        # A series has no background: it continues with its last value.
+        fill=None if len(source.size) == 1 else source.fill,
+        samples=settings.samples, test_samples=settings.test_samples, var_init=settings.var_init, seed=seed,
+    )  # fmt: skip
+
+
+def make_about(settings: TrainSettings, source: Source, number: int, kl_weight: float | None = None) -> About:
+    """What belongs to model `number` of a run beside its weights, before it has scores."""
+    return About(
+        source.names, source.x.shape[1], source.size, source.mean, source.std,
+        kl_weight=kl_weight, seed=settings.seed + number,
+        data=settings.data, policy=settings.policy,
+    )  # fmt: skip
+
+
+def _train_and_valid(settings: TrainSettings, source: Source, seed: int) -> tuple[Tensor, Tensor | None]:
+    """The data's own validation part; else, where one is asked for, its share of every class."""
+    if source.valid is not None or settings.valid_fraction == 0:
+        return source.train, source.valid
+    train, valid = stratified_indices(source.y[source.train], settings.valid_fraction, seed=seed)
+    if len(valid) == 0:
+        given = f"{settings.valid_fraction:g} of {len(source.train)} examples"
+        raise ValueError(f"valid_fraction must leave some to validate on, got {given}")
+    return train, valid
+
+
+def make_population(settings: TrainSettings, source: Source, seeds: Sequence[int] | None = None) -> Population:
+    """The population that the settings describe, untrained.
+
+    Args:
+        settings: what to make.
+        source: the data.
+        seeds: one per model; counted up from the settings' seed when not given.
+    """
+    seeds = [settings.seed + i for i in range(settings.models)] if seeds is None else list(seeds)
+    models = [make_run_model(settings, source, seed) for seed in seeds]
+    members = []
+    for i, seed in enumerate(seeds):
+        train, valid = _train_and_valid(settings, source, seed)
+        if settings.train_size is not None:
+            train = choose_subset(source.y, train, settings.train_size, seed)
+        lr = settings.lr[i % len(settings.lr)]
+        kl_weight = settings.kl_weight[i % len(settings.kl_weight)] if settings.kl_weight else None
+        members.append(Member(seed, lr, settings.localizer_factor, kl_weight, settings.weight_decay, train, valid))
+    if settings.patience is not None and any(m.valid is None for m in members):
+        raise ValueError("patience needs validation data: set valid_fraction")
+    return Population(
+        models, source.x, source.y, members, settings.recipe(source.augment),
+        device=make_device(settings.device), groups=settings.groups, compile=settings.compile,
+    )  # fmt: skip
 
 
 @dataclass
@@ -98,7 +357,7 @@ def train(
         for draft in folder.glob(".*.draft"):  # of a process that was killed while it wrote
             draft.unlink(missing_ok=True)
         # The stacks too: elsewhere, with other cores, the same choice would round differently.
-        settings = settings.replace(groups=len(population.groups), compile=population.compiles)
+        settings = settings.replace(groups=len(population.stacks), compile=population.compiles)
         if resume:
             load_checkpoint(folder / CHECKPOINT, population)
         else:
@@ -108,8 +367,7 @@ def train(
         remember_run(folder, settings.data)
         if not quiet:
             say(_plan(settings, population, source))
-        with Display(population, None if quiet else say) as display:
-            problems, stopped = _fit(settings, folder, population, source, say, display)
+        problems, stopped = _fit(settings, population, source, say, quiet)
         if stopped:
             again = shlex.join(["pstn", "train", "--resume", "--out", str(folder)])
             say(f"Stopped at epoch {population.progress.epoch} and saved. To go on: {again}")
@@ -152,40 +410,43 @@ def _clear(folder: Path) -> None:
 
 
 def _plan(settings: TrainSettings, population: Population, source: Source) -> str:
-    """What is about to be trained, on what, in one or two lines."""
+    """What is about to be trained, on what, in two lines."""
     member, recipe = population.members[0], population.recipe
     subset, valid = (0 if part is None else len(part) for part in (member.train, member.valid))
     parts = [f"{subset or len(source.x):,} examples of {source.classes} classes to learn from"]
     parts += [f"{valid:,} to validate on"] if recipe.validates and valid else []
     parts += ["none to test on" if source.test is None else f"{len(source.test[1]):,} to test on"]
-    models = f"one {settings.model}" if settings.models == 1 else f"{settings.models} of {settings.model}"
-    passes = "1 epoch" if recipe.epochs == 1 else f"{recipe.epochs:,} epochs"
     begun = f", from epoch {population.progress.epoch}" if population.progress.step else ""
-    return f"{settings.data}: {', '.join(parts)}.\nTraining {models} for {passes}{begun}."
+    plan = f"Training {settings.models} {settings.model} for {recipe.epochs:,} epoch(s){begun}."
+    return f"{settings.data}: {', '.join(parts)}.\n{plan}"
 
 
 def _fit(
-    settings: TrainSettings, folder: Path, population: Population, source: Source, say: Callable[[str], None],
-    display: Display,
-) -> tuple[list[str], bool]:  # fmt: skip
+    settings: TrainSettings, population: Population, source: Source, say: Callable[[str], None], quiet: bool
+) -> tuple[list[str], bool]:
     """Train, save regularly, report each problem once; return the problems, and whether it was stopped."""
     reported: dict[str, str] = {}
-    last = time.monotonic()
-    with Interrupt() as interrupt:
+    saved = shown = time.monotonic()
+    with Interrupt() as interrupt, Bar(population.total_steps, population.progress.step) as bar:
 
         def save() -> None:
-            save_checkpoint(folder / CHECKPOINT, population, settings.to_dict())
+            save_checkpoint(settings.folder / CHECKPOINT, population, settings.to_dict())
             for kind, problem in _problems(population, source).items():
                 if kind not in reported:
                     reported[kind] = problem
                     say(f"Warning: {problem}")
 
         def on_round(progress: Progress) -> bool:
-            nonlocal last
-            display.update(progress)
-            if interrupt.asked or time.monotonic() - last >= settings.save_every:
+            nonlocal saved, shown
+            figures, now = summary(progress, settings.models), time.monotonic()
+            epoch = f"epoch {progress.epoch}/{population.recipe.epochs}"
+            bar.update(progress.step, epoch, figures)
+            if not bar.shown and not quiet and now - shown >= _LINE_EVERY:
+                say(", ".join([epoch, *(f"{name} {value}" for name, value in figures.items())]))
+                shown = now
+            if interrupt.asked or now - saved >= settings.save_every:
                 save()
-                last = time.monotonic()
+                saved = time.monotonic()
             return interrupt.asked
 
         population.fit(on_round, seconds=max(0.05, min(2.0, settings.save_every)))
@@ -197,24 +458,16 @@ def _fit(
 def _problems(population: Population, source: Source) -> dict[str, str]:
     """Failures and collapses by kind: a collapse of a model is named once, however its figures move."""
     found = {f"failure of model {failure.model}": str(failure) for failure in population.progress.failures}
-    epoch = population.progress.epoch
-    if epoch >= 1:
-        for number, model in enumerate(population.models()):
-            member = population.members[number]
-            pool = source.train if member.train is None else member.train
-            for text in look_for_collapses(model, _seen(population, source.x[pool[:64]])):
-                kind = re.split("[:(]", text)[0]  # figures come after it
-                found[f"model {number}: {kind}"] = f"model {number}: {text}"
-    return found
-
-
-def _seen(population: Population, x: Any) -> Any:
-    from pstn.training.population.noise import stream_keys, uniform
-
     augment = population.recipe.augment
-    return (
-        x if augment is None else augment(x, uniform(stream_keys([0], "evaluate"), 0, 1, (len(x), augment.width))[0, 0])
-    )
+    for number, model in enumerate(population.models() if population.progress.epoch else []):
+        train = population.members[number].train
+        x = source.x[(source.train if train is None else train)[:64]]
+        if augment is not None:
+            x = augment(x, uniform(stream_keys([0], "evaluate"), 0, 1, (len(x), augment.width))[0, 0])
+        for text in look_for_collapses(model, x):
+            kind = re.split("[:(]", text)[0]  # figures come after it
+            found[f"model {number}: {kind}"] = f"model {number}: {text}"
+    return found
 
 
 def _finish(
@@ -279,3 +532,109 @@ def require_confirmed(folder: Path, data: str, command: str) -> None:
 def _note(folder: Path, data: str) -> Path:
     pair = f"{folder.resolve()}\0{expand(data).resolve()}"
     return cache_folder() / "runs" / hashlib.sha256(pair.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def score_models(
+    models: Sequence[nn.Module], x: Tensor, y: Tensor, samples: int | None = None, seeds: Sequence[int] | None = None
+) -> ModelScores:
+    """Trained models of one shape on the same examples, with the noise that `Population.evaluate` uses.
+
+    Args:
+        models: of one shape.
+        x: (M, C, *size).
+        y: (M,).
+        samples: S; the models' own `test_samples` when None.
+        seeds: of their evaluation noise; 0, 1, 2, ... when not given.
+    """
+    members = [Member(seed=s) for s in (range(len(models)) if seeds is None else seeds)]
+    # Chunks are a matter of one model's memory; here batches are cut instead, and a population refuses chunks.
+    models = [copy.deepcopy(model) for model in models]
+    for model in models:
+        if isinstance(model, PSTN):
+            model.chunk_size = None
+    # Two examples, where there are: batch norm in training mode, which finding the shapes takes, refuses one.
+    some = min(2, len(x))
+    with Population(models, x[:some], y[:some], members, Recipe(batch_size=some), groups=1) as population:
+        return population.evaluate(x, y, samples)
+
+
+def evaluate_run(
+    name: str | Path,
+    data: str | None = None,
+    *,
+    samples: int | None = None,
+    seed: int | None = None,
+    policy: Policy | None = None,
+) -> tuple[ModelScores, int]:
+    """Score the trained models of a run, or one model, on the test part of a data set.
+
+    Args:
+        name: folder of a run, or whatever `pstn.from_pretrained` takes.
+        data: whatever `pstn.data.load` takes; what the models were trained on when not given, if that is the name of
+            a known set, or a path that this user has trained this run on: no other path is opened that a file names.
+            Its images are prepared as the models want them, and its classes found by their names.
+        samples: S; the models' own `test_samples` when None.
+        seed: of the samples; that of each model's training when not given.
+        policy: for missing values and unequal lengths in series; that of the models' training when not given.
+
+    Returns:
+        {"nll": [...], "accuracy": [...], "ece": [...]}, one number per model, and over how many examples they are.
+    """
+    folder, run = Path(name), None
+    if (folder / SETTINGS).exists() and (folder / CHECKPOINT).exists():
+        run = TrainSettings.from_dict(read_settings(inside(folder, SETTINGS)))
+        run = run if policy is None else run.replace(policy=policy)
+        folders = [model_folder(folder, number) for number in range(run.models)]
+        if not all(model.is_dir() for model in folders):
+            raise SettingsError(f"{folder} is not finished: pstn train --resume --out {shlex.quote(str(folder))}")
+        models = [from_pretrained(model) for model in folders]
+    else:
+        models = [from_pretrained(name)]
+    abouts = [about for model in models if (about := model.about) is not None]
+    about = abouts[0]
+    if data is None:
+        remembered = about.data if run is None else run.data
+        if not remembered:
+            raise ValueError(f"{name} does not say what it was trained on: say which data to evaluate it on")
+        require_confirmed(folder, remembered, f"pstn evaluate {folder} DATA")
+    try:
+        if run is not None and data in (None, run.data):
+            source = prepare(run)  # as it was trained on, with its change of the test part
+        else:
+            source = _load(data or about.data, about, policy or (run.policy if run else about.policy))
+    except MissingDataError as error:
+        if data is not None or str(error.path) != about.data:
+            raise
+        raise ValueError(  # the path is kept as it was given, relative to the folder of that time
+            f"{name} was trained on {about.data!r}, which cannot be found from this folder: say where it is, "
+            f"pstn evaluate {name} DATA"
+        ) from error
+    x, y = _test_part(data or about.data, source, about)
+    seeds = [about.seed if seed is None else seed for about in abouts]
+    return score_models(models, x, y, samples, seeds), len(y)
+
+
+def _load(data: str, about: About, policy: Policy) -> Source:
+    """Data as near to what the model takes as can be read."""
+    size = (about.size[0], about.size[1]) if about.size is not None and len(about.size) == 2 else None
+    kind: Literal["auto", "image", "series"] = "image" if about.ndim == 2 else "series" if about.ndim == 1 else "auto"
+    channels = about.channels if about.channels in (1, 3) else None
+    # Other data have a longest series of their own: theirs become as long as the model's.
+    length = about.size[0] if about.size is not None and about.ndim == 1 and policy != "refuse" else None
+    return load_source(data, size=size, channels=channels, kind=kind, policy=policy, length=length)
+
+
+def _test_part(data: str, source: Source, about: About) -> tuple[Tensor, Tensor]:
+    """Test examples as the model takes them: its normalisation, the positions of its classes."""
+    if source.test is None:
+        raise ValueError(f"{data} has no test part: {HOW_TO_ADD_A_TEST}")
+    x, y = source.test
+    if x.shape[1] != about.channels or (about.size is not None and tuple(x.shape[2:]) != about.size):
+        wanted, got = (about.channels, *(about.size or ())), tuple(x.shape[1:])
+        raise ValueError(f"{data} must hold examples of shape {wanted}, which the model takes, got {got}")
+    if (source.mean, source.std) != (about.mean, about.std):
+        x = about.prepare(About(source.names, x.shape[1], mean=source.mean, std=source.std).undo(x))
+    if unknown := sorted(set(source.names) - set(about.classes)):
+        known = ", ".join(about.classes)
+        raise ValueError(f"{data} has a class {unknown[0]!r} that the model does not know: {known}")
+    return x, torch.tensor([about.classes.index(name) for name in source.names])[y]

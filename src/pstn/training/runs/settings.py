@@ -8,6 +8,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -20,8 +21,6 @@ from pstn.limits import MODEL_PIXELS, MODEL_SAMPLES, RUN_MODELS
 from pstn.text import ShortError, excerpt
 from pstn.training.population.recipe import Augmentation, Precision, Recipe
 from pstn.yaml_files import read_yaml
-
-__all__ = ["SettingsError", "TrainSettings", "describe_field", "read_settings", "write_settings"]
 
 
 class SettingsError(ShortError):
@@ -53,15 +52,11 @@ class TrainSettings:
     )  # fmt: skip
     size: int | None = _setting(None, "Side to which the images of a folder are resized; their own when not given.")
     kind: Literal["auto", "image", "series"] = _setting("auto", "What an .npz file holds; to be said for three axes.")
-    policy: Literal["refuse", "resample", "pad"] = _setting(
-        "refuse", "For gaps and unequal lengths in files of series."
-    )
+    policy: Literal["refuse", "resample", "pad"] = _setting("refuse", "For gaps and unequal lengths in series.")
     models: int = _setting(1, "How many models to train together, with seeds SEED, SEED + 1, ...")
     seed: int = _setting(0, "Of the first model: weights, subset, batches, samples, dropout.")
     train_size: int | None = _setting(None, "Training examples of each model, drawn for each; all when not given.")
-    kl_weight: list[float] = _setting(
-        [], "Weight of the KL term; one for all models or one each; by the number of examples when not given."
-    )
+    kl_weight: list[float] = _setting([], "Weight of the KL term, one or one each; by the number of examples if none.")
     lr: list[float] = _setting([LR], "Learning rate; one for all models or one each.")
     localizer_factor: float = _setting(LOCALIZER_FACTOR, "What the localizer's learning rate is multiplied with.")
     weight_decay: float = _setting(WEIGHT_DECAY, "Adam's L2 term.")
@@ -74,9 +69,7 @@ class TrainSettings:
     lr_step: int | None = _setting(None, "Epochs after which learning rates are multiplied with LR_GAMMA, repeatedly.")
     lr_gamma: float = _setting(0.1, "That factor.")
     clip_norm: float | None = _setting(None, "Largest norm of a model's gradient.")
-    precision: Precision = _setting(
-        "float32", "Of products: tf32 rounds them to ten bits, on a GPU alone; bf16 is autocast."
-    )
+    precision: Precision = _setting("float32", "tf32 rounds products to ten bits, on a GPU alone; bf16 is autocast.")
     augment: Literal["none", "rotation", "placement"] = _setting(
         "none", "Turn images by any angle, or place them, 28 pixels wide, on a canvas of 96: afresh at each access in "
         "training, once for validation and test."
@@ -88,28 +81,27 @@ class TrainSettings:
     device: str = _setting("auto", "auto, cpu, cuda, cuda:1, ...")
     groups: int | None = _setting(None, "Into how many stacks the models are split; chosen when not given.")
     compile: bool | None = _setting(
-        None, "Fuse small operations with torch.compile, 10 to 30 s at the start; long runs on CUDA do when not given."
+        None, "Fuse small operations, 10 to 30 s at the start; long CUDA runs do by default."
     )
     save_every: float = _setting(30.0, "Seconds between checkpoints.")
 
     def __post_init__(self) -> None:
         for name, hint in typing.get_type_hints(type(self)).items():
             object.__setattr__(self, name, _convert(name, getattr(self, name), hint))
-        for name, most in (("models", RUN_MODELS), ("samples", MODEL_SAMPLES), ("test_samples", MODEL_SAMPLES)):
-            if (given := getattr(self, name)) > most:
-                raise SettingsError(f"{name} must be at most {most:,}, got {excerpt(given)}")
-        if self.size is not None and self.size**2 > MODEL_PIXELS:
-            raise SettingsError(f"size must be at most {math.isqrt(MODEL_PIXELS):,}, got {excerpt(self.size)}")
-        if not 0 <= self.valid_fraction < 1:
-            raise SettingsError(f"valid_fraction must be at least 0 and below 1, got {self.valid_fraction}")
+        side = math.isqrt(MODEL_PIXELS)
+        limits: dict[str, tuple[float, float]] = {
+            "models": (1, RUN_MODELS), "samples": (1, MODEL_SAMPLES), "test_samples": (1, MODEL_SAMPLES),
+            "size": (1, side), "valid_fraction": (0, math.nextafter(1, 0)), "groups": (1, math.inf),
+            "save_every": (0, math.inf),
+        }  # fmt: skip
+        for name, (low, high) in limits.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:  # nor NaN
+                raise SettingsError(f"{name} must lie between {low} and {high}, got {excerpt(value)}")
         try:
             require_seed("seed", self.seed, self.models)
         except ValueError as error:
             raise SettingsError(str(error)) from None
-        if self.groups is not None and self.groups < 1:
-            raise SettingsError(f"groups must be at least 1, got {self.groups}")
-        if not self.save_every >= 0:  # nor NaN
-            raise SettingsError(f"save_every must be at least 0 seconds, got {self.save_every}")
         for name in ("kl_weight", "lr"):
             if (found := len(getattr(self, name))) not in (1, self.models) and (name, found) != ("kl_weight", 0):
                 raise SettingsError(f"{name} must hold one number or one for each of {self.models} models, got {found}")
@@ -124,8 +116,8 @@ class TrainSettings:
                 given = str(name)[:80].replace("-", "_")
                 begun = [k for k in known if len(given) > 1 and k.startswith(given)]
                 close = begun or difflib.get_close_matches(given, known, n=1, cutoff=0.5)
-                meant = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
-                raise SettingsError(f"{excerpt(name)} is not a setting{meant}")
+                meant = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+                raise SettingsError(f"{excerpt(name)} is not a setting; {meant}")
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
@@ -145,14 +137,13 @@ class TrainSettings:
         """The part that says how to train.
 
         Args:
-            augment: the change that the data asks for: see `pstn.training.runs.sources.prepare`.
+            augment: the change that the data asks for: see `pstn.training.runs.run.prepare`.
         """
         names = (
             "epochs", "batch_size", "accumulate", "lr_step", "lr_gamma", "clip_norm", "precision", "patience",
             "validate_every", "loss_limit",
         )  # fmt: skip
-        chosen = {name: getattr(self, name) for name in names}
-        return Recipe(samples=self.samples, augment=augment, **chosen)
+        return Recipe(samples=self.samples, augment=augment, **{name: getattr(self, name) for name in names})
 
 
 def _convert(name: str, value: Any, hint: Any) -> Any:
@@ -168,28 +159,17 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
     if optional and value is None:
         return None
     kind = accepted[0] if optional else hint
-    if typing.get_origin(kind) is Literal:
-        fits = value in typing.get_args(kind)
-    elif kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except (ValueError, OverflowError):
-            fits = False
-    else:
-        fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+    choices = typing.get_args(kind)
+    if kind is float and isinstance(value, (int, str)) and not isinstance(value, bool):
+        with suppress(ValueError, OverflowError):
+            value = float(value)
+    # A bool is an int to Python, and not to a person.
+    fits = value in choices if choices else isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
     if not fits:
-        raise SettingsError(f"{name} must be {describe_field(hint)}, got {excerpt(value)}")
+        words = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+        wanted = "one of " + ", ".join(map(str, choices)) if choices else words[kind]
+        raise SettingsError(f"{name} must be {wanted}{' or nothing' if optional else ''}, got {excerpt(value)}")
     return value
-
-
-def describe_field(hint: Any) -> str:
-    """A type in plain words."""
-    if typing.get_origin(hint) is Literal:
-        return "one of " + ", ".join(map(str, typing.get_args(hint)))
-    if isinstance(hint, types.UnionType):
-        return " or ".join(describe_field(option) for option in typing.get_args(hint))
-    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "nothing"}
-    return words[hint]
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:
@@ -198,11 +178,9 @@ def read_settings(path: str | Path) -> dict[str, Any]:
         values = read_yaml(path)
     except FileError as error:
         raise SettingsError(str(error)) from error
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
+    if not isinstance(values, (dict, type(None))):
         raise SettingsError(f"{path} must hold names and values, got {type(values).__name__}")
-    return values
+    return values or {}
 
 
 def write_settings(path: str | Path, settings: TrainSettings) -> None:

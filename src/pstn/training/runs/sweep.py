@@ -5,19 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from pstn._checks import require_positive_int
 from pstn.files import inside, parse_json, require_regular_file, write_atomically
 from pstn.limits import RESULT_BYTES
 from pstn.text import shorten
+from pstn.training.runs.run import Source, make_population, prepare
 from pstn.training.runs.settings import SettingsError, TrainSettings, write_settings
-from pstn.training.runs.sources import Source, make_population, prepare
-
-__all__ = ["AUTHORS_KL_WEIGHTS", "Claim", "Study", "SweepResult", "parse_space", "run_sweep"]
 
 AUTHORS_KL_WEIGHTS = (0.0, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0)
 """The grid that the paper's authors searched."""
@@ -27,13 +25,6 @@ STUDY, SETTINGS, RESULTS, BEST = "study.log", "sweep.yaml", "sweep.json", "best.
 _ANYWHERE = ("out", "device", "groups", "compile", "save_every")
 # What models of one population may differ in; any other setting makes a population of its own.
 _PER_MODEL = ("kl_weight", "lr", "seed")
-
-
-class Claim(NamedTuple):
-    """A trial that this process has taken."""
-
-    trial: Any
-    values: dict[str, Any]
 
 
 @final
@@ -73,60 +64,57 @@ class Study:
         self.is_grid = all(isinstance(values, list) for values in space.values())
         self._states = optuna.trial.TrialState
         self._study = _open_study(storage, name)
-        if about is not None:
-            known = self._study.user_attrs.get("about")
-            if known is None:
-                self._study.set_user_attr("about", known := dict(about))
-            for key, value in about.items():
-                if known.get(key, value) != value:
-                    raise SettingsError(
-                        f"{key} of this study is {known[key]}, got {value}: a study continues with its own settings; "
-                        "leave it out, or give --out another folder to start anew"
-                    )
+        if about is not None and "about" not in self._study.user_attrs:
+            self._study.set_user_attr("about", dict(about))
+        known = self._study.user_attrs.get("about", {})
+        for key, value in (about or {}).items():
+            if known.get(key, value) != value:
+                raise SettingsError(
+                    f"{key} of this study is {known[key]}, got {value}: a study continues with its own settings; "
+                    "leave it out, or give --out another folder to start anew"
+                )
         if self.is_grid:
-            present = [t.user_attrs.get("queued") for t in self._trials() if self._counts(t, waiting=True)]
+            present = [t.user_attrs.get("queued") for t in self._counted(waiting=True)]
             for combination in itertools.product(*self.space.values()):
                 if (values := dict(zip(self.space, combination, strict=True))) not in present:
                     self._queue(values)
 
-    def claim(self, limit: int, trials: int | None = None) -> list[Claim]:
-        """Trials for this process alone; of a grid, what others have not taken.
+    def claim(self, limit: int, trials: int | None = None) -> list[Any]:
+        """Trials of optuna for this process alone, with values in `params`; of a grid, what others have not taken.
 
         Args:
             limit: how many at most.
             trials: how many the study is to have in all, including those that are finished or taken by others.
         """
-        taken: list[Claim] = []
+        most, taken = math.inf if trials is None else trials, list[Any]()
         try:
-            while len(taken) < limit and (not self.is_grid or self._trials(self._states.WAITING)):
-                if trials is not None and sum(map(self._counts, self._trials())) >= trials:
+            while len(taken) < limit and len(self._counted()) < most:
+                if self.is_grid and not self._trials(self._states.WAITING):
                     break
                 trial = self._study.ask()
-                taken.append(Claim(trial, {}))  # before its values: an interrupt gives it back
-                taken[-1] = Claim(trial, self._draw(trial))
-                earlier = [t for t in self._trials() if t.number < trial.number and self._counts(t, waiting=True)]
-                if trials is not None and sum(map(self._counts, earlier)) >= trials:  # others asked at the same time
-                    self.give_back([taken.pop()])
+                taken.append(trial)  # before its values: an interrupt gives it back
+                self._suggest(trial)
+                earlier = [t for t in self._counted(waiting=True) if t.number < trial.number]
+                if sum(t.state != self._states.WAITING for t in earlier) >= most:  # others asked at the same time
+                    self.release([taken.pop()])
                     break
                 # Others may have taken the last combination since we looked, so that optuna made this one up; or two
                 # processes that started together both queued it, and the earlier one counts.
                 queued = trial.user_attrs.get("queued")
                 twin = self.is_grid and (queued is None or any(t.user_attrs.get("queued") == queued for t in earlier))
-                if twin or not self._is_of_space(taken[-1].values):
-                    self._study.tell(trial, state=self._states.PRUNED)
-                    taken.pop()
+                if twin or not self._is_of_space(trial.params):
+                    self._study.tell(taken.pop(), state=self._states.PRUNED)
         except BaseException:
-            self.give_back(taken)
+            self.release(taken)
             raise
         return taken
 
-    def tell(self, claim: Claim, value: float) -> bool:
+    def tell(self, trial: Any, value: float) -> bool:
         """Record the result of a trial; infinity or NaN for one that failed, which is not trained again.
 
         Returns:
             False where another process, which took the trial over, was first: its result counts.
         """
-        trial = claim.trial
         if trial.number not in {t.number for t in self._trials(self._states.RUNNING)}:
             return False
         if math.isfinite(value):
@@ -136,13 +124,14 @@ class Study:
             self._study.tell(trial, state=self._states.FAIL, skip_if_finished=True)
         return True
 
-    def give_back(self, claims: Sequence[Claim]) -> None:
-        """Let trials that did not finish be taken again."""
-        self._release({claim.trial.number for claim in claims})
-
-    def take_over(self) -> None:
-        """Let the trials that any process has taken be taken again."""
-        self._release({t.number for t in self._trials(self._states.RUNNING)})
+    def release(self, trials: Sequence[Any] | None = None) -> None:
+        """Let unfinished trials be taken again: these, or all that any process has taken."""
+        numbers = None if trials is None else {trial.number for trial in trials}
+        for trial in self._trials(self._states.RUNNING):
+            if numbers is None or trial.number in numbers:
+                self._study.tell(trial.number, state=self._states.FAIL, skip_if_finished=True)
+                if self._is_of_space(trial.user_attrs.get("queued", {})):
+                    self._queue(trial.user_attrs["queued"])
 
     @property
     def running(self) -> int:
@@ -155,44 +144,36 @@ class Study:
         return sorted(((dict(t.params), float(t.value)) for t in done), key=lambda row: row[1])
 
     def _trials(self, *states: Any) -> list[Any]:
-        found: list[Any] = self._study.get_trials(deepcopy=False, states=states or None)
-        return found
+        return list(self._study.get_trials(deepcopy=False, states=states or None))
 
-    def _counts(self, trial: Any, waiting: bool = False) -> bool:
-        """Whether a trial is finished or taken, or waits; those that were given back are none of these."""
+    def _counted(self, waiting: bool = False) -> list[Any]:
+        """Trials that are finished or taken, or wait; those that were given back are none of these."""
         states = (self._states.COMPLETE, self._states.RUNNING, *([self._states.WAITING] if waiting else []))
-        return trial.state in states or "broken" in trial.user_attrs
+        return [t for t in self._trials() if t.state in states or "broken" in t.user_attrs]
 
     def _queue(self, values: dict[str, Any]) -> None:
         self._study.enqueue_trial(values, user_attrs={"queued": values})
 
-    def _release(self, numbers: set[int]) -> None:
-        for trial in self._trials(self._states.RUNNING):
-            if trial.number in numbers:
-                self._study.tell(trial.number, state=self._states.FAIL, skip_if_finished=True)
-                if self._is_of_space(trial.user_attrs.get("queued", {})):
-                    self._queue(trial.user_attrs["queued"])
-
-    def _draw(self, trial: Any) -> dict[str, Any]:
+    def _suggest(self, trial: Any) -> None:
         import optuna
 
         if not self.is_grid:
             self._study.sampler = optuna.samplers.TPESampler(seed=trial.number, constant_liar=True)
-        return {
-            name: trial.suggest_categorical(name, values)
-            if isinstance(values, list)
-            else trial.suggest_float(name, *values, log=True)
-            for name, values in self.space.items()
-        }
+        for name, values in self.space.items():
+            if isinstance(values, list):
+                trial.suggest_categorical(name, values)
+            else:
+                trial.suggest_float(name, *values, log=True)
 
     def _is_of_space(self, values: Mapping[str, Any]) -> bool:
         """Whether a trial has the names and values that are searched: a file from elsewhere may hold any others."""
-        return values.keys() == self.space.keys() and all(
-            any(type(value) is type(known) and value == known for known in accepted)
-            if isinstance(accepted := self.space[name], list)
-            else isinstance(value, float) and accepted[0] <= value <= accepted[1]
-            for name, value in values.items()
-        )
+
+        def fits(value: Any, accepted: Any) -> bool:
+            if isinstance(accepted, list):
+                return any(type(value) is type(known) and value == known for known in accepted)
+            return isinstance(value, float) and bool(accepted[0] <= value <= accepted[1])
+
+        return values.keys() == self.space.keys() and all(fits(v, self.space[name]) for name, v in values.items())
 
 
 def _open_study(storage: str | None, name: str) -> Any:
@@ -211,20 +192,19 @@ def _open_study(storage: str | None, name: str) -> Any:
         study = optuna.create_study(storage=backend, study_name=name, direction="minimize", load_if_exists=True)
         if study.directions != [optuna.study.StudyDirection.MINIMIZE]:
             raise ValueError("it does not minimise one value")
-        if not isinstance(study.user_attrs.get("about", {}), dict):
-            raise TypeError("what its trials have in common is no mapping")
-        for trial in study.get_trials(deepcopy=False):
-            if not isinstance(trial.user_attrs.get("queued", {}), dict):
-                raise TypeError(f"the queued values of trial {trial.number} are no mapping")
-            if not isinstance(trial.value, (int, float, type(None))):
-                raise TypeError(f"the value of trial {trial.number} is no number")
+        trials = study.get_trials(deepcopy=False)
+        mappings = [study.user_attrs.get("about", {}), *(t.user_attrs.get("queued", {}) for t in trials)]
+        if not all(isinstance(mapping, dict) for mapping in mappings):
+            raise TypeError("a mapping is expected")
+        if not all(isinstance(trial.value, (int, float, type(None))) for trial in trials):
+            raise TypeError("the value of a trial is no number")
     except (OSError, MemoryError, ImportError):
         raise
     except Exception as error:  # optuna raises almost anything on damaged studies
         # The URL of a server may hold a password.
         where = f" in {storage}" if is_file else ""
-        reason = f"{type(error).__name__}: {error}"
-        raise SettingsError(f"the study {name!r}{where} cannot be read ({shorten(reason, 300)})") from error
+        reason = shorten(f"{type(error).__name__}: {error}", 300)
+        raise SettingsError(f"the study {name!r}{where} cannot be read ({reason})") from error
     return study
 
 
@@ -248,19 +228,16 @@ def parse_space(texts: Sequence[str]) -> dict[str, Any]:
     """
     space: dict[str, Any] = {}
     for text in texts:
-        name, separator, values = text.partition("=")
-        if not separator or not values:
+        name, _, values = text.partition("=")
+        if not values:
             raise SettingsError(f"over must be NAME=V1,V2,... or NAME=LOW:HIGH, got {text!r}")
         if name in space:
             raise SettingsError(f"{name} is given twice: give all of its values in one, {name}=V1,V2")
-        if ":" in values:
-            try:
-                low, high = (float(v) for v in values.split(":", 1))
-            except ValueError as error:
-                raise SettingsError(f"the range of {name} must be LOW:HIGH, two numbers, got {values!r}") from error
-            space[name] = (low, high)
-        else:
-            space[name] = [_parse_value(value) for value in values.split(",")]
+        low, is_range, high = values.partition(":")
+        try:
+            space[name] = (float(low), float(high)) if is_range else [_parse_value(v) for v in values.split(",")]
+        except ValueError as error:
+            raise SettingsError(f"the range of {name} must be LOW:HIGH, two numbers, got {values!r}") from error
     return space
 
 
@@ -338,46 +315,44 @@ def run_sweep(
     fixed = {name: value for name, value in settings.to_dict().items() if name not in (*_ANYWHERE, *space)}
     shared = Study(space, storage, study, {**fixed, "over": over})
     if take_over:
-        shared.take_over()
+        shared.release()
     if folder is not None:
         write_settings(Path(folder) / SETTINGS, settings)
     while left := shared.claim(together, trials):
         try:
-            for claims, losses in _train_all(settings, left):
-                for claim, loss in zip(claims, losses, strict=True):
-                    if shared.tell(claim, loss):
-                        say(f"trial {claim.trial.number}: validation loss {loss:.4f} with {json.dumps(claim.values)}")
-                left = [claim for claim in left if claim not in claims]
+            while left:
+                # Those that may be trained as one population.
+                own = {name: value for name, value in left[0].params.items() if name not in _PER_MODEL}
+                claimed = [trial for trial in left if own.items() <= trial.params.items()]
+                losses = _losses(settings.replace(**own), [trial.params for trial in claimed])
+                for trial, loss in zip(claimed, losses, strict=True):
+                    if shared.tell(trial, loss):
+                        say(f"trial {trial.number}: validation loss {loss:.4f} with {json.dumps(trial.params)}")
+                left = [trial for trial in left if trial not in claimed]
                 _write(folder, settings, over, shared)
         except BaseException:
-            shared.give_back(left)
+            shared.release(left)
             raise
     _write(folder, settings, over, shared)
     if others := shared.running:
         say(f"{others} trials are with other processes. If those were killed: --take-over trains them again.")
-    return _result(shared)
-
-
-def _result(study: Study) -> SweepResult:
-    table = study.table()
-    if not table and study.running:
-        raise SettingsError("every trial is with other processes, and none is finished yet: try again later")
-    if not table:
-        raise SettingsError("no trial finished with a finite validation loss")
+    if not (table := shared.table()):
+        why = "every trial is with other processes" if others else "no trial finished with a finite validation loss"
+        raise SettingsError(why)
     return SweepResult(*table[0], table)
 
 
 def _write(folder: str | Path | None, settings: TrainSettings, over: Mapping[str, Any], study: Study) -> None:
     """The table so far, and the settings that are best so far."""
-    if folder is None or not study.table():
+    if folder is None or not (table := study.table()):
         return
-    result = _result(study)
-    chosen = settings.replace(**result.best, out="")
+    best, value = table[0]
+    chosen = settings.replace(**best, out="")
     if chosen.patience is not None:  # else what is chosen trains on all there is
         chosen = _with_validation(chosen, prepare(chosen))
     about = {
-        "settings": settings.to_dict(), "over": over, "best": result.best, "value": result.value,
-        "chosen": chosen.to_dict(), "table": [{**values, "validation_loss": loss} for values, loss in result.table],
+        "settings": settings.to_dict(), "over": over, "best": best, "value": value,
+        "chosen": chosen.to_dict(), "table": [{**values, "validation_loss": loss} for values, loss in table],
     }  # fmt: skip
     with write_atomically(Path(folder) / RESULTS) as draft:
         draft.write_text(json.dumps(about, indent=1))
@@ -390,29 +365,18 @@ def _with_validation(settings: TrainSettings, source: Source) -> TrainSettings:
     return settings.replace(valid_fraction=0.2) if holds_back else settings
 
 
-def _train_all(settings: TrainSettings, claims: Sequence[Claim]) -> Iterator[tuple[list[Claim], list[float]]]:
-    """Trials that may be trained as one population, and the validation loss of each; one population after another."""
-    populations: dict[str, list[Claim]] = {}
-    for claim in claims:
-        shared = {name: value for name, value in claim.values.items() if name not in _PER_MODEL}
-        populations.setdefault(json.dumps(shared, sort_keys=True), []).append(claim)
-    for members in populations.values():
-        shared = {name: value for name, value in members[0].values.items() if name not in _PER_MODEL}
-        yield members, _losses(settings.replace(**shared), [claim.values for claim in members])
-
-
 def _losses(settings: TrainSettings, values: Sequence[dict[str, Any]]) -> list[float]:
+    """The validation loss of each trial, trained as one population."""
     source = prepare(settings)
     settings = _with_validation(settings, source)
     columns = {"lr": [v.get("lr", settings.lr[0]) for v in values]}
-    if settings.kl_weight or any("kl_weight" in v for v in values):
+    if settings.kl_weight or "kl_weight" in values[0]:
         columns["kl_weight"] = [v["kl_weight"] if "kl_weight" in v else settings.kl_weight[0] for v in values]
     # Every trial has the same seed unless seeds are searched: the same subset, start and noise, so that only what is
     # searched differs.
     seeds = [int(v.get("seed", settings.seed)) for v in values]
     with make_population(settings.replace(models=len(values), **columns), source, seeds) as population:
-        population.fit()
-        best = population.progress.best
+        best = population.fit().best
         last = population.evaluate_members(samples=settings.test_samples)["nll"]
         failed = {failure.model for failure in population.progress.failures}
     # A run that is shorter than the time between validations has no best.
