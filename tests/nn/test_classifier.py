@@ -209,13 +209,10 @@ class Returns(nn.Module):
         (lambda: pstn.PSTN(pstn.nn.mnist_pstn().layer, nn.Flatten(), 1, 0), ValueError, "test_samples must"),
         (lambda: pstn.PSTN(pstn.nn.mnist_pstn().layer, nn.Flatten(), chunk_size=0), ValueError, "chunk_size must"),
         (lambda: pstn.STN(pstn.nn.mnist_pstn().layer, nn.Flatten()), ValueError, "probabilistic=False"),
-        (lambda: pstn.nn.ConvClassifier(1, (28, 28), 10, hidden=0), ValueError, "hidden must"),
         (lambda: pstn.nn.ConvClassifier(1, (28, 28), 10, kernel=0), ValueError, "kernel must"),
         (lambda: pstn.nn.SeriesLocalizer(1, filters=(3, 4)), ValueError, "kernels must"),
-        (lambda: pstn.nn.SeriesClassifier(1, 3, kernels=(3, 3)), ValueError, "kernels must"),
         (lambda: pstn.nn.SeriesLocalizer(1, (), ()), ValueError, "filters must"),
         (lambda: pstn.nn.SeriesLocalizer(1, (3,), (0,)), ValueError, r"kernels\[0\] must"),
-        (lambda: pstn.nn.SeriesLocalizer(1, (3,), 5), TypeError, "kernels must"),
     ],
 )
 def test_bad_settings_are_named(make, error, message):

@@ -10,15 +10,8 @@ import pstn
 
 
 def backbone(channels=3):
-    return nn.Sequential(
-        nn.Conv2d(channels, 4, 3),
-        nn.BatchNorm2d(4),
-        nn.ReLU(),
-        nn.Dropout(0.5),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(4, 5),
-    )
+    convolution = nn.Conv2d(channels, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5)
+    return nn.Sequential(*convolution, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
 
 
 def train_step(model, x, y):
@@ -59,19 +52,12 @@ def test_nearly_the_classifier_itself_at_the_start():
     torch.testing.assert_close(model(x).log_probs, classifier(x).log_softmax(-1), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("transform", "ndim"),
-    [("rotation", 2), ("translation", 2), ("crop", 2), ("crop-log", 2), ("affine", 2), ("crop", 1), ("affine", 3)],
-)
+@pytest.mark.parametrize(("transform", "ndim"), [("rotation", 2), ("crop-log", 2), ("crop", 1), ("affine", 3)])
 def test_families_by_name_in_every_dimension(transform, ndim):
     size = (70, 40, 20)[:ndim]
     classifier = nn.Sequential(nn.Flatten(), nn.Linear(2 * math.prod(size), 3))
     model = pstn.wrap(classifier, transform, in_channels=2, ndim=ndim)
     assert model.eval()(torch.rand(2, 2, *size)).log_probs.shape == (2, 3)
-
-
-def test_called_by_position():
-    assert isinstance(pstn.wrap(backbone(1), "similarity", 1, False).classifier, nn.Sequential)
 
 
 def test_own_parts_and_sizes():

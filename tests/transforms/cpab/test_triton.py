@@ -206,6 +206,7 @@ assert sorted(looked_up) == ["_backward"] * 2 + ["_forward"] * 3, looked_up
 """
 
 
+@pytest.mark.slow
 def test_kernels_are_imported_on_use_and_compiled_once_per_set_of_constants():
     run(LAUNCHES, **{name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"})
 
