@@ -1,6 +1,6 @@
 """Families of transformations: from parameters theta to coordinates."""
 
-from pstn.transforms.affine import Affine, Crop, Rotation, Similarity, Translation
+from pstn.transforms.affine import Affine, Crop, Rotation, Similarity, Translation, read_scale
 from pstn.transforms.base import MatrixTransform, Transform
 from pstn.transforms.compose import Compose
 from pstn.transforms.coordinates import base_grid, from_pixels, to_pixels
@@ -21,5 +21,6 @@ __all__ = [
     "base_grid",
     "from_pixels",
     "make_transform",
+    "read_scale",
     "to_pixels",
 ]

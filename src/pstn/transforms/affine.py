@@ -12,7 +12,7 @@ from torch import Tensor
 from pstn._checks import require_choice, require_positive_number
 from pstn.transforms.base import MatrixTransform
 
-__all__ = ["Affine", "Crop", "Rotation", "Similarity", "Translation"]
+__all__ = ["Affine", "Crop", "Rotation", "Similarity", "Translation", "read_scale"]
 
 ScaleKind = Literal["linear", "log"]
 # Logarithmic scales are limited to [1/1000, 1000], so that an extreme sample neither overflows nor vanishes.
@@ -20,7 +20,17 @@ LOG_LIMIT = math.log(1000.0)
 
 
 def read_scale(parameter: Tensor, kind: ScaleKind) -> Tensor:
-    """The scale for a parameter, elementwise: itself, as in the paper, or its exponential, which cannot flip."""
+    """The scale for a parameter, elementwise.
+
+    Args:
+        parameter: any shape.
+        kind: "linear", the parameter itself, as in the paper; or "log", its exponential, which cannot collapse or flip
+            and is limited to [1/1000, 1000].
+
+    Example:
+        >>> read_scale(torch.tensor([0.0, 100.0]), "log")
+        tensor([1.0000e+00, 1.0000e+03])
+    """
     return parameter if kind == "linear" else torch.exp(parameter.clamp(-LOG_LIMIT, LOG_LIMIT))
 
 
@@ -55,12 +65,16 @@ class _BuiltIn(MatrixTransform):
         super().__init__()
         require_choice(f"ndim of {type(self).__name__}", ndim, accepted)
         self.ndim, self.dim, self.names = ndim, len(names), tuple(names)
-        self._initial = tuple(initial)
+        self._initial, self._shown = tuple(initial), ("scale", "ndim") if len(accepted) > 1 else ("scale",)
 
     @property
     def circular(self) -> tuple[bool, ...]:
         """For each parameter, whether it is an angle."""
         return tuple(name == "angle" for name in self.names)
+
+    def extra_repr(self) -> str:
+        """The settings, for printing."""
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown if hasattr(self, name))
 
     def initial(self) -> Tensor:
         """The identity, or the centre for a fixed scale other than 1, (D,)."""
@@ -126,10 +140,6 @@ class Similarity(_BuiltIn):
         linear = read_scale(theta[..., 1, None, None], self.scale) * rotation_matrix(theta[..., 0], aspect)
         return torch.cat([linear, theta[..., 2:, None]], dim=-1)
 
-    def extra_repr(self) -> str:
-        """The settings, for printing."""
-        return f"scale={self.scale!r}"
-
 
 @final
 class Translation(_BuiltIn):
@@ -161,10 +171,6 @@ class Translation(_BuiltIn):
     def _matrix(self, theta: Tensor, aspect: Sequence[float]) -> Tensor:
         linear = self.scale * torch.eye(self.ndim, dtype=theta.dtype, device=theta.device)
         return torch.cat([linear.expand(*theta.shape[:-1], -1, -1), theta[..., None]], dim=-1)
-
-    def extra_repr(self) -> str:
-        """The settings, for printing."""
-        return f"scale={self.scale}, ndim={self.ndim}"
 
 
 @final
@@ -199,10 +205,6 @@ class Crop(_BuiltIn):
         linear = scale * torch.eye(self.ndim, dtype=theta.dtype, device=theta.device)
         return torch.cat([linear, theta[..., 1:, None]], dim=-1)
 
-    def extra_repr(self) -> str:
-        """The settings, for printing."""
-        return f"scale={self.scale!r}, ndim={self.ndim}"
-
 
 @final
 class Affine(_BuiltIn):
@@ -231,7 +233,3 @@ class Affine(_BuiltIn):
 
     def _matrix(self, theta: Tensor, aspect: Sequence[float]) -> Tensor:
         return theta.unflatten(-1, (self.ndim, self.ndim + 1))
-
-    def extra_repr(self) -> str:
-        """The settings, for printing."""
-        return f"ndim={self.ndim}"
