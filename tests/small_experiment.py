@@ -10,8 +10,8 @@ from pstn.training import Recipe
 SMALL = Training("small", "CNN", "MNIST30", subset(30), same(mnist_cnn), Recipe(epochs=2, batch_size=8))
 
 
-def experiment(*groups, name="small"):
-    return Experiment(name, "a small one", groups=groups)
+def experiment(*groups, name="small", **options):
+    return Experiment(name, "a small one", groups=groups, **options)
 
 
 def quiet(folder, **options):

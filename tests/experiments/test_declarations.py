@@ -11,17 +11,20 @@ import torch
 from torch import nn
 
 import pstn
-from pstn.experiments import EXPERIMENTS, RunContext, Training, calibration, mnist_subsets
+from pstn.experiments import EXPERIMENTS, Experiment, RunContext, Training, calibration, mnist_subsets
 from pstn.experiments import placed_fashion as placed
 from pstn.experiments import rotated_mnist as rotating
 from pstn.experiments import time_series as series
+from pstn.experiments.backbones import Backbone
 from pstn.experiments.failure_mode import make_classifier
 from pstn.report.results import read_results
 from pstn.report.statistics import best
+from small_experiment import SMALL, quiet
 
 RESULTS = Path(__file__).parents[2] / "results"
 SIZES = {"CNN": 28_086, "STN": 28_726, "P-STN": 26_662}
 STUDIES = [held for held in EXPERIMENTS.values() if not held.extra]
+CONTEXT = RunContext(RESULTS, backbone=Backbone("pretrained", nn.Identity, pretrained=True))
 
 
 def group(experiment, name) -> Training:
@@ -35,7 +38,7 @@ def count(module):
 
 def cells(experiment):
     """The cells that `pstn reproduce` runs."""
-    return [c for g in EXPERIMENTS[experiment].groups for c in g.cells(RunContext(RESULTS))]
+    return [c for g in EXPERIMENTS[experiment].groups for c in g.cells(CONTEXT)]
 
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="a source distribution has no results")
@@ -43,69 +46,33 @@ def cells(experiment):
 def test_settings_are_those_of_the_committed_results(name):
     """A changed default of the library changes no published number."""
     held = {result.name: result.settings for result in read_results(RESULTS, name)}
-    for each in EXPERIMENTS[name].groups:
-        for cell in each.cells(RunContext(RESULTS)) if isinstance(each, Training) else ():
-            if cell.name not in held:
-                continue
+    for each in (g for g in EXPERIMENTS[name].groups if isinstance(g, Training)):
+        for cell in (cell for cell in each.cells(CONTEXT) if cell.name in held):
             settings = held[cell.name]
             recipe = {key: getattr(each.recipe, key) for key in settings["recipe"]}
             recipe["augment"] = None if recipe["augment"] is None else repr(recipe["augment"])
             assert json.loads(json.dumps(recipe)) == settings["recipe"]
-            lr = each.lr(RunContext(RESULTS, backbone=placeholder())) if callable(each.lr) else each.lr
-            assert (lr, each.localizer_factor, each.weight_decay) == tuple(
-                settings[key] for key in ("lr", "localizer_factor", "weight_decay")
-            )
-            assert each.variants.get(cell.variant, next(iter(each.variants.values()))) == settings["kl_weight"]
+            weight = each.variants.get(cell.variant, next(iter(each.variants.values())))
+            lr = each.lr(CONTEXT) if callable(each.lr) else each.lr
+            names = ("lr", "localizer_factor", "weight_decay", "kl_weight")
+            assert [lr, each.localizer_factor, each.weight_decay, weight] == [settings[key] for key in names]
 
 
-def placeholder():
-    from pstn.experiments.backbones import Backbone
-
-    return Backbone("pretrained", nn.Identity, pretrained=True)
-
-
-@pytest.mark.parametrize("size", mnist_subsets.WEIGHTS)
 @pytest.mark.parametrize("model", SIZES)
-def test_mnist_subsets(size, model, tmp_path):
-    cell, context = group("mnist-subsets", f"mnist{size}-{model.lower()}"), RunContext(tmp_path)
-    made, recipe = cell.make(context, 0), cell.recipe
+def test_mnist_subsets(model):
+    made = group("mnist-subsets", f"mnist100-{model.lower()}").make(CONTEXT, 0)
     assert count(made) == SIZES[model]
-    assert (recipe.epochs, recipe.batch_size, recipe.lr_step, recipe.precision) == (600, 8, None, "float32")
-    assert (cell.lr, cell.localizer_factor, cell.weight_decay) == (1e-4 if model == "STN" else 1e-3, 0.1, 0.01)
-    weights = {30: 1e-3, 100: 3e-4, 1000: 1e-4, 3000: 3e-5, 10_000: 1e-5}
-    assert list(cell.variants.values()) == [weights[size] if model == "P-STN" else 0.0]
-    assert len(cell.cells(context)) == 5
     if model == "P-STN":
         assert made.layer.variance_head.last.bias.tolist() == [-5.0] * 4
     if model != "CNN":  # the authors' STN starts at 0.5
         assert made.layer.mean_head.last.bias.tolist() == [0.0, 1.0, 0.0, 0.0]
 
 
-def test_the_search_has_the_authors_grid():
-    grid = [0, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1]
-    for name in ("mnist-subsets-search", "time-series-search"):
-        for each in EXPERIMENTS[name].groups:
-            assert list(each.variants.values()) == grid
-            assert list(each.variants)[1] == "w=1e-05"
-
-
 def test_rotated_mnist():
     for probabilistic in (False, True):
-        assert count(rotating.make_layer(probabilistic=probabilistic)) == pytest.approx(72_000, rel=0.02)
-    for cell in (rotating.STN_GROUP, rotating.PSTN_GROUP):
-        assert (cell.lr, cell.localizer_factor, cell.weight_decay) == (1e-3, 1.0, 1e-5)
-        assert (cell.recipe.batch_size, cell.recipe.samples) == (64, 10)
-        check_schedule(cell)
-    check_schedule(rotating.CLASSIFIER)
-    assert rotating.make_layer(probabilistic=True).variance_head.last.bias.tolist() == [-3.0]
-    assert list(rotating.PSTN_GROUP.variants.values()) == [3e-5]
-    assert rotating.CLASSIFIER.recipe.augment is None
-
-
-def check_schedule(cell, epochs=40):
-    """The authors run 100 epochs; after 40 of them the learning rate is a ten-thousandth."""
-    assert (cell.recipe.epochs, cell.recipe.lr_step, cell.recipe.lr_gamma) == (epochs, 10, 0.1)
-    assert any(f"{epochs} epochs instead of 100" in sentence for sentence in cell.departures)
+        layer = rotating.make_layer(probabilistic)
+        assert count(layer) == pytest.approx(72_000, rel=0.02)
+    assert layer.variance_head.last.bias.tolist() == [-3.0]
 
 
 def test_placed_fashion(tmp_path):
@@ -119,16 +86,15 @@ def test_placed_fashion(tmp_path):
         heads = [layer.mean_head, *([layer.variance_head] if probabilistic else [])]
         assert all(head.first.bias.abs().max() == 0 for head in heads)
     assert layer.variance_head.last.bias.tolist() == [-5.0] * 4
-    recipe, context = placed.PSTN_GROUP.recipe, RunContext(tmp_path, quick=True)
-    assert (recipe.epochs, recipe.batch_size, recipe.lr_step, recipe.samples) == (60, 64, 20, 10)
+    context = quiet(tmp_path)
     task = placed.placed(context)
-    assert (placed.upright(context).x.min(), task.x.min(), recipe.augment.fill) == (0, 0, 0)  # nothing is normalised
+    assert (placed.upright(context).x.min(), task.x.min()) == (0, 0)  # nothing is normalised
     # The theta of the paper's text: no rotation, half of the canvas, some place on it.
-    wanted = pstn.Similarity().inverse(task.test.batch(range(20)).theta)
+    batch = task.test.batch(range(20))
+    wanted = pstn.Similarity().inverse(batch.theta)
     assert wanted[:, 0].abs().max() == 0
     assert wanted[:, 1].tolist() == pytest.approx([0.5] * 20)
-    assert task.test.batch(range(2)).x.shape == (2, 1, 96, 96)
-    assert list(placed.PSTN_GROUP.variants.values()) == [3e-5]
+    assert batch.x.shape == (20, 1, 96, 96)
 
 
 def test_time_series():
@@ -141,66 +107,44 @@ def test_time_series():
         assert count(made) == pytest.approx(1.2e6, rel=0.01)
     # The shipped set has 24 values: one fewer than five kernels without padding need.
     assert [layers(series.make_model("CNN", 2, length), nn.ZeroPad1d) for length in (24, 25)] == [5, 0]
-    weights = {
-        "faceall": 1e-4, "wafer": 1e-5, "uwavegesturelibraryx": 1e-3, "twopatterns": 0.0,
-        "phalangesoutlinescorrect": 1e-4,
-    }  # fmt: skip
-    for name, weight in weights.items():
-        cell = group("time-series", f"{name}-p-stn")
-        assert list(cell.variants.values()) == [weight]
-        assert (cell.recipe.epochs, cell.recipe.batch_size, cell.recipe.samples) == (200, 16, 10)
-        assert (cell.lr, cell.localizer_factor, cell.weight_decay, cell.recipe.lr_step) == (1e-3, 0.1, 0.0, None)
-    layer = made.layer
-    assert (layer.transform.dim, layer.padding_mode) == (9, "border")
-    assert layer.mean_head.last.bias.tolist() == pytest.approx([1e-5] * 9)
-    assert layer.variance_head.last.bias.tolist() == [-5.0] * 9
+    assert (made.layer.transform.dim, made.layer.padding_mode) == (9, "border")
+    assert made.layer.mean_head.last.bias.tolist() == pytest.approx([1e-5] * 9)
+    assert made.layer.variance_head.last.bias.tolist() == [-5.0] * 9
 
 
 @pytest.mark.parametrize("search", [False, True])
-def test_a_set_without_its_test_part_is_split_and_noted(tmp_path, search):
+def test_a_set_without_its_test_part_is_split_and_noted(tmp_path, monkeypatch, search):
     train, validation, test = pstn.data.load("ItalyPowerDemand", validation=0.25)
-
-    class Shelf(RunContext):
-        def data(self, name, **settings):
-            return (train, validation, test if name == "Wafer" else None)
-
-    names = ("Wafer", "UWaveGestureLibraryX")
-    whole, without = (series.series(name, search=search)(Shelf(tmp_path)) for name in names)
+    parts = {"Wafer": (train, validation, test), "UWaveGestureLibraryX": (train, validation, None)}
+    monkeypatch.setattr(RunContext, "data", lambda self, name, **settings: parts[name])
+    whole, without = (series.series(name, search=search)(RunContext(tmp_path)) for name in parts)
     assert (whole.notes, without.notes) == ((), () if search else (series.NO_TEST,))
     assert len(whole.test) == len(validation if search else test)
     assert len(without.test) == pytest.approx(len(train) / 4 if search else len(validation), abs=1)
     assert len(without.x) + (len(without.test) if search else 0) == len(train)
 
 
-def test_failure_mode_has_five_depths_of_four_kinds(tmp_path):
+def test_failure_mode_has_five_depths_of_four_kinds():
     assert len({(g.model, g.data, next(iter(g.variants))) for g in EXPERIMENTS["failure-mode"].groups}) == 20
-    model = group("failure-mode", "rotated-p-stn-depth=3").make(RunContext(tmp_path), 0)
+    model = group("failure-mode", "rotated-p-stn-depth=3").make(CONTEXT, 0)
     assert all(p.requires_grad for p in model.parameters())
     assert (model.train_samples, model.layer.variance_head.last.bias.tolist()) == (10, [-3.0])
-    for cell in EXPERIMENTS["failure-mode"].groups:
-        check_schedule(cell, 30)
-        assert (cell.lr, cell.localizer_factor, cell.weight_decay) == (1e-3, 0.1, 1e-5)
-        assert cell.recipe.samples == (None if cell.data == "upright" else 10)
-        assert list(cell.variants.values()) == [3e-5 if cell.model == "P-STN" else 0.0]
 
 
-@pytest.mark.parametrize(
-    ("depth", "widths"),
-    [(1, [784, 10]), (2, [784, 128, 10]), (3, [784, 256, 128, 10]), (4, [784, 256, 256, 128, 10]),
-     (5, [784, 256, 256, 128, 128, 10])],
-)  # fmt: skip
-def test_classifiers_of_the_failure_mode_have_the_authors_widths(depth, widths):
-    linear = [m for m in make_classifier(depth) if isinstance(m, nn.Linear)]
-    assert [linear[0].in_features, *(m.out_features for m in linear)] == widths
-    assert [m.p for m in make_classifier(depth) if isinstance(m, nn.Dropout)] == [0.5] * (depth - 1)
+@pytest.mark.parametrize("widths", [(784, 10), (784, 128, 10), (784, 256, 128, 10), (784, 256, 256, 128, 10),
+                                    (784, 256, 256, 128, 128, 10)])  # fmt: skip
+def test_classifiers_of_the_failure_mode_have_the_authors_widths(widths):
+    stages = list(make_classifier(len(widths) - 1))
+    linear = [m for m in stages if isinstance(m, nn.Linear)]
+    assert (linear[0].in_features, *(m.out_features for m in linear)) == widths
+    assert [m.p for m in stages if isinstance(m, nn.Dropout)] == [0.5] * (len(widths) - 2)
 
 
-def test_a_frozen_classifier_drops_units_in_training_unless_it_is_told_not_to(tmp_path):
-    context = RunContext(tmp_path, quick=True, log=lambda text: None)
-    for dropout in (True, False):
-        model = rotating.make_pstn(context, 0, dropout=dropout).train()
-        assert not any(p.requires_grad for p in model.classifier.parameters())
-        assert [m.training for m in model.classifier.modules() if type(m).__name__ == "Dropout"] == [dropout]
+@pytest.mark.parametrize("dropout", [True, False])
+def test_a_frozen_classifier_drops_units_in_training_unless_it_is_told_not_to(tmp_path, dropout):
+    model = rotating.make_model(probabilistic=True, dropout=dropout)(quiet(tmp_path), 0).train()
+    assert not any(p.requires_grad for p in model.classifier.parameters())
+    assert [m.training for m in model.classifier.modules() if type(m).__name__ == "Dropout"] == [dropout]
 
 
 def test_every_experiment_says_what_it_is_and_what_it_needs():
@@ -212,7 +156,9 @@ def test_every_experiment_says_what_it_is_and_what_it_needs():
         names = [each.name for each in held.groups]
         assert len(set(names)) == len(names), held.name
         assert held.quick is None or set(held.quick) <= set(names), held.name
-        assert {each.experiment for each in held.groups} == {held.name}
+    for wrong in ({"seeds": 3}, {"name": "other"}):
+        with pytest.raises(ValueError, match="groups"):
+            Experiment(**{"name": "small", "title": "small", "groups": (SMALL,)} | wrong)
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)
@@ -227,7 +173,10 @@ def test_what_is_reported_is_what_is_run(study):
     if study.search:
         searched = cells(study.search.experiment)
         assert {c.data for c in searched} == set(study.search.published)
-        assert {c.variant for c in searched} == {f"{study.search.name}={value:g}" for value in study.search.values}
+        grid = [0, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1]  # the authors'
+        assert list(study.search.values) == grid
+        for each in EXPERIMENTS[study.search.experiment].groups:
+            assert dict(each.variants) == {f"w={value:g}": value for value in grid}
 
 
 @pytest.mark.parametrize("table", [mnist_subsets.PUBLISHED, series.PUBLISHED, calibration.PUBLISHED])

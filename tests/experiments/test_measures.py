@@ -11,16 +11,23 @@ import torch
 import pstn
 from pstn._checks import NotFiniteError
 from pstn.data import Box, Photo, RandomPlacement, RandomRotation, Sign, generate, load
-from pstn.experiments import EXPERIMENTS, ModelUnderTest, placed_fashion, reproduce, rotated_mnist, traffic_signs
+from pstn.experiments import (
+    EXPERIMENTS,
+    ModelUnderTest,
+    placed_fashion,
+    reproduce,
+    rotated_mnist,
+    runner,
+    traffic_signs,
+)
 from pstn.experiments.ablations import FIXED, make_fixed
 from pstn.experiments.loss_landscape import count_minima, losses_along
-from pstn.experiments.runner import Predictions, classification_scores, predict, reliability
 from pstn.report.results import Result, read_results
 from small_experiment import quiet
 
 
 def result_of(model, **parts):
-    predictions = Predictions(torch.zeros(1, 1), torch.zeros(1, dtype=torch.long), **parts)
+    predictions = runner.Predictions(torch.zeros(1, 1), torch.zeros(1, dtype=torch.long), **parts)
     return ModelUnderTest(None, None, None, predictions, Result("x", model, "x", 1))
 
 
@@ -29,13 +36,12 @@ def digits(count=40):
 
 
 def test_who_tests_a_model_again_says_which_it_was(tmp_path):
-    wanted = ["*posterior=per-input-*", "*test-samples-[01]"]
-    reproduce([EXPERIMENTS["ablations"]], quiet(tmp_path), cells=wanted)
+    reproduce([EXPERIMENTS["ablations"]], quiet(tmp_path), cells=["*posterior=per-input-*", "*test-samples-[01]"])
     weights = {(r.variant, r.seed): r.settings["weights"] for r in read_results(tmp_path / "quick")}
+    again, first = ([weights[variant, seed] for seed in (0, 1)] for variant in ("test-samples", "posterior=per-input"))
+    assert again == first
     assert len(weights) == 4
-    for seed in (0, 1):
-        assert weights["test-samples", seed] == weights["posterior=per-input", seed]
-    assert weights["test-samples", 0] != weights["test-samples", 1]
+    assert len(set(weights.values())) == 2
 
 
 def test_errors_of_angles():
@@ -47,14 +53,9 @@ def test_errors_of_angles():
     assert min(float(mod_pi), math.pi - float(mod_pi)) < 1e-6
     assert float(wrapped) == pytest.approx(math.pi)
     assert float(rotated_mnist.undo_errors(torch.tensor([2 * math.pi - 0.5]), torch.tensor([0.5]))[1]) < 1e-6
-
-
-def test_the_variance_of_the_worse_half_is_compared_with_that_of_the_better():
-    error = torch.tensor([0.0, 0.1, 0.2, 1.0, 1.1, 1.2])
-    beta = torch.tensor([1.0, 1.0, 1.0, 1.2, 1.2, 1.2])[:, None]
-    found = result_of("P-STN", theta=error[:, None], beta=beta, truth=torch.zeros(6, 1))
-    metrics, _ = rotated_mnist.localisation(found)
-    assert metrics["larger_variance"] == pytest.approx(0.2)
+    error, beta = torch.tensor([[0.0, 0.1, 0.2, 1.0, 1.1, 1.2], [1.0, 1.0, 1.0, 1.2, 1.2, 1.2]])[..., None]
+    metrics, _ = rotated_mnist.localisation(result_of("P-STN", theta=error, beta=beta, truth=torch.zeros(6, 1)))
+    assert metrics["larger_variance"] == pytest.approx(0.2)  # of the worse half over the better
     assert metrics["error_mod_pi"] == pytest.approx(0.6)
 
 
@@ -74,12 +75,8 @@ def test_a_box_is_found_again_in_its_crop():
         box = Box(left, 90.0, left + 50, 140.0, "stop")
         sign = Sign(Photo("street", Path("street.jpg"), 600, 400, (box,)), box)
         assert traffic_signs._box_in_crop(sign) == pytest.approx(wanted)
-
-
-def test_overlap_of_boxes():
-    one = torch.tensor([[0.0, 0.0, 2.0, 2.0]] * 3)
     others = torch.tensor([[0.0, 0.0, 2.0, 2.0], [1.0, 1.0, 3.0, 3.0], [5.0, 5.0, 6.0, 6.0]])
-    torch.testing.assert_close(traffic_signs.overlap(one, others), torch.tensor([1.0, 1 / 7, 0.0]))
+    torch.testing.assert_close(traffic_signs.overlap(others[:1].expand(3, 4), others), torch.tensor([1.0, 1 / 7, 0.0]))
 
 
 def test_the_stand_in_of_a_quick_run_knows_where_its_digits_are(tmp_path):
@@ -93,17 +90,17 @@ def test_the_stand_in_of_a_quick_run_knows_where_its_digits_are(tmp_path):
 
 def test_scores_are_those_of_the_library():
     model, test = pstn.nn.mnist_cnn().eval(), digits()
-    found = predict(model, test, batch=7)
+    found = runner.predict(model, test, batch=7)
     with torch.no_grad():
         log_probs = model(test.x).log_softmax(-1)
     torch.testing.assert_close(found.log_probs, log_probs)
-    scores = classification_scores(found)
-    assert scores["accuracy"] == pytest.approx(float((log_probs.argmax(1) == test.y).float().mean()))
-    assert scores["nll"] == pytest.approx(float(torch.nn.functional.nll_loss(log_probs, test.y)), abs=1e-6)
-    for name, bins in (("ece", 15), ("ece10", 10)):
-        reference = float(pstn.calibration_error(log_probs.exp(), test.y, bins=bins))
-        assert scores[name] == pytest.approx(reference, abs=1e-6)
-    curve = reliability(found)
+    errors = {
+        name: float(pstn.calibration_error(log_probs.exp(), test.y, bins=n)) for name, n in (("ece", 15), ("ece10", 10))
+    }
+    nll = float(torch.nn.functional.nll_loss(log_probs, test.y))
+    wanted = {"accuracy": float((log_probs.argmax(1) == test.y).float().mean()), "nll": nll, **errors}
+    assert runner.classification_scores(found) == pytest.approx(wanted, abs=1e-6)
+    curve = runner.reliability(found)
     assert sum(curve["count"]) == len(test)
     assert [c is None for c in curve["confidence"]] == [n == 0 for n in curve["count"]]
 
@@ -112,10 +109,10 @@ def test_scores_are_those_of_the_library():
 def test_noise_goes_by_the_seed_and_the_place_in_the_test_set(sampling):
     model, test = pstn.nn.mnist_pstn().train(), digits(25)
     model.layer.sampling = sampling
-    whole = predict(model, test, seed=3, batch=25).log_probs
-    for batch in (10, 7, 1):
-        torch.testing.assert_close(predict(model, test, seed=3, batch=batch).log_probs, whole)
-    assert not torch.equal(whole, predict(model, test, seed=4).log_probs)
+    whole = runner.predict(model, test, seed=3, batch=25).log_probs
+    for batch in (10, 1):
+        torch.testing.assert_close(runner.predict(model, test, seed=3, batch=batch).log_probs, whole)
+    assert not torch.equal(whole, runner.predict(model, test, seed=4).log_probs)
     assert model.training  # it is left as it was
 
 
@@ -124,27 +121,21 @@ def test_a_model_whose_predictions_are_not_finite_has_no_scores():
     with torch.no_grad():
         list(model.parameters())[-1].fill_(math.nan)
     with pytest.raises(NotFiniteError, match="log_probs"):
-        predict(model, digits(4))
+        runner.predict(model, digits(4))
 
 
 @pytest.mark.parametrize(
-    ("curve", "count"),
+    ("curve", "circular", "count"),
     [
-        ([3.0, 2.0, 1.0, 2.0, 3.0], 1),
-        ([3.0, 1.0, 2.0, 1.5, 3.0], 2),
-        ([1.0, 2.0, 3.0], 1),
-        ([1.0, 1.001, 1.0, 1.001, 2.0], 1),
-        ([1.0, 3.0, 1.0, 3.0, 1.0], 3),
+        ([3.0, 2.0, 1.0, 2.0, 3.0], False, 1), ([3.0, 1.0, 2.0, 1.5, 3.0], False, 2), ([1.0, 2.0, 3.0], False, 1),
+        ([1.0, 1.001, 1.0, 1.001, 2.0], False, 1), ([1.0, 3.0, 1.0, 3.0, 1.0], False, 3),
+        # A valley across the seam of the circle counts once.
+        (torch.linspace(-math.pi, math.pi, 61).cos().tolist(), True, 1),
+        (torch.linspace(-2 * math.pi, 2 * math.pi, 61).cos().tolist(), True, 2),
     ],
-)
-def test_minima_are_counted_if_they_are_deep_enough(curve, count):
-    assert count_minima(curve) == count
-
-
-def test_a_valley_across_the_seam_of_the_circle_counts_once():
-    angle = torch.linspace(-math.pi, math.pi, 61)
-    assert count_minima(angle.cos().tolist(), circular=True) == 1
-    assert count_minima((2 * angle).cos().tolist(), circular=True) == 2
+)  # fmt: skip
+def test_minima_are_counted_if_they_are_deep_enough(curve, circular, count):
+    assert count_minima(curve, circular=circular) == count
 
 
 def test_losses_along_a_grid_are_the_classifiers_own():

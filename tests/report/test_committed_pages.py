@@ -13,73 +13,62 @@ from pstn.report.results import read_results
 from pstn.report.statistics import summarise, welch
 
 ROOT = Path(__file__).parents[2]
-PAGES = ROOT / "docs" / "experiments"
+PAGES, RESULTS = ROOT / "docs" / "experiments", ROOT / "results"
 STUDIES = [experiment for experiment in EXPERIMENTS.values() if not experiment.extra]
 
-pytestmark = pytest.mark.skipif(not (ROOT / "results").exists(), reason="a source distribution has no results")
+pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="a source distribution has no results")
 
 
-def test_measured_parts_are_those_of_the_committed_results():
-    sections, texts = measured(ROOT / "results", STUDIES)
+@pytest.fixture(scope="module")
+def pages():
+    return measured(RESULTS, STUDIES)
+
+
+def test_measured_parts_are_those_of_the_committed_results(pages):
+    sections, texts = pages
     for name, text in texts.items():
         page = (PAGES / f"{name}.md").read_text(encoding="utf-8")
         assert text in page, f"{name}.md is stale: run `pstn report --docs docs/experiments`"
-    for section in sections:
-        for spec, _ in section.figures:
-            assert (PAGES / "images" / f"{spec.name}.png").exists()
+    assert all((PAGES / "images" / f"{spec.name}.png").exists() for section in sections for spec, _ in section.figures)
 
 
 def test_committed_results_are_one_file_per_experiment_and_complete():
-    folder = ROOT / "results"
-    results = read_results(folder)
-    assert {f"{r.experiment}.jsonl" for r in results} <= {path.name for path in folder.iterdir()}
+    results = read_results(RESULTS)
+    assert {f"{r.experiment}.jsonl" for r in results} <= {path.name for path in RESULTS.iterdir()}
     for result in results:
         assert result.training, result.full_name
         assert not result.quick, result.full_name
-        late = [
-            s.removesuffix(" Noted after the run.") for s in result.departures if s.endswith("Noted after the run.")
-        ]
+        late = {s.removesuffix(" Noted after the run.") for s in result.departures} - set(result.departures)
         declared = [g.departures for g in EXPERIMENTS[result.experiment].groups if g.model == result.model]
-        assert all(sentence in departures for sentence in late for departures in declared), result.full_name
+        assert all(late <= set(departures) for departures in declared), result.full_name
 
 
 def test_the_answer_on_the_ablations_page_is_that_of_the_results():
-    results = read_results(ROOT / "results", "ablations")
-
-    def score(variant, metric):
+    def score(experiment, variant, metric):
         scale = 100 if metric == "accuracy" else 1
-        return summarise([scale * r.metrics[metric] for r in results if r.variant == variant])
+        found = read_results(RESULTS, experiment)
+        return summarise([scale * r.metrics[metric] for r in found if r.variant == variant])
 
     page = " ".join((PAGES / "ablations.md").read_text(encoding="utf-8").split())
-    answer = page.partition("**On MNIST100")[2].partition("<!--")[0]
-    ours = {
-        name: (score("posterior=per-input", name), score("posterior=global", name), score("augmentation=fixed", name))
-        for name in ("accuracy", "nll", "ece")
-    }
-    digits = {"accuracy": 2, "nll": 3, "ece": 4}
-    told = [f"{ours[name][at].mean:.{digits[name]}f}" for name in ours for at in (0, 1)]
-    told += [f"{ours['accuracy'][2].mean:.2f}", f"{ours['nll'][2].mean:.3f}"]
-    told += [f"p = {welch(ours[name][0], ours[name][at]):.3f}" for name, at in (("accuracy", 1), ("nll", 1))]
-    told += [f"p = {welch(ours[name][0], ours[name][2]):.3f}" for name in ours]
-    told += [f"{score('augmentation=none', 'accuracy').mean:.2f}"]
-    assert welch(*ours["ece"][:2]) < 0.001
-    calibrated = summarise(
-        [r.metrics["ece"] for r in read_results(ROOT / "results", "calibration") if r.variant == "w=0.0001"]
-    )
-    told += [f"{calibrated.mean:.4f}", f"{ours['ece'][2].mean:.4f}", f"p = {welch(calibrated, ours['ece'][2]):.3f}"]
-    for number in told:
-        assert number in answer, number
+    answer, told = page.partition("**On MNIST100")[2].partition("<!--")[0], []
+    for metric, digits in (("accuracy", 2), ("nll", 3), ("ece", 4)):
+        variants = ("posterior=per-input", "posterior=global", "augmentation=fixed")
+        ours, shared, fixed = (score("ablations", variant, metric) for variant in variants)
+        told += [f"{each.mean:.{digits}f}" for each in (ours, shared, fixed)] + [f"p = {welch(ours, fixed):.3f}"]
+        told += [f"p = {welch(ours, shared):.3f}"] if metric != "ece" else []
+    assert welch(ours, shared) < 0.001
+    calibrated = score("calibration", "w=0.0001", "ece")
+    told += [f"{calibrated.mean:.4f}", f"p = {welch(calibrated, fixed):.3f}"]
+    told += [f"{score('ablations', 'augmentation=none', 'accuracy').mean:.2f}"]
+    assert [number for number in told if number not in answer] == []
 
 
-def test_what_it_costs_is_what_the_overview_says():
-    sections, _ = measured(ROOT / "results", STUDIES)
-    found, wanted = (sum(counts) for counts in zip(*(section.runs for section in sections), strict=True))
-    seconds = sum(section.seconds for section in sections)
+def test_what_it_costs_is_what_the_overview_says(pages):
+    found, wanted = (sum(counts) for counts in zip(*(section.runs for section in pages[0]), strict=True))
+    seconds = sum(section.seconds for section in pages[0])
     text = " ".join((ROOT / "docs" / "experiments.md").read_text(encoding="utf-8").split())
-    planned = [
-        c for e in EXPERIMENTS.values() if not e.extra for g in e.groups for c in g.cells(RunContext(ROOT / "results"))
-    ]
-    there = len({c.full_name for c in planned} & {r.full_name for r in read_results(ROOT / "results")})
+    planned = [c.full_name for e in STUDIES for g in e.groups for c in g.cells(RunContext(RESULTS))]
+    there = len(set(planned) & {r.full_name for r in read_results(RESULTS)})
     drawn = f"{there - found} of {len(planned) - wanted} that only a figure shows"
     assert f"{found} of the {wanted} runs that the tables want, and {drawn}" in text
     assert f"took {duration(seconds)} on one H200" in text

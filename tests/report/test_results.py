@@ -1,42 +1,36 @@
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 import os
+from dataclasses import asdict, replace
 
 import pytest
 
 from pstn.report.results import Result, read_results
 
 CELL = Result("mnist-subsets", "P-STN", "MNIST100", 3, metrics={"accuracy": 0.92}, settings={"kl_weight": 3e-4})
-OTHER = dataclasses.replace(CELL, seed=4)
+OTHER = replace(CELL, seed=4)
 
 
 def save(path, *cells, **change):
     """Write cells to a file, as they are or with some of their fields changed."""
-    path.write_text("".join(f"{json.dumps(dataclasses.asdict(cell) | change)}\n" for cell in cells))
+    path.write_text("".join(f"{json.dumps(asdict(cell) | change)}\n" for cell in cells))
 
 
-def test_a_result_is_read_as_it_was_written(tmp_path):
-    CELL.write(tmp_path)
-    assert read_results(tmp_path) == [CELL]
-
-
-def test_cells_that_differ_in_anything_that_names_them_are_all_kept(tmp_path):
-    cells = [CELL, *(dataclasses.replace(CELL, **change) for change in (
-        {"model": "STN"}, {"data": "MNIST1000"}, {"seed": 4}, {"variant": "w=0.0001"}))]  # fmt: skip
-    for cell in cells:
+def test_cells_that_differ_in_anything_that_names_them_are_all_read_as_they_were_written(tmp_path):
+    changes = ({}, {"model": "STN"}, {"data": "MNIST1000"}, {"seed": 4}, {"variant": "w=0.0001"})
+    cells = [replace(CELL, **change) for change in changes]
+    for cell in (*cells, replace(CELL, experiment="calibration")):
         cell.write(tmp_path)
-    dataclasses.replace(CELL, experiment="calibration").write(tmp_path)
-    assert sorted(r.name for r in read_results(tmp_path, "mnist-subsets")) == sorted(c.name for c in cells)
+    assert read_results(tmp_path, "mnist-subsets") == sorted(cells, key=lambda cell: cell.full_name)
     assert len(read_results(tmp_path)) == 6
     assert len(list(tmp_path.iterdir())) == 2  # one shard of each experiment
 
 
 def test_shards_and_the_experiments_file_are_merged_and_the_latest_record_counts(tmp_path):
-    first, second, third = (dataclasses.replace(CELL, seconds=seconds) for seconds in (1.0, 2.0, 3.0))
-    save(tmp_path / "mnist-subsets.jsonl", first, OTHER)
+    first, second, third = (replace(CELL, seconds=seconds) for seconds in (1.0, 2.0, 3.0))
+    save(tmp_path / "mnist-subsets.jsonl", OTHER, first)
     assert read_results(tmp_path) == [first, OTHER]
     save(tmp_path / "mnist-subsets.20260102T030405-ab.jsonl", second, third)
     save(tmp_path / "mnist-subsets.20260102T030404-cd.jsonl", second)
@@ -44,34 +38,19 @@ def test_shards_and_the_experiments_file_are_merged_and_the_latest_record_counts
     assert read_results(tmp_path, "mnist") == []
 
 
-def test_a_results_order_does_not_depend_on_the_files(tmp_path):
-    save(tmp_path / "mnist-subsets.jsonl", OTHER, CELL)
-    save(tmp_path / "calibration.20260102T030404-cd.jsonl", CELL, experiment="calibration")
-    names = [result.full_name for result in read_results(tmp_path)]
-    assert names == ["calibration/mnist100-p-stn-3", "mnist-subsets/mnist100-p-stn-3", "mnist-subsets/mnist100-p-stn-4"]
-
-
 def test_processes_write_shards_of_their_own(tmp_path, monkeypatch):
-    shards = []
     for process, cell in ((11, CELL), (12, OTHER)):
         monkeypatch.setattr(os, "getpid", lambda process=process: process)
-        shards.append(cell.write(tmp_path))
-    assert len(set(shards)) == 2
+        cell.write(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
     assert read_results(tmp_path) == [CELL, OTHER]
 
 
-@pytest.mark.parametrize("keep", [1, 20, -2])
-def test_a_last_line_that_was_cut_off_is_as_if_it_had_not_been_run(tmp_path, keep):
+@pytest.mark.parametrize(("keep", "read"), [(1, [CELL]), (20, [CELL]), (-2, [CELL]), (-1, [CELL, OTHER])])
+def test_a_last_line_that_was_cut_off_is_as_if_it_had_not_been_run(tmp_path, keep, read):
     path = CELL.write(tmp_path)
-    line = f"{OTHER.to_line()}\n".encode()
-    path.write_bytes(path.read_bytes() + line[:keep])
-    assert read_results(tmp_path) == [CELL]
-
-
-def test_a_last_line_that_lacks_nothing_but_its_end_counts(tmp_path):
-    path = CELL.write(tmp_path)
-    path.write_bytes(path.read_bytes().rstrip())
-    assert read_results(tmp_path) == [CELL]
+    path.write_bytes(path.read_bytes() + f"{OTHER.to_line()}\n".encode()[:keep])
+    assert read_results(tmp_path) == read
 
 
 def test_a_write_that_fails_leaves_no_part_of_a_line(tmp_path, monkeypatch):
@@ -83,7 +62,6 @@ def test_a_write_that_fails_leaves_no_part_of_a_line(tmp_path, monkeypatch):
         patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space left"):
             OTHER.write(tmp_path)
-    assert read_results(tmp_path) == [CELL]
     OTHER.write(tmp_path)
     assert read_results(tmp_path) == [CELL, OTHER]
 
@@ -96,16 +74,7 @@ def test_a_line_that_is_not_a_result_is_named(tmp_path, text):
         read_results(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"metrics": {"accuracy": "high"}},
-        {"metrics": {"accuracy": float("nan")}},
-        {"metrics": [0.9]},
-        {"seed": "3"},
-        {"experiment": "calibration"},
-    ],
-)
+@pytest.mark.parametrize("change", [{"metrics": {"accuracy": "high"}}, {"seed": "3"}, {"experiment": "calibration"}])
 def test_a_result_with_unusable_values_is_named(tmp_path, change):
     save(tmp_path / "mnist-subsets.jsonl", CELL, **change)
     with pytest.raises(ValueError, match=r"mnist-subsets\.jsonl, line 1,"):

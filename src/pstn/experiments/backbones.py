@@ -15,9 +15,6 @@ from pstn.data import IMAGENET_MEAN, IMAGENET_STD
 from pstn.files import load_safetensors
 from pstn.processes import import_object, is_object_name
 
-__all__ = ["EFFICIENTNET", "RESNET", "SMALL", "Backbone", "EfficientNetLite0", "default_backbone", "find_backbone",
-           "has_resnet", "make_resnet", "make_small"]  # fmt: skip
-
 
 def has_resnet() -> bool:
     """Whether torchvision imports here: next to a torch it was not built for, it raises."""
@@ -203,20 +200,17 @@ def find_backbone(given: str | Path) -> Backbone:
     if not path.is_file() and is_object_name(str(given)):
         return _import_backbone(str(given))
     accepted = (
-        f"backbone must be a file with the weights of {RESNET.name} or {EFFICIENTNET.name}, or MODULE:NAME, got {given}"
+        f"backbone must be a file of weights of {RESNET.name} or {EFFICIENTNET.name}, or MODULE:NAME, got {given}"
     )
-    if not path.is_file():
-        raise ValueError(f"{accepted}: there is none")
     try:
         if path.suffix == ".safetensors":
             weights = load_safetensors("cli").torch.load_file(path)
         else:
             weights = torch.load(path, map_location="cpu", weights_only=True)
+        if not all(isinstance(tensor, Tensor) for tensor in weights.values()):
+            raise TypeError("it holds something else than tensors")
     except Exception as error:  # of pickle, zipfile, torch or safetensors: damaged files raise almost anything
-        raise ValueError(f"{accepted}: it cannot be read as a file of tensors") from error
-    tensors = weights.items() if isinstance(weights, dict) else ()
-    if not tensors or not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors):
-        raise ValueError(f"{accepted}: it holds something else than tensors by name")
+        raise ValueError(f"{accepted}: it cannot be read as a file of tensors: {error}") from error
     known, last = (EFFICIENTNET, "_fc.") if "_conv_stem.weight" in weights else (RESNET, "fc.")
     if known is RESNET and "conv1.weight" not in weights:
         raise ValueError(f"{accepted}: its tensors have other names")
@@ -237,15 +231,13 @@ def find_backbone(given: str | Path) -> Backbone:
 def _import_backbone(given: str) -> Backbone:
     """A user's backbone, checked to make both a classifier and a localizer."""
     found = import_object(given, "backbone")
-    if not isinstance(found, Backbone):
-        if not callable(found):
-            raise ValueError(f"backbone {given} must be a Backbone or a function (outputs) -> network, got {found!r}")
+    if callable(found):
         found = Backbone(given.partition(":")[2], found)
+    if not isinstance(found, Backbone):
+        raise ValueError(f"backbone {given} must be a Backbone or a function (outputs) -> network, got {found!r}")
     with torch.random.fork_rng(devices=[]), torch.no_grad():  # takes no random numbers from those who follow
         shapes = [tuple(found.make(outputs).eval()(torch.rand(2, 3, 64, 64)).shape) for outputs in (3, None)]
     if shapes[0] != (2, 3) or len(shapes[1]) != 2:
-        raise ValueError(
-            f"backbone {given} must make networks (N, 3, H, W) -> (N, outputs), and -> (N, features) for outputs None; "
-            f"of (2, 3, 64, 64) its own make {shapes[0]} for 3 outputs and {shapes[1]} for None"
-        )
+        wanted = "must make networks (N, 3, H, W) -> (N, outputs), and -> (N, features) for outputs None"
+        raise ValueError(f"backbone {given} {wanted}; of (2, 3, 64, 64) its own make {shapes[0]} and {shapes[1]}")
     return found

@@ -1,21 +1,23 @@
-"""The calibration figure: reliability and expected calibration error on MNIST100 (section 5.3)."""
+"""The calibration figure: reliability and expected calibration error on MNIST100 (section 5.3).
+
+Confidence against accuracy of the models trained on 100 digits. The paper claims that both P-STNs, the more accurate
+(w = 0.0003) and the better calibrated (w = 0.0001), are better calibrated than the CNN and the STN.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from pstn.experiments import runner
 from pstn.experiments.mnist_subsets import MODELS, of_size
-from pstn.experiments.runner import ECE10, SCORES, Experiment, Measured, ModelUnderTest, reliability
 from pstn.report.figures import draw_reliability
 from pstn.report.statistics import Published
 from pstn.report.tables import Claim, FigureSpec, Line, Table
 
-__all__ = ["CALIBRATION", "PUBLISHED"]
-
 # w with the best accuracy, and w with the best calibration.
 WEIGHTS = {"w=0.0003": 3e-4, "w=0.0001": 1e-4}
 PUBLISHED = {
-    (model, variant): Line(model, "MNIST100", ECE10, variant, paper)
+    (model, variant): Line(model, "MNIST100", runner.ECE10, variant, paper)
     for model, variant, paper in (
         ("CNN", "", Published("0.0743 ± 0.0094")),
         ("STN", "", Published("0.1160 ± 0.0205")),
@@ -25,15 +27,14 @@ PUBLISHED = {
 }
 
 
-def _reliability(tested: ModelUnderTest) -> Measured:
-    return {}, {"reliability": reliability(tested.predictions)}
+def _reliability(tested: runner.ModelUnderTest) -> runner.Measured:
+    return {}, {"reliability": runner.reliability(tested.predictions)}
 
 
-CALIBRATION = Experiment(
+CALIBRATION = runner.Experiment(
     "calibration",
     "Calibration on MNIST100",
-    "Confidence against accuracy of the models trained on 100 digits. The paper claims that both P-STNs, the more "
-    "accurate (w = 0.0003) and the better calibrated (w = 0.0001), are better calibrated than the CNN and the STN.",
+    runner.description_of(__doc__),
     summary="Reliability diagrams and calibration error on MNIST100, five folds",
     needs=("mnist",),
     groups=tuple(  # the trainings of Table 1, with reliability measured
@@ -54,7 +55,7 @@ CALIBRATION = Experiment(
             tuple(
                 Line(model, "MNIST100", metric, variant, row=f"{model} {variant}".strip(), column=metric.label,
                      rivals=metric.name)
-                for model, variant in PUBLISHED for metric in SCORES
+                for model, variant in PUBLISHED for metric in runner.SCORES
             ),
             row_label="model",
         ),

@@ -1,4 +1,9 @@
-"""A typical failure mode: does the localizer still transform when the classifier gets deeper (section 5.4)?"""
+"""A typical failure mode: does the localizer still transform when the classifier gets deeper (section 5.4)?
+
+Nothing is frozen; classifiers of one to five linear layers learn rotated MNIST. The paper claims that the STN comes
+to apply the identity, the sooner the deeper the classifier, and that the P-STN stays above it. It gives a figure, no
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +13,10 @@ from itertools import pairwise
 
 from torch import nn
 
+from pstn.experiments import runner
 from pstn.experiments.rotated_mnist import KL_WEIGHT, ROTATING, SCHEDULE, make_layer, rotated, upright
-from pstn.experiments.runner import ACCURACY, Experiment, Measured, ModelUnderTest, Training, same
-from pstn.nn import PSTN, STN
 from pstn.report.figures import draw_by_depth
 from pstn.report.tables import Claim, FigureSpec, Line, Metric, Table
-
-__all__ = ["FAILURE_MODE", "make_classifier"]
 
 # Widths of the classifiers of one to five linear layers.
 WIDTHS = {
@@ -38,29 +40,26 @@ def make_classifier(depth: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), *stages, nn.Linear(*last))
 
 
-def _angle_variance(tested: ModelUnderTest) -> Measured:
+def _angle_variance(tested: runner.ModelUnderTest) -> runner.Measured:
     """How much the mean angle varies from image to image: 0 where nothing is transformed."""
     theta = tested.predictions.theta
     return {"angle_variance": 0.0 if theta is None else float(theta.var())}, {}
 
 
-def _of_depth(depth: int) -> tuple[Training, ...]:
-    nn_upright = Training(
-        "failure-mode", "NN", "upright", upright, same(lambda: make_classifier(depth)), replace(SCHEDULE, epochs=30),
-        variants={f"depth={depth}": 0.0}, lr=1e-3, localizer_factor=0.1, weight_decay=1e-5,
-        measures=(_angle_variance,), departures=_DEPARTURES[:2],
+def _of_depth(depth: int) -> tuple[runner.Training, ...]:
+    nn_upright = runner.Training(
+        "failure-mode", "NN", "upright", upright, runner.same(lambda: make_classifier(depth)),
+        replace(SCHEDULE, epochs=30), variants={f"depth={depth}": 0.0}, lr=1e-3, localizer_factor=0.1,
+        weight_decay=1e-5, measures=(_angle_variance,), departures=_DEPARTURES[:2],
     )  # fmt: skip
     nn_rotated = replace(nn_upright, data="rotated", task=rotated, recipe=replace(ROTATING, epochs=30))
-    stn = replace(
-        nn_rotated, model="STN", departures=_DEPARTURES,
-        make=same(lambda: STN(make_layer(probabilistic=False), make_classifier(depth))),
-    )  # fmt: skip
-    pstn = replace(
-        stn, model="P-STN", variants={f"depth={depth}": KL_WEIGHT},
-        make=same(lambda: PSTN(make_layer(probabilistic=True), make_classifier(depth), train_samples=10,
-                               test_samples=10)),
-    )  # fmt: skip
-    return nn_upright, nn_rotated, stn, pstn
+
+    def with_transformer(model: str, kl_weight: float) -> runner.Training:
+        make = runner.same(lambda: runner.transformer_model(make_layer(model == "P-STN"), make_classifier(depth)))
+        variants = {f"depth={depth}": kl_weight}
+        return replace(nn_rotated, model=model, make=make, variants=variants, departures=_DEPARTURES)
+
+    return nn_upright, nn_rotated, with_transformer("STN", 0.0), with_transformer("P-STN", KL_WEIGHT)
 
 
 def _by_depth(metric: Metric, *columns: tuple[str, str, str]) -> dict[tuple[str, int], Line]:
@@ -75,19 +74,17 @@ def _by_depth(metric: Metric, *columns: tuple[str, str, str]) -> dict[tuple[str,
 
 
 _LOCALIZED = (("STN", "STN", "rotated"), ("P-STN", "P-STN", "rotated"))
-_ACCURACY = _by_depth(ACCURACY, ("NN, upright", "NN", "upright"), ("NN, rotated", "NN", "rotated"), *_LOCALIZED)
+_ACCURACY = _by_depth(runner.ACCURACY, ("NN, upright", "NN", "upright"), ("NN, rotated", "NN", "rotated"), *_LOCALIZED)
 _VARIANCE = Metric("angle_variance", "variance of the recovered angle", higher_is_better=True)
 _TABLES = tuple(
     Table("Failure mode", tuple(shown.values()), "classifier", robust=True, bold=False)
     for shown in (_ACCURACY, _by_depth(_VARIANCE, *_LOCALIZED))
 )
 
-FAILURE_MODE = Experiment(
+FAILURE_MODE = runner.Experiment(
     "failure-mode",
     "A typical failure mode: the identity",
-    "Nothing is frozen; classifiers of one to five linear layers learn rotated MNIST. The paper claims that the STN "
-    "comes to apply the identity, the sooner the deeper the classifier, and that the P-STN stays above it. It gives a "
-    "figure, no numbers.",
+    runner.description_of(__doc__),
     summary="Accuracy and variance of the learned angle by the depth of the classifier, nothing frozen",
     needs=("mnist",),
     groups=tuple(group for depth in WIDTHS for group in _of_depth(depth)),

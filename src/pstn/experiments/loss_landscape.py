@@ -1,4 +1,9 @@
-"""The first figure: the loss of a fixed classifier over a transformation, and its average under the P-STN's noise."""
+"""The first figure: the loss of a fixed classifier over a transformation, and its average under the P-STN's noise.
+
+The loss of a fixed classifier over one parameter of the transformation. The paper claims that the P-STN’s, which
+averages over nearby transformations, is smoother and has fewer local minima. It gives a figure, no numbers; here they
+are counted.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +16,14 @@ from torch import Tensor, nn
 
 from pstn._checks import require_finite
 from pstn.distributions import Posterior
+from pstn.experiments import runner
 from pstn.experiments.rotated_mnist import CLASSIFIER, PSTN_GROUP, SIZE, SPENT, VAR_INIT, rotated, upright
-from pstn.experiments.runner import Evaluation, Experiment, RunContext, as_pixels, digest, rounded, trained
 from pstn.nn import SpatialTransformer
 from pstn.report.figures import draw_landscapes
 from pstn.report.results import Result
 from pstn.report.tables import Claim, FigureSpec, Metric, Table, lines
 from pstn.transforms import Similarity
 from pstn.warp import warp
-
-__all__ = ["LOSS_LANDSCAPE", "count_minima", "losses_along"]
 
 IMAGES = 20
 # Angles all the way round; shifts of half the image's width to either side and back.
@@ -77,11 +80,11 @@ def count_minima(loss: Sequence[float], depth: float = DEPTH, *, circular: bool 
     return count + falling
 
 
-def _noise_scale(context: RunContext, cell: Result, x: Tensor) -> Tensor:
+def _noise_scale(context: runner.RunContext, cell: Result, x: Tensor) -> Tensor:
     """The scale of the P-STN's noise for each image, (n,): learned for the angle, where training starts for shifts."""
     if cell.data == "translation":
         return torch.full((len(x),), math.sqrt(math.log1p(math.exp(VAR_INIT))), device=x.device)
-    layer = trained(context, PSTN_GROUP, cell.seed).get_submodule("layer").to(x.device)
+    layer = runner.trained(context, PSTN_GROUP, cell.seed).get_submodule("layer").to(x.device)
     assert isinstance(layer, SpatialTransformer)
     posterior = layer.localize(x)
     assert isinstance(posterior, Posterior)
@@ -89,10 +92,10 @@ def _noise_scale(context: RunContext, cell: Result, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def measure(context: RunContext, cell: Result) -> tuple[dict[str, float], dict[str, Any], dict[str, Any]]:
+def measure(context: runner.RunContext, cell: Result) -> tuple[dict[str, float], dict[str, Any], dict[str, Any]]:
     """Count the minima of the loss over the grid, as it is (STN) or averaged under the noise (P-STN)."""
     test = (rotated if cell.data == "angle" else upright)(context).test.batch(range(4 if context.quick else IMAGES))
-    classifier = trained(context, CLASSIFIER, cell.seed).to(context.device)
+    classifier = runner.trained(context, CLASSIFIER, cell.seed).to(context.device)
     grid = GRIDS[cell.data].to(context.device)
     noise, scale = torch.zeros(len(test), 1, device=context.device), torch.zeros(1)
     if cell.model == "P-STN":
@@ -108,10 +111,10 @@ def measure(context: RunContext, cell: Result) -> tuple[dict[str, float], dict[s
     counted = [count_minima(row, circular=cell.data == "angle") for row in loss.tolist()]
     metrics = {"minima": sum(counted) / len(counted), "roughness": float(loss.diff(dim=1).abs().sum(1).mean())}
     settings = {
-        "classifier": digest(classifier.state_dict()), "images": len(test), "grid": len(grid),
+        "classifier": runner.digest(classifier.state_dict()), "images": len(test), "grid": len(grid),
         "minimum_depth": DEPTH, "quantiles": noise.shape[1], "mean_scale": float(scale.mean()),
     }  # fmt: skip
-    drawn = {"grid": rounded(grid), "loss": rounded(loss), "images": as_pixels(test.x[:, 0])}
+    drawn = {"grid": runner.rounded(grid), "loss": runner.rounded(loss), "images": runner.as_pixels(test.x[:, 0])}
     return metrics, drawn if cell.seed == 0 else {}, settings
 
 
@@ -129,16 +132,14 @@ _LINES = [
     )
 ]
 
-LOSS_LANDSCAPE = Experiment(
+LOSS_LANDSCAPE = runner.Experiment(
     "loss-landscape",
     "Loss landscape",
-    "The loss of a fixed classifier over one parameter of the transformation. The paper claims that the P-STN’s, which "
-    "averages over nearby transformations, is smoother and has fewer local minima. It gives a figure, no numbers; here "
-    "they are counted.",
+    runner.description_of(__doc__),
     summary="The loss over angles and shifts for a fixed classifier, with and without the P-STN's noise",
     needs=("mnist",),
     groups=tuple(
-        Evaluation("loss-landscape", model, data, measure, departures=_DEPARTURES)
+        runner.Evaluation("loss-landscape", model, data, measure, departures=_DEPARTURES)
         for data in GRIDS
         for model in ("STN", "P-STN")
     ),

@@ -1,4 +1,9 @@
-"""Table 1 and its figure: CNN, STN and P-STN on subsets of MNIST of 30 to 10,000 images (section 5.2.1)."""
+"""Table 1 and its figure: CNN, STN and P-STN on subsets of MNIST of 30 to 10,000 images (section 5.2.1).
+
+CNN, STN and P-STN of about 28 thousand parameters learn from 30 to 10,000 digits, five folds each. The paper claims
+that the P-STN is the most accurate on small sets and that the differences vanish on large ones, that the STN stays
+behind the CNN, and that the optimal w falls as the data grow.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +14,11 @@ from functools import partial
 from torch import nn
 
 from pstn.data import MNIST_MEAN, MNIST_STD, balanced_indices
-from pstn.experiments.runner import (
-    ACCURACY,
-    ECE,
-    NLL,
-    PAPER,
-    Experiment,
-    Measured,
-    ModelUnderTest,
-    RunContext,
-    Task,
-    Training,
-    classification_scores,
-    same,
-)  # isort: skip # fmt: skip
+from pstn.experiments import runner
 from pstn.nn import mnist_cnn, mnist_pstn, mnist_stn
 from pstn.report.figures import draw_by_size
 from pstn.report.tables import Claim, FigureSpec, Metric, Search, Table, lines, published_lines
 from pstn.training.runs.sweep import AUTHORS_KL_WEIGHTS
-
-__all__ = ["BLACK", "BOTH_SCALED", "MNIST_SUBSETS", "MODELS", "PRECISIONS", "PUBLISHED", "SEARCH",
-           "VALIDATION", "WEIGHTS", "as_validation", "make_pstn", "of_size", "subset"]  # fmt: skip
 
 MODELS = ("CNN", "STN", "P-STN")
 # The images are colour-normalised; what comes into view from outside is black, as their own background.
@@ -50,13 +39,13 @@ _FOLDS = (
 )
 
 
-def subset(size: int, *, validation: bool = False) -> Callable[[RunContext], Task]:
+def subset(size: int, *, validation: bool = False) -> Callable[[runner.RunContext], runner.Task]:
     """The task of learning from `size` images; each seed has a fold of its own."""
 
-    def read(context: RunContext) -> Task:
+    def read(context: runner.RunContext) -> runner.Task:
         pool, held_out, test = context.data("mnist", normalise=True)
         seen = held_out if validation else test
-        return Task(pool.x, pool.y, seen, pool.name, lambda fold: balanced_indices(pool.y, size, fold=fold))
+        return runner.Task(pool.x, pool.y, seen, pool.name, lambda fold: balanced_indices(pool.y, size, fold=fold))
 
     return read
 
@@ -72,23 +61,23 @@ def make_pstn() -> nn.Module:
 
 
 # "We use the Adam optimizer with weight decay 0.01"; batch, epochs and learning rates are those of the authors' runs.
-def of_size(size: int) -> dict[str, Training]:
+def of_size(size: int) -> dict[str, runner.Training]:
     """The three trainings on `size` images, by model."""
-    cnn = Training(
-        "mnist-subsets", "CNN", f"MNIST{size}", subset(size), same(mnist_cnn), PAPER,
+    cnn = runner.Training(
+        "mnist-subsets", "CNN", f"MNIST{size}", subset(size), runner.same(mnist_cnn), runner.PAPER,
         lr=1e-3, localizer_factor=0.1, weight_decay=0.01, departures=(_FOLDS,),
     )  # fmt: skip
-    stn = replace(
-        cnn, model="STN", make=same(make_stn), lr=1e-4, departures=(_FOLDS, _STN_START, BOTH_SCALED, _BLACK_OUTSIDE)
-    )
-    pstn = replace(
-        cnn, model="P-STN", make=same(make_pstn), variants={"": WEIGHTS[size]},
-        departures=(_FOLDS, PRECISIONS, BOTH_SCALED, _BLACK_OUTSIDE),
-    )  # fmt: skip
-    return {"CNN": cnn, "STN": stn, "P-STN": pstn}
+    both, pstn = (BOTH_SCALED, _BLACK_OUTSIDE), runner.same(make_pstn)
+    return {
+        "CNN": cnn,
+        "STN": replace(cnn, model="STN", make=runner.same(make_stn), lr=1e-4, departures=(_FOLDS, _STN_START, *both)),
+        "P-STN": replace(
+            cnn, model="P-STN", make=pstn, variants={"": WEIGHTS[size]}, departures=(_FOLDS, PRECISIONS, *both)
+        ),
+    }
 
 
-PUBLISHED = published_lines(ACCURACY, """
+PUBLISHED = published_lines(runner.ACCURACY, """
     data        CNN             STN           P-STN
     MNIST30     70.12 ± 2.46    69.26 ± 4.53  *81.00 ± 3.92*
     MNIST100    87.29 ± 0.58    82.16 ± 2.30  *92.70 ± 0.74*
@@ -103,17 +92,15 @@ VALIDATION = (
     Metric("valid_accuracy", "validation accuracy (%)", scale=100, higher_is_better=True),
 )
 
-MNIST_SUBSETS = Experiment(
+MNIST_SUBSETS = runner.Experiment(
     "mnist-subsets",
     "MNIST subsets",
-    "CNN, STN and P-STN of about 28 thousand parameters learn from 30 to 10,000 digits, five folds each. The paper "
-    "claims that the P-STN is the most accurate on small sets and that the differences vanish on large ones, that the "
-    "STN stays behind the CNN, and that the optimal w falls as the data grow.",
+    runner.description_of(__doc__),
     summary="Table 1: accuracy on subsets of MNIST, five folds each",
     needs=("mnist",),
     groups=tuple(group for size in WEIGHTS for group in of_size(size).values()),
     quick=("mnist30-cnn", "mnist30-stn", "mnist30-p-stn", "mnist100-cnn", "mnist100-stn", "mnist100-p-stn"),
-    tables=(_TABLE, *(Table("MNIST subsets", tuple(lines(m, MODELS, _DATA).values())) for m in (NLL, ECE))),
+    tables=(_TABLE, *(Table("MNIST subsets", tuple(lines(m, MODELS, _DATA).values())) for m in runner.SCORES[1:])),
     claims=(
         # By the bold numbers of its table: the P-STN's is the best alone on the small sets, together with the CNN on
         # the large ones, and the CNN is ahead of the STN on all.
@@ -134,13 +121,13 @@ MNIST_SUBSETS = Experiment(
 )
 
 
-def as_validation(tested: ModelUnderTest) -> Measured:
+def as_validation(tested: runner.ModelUnderTest) -> runner.Measured:
     """The scores under the names of a search: what was tested on is validation data there."""
-    scores = classification_scores(tested.predictions)
+    scores = runner.classification_scores(tested.predictions)
     return {"valid_nll": scores["nll"], "valid_accuracy": scores["accuracy"]}, {}
 
 
-SEARCH = Experiment(
+SEARCH = runner.Experiment(
     "mnist-subsets-search",
     "The search for w on MNIST subsets",
     summary="The KL weight w of Table 1, searched on the 10,000 validation images",

@@ -1,43 +1,33 @@
-"""Random placement FashionMNIST: localizers find a small image on a large canvas (section 5.1.2)."""
+"""Random placement FashionMNIST: localizers find a small image on a large canvas (section 5.1.2).
+
+A garment is placed at random on a larger black canvas; localizers of about 193 thousand parameters learn to find it
+for a frozen classifier. The paper claims that both succeed, the P-STN slightly better.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import nn
 
 from pstn.data import RandomPlacement, generate
+from pstn.experiments import runner
 from pstn.experiments.mnist_subsets import BOTH_SCALED, PRECISIONS
 from pstn.experiments.rotated_mnist import DROPOUT
-from pstn.experiments.runner import (
-    ACCURACY,
-    PAPER,
-    Experiment,
-    Measured,
-    ModelUnderTest,
-    RunContext,
-    Task,
-    Training,
-    as_pixels,
-    rounded,
-    same,
-    trained,
-)  # isort: skip # fmt: skip
-from pstn.nn import PSTN, STN, ConvLocalizer, SpatialTransformer, mnist_cnn
-from pstn.report.figures import draw_placed
+from pstn.nn import ConvLocalizer, SpatialTransformer, mnist_cnn
+from pstn.report.figures import draw_windows
 from pstn.report.tables import Claim, FigureSpec, Metric, Table, lines, published_lines
 from pstn.training import RandomWarp
 from pstn.transforms import Similarity, to_pixels
 
-__all__ = ["CLASSIFIER", "PLACED_FASHION", "PSTN_GROUP", "STN_GROUP", "make_layer", "placed", "upright"]
-
 # Half of the canvas, wherever it fits: what a localizer should find is the paper's theta, (0, 0.5, tx, ty).
 CANVAS, GARMENT, SIZE = 96, 48, 28
 PLACEMENT = RandomPlacement(CANVAS, GARMENT, corners=None)
-CLASSIFIER_RECIPE = replace(PAPER, epochs=100, batch_size=64, lr_step=50)
+CLASSIFIER_RECIPE = replace(runner.PAPER, epochs=100, batch_size=64, lr_step=50)
 RECIPE = replace(
-    PAPER, epochs=60, batch_size=64, lr_step=20, samples=10, precision="tf32",
+    runner.PAPER, epochs=60, batch_size=64, lr_step=20, samples=10, precision="tf32",
     augment=RandomWarp(PLACEMENT, fill=0.0),
 )  # fmt: skip
 KL_WEIGHT = 3e-5
@@ -65,20 +55,20 @@ _DEPARTURES = (
 _VARIANCE = "The variance starts at softplus(-5), which is not known for this experiment."
 
 
-def upright(context: RunContext) -> Task:
+def upright(context: runner.RunContext) -> runner.Task:
     """FashionMNIST as it is."""
     train, _, test = context.data("fashion-mnist", normalise=False)
-    return Task(train.x, train.y, test, train.name)
+    return runner.Task(train.x, train.y, test, train.name)
 
 
-def placed(context: RunContext) -> Task:
+def placed(context: runner.RunContext) -> runner.Task:
     """Each test image placed once on a canvas; those of training are placed afresh in every batch."""
     train, _, test = context.data("fashion-mnist", normalise=False)
-    return Task(train.x, train.y, generate(test, PLACEMENT, seed=0), f"placed {train.name}", batch=500)
+    return runner.Task(train.x, train.y, generate(test, PLACEMENT, seed=0), f"placed {train.name}", batch=500)
 
 
-CLASSIFIER = Training(
-    "placed-fashion", "CNN", "upright", upright, same(mnist_cnn), CLASSIFIER_RECIPE,
+CLASSIFIER = runner.Training(
+    "placed-fashion", "CNN", "upright", upright, runner.same(mnist_cnn), CLASSIFIER_RECIPE,
     lr=1e-3, weight_decay=CLASSIFIER_DECAY, departures=(_PIXELS, _DECAY), keep=True,
 )  # fmt: skip
 
@@ -104,18 +94,12 @@ def make_layer(*, probabilistic: bool, zero_biases: bool = True) -> SpatialTrans
     return layer
 
 
-def make_stn(context: RunContext, seed: int) -> nn.Module:
-    """The STN in front of this seed's frozen classifier."""
-    return STN(make_layer(probabilistic=False), trained(context, CLASSIFIER, seed).requires_grad_(False))
+def make_model(*, probabilistic: bool) -> Callable[[runner.RunContext, int], nn.Module]:
+    """The STN or P-STN in front of the seed's frozen classifier."""
+    return runner.in_front_of(CLASSIFIER, lambda context: make_layer(probabilistic=probabilistic))
 
 
-def make_pstn(context: RunContext, seed: int) -> nn.Module:
-    """The P-STN in front of this seed's frozen classifier."""
-    classifier = trained(context, CLASSIFIER, seed).requires_grad_(False)
-    return PSTN(make_layer(probabilistic=True), classifier, train_samples=10, test_samples=10)
-
-
-def _localisation(tested: ModelUnderTest) -> Measured:
+def _localisation(tested: runner.ModelUnderTest) -> runner.Measured:
     """How far the window's centre is from the image's, in pixels of the canvas, and its scale from 0.5."""
     theta, truth = tested.predictions.theta, tested.predictions.truth
     assert theta is not None
@@ -133,19 +117,23 @@ def _localisation(tested: ModelUnderTest) -> Measured:
     with torch.no_grad():
         out = layer(x, samples=10, generator=torch.Generator().manual_seed(0))
         corners = to_pixels(layer.transform.corners(out.theta), (CANVAS, CANVAS)).transpose(0, 1)
-    warped = as_pixels(out.warped[:5, :, 0].transpose(0, 1))
-    return metrics, {"inputs": as_pixels(x[:, 0]), "warped": warped, "corners": rounded(corners, 2)}
+    warped = runner.as_pixels(out.warped[:5, :, 0].transpose(0, 1))
+    return metrics, {"inputs": runner.as_pixels(x[:, 0]), "warped": warped, "corners": runner.rounded(corners, 2)}
 
 
-STN_GROUP = Training(
-    "placed-fashion", "STN", "placed", placed, make_stn, RECIPE,
+STN_GROUP = runner.Training(
+    "placed-fashion", "STN", "placed", placed, make_model(probabilistic=False), RECIPE,
     lr=1e-3, localizer_factor=0.1, weight_decay=DECAY, measures=(_localisation,), departures=_DEPARTURES,
 )  # fmt: skip
 PSTN_GROUP = replace(
-    STN_GROUP, model="P-STN", make=make_pstn, variants={"": KL_WEIGHT}, departures=(*_DEPARTURES, _VARIANCE, PRECISIONS)
+    STN_GROUP,
+    model="P-STN",
+    make=make_model(probabilistic=True),
+    variants={"": KL_WEIGHT},
+    departures=(*_DEPARTURES, _VARIANCE, PRECISIONS),
 )
 
-_ACCURACY = published_lines(ACCURACY, """
+_ACCURACY = published_lines(runner.ACCURACY, """
     data     CNN    STN    P-STN
     upright  90.63  -      -
     placed   -      84.41  84.99
@@ -155,11 +143,10 @@ _ERRORS = (
     Metric("scale_error", "error of the scale"),
 )
 
-PLACED_FASHION = Experiment(
+PLACED_FASHION = runner.Experiment(
     "placed-fashion",
     "Random placement FashionMNIST, frozen classifier",
-    "A garment is placed at random on a larger black canvas; localizers of about 193 thousand parameters learn to find "
-    "it for a frozen classifier. The paper claims that both succeed, the P-STN slightly better.",
+    runner.description_of(__doc__),
     summary="Finding a garment on a canvas four times its area for a frozen classifier: accuracy, error",
     needs=("fashion-mnist",),
     groups=(CLASSIFIER, STN_GROUP, PSTN_GROUP),
@@ -175,7 +162,7 @@ PLACED_FASHION = Experiment(
         FigureSpec(
             "placed-fashion",
             "Inputs with the outlines that the P-STN sampled, and below what the classifier saw through five of them.",
-            draw_placed,
+            draw_windows,
         ),
     ),
 )  # fmt: skip

@@ -1,8 +1,14 @@
-"""Rotated MNIST: localizers learn to undo rotations for a frozen classifier (section 5.1.1)."""
+"""Rotated MNIST: localizers learn to undo rotations for a frozen classifier (section 5.1.1).
+
+A classifier trained on upright digits is frozen; localizers of about 72 thousand parameters learn to undo rotations
+with nothing but the class labels. The paper claims that the P-STN localises better than the STN and is more accurate,
+and that its variance is larger, by 17%, where it localises badly.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,73 +16,50 @@ import torch
 from torch import Tensor, nn
 
 from pstn.data import RandomRotation, generate
-from pstn.experiments.runner import (
-    ACCURACY,
-    PAPER,
-    Experiment,
-    Measured,
-    ModelUnderTest,
-    RunContext,
-    Task,
-    Training,
-    as_pixels,
-    rounded,
-    same,
-    trained,
-)  # isort: skip # fmt: skip
-from pstn.nn import PSTN, STN, ConvLocalizer, Frozen, SpatialTransformer, mnist_cnn
+from pstn.experiments import runner
+from pstn.nn import ConvLocalizer, SpatialTransformer, mnist_cnn
 from pstn.report.figures import draw_angles
 from pstn.report.tables import Claim, FigureSpec, Metric, Table, lines, published_lines
 from pstn.training import RandomWarp
 from pstn.transforms import Rotation
 
-__all__ = ["CLASSIFIER", "PSTN_GROUP", "ROTATED_MNIST", "localisation", "make_layer", "make_pstn", "rotated",
-           "undo_errors", "upright"]  # fmt: skip
-
 SIZE, ROTATION = (28, 28), RandomRotation(math.pi)
 # ×0.1 every 10 epochs: a ten-thousandth after 40.
-SCHEDULE = replace(PAPER, epochs=40, batch_size=64, lr_step=10)
+SCHEDULE = replace(runner.PAPER, epochs=40, batch_size=64, lr_step=10)
 ROTATING = replace(SCHEDULE, samples=10, augment=RandomWarp(ROTATION))
 KL_WEIGHT, VAR_INIT = 3e-5, -3.0
 SPENT = "40 epochs instead of 100: the learning rate, ×0.1 every 10 epochs, is spent by then."
 DROPOUT = "The frozen classifier keeps its dropout active while the localizer trains, as in the authors' runs."
 
 
-def upright(context: RunContext) -> Task:
+def upright(context: runner.RunContext) -> runner.Task:
     """MNIST as it is, not normalised: 50,000 to train on, the 10,000 test images."""
     train, _, test = context.data("mnist", normalise=False)
-    return Task(train.x, train.y, test, train.name)
+    return runner.Task(train.x, train.y, test, train.name)
 
 
-def rotated(context: RunContext) -> Task:
+def rotated(context: runner.RunContext) -> runner.Task:
     """The same, tested on images that were each rotated once by an angle uniform on (-pi, pi)."""
     train, _, test = context.data("mnist", normalise=False)
-    return Task(train.x, train.y, generate(test, ROTATION, seed=0), f"rotated {train.name}")
+    return runner.Task(train.x, train.y, generate(test, ROTATION, seed=0), f"rotated {train.name}")
 
 
-CLASSIFIER = Training(
-    "rotated-mnist", "CNN", "upright", upright, same(mnist_cnn), SCHEDULE,
+CLASSIFIER = runner.Training(
+    "rotated-mnist", "CNN", "upright", upright, runner.same(mnist_cnn), SCHEDULE,
     lr=1e-3, weight_decay=1e-5, also={"rotated": rotated}, departures=(SPENT,), keep=True,
 )  # fmt: skip
 """The CNN of 28,086 weights, trained on upright MNIST, then frozen."""
 
 
-def make_layer(*, probabilistic: bool) -> SpatialTransformer:
+def make_layer(probabilistic: bool) -> SpatialTransformer:
     """The localizers of about 72k parameters: heads of linear-ReLU-linear, for the angle alone."""
     localizer = ConvLocalizer(1, SIZE, filters=(28, 53) if probabilistic else (32, 64))
     return SpatialTransformer(Rotation(), localizer, SIZE, hidden=20, probabilistic=probabilistic, var_init=VAR_INIT)
 
 
-def make_stn(context: RunContext, seed: int) -> nn.Module:
-    """The STN in front of this seed's frozen classifier."""
-    return STN(make_layer(probabilistic=False), trained(context, CLASSIFIER, seed).requires_grad_(False))
-
-
-def make_pstn(context: RunContext, seed: int, *, dropout: bool = True) -> nn.Module:
-    """The P-STN in front of this seed's frozen classifier, whose dropout stays active in training or does not."""
-    classifier = trained(context, CLASSIFIER, seed).requires_grad_(False)
-    layer = make_layer(probabilistic=True)
-    return PSTN(layer, classifier if dropout else Frozen(classifier), train_samples=10, test_samples=10)
+def make_model(*, probabilistic: bool, dropout: bool = True) -> Callable[[runner.RunContext, int], nn.Module]:
+    """The STN or P-STN in front of the seed's frozen classifier, whose dropout stays active in training or does not."""
+    return runner.in_front_of(CLASSIFIER, lambda context: make_layer(probabilistic), dropout=dropout)
 
 
 def undo_errors(mean: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,7 +82,7 @@ def undo_errors(mean: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
     return torch.remainder(off.abs(), math.pi), wrapped.abs()
 
 
-def localisation(tested: ModelUnderTest) -> Measured:
+def localisation(tested: runner.ModelUnderTest) -> runner.Measured:
     """Errors of the angle; for a P-STN how much larger the variance is where it localises badly."""
     theta, truth, beta = tested.predictions.theta, tested.predictions.truth, tested.predictions.beta
     assert theta is not None
@@ -113,24 +96,24 @@ def localisation(tested: ModelUnderTest) -> Measured:
             layer = tested.model.get_submodule("layer")
             warped = layer(x, samples=5, generator=torch.Generator().manual_seed(0)).warped
         figure = {
-            "angle_true": rounded(truth[:1000, 0]), "angle_mean": rounded(theta[:1000, 0]),
-            "inputs": as_pixels(x[:, 0]), "warped": as_pixels(warped[:, :, 0].transpose(0, 1)),
+            "angle_true": runner.rounded(truth[:1000, 0]), "angle_mean": runner.rounded(theta[:1000, 0]),
+            "inputs": runner.as_pixels(x[:, 0]), "warped": runner.as_pixels(warped[:, :, 0].transpose(0, 1)),
         }  # fmt: skip
     if beta is not None:
         worse = mod_pi > mod_pi.median()
         metrics["larger_variance"] = float(beta[worse].mean() / beta[~worse].mean() - 1)
         if figure:
-            figure["beta"] = rounded(beta[:1000, 0], 6)
+            figure["beta"] = runner.rounded(beta[:1000, 0], 6)
     return metrics, figure
 
 
-STN_GROUP = Training(
-    "rotated-mnist", "STN", "rotated", rotated, make_stn, ROTATING,
+STN_GROUP = runner.Training(
+    "rotated-mnist", "STN", "rotated", rotated, make_model(probabilistic=False), ROTATING,
     lr=1e-3, localizer_factor=1.0, weight_decay=1e-5, measures=(localisation,), departures=(SPENT, DROPOUT),
 )  # fmt: skip
-PSTN_GROUP = replace(STN_GROUP, model="P-STN", make=make_pstn, variants={"": KL_WEIGHT}, keep=True)
+PSTN_GROUP = replace(STN_GROUP, model="P-STN", make=make_model(probabilistic=True), variants={"": KL_WEIGHT}, keep=True)
 
-_ACCURACY = published_lines(ACCURACY, """
+_ACCURACY = published_lines(runner.ACCURACY, """
     data     CNN   STN    P-STN
     upright  99.4  -      -
     rotated  41.2  76.13  82.98
@@ -143,12 +126,10 @@ _WRAPPED = lines(Metric("error_wrapped", "error of the angle, wrapped", digits=2
 _LARGER = Metric("larger_variance", "larger variance where badly localised (%)", 100, 1, higher_is_better=None)
 _STN, _PSTN = ("STN", "rotated"), ("P-STN", "rotated")
 
-ROTATED_MNIST = Experiment(
+ROTATED_MNIST = runner.Experiment(
     "rotated-mnist",
     "Rotated MNIST, frozen classifier",
-    "A classifier trained on upright digits is frozen; localizers of about 72 thousand parameters learn to undo "
-    "rotations with nothing but the class labels. The paper claims that the P-STN localises better than the STN and "
-    "is more accurate, and that its variance is larger, by 17%, where it localises badly.",
+    runner.description_of(__doc__),
     summary="Undoing rotations for a frozen classifier: accuracy, error of the angle, variance by error",
     needs=("mnist",),
     groups=(CLASSIFIER, STN_GROUP, PSTN_GROUP),

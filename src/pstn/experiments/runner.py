@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,12 +25,12 @@ import torch
 from torch import Tensor, nn
 
 from pstn._checks import NotFiniteError, require_finite, require_positive_int
-from pstn.data import KNOWN, MissingDataError, Splits, load
+from pstn.data import KNOWN, MissingDataError, load
 from pstn.data.split import Sized
 from pstn.distributions import Posterior
 from pstn.experiments.backbones import Backbone
 from pstn.files import inside, require_writable
-from pstn.nn import Prediction, TransformerClassifier
+from pstn.nn import PSTN, STN, Frozen, Prediction, SpatialTransformer, TransformerClassifier
 from pstn.processes import import_object
 from pstn.provenance import provenance
 from pstn.report.results import RUNS, SHORTENED, Result, read_results
@@ -38,13 +39,8 @@ from pstn.training import Member, Population, Progress, Recipe
 from pstn.training.population.noise import stream_keys, uniform
 from pstn.training.population.stack import precision_flags
 from pstn.training.progress import Interrupt
-from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, member_summary, read_about, save_checkpoint
+from pstn.training.runs import checkpoint
 from pstn.uncertainty import calibration_error, negative_log_likelihood, reliability_curve
-
-__all__ = ["ACCURACY", "ECE", "ECE10", "NLL", "PAPER", "SCORES", "Computed", "Evaluation", "Experiment", "Joint",
-           "Measured", "ModelUnderTest", "Planned", "Predictions", "RunContext", "Shard", "Stopped", "Task", "Training",
-           "as_pixels", "choose", "classification_scores", "digest", "done_cells", "plan", "predict", "reliability",
-           "reproduce", "rounded", "run_groups", "same", "trained", "unavailable"]  # fmt: skip
 
 ACCURACY = Metric("accuracy", "accuracy (%)", scale=100, digits=2, higher_is_better=True)
 NLL = Metric("nll", "NLL")
@@ -64,12 +60,16 @@ PAPER = Recipe(
 _QUICK_STEPS, _QUICK_BATCH, _QUICK_TEST, _QUICK_SEEDS = 5, 16, 50, 2
 # What stands in for data that do not ship with the package.
 _SHIPPED = {"images": "digits", "series": "ItalyPowerDemand"}
-# Seconds between messages about the progress of a training.
-_LOG_EVERY = 20.0
 
 T = TypeVar("T")
 Measured = tuple[dict[str, float], dict[str, Any]]
 """Metrics and what the figures draw."""
+Model = tuple[str, int]
+"""Variant and seed of one model of a group."""
+
+
+Evaluated = tuple[dict[str, float], dict[str, Any], dict[str, Any]]
+"""Metrics, what the figures draw, and settings."""
 
 
 class Stopped(Exception):
@@ -124,10 +124,9 @@ class RunContext:
         """Where checkpoints and trained classifiers lie while experiments run."""
         return self.folder / ".work"
 
-    @property
-    def seeds(self) -> range:
-        """The seeds, or folds, of this run."""
-        return range(_QUICK_SEEDS if self.quick else RUNS)
+    def seeds(self, count: int = RUNS) -> range:
+        """The seeds, or folds, of this run, where an experiment has `count`."""
+        return range(min(_QUICK_SEEDS, count) if self.quick else count)
 
     def cached(self, key: Any, make: Callable[[], T]) -> T:
         """What `make` returns, made once for each experiment."""
@@ -140,16 +139,11 @@ class RunContext:
 
         In a quick run it is the data set of its kind that ships with the package.
         """
-
-        def read() -> Splits[Any]:
-            if not self.quick:
-                return load(name, **settings).to(self.device)
-            shipped = _SHIPPED[KNOWN[name].kind]
-            allowed = {k: v for k, v in settings.items() if k == "normalise" and shipped == "digits"}
-            return load(shipped, **allowed).to(self.device)
-
-        train, validation, test = self.cached((name, *sorted(settings.items())), read)
-        return train, validation, test
+        if self.quick:
+            name = _SHIPPED[KNOWN[name].kind]
+            settings = {k: v for k, v in settings.items() if k == "normalise" and name == "digits"}
+        read = partial(load, name, **settings)
+        return tuple(self.cached((name, *sorted(settings.items())), lambda: read().to(self.device)))  # type: ignore[return-value]
 
     def quick_subset(self, test: Sized) -> Any:
         """The test examples of this run: all, or in a quick run the first few."""
@@ -245,6 +239,29 @@ def same(make: Callable[[], nn.Module]) -> Callable[[RunContext, int], nn.Module
     return lambda context, seed: make()
 
 
+def in_front_of(
+    classifier: Training, layer: Callable[[RunContext], SpatialTransformer], *, dropout: bool = True
+) -> Callable[[RunContext, int], nn.Module]:
+    """An STN or a P-STN, of ten samples, in front of the seed's frozen classifier.
+
+    Args:
+        classifier: whose models are frozen; declared with `keep=True`.
+        layer: makes the transformer.
+        dropout: whether dropout and batch statistics of the classifier stay active while the localizer trains.
+    """
+
+    def make(context: RunContext, seed: int) -> nn.Module:
+        made, head = layer(context), trained(context, classifier, seed).requires_grad_(False)
+        return transformer_model(made, head if dropout else Frozen(head))
+
+    return make
+
+
+def transformer_model(layer: SpatialTransformer, classifier: nn.Module) -> nn.Module:
+    """A P-STN of ten samples in training and at test, or an STN, as the layer is."""
+    return PSTN(layer, classifier, train_samples=10, test_samples=10) if layer.probabilistic else STN(layer, classifier)
+
+
 @dataclass(frozen=True)
 class Training:
     """Models of one shape that train together: every variant with every seed, a result each.
@@ -266,6 +283,7 @@ class Training:
         departures: where the declaration leaves the paper, in sentences.
         keep: whether the weights stay in the work folder, for other groups to build on.
         stacked: whether the models step as one stack; large ones are faster each on a stream of its own.
+        seeds: how many models of each variant; as many as the experiment's own `seeds`.
     """
 
     experiment: str
@@ -284,6 +302,7 @@ class Training:
     departures: tuple[str, ...] = ()
     keep: bool = False
     stacked: bool = True
+    seeds: int = RUNS
 
     @property
     def name(self) -> str:
@@ -295,10 +314,10 @@ class Training:
         data, variants = (self.data, *self.also), (variant, *self.aliases)
         return [Result(self.experiment, self.model, name, seed, filed) for name in data for filed in variants]
 
-    def models(self, context: RunContext) -> list[tuple[str, int]]:
+    def models(self, context: RunContext) -> list[Model]:
         """Variant and seed of every model."""
         variants = list(self.variants)[: _QUICK_SEEDS if context.quick else None]
-        return [(variant, seed) for variant in variants for seed in context.seeds]
+        return [(variant, seed) for variant in variants for seed in context.seeds(self.seeds)]
 
     def cells(self, context: RunContext) -> list[Result]:
         """All results of the group, still empty."""
@@ -316,14 +335,16 @@ class Evaluation:
         measure: returns metrics, figure and settings for a cell.
         variant: its variant.
         departures: where the declaration leaves the paper, in sentences.
+        seeds: how many results; as many as the experiment's own `seeds`.
     """
 
     experiment: str
     model: str
     data: str
-    measure: Callable[[RunContext, Result], tuple[dict[str, float], dict[str, Any], dict[str, Any]]]
+    measure: Callable[[RunContext, Result], Evaluated]
     variant: str = ""
     departures: tuple[str, ...] = ()
+    seeds: int = RUNS
 
     @property
     def name(self) -> str:
@@ -332,7 +353,8 @@ class Evaluation:
 
     def cells(self, context: RunContext) -> list[Result]:
         """All results of the group, still empty."""
-        return [Result(self.experiment, self.model, self.data, seed, self.variant) for seed in context.seeds]
+        seeds = context.seeds(self.seeds)
+        return [Result(self.experiment, self.model, self.data, seed, self.variant) for seed in seeds]
 
 
 class Computed(NamedTuple):
@@ -361,6 +383,11 @@ class Joint:
     data: str = ""
 
 
+def description_of(docstring: str | None) -> str:
+    """What a module's docstring says in its second paragraph, as one line: the description of its experiment."""
+    return " ".join((docstring or "").split("\n\n")[1:2]).replace("\n", " ").strip()
+
+
 @dataclass(frozen=True)
 class Experiment(Study):
     """An experiment: what is trained and measured, and what the report shows of it.
@@ -373,6 +400,9 @@ class Experiment(Study):
         claims: what is claimed to be better than what.
         figures: its figures.
         search: a choice that was made on validation data beforehand.
+        seeds: how many runs every cell has, numbered from 0; its groups say the same.
+        from_paper: whether the claims are the paper's.
+        holm: whether the p-values of the claims are corrected for their number, by Holm's method.
         summary: one line about it, for the list of experiments.
         needs: names of the data sets, as `pstn data list` has them.
         groups: everything that is trained and measured.
@@ -385,6 +415,13 @@ class Experiment(Study):
     groups: tuple[Training | Evaluation | Joint, ...] = ()
     quick: tuple[str, ...] | None = None
     extra: bool = False
+
+    def __post_init__(self) -> None:
+        for group in self.groups:
+            seeds = getattr(group, "seeds", self.seeds)
+            if (group.experiment, seeds) != (self.name, self.seeds):
+                wanted = f"groups must be of the experiment {self.name} and have seeds={self.seeds}"
+                raise ValueError(f"{wanted}, got {group.name} of {group.experiment} with seeds={seeds}")
 
 
 # --- Scores ----------------------------------------------------------------------------------------------------------
@@ -495,53 +532,43 @@ class _TrainingJob:
     Args:
         context: of the run.
         group: what to train.
-        pairs: variant and seed of the models that are wanted.
+        pairs: the models that are wanted.
     """
 
-    def __init__(self, context: RunContext, group: Training, pairs: Sequence[tuple[str, int]]) -> None:
+    def __init__(self, context: RunContext, group: Training, pairs: Sequence[Model]) -> None:
         self.context, self.group, self.path = context, group, _checkpoint_of(context, group)
-        self.pairs = list(pairs)
-        resumed = False
+        self._saved = time.monotonic()
         if self.path.exists():
             try:
-                self.about: Any = read_about(self.path)["settings"]
-                held = [(variant, seed) for variant, seed in self.about["pairs"]]
-                if set(pairs) <= set(held) <= set(group.models(context)):
-                    resumed = self.about == self._prepare(held)
-                if not resumed:
-                    context.log(f"{self.path} is of other settings: starting anew")
-            except (CheckpointError, KeyError, TypeError, ValueError) as error:
+                held: Any = checkpoint.read_about(self.path)["settings"]
+                models = [(variant, seed) for variant, seed in held["pairs"]]
+                if not set(pairs) <= set(models) <= set(group.models(context)) or held != self._prepare(models):
+                    raise ValueError(f"{self.path} is of other settings")
+                checkpoint.load_checkpoint(self.path, self.population)
+                return
+            except (KeyError, TypeError, ValueError) as error:
                 context.log(f"{error}: starting anew")
-        if not resumed:
-            self.path.unlink(missing_ok=True)
-            self.about = self._prepare(pairs)
-        task = group.task(context)
-        self.population = Population(
-            self._models, task.x, task.y, self._members, _recipe_of(context, group), device=context.device,
-            compile=context.compile or None, groups=None if group.stacked else len(self._models),
-        )  # fmt: skip
-        if resumed:
-            try:
-                load_checkpoint(self.path, self.population)
-            except CheckpointError as error:
-                context.log(f"{error}: starting anew")
-        self._saved = self._logged = time.monotonic()
-        self._first: tuple[float, int] | None = None
+                self.path.unlink()
+        self._prepare(pairs)
 
-    def _prepare(self, pairs: Sequence[tuple[str, int]]) -> dict[str, Any]:
-        """Make the models and their settings; returns what tells this training from others."""
+    def _prepare(self, pairs: Sequence[Model]) -> dict[str, Any]:
+        """Make the models and their population; returns what tells this training from others."""
         context, group, task = self.context, self.group, self.group.task(self.context)
-        self.pairs, self._models, identities = list(pairs), [], []
-        self._members = [_member_of(context, group, *pair) for pair in pairs]
+        members, recipe = [_member_of(context, group, *pair) for pair in pairs], _recipe_of(context, group)
         # Labels tell other files, and other examples of them, at next to no cost.
-        data = [repr(_recipe_of(context, group)), task.name, *task.notes, digest({"y": task.y})]
-        for member, (_, seed) in zip(self._members, pairs, strict=True):
+        data, models, identities = [repr(recipe), task.name, *task.notes, digest({"y": task.y})], [], []
+        for member, (_, seed) in zip(members, pairs, strict=True):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
-                model = group.make(context, seed)
-            identities.append(json.dumps([*data, member_summary(member), repr(model), digest(model.state_dict())]))
-            self._models.append(model)
-        return {"pairs": [list(pair) for pair in pairs], "identities": identities}
+                models.append(group.make(context, seed))
+            weights = digest(models[-1].state_dict())
+            identities.append(json.dumps([*data, checkpoint.member_summary(member), repr(models[-1]), weights]))
+        self.population = Population(
+            models, task.x, task.y, members, recipe, device=context.device, compile=context.compile or None,
+            groups=None if group.stacked else len(models),
+        )  # fmt: skip
+        self.pairs, self.about = list(pairs), {"pairs": [list(pair) for pair in pairs], "identities": identities}
+        return self.about
 
     @property
     def steps_left(self) -> int:
@@ -550,27 +577,19 @@ class _TrainingJob:
 
     def run(self, interrupt: Interrupt) -> None:
         """Train to the end, or until a signal comes; saves."""
-        self.population.fit(lambda progress: self.after_round(progress, stop=interrupt.asked))
+
+        def after_round(progress: Progress) -> bool:
+            if time.monotonic() - self._saved >= self.context.save_every:
+                self._save()
+                self.context.log(f"  {self.group.name}: {progress.step / self.population.total_steps:.0%}")
+            return interrupt.asked
+
+        self.population.fit(after_round)
         self._save()
 
     def _save(self) -> None:
-        save_checkpoint(self.path, self.population, self.about)
+        checkpoint.save_checkpoint(self.path, self.population, self.about)
         self._saved = time.monotonic()
-
-    def after_round(self, progress: Progress, *, stop: bool) -> bool:
-        """Save, and log the progress, if it is time; returns whether to stop."""
-        now = time.monotonic()
-        if stop or now - self._saved >= self.context.save_every:
-            self._save()
-        if self._first is None:  # speed is counted from here: the first round compiled, or was part of another run
-            self._first, self._logged = (now, progress.step), now
-        if now - self._logged >= _LOG_EVERY:
-            started, before = self._first
-            speed = (progress.step - before) / (now - started)
-            share, left = progress.step / self.population.total_steps, self.steps_left / speed
-            self.context.log(f"  {self.group.name}: {share:.0%}, {speed:,.0f} steps/s, {left:,.0f} s to go")
-            self._logged = now
-        return stop
 
 
 def _checkpoint_of(context: RunContext, group: Training) -> Path:
@@ -592,40 +611,40 @@ def _member_of(context: RunContext, group: Training, variant: str, seed: int) ->
 class _Run(NamedTuple):
     """A finished training: models on the CPU, wall time of each (an equal share), what went wrong with which."""
 
-    models: dict[tuple[str, int], nn.Module]
+    models: dict[Model, nn.Module]
     recipe: Recipe
     seconds: float
-    notes: dict[tuple[str, int], list[str]]
+    notes: dict[Model, list[str]]
     epochs: int
 
 
-def _train(context: RunContext, wanted: Sequence[tuple[Training, Sequence[tuple[str, int]]]]) -> list[_Run]:
+def _train(context: RunContext, wanted: Sequence[tuple[Training, Sequence[Model]]]) -> list[_Run]:
     """Train the models of each group that are wanted, all groups at once, each on streams of its own.
 
     Raises:
         Stopped: after Ctrl-C or SIGTERM, with everything saved.
     """
-    jobs = [_TrainingJob(context, group, pairs) for group, pairs in wanted]
+    jobs, runs = [_TrainingJob(context, group, pairs) for group, pairs in wanted], []
     with ExitStack() as stack:
         for job in jobs:
             stack.enter_context(job.population)
         with Interrupt() as interrupt:
             for job in jobs:
                 context.log(f"  {job.group.name}: {len(job.pairs)} models, {job.steps_left:,} steps")
+                if len(jobs) > 1:  # nothing else may run while a GPU graph is captured: one job after the other
+                    job.population.fit(until=job.population.progress.step + 1)
             if len(jobs) == 1:
                 jobs[0].run(interrupt)
             else:
-                for job in jobs:  # nothing else may run while a GPU graph is captured: one job after the other
-                    job.population.fit(until=job.population.progress.step + 1)
                 with ThreadPoolExecutor(len(jobs)) as pool:
                     list(pool.map(lambda job: job.run(interrupt), jobs))
         if interrupt.asked and any(job.steps_left for job in jobs):
             raise Stopped
-        times = [job.population.progress.seconds for job in jobs]
         # Side by side they take as long as the longest: that time is shared out, so that the shares add up to it.
-        share, runs = max(times) / max(sum(times), 1e-9), []
-        for job, seconds in zip(jobs, times, strict=True):
-            progress, models = job.population.progress, job.population.models()
+        times = [job.population.progress.seconds for job in jobs]
+        share = max(times) / max(sum(times), 1e-9)
+        for job in jobs:
+            progress = job.population.progress
             notes = {
                 job.pairs[failure.model]: [
                     f"Stopped in training at step {failure.step}: loss {failure.loss:g}, gradient norm "
@@ -633,9 +652,9 @@ def _train(context: RunContext, wanted: Sequence[tuple[Training, Sequence[tuple[
                 ]
                 for failure in progress.failures
             }
-            trained_models = dict(zip(job.pairs, models, strict=True))
-            each = seconds * share / len(models)
-            runs.append(_Run(trained_models, job.population.recipe, each, notes, progress.epoch))
+            models = dict(zip(job.pairs, job.population.models(), strict=True))
+            each = progress.seconds * share / len(models)
+            runs.append(_Run(models, job.population.recipe, each, notes, progress.epoch))
     return runs
 
 
@@ -668,98 +687,93 @@ class Planned(NamedTuple):
 
 
 def run_groups(context: RunContext, planned: Sequence[Planned]) -> None:
-    """Train groups side by side, measure what is wanted of each, and write a result for each cell.
+    """Measure the cells of an `Evaluation`, or train groups side by side and test them; write a result for each cell.
 
     Args:
         context: of the run.
-        planned: groups, with those of their cells whose results are missing.
+        planned: groups, with those of their cells whose results are missing: several only if all are trainings whose
+            weights are not kept.
     """
     wanted = []
     for group, cells in planned:
-        if isinstance(group, Training):
-            names = {cell.name for cell in cells}
-            pairs = [p for p in group.models(context) if any(cell.name in names for cell in group.cells_of(*p))]
-            wanted.append((group, pairs))
-    fresh = [(group, pairs) for group, pairs in wanted if not group.keep]
-    runs = dict(zip((g.name for g, _ in fresh), _train(context, fresh), strict=True)) if fresh else {}
-    for group, pairs in wanted:
-        run = _kept(context, group) if group.keep else runs[group.name]
-        names = {cell.name for other, cells in planned if other is group for cell in cells}
-        for pair in pairs:
-            _test(context, group, run, pair, names)
-        if not group.keep:
-            _checkpoint_of(context, group).unlink(missing_ok=True)
-    for group, cells in planned:
         if isinstance(group, Evaluation):
             for cell in cells:
-                _evaluate(context, group, cell)
+                notes = [*group.departures, *context.departures(Recipe(), Recipe())]
+                cell = replace(cell, training=cell.name, departures=notes)
+                _record(context, [cell], partial(group.measure, context, cell))
         elif isinstance(group, Joint):
             started = time.perf_counter()
             computed = list(group.compute(context, cells))
             seconds = (time.perf_counter() - started) / len(cells)
             for cell, metrics in computed:
-                _write(context, replace(cell, training=cell.name, seconds=seconds), metrics, {})
+                cell = replace(cell, training=cell.name, seconds=seconds)
+                _write(context, cell, (metrics, {}, cell.settings), cell.departures)
+        else:
+            names = {cell.name for cell in cells}
+            pairs = [p for p in group.models(context) if any(cell.name in names for cell in group.cells_of(*p))]
+            wanted.append((group, pairs, names))
+    if wanted:
+        keep = wanted[0][0].keep
+        runs = [_kept(context, wanted[0][0])] if keep else _train(context, [(g, pairs) for g, pairs, _ in wanted])
+        for (group, pairs, names), run in zip(wanted, runs, strict=True):
+            for pair in pairs:
+                _test(context, group, run, pair, names)
+            if not group.keep:
+                _checkpoint_of(context, group).unlink(missing_ok=True)
     if context.device.type == "cuda":
         torch.cuda.empty_cache()
 
 
-def _test(context: RunContext, group: Training, run: _Run, pair: tuple[str, int], wanted: set[str]) -> None:
+def _test(context: RunContext, group: Training, run: _Run, pair: Model, wanted: set[str]) -> None:
     """Test one model on each of its data sets, and write what is wanted."""
     model, given = run.models[pair], group.cells_of(*pair)
     for data, read in {group.data: group.task, **group.also}.items():
-        cells = [cell for cell in given if cell.data == data and cell.name in wanted]
-        if not cells:
-            continue
-        started, task = time.perf_counter(), read(context)
+        task = read(context)
         task = replace(task, test=context.quick_subset(task.test))
         notes = [*group.departures, *task.notes, *context.departures(group.recipe, run.recipe)]
         notes += run.notes.get(pair, [])
-        figure: dict[str, Any] = {}
-        try:
-            with precision_flags(Recipe(), tune=True):
-                predictions = predict(model, task.test, seed=pair[1], batch=task.batch)
-                tested = ModelUnderTest(context, task, model, predictions, cells[0])
-                metrics = classification_scores(predictions)
-                for measure in group.measures:
-                    more, drawn = measure(tested)
-                    metrics, figure = metrics | more, figure | drawn
-        except NotFiniteError as error:
-            metrics, figure = {}, {}
-            notes.append(_diverged(error))
-        # One training and one test may fill several cells: each has its share, so that their sum is what it took.
-        seconds = run.seconds / len(given) + (time.perf_counter() - started) / len(cells)
         settings = _settings(context, group, run, pair, len(task.test))
-        for cell in cells:
-            cell = replace(cell, training=given[0].name, settings=settings, departures=notes, seconds=seconds)
-            _write(context, cell, metrics, figure)
+        # One training and one test may fill several cells: each has its share, so that their sum is what it took.
+        share, first = run.seconds / len(given), given[0].name
+        cells = [
+            replace(cell, departures=notes, training=first, settings=settings, seconds=share)
+            for cell in given if cell.data == data and cell.name in wanted
+        ]  # fmt: skip
+        if cells:
+            _record(context, cells, partial(_measure, context, group, task, model, cells[0]))
 
 
-def _evaluate(context: RunContext, group: Evaluation, cell: Result) -> None:
-    """Measure one cell of a group that trains nothing, and write its result."""
-    started = time.perf_counter()
-    notes = [*group.departures, *context.departures(Recipe(), Recipe())]
-    metrics: dict[str, float] = {}
+def _measure(context: RunContext, group: Training, task: Task, model: nn.Module, cell: Result) -> Evaluated:
+    predictions = predict(model, task.test, seed=cell.seed, batch=task.batch)
+    tested = ModelUnderTest(context, task, model, predictions, cell)
+    metrics: dict[str, float] = classification_scores(predictions)
     figure: dict[str, Any] = {}
-    settings: dict[str, Any] = {}
+    for more, drawn in (measure(tested) for measure in group.measures):
+        metrics |= more
+        figure |= drawn
+    return metrics, figure, cell.settings
+
+
+def _record(context: RunContext, cells: Sequence[Result], measure: Callable[[], Evaluated]) -> None:
+    """Measure once, and write it for each of the cells."""
+    found: Evaluated = {}, {}, cells[0].settings
+    started, departures = time.perf_counter(), list(cells[0].departures)
     try:
         with precision_flags(Recipe(), tune=True):
-            metrics, figure, settings = group.measure(context, cell)
+            found = measure()
     except NotFiniteError as error:
-        notes.append(_diverged(error))
-    seconds = time.perf_counter() - started
-    cell = replace(cell, training=cell.name, settings=settings, departures=notes, seconds=seconds)
-    _write(context, cell, metrics, figure)
+        departures.append(f"No numbers: this model diverged. When it was tested, {error}.")
+    spent = (time.perf_counter() - started) / len(cells)
+    for cell in cells:
+        _write(context, replace(cell, seconds=cell.seconds + spent), found, departures)
 
 
-def _diverged(error: NotFiniteError) -> str:
-    return f"No numbers: this model diverged. When it was tested, {error}."
-
-
-def _write(context: RunContext, cell: Result, measured: dict[str, float], figure: dict[str, Any]) -> None:
+def _write(context: RunContext, cell: Result, found: Evaluated, departures: Sequence[str]) -> None:
+    measured, figure, settings = found
     metrics = {name: value for name, value in measured.items() if math.isfinite(value)}
-    lost = [f"{name} is {measured[name]}: left out." for name in measured if name not in metrics]
+    lost = [f"{name} is {value}: left out." for name, value in measured.items() if name not in metrics]
     result = replace(
-        cell, metrics=metrics, figure=figure, departures=cell.departures + lost, quick=context.quick,
+        cell, metrics=metrics, figure=figure, settings=settings, departures=[*departures, *lost], quick=context.quick,
         seconds=round(cell.seconds, 3), **context.cached("provenance", provenance),
     )  # fmt: skip
     result.write(context.folder)
@@ -767,7 +781,7 @@ def _write(context: RunContext, cell: Result, measured: dict[str, float], figure
     context.log(f"  {cell.name}: {shown}")
 
 
-def _settings(context: RunContext, group: Training, run: _Run, pair: tuple[str, int], tests: int) -> dict[str, Any]:
+def _settings(context: RunContext, group: Training, run: _Run, pair: Model, tests: int) -> dict[str, Any]:
     """How a model was trained, whole."""
     task, model = group.task(context), run.models[pair]  # what it was trained on, whatever it is tested on
     member = _member_of(context, group, *pair)

@@ -1,4 +1,8 @@
-"""Table 2 and its figure: CNN, STN and P-STN on series of the UCR archive (section 5.2.2)."""
+"""Table 2 and its figure: CNN, STN and P-STN on series of the UCR archive (section 5.2.2).
+
+CNN, STN and P-STN of about 1.2 million parameters classify series; the transformations are diffeomorphisms of time.
+The paper claims the highest mean accuracy for the P-STN, then the STN, then the CNN.
+"""
 
 from __future__ import annotations
 
@@ -10,46 +14,32 @@ import torch
 from torch import nn
 
 from pstn.data import DataWarning, stratified_indices
+from pstn.experiments import runner
 from pstn.experiments.mnist_subsets import MODELS, PRECISIONS, VALIDATION, as_validation
 from pstn.experiments.placed_fashion import TF32
-from pstn.experiments.runner import (
-    ACCURACY,
-    ECE,
-    NLL,
-    PAPER,
-    Experiment,
-    Measured,
-    ModelUnderTest,
-    RunContext,
-    Task,
-    Training,
-    rounded,
-)  # isort: skip # fmt: skip
-from pstn.nn import PSTN, STN, SeriesClassifier, SeriesLocalizer, SpatialTransformer
+from pstn.nn import SeriesClassifier, SeriesLocalizer, SpatialTransformer
 from pstn.report.figures import draw_series
 from pstn.report.statistics import Published
 from pstn.report.tables import Claim, FigureSpec, Line, Search, Table, lines, published_lines
 from pstn.training.runs.sweep import AUTHORS_KL_WEIGHTS
 from pstn.transforms import CPAB
 
-__all__ = ["MEAN", "NO_TEST", "PUBLISHED", "SEARCH", "TIME_SERIES", "make_model", "series"]
-
 # "which we use to find the optimal w via grid-search; those are [0.0001, 1e-05, 0.001, 0.0, 0.0001]": in the order of
 # the authors' settings, not in that of the table.
 WEIGHTS = {
     "FaceAll": 1e-4, "Wafer": 1e-5, "UWaveGestureLibraryX": 1e-3, "TwoPatterns": 0.0, "PhalangesOutlinesCorrect": 1e-4,
 }  # fmt: skip
-RECIPE = replace(PAPER, epochs=200, batch_size=16, samples=10, precision="tf32")
+RECIPE = replace(runner.PAPER, epochs=200, batch_size=16, samples=10, precision="tf32")
 HELD_OUT = 0.25
 # The classifier gives up filters for what the localizer takes: about 1.2 million parameters each.
 ALONE, WITH_LOCALIZER = (164, 256, 256, 256, 256), (196, 256, 256, 256, 64)
 NO_TEST = "Trained on 75% of the training part and tested on the other 25%: the archive's test part was not to be had."
 
 
-def series(name: str, *, search: bool = False) -> Callable[[RunContext], Task]:
+def series(name: str, *, search: bool = False) -> Callable[[runner.RunContext], runner.Task]:
     """Three quarters of the training part to learn from; the test part to measure on, in a search the last quarter."""
 
-    def read(context: RunContext) -> Task:
+    def read(context: runner.RunContext) -> runner.Task:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", DataWarning)
             train, held_out, test = context.data(name, validation=HELD_OUT, need_test=False, fetch=False)
@@ -65,7 +55,9 @@ def series(name: str, *, search: bool = False) -> Callable[[RunContext], Task]:
         elif not search and test is None:
             notes.append(NO_TEST)
         seen = held_out if search or test is None else test
-        return Task(train.x, train.y, seen, train.name, batch=100, notes=tuple(notes), classes=len(train.classes))
+        return runner.Task(
+            train.x, train.y, seen, train.name, batch=100, notes=tuple(notes), classes=len(train.classes)
+        )
 
     return lambda context: context.cached(("series", name, search), lambda: read(context))
 
@@ -88,10 +80,10 @@ def make_model(model: str, classes: int, length: int) -> nn.Module:
     )  # fmt: skip
     nn.init.constant_(layer.mean_head.last.bias, 1e-5)
     classifier = SeriesClassifier(1, classes, filters=WITH_LOCALIZER, padded=padded)
-    return STN(layer, classifier) if model == "STN" else PSTN(layer, classifier, train_samples=10, test_samples=10)
+    return runner.transformer_model(layer, classifier)
 
 
-def _augmentations(tested: ModelUnderTest) -> Measured:
+def _augmentations(tested: runner.ModelUnderTest) -> runner.Measured:
     """One test series and three samples of it, for the figure."""
     if (tested.cell.model, tested.cell.seed) != ("P-STN", 0):
         return {}, {}
@@ -99,24 +91,24 @@ def _augmentations(tested: ModelUnderTest) -> Measured:
     with torch.no_grad():
         layer = tested.model.get_submodule("layer")
         warped = layer(x, samples=3, generator=torch.Generator().manual_seed(0)).warped  # (3, 1, 1, L)
-    return {}, {"series": rounded(x[0, 0]), "warped": rounded(warped[:, 0, 0])}
+    return {}, {"series": runner.rounded(x[0, 0]), "warped": runner.rounded(warped[:, 0, 0])}
 
 
-def _training(name: str, model: str) -> Training:
+def _training(name: str, model: str) -> runner.Training:
     task = series(name)
 
-    def make(context: RunContext, seed: int) -> nn.Module:
+    def make(context: runner.RunContext, seed: int) -> nn.Module:
         return make_model(model, task(context).classes, task(context).x.shape[-1])
 
     probabilistic = model == "P-STN"
-    return Training(
+    return runner.Training(
         "time-series", model, name, task, make, RECIPE, variants={"": WEIGHTS[name] if probabilistic else 0.0},
         lr=1e-3, localizer_factor=0.1, weight_decay=0.0, stacked=False, measures=(_augmentations,),
         departures=(TF32, PRECISIONS) if probabilistic else (TF32,),
     )  # fmt: skip
 
 
-PUBLISHED = published_lines(ACCURACY, """
+PUBLISHED = published_lines(runner.ACCURACY, """
     data                      CNN             STN             P-STN
     FaceAll                   80.83 ± 0.62    82.28 ± 0.42    *84.31 ± 0.75*
     TwoPatterns               97.92 ± 0.53    99.79 ± 0.04    *99.96 ± 0.04*
@@ -128,16 +120,15 @@ _DATA = tuple(dict.fromkeys(data for _, data in PUBLISHED))
 _OTHER_TEST_PART = "UWaveGestureLibraryX"
 _FOUR = tuple(name for name in _DATA if name != _OTHER_TEST_PART)
 MEAN = {
-    model: Line(model, _DATA, ACCURACY, paper=paper, row="Mean")
+    model: Line(model, _DATA, runner.ACCURACY, paper=paper, row="Mean")
     for model, paper in zip(MODELS, map(Published, ("86.48", "88.65", "89.18"), (False, False, True)), strict=True)
 }
-_MEAN_OF_FOUR = {model: Line(model, _FOUR, ACCURACY, row="Mean of the other four") for model in MODELS}
+_MEAN_OF_FOUR = {model: Line(model, _FOUR, runner.ACCURACY, row="Mean of the other four") for model in MODELS}
 
-TIME_SERIES = Experiment(
+TIME_SERIES = runner.Experiment(
     "time-series",
     "UCR time series",
-    "CNN, STN and P-STN of about 1.2 million parameters classify series; the transformations are diffeomorphisms of "
-    "time. The paper claims the highest mean accuracy for the P-STN, then the STN, then the CNN.",
+    runner.description_of(__doc__),
     summary="Table 2: accuracy on five sets of the UCR archive, five repetitions each",
     needs=tuple(WEIGHTS),
     groups=tuple(_training(name, model) for name in WEIGHTS for model in MODELS),
@@ -153,7 +144,7 @@ TIME_SERIES = Experiment(
                 "the paper’s, nor is the mean that holds it.",
             ),
         ),
-        *(Table("UCR series", tuple(lines(metric, MODELS, _DATA).values())) for metric in (NLL, ECE)),
+        *(Table("UCR series", tuple(lines(metric, MODELS, _DATA).values())) for metric in runner.SCORES[1:]),
     ),
     claims=tuple(
         Claim(mean[better], mean[worse], claimed=mean is MEAN)
@@ -165,7 +156,7 @@ TIME_SERIES = Experiment(
     ),
     search=Search("time-series-search", "w", VALIDATION, {name: WEIGHTS[name] for name in _DATA}, AUTHORS_KL_WEIGHTS),
 )
-SEARCH = Experiment(
+SEARCH = runner.Experiment(
     "time-series-search",
     "The search for w on UCR time series",
     summary="The KL weight w of Table 2, searched on a quarter of the training part",

@@ -1,45 +1,38 @@
 """Street signs: localizers find the sign in a crop of a photo for a frozen classifier (section 5.1.3).
 
+A ResNet-18 trained on tight crops is frozen; localizers learn to find the sign in a larger crop. The paper uses the
+Mapillary Traffic Sign Dataset (MTSD) and claims that the P-STN is ahead of the STN, and both far ahead of the CNN.
+These are other photos, with their own classes, counts and splits: the paper’s numbers are shown for orientation, and
+nothing is tested against them.
+
 The paper's photos, MTSD, cannot be passed on. These are others, Italian, at about a third of the resolution.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from pstn.data import RandomPlacement, Sign, Split, commonest_classes, generate, isolated_signs, make_signs, read_yolo
 from pstn.data.photos import divide_photos, find_traffic_signs, region_around, unpacked
+from pstn.experiments import runner
 from pstn.experiments.backbones import RESNET, SMALL, Backbone, default_backbone
 from pstn.experiments.mnist_subsets import BOTH_SCALED, PRECISIONS
 from pstn.experiments.placed_fashion import TF32
-from pstn.experiments.runner import (
-    ACCURACY,
-    NLL,
-    PAPER,
-    Experiment,
-    Measured,
-    ModelUnderTest,
-    RunContext,
-    Task,
-    Training,
-    rounded,
-    trained,
-)  # isort: skip # fmt: skip
-from pstn.nn import PSTN, STN, Frozen, SpatialTransformer
-from pstn.report.figures import draw_boxes
+from pstn.nn import SpatialTransformer
+from pstn.report.figures import draw_windows
 from pstn.report.tables import Claim, FigureSpec, Line, Metric, Table, lines, published_lines
 from pstn.transforms import Similarity, to_pixels
-
-__all__ = ["TRAFFIC_SIGNS", "overlap"]
 
 # The photos are at about a third of MTSD's size: so is the margin of 150 pixels.
 MARGIN, CLASSES, TEST_SHARE = 50.0, 10, 0.2
 # Half of the wide crops are at most 118 pixels long: more would be made of the same pixels.
 SIZE, QUICK_SIZE = 128, 64
-RECIPE = replace(PAPER, epochs=60, batch_size=10, lr_step=20, samples=10, precision="tf32")
+RECIPE = replace(runner.PAPER, epochs=60, batch_size=10, lr_step=20, samples=10, precision="tf32")
 # Twice the paper's factor: 506 signs make a ninth of its steps in as many epochs.
 KL_WEIGHT, LOCALIZER_LR = 1e-7, 0.2
 # A frozen classifier of tight boxes sees next to nothing of a sign in the whole crop.
@@ -65,7 +58,7 @@ _START = (
 )
 
 
-def _signs(context: RunContext) -> dict[str, list[Sign]]:
+def _signs(context: runner.RunContext) -> dict[str, list[Sign]]:
     """Boxes that stand alone, of the ten commonest classes, in training and test photos."""
 
     def read() -> dict[str, list[Sign]]:
@@ -89,29 +82,25 @@ def _box_in_crop(sign: Sign) -> list[float]:
     return [x0, y0, x1, y1]
 
 
-def _stand_in(context: RunContext, *, tight: bool) -> tuple[Split, Split]:
-    """A quick run has no photos: digits in three channels, placed on a canvas where the crop is to be wide."""
+def _stand_in(context: runner.RunContext) -> list[Split]:
+    """A quick run has no photos: digits in three channels, placed on a canvas."""
     parts = []
     for digits in context.data("mnist", normalise=False)[::2]:
         few = digits.take(range(100))
-        x = nn.functional.interpolate(few.x, size=(QUICK_SIZE, QUICK_SIZE)).expand(-1, 3, -1, -1)
-        box = torch.tensor([[-1.0, -1.0, 1.0, 1.0]]).expand(len(few), 4)
-        if not tight:
-            placed = generate(few, RandomPlacement(QUICK_SIZE, 28, None), seed=0).all()
-            assert placed.theta is not None
-            x = placed.x.expand(-1, 3, -1, -1)
-            undo = Similarity().inverse(placed.theta)
-            box = torch.cat([undo[:, 2:] - undo[:, 1:2], undo[:, 2:] + undo[:, 1:2]], dim=1)
-        parts.append(replace(few, x=x.contiguous(), theta=box.to(few.x.device)))
-    return parts[0], parts[1]
+        placed = generate(few, RandomPlacement(QUICK_SIZE, 28, None), seed=0).all()
+        assert placed.theta is not None
+        undo = Similarity().inverse(placed.theta)
+        box = torch.cat([undo[:, 2:] - undo[:, 1:2], undo[:, 2:] + undo[:, 1:2]], dim=1)
+        parts.append(replace(few, x=placed.x.expand(-1, 3, -1, -1).contiguous(), theta=box.to(few.x.device)))
+    return parts
 
 
-def _crops(context: RunContext, *, tight: bool) -> Task:
-    def make() -> Task:
+def _crops(context: runner.RunContext, *, tight: bool) -> runner.Task:
+    def make() -> runner.Task:
         backbone = _backbone(context)
         if context.quick:
             mean, std = (torch.tensor(v, device=context.device).view(3, 1, 1) for v in (backbone.mean, backbone.std))
-            train, test = (replace(part, x=(part.x - mean) / std) for part in _stand_in(context, tight=tight))
+            train, test = (replace(part, x=(part.x - mean) / std) for part in _stand_in(context))
         else:
             signs = _signs(context)
             chosen = sorted({sign.box.label for sign in signs["train"]})
@@ -125,29 +114,31 @@ def _crops(context: RunContext, *, tight: bool) -> Task:
                 boxes = torch.tensor([_box_in_crop(sign) for sign in signs[part]])
                 splits.append(replace(split, theta=boxes).to(context.device).as_float(backbone.mean, backbone.std))
             train, test = splits
-        return Task(train.x, train.y, test, train.name, batch=50, classes=len(train.classes), notes=_equipment(context))
+        return runner.Task(
+            train.x, train.y, test, train.name, batch=50, classes=len(train.classes), notes=_equipment(context)
+        )
 
     return context.cached(("crops", tight), make)
 
 
-def wide(context: RunContext) -> Task:
+def wide(context: runner.RunContext) -> runner.Task:
     """The sign and the margin around it."""
     return _crops(context, tight=False)
 
 
-def tight(context: RunContext) -> Task:
+def tight(context: runner.RunContext) -> runner.Task:
     """The sign alone."""
     return _crops(context, tight=True)
 
 
-def _backbone(context: RunContext) -> Backbone:
+def _backbone(context: runner.RunContext) -> Backbone:
     """What classifiers and localizers are made of, and the weights that they start from."""
     if context.quick and context.backbone is None:
         return _QUICK_BACKBONE
     return context.backbone or default_backbone()
 
 
-def _equipment(context: RunContext) -> tuple[str, ...]:
+def _equipment(context: runner.RunContext) -> tuple[str, ...]:
     """What this run has to do without."""
     notes, backbone = [], _backbone(context)
     if backbone.name == SMALL.name:
@@ -160,27 +151,23 @@ def _equipment(context: RunContext) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _lr(context: RunContext) -> float:
+def _lr(context: runner.RunContext) -> float:
     return LR if _backbone(context).trained else SCRATCH_LR
 
 
-def make_cnn(context: RunContext, seed: int) -> nn.Module:
+def make_cnn(context: runner.RunContext, seed: int) -> nn.Module:
     """The backbone as a classifier."""
-    return _backbone(context).make(_classes(context))
+    return _backbone(context).make(tight(context).classes)
 
 
-def _classes(context: RunContext) -> int:
-    return tight(context).classes
-
-
-CLASSIFIER = Training(
+CLASSIFIER = runner.Training(
     "traffic-signs", "classifier", "tight boxes", tight, make_cnn, RECIPE,
     lr=_lr, departures=_DEPARTURES, keep=True, stacked=False,
 )  # fmt: skip
 """Trained on the tight boxes, then frozen."""
 
 
-def _layer(context: RunContext, *, probabilistic: bool) -> SpatialTransformer:
+def _layer(context: runner.RunContext, *, probabilistic: bool) -> SpatialTransformer:
     size, backbone = QUICK_SIZE if context.quick else SIZE, _backbone(context)
     layer = SpatialTransformer(
         Similarity(), backbone.make(None), (size, size), probabilistic=probabilistic, fill=backbone.black
@@ -190,15 +177,9 @@ def _layer(context: RunContext, *, probabilistic: bool) -> SpatialTransformer:
     return layer
 
 
-def make_stn(context: RunContext, seed: int) -> nn.Module:
-    """The STN in front of this seed's frozen classifier."""
-    return STN(_layer(context, probabilistic=False), Frozen(trained(context, CLASSIFIER, seed)))
-
-
-def make_pstn(context: RunContext, seed: int) -> nn.Module:
-    """The P-STN in front of this seed's frozen classifier."""
-    layer = _layer(context, probabilistic=True)
-    return PSTN(layer, Frozen(trained(context, CLASSIFIER, seed)), train_samples=10, test_samples=10)
+def make_model(*, probabilistic: bool) -> Callable[[runner.RunContext, int], nn.Module]:
+    """The STN or P-STN in front of the seed's frozen classifier, which is in evaluation mode."""
+    return runner.in_front_of(CLASSIFIER, partial(_layer, probabilistic=probabilistic), dropout=False)
 
 
 def overlap(boxes: Tensor, others: Tensor) -> Tensor:
@@ -216,7 +197,7 @@ def overlap(boxes: Tensor, others: Tensor) -> Tensor:
     return area(shared) / (area(boxes) + area(others) - area(shared))
 
 
-def _localisation(tested: ModelUnderTest) -> Measured:
+def _localisation(tested: runner.ModelUnderTest) -> runner.Measured:
     """How well the upright box around the mean window agrees with the sign's."""
     theta, truth = tested.predictions.theta, tested.predictions.truth
     assert theta is not None
@@ -227,7 +208,7 @@ def _localisation(tested: ModelUnderTest) -> Measured:
     return {"iou": float(overlap(window, truth).mean())}, drawn
 
 
-def _windows(tested: ModelUnderTest, count: int = 6, side: int = 80) -> dict[str, list[object]]:
+def _windows(tested: runner.ModelUnderTest, count: int = 6, side: int = 80) -> dict[str, list[object]]:
     """Six crops, small, with the corners of ten windows on each."""
     x = tested.task.test.batch(range(count)).x.cpu()
     layer = tested.model.get_submodule("layer")
@@ -239,45 +220,46 @@ def _windows(tested: ModelUnderTest, count: int = 6, side: int = 80) -> dict[str
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (backbone.mean, backbone.std))
     images = ((small * std + mean).clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1)
     corners = to_pixels(layer.transform.corners(theta), (side, side)).transpose(0, 1)
-    return {"images": images.tolist(), "corners": rounded(corners, 1)}
+    return {"images": images.tolist(), "corners": runner.rounded(corners, 1)}
 
 
-CNN_GROUP = Training(
+CNN_GROUP = runner.Training(
     "traffic-signs", "CNN", DATA, wide, make_cnn, RECIPE,
     lr=_lr, localizer_factor=LOCALIZER_LR, departures=_DEPARTURES, stacked=False,
 )  # fmt: skip
 STN_GROUP = replace(
-    CNN_GROUP, model="STN", make=make_stn, measures=(_localisation,), departures=(*_DEPARTURES, _START, BOTH_SCALED)
+    CNN_GROUP,
+    model="STN",
+    make=make_model(probabilistic=False),
+    measures=(_localisation,),
+    departures=(*_DEPARTURES, _START, BOTH_SCALED),
 )
 PSTN_GROUP = replace(
-    STN_GROUP, model="P-STN", make=make_pstn, variants={"": KL_WEIGHT},
+    STN_GROUP, model="P-STN", make=make_model(probabilistic=True), variants={"": KL_WEIGHT},
     departures=(*_DEPARTURES, _START, PRECISIONS, BOTH_SCALED),
 )  # fmt: skip
 
-_ACCURACY = published_lines(ACCURACY, """
+_ACCURACY = published_lines(runner.ACCURACY, """
     data             CNN   STN   P-STN
     stand-in photos  76.0  90.6  *92.2*
 """)  # fmt: skip
-_NLL = published_lines(NLL, """
+_NLL = published_lines(runner.NLL, """
     data             CNN   STN   P-STN
     stand-in photos  0.49  0.31  *0.29*
 """)  # fmt: skip
 _IOU = Metric("iou", "overlap with the true box (IoU)", higher_is_better=True)
 
-TRAFFIC_SIGNS = Experiment(
+TRAFFIC_SIGNS = runner.Experiment(
     "traffic-signs",
     "Traffic signs, on stand-in photos (not MTSD)",
-    "A ResNet-18 trained on tight crops is frozen; localizers learn to find the sign in a larger crop. The paper uses "
-    "the Mapillary Traffic Sign Dataset (MTSD) and claims that the P-STN is ahead of the STN, and both far ahead of "
-    "the CNN. These are other photos, with their own classes, counts and splits: the paper’s numbers are shown for "
-    "orientation, and nothing is tested against them.",
+    runner.description_of(__doc__),
     summary="Finding street signs for a frozen ResNet-18, or another, on photos that stand in for MTSD",
     needs=("traffic-signs",),
     groups=(CLASSIFIER, CNN_GROUP, STN_GROUP, PSTN_GROUP),
     tables=(
         Table(
             "Traffic signs, stand-in photos",
-            (*(Line("classifier", "tight boxes", metric) for metric in (ACCURACY, NLL)), *_ACCURACY.values(),
+            (*(Line("classifier", "tight boxes", metric) for metric in runner.SCORES[:2]), *_ACCURACY.values(),
              *_NLL.values(), *lines(_IOU, ("STN", "P-STN"), (DATA,)).values()),
             untested={DATA: "other data"},
         ),
@@ -287,5 +269,5 @@ TRAFFIC_SIGNS = Experiment(
         for shown in (_ACCURACY, _NLL)
         for better, worse in (("P-STN", "STN"), ("STN", "CNN"))
     ),
-    figures=(FigureSpec("traffic-signs", "Test photos with the boxes that the P-STN sampled.", draw_boxes),),
+    figures=(FigureSpec("traffic-signs", "Test photos with the boxes that the P-STN sampled.", draw_windows),),
 )  # fmt: skip

@@ -8,35 +8,21 @@ from __future__ import annotations
 import base64
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pstn.files import inside, write_atomically
-from pstn.report.figures import draw_search, figure_style
-from pstn.report.results import RUNS, Result, read_results
-from pstn.report.statistics import Verdict, compare
-from pstn.report.tables import (
-    Cell,
-    Claim,
-    FigureSpec,
-    Finding,
-    Study,
-    TableView,
-    check_claim,
-    view_claims,
-    view_search,
-    view_table,
-)  # fmt: skip
+from pstn.report import figures, tables
+from pstn.report.results import Result, read_results
+from pstn.report.statistics import Verdict
+from pstn.report.tables import Cell, FigureSpec, Finding, Study, TableView
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from matplotlib.figure import Figure
-
-__all__ = ["Report", "Section", "duration", "escape_markdown", "make_section", "measured", "update_pages",
-           "write_report"]  # fmt: skip
 
 _BEGIN = "<!-- measured: written by `pstn report --docs`, not by hand -->"
 _END = "<!-- measured: end -->"
@@ -80,66 +66,51 @@ class Section:
     @property
     def tables(self) -> list[TableView]:
         """All of its tables."""
-        study, views = self.study, []
-        if self.results:
-            for table in study.tables:
-                views += view_table(table, self.results, study, beside_paper=not self.quick)
-        if study.search and (self.full or self.searched):
-            views.append(view_search(study.search, self.searched))
+        shown = self.study.tables if self.results else ()
+        views = [view for table in shown for view in tables.view_table(table, self.results, self.study)]
+        if (search := self.study.search) and (self.results or self.searched):
+            views.append(tables.view_search(search, self.searched))
         return views
 
     @property
     def claims(self) -> TableView | None:
-        """What is claimed, if anything is and the runs may be compared."""
-        return view_claims(self.study.claims, self.full) if self.full else None
-
-    @property
-    def full(self) -> list[Result]:
-        """Its results that are not quick ones."""
-        return [] if self.quick else self.results
+        """What is claimed, if anything is and there are results."""
+        return tables.view_claims(self.study, self.results) if self.results else None
 
     @property
     def seeds(self) -> dict[tuple[str, str, str], set[int]]:
         """The seeds that have been run of each cell of its tables."""
         found: dict[tuple[str, str, str], set[int]] = {cell: set() for cell in self.study.cells}
-        for r in self.full:
+        for r in self.results:
             found.get((r.model, r.data, r.variant), set()).add(r.seed)
         return found
 
     @property
     def runs(self) -> tuple[int, int]:
         """How many of the runs that its tables want are there, and how many there should be."""
-        return sum(min(len(seeds), RUNS) for seeds in self.seeds.values()), RUNS * len(self.seeds)
+        wanted = self.study.seeds
+        return sum(min(len(seeds), wanted) for seeds in self.seeds.values()), wanted * len(self.seeds)
 
     @property
     def seconds(self) -> float:
         """Wall time of its results: each holds its share of the training that gave it."""
-        return sum(r.seconds for r in self.full)
+        return sum(r.seconds for r in self.results)
 
     @property
     def missing(self) -> str:
         """Which cells lack runs, by data; empty where none does."""
         lacking: dict[str, list[str]] = {}
         for (model, data, variant), seeds in self.seeds.items():
-            if left := max(0, RUNS - len(seeds)):
+            if (left := self.study.seeds - len(seeds)) > 0:
                 count = f" ({left} run{'s' * (left > 1)})" if seeds else ""
-                lacking.setdefault(data, []).append(" ".join(filter(None, (model, variant))) + count)
+                lacking.setdefault(data, []).append(f"{model} {variant}".strip() + count)
         return "; ".join(f"{data}: {', '.join(names)}" for data, names in lacking.items())
 
     @property
-    def findings(self) -> list[tuple[Claim, Finding]]:
-        """What the results say of the paper's claims."""
-        checked = [(claim, check_claim(claim, self.full)) for claim in self.study.claims if claim.claimed]
-        return [(claim, finding) for claim, finding in checked if finding.holds is not None]
-
-    @property
-    def reversed(self) -> list[str]:
-        """The claims that do not hold."""
-        return [
-            f"{c.better.heading[1]} ahead of {c.worse.heading[1]}, {c.better.heading[0]}, {c.better.metric.label}"
-            for c, finding in self.findings
-            if not finding.holds
-        ]
+    def findings(self) -> list[Finding]:
+        """What the results say of the claims that count."""
+        found = tables.check_claims(self.study, self.results)
+        return [finding for finding in found if finding.claim.claimed and finding.holds is not None]
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
@@ -147,31 +118,31 @@ class Section:
         found = {}
         for table in self.study.tables:
             for line in table.lines:
-                (row, column), ours = line.heading, line.summary(self.full)
-                own = line.model == "P-STN" and not line.is_mean
-                if own and ours and line.paper and not table.why_untested(line, self.full):
-                    basis = "" if line.paper.summary.std is not None else " (against our own spread)"
-                    verdict = compare(ours, line.paper, higher_is_better=line.metric.higher_is_better)
-                    found[f"{column}, {row}, {line.metric.label}{basis}"] = verdict
+                verdict, reason = table.judge(line, self.results)
+                if verdict and not reason and line.model == "P-STN" and not line.is_mean:
+                    basis = "" if verdict.within is not None else " (against our own spread)"
+                    found[f"{line.heading[1]}, {line.heading[0]}, {line.metric.label}{basis}"] = verdict
         return found
 
     @property
-    def worse(self) -> list[str]:
-        """The P-STN's numbers that are significantly worse than the paper's."""
-        return [name for name, verdict in self.verdicts.items() if verdict.worse]
+    def outcome(self) -> tuple[list[str], list[str], str]:
+        """Numbers significantly worse than the paper's, claims that do not hold, and how many do, in words."""
+        worse = [name for name, verdict in self.verdicts.items() if verdict.worse]
+        held, broken = ([finding for finding in self.findings if finding.holds is holds] for holds in (True, False))
+        lines = [(finding.claim.better, finding.claim.worse) for finding in broken]
+        lost = [f"{a.heading[1]} ahead of {b.heading[1]}, {a.heading[0]}, {a.metric.label}" for a, b in lines]
+        claims = f"{len(held)} of {len(held) + len(broken)}", f"{sum(f.significant for f in held)} significantly"
+        return worse, lost, ("{}, {}".format(*claims) if self.findings else "")
 
     @property
     def summary(self) -> list[str]:
         """The study in one line for the terminal, and one more for each thing that went the wrong way."""
-        name, (found, wanted), held = self.study.name, self.runs, [f for _, f in self.findings if f.holds]
-        if self.quick:
-            return [f"{name:16} quick runs only: not the paper's setting, not compared with it"]
-        significant = sum(finding.significant for finding in held)
-        claims = f", {len(held)} of {len(self.findings)} claimed orders hold, {significant} significantly"
+        worse, lost, claims = self.outcome
+        claims = f", {claims.replace(',', ' claimed orders hold,')}" if claims else ""
         return [
-            f"{name:16} {found} of {wanted} runs{claims if self.findings else ''}",
-            *(f"{'':16} significantly worse than the paper: {what}" for what in self.worse),
-            *(f"{'':16} does not hold: {what}" for what in self.reversed),
+            f"{self.study.name:16} {'{} of {}'.format(*self.runs)} {'quick ' * self.quick}runs{claims}",
+            *(f"{'':16} significantly worse than the paper: {what}" for what in worse),
+            *(f"{'':16} does not hold: {what}" for what in lost),
         ]
 
     @property
@@ -190,21 +161,20 @@ class Section:
     def origin(self) -> list[tuple[str, str]]:
         """Where the numbers come from: seeds, time, machines, commits, versions."""
         results, search = [*self.results, *self.searched], bool(self.searched)
-        if not results:
-            return []
-        used, searched = (duration(sum(r.seconds for r in part)) for part in (self.results, self.searched))
+        searched = duration(sum(r.seconds for r in self.searched))
         versions = {f"{name} {version}" for r in results for name, version in r.versions.items()}
-        return [
+        rows = [
             ("cells", f"{len(self.results)}{f', and {len(self.searched)} of the search' * search}"),
-            ("seeds", ", ".join(str(seed) for seed in sorted({r.seed for r in results}))),
-            ("time, all cells", f"{used}{f', and {searched} for the search' * search}"),
+            ("seeds", ", ".join(map(str, sorted({r.seed for r in results})))),
+            ("time, all cells", f"{duration(self.seconds)}{f', and {searched} for the search' * search}"),
             ("machines", _counted(r.machine for r in results)),
             ("commits", _counted(r.commit for r in results)),
             ("versions", ", ".join(sorted(versions))),
         ]
+        return rows if results else []
 
 
-def _counted(names: Any) -> str:
+def _counted(names: Iterable[str]) -> str:
     """The different names; with the number of cells where they differ."""
     counts = Counter(names)
     return ", ".join(name if len(counts) == 1 else f"{name} ({n} cells)" for name, n in counts.most_common())
@@ -212,25 +182,16 @@ def _counted(names: Any) -> str:
 
 def _scope(cells: Sequence[Result], results: Sequence[Result]) -> str:
     """Which models and data these cells are of: only what sets them apart from the others is named."""
-
-    def set_apart_by(*names: str) -> bool:
+    parts = ("model", "data", "variant", "seed")
+    model, data, variant, seed = (", ".join(dict.fromkeys(str(getattr(r, part)) for r in cells)) for part in parts)
+    variant = ", ".join(filter(None, variant.split(", ")))
+    words = [f"{model} on {data}", f"{model} on {data}{variant and ', '}{variant}"]
+    scopes = {parts[:1]: model, parts[1:2]: data, parts[:2]: words[0], parts[:3]: words[1]}
+    for names, text in scopes.items():
         kinds = {tuple(getattr(r, name) for name in names) for r in cells}
-        return len(cells) == sum(tuple(getattr(r, name) for name in names) in kinds for r in results)
-
-    models, data, variants, seeds = (
-        ", ".join(dict.fromkeys(str(getattr(r, name)) for r in cells if getattr(r, name) != ""))
-        for name in ("model", "data", "variant", "seed")
-    )
-    if set_apart_by("model"):
-        return models
-    if set_apart_by("data"):
-        return data
-    parts = [f"{models} on {data}"]
-    if variants and not set_apart_by("model", "data"):
-        parts.append(variants)
-    if not set_apart_by("model", "data", "variant"):
-        parts.append(f"seed {seeds}")
-    return ", ".join(parts)
+        if len(cells) == sum(tuple(getattr(r, name) for name in names) in kinds for r in results):
+            return text
+    return f"{words[1]}, seed {seed}"
 
 
 def make_section(study: Study, results: Sequence[Result]) -> Section:
@@ -247,59 +208,62 @@ def make_section(study: Study, results: Sequence[Result]) -> Section:
     own = [r for r in results if r.experiment == study.name]
     # In the order of the tables, so that figures have it too.
     own.sort(key=lambda r: cells.index(cell) if (cell := (r.model, r.data, r.variant)) in cells else len(cells))
-    full = [r for r in own if not r.quick]
-    used, quick = full or own, bool(own) and not full
+    used = [r for r in own if not r.quick] or own
+    quick, notes = any(r.quick for r in used), []
+    if quick:
+        study = _without_paper(study, used)
     searched = [r for r in results if study.search and r.experiment == study.search.experiment and not r.quick]
-    notes = []
     if not used:
-        notes.append(f"No results yet: all {RUNS * len(cells)} runs are missing. `{study.command}` makes them.")
+        notes.append(f"No results yet: all {study.seeds * len(cells)} runs are missing. `{study.command}` makes them.")
     if apart := len(own) - len(used):
         notes.append(f"{apart} quick runs are in the folder; they are not the paper’s setting and not shown.")
     if lost := [r for r in used if not r.metrics]:
         named = ", ".join(f"{f'{r.model} {r.variant}'.strip()} on {r.data}, seed {r.seed}" for r in lost)
         verb = "run has" if len(lost) == 1 else "runs have"
         notes.append(f"{len(lost)} {verb} no numbers: {named}. Where the runs leave the paper says why.")
-    others = [r for r in used if (r.model, r.data, r.variant) not in cells and not r.figure]
-    if counts := Counter(" ".join(filter(None, (r.model, r.variant, r.data))) for r in others):
-        notes.append("In no table: " + ", ".join(f"{name} ({n})" for name, n in counts.items()) + ".")
     specs = [(spec, used) for spec in study.figures]
-    if study.search:
-        text = (
-            f"Validation scores by {study.search.name}, mean ± one standard deviation over the runs; filled: the best, "
-        )
-        text += "ring: the paper’s choice."
-        specs.append((FigureSpec(study.search.experiment, text, partial(draw_search, search=study.search)), searched))
-    figures = []
+    if search := study.search:
+        text = f"Validation scores by {search.name}, mean ± one standard deviation over the runs; "
+        text += "filled: the best, ring: the paper’s choice."
+        specs.append((FigureSpec(search.experiment, text, partial(figures.draw_search, search=search)), searched))
+    drawn = []
     for spec, held in specs:
         try:
-            with figure_style():
-                drawn = spec.draw(held)
+            with figures.figure_style():
+                if figure := spec.draw(held):
+                    drawn.append((spec, figure))
+        except figures.NothingToDraw:
+            continue
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise ValueError(
                 f"the figure {spec.name} of {study.name} cannot be drawn from its results: {error}"
             ) from error
-        if drawn is not None:
-            figures.append((spec, drawn))
-    return Section(study, quick, used, searched, notes, figures)
+    return Section(study, quick, used, searched, notes, drawn)
+
+
+def _without_paper(study: Study, results: Sequence[Result]) -> Study:
+    """What quick runs show of a study: their own numbers, nothing published and no claims."""
+    shown = []
+    for table in study.tables:
+        if lines := tuple(replace(line, paper=None) for line in table.lines if line.values(results)):
+            shown.append(replace(table, lines=lines, notes=()))
+    seeds = len({result.seed for result in results})
+    return replace(study, title=f"{study.title} (quick runs)", tables=tuple(shown), claims=(), seeds=seeds, search=None)
 
 
 def _summary_table(sections: Sequence[Section]) -> TableView:
     """One row for each study."""
     rows = []
     for section in sections:
-        held = [finding for _, finding in section.findings if finding.holds]
-        claims = f"{len(held)} of {len(section.findings)}, {sum(f.significant for f in held)} significantly"
+        worse, lost, claims = section.outcome
         published = any(line.paper for table in section.study.tables for line in table.lines)
         untested = "not tested" if section.runs[0] and published else "–"
         tested = f"none of {len(section.verdicts)}" if section.verdicts else untested
-        state = [
-            Cell("{} of {}".format(*section.runs)),
-            Cell("; ".join(section.worse) or tested, tone="bad" if section.worse else ""),
-            Cell(claims if section.findings else "–", tone="bad" if section.reversed else ""),
-        ]
-        if section.quick:
-            state = [Cell(text, tone="quiet") for text in ("quick runs only", "not compared", "–")]
-        rows.append([Cell(section.study.title), *state])
+        rows.append([
+            Cell(section.study.title), Cell("{} of {}".format(*section.runs)),
+            Cell("; ".join(worse) or tested, tone="bad" if worse else ""),
+            Cell(claims or "–", tone="bad" if lost else ""),
+        ])  # fmt: skip
     header = ["experiment", "runs", "P-STN significantly worse than the paper", "claimed orders that hold"]
     return TableView("All experiments", header, rows)
 
@@ -321,7 +285,7 @@ def _costs_table(sections: Sequence[Section]) -> TableView:
             title, missing = f"{s.study.title}: the search for {search.name}", "; ".join(search.missing(s.searched))
             seconds = sum(r.seconds for r in s.searched)
             rows.append(row(title, str(len(s.searched)), seconds, missing, begun=bool(s.searched)))
-    machines = dict.fromkeys(r.machine for s in sections for r in (*s.full, *s.searched))
+    machines = dict.fromkeys(r.machine for s in sections for r in (*s.results, *s.searched))
     notes = [
         f"Measured on: {', '.join(machines) or 'nothing yet'}. The time is that of training and testing what is there; "
         "reading data and starting up are not in it, and what is missing was not guessed. Models that train together "
@@ -330,8 +294,7 @@ def _costs_table(sections: Sequence[Section]) -> TableView:
     return TableView("What it took", ["experiment", "runs", "wall time", "not run yet"], rows, notes)
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """What a report found, and the files it wrote."""
 
     sections: list[Section]
@@ -362,10 +325,9 @@ def write_report(
     sections = [make_section(study, found) for study in studies]
     files = _save_figures(sections, Path(out) / "figures", ("png", "svg"))
     known = {name for s in studies for name in (s.name, s.search and s.search.experiment)}
-    unknown = Counter(r.experiment for r in found if r.experiment not in known)
     page = {
         "title": title, "introduction": introduction, "sections": sections, "summary": _summary_table(sections),
-        "costs": _costs_table(sections), "unknown": unknown, "quick": any(section.quick for section in sections),
+        "costs": _costs_table(sections), "unknown": Counter(r.experiment for r in found if r.experiment not in known),
     }  # fmt: skip
     encoded = {path: base64.b64encode(path.read_bytes()).decode("ascii") for path in files if path.suffix == ".svg"}
     embedded = {path.stem: f"data:image/svg+xml;base64,{text}" for path, text in encoded.items()}
@@ -428,12 +390,10 @@ def _save_figures(sections: Sequence[Section], folder: Path, formats: Sequence[s
     inside(folder.parent, folder.name)
     for section in sections:
         for spec, figure in section.figures:
-            if section.quick:
-                figure.suptitle("Quick run: not the paper’s setting", fontsize=9, color="0.35")
             for kind in formats:
                 files.append(folder / f"{spec.name}.{kind}")
                 unsigned: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
-                with figure_style(), write_atomically(files[-1]) as draft:
+                with figures.figure_style(), write_atomically(files[-1]) as draft:
                     figure.savefig(draft, format=kind, dpi=150, metadata=unsigned)
                 figure.set_layout_engine("none")  # it is laid out now; the next format need not do it again
     return files

@@ -19,8 +19,6 @@ from pstn.transforms import to_pixels
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw_samples"]
-
 __getattr__ = old_names(__name__, {"draw_looks": "draw_samples"})
 
 _BOX = "#e8590c"
@@ -67,28 +65,28 @@ def draw_samples(
         boxes = to_pixels(model.layer.transform.corners(prediction.theta, aspect=size[::-1]), size).cpu()
     if undo is not None:
         x, read = undo(x), undo(read.flatten(0, 1)).unflatten(0, read.shape[:2])
-    shown, read = x.cpu(), read.cpu()
     tensors = {name: value.cpu() for name, value in prediction._asdict().items() if isinstance(value, Tensor)}
-    prediction = prediction._replace(**tensors)
-    count, rows = len(read), len(x)
+    prediction, count, rows = prediction._replace(**tensors), len(read), len(x)
     # How far boxes reach beyond the image, in its longer side, with a little air around them, but at most 1.
     beyond = torch.maximum(-boxes, boxes - torch.tensor(size[::-1], dtype=boxes.dtype)).max() / max(size)
     margin = float((beyond + 0.05).clamp(0.05, 1.0)) * max(size)
     figure = Figure(figsize=(1.35 * (count + 2) + 1.2, 1.45 * rows + 0.4), layout="constrained")
     axes = figure.subplots(rows, count + 2, squeeze=False, width_ratios=[1.25] + [1.0] * count + [1.9])
-    for row in range(rows):
-        _draw_input(axes[row, 0], shown[row], boxes[:, row], margin)
+    for row, (first, *panels, last) in enumerate(axes):
+        _draw_image(first, x[row])
+        _draw_boxes(first, boxes[:, row], size, margin)
         if names is not None:
             # The end of a long name tells more than its beginning: IMG_0001, IMG_0002.
             whole = names[row]
-            axes[row, 0].set_ylabel(_plain(whole if len(whole) <= 24 else "…" + whole[-23:]), fontsize=7)
-        for sample in range(count):
-            _draw_image(axes[row, sample + 1], read[sample, row])
-        truth = None if y is None else int(y[row])
-        _draw_prediction(axes[row, -1], prediction, row, truth, classes, last=row == rows - 1)
+            first.set_ylabel(_plain(whole if len(whole) <= 24 else "…" + whole[-23:]), fontsize=7)
+        for panel, image in zip(panels, read[:, row], strict=True):
+            _draw_image(panel, image)
+        _draw_prediction(last, prediction, row, None if y is None else int(y[row]), classes)
     axes[0, 0].set_title("input, with where it looked", fontsize=10, loc="left")
     axes[0, 1 + count // 2].set_title("what the classifier saw", fontsize=10)
     axes[0, -1].set_title("answer", fontsize=10)
+    if y is not None:
+        axes[-1, -1].set_xlabel("class (orange: the true one)", fontsize=8)
     target = Path(path)
     with write_atomically(target) as draft:
         figure.savefig(draft, dpi=130, format=target.suffix.lstrip(".") or "png")
@@ -96,27 +94,23 @@ def draw_samples(
 
 
 def _draw_image(axes: Axes, image: Tensor) -> None:
+    image = image.cpu()
     if image.dim() == 2:
         axes.plot(image.T.numpy(), linewidth=1.1)
     else:
         axes.imshow(image.clamp(0, 1).movedim(0, -1).expand(-1, -1, 3).numpy(), interpolation="nearest")
-    axes.set_xticks([])
-    axes.set_yticks([])
+    axes.set(xticks=[], yticks=[])
 
 
-def _draw_input(axes: Axes, image: Tensor, boxes: Tensor, margin: float) -> None:
-    _draw_image(axes, image)
-    if image.dim() == 2:
+def _draw_boxes(axes: Axes, boxes: Tensor, size: tuple[int, ...], margin: float) -> None:
+    if len(size) == 1:
         for end in boxes[..., 0].flatten().tolist():
             axes.axvline(end, color=_BOX, linewidth=1.1, alpha=0.5)
         return
-    height, width = image.shape[-2:]
     for corners in boxes:
-        outline = torch.cat([corners, corners[:1]]).numpy()
-        axes.plot(outline[:, 0], outline[:, 1], color=_BOX, linewidth=1.1, alpha=0.8)
-    axes.set_xlim(-margin, width + margin)
-    axes.set_ylim(height + margin, -margin)
-    axes.set_facecolor("0.88")
+        axes.plot(*torch.cat([corners, corners[:1]]).T.numpy(), color=_BOX, linewidth=1.1, alpha=0.8)
+    height, width = size
+    axes.set(xlim=(-margin, width + margin), ylim=(height + margin, -margin), facecolor="0.88")
 
 
 def _plain(text: str) -> str:
@@ -125,26 +119,19 @@ def _plain(text: str) -> str:
 
 
 def _draw_prediction(
-    axes: Axes, prediction: Prediction, row: int, truth: int | None, names: Sequence[str] | None, *, last: bool
+    axes: Axes, prediction: Prediction, row: int, truth: int | None, names: Sequence[str] | None
 ) -> None:
     probs = prediction.probs[row]
-    classes, few = range(len(probs)), len(probs) <= 10
+    classes, few, answer = range(len(probs)), len(probs) <= 10, int(probs.argmax())
     colours: list[Any] = [_BOX if k == truth else "0.55" for k in classes]
     axes.bar(classes, probs.numpy(), color=colours, width=min(0.8, 0.1 * len(probs)))
-    axes.set_ylim(0, 1)
-    axes.set_yticks([])
-    axes.set_xticks(classes if few else [], minor=False)
+    axes.set(ylim=(0, 1), yticks=[], xticks=classes if few else [])
     if names is not None and few:
-        slanted = max(map(len, names)) > 2
-        shown = [_plain(name[:16]) for name in names]
-        axes.set_xticklabels(shown, rotation=35 if slanted else 0, ha="right" if slanted else "center")
+        slanted: dict[str, Any] = {"rotation": 35, "ha": "right"} if max(map(len, names)) > 2 else {}
+        axes.set_xticklabels([_plain(name[:16]) for name in names], **slanted)
     axes.tick_params(labelsize=8, length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    answer = int(probs.argmax())
     note = f"entropy {prediction.entropy[row]:.2f}\nfrom looking {prediction.mutual_information[row]:.2f}"
-    if truth is not None and answer != truth:
-        note = f"wrong\n{note}"
+    note = f"wrong\n{note}" if truth not in (None, answer) else note
     place, side = (0.02, "left") if answer >= len(probs) / 2 else (0.98, "right")
     axes.text(place, 0.97, note, transform=axes.transAxes, fontsize=8, va="top", ha=side)
-    if last and truth is not None:
-        axes.set_xlabel("class (orange: the true one)", fontsize=8)

@@ -8,12 +8,10 @@ run continues from the records that are there, several machines fill one folder,
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -22,10 +20,8 @@ from pstn.files import open_regular_file, parse_json
 from pstn.limits import RESULT_BYTES
 from pstn.text import excerpt
 
-__all__ = ["RUNS", "SHORTENED", "Result", "read_results"]
-
 RUNS = 5
-"""Runs of every cell, each with a seed or a fold of its own, as in the paper."""
+"""Runs of every cell unless its experiment says otherwise, each with a seed or a fold of its own, as in the paper."""
 
 SHORTENED = "Shortened:"
 """How the departure begins of a cell that was trained for fewer epochs than its declaration says."""
@@ -173,36 +169,25 @@ def _read_file(path: Path) -> list[Result]:
 
 def _parse(line: bytes, path: Path) -> Result:
     held, experiment = parse_json(line.decode(), path), path.name.partition(".")[0]
-    known = {f.name for f in fields(Result)}
-    if not isinstance(held, dict) or not {"experiment", "model", "data", "seed"} <= held.keys() <= known:
+    if not isinstance(held, dict) or not {"experiment", "model", "data", "seed"} <= held.keys() <= _TYPES.keys():
         raise ValueError("its keys are not those of a result")
     for name, value in held.items():
-        if not _CHECKS.get(name, _is_text)(value):
+        usable = type(value) in _TYPES[name]
+        if usable and name in _ELEMENTS:
+            elements = value.values() if isinstance(value, dict) else value
+            usable = all(type(element) in _ELEMENTS[name] for element in elements)
+        # Names are shown in tables and figures, where a dollar sign would start a formula.
+        named = name in ("experiment", "model", "data", "variant")
+        if not usable or (named and ("$" in value or not value.isprintable())):
             raise ValueError(f"its {name} is {excerpt(value)}")
     if held["experiment"] != experiment:
         raise ValueError(f"experiment must be {experiment}, by the name of the file, got {held['experiment']!r}")
     return Result(**held)
 
 
-def _is_name(value: Any) -> bool:
-    """Whether it can be shown in tables and figures, where a dollar sign would start a formula."""
-    return isinstance(value, str) and value.isprintable() and "$" not in value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-_CHECKS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("experiment", "model", "data", "variant"), _is_name),
-    **dict.fromkeys(("settings", "figure"), lambda value: isinstance(value, dict)),
-    "seed": lambda value: type(value) is int, "quick": lambda value: isinstance(value, bool), "seconds": _is_number,
-    "metrics": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
-    "versions": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
-    "departures": lambda value: isinstance(value, list) and all(map(_is_text, value)),
+# The types of the fields, and of what some of them hold; `parse_json` has refused numbers that are not finite.
+_TYPES: dict[str, tuple[type, ...]] = dict.fromkeys((f.name for f in fields(Result)), (str,)) | {
+    "seed": (int,), "quick": (bool,), "seconds": (int, float), "departures": (list,),
+    **dict.fromkeys(("settings", "metrics", "figure", "versions"), (dict,)),
 }  # fmt: skip
-"""What each part of a result file must be; the parts that are not listed are texts."""
+_ELEMENTS = {"metrics": (int, float), "versions": (str,), "departures": (str,)}

@@ -5,13 +5,11 @@ The tests are scipy's: `pip install 'pstn[report]'`.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
-
-__all__ = ["LEVEL", "Published", "Summary", "Verdict", "best", "compare", "median_and_deviation", "one_more_run",
-           "summarise", "welch"]  # fmt: skip
 
 LEVEL = 0.05
 """A difference is called significant below this p-value, as in the paper."""
@@ -77,6 +75,74 @@ def one_more_run(ours: Summary, value: float) -> float | None:
     other side, whose standard deviation is taken to be ours.
     """
     return None if ours.std is None else _t_test(ours, Summary(value, 0.0, 1), equal_var=True)
+
+
+def paired(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """The two-sided p-value of the paired t-test: runs that share their folds. None for fewer than two pairs.
+
+    Args:
+        a: the runs of one model, by fold.
+        b: those of the other, on the same folds in the same order.
+
+    Example:
+        >>> round(paired([0.9, 0.8, 0.7], [0.8, 0.69, 0.61]), 3)
+        0.003
+    """
+    from scipy import stats
+
+    mean, std, runs = summarise([x - y for x, y in zip(a, b, strict=True)]) if a else Summary(0.0, None, 0)
+    if std is None:
+        return None
+    return float(2 * stats.t.sf(abs(mean) / (std / math.sqrt(runs)), runs - 1)) if std else float(mean == 0)
+
+
+def non_inferiority(
+    a: Sequence[float], b: Sequence[float], margin: float, *, higher_is_better: bool = True, by_fold: bool = False
+) -> float | None:
+    """The one-sided p-value against "a is worse than b by at least `margin`". None where a spread is unknown.
+
+    Below `LEVEL` it is shown that `a` is at most `margin` worse than `b`.
+
+    Args:
+        a: the runs that should be no worse.
+        b: the runs that they are compared with.
+        margin: the largest loss that is acceptable, in the unit of the runs, not negative.
+        higher_is_better: false for errors and losses.
+        by_fold: the runs share their folds, in the same order: test their differences, as `paired` does; otherwise the
+            test is Welch's.
+
+    Example:
+        >>> non_inferiority([0.90, 0.91, 0.92], [0.91, 0.92, 0.92], margin=0.05) < 0.01
+        True
+    """
+    if not margin >= 0:
+        raise ValueError(f"margin must not be negative, got {margin}")
+    sign = 1 if higher_is_better else -1
+    moved, other = [sign * value + margin for value in a], [sign * value for value in b]
+    if not moved or not other:
+        return None
+    p = paired(moved, other) if by_fold else welch(summarise(moved), summarise(other))
+    if p is None:
+        return None
+    return p / 2 if statistics.fmean(moved) > statistics.fmean(other) else 1 - p / 2
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm's correction of the p-values of one table, so that the level is that of a false finding anywhere in it.
+
+    Args:
+        p_values: of the tests; None, where there was none, stays None and does not count.
+
+    Example:
+        >>> holm([0.01, None, 0.04, 0.03])
+        [0.03, None, 0.06, 0.06]
+    """
+    adjusted, tested = list(p_values), [(p, place) for place, p in enumerate(p_values) if p is not None]
+    highest = 0.0
+    for rank, (p, place) in enumerate(sorted(tested)):
+        highest = max(highest, min(1.0, (len(tested) - rank) * p))
+        adjusted[place] = highest
+    return adjusted
 
 
 def best(candidates: Sequence[Summary | None], *, higher_is_better: bool) -> set[int]:

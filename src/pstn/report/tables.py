@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import math
 import re
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean, median
 from typing import TYPE_CHECKING, NamedTuple
 
+from pstn.report import statistics
 from pstn.report.results import RUNS, Result
-from pstn.report.statistics import LEVEL, Published, Summary, best, compare, median_and_deviation, summarise, welch
+from pstn.report.statistics import LEVEL, Published, Summary, Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-__all__ = ["Cell", "Claim", "FigureSpec", "Finding", "Line", "Metric", "Search", "Study", "Table", "TableView",
-           "check_claim", "lines", "published_lines", "variant_tables", "view_claims", "view_search",
-           "view_table"]  # fmt: skip
 
 MISSING, DIVERGED = "missing", "diverged"
 # Not broken over lines: a mean stays with its spread.
@@ -86,19 +83,23 @@ class Line:
         data = (self.data,) if isinstance(self.data, str) else self.data
         return [r for r in results if (r.model, r.variant) == (self.model, self.variant) and r.data in data]
 
-    def values(self, results: Sequence[Result]) -> list[float]:
+    def by_seed(self, results: Sequence[Result]) -> dict[int, float]:
         """Its number for each seed that has it on all of its data, in the metric's unit."""
-        by_seed: dict[int, list[float]] = {}
+        found: dict[int, list[float]] = {}
         for result in self.select(results):
             if self.metric.name in result.metrics:
-                by_seed.setdefault(result.seed, []).append(self.metric.scale * result.metrics[self.metric.name])
+                found.setdefault(result.seed, []).append(self.metric.scale * result.metrics[self.metric.name])
         wanted = len(self.data) if self.is_mean else 1
-        return [sum(found) / wanted for found in by_seed.values() if len(found) == wanted]
+        return {seed: sum(values) / wanted for seed, values in found.items() if len(values) == wanted}
+
+    def values(self, results: Sequence[Result]) -> list[float]:
+        """The numbers of `by_seed`."""
+        return list(self.by_seed(results).values())
 
     def summary(self, results: Sequence[Result]) -> Summary | None:
         """Mean, spread and number of its runs; None where there is none."""
         values = self.values(results)
-        return summarise(values) if values else None
+        return statistics.summarise(values) if values else None
 
 
 def lines(metric: Metric, models: Iterable[str], data: Iterable[str]) -> dict[tuple[str, str], Line]:
@@ -155,15 +156,18 @@ class Table:
     untested: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def why_untested(self, line: Line, results: Sequence[Result]) -> str | None:
-        """Why a line cannot be tested against the published number; None where it can."""
-        if reason := self.untested.get(line.heading[0]):
-            return reason
-        for result in line.select(results):
+    def judge(self, line: Line, results: Sequence[Result]) -> tuple[Verdict | None, str]:
+        """How a line compares with its published number, if there are both, and why that is no test of it, if so."""
+        ours = line.summary(results)
+        if line.paper is None or ours is None:
+            return None, MISSING if line.paper else "not in the paper"
+        reason = self.untested.get(line.heading[0], "")
+        for result in () if reason else line.select(results):
             reasons = (self.untested[sentence] for sentence in result.departures if sentence in self.untested)
-            if reason := "fewer epochs" if result.shortened else next(reasons, None):
-                return f"{reason} ({result.data})" if line.is_mean else reason
-        return None
+            if reason := "fewer epochs" if result.shortened else next(reasons, ""):
+                reason += f" ({result.data})" * line.is_mean
+                break
+        return statistics.compare(ours, line.paper, higher_is_better=line.metric.higher_is_better), reason
 
 
 def variant_tables(cells: Iterable[tuple[str, str, str]], metrics: Sequence[Metric]) -> tuple[Table, ...]:
@@ -197,7 +201,9 @@ def variant_tables(cells: Iterable[tuple[str, str, str]], metrics: Sequence[Metr
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim that one line is better than another.
+    """A claim that one line is better than another, or no worse by more than a margin.
+
+    It is tested by Welch's t-test on the runs, or as its options say.
 
     Args:
         better: the line that should be ahead.
@@ -205,6 +211,8 @@ class Claim:
         robust: compare medians.
         comparable: false where the data are not the paper's, and its order is no more than a hint.
         claimed: false for one that is shown beside the paper's, and is not counted among them.
+        paired: the lines share their folds: test the differences of runs with the same seed.
+        margin: how far `better` may be behind, in the metric's unit: a one-sided test that it is not worse than that.
     """
 
     better: Line
@@ -212,6 +220,8 @@ class Claim:
     robust: bool = False
     comparable: bool = True
     claimed: bool = True
+    paired: bool = False
+    margin: float | None = None
 
 
 @dataclass(frozen=True)
@@ -232,30 +242,32 @@ class Search:
     published: Mapping[str, float]
     values: tuple[float, ...]
 
+    def tried(self, data: str, results: Sequence[Result]) -> list[tuple[float, Result]]:
+        """The value of every trial on a data set and the trial, by increasing value."""
+        own = [(float(r.variant.partition("=")[2]), r) for r in results if r.data == data]
+        return sorted(own, key=lambda pair: pair[0])
+
     def trials(self, data: str, metric: Metric, results: Sequence[Result]) -> dict[float, list[float]]:
         """The scores of every value that was tried on a data set, one for each run, by increasing value."""
         found: dict[float, list[float]] = {}
-        for result in results:
-            name, _, value = result.variant.partition("=")
-            wanted = (result.experiment, result.data, name) == (self.experiment, data, self.name)
-            if wanted and metric.name in result.metrics:
-                found.setdefault(float(value), []).append(result.metrics[metric.name])
-        return dict(sorted(found.items()))
+        for value, result in self.tried(data, results):
+            if metric.name in result.metrics:
+                found.setdefault(value, []).append(result.metrics[metric.name])
+        return found
 
     def best(self, data: str, metric: Metric, results: Sequence[Result]) -> list[float]:
         """The value with the best mean on validation data, or the values that share it; empty without trials."""
-        means = {v: statistics.fmean(runs) for v, runs in self.trials(data, metric, results).items()}
+        means = {value: fmean(runs) for value, runs in self.trials(data, metric, results).items()}
         wanted = (max if metric.higher_is_better else min)(means.values(), default=math.nan)
         return [value for value, mean in means.items() if math.isclose(mean, wanted)]
 
     def missing(self, results: Sequence[Result]) -> list[str]:
         """The data sets on which not every value was tried in every run, in words."""
-        wanted = {(value, seed) for value in self.values for seed in range(RUNS)}
-        lacking = []
+        wanted, lacking = {(value, seed) for value in self.values for seed in range(RUNS)}, []
         for data in self.published:
-            own = [r for r in results if (r.experiment, r.data) == (self.experiment, data)]
-            if missing := wanted - {(float(r.variant.partition("=")[2]), r.seed) for r in own}:
-                lacking.append(f"{data}: {len(missing)} of {len(wanted)} runs" if own else data)
+            done = {(value, result.seed) for value, result in self.tried(data, results)}
+            if left := len(wanted - done):
+                lacking.append(f"{data}: {left} of {len(wanted)} runs" if done else data)
         return lacking
 
 
@@ -286,6 +298,9 @@ class Study:
         claims: what is claimed to be better than what.
         figures: its figures.
         search: a choice that was made on validation data beforehand.
+        seeds: how many runs every cell has, numbered from 0.
+        from_paper: whether the claims are the paper's; where they are not, their table does not mention it.
+        holm: whether the p-values of the claims are corrected for their number, by Holm's method.
     """
 
     name: str
@@ -295,6 +310,9 @@ class Study:
     claims: tuple[Claim, ...] = ()
     figures: tuple[FigureSpec, ...] = ()
     search: Search | None = None
+    seeds: int = RUNS
+    from_paper: bool = True
+    holm: bool = False
 
     @property
     def command(self) -> str:
@@ -333,20 +351,16 @@ def _quiet(text: str) -> Cell:
     return Cell(text, tone="quiet")
 
 
-def view_table(table: Table, results: Sequence[Result], study: Study, *, beside_paper: bool = True) -> list[TableView]:
+def view_table(table: Table, results: Sequence[Result], study: Study) -> list[TableView]:
     """A table as readers see it: as a grid where it has rows and columns, and line by line beside the published.
 
     Args:
         table: what to show.
         results: of its study.
-        study: says which command runs what is missing.
-        beside_paper: false for runs that must not be compared with the paper.
+        study: says how many runs there should be, and which command runs what is missing.
     """
-    shown = [line for line in table.lines if beside_paper or line.values(results)]
-    if not shown:
-        return []
-    strong, runs = _significantly_best(table, shown, results), RUNS if beside_paper else 0
-    published = beside_paper and any(line.paper for line in shown)
+    shown, strong = table.lines, _significantly_best(table, results)
+    published = any(line.paper for line in shown)
     metrics = list(dict.fromkeys(line.metric.label for line in shown))
     title = table.title if len(metrics) > 1 else f"{table.title}, {metrics[0]}"
     spread = "median ± median absolute deviation" if table.robust else "mean ± standard deviation"
@@ -354,10 +368,8 @@ def view_table(table: Table, results: Sequence[Result], study: Study, *, beside_
     is_grid = len({line.heading for line in shown}) == len(shown) and len(rows) > 1 and len(columns) > 1
     views = []
     if is_grid:
-        cells = {
-            line.heading: _ours(table, line, results, line in strong, runs, _printed(line) if published else None)
-            for line in shown
-        }
+        cells = {line.heading: _ours(table, line, results, study.seeds)._replace(
+            strong=line in strong, below=_printed(line) if published else None) for line in shown}  # fmt: skip
         body = [[Cell(row), *(cells.get((row, column), Cell("")) for column in columns)] for row in rows]
         below = "; below it the paper’s" if published else ""
         views.append(TableView(f"{title}: {spread}{below}", [table.row_label, *columns], body))
@@ -367,44 +379,41 @@ def view_table(table: Table, results: Sequence[Result], study: Study, *, beside_
         body = []
         for line in shown:
             count = len(line.values(results))
-            cells_of_line = [*map(Cell, line.heading), *[Cell(line.metric.label)] * (len(metrics) > 1)]
-            cells_of_line += [_ours(table, line, results, line in strong, 0)]
-            cells_of_line += [Cell(f"{count}" if count >= runs else f"{count} of {runs}")]
-            body.append(cells_of_line + (_beside_paper(table, line, results) if published else []))
+            names = [*line.heading, *[line.metric.label] * (len(metrics) > 1)]
+            runs = f"{count}" if count >= study.seeds else f"{count} of {study.seeds}"
+            ours = [_ours(table, line, results)._replace(strong=line in strong), Cell(runs)]
+            body.append([*map(Cell, names), *ours, *(_beside_paper(table, line, results) if published else ())])
         views.append(TableView(f"{title}: {'line by line beside the paper’s' if is_grid else spread}", header, body))
-    if beside_paper:
-        own = [line for line in shown if not line.is_mean]
-        if missing := sum(max(0, RUNS - len(line.select(results))) for line in own):
-            told = f"{missing} of the {RUNS * len(own)} numbers under this table are missing."
-            views[-1].notes.append(f"{told} `{study.command}` runs what is missing.")
-        views[-1].notes.extend(table.notes)
+    own = [line for line in shown if not line.is_mean]
+    if missing := sum(max(0, study.seeds - len(line.select(results))) for line in own):
+        told = f"{missing} of the {study.seeds * len(own)} numbers under this table are missing."
+        views[-1].notes.append(f"{told} `{study.command}` runs what is missing.")
+    views[-1].notes.extend(table.notes)
     return views
 
 
-def _significantly_best(table: Table, shown: Sequence[Line], results: Sequence[Result]) -> set[Line]:
+def _significantly_best(table: Table, results: Sequence[Result]) -> set[Line]:
     """The lines to set in bold."""
     groups: dict[tuple[str, str], list[Line]] = {}
-    for line in shown:
-        if table.bold and line.metric.higher_is_better is not None:
+    for line in table.lines if table.bold else ():
+        if line.metric.higher_is_better is not None:
             groups.setdefault((line.rivals or line.heading[0], line.metric.name), []).append(line)
     strong = set()
     for rivals in groups.values():
-        direction = rivals[0].metric.higher_is_better is True
-        strong |= {rivals[k] for k in best([line.summary(results) for line in rivals], higher_is_better=direction)}
+        summaries, higher = [line.summary(results) for line in rivals], rivals[0].metric.higher_is_better is True
+        strong |= {rivals[k] for k in statistics.best(summaries, higher_is_better=higher)}
     return strong
 
 
-def _ours(
-    table: Table, line: Line, results: Sequence[Result], strong: bool, runs: int, below: Cell | None = None
-) -> Cell:
+def _ours(table: Table, line: Line, results: Sequence[Result], runs: int = 0) -> Cell:
     """Our number, with the number of runs where some are missing."""
     values, digits = line.values(results), line.metric.digits
     if not values:
         diverged = not line.is_mean and any(not result.metrics for result in line.select(results))
-        return Cell(DIVERGED if diverged else MISSING, tone="quiet", below=below)
-    middle, spread, *_ = median_and_deviation(values) if table.robust else summarise(values)
+        return _quiet(DIVERGED if diverged else MISSING)
+    middle, spread, *_ = (statistics.median_and_deviation if table.robust else statistics.summarise)(values)
     text = f"{middle:.{digits}f}" + ("" if spread is None else f"{_PLUS_MINUS}{spread:.{digits}f}")
-    return Cell(text + (f" ({len(values)} of {runs} runs)" if len(values) < runs else ""), strong, below=below)
+    return Cell(text + (f" ({len(values)} of {runs} runs)" if len(values) < runs else ""))
 
 
 def _printed(line: Line) -> Cell:
@@ -415,12 +424,11 @@ def _printed(line: Line) -> Cell:
 
 def _beside_paper(table: Table, line: Line, results: Sequence[Result]) -> list[Cell]:
     """The published number, the difference, whether it is within the published spread, p, and the verdict."""
-    ours, blank = line.summary(results), Cell("")
-    if line.paper is None or ours is None:
-        return [_printed(line), blank, blank, blank, _quiet(MISSING if line.paper else "not in the paper")]
-    verdict = compare(ours, line.paper, higher_is_better=line.metric.higher_is_better)
+    (verdict, reason), blank = table.judge(line, results), Cell("")
+    if verdict is None:
+        return [_printed(line), blank, blank, blank, _quiet(reason)]
     difference = Cell(_signed(verdict.difference, line.metric.digits))
-    if reason := table.why_untested(line, results):
+    if reason:
         return [_printed(line), difference, blank, blank, _quiet(f"not tested: {reason}")]
     within = {None: "–", True: "yes", False: "no"}[verdict.within]
     judged = Cell(verdict.words, tone="bad" if verdict.worse else "good")
@@ -440,77 +448,105 @@ class Finding(NamedTuple):
     """What our results say of a claim.
 
     Args:
-        holds: whether the better line is ahead; None where that cannot be said.
-        words: for the reader.
-        significant: whether the two lines differ significantly.
-        p: of Welch's t-test between the two.
+        claim: what is claimed.
+        holds: whether the better line is ahead, or behind by less than the margin; None where that cannot be said.
+        reason: why it cannot be said.
+        p: of the test of the difference.
         difference: better minus worse, in the metric's unit.
     """
 
+    claim: Claim
     holds: bool | None
-    words: str
-    significant: bool = False
+    reason: str = ""
     p: float | None = None
     difference: float = 0.0
 
+    @property
+    def significant(self) -> bool:
+        """Whether chance is an unlikely explanation."""
+        return self.p is not None and self.p < LEVEL
 
-def check_claim(claim: Claim, results: Sequence[Result]) -> Finding:
-    """Whether the line that should be ahead is, in the means or, for a robust claim, in the medians."""
-    better, worse = claim.better.values(results), claim.worse.values(results)
+    @property
+    def words(self) -> str:
+        """The finding, for the reader."""
+        sure = "significantly" if self.significant else "not significantly"
+        against = f"does not hold{':' if self.significant else ','} {sure} reversed"
+        return self.reason if self.holds is None else f"holds, {sure}" if self.holds else against
+
+
+def check_claims(study: Study, results: Sequence[Result]) -> list[Finding]:
+    """Whether the lines that should be ahead are, in the means or, for a robust claim, in the medians."""
+    found = [_check_claim(claim, results) for claim in study.claims]
+    p_values = [finding.p for finding in found]
+    corrected = statistics.holm(p_values) if study.holm else p_values
+    return [finding._replace(p=p) for finding, p in zip(found, corrected, strict=True)]
+
+
+def _check_claim(claim: Claim, results: Sequence[Result]) -> Finding:
+    runs = [line.by_seed(results) for line in (claim.better, claim.worse)]
+    if claim.paired:
+        runs = [{seed: run[seed] for seed in sorted(runs[0].keys() & runs[1].keys())} for run in runs]
+    better, worse = (list(run.values()) for run in runs)
     if not better or not worse:
-        return Finding(None, MISSING)
+        return Finding(claim, None, MISSING)
     if any(result.shortened for line in (claim.better, claim.worse) for result in line.select(results)):
-        return Finding(None, "not tested: fewer epochs")
-    centre = statistics.median if claim.robust else statistics.fmean
-    difference = centre(better) - centre(worse)
-    holds = difference > 0 if claim.better.metric.higher_is_better else difference < 0
-    p = welch(summarise(better), summarise(worse))
-    significant = p is not None and p < LEVEL
-    if holds:
-        words = "holds, significantly" if significant else "holds, not significantly"
+        return Finding(claim, None, "not tested: fewer epochs")
+    centre, higher = median if claim.robust else fmean, claim.better.metric.higher_is_better is True
+    difference, margin = centre(better) - centre(worse), claim.margin or 0.0
+    holds = difference > -margin if higher else difference < margin
+    if claim.margin is not None:
+        p = statistics.non_inferiority(better, worse, margin, higher_is_better=higher, by_fold=claim.paired)
+    elif claim.paired:
+        p = statistics.paired(better, worse)
     else:
-        words = f"does not hold{': significantly' if significant else ', not significantly'} reversed"
-    return Finding(holds, words, significant, p, difference)
+        p = statistics.welch(statistics.summarise(better), statistics.summarise(worse))
+    return Finding(claim, holds, p=p, difference=difference)
 
 
-def view_claims(claims: Sequence[Claim], results: Sequence[Result]) -> TableView | None:
+def view_claims(study: Study, results: Sequence[Result]) -> TableView | None:
     """A row for each claim; None where nothing is claimed."""
-    if not claims:
-        return None
-    rows = []
-    for claim in claims:
-        finding, metric = check_claim(claim, results), claim.better.metric
+    rows, claims = [], study.claims
+    for finding in check_claims(study, results):
+        claim, metric = finding.claim, finding.claim.better.metric
         (row, ahead), (other, behind) = claim.better.heading, claim.worse.heading
         papers = [line.paper.summary.mean for line in (claim.better, claim.worse) if line.paper]
+        order = "ahead of" if claim.margin is None else f"at most {claim.margin:g} worse than"
+        published = _quiet(_signed(papers[0] - papers[1], metric.digits) if len(papers) == 2 else "–")
         rows.append([
             Cell(row if row == other else f"{row} / {other}"),
-            Cell(f"{ahead} ahead of {behind}{'' if claim.claimed else ' (not a claim of the paper)'}"),
+            Cell(f"{ahead} {order} {behind}{'' if claim.claimed else ' (not a claim of the paper)'}"),
             Cell(metric.label),
             Cell("" if finding.holds is None else _signed(finding.difference, metric.digits)),
-            _quiet(_signed(papers[0] - papers[1], metric.digits) if len(papers) == 2 else "–"),
+            *[published] * study.from_paper,
             Cell(_p_value(finding.p)),
             Cell(finding.words, tone={None: "quiet", True: "good", False: "bad"}[finding.holds]),
         ])  # fmt: skip
-    notes = []
-    if not all(claim.comparable for claim in claims):
-        notes.append("These are not the paper’s data: that its order holds here, or does not, says little about it.")
-    if any(claim.robust for claim in claims):
-        notes.append("The order is that of the medians; p is Welch’s, which compares means.")
+    notes = {
+        "These are not the paper’s data: that its order holds here, or does not, says little about it.":
+            not all(claim.comparable for claim in claims),
+        "The order is that of the medians; p is Welch’s, which compares means.": any(c.robust for c in claims),
+        "p is of the paired t-test, on the runs that share their folds.": any(c.paired for c in claims),
+        "Against a margin, p is one-sided.": any(c.margin is not None for c in claims),
+        "p is corrected for the number of claims, by Holm’s method.": study.holm,
+    }  # fmt: skip
     header = ["where", "claim", "measure", "difference, ours", "the paper’s", "p", "holds in ours?"]
-    return TableView("The order that the paper claims", header, rows, notes)
+    if not study.from_paper:
+        header.remove("the paper’s")
+    title = "The order that the paper claims" if study.from_paper else "The order that is claimed"
+    return TableView(title, header, rows, [note for note, applies in notes.items() if applies]) if rows else None
 
 
 def view_search(search: Search, results: Sequence[Result]) -> TableView:
     """For each data set, what validation chooses and what the paper chose."""
     rows = []
     for data, published in search.published.items():
-        own = [r for r in results if (r.experiment, r.data) == (search.experiment, data)]
-        tried = sorted({float(r.variant.partition("=")[2]) for r in own})
+        own = search.tried(data, results)
+        tried = list(dict.fromkeys(value for value, _ in own))
         chosen = [search.best(data, metric, results) for metric in search.metrics]
         rows.append([
             Cell(data),
             *(Cell("all alike" if len(c) == len(tried) > 1 else _listed(c)) if c else _quiet(MISSING) for c in chosen),
-            _quiet(f"{published:g}"), Cell(_listed(tried)), Cell(str(len({r.seed for r in own}))),
+            _quiet(f"{published:g}"), Cell(_listed(tried)), Cell(str(len({r.seed for _, r in own}))),
         ])  # fmt: skip
     header = ["data", *(f"best {m.label}" for m in search.metrics), "the paper’s", "tried", "runs of each"]
     notes = [f"`pstn reproduce {search.experiment}` runs what is missing."] * bool(search.missing(results))
