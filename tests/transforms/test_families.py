@@ -41,6 +41,8 @@ def test_shapes_and_dtypes(family):
         assert grid.dtype == expected
     assert family.apply(theta, points).shape == points.shape
     assert family.corners(theta).shape == (3, 2, 2**family.ndim, family.ndim)
+    with torch.device("meta"):  # as models are built before their weights are read
+        assert type(family)(ndim=family.ndim).dim == family.dim
     with pytest.raises(ValueError, match=rf"^theta .*{family.dim}"):
         family.grid(torch.zeros(2, family.dim + 1), size)
 

@@ -222,7 +222,8 @@ class Affine(_BuiltIn):
         names: list[str] = []
         for row in range(ndim):
             names += [f"a{row + 1}{column + 1}" for column in range(ndim)] + [f"t{'xyz'[row : row + 1]}"]
-        super().__init__(ndim, (2, 3), names, torch.eye(ndim, ndim + 1).flatten().tolist())
+        initial = [float(row == column) for row in range(ndim) for column in range(ndim + 1)]
+        super().__init__(ndim, (2, 3), names, initial)
 
     def inverse(self, theta: Tensor, *, aspect: Sequence[float] | None = None) -> Tensor:
         """Theta of the inverse map, (..., D); not finite where the matrix is singular."""
