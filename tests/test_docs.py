@@ -55,18 +55,6 @@ def test_links_within_the_project_lead_somewhere(page):
         assert (page.parent / target).exists(), target
 
 
-def test_the_family_in_the_docs_keeps_the_invariants_of_all_families():
-    import torch
-
-    names = {"__name__": "__main__"}
-    exec(compile(blocks(ROOT / "docs" / "adding-a-family.md")[0], "adding-a-family.md", "exec"), names)
-    box = names["Box"]()
-    theta = (0.3 * torch.randn(4, 4, dtype=torch.float64)).requires_grad_()
-    assert box.has_identity
-    assert torch.autograd.gradcheck(lambda t: box.grid(t, (3, 4)), theta)
-    assert torch.autograd.gradcheck(box.inverse, theta)
-
-
 def test_every_command_has_its_section():
     from typer.main import get_command
 

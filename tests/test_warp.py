@@ -1,6 +1,5 @@
 """The warp against torch's own grid_sample on repeated input, and what only it can do."""
 
-import math
 import subprocess
 import sys
 
@@ -8,8 +7,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
-from hypothesis import strategies as st
 
 import pstn
 from families import SIZES, near_identity
@@ -59,45 +56,25 @@ def test_linear_along_a_series_is_numpys_interp():
 
 
 @pytest.mark.parametrize(("ndim", "mode"), [(1, "bilinear"), (2, "bilinear"), (3, "bilinear"), (2, "bicubic")])
-@pytest.mark.parametrize("fill", [-9999.0, [1e20, -1e20], torch.tensor([1e20, 1.0])], ids=["one", "two", "tensor"])
-def test_a_fill_far_off_leaves_the_inside_as_it_is(ndim, mode, fill):
+@pytest.mark.parametrize("fill", [-9999.0, (0.7, -3.0), [1e20, -1e20], torch.tensor([1e20, 1.0])])
+def test_fill_is_what_lies_outside(ndim, mode, fill):
     x, grid = setting(ndim)
     plain, covered = (pstn.warp(source, grid, mode=mode) for source in (x, torch.ones_like(x)))
-    warped = pstn.warp(x, grid, fill=fill, mode=mode)
-    inside = (covered - 1).abs() < 1e-6
+    warped, inside = pstn.warp(x, grid, fill=fill, mode=mode), (covered - 1).abs() < 1e-6
     assert 0.1 < inside.float().mean() < 1
-    torch.testing.assert_close(warped[inside], plain[inside], rtol=0, atol=1e-6)
+    torch.testing.assert_close(warped[inside], plain[inside], rtol=0, atol=1e-5)
     level = torch.as_tensor(fill).reshape(-1, *[1] * ndim).expand_as(warped)
-    outside = covered == 0
     torch.testing.assert_close(pstn.warp(x, grid + 100, fill=fill, mode=mode), level)
-    torch.testing.assert_close(warped[outside], level[outside])
-
-
-@pytest.mark.parametrize("ndim", [1, 2, 3])
-def test_fill_is_what_lies_outside(ndim):
-    x, grid = setting(ndim)
-    fill = (0.7, -3.0)
-    outside = pstn.warp(x, grid + 100, fill=fill)
-    torch.testing.assert_close(outside[:, :, 0], torch.full_like(outside[:, :, 0], 0.7))
-    torch.testing.assert_close(outside[:, :, 1], torch.full_like(outside[:, :, 1], -3.0))
     # Between the last pixel and the outside, `fill` blends in as zeros would.
-    covered = pstn.warp(torch.ones_like(x), grid)
-    blended = pstn.warp(x, grid) + (1 - covered) * torch.tensor(fill).reshape(2, *[1] * ndim)
-    torch.testing.assert_close(pstn.warp(x, grid, fill=fill), blended, rtol=0, atol=1e-5)
-    torch.testing.assert_close(pstn.warp(x, grid, fill=torch.tensor(fill)), pstn.warp(x, grid, fill=fill))
-    torch.testing.assert_close(pstn.warp(x, grid + 100, fill=2.0), torch.full_like(outside, 2.0))
+    torch.testing.assert_close(warped, plain + (1 - covered) * level, rtol=1e-4, atol=1e-5 * level.abs().max().item())
 
 
-@pytest.mark.parametrize(
-    ("fill", "same"),
-    [(np.float32(0.5), 0.5), (np.array([0.5, 1.0]), (0.5, 1.0)), ([torch.tensor(0.5), torch.tensor(1.0)], (0.5, 1.0))],
-)
-def test_fill_may_hold_numbers_of_any_library(fill, same):
+@pytest.mark.parametrize("one", [np.float32(0.5), np.array(0.5)])
+@pytest.mark.parametrize("two", [np.array([0.5, 1.0], np.float32), [np.float32(0.5), 1], [torch.tensor(0.5), 1.0]])
+def test_fill_may_hold_numbers_of_any_library(one, two):
     x, grid = setting(2)
-    assert torch.equal(pstn.warp(x, 3 * grid, fill=fill), pstn.warp(x, 3 * grid, fill=same))
-    assert torch.equal(
-        pstn.warp(x, grid, np.float32(0), padding_mode="border"), pstn.warp(x, grid, padding_mode="border")
-    )
+    for fill, same in ((one, 0.5), (two, (0.5, 1.0))):
+        assert torch.equal(pstn.warp(x, 3 * grid, fill=fill), pstn.warp(x, 3 * grid, fill=same))
 
 
 def test_labels_come_back_as_they_were_with_any_fill():
@@ -117,28 +94,6 @@ def test_gradients_for_grid_and_input(ndim, fill):
     assert torch.autograd.gradcheck(
         lambda x, grid: pstn.warp(x, grid, fill=fill), (x.requires_grad_(), grid.detach().requires_grad_())
     )
-
-
-@given(seed=st.integers(0, 10**6), shift=st.integers(-3, 3))
-def test_a_shift_by_whole_pixels_and_back_is_exact_inside(seed, shift):
-    x = torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(seed))
-    family = pstn.Translation(scale=1.0)
-    theta = torch.tensor([[2 * shift / 16, 0.0]])
-    there = pstn.warp(x, family.grid(theta, (16, 16)))
-    back = pstn.warp(there, family.grid(family.inverse(theta), (16, 16)))
-    torch.testing.assert_close(back[..., 3:-3], x[..., 3:-3], rtol=0, atol=1e-5)
-
-
-@given(seed=st.integers(0, 10**6), angle=st.floats(-3.1, 3.1), scale=st.floats(0.8, 1.25))
-def test_a_warp_and_its_inverse_give_a_smooth_image_back(seed, angle, scale):
-    generator = torch.Generator().manual_seed(seed)
-    x = F.interpolate(torch.rand(1, 1, 5, 5, generator=generator), size=(40, 60), mode="bicubic")
-    family, size = pstn.Similarity(), (40, 60)
-    theta = torch.tensor([[angle, scale, 0.05, -0.05]])
-    there = pstn.warp(x, family.grid(theta, size))
-    back = pstn.warp(there, family.grid(family.inverse(theta, aspect=size[::-1]), size))
-    middle = (..., slice(17, 23), slice(27, 33))
-    torch.testing.assert_close(back[middle], x[middle], rtol=0, atol=0.03)
 
 
 def test_masks_points_and_boxes_follow_the_image():
@@ -209,27 +164,31 @@ def test_memory_grows_with_the_output_and_not_with_samples_times_source():
 
 
 @pytest.mark.parametrize(
-    ("options", "name"),
+    ("call", "error", "message"),
     [
-        ({"mode": "cubic"}, "mode"), ({"padding_mode": "wrap"}, "padding_mode"), ({"fill": math.nan}, "fill"),
-        ({"fill": np.array([0, np.inf])}, "fill"), ({"fill": torch.tensor([0, math.nan])}, "fill"),
-        ({"fill": ["a"]}, "fill"), ({"fill": [[1.0]]}, "fill"), ({"fill": None}, "fill"),
-        ({"fill": 1.0, "padding_mode": "border"}, "fill"), ({"fill": (1.0, 2.0, 3.0)}, "fill"),
+        (lambda x, g: pstn.warp(x.long(), g), TypeError, "x must"),
+        (lambda x, g: pstn.warp(x[0], g), ValueError, "grid must"),
+        (lambda x, g: pstn.warp(x[0, 0], g), ValueError, "x must"),
+        (lambda x, g: pstn.warp(x[:1], g), ValueError, "grid must"),
+        (lambda x, g: pstn.warp(x[:0], g[:, :0]), ValueError, "must not be empty"),
+        (lambda x, g: pstn.warp(x, g[..., :1]), ValueError, "grid must"),
+        (lambda x, g: pstn.warp(x, g, mode="cubic"), ValueError, "mode must"),
+        (lambda x, g: pstn.warp(x, g, fill=float("nan")), ValueError, "fill must"),
+        (lambda x, g: pstn.warp(x, g, fill=np.array([0, np.nan])), ValueError, "fill must"),
+        (lambda x, g: pstn.warp(x, g, fill=torch.tensor([0, np.nan])), ValueError, "fill must"),
+        (lambda x, g: pstn.warp(x, g, fill=["a"]), TypeError, "fill must"),
+        (lambda x, g: pstn.warp(x, g, fill=None), TypeError, "fill must"),
+        (lambda x, g: pstn.warp(x, g, padding_mode="wrap"), ValueError, "padding_mode must"),
+        (
+            lambda x, g: pstn.warp(x, g, fill=1.0, padding_mode="border"),
+            ValueError,
+            "fill",
+        ),
+        (lambda x, g: pstn.warp(x, g, fill=(1.0, 2.0, 3.0)), ValueError, r"one per channel \(2\), got shape \(3,\)"),
+        (lambda x, g: pstn.warp(x[..., 0], g[..., 0, :1], mode="bicubic"), ValueError, "bicubic.* is for images"),
     ],
-)  # fmt: skip
-def test_bad_options_are_named(options, name):
-    with pytest.raises((TypeError, ValueError), match=f"^{name} "):
-        pstn.warp(*setting(2), **options)
-
-
-def test_bad_shapes_are_named():
+)
+def test_bad_arguments_are_named(call, error, message):
     x, grid = setting(2)
-    for bad_x, bad_grid, message in (
-        (x.long(), grid, "x must be a floating"), (x[0], grid, "grid must have shape"), (x[0, 0], grid, "x must have"),
-        (x[:1], grid, "grid must have the batch size"), (x[:0], grid[:, :0], "must not be empty"),
-        (x, grid[..., :1], "grid must have shape"),
-    ):  # fmt: skip
-        with pytest.raises((TypeError, ValueError), match=message):
-            pstn.warp(bad_x, bad_grid)
-    with pytest.raises(ValueError, match="bicubic"):
-        pstn.warp(x[..., 0], grid[..., 0, :1], mode="bicubic")
+    with pytest.raises(error, match=message):
+        call(x, grid)

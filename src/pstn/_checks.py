@@ -38,9 +38,6 @@ def can_inspect_values(*tensors: Tensor) -> bool:
     return not (any(tensor.is_cuda for tensor in tensors) and torch.cuda.is_current_stream_capturing())
 
 
-values_readable, unread = can_inspect_values, skip_value_checks  # old names
-
-
 def overwritable(tensor: Tensor) -> bool:
     """Whether a tensor that nobody else holds may be changed in place: it takes part in no gradient and no capture.
 

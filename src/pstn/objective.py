@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pstn._checks import require_nonnegative_number, require_tensor, values_readable
+from pstn._checks import can_inspect_values, require_nonnegative_number, require_tensor
 from pstn.distributions import GammaPrior, Prior, ThetaDistribution
 from pstn.uncertainty import require_labels
 
@@ -137,7 +137,7 @@ def elbo_loss(
         )
     kl_weight = _checked_kl_weight(kl_weight)
     loss = elbo_parts(prediction, y, kl_weight, weights, log_likelihood=log_likelihood, prior=prior).total
-    if values_readable(loss) and bool(torch.isnan(loss)):
+    if can_inspect_values(loss) and bool(torch.isnan(loss)):
         raise ValueError("the loss is NaN: log_likelihood returned NaN; look for it in the classifier's output")
     return loss
 
@@ -247,6 +247,6 @@ def _checked_kl_weight(kl_weight: Any) -> float | Tensor:
         return require_nonnegative_number("kl_weight", kl_weight)
     if kl_weight.dim() != 0:
         raise ValueError(f"kl_weight must be one number, got a tensor of shape {tuple(kl_weight.shape)}")
-    if values_readable(kl_weight):
+    if can_inspect_values(kl_weight):
         require_nonnegative_number("kl_weight", kl_weight.item())
     return kl_weight

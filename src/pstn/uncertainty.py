@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pstn._checks import require_finite, require_floating, require_positive_int, require_tensor, values_readable
+from pstn._checks import can_inspect_values, require_finite, require_floating, require_positive_int, require_tensor
 
 __all__ = [
     "ReliabilityCurve",
@@ -211,7 +211,7 @@ def require_labels(y: Any, prediction_shape: torch.Size) -> Tensor:
         raise ValueError(f"y must have shape ({batch},), one class index per prediction, got {tuple(y.shape)}")
     if batch == 0:
         raise ValueError("y must not be empty")
-    if values_readable(y) and not bool(((y >= 0) & (y < classes)).all()):
+    if can_inspect_values(y) and not bool(((y >= 0) & (y < classes)).all()):
         raise ValueError(
             f"y must hold class indices from 0 to {classes - 1}, got values from {int(y.min())} to {int(y.max())}"
         )
@@ -219,7 +219,7 @@ def require_labels(y: Any, prediction_shape: torch.Size) -> Tensor:
 
 
 def _refuse_nan(name: str, tensor: Tensor) -> None:
-    if values_readable(tensor) and bool(torch.isnan(tensor).any()):
+    if can_inspect_values(tensor) and bool(torch.isnan(tensor).any()):
         raise ValueError(f"{name} must not hold NaN: look for it in the classifier's output")
 
 
@@ -227,7 +227,7 @@ def _require_log_probs(name: str, log_probs: Any) -> None:
     require_floating(name, log_probs)
     # Rounding may leave the logarithm of a mean that is 1 a few digits above 0.
     rounding = max(1e-4, 8 * torch.finfo(log_probs.dtype).eps)
-    if values_readable(log_probs) and bool((log_probs > rounding).any()):
+    if can_inspect_values(log_probs) and bool((log_probs > rounding).any()):
         raise ValueError(
             f"{name} must be at most 0, as logarithms of probabilities are, got a maximum of {log_probs.max():.3g}: "
             "pass log-probabilities, such as prediction.log_probs or logits.log_softmax(-1)"
@@ -238,7 +238,7 @@ def _checked_probs(probs: Any, y: Tensor) -> tuple[Tensor, Tensor]:
     require_floating("probs", probs)
     y = require_labels(y, probs.shape)
     require_finite("probs", probs, "probabilities must be numbers")
-    if values_readable(probs):
+    if can_inspect_values(probs):
         total = probs.sum(-1)
         if bool((probs < 0).any()) or not torch.allclose(total, torch.ones_like(total), atol=1e-2):
             raise ValueError("probs must hold probabilities that add up to 1: pass log_probs.exp() or softmax(logits)")

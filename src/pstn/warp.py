@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pstn._checks import (
+    can_inspect_values,
     is_transformed,
     overwritable,
     plain,
     require_choice,
     require_finite,
     require_floating,
-    values_readable,
 )
 
 __all__ = ["Fill", "InterpolationMode", "PaddingMode", "require_modes", "warp"]
@@ -164,7 +164,7 @@ def _fill_level(fill: Fill, source: Tensor) -> Tensor | None:
 def _is_far_off(fill: Fill) -> bool:
     """Whether `fill` is of another size than inputs are; a tensor is asked only where that waits for nothing."""
     if isinstance(fill, Tensor):
-        return values_readable(fill) and fill.device.type == "cpu" and bool((fill.abs() > _USUAL).any())
+        return can_inspect_values(fill) and fill.device.type == "cpu" and bool((fill.abs() > _USUAL).any())
     values: Sequence[Any] = fill if isinstance(fill, Sequence) else (fill,)
     return any(_is_far_off(v) if isinstance(v, Tensor) else abs(v) > _USUAL for v in values)
 

@@ -356,7 +356,9 @@ def other_weights(context, seed):
 
 
 @pytest.mark.parametrize(
-    "change", [{"lr": 1e-4}, {"weight_decay": 0.1}, {"make": other_weights}, {"task": other_files}], ids=str
+    "change",
+    [{"lr": 1e-4}, {"weight_decay": 0.1}, {"make": other_weights}, {"task": other_files}],
+    ids=lambda change: next(iter(change)),
 )
 def test_weights_are_trained_again_for_another_setting_start_or_data(tmp_path, change):
     first, said = trained(quiet(tmp_path), KEPT, 0), []

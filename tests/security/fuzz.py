@@ -60,9 +60,13 @@ def _places(value: Any) -> Any:
         yield from _places(inner)
 
 
-def _slice(content: bytes, dice: Random, most: int = 64) -> tuple[int, int]:
+def _slice(content: bytes, dice: Random) -> tuple[int, int]:
     start = dice.randrange(len(content) + 1)
-    return start, min(len(content), start + dice.randint(1, most))
+    return start, min(len(content), start + dice.randint(1, 64))
+
+
+def _cut(content: bytes, dice: Random) -> bytes:
+    return content[: dice.randrange(len(content) + 1)]
 
 
 def _flip(content: bytes, dice: Random) -> bytes:
@@ -72,10 +76,6 @@ def _flip(content: bytes, dice: Random) -> bytes:
     for _ in range(dice.randint(1, 8)):
         changed[dice.randrange(len(changed))] ^= 1 << dice.randrange(8)
     return bytes(changed)
-
-
-def _cut(content: bytes, dice: Random) -> bytes:
-    return content[: dice.randrange(len(content) + 1)]
 
 
 def _remove(content: bytes, dice: Random) -> bytes:

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 _PRELUDE = """\
 import resource, sys
@@ -17,14 +16,7 @@ resource.setrlimit(resource.RLIMIT_AS, (used + {memory}, used + {memory}))
 """
 
 
-def run_limited(
-    code: str,
-    *arguments: object,
-    memory: int = 1 << 29,
-    seconds: float = 60,
-    imports: str = "",
-    cwd: Path | None = None,
-) -> subprocess.CompletedProcess[str]:
+def run_limited(code, *arguments, memory=1 << 29, seconds=60, imports="", cwd=None):
     """Run Python code that may take `memory` bytes more than Python, torch, pstn and `imports` take by themselves.
 
     The code finds `arguments` in sys.argv[1:]. A process that outlasts `seconds` raises subprocess.TimeoutExpired, and
@@ -38,10 +30,6 @@ def run_limited(
     )  # fmt: skip
 
 
-def run_limited_command(
-    *arguments: object, memory: int = 1 << 29, seconds: float = 60, cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
+def run_limited_command(*arguments, **options):
     """Run `pstn ARGUMENTS` in such a process."""
-    return run_limited(
-        "pstn.cli.main()", *arguments, memory=memory, seconds=seconds, imports="import pstn.cli", cwd=cwd
-    )
+    return run_limited("pstn.cli.main()", *arguments, imports="import pstn.cli", **options)

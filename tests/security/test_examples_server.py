@@ -1,129 +1,108 @@
 """examples/serve_onnx.py as a hostile client meets it, in a process whose memory is limited."""
 
+import contextlib
 import io
+import json
 import socket
-import struct
+import subprocess
+import sys
 import time
-import zlib
+from pathlib import Path
 
 import pytest
 from PIL import Image
 
-pytest.importorskip("onnx", reason="needs onnx: pip install 'pstn[onnx]'")
+onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'pstn[onnx]'")
 pytest.importorskip("onnxruntime", reason="needs onnxruntime: pip install 'pstn[onnx]'")
 
-from security.example_server import ask, picture, serving
+EXAMPLE = Path(__file__).parents[2] / "examples" / "serve_onnx.py"
+START = f"""
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_AS, ({2 << 30}, {2 << 30}))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def tiny_model(path):
+    """A model of one layer: the mean of each channel of an image (1, 3, 12, 10), as probabilities."""
+    make, real, whole = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
+    nodes = [
+        make.make_node("ReduceMean", ["x", "axes"], ["mean"], keepdims=0),
+        make.make_node("Softmax", ["mean"], ["probabilities"]),
+        make.make_node("ReduceMax", ["probabilities", "last"], ["entropy"], keepdims=0),
+    ]
+    axes = [make.make_tensor("axes", whole, [2], [2, 3]), make.make_tensor("last", whole, [1], [1])]
+    shapes = {"x": [1, 3, 12, 10], "probabilities": [1, 3], "entropy": [1]}
+    x, *outputs = (make.make_tensor_value_info(name, real, shape) for name, shape in shapes.items())
+    graph = make.make_graph(nodes, "tiny", [x], outputs, axes)
+    model = make.make_model(graph, opset_imports=[make.make_opsetid("", 18)], ir_version=9)
+    described = {"size": [12, 10], "channels": 3, "classes": ["red", "green", "blue"]}
+    described |= {"mean": [0.5] * 3, "std": [0.5] * 3}
+    make.set_model_props(model, {name: json.dumps(value) for name, value in described.items()})
+    onnx.save(model, path)
+    return path
 
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("server")) as port:
-        yield port
+    folder = tmp_path_factory.mktemp("server")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = taken.getsockname()[1]
+    command = [sys.executable, "-c", START, str(EXAMPLE), str(tiny_model(folder / "tiny.onnx")), str(free)]
+    with (folder / "log.txt").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline = time.monotonic() + 60
+        while ask(free, picture()) is None:
+            assert process.poll() is None, (folder / "log.txt").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        yield free
+        assert process.poll() is None, (folder / "log.txt").read_text()
+        process.terminate()
+        process.wait(timeout=30)
+    assert "Traceback" not in (folder / "log.txt").read_text()
+
+
+def picture(kind="PNG", mode="RGB", size=(20, 24)):
+    stream = io.BytesIO()
+    Image.new(mode, size, "red" if mode == "RGB" else 0).save(stream, kind)
+    return stream.getvalue()
+
+
+def ask(port, body, length=None):
+    """The status and the answer; None where nobody listens."""
+    length = str(len(body) if length is None else length).encode()
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+            with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+                connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %s\r\n\r\n" % length + body)
+                connection.shutdown(socket.SHUT_WR)
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    except ConnectionRefusedError:
+        return None
+    head, _, content = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(content)
 
 
 def test_idle_connections_block_nobody(port):
-    idle = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(10)]
-    try:
-        for connection in idle[::2]:
-            connection.sendall(b"POST / HTTP/1.1\r\nContent-Le")
+    with contextlib.ExitStack() as stack:
+        for number in range(10):
+            idle = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            idle.sendall(b"POST / HTTP/1.1\r\nContent-Le" * (number % 2))
         start = time.monotonic()
-        status, answer = ask(port, picture())
+        status, answer = ask(port, picture("JPEG"))
         assert (status, answer["label"]) == (200, "red")
         assert time.monotonic() - start < 5
-    finally:
-        for connection in idle:
-            connection.close()
-
-
-def test_more_connections_than_there_are_threads_are_closed(port):
-    idle = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(30)]
-    try:
-        time.sleep(0.5)
-        closed = 0
-        for connection in idle:
-            connection.setblocking(False)
-            try:
-                closed += connection.recv(1) == b""
-            except ConnectionResetError:
-                closed += 1
-            except BlockingIOError:
-                continue
-        assert closed >= 30 - 16
-    finally:
-        for connection in idle:
-            connection.close()
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            assert ask(port, picture())[0] == 200
-            break
-        except (ConnectionError, IndexError):
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-
-
-@pytest.mark.slow
-def test_a_request_that_drips_in_is_cut_off(port):
-    start = time.monotonic()
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
-        connection.sendall(b"POST / HTTP/1.1\r\n")
-        connection.settimeout(1)
-        for _ in range(60):
-            try:
-                connection.sendall(b"X")
-                if connection.recv(100) != b"never":
-                    break
-            except TimeoutError:
-                continue
-            except ConnectionError:
-                break
-    assert time.monotonic() - start < 45
 
 
 @pytest.mark.parametrize("length", [-1, -(10**9), 10**12, "1e3", "", "0x10", "9" * 5000])
 def test_a_length_that_is_negative_huge_or_no_number_is_refused_unread(port, length):
-    start = time.monotonic()
     assert ask(port, b"", length)[0] == 413
-    assert time.monotonic() - start < 5
 
 
-def png_of(side):
-    """A valid PNG of side x side black pixels, one bit each."""
-
-    def chunk(kind, content):
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    pack, row = zlib.compressobj(9), bytes(1 + (side + 7) // 8)
-    data = b"".join(pack.compress(row) for _ in range(side)) + pack.flush()
-    header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
-
-
-@pytest.mark.parametrize("side", [13_000, 9_000, 5_000])
-def test_a_png_of_very_many_pixels_is_refused_undecoded(port, side):
-    assert ask(port, png_of(side))[0] == 400
+@pytest.mark.parametrize("kind", ["BMP", "GIF", "TIFF", "WEBP", "PPM", "EPS", "PDF", "ICO", "TGA", "DDS"])
+def test_other_formats_and_very_many_pixels_are_refused_undecoded(port, kind):
+    assert ask(port, picture(kind))[0] == 400
+    assert ask(port, picture(mode="1", size=(5_000, 9_000)))[0] == 400
     assert ask(port, picture())[0] == 200
-
-
-@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-def test_documented_formats_are_answered(port, kind):
-    assert ask(port, picture(kind)) == (200, {**ask(port, picture(kind))[1], "label": "red"})
-
-
-@pytest.mark.parametrize(
-    "kind", ["BMP", "GIF", "TIFF", "WEBP", "PPM", "EPS", "PDF", "ICO", "PCX", "TGA", "DDS", "SGI", "JPEG2000", "ICNS"]
-)
-def test_only_documented_formats_are_decoded(port, kind):
-    stream = io.BytesIO()
-    try:
-        Image.new("RGB", (16, 16), "red").save(stream, kind)
-    except (KeyError, OSError, ValueError):
-        pytest.skip(f"this Pillow writes no {kind}")
-    assert ask(port, stream.getvalue())[0] == 400
-
-
-def test_errors_say_nothing_of_the_server(port):
-    status, answer = ask(port, b"no image")
-    assert status == 400
-    assert "0x" not in answer["error"]
-    assert "/" not in answer["error"]

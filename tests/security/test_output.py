@@ -1,5 +1,6 @@
 """What is printed and written: no terminal escapes and no formulas from file names, class names and messages."""
 
+import contextlib
 import csv
 import io
 import json
@@ -46,21 +47,12 @@ def test_formulas_from_file_names_do_not_reach_a_table(name):
     assert row[head.index("x1")] == "-1.00"
 
 
-@pytest.mark.parametrize("name", ["photo;=1+1.png", "photo; @SUM(1)", ";+1"])
-def test_a_semicolon_starts_no_formula(name):
-    for cell in rows([answer(name, label=name)])[1][:2]:
-        assert ";" not in cell
-    assert rows([answer("a;b.png")])[1][0] == "a;b.png"
-
-
-def test_plain_names_and_numbers_are_left_alone_in_a_table():
-    for name in ("photo.png", "a=b.png", "-1", "+2.5", "-1e5", "C:\\x.png", "'quoted'"):
+def test_a_semicolon_starts_no_formula_and_plain_names_are_left_alone():
+    assert not [cell for cell in rows([], classes=("=1+1", "@x"))[0] if cell[0] in "=+-@"]
+    for name in ("photo;=1+1.png", "photo; @SUM(1)", ";+1"):
+        assert ";" not in "".join(rows([answer(name, label=name)])[1][:2])
+    for name in ("a;b.png", "a=b.png", "-1", "-1e5", "C:\\x.png", "'quoted'"):
         assert rows([answer(name, label=name)])[1][:2] == [name, name]
-
-
-def test_formulas_from_class_names_do_not_reach_the_head_of_a_table():
-    for cell in rows([], classes=("=1+1", "@x"))[0]:
-        assert cell[0] not in "=+-@\t\r"
 
 
 def test_terminal_escapes_do_not_reach_tables_or_json():
@@ -78,6 +70,7 @@ def test_text_is_made_printable():
     assert printable("\x1b[31m") == "\\u001b[31m"
     assert printable("\udcff") == "\\udcff"
     assert printable("a\nb", lines=False) == "a\\nb"
+    assert str(DataError("x\nerror: all is lost", "is empty")) == "x\\nerror: all is lost: is empty"
 
 
 def test_terminal_escapes_in_messages_do_not_reach_the_terminal(capsys):
@@ -85,12 +78,7 @@ def test_terminal_escapes_in_messages_do_not_reach_the_terminal(capsys):
         with plain_errors():
             raise error
 
-    for error in (
-        ValueError(ESCAPE),
-        FileNotFoundError(2, "missing", ESCAPE),
-        DataError(ESCAPE, "x"),
-        OSError(5, ESCAPE, "x"),
-    ):
+    for error in (ValueError(ESCAPE), FileNotFoundError(2, "missing", ESCAPE), DataError(ESCAPE, "x")):
         with pytest.raises(typer.Exit):
             fail(error)
     with plain_errors():
@@ -100,10 +88,6 @@ def test_terminal_escapes_in_messages_do_not_reach_the_terminal(capsys):
     assert "title" in shown.err
     assert "title" in shown.out
     assert not BAD.search(shown.err + shown.out)
-
-
-def test_a_file_name_cannot_forge_a_line_of_the_output():
-    assert str(DataError("x\nerror: all is lost", "is empty")) == "x\\nerror: all is lost: is empty"
 
 
 @pytest.fixture
@@ -122,21 +106,14 @@ def hostile(tmp_path):
 def test_terminal_escapes_from_file_names_do_not_reach_the_terminal(hostile, tmp_path):
     pstn.nn.mnist_pstn().save_pretrained(tmp_path / "model")
     run = CliRunner().invoke
+    model = tmp_path / "model"
     for command in (
-        ["data", "check", hostile],
-        ["data", "check", hostile, "--json"],
-        ["data", "show", hostile, "--out", tmp_path / "x.png"],
-        ["predict", tmp_path / "model", hostile],
-        ["predict", tmp_path / "model", hostile, "--json"],
-        ["predict", tmp_path / "model", hostile, "--out", tmp_path / f"answers{ESCAPE}.csv"],
-        ["show", tmp_path / "model", hostile, "--out", tmp_path / f"looks{ESCAPE}.png"],
-        ["train", hostile, "--out", tmp_path / f"run{ESCAPE}"],
-        ["evaluate", hostile],
-        ["data", "get", f"ucr:{ESCAPE}"],
-        ["predict", tmp_path / f"none{ESCAPE}", hostile],
-        ["report", hostile],
-        ["app", "--models", hostile],
-    ):
+        ["data", "check", hostile], ["data", "check", hostile, "--json"], ["data", "get", f"ucr:{ESCAPE}"],
+        ["data", "show", hostile, "--out", tmp_path / "x.png"], ["predict", model, hostile],
+        ["predict", model, hostile, "--out", tmp_path / f"answers{ESCAPE}.csv"],
+        ["show", model, hostile, "--out", tmp_path / f"samples{ESCAPE}.png"], ["evaluate", hostile],
+        ["train", hostile, "--out", tmp_path / f"run{ESCAPE}"], ["predict", tmp_path / f"none{ESCAPE}", hostile],
+    ):  # fmt: skip
         result = run(app, [str(word) for word in command])
         assert not isinstance(result.exception, Exception) or isinstance(result.exception, SystemExit), command
         assert not BAD.search(result.output), (command, BAD.search(result.output))
@@ -147,24 +124,15 @@ def test_a_server_that_drips_bytes_does_not_outlast_the_timeout(tmp_path):
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            try:
-                if "head" in self.path:
-                    for letter in "HTTP/1.1 200 OK\r\nX: " + "a" * 500:
-                        self.wfile.write(letter.encode())
-                        stop.wait(0.1)
-                    return
-                self.send_response(200)
-                if "chunk" in self.path:
-                    self.send_header("Transfer-Encoding", "chunked")
-                    self.end_headers()
-                    self.wfile.write(b"0" * 3)
-                else:
-                    self.send_header("Content-Length", "100000")
-                    self.end_headers()
+            start = {
+                "/head": b"HTTP/1.1 200 OK\r\nX: ",
+                "/body": b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n",
+                "/chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n000",
+            }
+            with contextlib.suppress(OSError):
+                self.wfile.write(start[self.path])
                 while not stop.wait(0.1):
                     self.wfile.write(b"0")
-            except OSError:
-                pass
 
         def log_message(self, *args):
             pass

@@ -3,12 +3,10 @@
 import http.client
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -17,7 +15,7 @@ pytest.importorskip("gradio", reason="needs gradio: pip install 'pstn[app]'")
 from pstn import limits
 
 FORM = {"Content-Type": "multipart/form-data; boundary=b"}
-SMALL = {"PAGE_UPLOADED_BYTES": 40_000, "PAGE_BODY_SECONDS": 1, "PAGE_REQUESTS_AT_ONCE": 12}
+SMALL = {"PAGE_UPLOADED_BYTES": 40_000, "PAGE_REQUESTS_AT_ONCE": 12}
 
 # The page without its models, whose training it shows, and with some limits that are quicker to reach.
 SERVER = """
@@ -100,32 +98,21 @@ def uploaded(*contents):
 @pytest.mark.parametrize(
     "host",
     [
-        "evil.example",
-        "evil.example:7860",
-        "127.0.0.1.evil.example",
-        "10.0.0.1",
-        "",
-        "[::1",
-        "127.0.0.1#.evil.example",
-        "localhost/.evil.example",
-        "localhost?evil.example",
-        "evil@127.0.0.1",
+        "evil.example", "evil.example:7860", "127.0.0.1.evil.example", "10.0.0.1", "", "[::1",
+        "127.0.0.1#.evil.example", "localhost/.evil.example", "localhost?evil.example", "evil@127.0.0.1",
     ],
-)
+)  # fmt: skip
 def test_a_host_header_with_another_name_is_refused(page, host):
     status, answer = page.ask("/", headers={"Host": host})
     assert status == 421
     assert b"gradio" not in answer
+    for own in (f"127.0.0.1:{page.port}", "LOCALHOST", f"[::1]:{page.port}", "page.example"):
+        assert page.ask("/", headers={"Host": own})[0] == 200
 
 
 def test_the_page_listens_on_this_address_alone(page):
     with pytest.raises(ConnectionRefusedError):  # of the same machine, and another address
         socket.create_connection(("127.0.0.2", page.port), timeout=5)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1:{}", "localhost:{}", "LOCALHOST", "[::1]:{}", "page.example"])
-def test_the_names_of_this_machine_are_accepted(page, host):
-    assert page.ask("/", headers={"Host": host.format(page.port)})[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -136,6 +123,9 @@ def test_requests_from_another_site_are_refused(page, origin):
     assert page.ask("/gradio_api/upload", uploaded(b"x"), headers)[0] == 403
 
 
+POSTED = ("/login", "/gradio_api/run/digit", "/gradio_api/call/digit", "/gradio_api/component_server")
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -143,37 +133,12 @@ def test_requests_from_another_site_are_refused(page, origin):
         "/gradio_api/runs", "/gradio_api/token", "/gradio_api/user", "/gradio_api/vibe-code", "/gradio_api/dev/reload",
         "/gradio_api/file=/etc/passwd", "/gradio_api/file=http://example.org/", "/gradio_api/file/x",
         "/gradio_api/proxy=https://x.hf.space/", "/gradio_api/deep_link", "/gradio_api/custom_component/1/client/a/b",
-        "/gradio_api/stream/a/b/c/playlist.m3u8", "/assets/../../routes.py", "/static/%2e%2e/%2e%2e/routes.py",
+        *POSTED, "/gradio_api/stream/a/b/c/playlist.m3u8", "/assets/../../routes.py", "/static/%2e%2e/%2e%2e/routes.py",
     ],
 )  # fmt: skip
 def test_endpoints_that_the_page_does_not_use_are_closed(page, path):
-    status, answer = page.ask(path)
+    status, answer = page.ask(path, b"{}" if path in POSTED else None, {"Content-Type": "application/json"})
     assert (status, b"def " in answer) == (404, False)
-
-
-@pytest.mark.parametrize(
-    "path", ["login", "gradio_api/run/digit", "gradio_api/api/digit", "gradio_api/call/digit", "gradio_api/vibe-edit",
-             "gradio_api/component_server", "gradio_api/process_recording", "gradio_api/stream/a"]
-)  # fmt: skip
-def test_functions_are_reached_through_the_queue_alone(page, path):
-    assert page.ask(f"/{path}", b"{}", {"Content-Type": "application/json"})[0] == 404
-
-
-def test_what_a_browser_asks_for_is_answered(page):
-    status, text = page.ask("/")
-    assert status == 200
-    linked = re.findall(r'(?:src|href)="\.(/assets/[^"]+)"', text.decode())
-    assert linked
-    same_site = {"Origin": f"http://127.0.0.1:{page.port}", "Host": f"127.0.0.1:{page.port}"}
-    for path in (*linked, "/config", "/theme.css", "/favicon.ico", "/gradio_api/info", "/gradio_api/app_id"):
-        assert page.ask(path, headers=same_site)[0] == 200, path
-    status, answer = page.ask("/gradio_api/upload", uploaded(b"not an image"), {**FORM, **same_site})
-    assert status == 200
-    file = {"path": json.loads(answer)[0], "meta": {"_type": "gradio.FileData"}}
-    status, answer = page.call(page.function("upload"), [file, None])
-    assert "does not open as a picture" in answer
-    status, answer = page.call(page.function("load"), [None, 0, 0, 0, 1, None])
-    assert "progressbar" in answer
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -203,24 +168,6 @@ def test_uploads_do_not_fill_the_disk(page):
     assert len([path for path in uploads.iterdir() if path.is_dir()]) <= len(kept) + 1  # no empty folders pile up
 
 
-def test_a_body_that_drips_in_is_cut_off(page):
-    with socket.create_connection(("127.0.0.1", page.port), timeout=20) as connection:
-        head = f"POST /gradio_api/queue/join HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\nContent-Length: 1000\r\n\r\n"
-        connection.sendall(head.encode())
-        start = time.monotonic()
-        connection.settimeout(0.3)
-        answer = b""
-        for _ in range(30):
-            connection.sendall(b"x")
-            try:
-                answer = connection.recv(1000)
-                break
-            except TimeoutError:
-                continue
-    assert answer.startswith(b"HTTP/1.1 408")
-    assert time.monotonic() - start < 10
-
-
 def test_the_number_of_requests_at_once_has_a_limit(page):
     held = []
     try:
@@ -233,19 +180,9 @@ def test_the_number_of_requests_at_once_has_a_limit(page):
         for connection in held:
             connection.close()
     deadline = time.monotonic() + 20
-    while (status := page.ask("/")[0]) != 200:
-        assert time.monotonic() < deadline, status
+    while page.ask("/")[0] != 200:
+        assert time.monotonic() < deadline
         time.sleep(0.2)
-
-
-def test_a_burst_of_requests_leaves_the_page_up(page):
-    body = b'{"fn_index": 1, "data": [], "session_hash": "burst"}'
-    with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(page.ask, "/gradio_api/queue/join", body, {"Content-Type": "application/json"})
-                 for _ in range(300)]  # fmt: skip
-        statuses = {future.result()[0] for future in asked}
-    assert statuses <= {200, 503}
-    assert page.ask("/")[0] == 200
 
 
 def test_errors_show_no_paths_of_the_server(page):

@@ -33,12 +33,3 @@ def test_the_tests_of_a_promise_exist(promise, tests):
     for file, name in named:
         tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
         assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, f"{file}::{name}"
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
-def test_it_is_linked_from_where_people_look(page):
-    assert "SECURITY.md" in (ROOT / page).read_text(encoding="utf-8")
-
-
-def test_it_is_in_the_source_distribution():
-    assert '"SECURITY.md"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")

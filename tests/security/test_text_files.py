@@ -1,14 +1,12 @@
 """JSON and YAML from strangers: what is refused, within little memory and time."""
 
 import os
-import pickle
 import re
 from pathlib import Path
 
 import pytest
 
 import pstn
-from pstn.data.files import DataError
 from pstn.files import FileError, inside, parse_json, parse_yaml, read_json, read_yaml, require_regular_file
 from pstn.limits import JSON_BYTES, TEXT_DEPTH, YAML_BYTES
 from security.limited import run_limited
@@ -36,37 +34,46 @@ def test_a_file_above_the_limit_is_refused(read, limit, tmp_path):
         read(path)
 
 
-@pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '{"b": {"a": 1, "a": 1}}'])
-def test_duplicate_json_keys_are_refused(text):
-    with pytest.raises(FileError, match="'a'"):
-        parse_json(text, "x.json")
-
-
 @pytest.mark.parametrize(
-    "text", ["[NaN]", "[Infinity]", "[-Infinity]", "[1e999]", "[" + "9" * 5000 + "]", "[1", "", "\0"]
-)
-def test_numbers_that_json_does_not_have_are_refused(text):
+    "text",
+    [
+        '{"a": 1, "a": 2}', '{"b": {"a": 1, "a": 1}}', "[NaN]", "[-Infinity]", "[1e999]", "[" + "9" * 5000 + "]", "[1",
+        "", "\0", "[" * 65 + '"\\' * (1 << 22),
+    ],
+)  # fmt: skip
+def test_json_that_is_ambiguous_or_none_is_refused(text):
     with pytest.raises(FileError, match=r"x\.json"):
         parse_json(text, "x.json")
 
 
-def test_nan_is_accepted_where_it_is_allowed():
-    assert parse_json("[NaN, 1e999]", "x.json", constants=True)[1] == float("inf")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: 1\na: 2", "{1: 2, 0x1: 3}", "{[a]: 1}", "1:" * 50_000 + "1", "0x" + "f" * 9999, "9" * 5000, "2001-99-99",
+        "\0", "a: b: c", "[" * 100_000, "- " * 100_000, "? " * 1000, "\n".join(" " * i + "a:" for i in range(300)),
+    ],
+)  # fmt: skip
+def test_yaml_that_is_ambiguous_deep_or_none_is_refused(text):
+    with pytest.raises(FileError, match=r"x\.yaml") as caught:
+        parse_yaml(text, "x.yaml")
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("text", ["!!python/object/apply:os.getcwd []", "!!python/name:os.getcwd", "a: !x" + "y" * 999])
+def test_yaml_tags_of_python_are_refused(text):
+    with pytest.raises(FileError, match=r"x\.yaml") as caught:
+        parse_yaml(text, "x.yaml")
+    assert len(str(caught.value)) < 400
 
 
 def test_the_depth_of_json_is_counted_outside_strings():
     within = "[" * TEXT_DEPTH + "]" * TEXT_DEPTH
     assert parse_json(within, "x.json") is not None
     for deep in (f"[{within}]", '{"a":' * 100 + "1" + "}" * 100, "[" * 10**6, '["\\"", ' + "[" * 100):
-        with pytest.raises(FileError, match=r"levels|not JSON"):
+        with pytest.raises(FileError, match="levels"):
             parse_json(deep, "x.json")
     brackets = "[" * 200 + '\\"'
     assert parse_json(f'["{brackets}", "\\\\", [1]]', "x.json") == ["[" * 200 + '"', "\\", [1]]
-
-
-def test_unfinished_json_strings_take_linear_time():
-    with pytest.raises(FileError):
-        parse_json("[" * 65 + '"\\' * (1 << 22), "x.json")
 
 
 def test_yaml_aliases_are_refused():
@@ -75,55 +82,6 @@ def test_yaml_aliases_are_refused():
             parse_yaml(text, "x.yaml")
         assert len(str(caught.value)) < 200
     assert parse_yaml("a: &a 1", "x.yaml") == {"a": 1}
-
-
-def test_deeply_nested_yaml_is_refused():
-    for text in (
-        "[" * 100_000,
-        "- " * 100_000,
-        "? " * 1000,
-        "{a: " * 1000,
-        "\n".join(" " * i + "a:" for i in range(300)),
-    ):
-        with pytest.raises(FileError, match="levels"):
-            parse_yaml(text, "x.yaml")
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["!!python/object/apply:os.getcwd []", "!!python/name:os.getcwd", "!!python/tuple [1]", "a: !x" + "y" * 9999],
-)
-def test_yaml_tags_of_python_are_refused(text):
-    with pytest.raises(FileError, match=r"x\.yaml") as caught:
-        parse_yaml(text, "x.yaml")
-    assert len(str(caught.value)) < 400
-
-
-@pytest.mark.parametrize("text", ["a: 1\na: 2", "{1: 2, 0x1: 3}", "{[a]: 1}", "{a: {b: 1, b: 1}}"])
-def test_yaml_keys_must_be_different_scalars(text):
-    with pytest.raises(FileError, match=r"key|unhashable"):
-        parse_yaml(text, "x.yaml")
-
-
-@pytest.mark.parametrize("text", ["1:" * 50_000 + "1", "0x" + "f" * 9999, "9" * 5000, "2001-99-99", "\0", "a: b: c"])
-def test_yaml_values_that_cannot_be_are_refused(text):
-    with pytest.raises(FileError, match=r"x\.yaml") as caught:
-        parse_yaml(text, "x.yaml")
-    assert len(str(caught.value)) < 400
-
-
-def test_yaml_as_text_keeps_what_is_written():
-    assert parse_yaml("names: {0: no, 1: 0x1}", "x.yaml", strings=True) == {"names": {"0": "no", "1": "0x1"}}
-    for text in ("{a: 1, a: 2}", "[*a]", "[" * 1000):
-        with pytest.raises(FileError):
-            parse_yaml(text, "x.yaml", strings=True)
-
-
-def test_the_type_of_the_error_can_be_chosen_and_survives_pickling():
-    with pytest.raises(DataError) as caught:
-        parse_json("{", "x.json", error=DataError)
-    again = pickle.loads(pickle.dumps(caught.value))
-    assert (type(again), str(again)) == (DataError, str(caught.value))
 
 
 def test_a_link_out_of_a_folder_is_refused(tmp_path):

@@ -22,22 +22,29 @@ every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES
 every_invertible_family = pytest.mark.parametrize("family", WITH_INVERSE.values(), ids=WITH_INVERSE.keys())
 
 
+def draw(family, seed, *lead):
+    """Thetas (*lead, D), points (*lead, 7, ndim), and an aspect that is not square."""
+    generator = torch.Generator().manual_seed(seed)
+    theta = near_identity(family, *lead, generator=generator)
+    points = torch.rand(*lead, 7, family.ndim, dtype=torch.float64, generator=generator) * 2 - 1
+    return theta, points, (1.7, 0.6, 1.2)[: family.ndim]
+
+
 @every_family
 def test_shapes_and_dtypes(family):
-    size = SIZES[family.ndim]
-    assert len(family.names) == family.dim
-    for dtype, expected in [
-        (torch.float64, torch.float64),
-        (torch.float32, torch.float32),
-        (torch.bfloat16, torch.float32),
-    ]:
-        theta = near_identity(family, 3, 2).to(dtype)
-        grid = family.grid(theta, size)
+    size, f32, f64 = SIZES[family.ndim], torch.float32, torch.float64
+    assert len(family.names) == len(family.circular) == family.dim
+    theta, points, _ = draw(family, 0, 3, 2)
+    for dtype, expected in [(f64, f64), (f32, f32), (torch.bfloat16, f32)]:
+        grid = family.grid(theta.to(dtype), size)
         assert grid.shape == (3, 2, *size, family.ndim)
         assert grid.dtype == expected
-    points = torch.rand(3, 2, 11, family.ndim, dtype=torch.float64)
-    assert family.apply(theta.double(), points).shape == points.shape
+    assert family.apply(theta, points).shape == points.shape
     assert family.corners(theta).shape == (3, 2, 2**family.ndim, family.ndim)
+    with torch.device("meta"):  # as models are built before their weights are read
+        assert type(family)(ndim=family.ndim).dim == family.dim
+    with pytest.raises(ValueError, match=rf"^theta .*{family.dim}"):
+        family.grid(torch.zeros(2, family.dim + 1), size)
 
 
 @pytest.mark.parametrize("family", EVERY.values(), ids=EVERY.keys())
@@ -45,18 +52,12 @@ def test_leading_axes_broadcast_either_way(family):
     theta, points = near_identity(family, 3), torch.rand(4, 3, 6, family.ndim, dtype=torch.float64) * 2 - 1
     for t, p in [(theta, points), (theta[0], points), (theta, points[0, 0]), (theta[:, None], points[:1, 0])]:
         lead = torch.broadcast_shapes(t.shape[:-1], p.shape[:-2])
-        one_by_one = [
-            family.apply(a, b)
-            for a, b in zip(
-                t.expand(*lead, -1).reshape(-1, family.dim),
-                p.expand(*lead, -1, -1).reshape(-1, 6, family.ndim),
-                strict=True,
-            )
-        ]
-        expected = torch.stack(one_by_one).reshape(*lead, 6, family.ndim)
+        whole = p.expand(*lead, -1, -1)
+        pairs = zip(t.expand(*lead, -1).reshape(-1, family.dim), whole.reshape(-1, 6, family.ndim), strict=True)
+        expected = torch.stack([family.apply(*pair) for pair in pairs]).reshape(whole.shape)
         torch.testing.assert_close(family.apply(t, p), expected, rtol=0, atol=1e-9)
         back = family.apply_inverse(t, family.apply(t, p))
-        torch.testing.assert_close(back, p.expand(*lead, -1, -1), rtol=0, atol=1e-6)
+        torch.testing.assert_close(back, whole, rtol=0, atol=1e-6)
 
 
 @every_family
@@ -76,13 +77,6 @@ def test_grid_equals_affine_grid(family):
     torch.testing.assert_close(family.grid(theta, size), expected, rtol=0, atol=1e-6)
 
 
-def test_one_dimension_is_a_line():
-    theta = torch.tensor([[0.5, 0.25], [-1.0, 0.0]], dtype=torch.float64)
-    grid = pstn.Crop(ndim=1).grid(theta, 4)
-    centres = torch.tensor([-0.75, -0.25, 0.25, 0.75], dtype=torch.float64)
-    torch.testing.assert_close(grid[..., 0], torch.stack([0.5 * centres + 0.25, -centres]))
-
-
 @every_invertible_family
 def test_identity_changes_nothing(family):
     size = SIZES[family.ndim]
@@ -94,10 +88,7 @@ def test_identity_changes_nothing(family):
 @every_family
 @given(seed=st.integers(0, 10**6))
 def test_apply_inverse_undoes_apply(family, seed):
-    generator = torch.Generator().manual_seed(seed)
-    theta = near_identity(family, 5, generator=generator)
-    points = torch.rand(5, 7, family.ndim, dtype=torch.float64, generator=generator) * 2 - 1
-    aspect = (1.7, 0.6, 1.2)[: family.ndim]
+    theta, points, aspect = draw(family, seed, 5)
     there = family.apply(theta, points, aspect=aspect)
     torch.testing.assert_close(family.apply_inverse(theta, there, aspect=aspect), points, rtol=0, atol=1e-9)
 
@@ -105,25 +96,20 @@ def test_apply_inverse_undoes_apply(family, seed):
 @every_invertible_family
 @given(seed=st.integers(0, 10**6))
 def test_inverse_is_in_the_family(family, seed):
-    generator = torch.Generator().manual_seed(seed)
-    theta = near_identity(family, 2, 5, generator=generator)
-    points = torch.rand(2, 5, 7, family.ndim, dtype=torch.float64, generator=generator) * 2 - 1
-    aspect = (1.7, 0.6, 1.2)[: family.ndim]
-    back = family.apply(family.inverse(theta, aspect=aspect), points, aspect=aspect)
+    theta, points, aspect = draw(family, seed, 2, 5)
+    inverse = family.inverse(theta, aspect=aspect)
+    back = family.apply(inverse, points, aspect=aspect)
     torch.testing.assert_close(back, family.apply_inverse(theta, points, aspect=aspect), rtol=0, atol=1e-9)
-    torch.testing.assert_close(family.inverse(family.inverse(theta, aspect=aspect), aspect=aspect), theta)
+    torch.testing.assert_close(family.inverse(inverse, aspect=aspect), theta)
 
 
 @every_family
 @given(seed=st.integers(0, 10**6))
 def test_composition_is_the_product_of_matrices(family, seed):
-    generator = torch.Generator().manual_seed(seed)
-    outer, inner = near_identity(family, 2, 5, generator=generator)
-    points = torch.rand(5, 7, family.ndim, dtype=torch.float64, generator=generator) * 2 - 1
+    (outer, inner), (points, _), _ = draw(family, seed, 2, 5)
     bottom = torch.tensor([[0.0] * family.ndim + [1.0]], dtype=torch.float64).expand(5, 1, -1)
     product = torch.cat([family.matrix(outer), bottom], 1) @ torch.cat([family.matrix(inner), bottom], 1)
-    homogeneous = torch.cat([points, torch.ones_like(points[..., :1])], -1)
-    expected = (homogeneous @ product.mT)[..., : family.ndim]
+    expected = (F.pad(points, (0, 1), value=1.0) @ product.mT)[..., : family.ndim]
     torch.testing.assert_close(family.apply(outer, family.apply(inner, points)), expected, rtol=0, atol=1e-10)
 
 
@@ -134,11 +120,8 @@ def test_gradients(family):
     assert torch.autograd.gradcheck(lambda t: family.grid(t, SIZES[family.ndim]), theta)
     assert torch.autograd.gradcheck(family.apply, (theta, points))
     assert torch.autograd.gradcheck(family.apply_inverse, (theta, points))
-
-
-@every_invertible_family
-def test_gradients_of_the_inverse(family):
-    assert torch.autograd.gradcheck(family.inverse, near_identity(family, 2).requires_grad_())
+    if family in WITH_INVERSE.values():
+        assert torch.autograd.gradcheck(family.inverse, theta)
 
 
 @pytest.mark.parametrize("family", EVERY.values(), ids=EVERY.keys())
@@ -158,17 +141,10 @@ def test_boxes_of_a_batch_contain_their_mapped_corners(family):
     assert shared.shape == expected.shape
 
 
-@every_family
-def test_theta_of_the_wrong_width_is_refused(family):
-    with pytest.raises(ValueError, match=rf"theta must have shape \(\.\.\., {family.dim}\)"):
-        family.grid(torch.zeros(2, family.dim + 1), SIZES[family.ndim])
-
-
-@every_family
-def test_module_apply_still_visits_submodules(family):
+def test_module_apply_still_visits_submodules():
     visited = []
-    torch.nn.Sequential(family).apply(lambda module: visited.append(type(module).__name__))
-    assert visited == [type(family).__name__, "Sequential"]
+    torch.nn.Sequential(pstn.Crop()).apply(lambda module: visited.append(type(module).__name__))
+    assert visited == ["Crop", "Sequential"]
 
 
 def test_a_translation_at_another_scale_has_no_identity_or_inverse():
@@ -179,9 +155,6 @@ def test_a_translation_at_another_scale_has_no_identity_or_inverse():
     with pytest.raises(ValueError, match="no inverse"):
         crop.inverse(torch.zeros(2))
     torch.testing.assert_close(crop.initial(), torch.zeros(2))
-    torch.testing.assert_close(
-        pstn.Translation(scale=1.0).inverse(torch.tensor([0.1, 0.2])), torch.tensor([-0.1, -0.2])
-    )
 
 
 def test_similarity_is_equation_1():
@@ -199,21 +172,18 @@ def test_a_rotation_is_rigid_on_an_input_that_is_not_square(family):
     before = pstn.to_pixels(base_grid(size, dtype=torch.float64), size).flatten(0, 1)
     after = pstn.to_pixels(family.grid(theta, size), size).flatten(0, 1)
     torch.testing.assert_close(torch.cdist(after, after), torch.cdist(before, before), rtol=0, atol=1e-4)
-    stretched = pstn.to_pixels(family.grid(theta, size, aspect=(1, 1)), size).flatten(0, 1)
+    stretched = pstn.to_pixels(family.grid(theta, size, aspect=(np.float64(1), 1)), size).flatten(0, 1)
     assert (torch.cdist(stretched, stretched) - torch.cdist(before, before)).abs().max() > 5
 
 
 @given(raw=st.floats(-1e30, 1e30))
 def test_a_logarithmic_scale_stays_positive_and_finite(raw):
-    for family, theta in [
-        (pstn.Crop(scale="log"), [raw, 0.0, 0.0]),
-        (pstn.Similarity(scale="log"), [0.0, raw, 0.0, 0.0]),
-    ]:
-        scale = family.matrix(torch.tensor(theta))[0, 0]
-        assert 9e-4 < scale < 1.1e3
+    assert 9e-4 < pstn.Crop(scale="log").matrix(torch.tensor([raw, 0.0, 0.0]))[0, 0] < 1.1e3
+    assert 9e-4 < pstn.Similarity(scale="log").matrix(torch.tensor([0.0, raw, 0.0, 0.0]))[0, 0] < 1.1e3
 
 
 def test_corners_are_the_box_that_a_theta_reads():
+    torch.testing.assert_close(pstn.Crop(ndim=1).corners(torch.tensor([0.5, 0.25])), torch.tensor([[-0.25], [0.75]]))
     corners = pstn.Crop().corners(torch.tensor([0.5, 0.25, -0.25]))
     torch.testing.assert_close(corners, torch.tensor([[-0.25, -0.75], [0.75, -0.75], [0.75, 0.25], [-0.25, 0.25]]))
     assert pstn.Crop(ndim=3).corners(torch.tensor([1.0, 0, 0, 0])).unique(dim=0).shape == (8, 3)
@@ -222,79 +192,48 @@ def test_corners_are_the_box_that_a_theta_reads():
 def test_pixels_and_back():
     points = torch.rand(5, 3, dtype=torch.float64) * 2 - 1
     torch.testing.assert_close(pstn.from_pixels(pstn.to_pixels(points, (4, 6, 9)), (4, 6, 9)), points)
-    first_and_last = pstn.to_pixels(base_grid((1, 6)), (1, 6))[0, [0, -1], 0]
-    torch.testing.assert_close(first_and_last, torch.tensor([0.0, 5.0]))
+    torch.testing.assert_close(pstn.to_pixels(base_grid((1, 6)), (1, 6))[0, [0, -1], 0], torch.tensor([0.0, 5.0]))
+    for size in (28, np.int64(28), torch.Size([28])):
+        torch.testing.assert_close(pstn.from_pixels(torch.tensor([[0], [27]]), size), base_grid((28,))[[0, -1]])
 
 
-@pytest.mark.parametrize("size", [28, (28,), [28], np.int64(28), torch.Size([28])])
-def test_the_size_of_a_series_may_be_a_number(size):
-    points = torch.tensor([[-1.0], [1.0]])
-    torch.testing.assert_close(pstn.to_pixels(points, size), torch.tensor([[-0.5], [27.5]]))
-    torch.testing.assert_close(pstn.from_pixels(torch.tensor([[0], [27]]), size), base_grid((28,))[[0, -1]])
+def whole_numbers(*shape):
+    return torch.zeros(shape, dtype=torch.int64)
 
 
-@pytest.mark.parametrize(
-    ("make", "name"),
-    [
-        (lambda: pstn.Affine(ndim=1), "ndim of Affine"),
-        (lambda: pstn.Crop(ndim=4), "ndim of Crop"),
-        (lambda: pstn.Rotation(ndim=3), "ndim of Rotation"),
-        (lambda: pstn.Crop(scale="cubic"), "scale"),
-        (lambda: pstn.Translation(scale=0.0), "scale"),
-        (lambda: pstn.Crop().grid(torch.zeros(3), (0, 4)), r"size\[0\]"),
-        (lambda: pstn.Crop().grid(torch.zeros(3), (4,)), "size"),
-        (lambda: pstn.to_pixels(torch.zeros(3, 2), (28,)), "size"),
-        (lambda: pstn.to_pixels(torch.zeros(3, 2), 28), "size"),
-        (lambda: pstn.from_pixels(torch.zeros(3, 2), (28, 0)), r"size\[1\]"),
-        (lambda: pstn.Crop().apply(torch.zeros(3), torch.zeros(5, 3)), "points"),
-        (lambda: pstn.Crop().warp_boxes(torch.zeros(3), torch.zeros(5, 2)), "boxes"),
-        (lambda: pstn.make_transform("similarity", ndim=1), "transform"),
-        (lambda: pstn.make_transform("crop", ndim=4), "ndim"),
-        *[
-            (lambda aspect=aspect: pstn.Similarity().corners(torch.zeros(4), aspect=aspect), "aspect")
-            for aspect in [(1.0, -1.0), (math.inf, 2.0), (math.nan, 2.0), "ab", (None, 1), 2.0, (1.0, 1.0, 1.0)]
-        ],
-    ],
-)
-def test_bad_arguments_are_named(make, name):
-    with pytest.raises(ValueError, match=rf"^{name} "):
-        make()
-
-
-def test_apply_needs_points():
-    with pytest.raises(TypeError, match=r"apply needs points of shape \(\.\.\., N, 2\)"):
-        pstn.Similarity().apply(torch.zeros(4))
+ASPECTS = [(1.0, -1.0), (math.inf, 2.0), (math.nan, 2.0), "ab", (None, 1), 2.0, (1.0, 1.0, 1.0)]
 
 
 @pytest.mark.parametrize(
-    ("call", "name"),
+    ("call", "error", "name"),
     [
-        (lambda i: pstn.Crop().grid(i(3), (4, 4)), "theta"),
-        (lambda i: pstn.Crop().apply(i(3), torch.zeros(5, 2)), "theta"),
-        (lambda i: pstn.Crop().apply(torch.zeros(3), i(5, 2)), "points"),
-        (lambda i: pstn.Crop().apply_inverse(torch.zeros(3), i(5, 2)), "points"),
-        (lambda i: pstn.CPAB(tess=4).velocity(torch.zeros(3), i(5, 1)), "points"),
-        (lambda i: pstn.Crop().warp_boxes(torch.zeros(3), i(5, 4)), "boxes"),
-        (lambda i: pstn.warp(torch.zeros(1, 1, 4, 4), i(1, 4, 4, 2)), "grid"),
+        (lambda: pstn.Affine(ndim=1), ValueError, "ndim of Affine"),
+        (lambda: pstn.Crop(ndim=4), ValueError, "ndim of Crop"),
+        (lambda: pstn.Rotation(ndim=3), ValueError, "ndim of Rotation"),
+        (lambda: pstn.Crop(scale="cubic"), ValueError, "scale"),
+        (lambda: pstn.Similarity(scale="cubic"), ValueError, "scale"),
+        (lambda: pstn.Translation(scale=0.0), ValueError, "scale"),
+        (lambda: pstn.Crop().grid(torch.zeros(3), (0, 4)), ValueError, r"size\[0\]"),
+        (lambda: pstn.Crop().grid(torch.zeros(3), (4,)), ValueError, "size"),
+        (lambda: pstn.to_pixels(torch.zeros(3, 2), 28), ValueError, "size"),
+        (lambda: pstn.from_pixels(torch.zeros(3, 2), (28, 0)), ValueError, r"size\[1\]"),
+        (lambda: pstn.Crop().apply(torch.zeros(3), torch.zeros(5, 3)), ValueError, "points"),
+        (lambda: pstn.Crop().warp_boxes(torch.zeros(3), torch.zeros(5, 2)), ValueError, "boxes"),
+        (lambda: pstn.make_transform("similarity", ndim=1), ValueError, "transform"),
+        (lambda: pstn.make_transform("crop", ndim=4), ValueError, "ndim"),
+        (lambda: pstn.Similarity().apply(torch.zeros(4)), TypeError, "apply needs points"),
+        (lambda: pstn.Crop().grid(whole_numbers(3), (4, 4)), TypeError, "theta"),
+        (lambda: pstn.Crop().apply(torch.zeros(3), whole_numbers(5, 2)), TypeError, "points"),
+        (lambda: pstn.CPAB(tess=4).velocity(torch.zeros(3), whole_numbers(5, 1)), TypeError, "points"),
+        (lambda: pstn.Crop().warp_boxes(torch.zeros(3), whole_numbers(5, 4)), TypeError, "boxes"),
+        (lambda: pstn.to_pixels([[0.0]], 28), TypeError, "points"),
+        (lambda: pstn.from_pixels(np.zeros((3, 1)), 28), TypeError, "pixels"),
+        *[(lambda a=a: pstn.Similarity().corners(torch.zeros(4), aspect=a), ValueError, "aspect") for a in ASPECTS],
     ],
 )
-def test_integers_are_refused(call, name):
-    with pytest.raises(TypeError, match=f"{name} must be a floating-point tensor"):
-        call(lambda *shape: torch.zeros(shape, dtype=torch.int64))
-
-
-def test_pixels_must_be_tensors():
-    with pytest.raises(TypeError, match=r"points must be a torch\.Tensor, got list"):
-        pstn.to_pixels([[0.0]], 28)
-    with pytest.raises(TypeError, match=r"pixels must be a torch\.Tensor, got ndarray"):
-        pstn.from_pixels(np.zeros((3, 1)), 28)
-
-
-@pytest.mark.parametrize("aspect", [(np.float64(3), np.int64(2)), [3, 2], torch.Size([3, 2])])
-def test_the_aspect_may_be_any_numbers(aspect):
-    theta = torch.tensor([0.3])
-    expected = pstn.Rotation().corners(theta, aspect=(3.0, 2.0))
-    torch.testing.assert_close(pstn.Rotation().corners(theta, aspect=aspect), expected)
+def test_bad_arguments_are_named(call, error, name):
+    with pytest.raises(error, match=rf"^{name} "):
+        call()
 
 
 class Slide(pstn.Transform):
@@ -321,16 +260,14 @@ class Slide(pstn.Transform):
         return self._map(-theta, points, aspect)
 
 
-@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_points_changed_in_place_are_an_error_and_affect_no_other_grid(mode, wrapped):
-    size, family = (5, 3), Slide(in_place=True)
-    family = pstn.Compose(pstn.Crop(), family) if wrapped else family
-    before = pstn.Similarity().grid(pstn.Similarity().identity(), size)
-    with mode(), pytest.raises(RuntimeError, match=rf"{type(family).__name__} .*must not change its points in place"):
-        family.grid(family.initial(), size)
-    assert torch.equal(pstn.Similarity().grid(pstn.Similarity().identity(), size), before)
-    assert Slide(in_place=False).grid(torch.zeros(1), size).shape == (5, 3, 2)
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode])
+@pytest.mark.parametrize("family", [Slide(in_place=True), pstn.Compose(pstn.Crop(), Slide(in_place=True))])
+def test_points_changed_in_place_are_an_error_and_affect_no_other_grid(mode, family):
+    similarity = pstn.Similarity()
+    before = similarity.grid(similarity.identity(), (5, 3))
+    with mode(), pytest.raises(RuntimeError, match=type(family).__name__):
+        family.grid(family.initial(), (5, 3))
+    assert torch.equal(similarity.grid(similarity.identity(), (5, 3)), before)
 
 
 def test_a_grid_changed_in_place_affects_no_other():
@@ -342,15 +279,12 @@ def test_a_grid_changed_in_place_affects_no_other():
     torch.testing.assert_close(Whole(False).grid(torch.zeros(1), (5, 3)), base_grid((5, 3)))
 
 
-def test_the_points_of_a_grid_are_cached():
-    first, second = (cached_grid_points((5, 3), dtype=torch.float32, device=torch.device("cpu")) for _ in range(2))
-    assert first is second
-
-
-def test_fake_points_are_not_cached():
+def test_the_points_of_a_grid_are_cached_unless_they_are_fake():
     with FakeTensorMode():
         pstn.Crop(ndim=1).grid(torch.zeros(2), 11)
-    torch.testing.assert_close(pstn.Crop(ndim=1).grid(torch.tensor([1.0, 0.0]), 11), base_grid((11,)))
+    first, second = (cached_grid_points((11,), dtype=torch.float32, device=torch.device("cpu")) for _ in range(2))
+    assert first is second
+    torch.testing.assert_close(first, base_grid((11,)))
 
 
 @pytest.mark.parametrize("in_place", [False, True])

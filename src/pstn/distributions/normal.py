@@ -51,7 +51,7 @@ class NormalPosterior(ThetaDistribution):
 
     loc: Tensor
     scale: Tensor
-    prior: Prior = NormalPrior(0.0)
+    prior: Prior | None = None
     circular: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ class NormalPosterior(ThetaDistribution):
 
     def kl(self, prior: Prior | None = None) -> Tensor:
         """KL from a prior, (..., D), analytic for a `NormalPrior`; from its own when None."""
-        return (self.prior if prior is None else prior).kl(self)
+        return (prior or self.prior or NormalPrior(0.0)).kl(self)
 
     @property
     def mean(self) -> Tensor:

@@ -43,7 +43,7 @@ class PointPosterior(ThetaDistribution):
     """
 
     loc: Tensor
-    prior: Prior = NoPrior()
+    prior: Prior | None = None
     circular: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class PointPosterior(ThetaDistribution):
 
     def kl(self, prior: Prior | None = None) -> Tensor:
         """The penalty of a prior at loc, (..., D); 0 without one."""
-        return (self.prior if prior is None else prior).kl(self)
+        return (prior or self.prior or NoPrior()).kl(self)
 
     @property
     def mean(self) -> Tensor:

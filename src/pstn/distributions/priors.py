@@ -10,7 +10,7 @@ from typing import cast, final
 import torch
 from torch import Tensor, nn
 
-from pstn._checks import require_bool, require_finite_number, require_positive_number, values_readable
+from pstn._checks import can_inspect_values, require_bool, require_finite_number, require_positive_number
 from pstn.distributions.base import Prior, ThetaDistribution
 from pstn.transforms import Transform
 
@@ -97,7 +97,7 @@ class NormalPrior(Prior):
         scale = self.scale
         assert isinstance(loc, Tensor)
         assert isinstance(scale, Tensor)
-        if values_readable(scale) and not bool((scale > 0).all()):
+        if can_inspect_values(scale) and not bool((scale > 0).all()):
             raise ValueError(f"scale must be above 0 everywhere, got a minimum of {float(scale.min()):g}")
         made = {"loc": loc, "log_scale": scale.log()}
         made = {name: value.detach().float().expand(transform.dim).clone() for name, value in made.items()}

@@ -76,7 +76,7 @@ class Posterior(ThetaDistribution):
     loc: Tensor
     beta: Tensor
     alpha: float = 1.0
-    prior: Prior = GammaPrior()
+    prior: Prior | None = None  # a default object would not compile
     circular: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
@@ -126,7 +126,7 @@ class Posterior(ThetaDistribution):
             if prior is not None:
                 raise ValueError("prior must be left out where alpha0 or beta0 is given, got both")
             prior = GammaPrior(1.0 if alpha0 is None else alpha0, 1.0 if beta0 is None else beta0)
-        return (self.prior if prior is None else prior).kl(self)
+        return (prior or self.prior or GammaPrior()).kl(self)
 
     @property
     def mean(self) -> Tensor:

@@ -1,14 +1,11 @@
 """Families of transformations: from parameters theta to coordinates."""
 
-from pstn.transforms.affine import Affine
+from pstn.transforms.affine import Affine, Crop, Rotation, Similarity, Translation, read_scale
 from pstn.transforms.base import MatrixTransform, Transform
 from pstn.transforms.compose import Compose
 from pstn.transforms.coordinates import base_grid, from_pixels, to_pixels
 from pstn.transforms.cpab import CPAB, SmoothPrior
-from pstn.transforms.crop import Crop
 from pstn.transforms.registry import make_transform
-from pstn.transforms.rotation import Rotation, Similarity
-from pstn.transforms.translation import Translation
 
 __all__ = [
     "CPAB",
@@ -24,5 +21,6 @@ __all__ = [
     "base_grid",
     "from_pixels",
     "make_transform",
+    "read_scale",
     "to_pixels",
 ]

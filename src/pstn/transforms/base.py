@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pstn._checks import overwritable, require_choice, require_floating, require_size
+from pstn._checks import overwritable, require_floating, require_size
 from pstn.transforms.coordinates import cached_grid_points, corner_points
 
-__all__ = ["MatrixTransform", "Transform", "require_ndim"]
+__all__ = ["MatrixTransform", "Transform"]
 
 
 class Transform(nn.Module, ABC):
@@ -98,10 +98,8 @@ class Transform(nn.Module, ABC):
         aspect = size[::-1] if aspect is None else self._checked_aspect(aspect)
         mapped = self._map(theta, base, aspect)
         if not torch.compiler.is_compiling() and base._version:
-            raise RuntimeError(
-                f"_map of {type(self).__name__} (or of a part of it) must not change its points in place, as other "
-                "grids share them: write x = x + shift, not x += shift"
-            )
+            owner = f"_map of {type(self).__name__} (or of a part of it)"
+            raise RuntimeError(f"{owner} must not change its points in place, as other grids share them")
         return mapped if self.ndim == 1 else mapped.unflatten(-2, size)
 
     def apply(
@@ -175,10 +173,7 @@ class Transform(nn.Module, ABC):
             (..., N, 2 * ndim).
         """
         theta = self._checked_theta(theta)
-        require_floating("boxes", boxes)
-        if boxes.dim() < 2 or boxes.shape[-1] != 2 * self.ndim:
-            raise ValueError(f"boxes must have shape (..., N, {2 * self.ndim}), got {tuple(boxes.shape)}")
-        boxes = boxes.to(theta.dtype)
+        boxes = _checked_points("boxes", boxes, 2 * self.ndim).to(theta.dtype)
         lower, upper = boxes[..., None, : self.ndim], boxes[..., None, self.ndim :]
         unit = (corner_points(self.ndim, dtype=theta.dtype, device=theta.device) + 1) / 2
         corners = lower + (upper - lower) * unit  # (..., N, 2**ndim, ndim)
@@ -189,16 +184,12 @@ class Transform(nn.Module, ABC):
     def _checked_theta(self, theta: Any) -> Tensor:
         require_floating("theta", theta)
         if theta.dim() < 1 or theta.shape[-1] != self.dim:
-            raise ValueError(
-                f"theta must have shape (..., {self.dim}) for {self}, that is ({', '.join(self.names)}), "
-                f"got {tuple(theta.shape)}"
-            )
+            expected = f"(..., {self.dim}) for {self}, that is ({', '.join(self.names)})"
+            raise ValueError(f"theta must have shape {expected}, got {tuple(theta.shape)}")
         return theta if theta.dtype in (torch.float32, torch.float64) else theta.float()
 
     def _checked_points(self, points: Any, dtype: torch.dtype) -> Tensor:
-        require_floating("points", points)
-        if points.dim() < 2 or points.shape[-1] != self.ndim:
-            raise ValueError(f"points must have shape (..., N, {self.ndim}), got {tuple(points.shape)}")
+        points = _checked_points("points", points, self.ndim)
         return points.to(torch.promote_types(points.dtype, dtype))
 
     def _checked_aspect(self, aspect: Sequence[float] | None) -> Sequence[float]:
@@ -248,10 +239,11 @@ class MatrixTransform(Transform):
         return (inverse[..., None, :, :] * shifted[..., None, :]).sum(-1)
 
 
-def require_ndim(family: str, ndim: int, accepted: Sequence[int]) -> int:
-    """Refuse a number of axes that `family` does not support."""
-    require_choice(f"ndim of {family}", ndim, accepted)
-    return ndim
+def _checked_points(name: str, points: Any, width: int) -> Tensor:
+    require_floating(name, points)
+    if points.dim() < 2 or points.shape[-1] != width:
+        raise ValueError(f"{name} must have shape (..., N, {width}), got {tuple(points.shape)}")
+    return cast(Tensor, points)
 
 
 def _is_extent(value: Any) -> bool:

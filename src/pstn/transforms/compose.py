@@ -32,7 +32,7 @@ class Compose(Transform):
 
     Example:
         >>> from pstn.transforms.cpab import CPAB
-        >>> from pstn.transforms.rotation import Similarity
+        >>> from pstn.transforms.affine import Similarity
         >>> c = Compose(Similarity(), CPAB(tess=(3, 3)))
         >>> c.dim, c.names[:5]
         (38, ('0.angle', '0.scale', '0.tx', '0.ty', '1.theta0'))
@@ -41,16 +41,13 @@ class Compose(Transform):
     def __init__(self, *transforms: Transform | Sequence[Transform]) -> None:
         super().__init__()
         listed = transforms[0] if len(transforms) == 1 and isinstance(transforms[0], (list, tuple)) else transforms
-        families: list[Transform] = []
         for index, transform in enumerate(listed):
             if not isinstance(transform, Transform):
                 raise TypeError(f"transforms[{index}] must be a Transform, got {type(transform).__name__}")
-            families.append(transform)
-        if len(families) < 2:
-            raise ValueError(f"transforms must hold at least 2 families, got {len(families)}")
+        families = cast(Sequence[Transform], listed)
         axes = [family.ndim for family in families]
-        if len(set(axes)) > 1:
-            raise ValueError(f"transforms must all have the same ndim, got {axes}")
+        if len(axes) < 2 or len(set(axes)) > 1:
+            raise ValueError(f"transforms must hold at least 2 families with the same ndim, got {axes}")
         self.transforms = nn.ModuleList(families)
         self.ndim = axes[0]
         self.dim = sum(family.dim for family in families)
@@ -71,10 +68,7 @@ class Compose(Transform):
         Raises:
             ValueError: always; `apply_inverse` inverts the map on points, `reversed` gives the family of the inverses.
         """
-        raise ValueError(
-            f"{type(self).__name__} has no inverse in the same order of families: use apply_inverse on points, "
-            "or reversed() and inverse_theta()"
-        )
+        raise ValueError("Compose has no inverse in the same order: use apply_inverse, or reversed and inverse_theta")
 
     def reversed(self) -> Compose:
         """The family of the inverses: the same families in the opposite order; see `inverse_theta`."""

@@ -8,12 +8,9 @@ from functools import partial
 
 from pstn._checks import require_choice
 from pstn.processes import import_object, is_object_name
-from pstn.transforms.affine import Affine
+from pstn.transforms.affine import Affine, Crop, Rotation, Similarity, Translation
 from pstn.transforms.base import Transform
 from pstn.transforms.cpab import CPAB
-from pstn.transforms.crop import Crop
-from pstn.transforms.rotation import Rotation, Similarity
-from pstn.transforms.translation import Translation
 
 __all__ = ["import_transform", "make_transform"]
 

@@ -6,11 +6,10 @@ from torch import nn
 from torch.func import functional_call, grad, jacrev, stack_module_state, vmap
 
 from pstn import CPAB
-from pstn.transforms import make_transform
 
 CASES = [(CPAB(tess=10), 20), (CPAB(tess=6, zero_boundary=False), 20), (CPAB(tess=(3, 3)), (5, 6))]
 CHECKS = ("test_schema", "test_faketensor")
-by_name = [str(transform) for transform, _ in CASES]
+every_case = pytest.mark.parametrize(("transform", "size"), CASES, ids=[str(transform) for transform, _ in CASES])
 
 
 class Grid(nn.Module):
@@ -26,7 +25,7 @@ def draw(transform, *lead):
     return torch.randn(*lead, transform.dim, generator=torch.Generator().manual_seed(0)) * 0.5
 
 
-@pytest.mark.parametrize(("transform", "size"), CASES, ids=by_name)
+@every_case
 def test_vmap(transform, size):
     theta, points = draw(transform, 4), torch.rand(4, 7, transform.ndim) * 2 - 1
     assert torch.equal(vmap(lambda t: transform.grid(t, size))(theta), transform.grid(theta, size))
@@ -35,7 +34,7 @@ def test_vmap(transform, size):
     assert torch.equal(vmap(transform.apply, (None, 0))(theta[0], points), transform.apply(theta[0], points))
 
 
-@pytest.mark.parametrize(("transform", "size"), CASES, ids=by_name)
+@every_case
 def test_gradients_under_vmap(transform, size):
     def loss(theta, points):
         return transform.apply(theta, points).square().sum()
@@ -50,7 +49,7 @@ def test_gradients_under_vmap(transform, size):
     assert torch.allclose((2 * moved[..., None] * jacobian).sum((0, 1)), by_theta[0], atol=1e-4)
 
 
-@pytest.mark.parametrize(("transform", "size"), CASES, ids=by_name)
+@every_case
 @pytest.mark.parametrize("power", [1, 2])  # of the loss: the incoming gradient depends on theta, or does not
 def test_a_second_derivative_is_refused(transform, size, power):
     theta = draw(transform, 2).requires_grad_()
@@ -64,7 +63,7 @@ def test_a_second_derivative_is_refused(transform, size, power):
         (again.sum() + theta.sum()).backward()
 
 
-@pytest.mark.parametrize(("transform", "size"), CASES, ids=by_name)
+@every_case
 def test_the_gradient_of_no_points_is_empty(transform, size):
     theta, points = draw(transform, 3).requires_grad_(), torch.rand(0, transform.ndim, requires_grad=True)
     transform.apply(theta, points).sum().backward()
@@ -72,7 +71,7 @@ def test_the_gradient_of_no_points_is_empty(transform, size):
     assert torch.equal(theta.grad, torch.zeros_like(theta))
 
 
-@pytest.mark.parametrize(("transform", "size"), CASES, ids=by_name)
+@every_case
 def test_vmap_over_models(transform, size):
     models = [Grid(transform, size) for _ in range(3)]
     parameters, buffers = stack_module_state(models)
@@ -81,7 +80,7 @@ def test_vmap_over_models(transform, size):
     assert torch.allclose(together, transform.grid(theta, size), atol=1e-6)
 
 
-@pytest.mark.parametrize(("transform", "size"), CASES, ids=by_name)
+@every_case
 def test_autocast_does_not_round_coordinates(transform, size):
     theta = draw(transform, 4)
     expected = transform.grid(theta, size)
@@ -91,15 +90,9 @@ def test_autocast_does_not_round_coordinates(transform, size):
 
 
 @pytest.mark.slow
-# Graph breaks and warnings arise while tracing; inductor, which generates code from the trace, takes longer.
-@pytest.mark.parametrize(
-    "backend",
-    # What is silenced are inductor's own warnings.
-    ["aot_eager", pytest.param("inductor", marks=[pytest.mark.slow, pytest.mark.filterwarnings("ignore")])],
-)
-@pytest.mark.parametrize(
-    ("transform", "size"), [CASES[0], pytest.param(*CASES[1], marks=pytest.mark.slow), CASES[2]], ids=by_name
-)
+@pytest.mark.filterwarnings("ignore")  # inductor's own
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@every_case
 def test_compile(transform, size, backend):
     torch._dynamo.reset()
     theta = draw(transform, 4).requires_grad_()
@@ -131,31 +124,8 @@ def test_the_fake_operators_match_the_real_ones():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("transform", "size"), CASES, ids=by_name)
+@every_case
 def test_export(transform, size):
     theta = draw(transform, 4)
     program = torch.export.export(Grid(transform, size), (theta,))
     assert torch.allclose(program.module()(theta), transform.grid(theta, size), atol=1e-6)
-
-
-@pytest.mark.slow
-def test_onnx(tmp_path):
-    runtime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    import warnings
-
-    transform = CPAB(tess=10)
-    theta = draw(transform, 4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's own
-        torch.onnx.export(Grid(transform, 20), (theta,), tmp_path / "grid.onnx", dynamo=True, verbose=False)
-    session = runtime.InferenceSession(tmp_path / "grid.onnx", providers=["CPUExecutionProvider"])
-    (grid,) = session.run(None, {session.get_inputs()[0].name: theta.numpy()})
-    assert torch.allclose(torch.from_numpy(grid), transform.grid(theta, 20), atol=1e-5)
-
-
-def test_by_name():
-    assert make_transform("cpab", ndim=1).dim == 9
-    assert make_transform("cpab", ndim=2).dim == 34
-    with pytest.raises(ValueError, match="must be one of"):
-        make_transform("cpab", ndim=3)

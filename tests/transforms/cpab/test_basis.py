@@ -32,23 +32,16 @@ def test_number_of_parameters(settings, dim):
 
 
 @pytest.mark.parametrize("settings", FAMILIES)
-def test_columns_are_orthonormal(settings):
-    basis = CPAB(**settings).basis
-    assert basis.dtype == torch.float64
-    assert torch.allclose(basis.T @ basis, torch.eye(basis.shape[1], dtype=torch.float64), atol=1e-13)
-
-
-@pytest.mark.parametrize("settings", FAMILIES)
-def test_fields_are_continuous(settings):
+def test_columns_are_orthonormal_and_fields_continuous(settings):
     """At a vertex, all cells around it agree on the velocity."""
     transform = CPAB(**settings)
-    theta = np.random.default_rng(0).normal(size=transform.dim)
-    entries = (transform.basis.numpy() @ theta).reshape(-1, transform.ndim, transform.ndim + 1)
-    if transform.ndim == 1:
-        n = transform.tess[0]
-        nodes, cells = np.linspace(0, 1, n + 1)[:, None], np.stack([np.arange(n), np.arange(n) + 1], 1)
-    else:
-        nodes, cells = triangles(*transform.tess)
+    basis, n = transform.basis.numpy(), transform.tess[0]
+    assert np.allclose(basis.T @ basis, np.eye(transform.dim), atol=1e-13)
+    entries = (basis @ np.random.default_rng(0).normal(size=transform.dim)).reshape(
+        -1, transform.ndim, transform.ndim + 1
+    )
+    line = np.linspace(0, 1, n + 1)[:, None], np.stack([np.arange(n), np.arange(n) + 1], 1)
+    nodes, cells = line if transform.ndim == 1 else triangles(*transform.tess)
     seen: dict[int, np.ndarray] = {}
     for cell, corners in enumerate(cells):
         for corner in corners:
@@ -79,15 +72,11 @@ def test_basis_is_reproducible_and_signed():
     ("settings", "error", "name"),
     [
         ({"tess": 0}, ValueError, "tess"),
-        ({"tess": 2.5}, TypeError, "tess"),
         ({"tess": "3"}, TypeError, "tess"),
         ({"tess": True}, TypeError, "tess"),
         ({"tess": (3, 0)}, ValueError, r"tess\[1\]"),
-        ({"tess": (3, 3.0)}, TypeError, r"tess\[1\]"),
         ({"tess": (3, 3, 3)}, ValueError, "tess"),
-        ({"tess": ()}, ValueError, "tess"),
         ({"tess": 1}, ValueError, "tess"),
-        ({"tess": (1, 1), "volume_preserving": True}, ValueError, "tess"),
         ({"tess": 5, "volume_preserving": True}, ValueError, "volume_preserving"),
         ({"tess": 5, "zero_boundary": 1}, TypeError, "zero_boundary"),
         ({"tess": 5, "backend": "cuda"}, ValueError, "backend"),
@@ -98,21 +87,8 @@ def test_bad_settings_are_refused(settings, error, name):
         CPAB(**settings)
 
 
-def test_bad_inputs_are_refused():
-    transform = CPAB(tess=10)
-    with pytest.raises(ValueError, match=r"^theta "):
-        transform.grid(torch.zeros(2, 8), size=5)
-    with pytest.raises(ValueError, match=r"^points "):
-        transform.apply(torch.zeros(9), torch.zeros(5, 2))
-    for t in (np.linspace(0, 1, 9), [0.5, 1.0]):
-        with pytest.raises(TypeError, match=r"^t "):
-            transform.flow(torch.zeros(9), torch.zeros(5, 1), t)
-    with pytest.raises(ValueError, match=r'^backend="triton"'):
-        CPAB(tess=10, backend="triton")._map(torch.zeros(9), torch.zeros(1, 1, device="meta"), (1.0,))
-
-
 @pytest.mark.parametrize("settings", FAMILIES)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_the_precision_of_the_model_does_not_change_the_basis(settings, dtype):
     transform = CPAB(**settings)
     theta = torch.randn(transform.dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 0.3

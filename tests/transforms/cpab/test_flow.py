@@ -11,7 +11,6 @@ from torch.autograd import gradcheck
 
 from cpab_reference import flow, velocity
 from pstn import CPAB
-from pstn.transforms.cpab import inductor, plane
 
 LINE = [CPAB(tess=10), CPAB(tess=3), CPAB(tess=10, zero_boundary=False), CPAB(tess=40)]
 PLANE = [CPAB(tess=(3, 3)), CPAB(tess=(2, 3), zero_boundary=False), CPAB(tess=(3, 3), volume_preserving=True)]
@@ -50,8 +49,7 @@ def test_velocity_follows_the_definition(transform):
 def test_line_against_dop853(transform, scale):
     # Both precisions get the same numbers, so that only the arithmetic differs.
     theta = draw(transform, scale, int(scale * 10)).float().double()
-    points = torch.cat([scatter(transform, 4, 2), torch.linspace(-1, 1, 3, dtype=torch.float64)[:, None]])
-    points = points.float().double()
+    points = torch.cat([scatter(transform, 4, 2), torch.linspace(-1, 1, 3)[:, None]]).float().double()
     expected = flow(transform, theta.numpy(), points.numpy(), max_step=0.004)
     assert np.abs(transform.apply(theta, points).numpy() - expected).max() < 1e-6
     assert np.abs(transform.apply(theta.float(), points.float()).numpy() - expected).max() < 1e-5
@@ -116,60 +114,35 @@ def test_gradients_in_cells_of_zero_slope():
 @pytest.mark.parametrize("speed", [-0.5, 0.5, 1.0])
 def test_particles_that_end_on_a_border_have_a_gradient(speed):
     """A constant velocity that takes every node exactly to another node in unit time."""
-    transform = CPAB(tess=4, zero_boundary=False)
+    transform, points = CPAB(tess=4, zero_boundary=False), torch.linspace(-1, 1, 5)[:, None]
     matrix = transform.nodes(torch.eye(5, dtype=torch.float64))[..., 0].T
-    theta = torch.linalg.solve(matrix, torch.full((5,), speed, dtype=torch.float64)).float().requires_grad_()
-    points = torch.linspace(-1, 1, 5)[:, None]
-    moved = transform.apply(theta, points)
+    theta = torch.linalg.solve(matrix, torch.full((5,), speed, dtype=torch.float64))
+    inputs = theta.float().requires_grad_()
+    moved = transform.apply(inputs, points)
     assert torch.allclose(moved, points + speed, atol=1e-6)
-    (by_theta,) = torch.autograd.grad(moved.sum(), theta)
-    shifted = [transform.apply(theta.detach().double() + s * 1e-4, points.double()).sum() for s in (1, -1)]
-    assert by_theta.sum().item() == pytest.approx((shifted[0] - shifted[1]).item() / 2e-4, rel=1e-3)
-
-
-@pytest.mark.parametrize("side", [-1.0, 1.0])
-def test_a_border_without_velocity_has_a_one_sided_derivative(side):
-    transform = CPAB(tess=4)
-    matrix = transform.nodes(torch.eye(3, dtype=torch.float64))[..., 0].T[1:-1]
-    theta = torch.linalg.solve(matrix, torch.tensor([0.2, 0.0, 0.3], dtype=torch.float64))
-    point = torch.zeros(1, 1, dtype=torch.float64, requires_grad=True)
-    (given_,) = torch.autograd.grad(transform.apply(theta, point).sum(), point)
-    step = 1e-6
-    moved = [transform.apply(theta, torch.full((1, 1), s * step, dtype=torch.float64)).item() for s in (-1, 1)]
-    sides = [-moved[0] / step, moved[1] / step]
-    assert min(abs(given_.item() - s) for s in sides) < 1e-4
-    at_zero = torch.zeros(3, dtype=torch.float64, requires_grad=True)
-    (by_theta,) = torch.autograd.grad(transform.apply(at_zero, torch.full((1, 1), side / 2).double()).sum(), at_zero)
-    assert torch.isfinite(by_theta).all()
-
-
-@pytest.mark.parametrize("transform", FAMILIES, ids=named)
-def test_identity_and_shapes(transform):
-    size = 6 if transform.ndim == 1 else (4, 6)
-    grid = transform.grid(torch.zeros(2, 3, transform.dim), size)
-    assert grid.shape == (2, 3, *((size,) if transform.ndim == 1 else size), transform.ndim)
-    assert transform.has_identity
-    assert torch.allclose(grid, transform.grid(transform.identity(), size), atol=0)
-    points = scatter(transform, 9, 0)
-    assert torch.allclose(transform.apply(transform.identity().double(), points), points, atol=1e-14)
+    moved.sum().backward()
+    up, down = (transform.apply(theta + s * 1e-4, points.double()).sum() for s in (1, -1))
+    assert inputs.grad.sum().item() == pytest.approx((up - down).item() / 2e-4, rel=1e-3)
 
 
 @pytest.mark.parametrize("transform", FAMILIES, ids=named)
 def test_values_are_the_same_without_gradients(transform):
-    theta, points = (
-        draw(transform, 1.0, 1, count=2, dtype=torch.float32).requires_grad_(),
-        scatter(transform, 9, 2).float(),
-    )
+    theta = draw(transform, 1.0, 1, count=2, dtype=torch.float32).requires_grad_()
+    points = scatter(transform, 9, 2).float()
+    recorded = transform.apply(theta, points)
     with torch.no_grad():
-        alone = transform.apply(theta, points)
-        nothing = transform.apply(theta[:0], points), transform.apply(theta, points[:0])
-    assert torch.equal(alone, transform.apply(theta, points))
-    assert [tuple(empty.shape) for empty in nothing] == [(0, 9, transform.ndim), (2, 0, transform.ndim)]
+        assert torch.equal(transform.apply(theta, points), recorded)
+        assert transform.apply(theta[:0], points).shape == (0, 9, transform.ndim)
+        assert transform.apply(theta, points[:0]).shape == (2, 0, transform.ndim)
+        assert torch.allclose(transform.apply(transform.identity(), points), points, atol=1e-6)
 
 
 @pytest.mark.parametrize("transform", FAMILIES, ids=named)
 def test_flow_for_other_times(transform):
     """Half the time twice is the whole; a tensor of times gives a trajectory; negative times run backwards."""
+    for times in (np.linspace(0, 1, 9), [0.5, 1.0]):
+        with pytest.raises(TypeError, match=r"^t "):
+            transform.flow(draw(transform, 1.0, 1), scatter(transform, 20, 2), times)
     theta, points = draw(transform, 1.0, 1), scatter(transform, 20, 2)
     half = transform.flow(theta, points, t=0.5)
     whole = transform.apply(theta, points)
@@ -243,61 +216,22 @@ def test_outside(scale, seed):
     assert torch.allclose(transform.apply(theta, points) - points, transform.apply(theta, nearest) - nearest, atol=1e-7)
 
 
-@fast
-@given(seeds)
-def test_area_is_preserved(seed):
-    """The area of a small closed curve, by the shoelace formula on the curve that the map makes of it."""
-    transform = PLANE[2]
-    angle = torch.linspace(0, 2 * math.pi, 4001, dtype=torch.float64)[:-1]
-    circle = torch.stack([0.5 * angle.cos() + 0.1, 0.5 * angle.sin() - 0.2], dim=-1)
-
-    def area(curve):
-        x, y = curve[:, 0], curve[:, 1]
-        return 0.5 * (x * y.roll(-1) - y * x.roll(-1)).sum()
-
-    moved = transform.apply(draw(transform, 0.5, seed), circle)
-    assert area(moved).item() == pytest.approx(area(circle).item(), rel=1e-4)
-
-
-@pytest.mark.parametrize("scale", [100.0, 1e4])
-def test_an_extreme_theta_on_the_line_stays_finite(scale):
-    transform = CPAB(tess=10)
-    theta = draw(transform, scale, 0, count=300, dtype=torch.float32).requires_grad_()
-    points = torch.linspace(-1.1, 1.1, 301)[:, None].requires_grad_()
-    moved = transform.apply(theta, points)
-    assert torch.isfinite(moved).all()
-    assert (moved[..., 0].diff() >= 0).all()
-    moved.square().sum().backward()
-    assert torch.isfinite(theta.grad).all()
-    assert torch.isfinite(points.grad).all()
-
-
 @pytest.mark.parametrize("transform", FAMILIES, ids=named)
 def test_mixed_precision_is_promoted(transform):
     theta, points = draw(transform, 1.0, 0, dtype=torch.float32), scatter(transform, 9, 1)
     assert torch.equal(transform.apply(theta, points), transform.apply(theta.double(), points))
 
 
-@pytest.mark.parametrize("backend", ["torch", "inductor"])
-def test_derivatives_of_an_extreme_theta_are_limited(backend, monkeypatch):
-    monkeypatch.setattr(inductor, "compiled_step", lambda: inductor._take_step)
-    monkeypatch.setattr(plane, "MAX_STEPS", 150)
-    transform = CPAB(tess=(3, 3), backend=backend)
-    theta = draw(transform, 1e3, 0, count=2, dtype=torch.float32)
-    corners = torch.tensor([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])  # fixed points, some of them repelling
-    points = corners.repeat(2, 1, 1).requires_grad_()
-    (by_point,) = torch.autograd.grad(transform.apply(theta, points)[..., 0].sum(), points)
-    assert by_point.abs().max() == plane.HUGE
-
-
-@pytest.mark.parametrize("scale", [100.0, 1e3])  # at 1e3, derivatives exceed float32
-def test_an_extreme_theta_in_the_plane_stays_finite(scale):
-    transform = CPAB(tess=(3, 3))
-    theta = draw(transform, scale, 0, count=2, dtype=torch.float32).requires_grad_()
-    points = scatter(transform, 16, 0, reach=1.0).float().requires_grad_()
-    moved = transform.apply(theta, points)
-    assert torch.isfinite(moved).all()
-    assert moved.abs().max() <= 1
+# At 1e3 in the plane, derivatives exceed float32.
+@pytest.mark.parametrize(("tess", "scale"), [(10, 100.0), (10, 1e4), ((3, 3), 100.0), ((3, 3), 1e3)])
+def test_an_extreme_theta_stays_finite(tess, scale):
+    transform = CPAB(tess)
+    line = transform.ndim == 1
+    theta = draw(transform, scale, 0, count=300 if line else 2, dtype=torch.float32).requires_grad_()
+    points = torch.linspace(-1.1, 1.1, 301)[:, None] if line else scatter(transform, 16, 0, reach=1.0).float()
+    moved = transform.apply(theta, points.requires_grad_())
+    assert moved.abs().max() <= max(1.0, points.abs().max())
+    assert not line or (moved[..., 0].diff() >= 0).all()
     moved.square().sum().backward()
     assert torch.isfinite(theta.grad).all()
     assert torch.isfinite(points.grad).all()

@@ -24,8 +24,11 @@ def close(a, b, tolerance):
     error = ((a - b).abs() / (1 + b.abs())).max().item()
     assert error < tolerance, error
 
+def pair(settings):
+    return [CPAB(**settings, backend=backend).to(device) for backend in ("triton", "torch")]
+
 def compare(settings, scale, count, seed):
-    fast, plain = CPAB(**settings, backend="triton").to(device), CPAB(**settings, backend="torch").to(device)
+    fast, plain = pair(settings)
     generator = torch.Generator().manual_seed(seed)
     theta = (torch.randn(2, fast.dim, generator=generator) * scale).to(device).requires_grad_()
     reach = 1.0 if fast.zero_boundary else 1.2
@@ -47,9 +50,9 @@ def corner():
         moved = CPAB((3, 3), backend="triton").to(device).apply(theta.float().to(device), start.float().to(device))
         close(moved.cpu().double(), CPAB((3, 3)).apply(theta, start), 1e-6)
 
-def extreme(settings):
+def extreme():
     # Finite under an extreme theta, with the derivative of plain torch, also where nothing moves: at the ends.
-    fast, plain = CPAB(**settings, backend="triton").to(device), CPAB(**settings, backend="torch").to(device)
+    fast, plain = pair({"tess": 10})
     for scale in (5.0, 100.0):
         theta = (torch.randn(6, fast.dim) * scale).to(device).requires_grad_()
         points = torch.linspace(-1, 1, 21, device=device)[:, None].requires_grad_()
@@ -59,7 +62,7 @@ def extreme(settings):
         close(by_point[0], expected[0], 1e-4)
 
 def batch(settings):
-    fast, plain = CPAB(**settings, backend="triton").to(device), CPAB(**settings, backend="torch").to(device)
+    fast, plain = pair(settings)
     theta = (torch.randn(2, 2, fast.dim) * 0.3).to(device)
     points = (torch.rand(2, 5, fast.ndim) * 2 - 1).to(device)
     close(vmap(fast.apply)(theta, points), vmap(plain.apply)(theta, points), 1e-5)
@@ -116,7 +119,7 @@ CASES = {
     "line": """
 for scale, count in ((0.0, 5), (0.3, 40), (3.0, 270), (30.0, 40)): compare({"tess": 10}, scale, count, 1)
 for scale in (0.3, 3.0): compare({"tess": 7, "zero_boundary": False}, scale, 40, 2)
-extreme({"tess": 10})
+extreme()
 batch({"tess": 6})
 nest({"tess": 5})
 spread_nan({"tess": 5})
@@ -133,15 +136,17 @@ corner()
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "line" else [pytest.mark.slow]) for name in CASES]
-)
-def test_kernels_agree_with_plain_torch(name):
-    environment = os.environ | ({} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"})
+def run(script, **environment):
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT + CASES[name]], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-W", "ignore", "-c", script], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "line" else [pytest.mark.slow]) for n in CASES])
+def test_kernels_agree_with_plain_torch(name):
+    interpreter = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    run(SCRIPT + CASES[name], **os.environ | interpreter)
 
 
 # A driver that compiles for an H200 and records what it would launch.
@@ -201,12 +206,9 @@ assert sorted(looked_up) == ["_backward"] * 2 + ["_forward"] * 3, looked_up
 """
 
 
+@pytest.mark.slow
 def test_kernels_are_imported_on_use_and_compiled_once_per_set_of_constants():
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", LAUNCHES], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    run(LAUNCHES, **{name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"})
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")

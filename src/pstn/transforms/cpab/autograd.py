@@ -21,8 +21,6 @@ import torch
 from torch import Tensor
 from torch.library import custom_op, register_vmap
 
-__all__ = ["Operation", "broadcast", "is_eager"]
-
 
 def is_eager() -> bool:
     """Whether neither the compiler nor a torch.func transform is active."""

@@ -15,8 +15,6 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-__all__ = ["Basis", "make_basis", "node_velocities", "triangles"]
-
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 

@@ -7,8 +7,6 @@ those that stay. A compiler needs the opposite: the same arithmetic for every pa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -17,23 +15,7 @@ from torch import Tensor
 from pstn.transforms.cpab import plane
 from pstn.transforms.cpab.plane import HUGE, Carried, StepResult, Tables, edge_tolerance, series
 
-__all__ = ["compiled_step"]
-
 Pair = tuple[Tensor, Tensor]
-# The last few particles are faster without the compiler, which would also compile again for 0 and for 1 of them.
-_FEWEST_PARTICLES = 64
-
-
-@cache
-def compiled_step() -> Callable[..., StepResult]:
-    """`plane.take_step`, compiled on its first call for each kind of carried value and dtype."""
-    # Without fullgraph=True, a function with too many compiled versions runs uncompiled instead of raising.
-    compiled = torch.compile(_take_step, dynamic=True)
-
-    def step(tables: Tables, kind: Carried, row: Tensor, *state: Tensor) -> StepResult:
-        return (compiled if row.shape[0] >= _FEWEST_PARTICLES else plane.take_step)(tables, kind, row, *state)
-
-    return step
 
 
 class _Edge(NamedTuple):
@@ -82,9 +64,10 @@ class _Motion(NamedTuple):
         return (x, y), low, high
 
 
-def _take_step(
+def take_step(
     tables: Tables, kind: Carried, row: Tensor, region: Tensor, remaining: Tensor, position: Tensor, carried: Tensor
 ) -> StepResult:
+    """As `plane.take_step`."""
     count = tables.functions.shape[1]
     a, c, b, d, e, f = (column[region + row * count] for column in tables.fields[:6])
     # Computing these again is cheaper than looking them up.

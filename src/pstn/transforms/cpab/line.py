@@ -28,8 +28,6 @@ from torch import Tensor
 from pstn.transforms.cpab.autograd import Operation, is_eager
 from pstn.transforms.cpab.basis import node_velocities
 
-__all__ = ["flow_line", "velocity_on_line"]
-
 # Times are only compared with the unit of time: a cell that takes longer than this is never crossed entirely, and the
 # sums of times stay small enough for float32.
 _NEVER = 1.25
@@ -317,7 +315,7 @@ def _torch_flow(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> T
 
 @cache
 def _compiled_flow() -> Any:
-    return torch.compile(_torch_flow, dynamic=True)  # not fullgraph=True, for the reason given in `inductor`
+    return torch.compile(_torch_flow, dynamic=True)  # not fullgraph=True, for the reason given in `plane`
 
 
 def _run(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> tuple[Tensor, ...]:

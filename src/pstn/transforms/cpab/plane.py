@@ -29,8 +29,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Literal, NamedTuple
+from functools import cache, lru_cache
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -38,8 +38,6 @@ from torch import Tensor
 
 from pstn.transforms.cpab.autograd import Operation
 from pstn.transforms.cpab.basis import Array, Index, node_velocities, triangles
-
-__all__ = ["flow_plane", "velocity_in_plane"]
 
 # Under an extreme theta a particle may circle for ever; after so many steps it stops.
 MAX_STEPS = 500
@@ -104,13 +102,17 @@ class Regions(NamedTuple):
 def regions(nx: int, ny: int, closed: bool, dtype: torch.dtype, device: torch.device) -> Regions:
     """The regions of an nx by ny tessellation; with `closed`, no particle crosses the boundary of the square."""
     with torch.inference_mode(False):  # cached, and used in training too
-        nodes, functions, across = _build(nx, ny)
-        count = 4 * nx * ny
+        nodes, functions, centres = (torch.from_numpy(table) for table in _build(nx, ny))
+        # The region beyond an edge is that of a point just beyond it.
+        slopes = functions[..., :2]
+        values = (slopes * centres[:, None]).sum(-1) + functions[..., 2]
+        beyond = centres[:, None] - slopes * ((values + 1e-6) / slopes.square().sum(-1))[..., None]
+        across = locate(beyond[..., 0].nan_to_num(), beyond[..., 1].nan_to_num(), nx, ny)
+        across[-4:, 2] = -1  # a corner's third function is constant
+        inside = torch.arange(len(nodes)) < 4 * nx * ny
         if closed:
-            inside = np.arange(len(across)) < count
-            across[(across < count) != inside[:, None]] = -1
-        tables = torch.from_numpy(nodes), torch.from_numpy(functions).to(dtype), torch.from_numpy(across)
-        return Regions(*(table.to(device) for table in tables))
+            across[inside[across] != inside[:, None]] = -1
+        return Regions(nodes.to(device), functions.to(device, dtype), across.to(device))
 
 
 def locate(x: Tensor, y: Tensor, nx: int, ny: int) -> Tensor:
@@ -128,10 +130,10 @@ def locate(x: Tensor, y: Tensor, nx: int, ny: int) -> Tensor:
     return torch.where(beyond_x & beyond_y, base + 2 * (nx + ny) + 2 * low + right, region)
 
 
-def _build(nx: int, ny: int) -> tuple[Index, Array, Index]:
+def _build(nx: int, ny: int) -> tuple[Index, Array, Array]:
+    """The first two tables of `Regions`, and a point in each region, (R, 2)."""
     position, cells = triangles(nx, ny)
     position = 2 * position - 1
-    zero = len(position)
     # The two nodes of every boundary edge, and the direction outward: left, right, top (small y), bottom.
     rows, columns = np.arange(ny) * (nx + 1), np.arange(nx)
     left, top = np.stack([rows, rows + nx + 1], 1), np.stack([columns, columns + 1], 1)
@@ -139,19 +141,16 @@ def _build(nx: int, ny: int) -> tuple[Index, Array, Index]:
     outward = np.repeat(np.array([[-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]]), [ny, ny, nx, nx], axis=0)
     corners = np.array([0, nx, ny * (nx + 1), ny * (nx + 1) + nx])
 
-    matrix = np.concatenate([position[cells], np.ones((len(cells), 3, 1))], axis=2)
-    inverse: Array = np.linalg.inv(matrix)
-    functions: list[Array] = [
+    inverse: Array = np.linalg.inv(np.concatenate([position[cells], np.ones((len(cells), 3, 1))], axis=2))
+    functions = [
         np.round(inverse.transpose(0, 2, 1), 9),
         np.stack([_strip(position[a], position[b], out) for (a, b), out in zip(strips, outward, strict=True)]),
         np.array([[[sx, 0, -1], [0, sy, -1], [0, 0, 1]] for sy in (-1.0, 1.0) for sx in (-1.0, 1.0)]),
     ]
-    nodes: list[Index] = [
-        cells,
-        np.concatenate([strips, np.full((len(strips), 1), zero)], axis=1),
-        np.stack([np.full(4, zero), np.full(4, zero), corners], axis=1),
-    ]
-    return np.concatenate(nodes), np.concatenate(functions), _across(cells, strips, corners, ny)
+    zero = len(position)  # the node with velocity 0
+    nodes = [cells, np.insert(strips, 2, zero, axis=1), np.insert(corners[:, None], [0, 0], zero, axis=1)]
+    centres = [position[cells].mean(1), position[strips].mean(1) + outward, 2 * position[corners]]
+    return np.concatenate(nodes), np.concatenate(functions), np.concatenate(centres)
 
 
 def _strip(a: Array, b: Array, outward: Array) -> Array:
@@ -159,33 +158,6 @@ def _strip(a: Array, b: Array, outward: Array) -> Array:
     along = (b - a) / np.sum((b - a) ** 2)
     weight = np.array([*along, -along @ a])
     return np.stack([np.array([0.0, 0.0, 1.0]) - weight, weight, np.array([*outward, -outward @ a])])
-
-
-def _across(cells: Index, strips: Index, corners: Index, ny: int) -> Index:
-    """Function k of a triangle is 0 on the edge opposite node k, and the neighbour there has the other two nodes."""
-    owners: dict[frozenset[int], list[int]] = {}
-    for region, nodes in enumerate(cells):
-        for k in range(3):
-            owners.setdefault(frozenset(np.delete(nodes, k).tolist()), []).append(region)
-    for s, nodes in enumerate(strips):
-        owners[frozenset(nodes.tolist())].append(len(cells) + s)
-    across = np.full((len(cells) + len(strips) + 4, 3), -1)
-    for region, nodes in enumerate(cells):
-        for k in range(3):
-            pair = owners[frozenset(np.delete(nodes, k).tolist())]
-            across[region, k] = pair[0] if pair[1] == region else pair[1]
-    sideways = np.arange(len(strips)) < 2 * ny
-    for s, nodes in enumerate(strips):
-        region = len(cells) + s
-        across[region, 2] = owners[frozenset(nodes.tolist())][0]
-        for k in range(2):  # beyond node 1 - k lies the next strip of that side, or a corner
-            node = nodes[1 - k]
-            beyond = [t for t in range(len(strips)) if t != s and sideways[t] == sideways[s] and node in strips[t]]
-            corner = len(cells) + len(strips) + int(np.argmax(corners == node))
-            across[region, k] = len(cells) + beyond[0] if beyond else corner
-            if not beyond:  # and back, where the corner's distance along the edge's own axis falls to 0
-                across[corner, 1 if sideways[s] else 0] = region
-    return across
 
 
 # -------------------------------------------------------------------------------------------------- integration
@@ -204,7 +176,7 @@ class Tables(NamedTuple):
     across: Tensor  # (3, R) the region beyond each edge, or -1
 
 
-Step = Callable[[Tables, Carried, Tensor, Tensor, Tensor, Tensor, Tensor], StepResult]
+Step = Callable[..., StepResult]
 
 
 def _integrate(
@@ -284,6 +256,7 @@ class _Field(NamedTuple):
     longest: Tensor  # (m,) the longest step
 
     def at(self, position: Tensor) -> Tensor:
+        """The velocity at a position."""
         return torch.addcmul(torch.addcmul(self.constant, self.first, position[0]), self.second, position[1])
 
     def times(self, vector: Tensor) -> Tensor:
@@ -301,6 +274,7 @@ class _Field(NamedTuple):
         return torch.addcmul(torch.addcmul(position, drift, velocity), low, self.times(velocity))
 
     def select(self, index: Tensor) -> _Field:
+        """The velocities of some particles."""
         return _Field(*(column.index_select(-1, index) for column in self))
 
 
@@ -529,12 +503,21 @@ def _coefficients(field: _Field, time: Tensor, low: Tensor, high: Tensor) -> tup
 # ---------------------------------------------------------------------------------------------------- operation
 
 
+@cache
 def _step(backend: str) -> Step:
+    """`take_step`; with "inductor" compiled, on its first call for each kind of carried value and dtype."""
     if backend == "torch":
         return take_step
-    from pstn.transforms.cpab.inductor import compiled_step
+    from pstn.transforms.cpab import inductor
 
-    return compiled_step()
+    # Without fullgraph=True, a function with too many compiled versions runs uncompiled instead of raising.
+    compiled = torch.compile(inductor.take_step, dynamic=True)
+
+    def step(tables: Tables, kind: Carried, row: Tensor, *state: Any) -> StepResult:
+        # The last few particles are faster without the compiler, which would also compile again for 0 and for 1.
+        return (compiled if row.shape[0] >= 64 else take_step)(tables, kind, row, *state)
+
+    return step
 
 
 def _run(

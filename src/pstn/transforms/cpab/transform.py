@@ -82,11 +82,7 @@ class CPAB(Transform):
         basis = make_basis(self.tess, zero_boundary, volume_preserving)
         self.dim = basis.entries.shape[1]
         if self.dim == 0:
-            raise ValueError(
-                f"tess must leave at least one parameter, got {tess!r} with zero_boundary={zero_boundary}, "
-                f"volume_preserving={volume_preserving}: use more cells, "
-                + ("at least 2" if self.ndim == 1 else "at least (2, 1)")
-            )
+            raise ValueError(f"tess must leave at least one parameter, got {tess!r}: use at least 2 cells, or (2, 1)")
         self.names = tuple(f"theta{k}" for k in range(self.dim))
         self.register_buffer("basis", torch.from_numpy(basis.entries))
         self._to_nodes = torch.from_numpy(basis.nodal @ basis.entries.T)  # nodal = to_nodes @ entries
@@ -170,19 +166,14 @@ class CPAB(Transform):
         return flow_plane(theta, self._nodal, points, (self.tess[0], self.tess[1]), self.zero_boundary, backend)
 
     def _choose_backend(self, points: Tensor) -> str:
-        if self.backend == "triton" and not kernels_available(points.device):
-            raise ValueError(
-                f'backend="triton" needs a CUDA device and the triton package, got tensors on {points.device}: '
-                'use backend="auto"'
-            )
-        if self.backend == "inductor" and points.device.type != "cpu":
-            raise ValueError(f'backend="inductor" is for CPUs, got tensors on {points.device}: use backend="auto"')
-        if self.backend == "auto":
+        backend, usable = self.backend, kernels_available(points.device)
+        if backend == "auto":
             # In the plane the kernel adds up gradients in no fixed order.
             unordered = self.ndim == 2 and torch.are_deterministic_algorithms_enabled()
-            backend = "triton" if points.is_cuda and kernels_available(points.device) and not unordered else "torch"
-        else:
-            backend = self.backend
+            backend = "triton" if points.is_cuda and usable and not unordered else "torch"
+        elif (backend == "triton" and not usable) or (backend == "inductor" and points.device.type != "cpu"):
+            needs = "CUDA and the triton package" if backend == "triton" else "a CPU"
+            raise ValueError(f'backend="{backend}" needs {needs}, got tensors on {points.device}: use backend="auto"')
         return "torch" if backend == "triton" and points.dtype != torch.float32 else backend  # kernels have no float64
 
     def _unmap(self, theta: Tensor, points: Tensor, aspect: Sequence[float]) -> Tensor:
@@ -195,10 +186,10 @@ class CPAB(Transform):
         double = torch.float32 if probe.device.type == "mps" else torch.float64
         for name in ("basis", "_nodal"):
             old = getattr(self, name)
-            empty = probe.device.type != "meta" and old.device.type == "meta"
-            self._buffers[name] = (
-                torch.empty_like(old, dtype=double, device=probe.device) if empty else old.to(probe.device, double)
-            )
+            if old.device.type == "meta":
+                self._buffers[name] = torch.empty_like(old, dtype=double, device=probe.device)
+            else:
+                self._buffers[name] = old.to(probe.device, double)
         return self
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:

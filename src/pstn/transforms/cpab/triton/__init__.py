@@ -7,12 +7,11 @@ Triton's interpreter when `TRITON_INTERPRET=1` is set, which is how they are tes
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 from typing import Any
 
 import torch
-
-__all__ = ["Launcher", "kernels_available", "next_power_of_two"]
 
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
@@ -27,11 +26,10 @@ class Launcher:
     """A Triton kernel, launched with little work on the host: Triton's own launch takes longer than a small warp.
 
     Triton's launch inspects the type, alignment and divisibility of every argument to find a compiled version. Here
-    there is one version per set of constants: the kernel must be declared with `do_not_specialize` for its numbers and
-    `do_not_specialize_on_alignment` for its tensors, whose dtypes never change.
+    there is one version per set of constants, as the dtypes of tensors never change.
 
     Args:
-        kernel: a function decorated by `triton.jit`, with the constants last in its signature.
+        kernel: a function decorated by `kernel`, with the constants last in its signature.
         warps: number of warps per program.
     """
 
@@ -52,6 +50,16 @@ class Launcher:
         if compiled is not None:  # the interpreter compiles nothing
             self._compiled[device, constants] = compiled
         return None
+
+
+def kernel(function: Any) -> Any:
+    """Decorate a kernel for `Launcher`: as `triton.jit`, with one version for all numbers and alignments."""
+    import triton
+
+    plain = [name for name, p in inspect.signature(function).parameters.items() if p.annotation is p.empty]
+    numbers = [name for name in plain if name in ("N", "group", "stride")]
+    tensors = [name for name in plain if name not in numbers]
+    return triton.jit(function, do_not_specialize=numbers, do_not_specialize_on_alignment=tensors)
 
 
 def next_power_of_two(count: int) -> int:

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from pstn.transforms.cpab.triton import Launcher, next_power_of_two
+from pstn.transforms.cpab.triton import Launcher, kernel, next_power_of_two
 
-__all__ = ["flow_backward", "flow_forward"]
-
+Shape = tuple[int, ...]
 _NEVER = tl.constexpr(1.25)
 _TINY = tl.constexpr(1e-20)
 _INSTANT = tl.constexpr(1e-14)
@@ -45,16 +43,24 @@ def _log1p(z):
 @triton.jit
 def _integrals(slope, time):
     z = tl.minimum(tl.maximum(-slope * time, -_LOG_MAX), _LOG_MAX)
-    less_one = _expm1(z)
-    first = less_one / z
+    first = _expm1(z) / z
     near = 0.5 + z * (1 / 6 + z * (1 / 24 + z * (1 / 120 + z * (1 / 720))))
     second = tl.where(tl.abs(z) < 0.1, near, (first - 1.0) / z)
-    return time * first, time * time * second, z
+    return time * first, time * time * second
 
 
 @triton.jit
 def _sum_by_cell(index, values, k):
     return tl.sum(tl.where(index[:, None] == k[None, :], values[:, None], 0.0), axis=0)
+
+
+@triton.jit
+def _split_between_ends(weight, by_time, entry, slope, time):
+    """The gradient of a stretch within a cell, by the velocities at the cell's two ends; by_time is weight * speed."""
+    decay, lag = _integrals(slope, time)
+    base = weight * decay
+    right = by_time * lag + base * entry
+    return base - right, right
 
 
 @triton.jit
@@ -64,8 +70,7 @@ def _tables(theta, nodal, s, group, n: tl.constexpr, D: tl.constexpr, K: tl.cons
     d = tl.arange(0, DP)
     parameters = tl.load(theta + s * D + d, mask=d < D, other=0.0)
     base = nodal + (s // group) * (n + 1) * D
-    row_left = tl.minimum(tl.maximum(k - 1, 0), n)
-    row_right = tl.minimum(k, n)
+    row_left, row_right = tl.minimum(tl.maximum(k - 1, 0), n), tl.minimum(k, n)
     mask = (d < D)[None, :] & (k < n + 3)[:, None]
     left_rows = tl.load(base + row_left[:, None] * D + d[None, :], mask=mask, other=0.0).to(tl.float32)
     right_rows = tl.load(base + row_right[:, None] * D + d[None, :], mask=mask, other=0.0).to(tl.float32)
@@ -111,10 +116,7 @@ def _trajectory(x, k, left, slope, borders, n: tl.constexpr, CLOSED: tl.constexp
     return first, start, u, entry_end, crosses, last, exit_time, time
 
 
-@triton.jit(
-    do_not_specialize=["N", "group", "stride"],
-    do_not_specialize_on_alignment=["theta", "nodal", "points", "out"],
-)
+@kernel
 def _forward(
     theta, nodal, points, out,
     N, group, stride,
@@ -145,10 +147,7 @@ def _forward(
     tl.store(out + s * N + i, moved, mask=i < N)
 
 
-@triton.jit(
-    do_not_specialize=["N", "group", "stride"],
-    do_not_specialize_on_alignment=["grad", "theta", "nodal", "points", "by_theta", "by_point"],
-)
+@kernel
 def _backward(
     grad, theta, nodal, points, by_theta, by_point,
     N, group, stride,
@@ -157,9 +156,7 @@ def _backward(
 ):  # fmt: skip
     s = tl.program_id(0).to(tl.int64)
     k, left, slope, crossing, borders, left_rows, right_rows = _tables(theta, nodal, s, group, n, D, K, DP)
-    by_left = tl.zeros([K], tl.float32)
-    by_right = tl.zeros([K], tl.float32)
-    times = tl.zeros([K], tl.float32)
+    by_left, by_right, times = tl.zeros([K], tl.float32), tl.zeros([K], tl.float32), tl.zeros([K], tl.float32)
     for offset in range(0, N, BLOCK):
         i = offset + tl.arange(0, BLOCK)
         x = tl.load(points + s * stride + i, mask=i < N, other=0.0)
@@ -168,36 +165,31 @@ def _backward(
         a = tl.gather(slope, last, axis=0)
         entry = tl.where(crosses, entry_end, start)
         speed = tl.gather(left, last, axis=0) + a * entry
-        decay, lag, z = _integrals(a, time)
-        growth = tl.exp(-z)  # 1 / (1 + less_one) would leave no digits where the flow expands, and divide by 0
+        # 1 / (1 + less_one) would leave no digits where the flow expands, and divide by 0.
+        growth = tl.exp(-tl.minimum(tl.maximum(-a * time, -_LOG_MAX), _LOG_MAX))
         arrival = speed * growth
         stretch = tl.where(crosses, arrival / tl.where(crosses, u, 1.0), growth)
         if POINTS:
             tl.store(by_point + s * N + i, g * stretch, mask=i < N)
-        base = g * growth * decay
-        right = g * growth * speed * lag + base * entry
-        by_left += _sum_by_cell(last, base - right, k)
-        by_right += _sum_by_cell(last, right, k)
-        decay, lag, _ = _integrals(tl.gather(slope, first, axis=0), exit_time)
+        at_left, at_right = _split_between_ends(g * growth, g * growth * speed, entry, a, time)
+        by_left += _sum_by_cell(last, at_left, k)
+        by_right += _sum_by_cell(last, at_right, k)
         weight = tl.where(crosses, g * stretch, 0.0)
-        base = weight * decay
-        right = weight * u * lag + base * start
-        by_left += _sum_by_cell(first, base - right, k)
-        by_right += _sum_by_cell(first, right, k)
-        begin = tl.minimum(first, last) + 1
-        end = tl.maximum(first, last)
+        a = tl.gather(slope, first, axis=0)
+        at_left, at_right = _split_between_ends(weight, weight * u, start, a, exit_time)
+        by_left += _sum_by_cell(first, at_left, k)
+        by_right += _sum_by_cell(first, at_right, k)
+        begin, end = tl.minimum(first, last) + 1, tl.maximum(first, last)
         by_time = tl.where(crosses, g * arrival, 0.0)
         between = (begin[:, None] <= k[None, :]) & (k[None, :] < end[:, None])
         times += tl.sum(tl.where(between, by_time[:, None], 0.0), axis=0)
     crossed = crossing < _NEVER
     entry = tl.where(left < 0, 1.0, 0.0)
     speed = tl.where(crossed, left + slope * entry, 1.0)
-    decay, lag, _ = _integrals(slope, crossing)
     weight = tl.where(crossed, times, 0.0) / speed
-    base = weight * decay
-    right = weight * speed * lag + base * entry
-    by_left += base - right
-    by_right += right
+    at_left, at_right = _split_between_ends(weight, weight * speed, entry, slope, crossing)
+    by_left += at_left
+    by_right += at_right
     d = tl.arange(0, DP)
     total = tl.sum(by_left[:, None] * left_rows + by_right[:, None] * right_rows, axis=0)
     tl.store(by_theta + s * D + d, total, mask=d < D)
@@ -219,9 +211,9 @@ def flow_forward(theta: Tensor, nodal: Tensor, points: Tensor, closed: bool) -> 
     Returns:
         (..., N, 1).
     """
-    plan = _plan(theta.shape, nodal.shape, points.shape, closed)
-    out = theta.new_empty(plan.out)
-    _launch_forward(theta.get_device(), plan.blocks, (theta, nodal, points, out, *plan.numbers), plan.constants)
+    shape, _, programs, numbers, constants = _plan(theta.shape, nodal.shape, points.shape, closed)
+    out = theta.new_empty(shape)
+    _launch_forward(theta.get_device(), programs, (theta, nodal, points, out, *numbers), constants)
     return out
 
 
@@ -231,28 +223,19 @@ def flow_backward(
     """The gradient with respect to theta (..., D) and, if asked for, to the points of each theta (..., N, 1)."""
     by_theta = torch.empty_like(theta)
     by_point = torch.empty_like(grad) if to_points else by_theta  # not written to unless asked for
-    plan = _plan(theta.shape, nodal.shape, points.shape, closed)
-    arguments = (grad, theta, nodal, points, by_theta, by_point, *plan.numbers)
-    _launch_backward(theta.get_device(), plan.thetas, arguments, (*plan.constants, to_points))
+    _, programs, _, numbers, constants = _plan(theta.shape, nodal.shape, points.shape, closed)
+    arguments = (grad, theta, nodal, points, by_theta, by_point, *numbers)
+    _launch_backward(theta.get_device(), programs, arguments, (*constants, to_points))
     return by_theta, by_point if to_points else theta.new_empty(0)
 
 
-class _Plan(NamedTuple):
-    """What a launch needs, which depends on the shapes alone."""
-
-    out: tuple[int, ...]
-    thetas: int
-    blocks: int  # of points, for all thetas
-    numbers: tuple[int, ...]
-    constants: tuple[int, ...]  # of both kernels
-
-
 @lru_cache(maxsize=256)  # for a small call this would be a tenth of the host's time
-def _plan(theta: tuple[int, ...], nodal: tuple[int, ...], points: tuple[int, ...], closed: bool) -> _Plan:
+def _plan(theta: Shape, nodal: Shape, points: Shape, closed: bool) -> tuple[Shape, int, int, Shape, Shape]:
+    """The shape of the moved points, how many thetas and blocks of points, and the numbers and constants of kernels."""
     *lead, d = theta
     nodes, size, thetas = nodal[-2], points[-2], math.prod(lead)
     group = thetas // math.prod(nodal[:-2])  # how many thetas share a basis
     stride = 0 if len(points) == 2 else size
     block = min(256, next_power_of_two(size))
     constants = (nodes - 1, d, closed, next_power_of_two(nodes + 2), next_power_of_two(d), block)
-    return _Plan((*lead, size, 1), thetas, thetas * -(-size // block), (size, group, stride), constants)
+    return ((*lead, size, 1), thetas, thetas * -(-size // block), (size, group, stride), constants)

@@ -1,6 +1,7 @@
 """The flow in the plane, fused over points and thetas: each particle goes through its regions in registers.
 
-The computation and the names are those of `pstn.transforms.cpab.plane`, which explains them.
+The computation and the names are those of `pstn.transforms.cpab.plane`, which explains them. An edge function is the
+tuple (d/dx, d/dy, constant); a field is (a, b, c, d, e, f, trace, det), with A = [[a, b], [c, d]] and constant (e, f).
 """
 
 from __future__ import annotations
@@ -10,13 +11,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pstn.transforms.cpab.plane import HUGE, MAX_STEPS, regions
-from pstn.transforms.cpab.triton import Launcher
-
-__all__ = ["flow_backward", "flow_forward"]
+from pstn.transforms.cpab.plane import HUGE, MAX_STEPS, QUADRATURE, regions
+from pstn.transforms.cpab.triton import Launcher, kernel
 
 _HUGE = tl.constexpr(HUGE)
 _MAX_STEPS = tl.constexpr(MAX_STEPS)
+_QUADRATURE = tl.constexpr(QUADRATURE)
 _TOLERANCE = tl.constexpr(1.9e-6)
 _FAR = tl.constexpr(1e30)
 _BLOCK = 32  # one warp: the particles of a block wait for the slowest of them
@@ -26,14 +26,13 @@ _BLOCK = 32  # one warp: the particles of a block wait for the slowest of them
 def _series(t, trace, det):
     p = trace * t
     q = det * t * t
-    y1 = p
-    y2 = p * y1 - q
-    y3 = p * y2 - q * y1
+    y2 = p * p - q
+    y3 = p * y2 - q * p
     y4 = p * y3 - q * y2
     y5 = p * y4 - q * y3
     y6 = p * y5 - q * y4
-    low = 1 / 2 + y1 * (1 / 6) + y2 * (1 / 24) + y3 * (1 / 120) + y4 * (1 / 720) + y5 * (1 / 5040) + y6 * (1 / 40320)
-    high = 1 / 6 + y1 * (1 / 24) + y2 * (1 / 120) + y3 * (1 / 720) + y4 * (1 / 5040) + y5 * (1 / 40320)
+    low = 1 / 2 + p * (1 / 6) + y2 * (1 / 24) + y3 * (1 / 120) + y4 * (1 / 720) + y5 * (1 / 5040) + y6 * (1 / 40320)
+    high = 1 / 6 + p * (1 / 24) + y2 * (1 / 120) + y3 * (1 / 720) + y4 * (1 / 5040) + y5 * (1 / 40320)
     return t * t * low, t * t * t * high
 
 
@@ -53,64 +52,85 @@ def _root(start, fall, end, span, out):
 @triton.jit
 def _locate(x, y, nx, ny):
     """The region of each point, as `pstn.transforms.cpab.plane.locate`."""
-    px = (x + 1) * (nx / 2)
-    py = (y + 1) * (ny / 2)
+    px, py = (x + 1) * (nx / 2), (y + 1) * (ny / 2)
     i = tl.minimum(tl.maximum(px, 0.0), nx - 1.0).to(tl.int32)
     j = tl.minimum(tl.maximum(py, 0.0), ny - 1.0).to(tl.int32)
-    u = px - i - 0.5
-    v = py - j - 0.5
+    u, v = px - i - 0.5, py - j - 0.5
     side = tl.where(tl.abs(u) >= tl.abs(v), tl.where(u > 0, 1, 0), tl.where(v > 0, 3, 2))
     region = 4 * (j * nx + i) + side
     base = 4 * nx * ny
-    beyond_x = (px < 0) | (px > nx)
-    beyond_y = (py < 0) | (py > ny)
-    right = tl.where(px > nx, 1, 0)
-    low = tl.where(py > ny, 1, 0)
+    beyond_x, beyond_y = (px < 0) | (px > nx), (py < 0) | (py > ny)
+    right, low = tl.where(px > nx, 1, 0), tl.where(py > ny, 1, 0)
     region = tl.where(beyond_x, base + right * ny + j, region)
     region = tl.where(beyond_y, base + 2 * ny + low * nx + i, region)
     return tl.where(beyond_x & beyond_y, base + 2 * (nx + ny) + 2 * low + right, region)
 
 
 @triton.jit
-def _load_region(velocities, nodes, functions, region, s, NODES, mask):
-    """Edge functions (by x, by y, constant), the nodes that they belong to, and the affine velocity."""
-    at = functions + region * 9
-    f00 = tl.load(at, mask=mask, other=0.0)
-    f01 = tl.load(at + 1, mask=mask, other=0.0)
-    f02 = tl.load(at + 2, mask=mask, other=0.0)
-    f10 = tl.load(at + 3, mask=mask, other=0.0)
-    f11 = tl.load(at + 4, mask=mask, other=0.0)
-    f12 = tl.load(at + 5, mask=mask, other=0.0)
-    f20 = tl.load(at + 6, mask=mask, other=0.0)
-    f21 = tl.load(at + 7, mask=mask, other=0.0)
-    f22 = tl.load(at + 8, mask=mask, other=0.0)
-    n0 = tl.load(nodes + region * 3, mask=mask, other=0).to(tl.int32)
-    n1 = tl.load(nodes + region * 3 + 1, mask=mask, other=0).to(tl.int32)
-    n2 = tl.load(nodes + region * 3 + 2, mask=mask, other=0).to(tl.int32)
-    v = velocities + s * NODES * 2
-    x0 = tl.load(v + n0 * 2, mask=mask & (n0 < NODES), other=0.0)
-    y0 = tl.load(v + n0 * 2 + 1, mask=mask & (n0 < NODES), other=0.0)
-    x1 = tl.load(v + n1 * 2, mask=mask & (n1 < NODES), other=0.0)
-    y1 = tl.load(v + n1 * 2 + 1, mask=mask & (n1 < NODES), other=0.0)
-    x2 = tl.load(v + n2 * 2, mask=mask & (n2 < NODES), other=0.0)
-    y2 = tl.load(v + n2 * 2 + 1, mask=mask & (n2 < NODES), other=0.0)
-    a = x0 * f00 + x1 * f10 + x2 * f20
-    b = x0 * f01 + x1 * f11 + x2 * f21
-    e = x0 * f02 + x1 * f12 + x2 * f22
-    c = y0 * f00 + y1 * f10 + y2 * f20
-    d = y0 * f01 + y1 * f11 + y2 * f21
-    f = y0 * f02 + y1 * f12 + y2 * f22
-    return f00, f01, f02, f10, f11, f12, f20, f21, f22, n0, n1, n2, a, b, c, d, e, f
+def _load2(pointer, mask):
+    return tl.load(pointer, mask=mask, other=0.0), tl.load(pointer + 1, mask=mask, other=0.0)
 
 
 @triton.jit
-def _position_after(x, y, a, b, c, d, e, f, trace, det, t):
+def _load3(pointer, mask, other):
+    one, two = tl.load(pointer, mask=mask, other=other), tl.load(pointer + 1, mask=mask, other=other)
+    return one, two, tl.load(pointer + 2, mask=mask, other=other)
+
+
+@triton.jit
+def _load_region(velocities, nodes, functions, region, s, NODES, mask):
+    """The edge functions, the nodes that they belong to, and the field."""
+    at = functions + region * 9
+    edges = _load3(at, mask, 0.0), _load3(at + 3, mask, 0.0), _load3(at + 6, mask, 0.0)
+    n0, n1, n2 = _load3(nodes + region * 3, mask, 0)
+    n0, n1, n2 = n0.to(tl.int32), n1.to(tl.int32), n2.to(tl.int32)
+    v = velocities + s * NODES * 2
+    x0, y0 = _load2(v + n0 * 2, mask & (n0 < NODES))
+    x1, y1 = _load2(v + n1 * 2, mask & (n1 < NODES))
+    x2, y2 = _load2(v + n2 * 2, mask & (n2 < NODES))
+    a, b, e = _combine(x0, x1, x2, edges)
+    c, d, f = _combine(y0, y1, y2, edges)
+    return edges, (n0, n1, n2), (a, b, c, d, e, f, a + d, a * d - b * c)
+
+
+@triton.jit
+def _combine(v0, v1, v2, edges):
+    """The edge functions, each times the velocity of its node along one axis."""
+    f0, f1, f2 = edges
+    by_x = v0 * f0[0] + v1 * f1[0] + v2 * f2[0]
+    by_y = v0 * f0[1] + v1 * f1[1] + v2 * f2[1]
+    return by_x, by_y, v0 * f0[2] + v1 * f1[2] + v2 * f2[2]
+
+
+@triton.jit
+def _value(edge, x, y):
+    return edge[0] * x + edge[1] * y + edge[2]
+
+
+@triton.jit
+def _slope(edge, u, v):
+    return edge[0] * u + edge[1] * v
+
+
+@triton.jit
+def _velocity(field, x, y):
+    return field[0] * x + field[1] * y + field[4], field[2] * x + field[3] * y + field[5]
+
+
+@triton.jit
+def _times(field, u, v):
+    """A applied to a vector."""
+    return field[0] * u + field[1] * v, field[2] * u + field[3] * v
+
+
+@triton.jit
+def _position_after(x, y, field, t):
     """The positions of particles after a time in their regions, and the series."""
-    low, high = _series(t, trace, det)
-    vx = a * x + b * y + e
-    vy = c * x + d * y + f
-    drift = t - det * high
-    return x + drift * vx + low * (a * vx + b * vy), y + drift * vy + low * (c * vx + d * vy), low, high
+    low, high = _series(t, field[6], field[7])
+    vx, vy = _velocity(field, x, y)
+    wx, wy = _times(field, vx, vy)
+    drift = t - field[7] * high
+    return x + drift * vx + low * wx, y + drift * vy + low * wy, low, high
 
 
 @triton.jit
@@ -123,19 +143,19 @@ def _cubic_minimum(gain, fall, rise):
 
 
 @triton.jit
-def _crossing_time(f0, f1, f2, x, y, vx, vy, px, py, ux, uy, a, b, c, d, e, f, trace, det, limit, open_):
-    """A guess of when a particle crosses an edge, or `_FAR`."""
-    begin = f0 * x + f1 * y + f2
-    fall = f0 * vx + f1 * vy
-    rise = f0 * ux + f1 * uy
-    end = f0 * px + f1 * py + f2
+def _crossing_time(edge, x, y, px, py, field, limit, open_):
+    """A guess of when a particle crosses an edge on its way from (x, y) to (px, py), or `_FAR`."""
+    vx, vy = _velocity(field, x, y)
+    ux, uy = _velocity(field, px, py)
+    begin, end = _value(edge, x, y), _value(edge, px, py)
+    fall, rise = _slope(edge, vx, vy), _slope(edge, ux, uy)
     out = (end < -_TOLERANCE) & open_
     turning = (fall < 0) & (rise > 0) & open_ & (end >= -_TOLERANCE)
     span = limit
     if tl.max(turning.to(tl.int32), axis=0) > 0:
         lowest = tl.where(turning, limit * _cubic_minimum(end - begin, limit * fall, limit * rise), limit)
-        qx, qy, low, high = _position_after(x, y, a, b, c, d, e, f, trace, det, lowest)
-        deepest = f0 * qx + f1 * qy + f2
+        qx, qy, low, high = _position_after(x, y, field, lowest)
+        deepest = _value(edge, qx, qy)
         span = tl.where(turning, lowest, limit)
         end = tl.where(turning, deepest, end)
         out = out | (turning & (deepest < -_TOLERANCE))
@@ -143,74 +163,72 @@ def _crossing_time(f0, f1, f2, x, y, vx, vy, px, py, ux, uy, a, b, c, d, e, f, t
 
 
 @triton.jit
-def _refine(is0, is1, f00, f01, f02, f10, f11, f12, f20, f21, f22, x, y, a, b, c, d, e, f, trace, det, guess):
+def _refine(is0, is1, edges, x, y, field, guess):
     """One step of Halley's method towards the time at which an edge function, one each, is 0."""
-    g0 = tl.where(is0, f00, tl.where(is1, f10, f20))
-    g1 = tl.where(is0, f01, tl.where(is1, f11, f21))
-    g2 = tl.where(is0, f02, tl.where(is1, f12, f22))
-    qx, qy, low, high = _position_after(x, y, a, b, c, d, e, f, trace, det, guess)
-    wx = a * qx + b * qy + e
-    wy = c * qx + d * qy + f
+    f0, f1, f2 = edges
+    g0 = tl.where(is0, f0[0], tl.where(is1, f1[0], f2[0]))
+    g1 = tl.where(is0, f0[1], tl.where(is1, f1[1], f2[1]))
+    g2 = tl.where(is0, f0[2], tl.where(is1, f1[2], f2[2]))
+    qx, qy, low, high = _position_after(x, y, field, guess)
+    wx, wy = _velocity(field, qx, qy)
+    bx, by = _times(field, wx, wy)
     value = g0 * qx + g1 * qy + g2
     slope = g0 * wx + g1 * wy
-    bend = g0 * (a * wx + b * wy) + g1 * (c * wx + d * wy)
-    bottom = 2 * slope * slope - value * bend
+    bottom = 2 * slope * slope - value * (g0 * bx + g1 * by)
     sound = tl.abs(bottom) > 1e-30
     move = tl.where(sound, 2 * value * slope / tl.where(sound, bottom, 1.0), 0.0)
     return tl.maximum(guess - move, 0.0)
 
 
 @triton.jit
-def _advance(
-    across, region, x, y, rest, mask, f00, f01, f02, f10, f11, f12, f20, f21, f22, a, b, c, d, e, f, trace, det
-):
+def _advance(across, region, x, y, rest, mask, edges, field):
     """Advance to the first edge or by the longest step: time, next region, position and series."""
-    norm = tl.maximum(tl.abs(a) + tl.abs(b), tl.abs(c) + tl.abs(d))
+    f0, f1, f2 = edges
+    norm = tl.maximum(tl.abs(field[0]) + tl.abs(field[1]), tl.abs(field[2]) + tl.abs(field[3]))
     limit = tl.minimum(rest, 0.5 / tl.maximum(norm, 1e-6))
-    px, py, low, high = _position_after(x, y, a, b, c, d, e, f, trace, det, limit)
-    vx = a * x + b * y + e
-    vy = c * x + d * y + f
-    ux = a * px + b * py + e
-    uy = c * px + d * py + f
-    r0 = tl.load(across + region * 3, mask=mask, other=-1).to(tl.int32)
-    r1 = tl.load(across + region * 3 + 1, mask=mask, other=-1).to(tl.int32)
-    r2 = tl.load(across + region * 3 + 2, mask=mask, other=-1).to(tl.int32)
-    t0 = _crossing_time(f00, f01, f02, x, y, vx, vy, px, py, ux, uy, a, b, c, d, e, f, trace, det, limit, r0 >= 0)
-    t1 = _crossing_time(f10, f11, f12, x, y, vx, vy, px, py, ux, uy, a, b, c, d, e, f, trace, det, limit, r1 >= 0)
-    t2 = _crossing_time(f20, f21, f22, x, y, vx, vy, px, py, ux, uy, a, b, c, d, e, f, trace, det, limit, r2 >= 0)
+    px, py, low, high = _position_after(x, y, field, limit)
+    r0, r1, r2 = _load3(across + region * 3, mask, -1)
+    r0, r1, r2 = r0.to(tl.int32), r1.to(tl.int32), r2.to(tl.int32)
+    t0 = _crossing_time(f0, x, y, px, py, field, limit, r0 >= 0)
+    t1 = _crossing_time(f1, x, y, px, py, field, limit, r1 >= 0)
+    t2 = _crossing_time(f2, x, y, px, py, field, limit, r2 >= 0)
     first = tl.minimum(t0, tl.minimum(t1, t2))
     leaves = first < _FAR
     if tl.max(leaves.to(tl.int32), axis=0) > 0:
         is0 = t0 == first
         is1 = (t1 == first) & ~is0
-        guess = tl.where(leaves, first, limit)
-        time = _refine(is0, is1, f00, f01, f02, f10, f11, f12, f20, f21, f22, x, y, a, b, c, d, e, f, trace, det, guess)
+        time = _refine(is0, is1, edges, x, y, field, tl.where(leaves, first, limit))
         time = tl.where(leaves, tl.minimum(time, limit), limit)
-        px, py, low, high = _position_after(x, y, a, b, c, d, e, f, trace, det, time)
+        px, py, low, high = _position_after(x, y, field, time)
         # Near a corner the parabolas may indicate the wrong edge: stop at one that has been passed.
-        v0 = tl.where(t0 < _FAR, f00 * px + f01 * py + f02, 0.0)
-        v1 = tl.where(t1 < _FAR, f10 * px + f11 * py + f12, 0.0)
-        v2 = tl.where(t2 < _FAR, f20 * px + f21 * py + f22, 0.0)
+        v0 = tl.where(t0 < _FAR, _value(f0, px, py), 0.0)
+        v1 = tl.where(t1 < _FAR, _value(f1, px, py), 0.0)
+        v2 = tl.where(t2 < _FAR, _value(f2, px, py), 0.0)
         deepest = tl.minimum(v0, tl.minimum(v1, v2))
         passed = deepest < -_TOLERANCE
         if tl.max(passed.to(tl.int32), axis=0) > 0:
             is0 = tl.where(passed, v0 == deepest, is0)
             is1 = tl.where(passed, (v1 == deepest) & ~is0, is1)
-            back = _refine(
-                is0, is1, f00, f01, f02, f10, f11, f12, f20, f21, f22, x, y, a, b, c, d, e, f, trace, det, time
-            )
+            back = _refine(is0, is1, edges, x, y, field, time)
             time = tl.where(passed, tl.minimum(back, time), time)
-            px, py, low, high = _position_after(x, y, a, b, c, d, e, f, trace, det, time)
-        next_region = tl.where(is0, r0, tl.where(is1, r1, r2))
-        region = tl.where(leaves, next_region, region)
+            px, py, low, high = _position_after(x, y, field, time)
+        region = tl.where(leaves, tl.where(is0, r0, tl.where(is1, r1, r2)), region)
         limit = time
     return limit, region, px, py, low, high
 
 
-@triton.jit(
-    do_not_specialize=["N", "stride"],
-    do_not_specialize_on_alignment=["velocities", "points", "nodes", "functions", "across", "moved", "jacobian"],
-)
+@triton.jit
+def _bounded(value):
+    return tl.minimum(tl.maximum(value, -_HUGE), _HUGE)
+
+
+@triton.jit
+def _on_square(start, end):
+    """The end of a coordinate that cannot leave the square; the bounds would hide NaN."""
+    return tl.where(tl.abs(start) >= 1, start, tl.where(end == end, tl.minimum(tl.maximum(end, -1.0), 1.0), end))
+
+
+@kernel
 def _forward(
     velocities, points, nodes, functions, across, moved, jacobian,
     N, stride, nx: tl.constexpr, ny: tl.constexpr, NODES: tl.constexpr, BLOCK: tl.constexpr,
@@ -220,44 +238,29 @@ def _forward(
     s = (tl.program_id(0) // blocks).to(tl.int64)
     i = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     inside = i < N
-    x0 = tl.load(points + s * stride * 2 + i * 2, mask=inside, other=0.0)
-    y0 = tl.load(points + s * stride * 2 + i * 2 + 1, mask=inside, other=0.0)
+    x0, y0 = _load2(points + s * stride * 2 + i * 2, inside)
     x, y = x0, y0
     region = _locate(x, y, nx, ny)
     rest = tl.where(inside, 1.0, 0.0)
-    ja = tl.full([BLOCK], 1.0, tl.float32)
-    jb = tl.zeros([BLOCK], tl.float32)
-    jc = tl.zeros([BLOCK], tl.float32)
-    jd = tl.full([BLOCK], 1.0, tl.float32)
+    ja, jb = tl.full([BLOCK], 1.0, tl.float32), tl.zeros([BLOCK], tl.float32)
+    jc, jd = tl.zeros([BLOCK], tl.float32), tl.full([BLOCK], 1.0, tl.float32)
     steps = 0
     while (tl.max(rest, axis=0) > 0) & (steps < _MAX_STEPS):
         mask = rest > 0
-        f00, f01, f02, f10, f11, f12, f20, f21, f22, n0, n1, n2, a, b, c, d, e, f = _load_region(
-            velocities, nodes, functions, region, s, NODES, mask
-        )
-        trace = a + d
-        det = a * d - b * c
-        time, region, x, y, low, high = _advance(
-            across, region, x, y, rest, mask, f00, f01, f02, f10, f11, f12, f20, f21, f22, a, b, c, d, e, f, trace, det
-        )
+        edges, owners, field = _load_region(velocities, nodes, functions, region, s, NODES, mask)
+        time, region, x, y, low, high = _advance(across, region, x, y, rest, mask, edges, field)
         if JACOBIAN:
-            unit = 1.0 - det * low
-            slope = time + trace * low - det * high
-            p = unit + slope * a
-            q = slope * b
-            r = slope * c
-            w = unit + slope * d
-            ka = tl.minimum(tl.maximum(p * ja + q * jc, -_HUGE), _HUGE)
-            kb = tl.minimum(tl.maximum(p * jb + q * jd, -_HUGE), _HUGE)
-            kc = tl.minimum(tl.maximum(r * ja + w * jc, -_HUGE), _HUGE)
-            kd = tl.minimum(tl.maximum(r * jb + w * jd, -_HUGE), _HUGE)
-            ja, jb, jc, jd = ka, kb, kc, kd
+            unit = 1.0 - field[7] * low
+            slope = time + field[6] * low - field[7] * high
+            p, q = unit + slope * field[0], slope * field[1]
+            r, w = slope * field[2], unit + slope * field[3]
+            ka, kb = _bounded(p * ja + q * jc), _bounded(p * jb + q * jd)
+            jc, jd = _bounded(r * ja + w * jc), _bounded(r * jb + w * jd)
+            ja, jb = ka, kb
         rest = rest - time
         steps += 1
     if CLOSED:
-        # The bounds would hide NaN.
-        x = tl.where(tl.abs(x0) >= 1, x0, tl.where(x == x, tl.minimum(tl.maximum(x, -1.0), 1.0), x))
-        y = tl.where(tl.abs(y0) >= 1, y0, tl.where(y == y, tl.minimum(tl.maximum(y, -1.0), 1.0), y))
+        x, y = _on_square(x0, x), _on_square(y0, y)
     at = s * N + i
     tl.store(moved + at * 2, x, mask=inside)
     tl.store(moved + at * 2 + 1, y, mask=inside)
@@ -269,40 +272,33 @@ def _forward(
 
 
 @triton.jit
-def _adjoint_after(a, b, c, d, trace, det, t, low, high, first, second):
+def _adjoint_after(field, t, low, high, first, second):
     """The adjoint after a time: the inverse of exp(t A), transposed, applied to it."""
-    unit = 1.0 - det * low
-    slope = t + trace * low - det * high
-    decay = tl.exp(-trace * t)
-    one = ((unit + slope * d) * first - slope * c * second) * decay
-    two = ((unit + slope * a) * second - slope * b * first) * decay
-    return one, two
+    unit = 1.0 - field[7] * low
+    slope = t + field[6] * low - field[7] * high
+    decay = tl.exp(-field[6] * t)
+    one = ((unit + slope * field[3]) * first - slope * field[2] * second) * decay
+    return one, ((unit + slope * field[0]) * second - slope * field[1] * first) * decay
 
 
 @triton.jit
-def _quadrature(x, y, a, b, c, d, e, f, trace, det, t, first, second):
-    """Position and adjoint within a step."""
-    px, py, low, high = _position_after(x, y, a, b, c, d, e, f, trace, det, t)
-    one, two = _adjoint_after(a, b, c, d, trace, det, t, low, high, first, second)
-    return px, py, one, two
+def _quadrature(x, y, field, time, first, second, k: tl.constexpr):
+    """Position, and adjoint times its weight, at a node of the quadrature within a step."""
+    t = time * _QUADRATURE[k][0]
+    px, py, low, high = _position_after(x, y, field, t)
+    one, two = _adjoint_after(field, t, low, high, first, second)
+    return px, py, one * time * _QUADRATURE[k][1], two * time * _QUADRATURE[k][1]
 
 
 @triton.jit
-def _add_node_grads(sums, node, owned, along_x, along_y, constant, xa, ya, oa, ta, xb, yb, ob, tb, xc, yc, oc, tc):
+def _add_node_grads(sums, node, owned, edge, qa, qb, qc):
     """Add the gradient of a node: its edge function times the adjoint, at three positions with their weights."""
-    ea = along_x * xa + along_y * ya + constant
-    eb = along_x * xb + along_y * yb + constant
-    ec = along_x * xc + along_y * yc + constant
-    tl.atomic_add(sums + node * 2, ea * oa + eb * ob + ec * oc, mask=owned, sem="relaxed")
-    tl.atomic_add(sums + node * 2 + 1, ea * ta + eb * tb + ec * tc, mask=owned, sem="relaxed")
+    ea, eb, ec = _value(edge, qa[0], qa[1]), _value(edge, qb[0], qb[1]), _value(edge, qc[0], qc[1])
+    tl.atomic_add(sums + node * 2, ea * qa[2] + eb * qb[2] + ec * qc[2], mask=owned, sem="relaxed")
+    tl.atomic_add(sums + node * 2 + 1, ea * qa[3] + eb * qb[3] + ec * qc[3], mask=owned, sem="relaxed")
 
 
-@triton.jit(
-    do_not_specialize=["N", "stride"],
-    do_not_specialize_on_alignment=[
-        *("grad", "jacobian", "velocities", "points", "nodes", "functions", "across", "by_velocity", "by_point")
-    ],
-)
+@kernel
 def _backward(
     grad, jacobian, velocities, points, nodes, functions, across, by_velocity, by_point,
     N, stride, nx: tl.constexpr, ny: tl.constexpr, NODES: tl.constexpr, BLOCK: tl.constexpr,
@@ -312,17 +308,14 @@ def _backward(
     s = (tl.program_id(0) // blocks).to(tl.int64)
     i = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     inside = i < N
-    x = tl.load(points + s * stride * 2 + i * 2, mask=inside, other=0.0)
-    y = tl.load(points + s * stride * 2 + i * 2 + 1, mask=inside, other=0.0)
+    x, y = _load2(points + s * stride * 2 + i * 2, inside)
     region = _locate(x, y, nx, ny)
     at = s * N + i
-    gx = tl.load(grad + at * 2, mask=inside, other=0.0)
-    gy = tl.load(grad + at * 2 + 1, mask=inside, other=0.0)
+    gx, gy = _load2(grad + at * 2, inside)
     # The adjoint at the start: the Jacobian of the whole trajectory, transposed, applied to the gradient at the end.
-    first = tl.load(jacobian + at * 4, mask=inside, other=0.0) * gx
-    second = tl.load(jacobian + at * 4 + 1, mask=inside, other=0.0) * gx
-    first += tl.load(jacobian + at * 4 + 2, mask=inside, other=0.0) * gy
-    second += tl.load(jacobian + at * 4 + 3, mask=inside, other=0.0) * gy
+    ja, jb = _load2(jacobian + at * 4, inside)
+    jc, jd = _load2(jacobian + at * 4 + 2, inside)
+    first, second = ja * gx + jc * gy, jb * gx + jd * gy
     if POINTS:
         tl.store(by_point + at * 2, first, mask=inside)
         tl.store(by_point + at * 2 + 1, second, mask=inside)
@@ -331,26 +324,15 @@ def _backward(
     steps = 0
     while (tl.max(rest, axis=0) > 0) & (steps < _MAX_STEPS):
         mask = rest > 0
-        f00, f01, f02, f10, f11, f12, f20, f21, f22, n0, n1, n2, a, b, c, d, e, f = _load_region(
-            velocities, nodes, functions, region, s, NODES, mask
-        )
-        trace = a + d
-        det = a * d - b * c
-        time, next_region, px, py, low, high = _advance(
-            across, region, x, y, rest, mask, f00, f01, f02, f10, f11, f12, f20, f21, f22, a, b, c, d, e, f, trace, det
-        )
-        # Gauss-Legendre quadrature with three nodes.
-        xa, ya, oa, ta = _quadrature(x, y, a, b, c, d, e, f, trace, det, time * 0.1127016653792583, first, second)
-        xb, yb, ob, tb = _quadrature(x, y, a, b, c, d, e, f, trace, det, time * 0.5, first, second)
-        xc, yc, oc, tc = _quadrature(x, y, a, b, c, d, e, f, trace, det, time * 0.8872983346207417, first, second)
-        oa, ob, oc = oa * time * (5 / 18), ob * time * (8 / 18), oc * time * (5 / 18)
-        ta, tb, tc = ta * time * (5 / 18), tb * time * (8 / 18), tc * time * (5 / 18)
-        _add_node_grads(sums, n0, mask & (n0 < NODES), f00, f01, f02, xa, ya, oa, ta, xb, yb, ob, tb, xc, yc, oc, tc)
-        _add_node_grads(sums, n1, mask & (n1 < NODES), f10, f11, f12, xa, ya, oa, ta, xb, yb, ob, tb, xc, yc, oc, tc)
-        _add_node_grads(sums, n2, mask & (n2 < NODES), f20, f21, f22, xa, ya, oa, ta, xb, yb, ob, tb, xc, yc, oc, tc)
-        one, two = _adjoint_after(a, b, c, d, trace, det, time, low, high, first, second)
-        first = tl.minimum(tl.maximum(one, -_HUGE), _HUGE)
-        second = tl.minimum(tl.maximum(two, -_HUGE), _HUGE)
+        edges, owners, field = _load_region(velocities, nodes, functions, region, s, NODES, mask)
+        time, next_region, px, py, low, high = _advance(across, region, x, y, rest, mask, edges, field)
+        qa = _quadrature(x, y, field, time, first, second, 0)
+        qb = _quadrature(x, y, field, time, first, second, 1)
+        qc = _quadrature(x, y, field, time, first, second, 2)
+        for k in tl.static_range(3):
+            _add_node_grads(sums, owners[k], mask & (owners[k] < NODES), edges[k], qa, qb, qc)
+        one, two = _adjoint_after(field, time, low, high, first, second)
+        first, second = _bounded(one), _bounded(two)
         x, y, region = px, py, next_region
         rest = rest - time
         steps += 1
@@ -364,10 +346,9 @@ def flow_forward(
     velocities: Tensor, points: Tensor, nx: int, ny: int, closed: bool, jacobian: bool
 ) -> tuple[Tensor, Tensor]:
     """The moved points (S, N, 2) and, if asked for, the Jacobian (S, N, 4); shared points are (1, N, 2)."""
-    size = points.shape[1]
     geometry = regions(nx, ny, closed, points.dtype, points.device)
-    moved = points.new_empty((velocities.shape[0], size, 2))
-    matrix = points.new_empty((velocities.shape[0], size, 4) if jacobian else 0)
+    moved = points.new_empty((len(velocities), points.shape[1], 2))
+    matrix = points.new_empty((*moved.shape[:2], 4) if jacobian else 0)
     programs, numbers, constants = _sizes(velocities, points, nx, ny)
     arguments = (velocities, points, *geometry, moved, matrix, *numbers)
     _launch_forward(points.get_device(), programs, arguments, (*constants, closed, jacobian))
