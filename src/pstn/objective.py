@@ -174,7 +174,7 @@ def elbo_parts(
             f"{tuple(log_p.shape)}"
         )
     log_weights = getattr(output, "log_weights", None)
-    if log_weights is None:
+    if log_weights is None or not posterior.weighted:
         nll = -_weighted(log_p, weights).mean()
     else:
         nll = -_weighted((log_weights.exp() * log_p).sum(0), weights).mean()

@@ -69,7 +69,7 @@ def test_yaml_tags_of_python_are_refused(text):
 def test_the_depth_of_json_is_counted_outside_strings():
     within = "[" * TEXT_DEPTH + "]" * TEXT_DEPTH
     assert parse_json(within, "x.json") is not None
-    for deep in (f"[{within}]", '{"a":' * 100 + "1" + "}" * 100, "[" * 10**6, '["\\"", ' + "[" * 100):
+    for deep in (f"[{within}]", '{"a":' * 100 + "1" + "}" * 100, "[" * 10**6, '["\\"", ' + "[" * 100 + "]" * 101):
         with pytest.raises(FileError, match="levels"):
             parse_json(deep, "x.json")
     brackets = "[" * 200 + '\\"'

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, ClassVar, Literal, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -53,6 +53,9 @@ class ThetaDistribution(ABC):
         >>> isinstance(q, pstn.ThetaDistribution), q.shape
         (True, torch.Size([8, 4]))
     """
+
+    weighted: ClassVar[bool] = False
+    """Whether samples have weights of their own: `weighted_from_noise` returns them, and `modes` more than one."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -175,8 +178,8 @@ class ThetaDistribution(ABC):
         *,
         generator: torch.Generator | None = None,
         noise: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Draw theta as `rsample` does, (S, ..., D), with the logarithms of the weights, (S, ...), None for 1/S each.
+    ) -> tuple[Tensor, Tensor]:
+        """Draw theta as `rsample` does, (S, ..., D), with the logarithms of the samples' weights, (S, ...).
 
         Args:
             samples: S, or "modes" for the centre of each component with its weight, without any noise.
@@ -196,7 +199,11 @@ class ThetaDistribution(ABC):
             noise = draw_noise(samples, shape, method=method, generator=generator, device=device)
         else:
             _check_noise(noise, samples, shape)
-        return self.weighted_from_noise(noise)
+        theta, log_weights = self.weighted_from_noise(noise)
+        if log_weights is None:
+            # S as a tensor's value: a Python logarithm of it would fix S when a model is exported.
+            log_weights = -(torch.ones_like(theta[..., 0]) * theta.shape[0]).log()
+        return theta, log_weights
 
 
 class Region(NamedTuple):

@@ -39,6 +39,7 @@ class GatedPosterior(ThetaDistribution):
                 [0.]])
     """
 
+    weighted = True
     base: ThetaDistribution
     logit: Tensor
     identity: Tensor

@@ -40,6 +40,7 @@ class MixturePosterior(ThetaDistribution):
         (tensor([[0.5000]]), tensor(0.7500))
     """
 
+    weighted = True
     log_weights: Tensor
     components: ThetaDistribution
     circular: tuple[bool, ...] = ()

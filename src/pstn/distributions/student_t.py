@@ -42,6 +42,8 @@ _MIN_ALPHA = 0.25
 
 def require_alpha(alpha: float) -> float:
     """Refuse a shape of the Gamma distribution with which samples could leave float32's range."""
+    if torch.compiler.is_compiling():
+        return alpha  # a symbol, if models of different alpha are compiled
     if require_positive_number("alpha", alpha) < _MIN_ALPHA:
         raise ValueError(f"alpha must be at least {_MIN_ALPHA}, got {alpha}")
     return float(alpha)

@@ -43,7 +43,7 @@ class Prediction(NamedTuple):
     posterior: ThetaDistribution
     """The distribution over theta, one per input."""
     log_weights: Tensor | None = None
-    """(S, B), the logarithms of the samples' weights; None where all count the same."""
+    """(S, B), the logarithms of the samples' weights."""
 
     def __repr__(self) -> str:
         # Maps over a prediction put anything in its fields: whatever has no shape is shown as it is.
@@ -64,7 +64,7 @@ class Prediction(NamedTuple):
     @property
     def mutual_information(self) -> Tensor:
         """How much of that comes from not knowing where to look, in nats: (B,)."""
-        return mutual_information(self.sample_log_probs, self.log_weights)
+        return mutual_information(self.sample_log_probs, self.log_weights if self.posterior.weighted else None)
 
 
 class TransformerModel(nn.Module, ABC):
@@ -188,7 +188,7 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
             method = self.layer.sampling
             theta, log_weights = posterior.weighted_sample(samples, method, noise=noise, generator=generator)
             sample_log_probs = self._classify_in_chunks(x if source is None else source, theta, chunk)
-        log_probs = log_mean_exp(sample_log_probs, log_weights)
+        log_probs = log_mean_exp(sample_log_probs, log_weights if posterior.weighted else None)
         if self.temperature != 1:
             log_probs = (log_probs / self.temperature).log_softmax(-1)
         return Prediction(log_probs, sample_log_probs, theta, posterior, log_weights)

@@ -39,7 +39,7 @@ class TransformerOutput(NamedTuple):
     posterior: ThetaDistribution
     """The distribution they were drawn from, one per input."""
     log_weights: Tensor | None = None
-    """(S, B), the logarithms of the samples' weights; None where all count the same."""
+    """(S, B), the logarithms of the samples' weights."""
 
 
 @final
