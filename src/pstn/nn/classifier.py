@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple, final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple, TypeVar, final
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree
 from torch.utils.checkpoint import checkpoint
 
 from pstn._checks import (
@@ -17,17 +19,15 @@ from pstn._checks import (
     require_positive_int,
     require_positive_number,
 )
-from pstn._pytrees import register_namedtuple
 from pstn.defaults import LOCALIZER_FACTOR, TEST_SAMPLES, TRAIN_SAMPLES
 from pstn.distributions import ThetaDistribution
-from pstn.nn.calls import call_on
-from pstn.nn.layer import SpatialTransformer
-from pstn.nn.shareable import Shareable
+from pstn.nn.about import Shareable
+from pstn.nn.layer import SpatialTransformer, call_on
 from pstn.uncertainty import entropy, log_mean_exp, mutual_information
 
-__all__ = ["PSTN", "STN", "Prediction", "TransformerClassifier", "TransformerModel", "refuse_softmax"]
+__all__ = ["PSTN", "STN", "Prediction", "TransformerClassifier", "TransformerModel", "evaluating", "refuse_softmax"]
 
-
+Model = TypeVar("Model", bound=nn.Module)
 _AT_ONCE = 500
 
 
@@ -305,8 +305,8 @@ class STN(TransformerClassifier):
         self.chunk_size = None
 
 
-# Lets an exported program that returns a whole prediction be saved.
-register_namedtuple(Prediction, "pstn.Prediction")
+# As for `TransformerOutput`.
+_pytree._register_namedtuple(Prediction, serialized_type_name="pstn.Prediction")
 
 
 def refuse_softmax(classifier: nn.Module) -> None:
@@ -330,5 +330,24 @@ def _require_parts(layer: Any, classifier: Any) -> None:
 
 
 def _trainable(module: nn.Module) -> list[nn.Parameter]:
-    parameters: Iterable[nn.Parameter] = module.parameters()
-    return [p for p in parameters if p.requires_grad]
+    return [p for p in module.parameters() if p.requires_grad]
+
+
+@contextmanager
+def evaluating(model: Model) -> Iterator[Model]:
+    """Put a model into evaluation mode, and each of its parts back into its own mode, also after an error.
+
+    Example:
+        >>> model = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
+        >>> with evaluating(model):
+        ...     model[0].training
+        False
+        >>> model[0].training, model[1].training
+        (True, False)
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield model.eval()
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pstn._checks import require_choice, require_positive_int, require_size
-from pstn.nn.shareable import Shareable
+from pstn.nn.about import Shareable
 
 __all__ = ["ConvClassifier", "ConvLocalizer", "GlobalLocalizer", "SeriesClassifier", "SeriesLocalizer"]
 
