@@ -176,13 +176,12 @@ class SpatialTransformer(nn.Module):
         """
         require_input("x", x, self.transform.ndim)
         numbers = {name: x.new_empty(x.shape[0], 0) for name in self._empty_heads}
-        if not self.heads:
-            return self.posterior.build(self.transform, {**numbers, **self.shared()})
-        reading = x if self.localizer_size is None else _average_to(x, self.localizer_size)
-        role = "localizer" if self.localizer_size is None else f"localizer (it reads x at {self.localizer_size})"
-        features = call_on(role, self.localizer, reading)
-        self._check_features(features, x)
-        numbers |= {name: getattr(self, f"{name}_head")(features) for name in self.heads}
+        if self.heads:
+            reading = x if self.localizer_size is None else _average_to(x, self.localizer_size)
+            role = "localizer" if self.localizer_size is None else f"localizer (it reads x at {self.localizer_size})"
+            features = call_on(role, self.localizer, reading)
+            self._check_features(features, x)
+            numbers |= {name: getattr(self, f"{name}_head")(features) for name in self.heads}
         return self.posterior.build(self.transform, {**numbers, **self.shared()})
 
     def warp(self, source: Tensor, theta: Tensor) -> Tensor:
@@ -202,13 +201,7 @@ class SpatialTransformer(nn.Module):
             )
         # The samples of one input lie side by side in memory, as the warp reads them: it then copies no coordinates.
         grid = self.grid(theta.transpose(0, 1), source.shape[2:]).transpose(0, 1)
-        return warp(
-            source,
-            grid,
-            fill=self.fill,
-            mode=self.mode,
-            padding_mode=self.padding_mode,
-        )
+        return warp(source, grid, fill=self.fill, mode=self.mode, padding_mode=self.padding_mode)
 
     def grid(self, theta: Tensor, source_size: Sequence[int]) -> Tensor:
         """The sampling grid for `theta` (..., D) on a source of this spatial size: (..., *size, ndim)."""
