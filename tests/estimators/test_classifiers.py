@@ -70,10 +70,9 @@ def test_all_three_learn_what_is_easy(kind, shape):
 def test_defaults_are_chosen_from_the_data():
     assert isinstance(quick().fit(*examples((8, 8))).model_.layer.transform, pstn.Similarity)
     assert isinstance(quick(transform=pstn.Rotation()).fit(*examples((8, 8))).model_.layer.transform, pstn.Rotation)
-    X, y = examples((4,), count=600)
-    classifier = pstn.CNNClassifier(width=2, random_state=0).fit(X, y)
-    assert classifier.n_iter_ == default_epochs(600, default_batch_size(600))
-    assert classifier._steps == classifier.n_iter_ * (600 // default_batch_size(600))
+    classifier = pstn.CNNClassifier(width=2, random_state=0).fit(*examples((4,), count=12))
+    assert classifier.n_iter_ == default_epochs(12, default_batch_size(12))
+    assert classifier._steps == classifier.n_iter_ * (12 // default_batch_size(12))
     # Nothing to hold out, and partial_fit, which does not search: the rule of thumb.
     tiny = quick(kl_weight="auto").fit(*examples(count=2))
     assert isinstance(tiny.model_.layer.transform, pstn.CPAB)

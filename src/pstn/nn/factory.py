@@ -10,10 +10,10 @@ import torch
 
 from pstn._checks import require_choice
 from pstn.defaults import ALPHA, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT
+from pstn.nn.about import Shareable
 from pstn.nn.classifier import PSTN, STN
 from pstn.nn.layer import SpatialTransformer
 from pstn.nn.networks import ConvClassifier, ConvLocalizer, SeriesClassifier, SeriesLocalizer
-from pstn.nn.shareable import Shareable
 from pstn.transforms import Transform, make_transform
 from pstn.warp import Fill
 
