@@ -66,7 +66,7 @@ class _Group(typer.core.TyperGroup):
 
 app = typer.Typer(
     cls=_Group, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    help="Probabilistic spatial transformer networks: models that learn where to look, and know how sure they are.",
+    help="Probabilistic spatial transformer networks: models that learn a distribution over where to look.",
 )  # fmt: skip
 data_app = typer.Typer(no_args_is_help=True)
 app.add_typer(data_app, name="data", help="List, download, check and draw data sets.")
