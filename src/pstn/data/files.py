@@ -71,12 +71,12 @@ def raise_error(error: DataError) -> NoReturn:
     raise error
 
 
-def import_optional(module: str, package: str) -> Any:
-    """Import a module of an optional package; the ImportError says how to install it."""
+def import_optional(module: str, package: str, extra: str = "data") -> Any:
+    """Import a module of an optional package; the ImportError says how to install it, with which extra of pstn."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f"this needs {package}, which is not installed: pip install 'pstn[data]'") from error
+        raise ImportError(f"this needs {package}, which is not installed: pip install 'pstn[{extra}]'") from error
 
 
 @contextmanager
