@@ -80,7 +80,7 @@ def open_image(path: Path) -> Iterator[Any]:
     Image.preinit()
     with files.decoding(path, "does not decode as an image"), open_regular_file(path, error=DataError) as file:
         stream = _ImageStream(file, path)
-        image = Image.open(stream, formats=IMAGE_FORMATS)
+        image = Image.open(cast("IO[bytes]", stream), formats=IMAGE_FORMATS)
         stream.reads_left = -1  # the header has been read
         pixels, scans = image.width * image.height, stream.length // _SHORTEST_SCAN
         if pixels > limits.IMAGE_PIXELS or max(image.size) > limits.IMAGE_SIDE:
