@@ -36,7 +36,14 @@ from pstn.distributions import (
 from pstn.limits import MODEL_CELLS, MODEL_DEPTH, MODEL_PARTS, MODEL_PIXELS, MODEL_SAMPLES
 from pstn.nn.classifier import PSTN, STN
 from pstn.nn.layer import SpatialTransformer
-from pstn.nn.networks import ConvClassifier, ConvLocalizer, GlobalLocalizer, SeriesClassifier, SeriesLocalizer
+from pstn.nn.networks import (
+    ConvClassifier,
+    ConvLocalizer,
+    GlobalLocalizer,
+    PoseLocalizer,
+    SeriesClassifier,
+    SeriesLocalizer,
+)
 from pstn.nn.wrap import Frozen
 from pstn.text import excerpt
 from pstn.transforms import CPAB, Affine, Compose, Crop, Rotation, Similarity, Transform, Translation
@@ -140,7 +147,7 @@ _WIDTHS, _KERNELS = _each(_whole(high=65536)), _each(_whole(high=4096))
 _TRANSFORMS = ("Rotation", "Translation", "Crop", "Similarity", "Affine", "CPAB", "Compose")
 _PRIORS, _SIMPLE = ("GammaPrior", "NormalPrior", "NoPrior"), ("StudentT", "Normal", "Point")
 _POSTERIORS = (*_SIMPLE, "Mixture", "Global", "Hierarchical", "Gated")
-_LOCALIZERS = ("ConvLocalizer", "SeriesLocalizer", "GlobalLocalizer")
+_LOCALIZERS = ("ConvLocalizer", "PoseLocalizer", "SeriesLocalizer", "GlobalLocalizer")
 _CLASSIFIERS = ("ConvClassifier", "SeriesClassifier", "Frozen")
 _MODELS = ("PSTN", "STN", "ConvClassifier", "SeriesClassifier")
 _CONV = {"in_channels": _whole(), "size": _SIZE, "filters": _WIDTHS, "kernel": _whole(high=4096)}
@@ -188,6 +195,7 @@ _PARTS: dict[str, Part] = {
         Hierarchical, {"base": _part(PosteriorFamily, *_SIMPLE, "Mixture"), "shrink": _number(1e-9, 1e9)}
     ),
     "ConvLocalizer": Part(ConvLocalizer, _CONV),
+    "PoseLocalizer": Part(PoseLocalizer, {**_CONV, "hidden": _whole()}),
     "SeriesLocalizer": Part(SeriesLocalizer, _SERIES, later=frozenset({"padded"})),
     "GlobalLocalizer": Part(GlobalLocalizer, {}),
     "ConvClassifier": Part(ConvClassifier, {**_CONV, "classes": _whole(), "hidden": _whole(), "dropout": _RATE}),

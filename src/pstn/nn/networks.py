@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, final
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from pstn._checks import require_choice, require_positive_int, require_size
 from pstn.nn.shareable import Shareable
 
-__all__ = ["ConvClassifier", "ConvLocalizer", "GlobalLocalizer", "SeriesClassifier", "SeriesLocalizer"]
+__all__ = ["ConvClassifier", "ConvLocalizer", "GlobalLocalizer", "PoseLocalizer", "SeriesClassifier", "SeriesLocalizer"]
 
 
 @final
@@ -57,6 +58,59 @@ class ConvLocalizer(nn.Module):
         self.features = filters[-1]
         for extent in left:
             self.features *= extent
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, *size) -> (B, F)."""
+        if tuple(x.shape[1:]) != (self.in_channels, *self.size):
+            raise ValueError(f"x must have shape (B, {self.in_channels}, {_listed(self.size)}), got {tuple(x.shape)}")
+        return self.body(x)
+
+
+@final
+class PoseLocalizer(nn.Module):
+    """A larger localizer, for one that is taught the pose: padded Conv-ReLU-MaxPool stages and a hidden layer.
+
+    Args:
+        in_channels: C.
+        size: spatial size of the input, at least 2 along each axis for each stage.
+        filters: channels of each convolution.
+        kernel: width of each convolution, an odd number.
+        hidden: width of the hidden layer, F.
+
+    Attributes:
+        features: F.
+
+    Example:
+        >>> PoseLocalizer(1, (28, 28))(torch.rand(2, 1, 28, 28)).shape
+        torch.Size([2, 256])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        size: int | Sequence[int],
+        filters: Sequence[int] = (32, 64, 128),
+        kernel: int = 5,
+        hidden: int = 256,
+    ) -> None:
+        super().__init__()
+        self.in_channels = require_positive_int("in_channels", in_channels)
+        ndim = 1 if isinstance(size, int) else len(size)
+        require_choice("the number of axes in size", ndim, (1, 2, 3))
+        self.size, self.filters = require_size("size", size, ndim), _require_filters(filters)
+        self.kernel, self.hidden = require_positive_int("kernel", kernel), require_positive_int("hidden", hidden)
+        if kernel % 2 == 0:
+            raise ValueError(f"kernel must be odd, got {kernel}")
+        left = [extent >> len(filters) for extent in self.size]
+        if min(left) < 1:
+            raise ValueError(f"size must be at least {1 << len(filters)} for {len(filters)} stages, got {self.size}")
+        conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[ndim - 1]
+        pool = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)[ndim - 1]
+        stages: list[nn.Module] = []
+        for inputs, outputs in pairwise((in_channels, *filters)):
+            stages += [conv(inputs, outputs, kernel, padding=kernel // 2), nn.ReLU(), pool(2)]
+        self.body = nn.Sequential(*stages, nn.Flatten(), nn.Linear(filters[-1] * math.prod(left), hidden), nn.ReLU())
+        self.features = hidden
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, *size) -> (B, F)."""
