@@ -357,9 +357,3 @@ def test_the_larger_localizer_reads_series_images_and_volumes(size, axes):
         PoseLocalizer(2, (3,) * axes, filters=(4, 6))
     with pytest.raises(ValueError, match="kernel must"):
         PoseLocalizer(2, size, kernel=4)
-
-
-def test_a_model_with_the_larger_localizer_is_saved(tmp_path):
-    model = pstn.PSTN(pointer().layer, small_cnn())
-    pstn.save_pretrained(model, tmp_path)
-    assert largest_difference(pstn.from_pretrained(tmp_path), model) == 0

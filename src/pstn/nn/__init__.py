@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pstn.nn.about import About
+from pstn.nn.about import About, Shareable
 from pstn.nn.classifier import PSTN, STN, Prediction, TransformerClassifier, TransformerModel
 from pstn.nn.factory import make_model, mnist_cnn, mnist_pstn, mnist_stn
 from pstn.nn.layer import SpatialTransformer, TransformerOutput
@@ -14,7 +14,6 @@ from pstn.nn.networks import (
     SeriesClassifier,
     SeriesLocalizer,
 )
-from pstn.nn.shareable import Shareable
 from pstn.nn.wrap import Frozen, wrap
 
 __all__ = [
