@@ -287,7 +287,6 @@ def test_placements_and_crops_change_the_size_that_the_model_sees():
     assert Population([model], torch.rand(16, 1, 6, 6), recipe=recipe).fit().step == 2
 
 
-@few_steps
 def test_the_schedule_moves_the_learning_rate():
     rates = []
 

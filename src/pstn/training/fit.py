@@ -170,7 +170,8 @@ def fit(
             bar.update(number, f"epoch {number}/{epochs}", known)
             if on_epoch is not None and on_epoch(epoch):
                 break
-    for problem in look_for_collapses(model.eval(), x[:64]):
+    model.eval()
+    for problem in look_for_collapses(model, x[:64]) if labels else ():  # a pose that is taught may well be certain
         warnings.warn(problem, UserWarning, stacklevel=3)
     return model
 
