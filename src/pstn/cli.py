@@ -462,7 +462,7 @@ def evaluate(
 def sweep(
     data: _Data = None,
     config: _Config = None,
-    over: Annotated[_Names, typer.Option(help="NAME=V1,V2,... or NAME=LOW:HIGH; KL weights by default.")] = None,
+    over: Annotated[_Names, typer.Option(help="NAME=V1,V2,..., NAME=LOW:HIGH, kl_weight=auto; w by default.")] = None,
     trials: Annotated[int | None, typer.Option(help="Number of trials; the whole grid by default.")] = None,
     storage: Annotated[str | None, typer.Option(help="Shared file or database URL; a file in OUT by default.")] = None,
     study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "pstn",
