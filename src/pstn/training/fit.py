@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sized
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import nn
 
-from pstn._checks import require_positive_int, require_positive_number
+from pstn._checks import require_choice, require_positive_int, require_positive_number
 from pstn._deprecation import renamed
 from pstn.defaults import LOCALIZER_FACTOR, LR, WEIGHT_DECAY, default_batch_size, default_epochs, default_kl_weight
-from pstn.nn.classifier import TransformerModel
+from pstn.nn.classifier import PSTN, TransformerModel
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.threads import suit_threads, using_threads
 from pstn.training.diagnose import look_for_collapses
 from pstn.training.evaluate import is_set, read_batches, require_data
-from pstn.training.population.recipe import KLWeight, LRSchedule, kl_weight_at, progress_at
+from pstn.training.population.recipe import KLWeight, LRSchedule, Member, Recipe, kl_weight_at, progress_at
 from pstn.training.population.step import report_parts
 from pstn.training.progress import Bar
 from pstn.training.teach import Localizing, Teaching
@@ -54,7 +56,7 @@ def fit(
     epochs: int | None = None,
     lr: float = LR,
     localizer_factor: float = LOCALIZER_FACTOR,
-    kl_weight: KLWeight | None = None,
+    kl_weight: KLWeight | Literal["auto"] | None = None,
     weight_decay: float = WEIGHT_DECAY,
     clip_norm: float | None = None,
     batch_size: int | None = None,
@@ -80,7 +82,9 @@ def fit(
         localizer_factor: what it is multiplied with for the localizer and its heads, before a frozen classifier too: a
             localizer that learns too fast warps its inputs away before the classifier has learned anything.
         kl_weight: w, the weight of the KL term: the fewer the data, the larger; chosen by their number when None. Or a
-            schedule, a function of the progress of training, from 0 to 1.
+            schedule, a function of the progress of training, from 0 to 1. "auto" trains copies of a P-STN first, with
+            w, the localizer's factor and the posterior's alpha around their defaults, and takes what is best on
+            held-out examples; `model.tuned` then says what was tried, and why it was chosen.
         weight_decay: Adam's L2 term.
         clip_norm: largest norm of the gradient; None does not clip.
         batch_size: for sets and tuples only; chosen by the number of examples when None, from 8 to 64.
@@ -122,12 +126,20 @@ def fit(
     teaching = None if teach is None else Teaching(teach, model)
     learner = model if labels else Localizing(model)
     default = default_kl_weight(examples) if training_loss.takes_kl_weight else None
-    kl_weight = training_loss.choose_kl_weight(kl_weight, default)
-    kl_weight_at(kl_weight, 0.0)  # refuses a weight that cannot be, before any step
+    asked = training_loss.choose_kl_weight(kl_weight, default)
+    if search := isinstance(asked, str):
+        require_choice("kl_weight (unless it is a number or a schedule)", asked, ("auto",))
+    else:
+        kl_weight_at(asked, 0.0)  # refuses a weight that cannot be, before any step
     batch_size = default_batch_size(examples) if batch_size is None else require_positive_int("batch_size", batch_size)
     epochs = default_epochs(examples, batch_size) if epochs is None else require_positive_int("epochs", epochs)
     if epochs > 1 and isinstance(data, Iterator):
         raise ValueError(f"data must last {epochs} passes, got {type(data).__name__}: pass a DataLoader or a list")
+    if search:
+        member = Member(int(torch.randint(2**31, ())), lr, localizer_factor, None, weight_decay)
+        options: dict[str, Any] = {"clip_norm": clip_norm, "lr_schedule": lr_schedule, "loss": loss}
+        recipe = Recipe(epochs, batch_size, teach=teach, teach_weight=teach_weight, **options)
+        asked, localizer_factor = _tune(model, data, member, recipe, say=progress)
     optimiser = make_optimiser(learner, lr, localizer_factor, weight_decay)
     rates = [group["lr"] for group in optimiser.param_groups]
     limit = math.inf if clip_norm is None else require_positive_number("clip_norm", clip_norm)
@@ -149,7 +161,7 @@ def fit(
                     for group, rate in zip(optimiser.param_groups, rates, strict=True):
                         group["lr"] = rate * lr_schedule(done)
                 output = learner(x)
-                made = training_loss(output, y, kl_weight_at(kl_weight, done), None, theta)
+                made = training_loss(output, y, kl_weight_at(asked, done), None, theta)
                 optimiser.zero_grad()
                 made.total.backward()
                 norm, value = float(nn.utils.clip_grad_norm_(learner.parameters(), limit)), made.total.detach()
@@ -174,6 +186,24 @@ def fit(
     for problem in look_for_collapses(model, x[:64]) if labels else ():  # a pose that is taught may well be certain
         warnings.warn(problem, UserWarning, stacklevel=3)
     return model
+
+
+def _tune(model: nn.Module, data: Any, member: Member, recipe: Recipe, *, say: bool) -> tuple[float, float]:
+    """Search on copies of the model, whose posterior is given the alpha that is best; returns w and the factor."""
+    from pstn.training.tune import hold_out, set_alpha, tune
+
+    if not (isinstance(model, TransformerModel) and model.layer.probabilistic):
+        raise ValueError(f"kl_weight must be left out for a model without a posterior, got 'auto' for {model!r:.80}")
+    start = copy.deepcopy(model)
+    if isinstance(start, PSTN):  # chunks are a matter of one model's memory, and a population refuses them
+        start.chunk_size = None
+    x, y = (torch.cat(part) for part in zip(*read_batches(model, data, recipe.batch_size, shuffle=False), strict=True))
+    tuned = tune(lambda seed: start, x, y, member, recipe, hold_out(y, seed=member.seed))
+    set_alpha(model, tuned.best.alpha)
+    model.tuned = tuned  # type: ignore[assignment]  # torch's types know of tensors and modules alone
+    if say:
+        print(tuned, file=sys.stderr)
+    return tuned.best.kl_weight, tuned.best.localizer_factor
 
 
 def make_optimiser(model: nn.Module, lr: float, localizer_factor: float, weight_decay: float) -> torch.optim.Adam:
