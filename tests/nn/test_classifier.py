@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import pstn
+from refusals import refused
 
 
 def count(model):
@@ -200,24 +201,18 @@ class Returns(nn.Module):
         return self.output
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: pstn.PSTN(nn.Flatten(), nn.Flatten()), TypeError, "layer must"),
-        (lambda: pstn.PSTN(pstn.nn.mnist_pstn().layer, len), TypeError, "classifier must"),
-        (lambda: pstn.PSTN(pstn.nn.mnist_pstn().layer, nn.Flatten(), 0), ValueError, "train_samples must"),
-        (lambda: pstn.PSTN(pstn.nn.mnist_pstn().layer, nn.Flatten(), 1, 0), ValueError, "test_samples must"),
-        (lambda: pstn.PSTN(pstn.nn.mnist_pstn().layer, nn.Flatten(), chunk_size=0), ValueError, "chunk_size must"),
-        (lambda: pstn.STN(pstn.nn.mnist_pstn().layer, nn.Flatten()), ValueError, "probabilistic=False"),
-        (lambda: pstn.nn.ConvClassifier(1, (28, 28), 10, kernel=0), ValueError, "kernel must"),
-        (lambda: pstn.nn.SeriesLocalizer(1, filters=(3, 4)), ValueError, "kernels must"),
-        (lambda: pstn.nn.SeriesLocalizer(1, (), ()), ValueError, "filters must"),
-        (lambda: pstn.nn.SeriesLocalizer(1, (3,), (0,)), ValueError, r"kernels\[0\] must"),
-    ],
+test_bad_settings_are_named = refused(
+    (lambda: pstn.PSTN(nn.Flatten(), nn.Flatten()), TypeError, "layer must"),
+    (lambda: pstn.PSTN(pstn.nn.mnist_pstn().layer, len), TypeError, "classifier must"),
+    (lambda: pstn.PSTN(pstn.nn.mnist_pstn().layer, nn.Flatten(), 0), ValueError, "train_samples must"),
+    (lambda: pstn.PSTN(pstn.nn.mnist_pstn().layer, nn.Flatten(), 1, 0), ValueError, "test_samples must"),
+    (lambda: pstn.PSTN(pstn.nn.mnist_pstn().layer, nn.Flatten(), chunk_size=0), ValueError, "chunk_size must"),
+    (lambda: pstn.STN(pstn.nn.mnist_pstn().layer, nn.Flatten()), ValueError, "probabilistic=False"),
+    (lambda: pstn.nn.ConvClassifier(1, (28, 28), 10, kernel=0), ValueError, "kernel must"),
+    (lambda: pstn.nn.SeriesLocalizer(1, filters=(3, 4)), ValueError, "kernels must"),
+    (lambda: pstn.nn.SeriesLocalizer(1, (), ()), ValueError, "filters must"),
+    (lambda: pstn.nn.SeriesLocalizer(1, (3,), (0,)), ValueError, r"kernels\[0\] must"),
 )
-def test_bad_settings_are_named(make, error, message):
-    with pytest.raises(error, match=message):
-        make()
 
 
 @pytest.mark.parametrize("output", [torch.rand(2, 3, 4), torch.rand(3, 4), {"logits": 1}])
