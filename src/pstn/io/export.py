@@ -1,7 +1,7 @@
 """Export models to files that run without this package: ONNX files and programs of torch.export.
 
-Both hold the same function of tensors: it takes x, prepared as the model requires it, and, if it samples, the noise: the
-caller chooses the random numbers.
+Both hold the same function of tensors: it takes x, prepared as the model requires it, and the noise if it samples. The
+caller thus chooses the random numbers.
 """
 
 from __future__ import annotations
@@ -124,9 +124,8 @@ def advice_on_running(model: Shareable) -> str:
         >>> advice_on_running(pstn.nn.mnist_pstn())
         ''
     """
-    if not isinstance(model, TransformerClassifier) or model.layer.transform.ndim != 1:
-        return ""
-    if not any(isinstance(part, CPAB) for part in model.layer.transform.modules()):
+    transform = model.layer.transform if isinstance(model, TransformerClassifier) else None
+    if transform is None or transform.ndim != 1 or not any(isinstance(part, CPAB) for part in transform.modules()):
         return ""
     return (
         "onnxruntime 1.31 crashes while it optimises a CPAB transformation of series: open the file with "
@@ -142,8 +141,7 @@ def _quiet() -> Iterator[None]:
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            for message in _REMARKS:
-                warnings.filterwarnings("ignore", message=message)
+            warnings.filterwarnings("ignore", message="|".join(_REMARKS))
             yield
     finally:
         logger.setLevel(before)
@@ -160,18 +158,17 @@ def _plan(
         raise ValueError(f"samples must be left out for a {type(model).__name__}, which does not sample, got {samples}")
     batch = torch.export.Dim("batch")
     x = torch.rand(3, about.channels, *about.size, generator=torch.Generator().manual_seed(0))
-    args: tuple[Tensor, ...] = (about.prepare(x),)
-    shapes: tuple[dict[int, Any], ...] = ({0: batch},)
-    inputs, outputs = (
-        ["x"],
-        ["probabilities", "entropy", *(["theta", "boxes"] if isinstance(model, TransformerClassifier) else [])],
-    )
-    metadata = {name: json.dumps(value) for name, value in about.to_config().items()}
+    args, shapes, inputs, outputs = [about.prepare(x)], [{0: batch}], ["x"], ["probabilities", "entropy"]
+    if isinstance(model, TransformerClassifier):
+        outputs += ["theta", "boxes"]
+    facts: dict[str, Any] = about.to_config()
     if samples is not None:
         assert isinstance(model, PSTN)
-        dim, width = model.layer.transform.dim, model.layer.noise_width
-        args = (*args, torch.full((require_positive_int("samples", samples), 3, width), 0.4))
-        shapes = (*shapes, {1: batch})
-        inputs, outputs = [*inputs, "noise"], [*outputs, "mutual_information"]
-        metadata |= {"samples": json.dumps(samples), "theta_dim": json.dumps(dim), "noise_width": json.dumps(width)}
-    return _Tensors(model, samples is not None), args, shapes, inputs, outputs, metadata
+        width = model.layer.noise_width
+        args.append(torch.full((require_positive_int("samples", samples), 3, width), 0.4))
+        shapes.append({1: batch})
+        inputs.append("noise")
+        outputs.append("mutual_information")
+        facts |= {"samples": samples, "theta_dim": model.layer.transform.dim, "noise_width": width}
+    metadata = {name: json.dumps(value) for name, value in facts.items()}
+    return _Tensors(model, samples is not None), tuple(args), tuple(shapes), inputs, outputs, metadata

@@ -123,11 +123,7 @@ def ask(model: Shareable, items: Sequence[Item], *, samples: int | None = None, 
             assert isinstance(model, TransformerClassifier)
             boxes = model.layer.transform.corners(output.posterior.mode, aspect=tuple(x.shape[2:])[::-1])
         else:
-            require_finite(
-                "logits",
-                output,
-                "the model returned them: it diverged in training, or these inputs are not of its kind",
-            )
+            require_finite("logits", output, "the model diverged in training, or these inputs are not of its kind")
             log_probs, disagreement, boxes = output.log_softmax(-1), [0.0] * len(items), None
         unsure, best = entropy(log_probs).tolist(), log_probs.argmax(-1).tolist()
     return [

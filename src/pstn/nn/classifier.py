@@ -121,8 +121,8 @@ class TransformerModel(nn.Module, ABC):
         """Groups for an optimiser, with the localizer's learning rate apart.
 
         Localizers want a far smaller step than classifiers: the first gradients may otherwise move theta so far
-        that nothing of the input remains visible. Frozen parameters are left out; those that localizer and classifier share
-        learn at the localizer's rate.
+        that nothing of the input remains visible. Frozen parameters are left out; those that localizer and classifier
+        share learn at the localizer's rate.
 
         Args:
             lr: learning rate of the classifier.
