@@ -317,17 +317,14 @@ def inside(
         pstn.files.FileError: images: '../secret.jpg' leads out of the folder
     """
     posix, windows = PurePosixPath(name), PureWindowsPath(name)
-    bad = not name.strip() or "\0" in name or posix.is_absolute() or bool(windows.drive) or bool(windows.root)
-    if bad or ".." in posix.parts or ".." in windows.parts:
-        raise error(owner if owner is not None else root, f"{excerpt(name)} leads out of the folder")
-    target = root / name
+    relative = not (posix.is_absolute() or windows.drive or windows.root or ".." in {*posix.parts, *windows.parts})
     try:
-        stays = target.resolve().is_relative_to(root.resolve())
-    except (OSError, RuntimeError):  # a cycle of links
+        stays = relative and bool(name.strip()) and (root / name).resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError, ValueError):  # a cycle of links, or a zero byte
         stays = False
     if not stays:
-        raise error(owner if owner is not None else root, f"{excerpt(name)} leads out of the folder, through a link")
-    return target
+        raise error(root if owner is None else owner, f"{excerpt(name)} leads out of the folder")
+    return root / name
 
 
 def import_optional(module: str, package: str, extra: str) -> Any:
@@ -437,12 +434,4 @@ def to_json(value: Any, **options: Any) -> str:
         >>> to_json({"nll": [0.5, float("nan")]})
         '{"nll": [0.5, null]}'
     """
-    return json.dumps(_finite(value), allow_nan=False, **options)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(json.loads(json.dumps(value), parse_constant=lambda name: None), **options)
