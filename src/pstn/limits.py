@@ -1,4 +1,4 @@
-"""How much a file or a request from a stranger may ask for: every limit of the package, in one table."""
+"""How much an untrusted file or request may ask for: every limit of the package, in one table."""
 
 from __future__ import annotations
 

@@ -611,8 +611,7 @@ def locate(
         try:
             obtain()
         except (DataError, ImportError) as error:
-            reason = getattr(error, "problem", error)
-            advice = f"downloading it failed: {reason}; try again later, or put it into one of these folders"
+            advice = f"downloading it failed ({error}): try again later, or put it into one of these folders"
     places = ", ".join(map(str, folders))
     if root is None:
         places += "" if data_folder() else " ($PSTN_DATA is not set)"
