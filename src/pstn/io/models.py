@@ -192,9 +192,7 @@ def _refuse_shared(model: nn.Module) -> None:
     seen: dict[int, str] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         if (first := seen.setdefault(id(tensor), name)) != name:
-            raise ValueError(
-                f"{first} and {name} are one tensor, which cannot be saved: copy.deepcopy one of the parts"
-            )
+            raise ValueError(f"{first} and {name} are one tensor, which cannot be saved: deepcopy one of the two")
 
 
 def _check_about(about: About, classes: int | None, channels: int | None, size: tuple[int, ...] | None) -> None:

@@ -246,9 +246,7 @@ def describe(module: Any) -> dict[str, Any]:
         return {"type": cls.__name__, **{name: _value(getattr(module, name)) for name in fields}}
     kind = cls.__name__ if _REGISTERED.get(cls.__name__) is cls else f"{cls.__module__}:{cls.__qualname__}"
     if ":" in kind and (cls.__module__ == "__main__" or "<locals>" in kind):
-        raise TypeError(
-            f"{cls.__name__} could not be found again: define it in a module, or decorate it by @pstn.register"
-        )
+        raise TypeError(f"{cls.__name__} could not be found again: define it in a module, or use @pstn.register")
     return {"type": kind, **dict(_user_values(cls, module))}
 
 
@@ -260,10 +258,8 @@ def _user_values(cls: type, module: Any) -> Iterator[tuple[str, Any]]:
     """The arguments of the constructor of a user's class, which it must keep as attributes."""
     for p in inspect.signature(cls).parameters.values():
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) or not hasattr(module, p.name):
-            raise TypeError(
-                f"{cls.__name__} must keep each argument of its constructor as an attribute, self.{p.name}; or save its "
-                "state_dict with safetensors, for pstn.load_weights"
-            )
+            kept = f"keep each argument of its constructor as an attribute, self.{p.name}"
+            raise TypeError(f"{cls.__name__} must {kept}; or save its state_dict, for pstn.load_weights")
         value = _value(getattr(module, p.name))
         try:
             json.dumps(value, allow_nan=False)

@@ -209,9 +209,7 @@ class SpatialTransformer(nn.Module):
     def _check_features(self, features: Any, x: Tensor) -> None:
         if not isinstance(features, Tensor) or features.dim() != 2 or features.shape[0] != x.shape[0]:
             shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-            raise ValueError(
-                f"localizer must return features of shape ({x.shape[0]}, F), got {shape}: use nn.Flatten()"
-            )
+            raise ValueError(f"localizer must return features of shape ({x.shape[0]}, F), got {shape}: add nn.Flatten")
         width = self.features
         if width is not None and features.shape[1] != width:
             found = f"got {features.shape[1]}: is x of another size, or features= wrong?"
