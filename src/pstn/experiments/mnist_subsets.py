@@ -16,7 +16,7 @@ from torch import nn
 from pstn.data import MNIST_MEAN, MNIST_STD, balanced_indices
 from pstn.experiments import runner
 from pstn.nn import mnist_cnn, mnist_pstn, mnist_stn
-from pstn.report.figures import draw_by_size
+from pstn.report.figures import draw_curves
 from pstn.report.tables import Claim, FigureSpec, Metric, Search, Table, lines, published_lines
 from pstn.training.runs.sweep import AUTHORS_KL_WEIGHTS
 
@@ -112,7 +112,7 @@ MNIST_SUBSETS = runner.Experiment(
             "mnist-subsets",
             "Test accuracy by the number of training images, mean ± one standard deviation over five folds; hollow: "
             "the paper’s. The scale is that of the errors’ logarithm, which spreads out what is near 100%.",
-            partial(draw_by_size, table=_TABLE),
+            partial(draw_curves, tables=(_TABLE,), xlabel="training images", log=True),
         ),
     ),
     search=Search(

@@ -33,7 +33,7 @@ from pstn.files import inside, require_writable
 from pstn.nn import PSTN, STN, Frozen, Prediction, SpatialTransformer, TransformerClassifier
 from pstn.processes import import_object
 from pstn.provenance import provenance
-from pstn.report.results import RUNS, SHORTENED, Result, read_results
+from pstn.report.results import RUNS, Result, read_results
 from pstn.report.tables import Metric, Study
 from pstn.training import Member, Population, Progress, Recipe
 from pstn.training.population.noise import stream_keys, uniform
@@ -178,7 +178,7 @@ class RunContext:
         if declared.epochs == taken.epochs:
             return []
         steps = "" if taken.lr_step is None else f", the learning rate's steps every {taken.lr_step} epochs"
-        return [f"{SHORTENED} {taken.epochs} epochs instead of {declared.epochs}{steps}."]
+        return [f"Shortened: {taken.epochs} epochs instead of {declared.epochs}{steps}."]
 
 
 @dataclass(frozen=True)
@@ -915,7 +915,7 @@ def done_cells(context: RunContext, planned: Sequence[Planned]) -> set[str]:
     """
     names = sorted({group.experiment for group, _ in planned})
     found = (result for name in names for result in read_results(context.folder, name))
-    return {result.full_name for result in found if context.epochs_scale < 1 or not result.shortened}
+    return {result.full_name for result in found if context.epochs_scale < 1}
 
 
 def reproduce(
