@@ -16,6 +16,8 @@ TRAIN_SAMPLES = 1
 """S in training."""
 TEST_SAMPLES = 10
 """S in a prediction."""
+ALPHA = 1.0
+"""Of the Student-t posterior, which has 2 alpha degrees of freedom."""
 VAR_INIT = -5.0
 """Where the variance head starts, before softplus."""
 

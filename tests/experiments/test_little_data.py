@@ -81,15 +81,38 @@ def test_models_of_a_group_train_as_one_stack(group, tmp_path):
     require_one_shape([make_network(m, trials_of(m)[int(v.removeprefix("trial="))]) for m, v in trials])
 
 
-def test_validation_chooses_the_lowest_nll():
-    """Trial 1 is best on one data set, trial 2 on the other and over all; trial 3 diverged."""
-    nll = {"trial=00": (0.5, 0.5), "trial=01": (0.1, 2.0), "trial=02": (0.3, 0.3), "trial=03": (None, 0.01)}
-    results = [
-        Result("little-data-search", "P-STN", data, 10, trial, metrics={} if value is None else {"valid_nll": value})
-        for trial, values in nll.items()
-        for data, value in zip(("MNIST30", "FashionMNIST30"), values, strict=True)
+def made_up_search(**nll):
+    """Results of twelve trials of the P-STN: the NLL of the first ones by data set, 3.0 for all others."""
+    return [
+        Result("little-data-search", "P-STN", data, 10, f"trial={trial:02}", metrics={"valid_nll": v} if v else {})
+        for data, values in nll.items()
+        for trial, v in enumerate([*values, *[3.0] * (TRIALS - len(values))])
     ]
-    chosen, trials = choose_settings(results), trials_of("P-STN")
+
+
+def test_validation_chooses_the_lowest_nll():
+    """Trial 1 is best on one data set, trial 2 over all; trial 3 is best on the other and diverged on the first."""
+    found = made_up_search(MNIST30=[0.5, 0.1, 0.3, None], FashionMNIST30=[0.5, 2.0, 0.3, 0.01])
+    chosen, trials = choose_settings(found), trials_of("P-STN")
     assert Settings(**chosen["tuned"]["P-STN"]["MNIST30"]) == trials[1]
     assert Settings(**chosen["tuned"]["P-STN"]["FashionMNIST30"]) == trials[3]
     assert Settings(**chosen["defaults"]["P-STN"]) == trials[2]
+
+
+def test_data_where_a_trial_was_not_run_do_not_count_for_the_defaults():
+    found = made_up_search(MNIST30=[0.5, 0.1], MNIST1000=[0.01, 2.0])
+    unfinished = [r for r in found if (r.data, r.variant) != ("MNIST1000", "trial=11")]
+    assert Settings(**choose_settings(found)["defaults"]["P-STN"]) == trials_of("P-STN")[0]
+    chosen = choose_settings(unfinished)
+    assert Settings(**chosen["defaults"]["P-STN"]) == trials_of("P-STN")[1]
+    assert chosen["trials"]["P-STN"] == {"MNIST30": 12, "MNIST1000": 11}
+    assert Settings(**chosen["tuned"]["P-STN"]["MNIST1000"]) == trials_of("P-STN")[0]
+
+
+def test_little_data_come_first_and_series_last():
+    def place(name):
+        return 0 if "-small" in name else 1 if "-large" in name else 2
+
+    places = [place(group.name) for group in SEARCH.groups]
+    assert places == sorted(places)
+    assert set(places) == {0, 1, 2}

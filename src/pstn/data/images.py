@@ -32,7 +32,6 @@ from pstn.data.split import (  # isort: skip
     Sized, Split, Splits, balanced_indices, divide, encode_labels, name_classes, read_indices, require_classes,
 )  # fmt: skip
 from pstn.files import write_atomically
-from pstn.plotting import without_tex
 
 __all__ = [
     "MNIST_MEAN", "MNIST_STD", "Digits", "contact_sheet", "from_folder", "load_digits", "load_mnist",
@@ -321,6 +320,27 @@ def _read_classes(
 
     each_in_parallel(read, range(len(paths)), workers)
     return Split(torch.from_numpy(out), encode_labels(labels, names), names, root.name)
+
+
+@contextmanager
+def without_tex() -> Iterator[None]:
+    """Matplotlib without TeX in the block: a `matplotlibrc` in the current folder may ask for it, and it is a program.
+
+    Raises:
+        ImportError: matplotlib is not installed, with how to install it.
+
+    Example:
+        >>> import matplotlib
+        >>> with without_tex():
+        ...     matplotlib.rcParams["text.usetex"]
+        False
+    """
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError("drawing needs matplotlib, which is not installed: pip install 'pstn[plot]'") from error
+    with matplotlib.rc_context({"text.usetex": False}):
+        yield
 
 
 @without_tex()

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from pstn._checks import plain, require_choice, require_finite, require_positive_int
-from pstn._pixels import standardise
 from pstn.data.files import DataError, most_unpacked, open_zip, parse_npy, read_npy, read_zip_member
 from pstn.limits import ARRAY_BYTES, CLASSES, EXAMPLES
+from pstn.nn.about import standardise
 
 __all__ = [
     "Split", "Splits", "balanced_indices", "batches", "divide", "from_arrays", "from_dataset", "from_npz",

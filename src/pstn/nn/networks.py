@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, final
 
-import torch
 from torch import Tensor, nn
 
 from pstn._checks import require_choice, require_positive_int, require_size
-from pstn.nn.shareable import Shareable
+from pstn.nn.about import Shareable
 
 __all__ = ["ConvClassifier", "ConvLocalizer", "GlobalLocalizer", "SeriesClassifier", "SeriesLocalizer"]
 
@@ -40,7 +40,7 @@ class ConvLocalizer(nn.Module):
         self.in_channels = require_positive_int("in_channels", in_channels)
         ndim = 1 if isinstance(size, int) else len(size)
         require_choice("the number of axes in size", ndim, (1, 2, 3))
-        self.size, self.filters = require_size("size", size, ndim), _require_filters(filters)
+        self.size, self.filters = require_size("size", size, ndim), _require_widths("filters", filters)
         self.kernel = require_positive_int("kernel", kernel)
         conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[ndim - 1]
         pool = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)[ndim - 1]
@@ -54,14 +54,13 @@ class ConvLocalizer(nn.Module):
                 f"size must be larger for {len(filters)} convolutions of width {kernel}: nothing is left of {self.size}"
             )
         self.body = nn.Sequential(*stages, nn.Flatten())
-        self.features = filters[-1]
-        for extent in left:
-            self.features *= extent
+        self.features = filters[-1] * math.prod(left)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, *size) -> (B, F)."""
         if tuple(x.shape[1:]) != (self.in_channels, *self.size):
-            raise ValueError(f"x must have shape (B, {self.in_channels}, {_listed(self.size)}), got {tuple(x.shape)}")
+            wanted = ", ".join(map(str, (self.in_channels, *self.size)))
+            raise ValueError(f"x must have shape (B, {wanted}), got {tuple(x.shape)}")
         return self.body(x)
 
 
@@ -119,12 +118,8 @@ class ConvClassifier(Shareable):
         self.filters, self.kernel = self.body.filters, self.body.kernel
         self.classes, self.hidden = require_positive_int("classes", classes), require_positive_int("hidden", hidden)
         self.dropout = dropout
-        self.head = nn.Sequential(
-            nn.Linear(self.body.features, hidden),
-            nn.ReLU(),
-            nn.Dropout(dropout),
-            nn.Linear(hidden, classes),
-        )
+        first, last = nn.Linear(self.body.features, hidden), nn.Linear(hidden, classes)
+        self.head = nn.Sequential(first, nn.ReLU(), nn.Dropout(dropout), last)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, *size) -> (B, K) logits."""
@@ -133,9 +128,7 @@ class ConvClassifier(Shareable):
 
 def _series_body(in_channels: int, filters: Sequence[int], kernels: Sequence[int], padded: bool) -> nn.Sequential:
     """Conv-BatchNorm-ReLU stages, then the mean over time: (B, C, L) -> (B, F)."""
-    _require_filters(filters)
-    _require_whole_numbers("kernels", kernels, "widths")
-    if len(kernels) != len(filters):
+    if len(_require_widths("filters", filters)) != len(_require_widths("kernels", kernels)):
         raise ValueError(f"kernels must hold {len(filters)} widths, one per entry of filters, got {tuple(kernels)}")
     stages: list[nn.Module] = []
     for (inputs, outputs), kernel in zip(pairwise((in_channels, *filters)), kernels, strict=True):
@@ -238,18 +231,10 @@ class SeriesClassifier(Shareable):
         return self.head(self.body(x))
 
 
-def _require_filters(filters: Any) -> tuple[int, ...]:
-    channels = _require_whole_numbers("filters", filters, "numbers of channels")
-    if not channels:
-        raise ValueError("filters must hold at least one number of channels, got none")
-    return channels
-
-
-def _require_whole_numbers(name: str, values: Any, what: str) -> tuple[int, ...]:
+def _require_widths(name: str, values: Any) -> tuple[int, ...]:
+    """Refuse anything but a list of at least one whole number of at least 1."""
     if not isinstance(values, Sequence) or isinstance(values, str):
-        raise TypeError(f"{name} must hold {what}, got {values!r}")
+        raise TypeError(f"{name} must hold whole numbers, got {values!r}")
+    if len(values) == 0:
+        raise ValueError(f"{name} must hold at least one whole number, got none")
     return tuple(require_positive_int(f"{name}[{i}]", value) for i, value in enumerate(values))
-
-
-def _listed(size: Sequence[int] | torch.Size) -> str:
-    return ", ".join(map(str, size))

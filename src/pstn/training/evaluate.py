@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from pstn._checks import require_floating
-from pstn.nn.classifier import Prediction, TransformerModel
-from pstn.nn.modes import evaluating
+from pstn.nn.classifier import Prediction, TransformerModel, evaluating
 from pstn.threads import suit_threads, using_threads
 from pstn.uncertainty import calibration_error, require_labels
 
