@@ -74,5 +74,5 @@ def figure_of(cell: Result, random: np.random.Generator) -> dict[str, Any]:
         return {"inputs": pixels(6, 96, 96), "warped": pixels(6, 5, 28, 28), "corners": corners}
     if cell.experiment == "time-series" and pstn:
         time = np.linspace(0, 9, 128)
-        return {"series": np.sin(time).tolist(), "warped": np.sin(time + [[0.1], [0.2], [0.3]]).tolist()}
+        return {"series": np.sin(time).tolist(), "warped": np.sin(np.add.outer([0.1, 0.2, 0.3], time)).tolist()}
     return {}

@@ -31,7 +31,7 @@ from pstn.data.split import Sized
 from pstn.distributions import Posterior
 from pstn.experiments.backbones import Backbone
 from pstn.files import inside, require_writable
-from pstn.nn import PSTN, STN, Frozen, Prediction, SpatialTransformer, TransformerClassifier
+from pstn.nn import PSTN, STN, Frozen, Prediction, SpatialTransformer, TransformerClassifier, TransformerOutput
 from pstn.processes import import_object
 from pstn.provenance import provenance
 from pstn.report.results import RUNS, Result, read_results
@@ -222,6 +222,20 @@ class ModelUnderTest(NamedTuple):
     model: nn.Module
     predictions: Predictions
     cell: Result
+
+    @property
+    def transformations(self) -> tuple[Tensor, Tensor]:
+        """The recovered theta and the one that each test example was made with, (N, D) each."""
+        theta, truth = self.predictions.theta, self.predictions.truth
+        assert theta is not None
+        assert truth is not None
+        return theta, truth
+
+    def sample(self, examples: int, samples: int) -> tuple[Tensor, TransformerOutput]:
+        """The first test examples, and samples of them, always the same: what figures show."""
+        x, layer = self.task.test.batch(range(examples)).x.cpu(), self.model.get_submodule("layer")
+        with torch.no_grad():
+            return x, layer(x, samples=samples, generator=torch.Generator().manual_seed(0))
 
 
 def same(make: Callable[[], nn.Module]) -> Callable[[RunContext, int], nn.Module]:
