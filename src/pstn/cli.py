@@ -66,7 +66,7 @@ class _Group(typer.core.TyperGroup):
 
 app = typer.Typer(
     cls=_Group, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    help="Probabilistic spatial transformer networks: models that learn where to look, and know how sure they are.",
+    help="Probabilistic spatial transformer networks: models that learn a distribution over where to look.",
 )  # fmt: skip
 data_app = typer.Typer(no_args_is_help=True)
 app.add_typer(data_app, name="data", help="List, download, check and draw data sets.")
@@ -462,7 +462,7 @@ def evaluate(
 def sweep(
     data: _Data = None,
     config: _Config = None,
-    over: Annotated[_Names, typer.Option(help="NAME=V1,V2,... or NAME=LOW:HIGH; KL weights by default.")] = None,
+    over: Annotated[_Names, typer.Option(help="NAME=V1,V2,..., NAME=LOW:HIGH, kl_weight=auto; w by default.")] = None,
     trials: Annotated[int | None, typer.Option(help="Number of trials; the whole grid by default.")] = None,
     storage: Annotated[str | None, typer.Option(help="Shared file or database URL; a file in OUT by default.")] = None,
     study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "pstn",

@@ -95,13 +95,13 @@ def test_parts_of_the_work_give_the_same(data, tuned):
 def test_what_fails_is_not_chosen(data, monkeypatch):
     real = Population.fit
 
-    def fail_slow_localizers(population):
+    def fail_fast_localizers(population):
         progress = real(population)
-        slow = [i for i, member in enumerate(population.members) if member.localizer_factor < 0.1]
-        progress.failures += [Failure(i, 0, math.nan, 0.0) for i in slow]
+        fast = [i for i, member in enumerate(population.members) if member.localizer_factor > 0.1]
+        progress.failures += [Failure(i, 0, math.nan, 0.0) for i in fast]
         return progress
 
-    monkeypatch.setattr(Population, "fit", fail_slow_localizers)
+    monkeypatch.setattr(Population, "fit", fail_fast_localizers)
     found = tune(make, *data, Member(localizer_factor=0.1), Recipe(epochs=1, batch_size=8), hold_out(data[1]))
     assert found.best.localizer_factor == 0.1
     assert [math.isinf(t.nll) for t in found.trials] == [False] * 6 + [True] * 6

@@ -777,11 +777,9 @@ def _settings(context: RunContext, job: _Job, pair: Model, tests: int) -> dict[s
     """How a model was trained, whole."""
     # What it was trained on, whatever it is tested on.
     task, model, member = job.group.task(context), job.models[pair], job.members[pair]
-    held = {field.name: getattr(job.recipe, field.name) for field in dataclasses.fields(job.recipe)}
-    recipe = {
-        name: value if value is None or isinstance(value, (str, int, float, tuple)) else repr(value)
-        for name, value in held.items()
-    }
+    recipe = {field.name: getattr(job.recipe, field.name) for field in dataclasses.fields(job.recipe)}
+    for name in ("augment", "teach", "lr_schedule"):
+        recipe[name] = None if recipe[name] is None else getattr(recipe[name], "__name__", repr(recipe[name]))
     settings: dict[str, Any] = {
         "source": task.name,
         "train_examples": len(task.x) if member.train is None else len(member.train),

@@ -22,7 +22,7 @@ from pstn.files import FileError, load_safetensors, read_json, require_regular_f
 from pstn.io.registry import build, describe, describe_input, rebuild
 from pstn.limits import CONFIG_BYTES, MODEL_BYTES, MODEL_LAYER, MODEL_VALUES, MODEL_WORK
 from pstn.nn.about import About
-from pstn.nn.networks import ConvLocalizer, SeriesClassifier, SeriesLocalizer
+from pstn.nn.networks import ConvLocalizer, PoseLocalizer, SeriesClassifier, SeriesLocalizer
 from pstn.text import ShortError, excerpt
 
 __all__ = ["ModelFileError", "from_pretrained", "load_weights", "push_to_hub", "require_modest", "save_pretrained"]
@@ -246,10 +246,10 @@ def _convolutions(model: nn.Module, about: About) -> tuple[int, int]:
     for name, part in model.named_modules():
         reads_samples = name.partition(".")[0] == "classifier"
         copies, looks = (together, samples) if reads_samples else (1, 1)
-        if isinstance(part, ConvLocalizer):
-            size = list(part.size)
+        if isinstance(part, (ConvLocalizer, PoseLocalizer)):
+            size, lost = list(part.size), part.kernel - 1 if isinstance(part, ConvLocalizer) else 0
             for inputs, filters in pairwise((part.in_channels, *part.filters)):
-                size = [extent - part.kernel + 1 for extent in size]
+                size = [extent - lost for extent in size]
                 made.append(copies * filters * math.prod(size))
                 work += looks * inputs * filters * math.prod(size) * part.kernel ** len(size)
                 size = [extent // 2 for extent in size]

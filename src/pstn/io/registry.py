@@ -36,7 +36,14 @@ from pstn.distributions import (
 from pstn.limits import MODEL_CELLS, MODEL_DEPTH, MODEL_PARTS, MODEL_PIXELS, MODEL_SAMPLES
 from pstn.nn.classifier import PSTN, STN
 from pstn.nn.layer import SpatialTransformer
-from pstn.nn.networks import ConvClassifier, ConvLocalizer, GlobalLocalizer, SeriesClassifier, SeriesLocalizer
+from pstn.nn.networks import (
+    ConvClassifier,
+    ConvLocalizer,
+    GlobalLocalizer,
+    PoseLocalizer,
+    SeriesClassifier,
+    SeriesLocalizer,
+)
 from pstn.nn.wrap import Frozen
 from pstn.text import excerpt
 from pstn.transforms import CPAB, Affine, Compose, Crop, Rotation, Similarity, Transform, Translation
@@ -155,7 +162,7 @@ _CHECKS: dict[str, Check] = {
     "localizer_size": _maybe(_size), "filters": _each(_whole(high=65536)), "kernel": _KERNEL,
     "kernels": _each(_KERNEL), "dropout": _number(0, 1), "padded": _FLAG,
     "module": _part(nn.Module, "ConvClassifier", "SeriesClassifier"), "transform": _part(Transform),
-    "localizer": _part(nn.Module, "ConvLocalizer", "SeriesLocalizer", "GlobalLocalizer"),
+    "localizer": _part(nn.Module, "ConvLocalizer", "PoseLocalizer", "SeriesLocalizer", "GlobalLocalizer"),
     "posterior": _part(PosteriorFamily), "sampling": _choice("iid", "antithetic", "sobol"), "fill": _numbers,
     "mode": _choice("bilinear", "nearest", "bicubic"), "padding_mode": _choice("zeros", "border", "reflection"),
     "layer": _part(SpatialTransformer), "classifier": _part(nn.Module, "ConvClassifier", "SeriesClassifier", "Frozen"),
@@ -167,7 +174,8 @@ _LISTED = (
     Part(GammaPrior, "alpha0 beta0"), Part(NormalPrior, "loc scale learned"), Part(NoPrior, ""),
     Part(StudentT, "alpha precision var_init prior"), Part(Normal, "var_init prior"), Part(Point, "prior"),
     Part(Mixture, "k base spread"), Part(Gated, "base probability log_density"), Part(Global, "base"),
-    Part(Hierarchical, "base shrink"), Part(ConvLocalizer, _CONV), Part(SeriesLocalizer, _SERIES, later="padded"),
+    Part(Hierarchical, "base shrink"), Part(ConvLocalizer, _CONV), Part(PoseLocalizer, f"{_CONV} hidden"),
+    Part(SeriesLocalizer, _SERIES, later="padded"),
     Part(GlobalLocalizer, ""), Part(ConvClassifier, f"{_CONV} classes hidden dropout"),
     Part(SeriesClassifier, f"{_SERIES} classes", later="padded"), Part(Frozen, "module"),
     Part(

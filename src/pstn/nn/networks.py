@@ -12,11 +12,47 @@ from torch import Tensor, nn
 from pstn._checks import require_choice, require_positive_int, require_size
 from pstn.nn.about import Shareable
 
-__all__ = ["ConvClassifier", "ConvLocalizer", "GlobalLocalizer", "SeriesClassifier", "SeriesLocalizer"]
+__all__ = ["ConvClassifier", "ConvLocalizer", "GlobalLocalizer", "PoseLocalizer", "SeriesClassifier", "SeriesLocalizer"]
+
+
+class _OfOneSize(nn.Module):
+    """Convolutions for inputs of one size: what their constructors share, and `forward` by a `body`."""
+
+    body: nn.Sequential
+    features: int
+
+    def __init__(self, in_channels: int, size: int | Sequence[int], filters: Sequence[int], kernel: int) -> None:
+        super().__init__()
+        self.in_channels = require_positive_int("in_channels", in_channels)
+        self.ndim = 1 if isinstance(size, int) else len(size)
+        require_choice("the number of axes in size", self.ndim, (1, 2, 3))
+        self.size, self.filters = require_size("size", size, self.ndim), _require_widths("filters", filters)
+        self.kernel = require_positive_int("kernel", kernel)
+
+    def _stages(self, padding: int) -> tuple[list[nn.Module], list[int]]:
+        """A convolution, a pool over two and a ReLU for each entry of `filters`; and the size that is left."""
+        conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[self.ndim - 1]
+        pool = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)[self.ndim - 1]
+        stages: list[nn.Module] = []
+        left = list(self.size)
+        for inputs, outputs in pairwise((self.in_channels, *self.filters)):
+            stages += [conv(inputs, outputs, self.kernel, padding=padding), pool(2), nn.ReLU()]
+            left = [(extent + 2 * padding - self.kernel + 1) // 2 for extent in left]
+        if min(left) < 1:
+            stated = f"{len(self.filters)} convolutions of width {self.kernel}"
+            raise ValueError(f"size must be larger for {stated}: nothing is left of {self.size}")
+        return stages, left
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, *size) -> (B, F)."""
+        if tuple(x.shape[1:]) != (self.in_channels, *self.size):
+            wanted = ", ".join(map(str, (self.in_channels, *self.size)))
+            raise ValueError(f"x must have shape (B, {wanted}), got {tuple(x.shape)}")
+        return self.body(x)
 
 
 @final
-class ConvLocalizer(nn.Module):
+class ConvLocalizer(_OfOneSize):
     """Conv-MaxPool-ReLU for each entry of `filters`, flattened: (B, C, *size) -> (B, F).
 
     Args:
@@ -36,32 +72,45 @@ class ConvLocalizer(nn.Module):
     def __init__(
         self, in_channels: int, size: int | Sequence[int], filters: Sequence[int] = (8, 14), kernel: int = 5
     ) -> None:
-        super().__init__()
-        self.in_channels = require_positive_int("in_channels", in_channels)
-        ndim = 1 if isinstance(size, int) else len(size)
-        require_choice("the number of axes in size", ndim, (1, 2, 3))
-        self.size, self.filters = require_size("size", size, ndim), _require_widths("filters", filters)
-        self.kernel = require_positive_int("kernel", kernel)
-        conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[ndim - 1]
-        pool = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)[ndim - 1]
-        stages: list[nn.Module] = []
-        left = list(self.size)
-        for inputs, outputs in pairwise((in_channels, *filters)):
-            stages += [conv(inputs, outputs, kernel), pool(2), nn.ReLU()]
-            left = [(extent - kernel + 1) // 2 for extent in left]
-        if min(left) < 1:
-            raise ValueError(
-                f"size must be larger for {len(filters)} convolutions of width {kernel}: nothing is left of {self.size}"
-            )
+        super().__init__(in_channels, size, filters, kernel)
+        stages, left = self._stages(0)
         self.body = nn.Sequential(*stages, nn.Flatten())
         self.features = filters[-1] * math.prod(left)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, C, *size) -> (B, F)."""
-        if tuple(x.shape[1:]) != (self.in_channels, *self.size):
-            wanted = ", ".join(map(str, (self.in_channels, *self.size)))
-            raise ValueError(f"x must have shape (B, {wanted}), got {tuple(x.shape)}")
-        return self.body(x)
+
+@final
+class PoseLocalizer(_OfOneSize):
+    """A larger localizer, for one that is taught the pose: padded Conv-MaxPool-ReLU stages and a hidden layer.
+
+    Args:
+        in_channels: C.
+        size: spatial size of the input: at least 2 for one stage, 4 for two, 8 for three.
+        filters: channels of each convolution.
+        kernel: width of each convolution, an odd number.
+        hidden: width of the hidden layer, F.
+
+    Attributes:
+        features: F.
+
+    Example:
+        >>> PoseLocalizer(1, (28, 28))(torch.rand(2, 1, 28, 28)).shape
+        torch.Size([2, 256])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        size: int | Sequence[int],
+        filters: Sequence[int] = (32, 64, 128),
+        kernel: int = 5,
+        hidden: int = 256,
+    ) -> None:
+        super().__init__(in_channels, size, filters, kernel)
+        if kernel % 2 == 0:
+            raise ValueError(f"kernel must be odd, got {kernel}")
+        self.hidden = self.features = require_positive_int("hidden", hidden)
+        stages, left = self._stages(kernel // 2)
+        self.body = nn.Sequential(*stages, nn.Flatten(), nn.Linear(filters[-1] * math.prod(left), hidden), nn.ReLU())
 
 
 @final

@@ -26,7 +26,7 @@ from pstn.training.population import Member, Population, Recipe
 __all__ = ["Trial", "Tuned", "candidates", "hold_out", "set_alpha", "tune"]
 
 # What is tried: multiples of the default w and of the localizer's factor, and values of alpha.
-_KL_WEIGHTS, _FACTORS, _ALPHAS = (0.1, 1.0, 10.0), (0.1, 1.0), (1.0, 2.0)
+_KL_WEIGHTS, _FACTORS, _ALPHAS = (0.1, 1.0, 10.0), (1.0, 10.0), (1.0, 2.0)
 # How often data are divided below so many examples, where a single division would say little.
 _SPLITS, _ENOUGH = 3, 2000
 
