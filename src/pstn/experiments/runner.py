@@ -277,7 +277,8 @@ class Training:
         task: loads it.
         make: an untrained network for a seed; called with torch's random state set to that seed.
         recipe: how to train.
-        variants: KL weight by variant; one variant without a name, and a weight of 0, when not given.
+        variants: KL weight by variant, None where the loss takes none; one variant without a name, and a weight of 0,
+            when not given.
         lr: learning rate of the classifier; a function where it depends on the run.
         localizer_factor: what it is multiplied with for the localizer.
         weight_decay: Adam's L2 term.
@@ -296,7 +297,7 @@ class Training:
     task: Callable[[RunContext], Task]
     make: Callable[[RunContext, int], nn.Module]
     recipe: Recipe
-    variants: Mapping[str, float] = field(default_factory=lambda: {"": 0.0})
+    variants: Mapping[str, float | None] = field(default_factory=lambda: {"": 0.0})
     lr: float | Callable[[RunContext], float] = 1e-3
     localizer_factor: float = 0.1
     weight_decay: float = 0.0
@@ -569,7 +570,7 @@ class _Job:
         subset = self.members[pairs[0]].train
         self.recipe = context.shorten(group.recipe, len(task.x) if subset is None else len(subset))
         # Labels tell other files, and other examples of them, at next to no cost.
-        data, models, identities = [repr(self.recipe), task.name, *task.notes, digest({"y": task.y})], [], []
+        data, models, identities = [_as_json(self.recipe), task.name, *task.notes, digest({"y": task.y})], [], []
         for member in self.members.values():
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(member.seed)
@@ -773,21 +774,25 @@ def _write(context: RunContext, result: Result) -> None:
     context.log(f"  {result.name}: {shown}")
 
 
+def _as_json(recipe: Recipe) -> dict[str, Any]:
+    """A recipe as results have it: functions by their names, random transforms as they are written."""
+    plain = (bool, int, float, str, tuple, type(None))
+    held = {f.name: getattr(recipe, f.name) for f in dataclasses.fields(recipe)}
+    return {k: v if isinstance(v, plain) else getattr(v, "__name__", repr(v)) for k, v in held.items()}
+
+
 def _settings(context: RunContext, job: _Job, pair: Model, tests: int) -> dict[str, Any]:
     """How a model was trained, whole."""
     # What it was trained on, whatever it is tested on.
     task, model, member = job.group.task(context), job.models[pair], job.members[pair]
-    recipe = {field.name: getattr(job.recipe, field.name) for field in dataclasses.fields(job.recipe)}
-    for name in ("augment", "teach", "lr_schedule"):
-        recipe[name] = None if recipe[name] is None else getattr(recipe[name], "__name__", repr(recipe[name]))
     settings: dict[str, Any] = {
         "source": task.name,
         "train_examples": len(task.x) if member.train is None else len(member.train),
         "test_examples": tests,
         "parameters": sum(p.numel() for p in model.parameters()),
         "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
-        "recipe": recipe, "epochs_run": job.epochs, "lr": member.lr, "localizer_factor": member.localizer_factor,
-        "kl_weight": member.kl_weight, "weight_decay": member.weight_decay,
+        "recipe": _as_json(job.recipe), "epochs_run": job.epochs, "lr": member.lr,
+        "localizer_factor": member.localizer_factor, "kl_weight": member.kl_weight, "weight_decay": member.weight_decay,
     }  # fmt: skip
     if isinstance(model, TransformerClassifier):
         layer = model.layer

@@ -147,6 +147,7 @@ class Table:
         untested: why numbers cannot be tested against the published ones, by the heading of their row or by a departure
             of their results.
         notes: sentences under it.
+        beside: further columns of a grid, such as {"supervision": {"CNN": "labels"}}: texts by the heading of a row.
     """
 
     title: str
@@ -156,6 +157,7 @@ class Table:
     bold: bool = True
     untested: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    beside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def judge(self, line: Line, results: Sequence[Result]) -> tuple[Verdict | None, str]:
         """How a line compares with its published number, if there are both, and why that is no test of it, if so."""
@@ -365,9 +367,10 @@ def view_table(table: Table, results: Sequence[Result], study: Study) -> list[Ta
             )
             for line in shown
         }
-        body = [[row, *(cells.get((row, column), "") for column in columns)] for row in rows]
+        texts = {row: [text.get(row, "") for text in table.beside.values()] for row in rows}
+        body = [[row, *texts[row], *(cells.get((row, column), "") for column in columns)] for row in rows]
         heading = f"{title}: {spread}{'; below it the paper’s' * published}"
-        views.append(TableView(heading, [table.row_label, *columns], body))
+        views.append(TableView(heading, [table.row_label, *table.beside, *columns], body))
     if published or not is_grid:
         header = [table.row_label, "model", *["measure"] * (len(metrics) > 1), "ours", "runs"]
         header += ["paper", "difference", "within the paper’s spread", "p", "verdict"] * published
