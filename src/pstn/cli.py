@@ -26,7 +26,7 @@ try:
 except ModuleNotFoundError as error:
     raise SystemExit("The command line needs typer: pip install 'pstn[cli]'") from error
 
-from pstn._checks import require_choice, require_seed
+from pstn._checks import require_choice, require_positive_int, require_seed
 from pstn.files import to_json, write_atomically
 from pstn.processes import UnsafePathError, import_object, is_object_name, safe_import_path
 from pstn.text import printable
@@ -70,7 +70,19 @@ app.add_typer(data_app, name="data", help="List, download, check and draw data s
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 _Model = Annotated[str, typer.Argument(help="Folder of a model, or of a run with one model, or OWNER/NAME on the Hub.")]
-_Samples = Annotated[int | None, typer.Option(help="Number of samples; the model's own by default.", min=1)]
+
+
+def _read_samples(text: str) -> int | str:
+    return text if text == "modes" else require_positive_int("--samples", int(text))
+
+
+_Samples = Annotated[
+    Any,
+    typer.Option(
+        parser=_read_samples, metavar="S",
+        help="Number of samples, or modes for one at each of the posterior's modes; the model's own by default.",
+    ),
+]  # fmt: skip
 _Seed = Annotated[int, typer.Option(help="Seed of the samples: the same seed gives the same answers.", min=0)]
 _Names = list[str] | None
 _Allow = Annotated[_Names, typer.Option(metavar="MODULE", help="Module of yours that may be imported for the model.")]
@@ -638,6 +650,8 @@ def export(
     write(loaded, target, samples=chosen)
     if as_json:
         echo(json.dumps({"written": str(target), "format": format, "samples": chosen}))
+    elif chosen == "modes":
+        echo(f"wrote {target}, one sample at each mode, which needs no noise")
     elif chosen is not None:
         echo(f"wrote {target}, {chosen} samples, their noise an input")
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from pstn.distributions import ThetaDistribution
 from pstn.nn.calls import call_on
 from pstn.nn.layer import SpatialTransformer
 from pstn.nn.shareable import Shareable
+from pstn.noise import Samples
 from pstn.uncertainty import entropy, log_mean_exp, mutual_information
 
 __all__ = ["PSTN", "STN", "Prediction", "TransformerClassifier", "TransformerModel", "refuse_softmax"]
@@ -156,7 +157,7 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
     def forward(
         self,
         x: Tensor,
-        samples: int | Literal["modes"] | None = None,
+        samples: Samples | None = None,
         *,
         source: Tensor | None = None,
         noise: Tensor | None = None,
@@ -179,7 +180,7 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
                 samples = noise.shape[0] if noise.dim() else 1  # what is no noise at all is refused by the posterior
         require_floating("x", x)
         chunk = self._chunk(x) if self.chunk_size is None else self.chunk_size
-        if chunk is None or samples == "modes" or samples <= chunk:
+        if chunk is None or (samples != "modes" and samples <= chunk):
             out = self.layer(x, samples, source=source, noise=noise, generator=generator)
             theta, posterior, log_weights = out.theta, out.posterior, out.log_weights
             sample_log_probs = self._classify(out.warped)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ from pstn.distributions import Point, PosteriorFamily, StudentT, ThetaDistributi
 from pstn.distributions.student_t import PrecisionKind
 from pstn.nn.calls import call_on
 from pstn.nn.heads import Head, feature_width
-from pstn.noise import SAMPLING_METHODS, SamplingMethod
+from pstn.noise import SAMPLING_METHODS, Samples, SamplingMethod
 from pstn.transforms import Transform
 from pstn.warp import Fill, InterpolationMode, PaddingMode, require_modes, warp
 
@@ -146,7 +146,7 @@ class SpatialTransformer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        samples: int | Literal["modes"] = 1,
+        samples: Samples = 1,
         *,
         source: Tensor | None = None,
         noise: Tensor | None = None,

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from pstn.nn.classifier import TransformerClassifier
+from pstn.noise import Samples
 from pstn.training.evaluate import predict_all
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def calibrate(
     model: TransformerClassifier,
     data: Batches,
     *,
-    samples: int | None = None,
+    samples: Samples | None = None,
     batch_size: int = 500,
     generator: torch.Generator | None = None,
 ) -> float:
@@ -35,7 +36,7 @@ def calibrate(
     Args:
         model: a PSTN or STN; its `temperature` is replaced.
         data: held-out examples with labels, as in `fit`.
-        samples: S; the model's `test_samples` when None. A temperature fits the S it was found for.
+        samples: S or "modes"; the model's `test_samples` when None. A temperature fits the S it was found for.
         batch_size: for sets and tuples only.
         generator: where the randomness comes from; torch's global seed when None.
 

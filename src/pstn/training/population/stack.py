@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pstn.distributions import PosteriorFamily
 from pstn.nn.classifier import Prediction, TransformerModel
+from pstn.noise import Samples
 from pstn.objective import TrainingLoss
 from pstn.training.evaluate import score
 from pstn.training.population.convolution import ConvKind, stand_in
@@ -254,7 +255,7 @@ class Stack:
         return per_pass * self.recipe.accumulate * len(self.members)
 
     def evaluate(
-        self, state: Tensors, examples: tuple[Tensor, Tensor] | None, samples: int | None, batch: int
+        self, state: Tensors, examples: tuple[Tensor, Tensor] | None, samples: Samples | None, batch: int
     ) -> ModelScores:
         """Score all models on the same examples, or each on its own validation examples.
 
@@ -264,13 +265,13 @@ class Stack:
         Args:
             state: the models' weights and running statistics, as in `state`.
             examples: x (M, C, *size) and y (M, ...), taken as they are; None for each model's validation examples.
-            samples: S; the models' own `test_samples` when None.
+            samples: S, or "modes"; the models' own `test_samples` when None.
             batch: examples at a time, at most; fewer where all models together would take too much memory.
         """
         module, seeds, augment = copy.deepcopy(self.module).eval(), [m.seed for m in self.members], self.recipe.augment
         if isinstance(module, TransformerModel):
             samples = samples or module.test_samples
-        one_example = math.prod(self.example) * len(seeds) * (samples or 1)
+        one_example = math.prod(self.example) * len(seeds) * (samples if isinstance(samples, int) else 1)
         batch = max(1, min(batch, _INPUT.get(self.device.type, _INPUT["cpu"]) // one_example))
         keys = {name: stream_keys(seeds, name, device=self.device) for name in ("evaluate", "validate")}
         x, y = examples or (self.constants.data["x"], self.constants.data["y"])
@@ -288,11 +289,11 @@ class Stack:
             if augment is not None and examples is None:
                 u = uniform(keys["validate"], first, at.shape[1], (augment.width,))
                 x_part = vmap(augment)(x_part, u.transpose(0, 1))
-            if self.theta is not None and isinstance(module, TransformerModel):
-                shape = (samples or 1, 1, self.theta[2])
+            if self.theta is not None and isinstance(samples, int) and isinstance(module, TransformerModel):
+                shape = (samples, 1, self.theta[2])
                 each = uniform(keys["evaluate"], first, at.shape[-1], shape, module.layer.sampling)  # (b, N, S, 1, W)
                 noise = each.squeeze(3).permute(1, 2, 0, 3)
-            parts.append(self.predict(module, state, x_part, y_part, noise))
+            parts.append(self.predict(module, state, x_part, y_part, noise, modes=samples == "modes"))
         found = list(zip(torch.cat(parts, dim=1), subsets, strict=True))
         if y.is_floating_point():
             return {"loss": [float(losses[: len(s)].mean()) for losses, s in found if s is not None]}
@@ -300,7 +301,9 @@ class Stack:
         names = {"nll": "nll", "accuracy": "accuracy", "ece": "calibration_error"}
         return {name: [getattr(s, field) for s in scores] for name, field in names.items()}
 
-    def predict(self, module: nn.Module, state: Tensors, x: Tensor, y: Tensor, noise: Tensor | None) -> Tensor:
+    def predict(
+        self, module: nn.Module, state: Tensors, x: Tensor, y: Tensor, noise: Tensor | None, *, modes: bool = False
+    ) -> Tensor:
         """Predictions in evaluation mode, without gradients.
 
         Args:
@@ -309,6 +312,7 @@ class Stack:
             x: one batch, (b, C, *size) if shared by all models, else (N, b, C, *size).
             y: its classes, or targets in floating point, likewise.
             noise: (N, S, b, W), None for models that sample nothing.
+            modes: take the centres of the posterior's modes instead.
 
         Returns:
             (N, b, K), log-probabilities of the classes; for other targets (N, b), the loss of each example, without the
@@ -316,7 +320,7 @@ class Stack:
         """
 
         def call(held: Tensors, x: Tensor, noise: Tensor | None) -> Any:
-            options = {} if noise is None else {"noise": noise}
+            options: dict[str, Any] = {"samples": "modes"} if modes else {} if noise is None else {"noise": noise}
             return functional_call(module, {**held, **self.constants.shared}, (x,), options)
 
         def log_probs(held: Tensors, x: Tensor, y: Tensor, noise: Tensor | None) -> Tensor:

@@ -30,6 +30,7 @@ from pstn.data.split import Splits, stratified_indices
 from pstn.files import inside, to_json, write_atomically
 from pstn.io import from_pretrained, require_modest
 from pstn.nn import PSTN, About, Shareable, make_model
+from pstn.noise import Samples
 from pstn.text import excerpt
 from pstn.training.diagnose import look_for_collapses
 from pstn.training.population import Population, Progress
@@ -534,7 +535,11 @@ def _note(folder: Path, data: str) -> Path:
 
 
 def score_models(
-    models: Sequence[nn.Module], x: Tensor, y: Tensor, samples: int | None = None, seeds: Sequence[int] | None = None
+    models: Sequence[nn.Module],
+    x: Tensor,
+    y: Tensor,
+    samples: Samples | None = None,
+    seeds: Sequence[int] | None = None,
 ) -> ModelScores:
     """Trained models of one shape on the same examples, with the noise that `Population.evaluate` uses.
 
@@ -542,7 +547,7 @@ def score_models(
         models: of one shape.
         x: (M, C, *size).
         y: (M,).
-        samples: S; the models' own `test_samples` when None.
+        samples: S, or "modes"; the models' own `test_samples` when None.
         seeds: of their evaluation noise; 0, 1, 2, ... when not given.
     """
     members = [Member(seed=s) for s in (range(len(models)) if seeds is None else seeds)]
@@ -561,7 +566,7 @@ def evaluate_run(
     name: str | Path,
     data: str | None = None,
     *,
-    samples: int | None = None,
+    samples: Samples | None = None,
     seed: int | None = None,
     policy: Policy | None = None,
     allow: Sequence[str] = (),
@@ -573,7 +578,7 @@ def evaluate_run(
         data: whatever `pstn.data.load` takes; what the models were trained on when not given, if that is the name of
             a known set, or a path that this user has trained this run on: no other path is opened that a file names.
             Its images are prepared as the models want them, and its classes found by their names.
-        samples: S; the models' own `test_samples` when None.
+        samples: S, or "modes"; the models' own `test_samples` when None.
         seed: of the samples; that of each model's training when not given.
         policy: for missing values and unequal lengths in series; that of the models' training when not given.
         allow: modules that may be imported for the models, as in `pstn.from_pretrained`.
