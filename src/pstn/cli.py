@@ -395,7 +395,8 @@ def train(
 
         pstn predict runs/photos photos/cat/1.jpg
 
-    Exit codes: 0 done, 2 an argument cannot be used, 1 a failure, 130 stopped by Ctrl-C or SIGTERM.
+    A model that breaks or ends at chance is trained again with more care, up to --restarts times.
+    Exit codes: 0 done, 2 an argument cannot be used, 1 a failure, such as of a model, 130 stopped by Ctrl-C or SIGTERM.
     """
     from pstn.training.runs.run import HOW_TO_ADD_A_TEST, model_folder, saved_settings
     from pstn.training.runs.run import train as run
@@ -415,17 +416,23 @@ def train(
     if as_json:
         models = sorted(str(path.parent) for path in outcome.folder.glob("model-*/config.json"))
         about = {"folder": str(outcome.folder), "finished": outcome.finished, "models": models}
-        echo(to_json({**about, "scores": outcome.scores, "problems": outcome.problems}))
+        results = {"scores": outcome.scores, "problems": outcome.problems, "failed": outcome.failed}
+        echo(to_json({**about, **results}))
     elif outcome.finished:
         if outcome.scores:
             _print_scores(outcome.scores, outcome.test_examples)
         else:
             echo(f"No scores, as the data have no test part: {HOW_TO_ADD_A_TEST}")
         echo(f"Models, settings, scores and the whole history are in {outcome.folder}")
-        use = shlex.join(["pstn", "predict", str(model_folder(outcome.folder, 0))])
-        echo(f"Use it: {use} {outcome.takes.upper()}")
+        if usable := sorted(set(range(settings.models)) - set(outcome.failed)):
+            use = shlex.join(["pstn", "predict", str(model_folder(outcome.folder, usable[0]))])
+            echo(f"Use it: {use} {outcome.takes.upper()}")
     if not outcome.finished:
         raise typer.Exit(INTERRUPTED)
+    if outcome.failed:
+        numbers = ", ".join(map(str, outcome.failed))
+        echo(f"error: these models broke or ended at chance, and are of no use: {numbers}", err=True)
+        raise typer.Exit(FAILURE)
 
 
 def _print_scores(scores: dict[str, list[float]], examples: int) -> None:

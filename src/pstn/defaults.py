@@ -16,6 +16,8 @@ TRAIN_SAMPLES = 1
 """S in training."""
 TEST_SAMPLES = 10
 """S in a prediction."""
+RESTARTS = 2
+"""How often a model that ends at chance is trained again, with more care."""
 VAR_INIT = -5.0
 """Where the variance head starts, before softplus."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, update_wrapper
 from types import MethodType
-from typing import Any, NamedTuple, Self, final
+from typing import Any, NamedTuple, Self, cast, final
 
 import numpy as np
 import torch
@@ -26,14 +26,15 @@ from torch import Tensor, nn
 from pstn import _checks
 from pstn._deprecation import renamed
 from pstn.data.split import stratified_indices
-from pstn.defaults import LOCALIZER_FACTOR, TEST_SAMPLES, TRAIN_SAMPLES, default_kl_weight
+from pstn.defaults import LOCALIZER_FACTOR, RESTARTS, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT, default_kl_weight
 from pstn.estimators.arrays import Layout, Scaling, choose_layout, fit_scaling
 from pstn.files import load_safetensors
-from pstn.nn import Prediction, make_model
+from pstn.nn import Prediction, TransformerModel, make_model
 from pstn.noise import draw_noise
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.training import Member, Population, Recipe
 from pstn.training.population.trainer import make_device
+from pstn.training.restarts import train_again
 from pstn.transforms import Transform
 
 __all__ = ["CNNClassifier", "PSTNClassifier", "STNClassifier", "Uncertainty"]
@@ -50,6 +51,7 @@ _PARAMETERS = {
     **dict.fromkeys(("train_samples", "test_samples", "patience"), _checks.require_positive_int),
     **dict.fromkeys(("localizer_factor", "validation_fraction"), _checks.require_positive_number),
     "weight_decay": _checks.require_nonnegative_number,
+    "restarts": _checks.require_nonnegative_int,
 }
 _OPTIONAL = {
     **dict.fromkeys(("epochs", "batch_size", "width"), _checks.require_positive_int),
@@ -92,6 +94,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     _kl_weight_losses: dict[float, float]
     _seed: int
     _steps: int
+    _slower: float
 
     def _set_parameters(self, values: Mapping[str, Any]) -> None:
         """Set the constructor's parameters as attributes, unchanged, as scikit-learn wants them."""
@@ -135,7 +138,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         recipe = known._recipe(len(data.y) if train is None else len(train))
         with known._population([known.model_], data, [member], recipe) as population:
             population.fit()
-            return self._keep(known, population, seed, [])
+            return self._keep(known, known._train_again(population), seed, [])
 
     def partial_fit(
         self,
@@ -212,7 +215,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             networks="auto", width=self.width, fill=fresh.scaling_.scaled_fill,
             samples=int(getattr(self, "train_samples", 1)), test_samples=int(getattr(self, "test_samples", 1)),
         )  # fmt: skip
-        fresh.loss_curve_, fresh._optimiser, fresh._steps = [], None, 0
+        fresh.loss_curve_, fresh._optimiser, fresh._steps, fresh._slower = [], None, 0, 1.0
         fresh._kl_weight, fresh._kl_weight_losses = None, {}
         return fresh
 
@@ -245,7 +248,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         self, seed: int, kl_weight: float | None, train: Tensor | None = None, valid: Tensor | None = None
     ) -> Member:
         rate = _LEARNING_RATES[self.layout_.kind] if self.learning_rate is None else float(self.learning_rate)
-        factor = float(getattr(self, "localizer_factor", 1.0))
+        factor = self._slower * float(getattr(self, "localizer_factor", 1.0))
         return Member(seed, rate, factor, kl_weight, float(self.weight_decay), train, valid)
 
     def _population(
@@ -280,10 +283,29 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         means = np.reshape(np.concatenate(losses), (count, len(candidates))).mean(0)
         return dict(zip(candidates, means.tolist(), strict=True))
 
+    def _train_again(self, population: Population) -> Population:
+        """The population, or another one in which a model that failed in it has learned something."""
+
+        def fit(second: Population) -> None:
+            second.fit()
+
+        def say(text: str) -> None:
+            warnings.warn(text, ConvergenceWarning)
+
+        restarted = train_again(population, getattr(self, "restarts", 0), fit, say)
+        for text in restarted.failed.values():
+            warnings.warn(f"Training failed. {text}", ConvergenceWarning)
+        if not restarted.mended:
+            return population
+        mended, _ = restarted.mended[0]
+        layer, before = cast(TransformerModel, mended.start(0)).layer, population.members[0]
+        self._slower *= mended.members[0].localizer_factor / before.localizer_factor
+        settings = {**self._make.keywords, "var_init": getattr(layer.posterior, "var_init", VAR_INIT)}
+        self._make = partial(self._make.func, *self._make.args[:4], layer.transform, **settings)
+        return mended
+
     def _keep(self, known: Self, population: Population, seed: int, loss_curve: list[float]) -> Self:
         """Take over what is known of the data and what was learned."""
-        for failure in population.progress.failures:
-            warnings.warn(f"Training stopped early: {failure}", ConvergenceWarning)
         if known is not self:
             parameters = self._get_param_names()
             self.__dict__.pop("feature_names_in_", None)
@@ -450,7 +472,7 @@ class Warping(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore[mis
         parts = []
         for x in self._batches(X):
             layer = self.model_.layer
-            parts.append(self._restored(layer.warp(x, layer.localize(x).loc[None])[0]))
+            parts.append(self._restored(layer.warp(x, layer.localize(x).mode[None])[0]))
         return np.concatenate(parts)
 
     def _restored(self, warped: Any) -> NDArray[np.float32]:
@@ -502,6 +524,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
         patience: epochs without a better validation loss after which to stop.
         class_weight: a weight per label, "balanced", or None.
         warm_start: whether `fit` continues from the weights of the last; classes, scaling and w stay.
+        restarts: how often a network that ends at chance is trained again, with more care: see `pstn.fit`.
         random_state: a number, a `numpy.random.RandomState` or None. No global seed is touched.
         n_jobs: processes that share the search for w, as joblib counts them.
         device: "auto" (a GPU where there is one), "cpu", "cuda", ...
@@ -531,7 +554,8 @@ class PSTNClassifier(Warping, ArrayClassifier):
         test_samples: int = TEST_SAMPLES, fill: Any = "auto", epochs: int | None = None, batch_size: int | None = None,
         learning_rate: float | None = None, localizer_factor: float = LOCALIZER_FACTOR, weight_decay: float = 1e-4,
         early_stopping: bool = False, validation_fraction: float = 0.2, patience: int = 20, class_weight: Any = None,
-        warm_start: bool = False, random_state: Any = None, n_jobs: int | None = None, device: str = "auto",
+        warm_start: bool = False, restarts: int = RESTARTS, random_state: Any = None, n_jobs: int | None = None,
+        device: str = "auto",
     ) -> None:  # fmt: skip
         self._set_parameters(locals())
 
@@ -611,6 +635,7 @@ class STNClassifier(Warping, ArrayClassifier):
         patience: epochs without a better validation loss after which to stop.
         class_weight: a weight per label, "balanced", or None.
         warm_start: whether `fit` continues from the weights of the last.
+        restarts: how often a network that ends at chance is trained again.
         random_state: a number, a `numpy.random.RandomState` or None.
         device: "auto", "cpu", "cuda", ...
 
@@ -628,7 +653,7 @@ class STNClassifier(Warping, ArrayClassifier):
         width: int | None = None, fill: Any = "auto", epochs: int | None = None, batch_size: int | None = None,
         learning_rate: float | None = None, localizer_factor: float = LOCALIZER_FACTOR, weight_decay: float = 1e-4,
         early_stopping: bool = False, validation_fraction: float = 0.2, patience: int = 20, class_weight: Any = None,
-        warm_start: bool = False, random_state: Any = None, device: str = "auto",
+        warm_start: bool = False, restarts: int = RESTARTS, random_state: Any = None, device: str = "auto",
     ) -> None:  # fmt: skip
         self._set_parameters(locals())
 

@@ -5,14 +5,22 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sized
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import nn
 
-from pstn._checks import require_positive_int, require_positive_number
+from pstn._checks import require_nonnegative_int, require_positive_int, require_positive_number
 from pstn._deprecation import renamed
-from pstn.defaults import LOCALIZER_FACTOR, LR, WEIGHT_DECAY, default_batch_size, default_epochs, default_kl_weight
+from pstn.defaults import (
+    LOCALIZER_FACTOR,
+    LR,
+    RESTARTS,
+    WEIGHT_DECAY,
+    default_batch_size,
+    default_epochs,
+    default_kl_weight,
+)
 from pstn.nn.classifier import TransformerModel
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.threads import suit_threads, using_threads
@@ -21,6 +29,7 @@ from pstn.training.evaluate import is_set, read_batches, require_data
 from pstn.training.population.recipe import KLWeight, kl_weight_at, progress_at
 from pstn.training.population.step import report_parts
 from pstn.training.progress import Bar
+from pstn.training.restarts import SLOWER, Watch
 
 if TYPE_CHECKING:
     from pstn.training.evaluate import Batches
@@ -59,6 +68,7 @@ def fit(
     loss: LossFunction | None = None,
     on_epoch: Callable[[Epoch], bool | None] | None = None,
     progress: bool = True,
+    restarts: int = RESTARTS,
 ) -> Model:
     """Train one model on batches, with Adam; the model is changed in place and returned in evaluation mode.
 
@@ -83,12 +93,16 @@ def fit(
             with a parameter `kl_weight` is given the weight.
         on_epoch: called with the figures of every epoch; returning True stops there.
         progress: whether a terminal shows how far it is.
+        restarts: how often a model with a transformer that ends at chance, or whose classifier is shown nothing any
+            more, is put back to where it started and trained again, each time with a localizer ten times slower, and
+            with a logarithmic scale or a smaller start of the variance; `on_epoch` then counts from 1 again.
 
     Raises:
         FloatingPointError: at a loss or gradient that is not finite, before it reaches the weights.
 
     Warns:
-        UserWarning: in the end, if the transformer collapsed in one of the known ways, with what to try.
+        UserWarning: at once, if training is started again, and why; in the end, if it ended at chance, or if the
+            transformer collapsed in one of the known ways, with what to try.
 
     Example:
         >>> backbone = pstn.nn.mnist_cnn()
@@ -97,6 +111,7 @@ def fit(
         >>> model(torch.rand(1, 1, 28, 28)).probs.shape
         torch.Size([1, 10])
     """
+    options = dict(locals())  # for another start
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     data = require_data(data)
@@ -110,6 +125,8 @@ def fit(
     optimiser = make_optimiser(model, lr, localizer_factor, weight_decay)
     limit = math.inf if clip_norm is None else require_positive_number("clip_norm", clip_norm)
     length = max(1, -(-len(data) // batch_size) if is_set(data) else len(data)) if isinstance(data, Sized) else math.inf
+    require_nonnegative_int("restarts", restarts)
+    watch, failure = Watch(model), None
     model.train()
     with Bar(epochs, shown=progress) as bar, using_threads(None):
         for number in range(1, epochs + 1):
@@ -120,6 +137,7 @@ def fit(
                 output = model(x)
                 weight = kl_weight_at(kl_weight, progress_at(number - 1, at - 1, epochs, length))
                 made = training_loss(output, y, weight, None)
+                watch.see(y)
                 optimiser.zero_grad()
                 made.total.backward()
                 norm, value = float(nn.utils.clip_grad_norm_(model.parameters(), limit)), made.total.detach()
@@ -138,8 +156,16 @@ def fit(
             shown = {"loss": f"{epoch.loss:.3f}", "KL": f"{epoch.kl:.2f}", "accuracy": f"{epoch.accuracy:.1%}"}
             known = {name: words for name, words in shown.items() if "nan" not in words}
             bar.update(number, f"epoch {number}/{epochs}", known)
-            if on_epoch is not None and on_epoch(epoch):
+            stop = on_epoch is not None and on_epoch(epoch)
+            failure = watch.judge(epoch.nll, x[:64], last=number == epochs)
+            if stop or failure:
                 break
+    if failure and restarts and not isinstance(data, Iterator) and (change := watch.start_again()):
+        warnings.warn(f"{failure} Training starts again with {change}.", UserWarning, stacklevel=3)
+        options |= {"data": data, "localizer_factor": SLOWER * localizer_factor, "restarts": restarts - 1}
+        return cast(Model, fit(**options))
+    if failure:
+        warnings.warn(f"Training failed. {failure}", UserWarning, stacklevel=3)
     for problem in look_for_collapses(model.eval(), x[:64]):
         warnings.warn(problem, UserWarning, stacklevel=3)
     return model

@@ -356,6 +356,10 @@ class Population:
             made.append(trained.eval())
         return made
 
+    def start(self, number: int) -> nn.Module:
+        """A copy of a model as it was before training, on the CPU."""
+        return copy.deepcopy(self._models[number])
+
     def tensors(self) -> Tensors:
         """All state by name, N models in front of each tensor, on the CPU: what a checkpoint holds."""
         best = {f"best.{name}": tensor.cpu() for name, tensor in self._best.items()}

@@ -39,6 +39,7 @@ from pstn.training.population.recipe import Augmentation, Member, RandomWarp, Re
 from pstn.training.population.stack import ModelScores
 from pstn.training.population.trainer import make_device
 from pstn.training.progress import Bar, Interrupt, summary
+from pstn.training.restarts import Restarted, failed_models, train_again
 from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, read_about, require_room, save_checkpoint
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings, write_settings
 
@@ -304,7 +305,9 @@ class Outcome:
     takes: Literal["images", "series"] = "images"
     """What its models classify."""
     problems: list[str] = field(default_factory=list)
-    """Models that broke, and collapses, each with what to try."""
+    """Models that broke, ended at chance or were started again, and collapses, each with what to try."""
+    failed: list[int] = field(default_factory=list)
+    """Models that broke or ended at chance, after all restarts."""
 
 
 def model_folder(run: Path, number: int) -> Path:
@@ -368,11 +371,15 @@ def train(
         if not quiet:
             say(_plan(settings, population, source))
         problems, stopped = _fit(settings, population, source, say, quiet)
+        restarted = Restarted({}, {})
+        if not stopped:
+            restarted, found, stopped = _train_again(settings, population, source, say, quiet)
+            problems += found
         if stopped:
             again = shlex.join(["pstn", "train", "--resume", "--out", str(folder)])
             say(f"Stopped at epoch {population.progress.epoch} and saved. To go on: {again}")
             return Outcome(folder, False, problems=problems)
-        return _finish(settings, folder, population, source, problems)
+        return _finish(settings, folder, population, source, problems, restarted)
 
 
 def saved_settings(folder: Path) -> TrainSettings:
@@ -421,15 +428,48 @@ def _plan(settings: TrainSettings, population: Population, source: Source) -> st
     return f"{settings.data}: {', '.join(parts)}.\n{plan}"
 
 
-def _fit(
+def _train_again(
     settings: TrainSettings, population: Population, source: Source, say: Callable[[str], None], quiet: bool
+) -> tuple[Restarted, list[str], bool]:
+    """Train models that failed again; return what came of it, what was said, and whether it was stopped.
+
+    No checkpoint is written: a run that is killed meanwhile finds that the same models failed, and starts them again.
+    """
+    said: list[str] = []
+    stopped = False
+
+    def warn(text: str) -> None:
+        said.append(text)
+        say(f"Warning: {text}")
+
+    def fit(second: Population) -> bool:
+        nonlocal stopped
+        stopped = _fit(settings, second, source, say, quiet, save=False)[1]
+        return stopped
+
+    restarted = train_again(population, settings.restarts, fit, warn)
+    for number, text in {} if stopped else restarted.failed.items():
+        warn(f"model {number} failed. {text}")
+    return restarted, said, stopped
+
+
+def _fit(
+    settings: TrainSettings,
+    population: Population,
+    source: Source,
+    say: Callable[[str], None],
+    quiet: bool,
+    *,
+    save: bool = True,
 ) -> tuple[list[str], bool]:
     """Train, save regularly, report each problem once; return the problems, and whether it was stopped."""
     reported: dict[str, str] = {}
     saved = shown = time.monotonic()
     with Interrupt() as interrupt, Bar(population.total_steps, population.progress.step) as bar:
 
-        def save() -> None:
+        def check() -> None:
+            if not save:
+                return
             save_checkpoint(settings.folder / CHECKPOINT, population, settings.to_dict())
             for kind, problem in _problems(population, source).items():
                 if kind not in reported:
@@ -445,19 +485,22 @@ def _fit(
                 say(", ".join([epoch, *(f"{name} {value}" for name, value in figures.items())]))
                 shown = now
             if interrupt.asked or now - saved >= settings.save_every:
-                save()
+                check()
                 saved = time.monotonic()
             return interrupt.asked
 
         population.fit(on_round, seconds=max(0.05, min(2.0, settings.save_every)))
         stopped = interrupt.asked and population.progress.step < population.total_steps
-        save()
+        check()
     return list(reported.values()), stopped
 
 
 def _problems(population: Population, source: Source) -> dict[str, str]:
     """Failures and collapses by kind: a collapse of a model is named once, however its figures move."""
     found = {f"failure of model {failure.model}": str(failure) for failure in population.progress.failures}
+    if population.progress.step < population.total_steps:  # in the end it is said with what is done about it
+        at_chance = {n: text for n, text in failed_models(population).items() if f"failure of model {n}" not in found}
+        found |= {f"chance of model {n}": f"model {n}: {text}" for n, text in at_chance.items()}
     augment = population.recipe.augment
     for number, model in enumerate(population.models() if population.progress.epoch else []):
         train = population.members[number].train
@@ -471,23 +514,34 @@ def _problems(population: Population, source: Source) -> dict[str, str]:
 
 
 def _finish(
-    settings: TrainSettings, folder: Path, population: Population, source: Source, problems: list[str]
+    settings: TrainSettings,
+    folder: Path,
+    population: Population,
+    source: Source,
+    problems: list[str],
+    restarted: Restarted,
 ) -> Outcome:
-    scores = {} if source.test is None else population.evaluate(*source.test)
-    for number, model in enumerate(population.models()):
+    scores, models = {} if source.test is None else population.evaluate(*source.test), population.models()
+    for number, (other, place) in restarted.mended.items():
+        models[number] = other.models()[place]
+        for name, values in {} if source.test is None else other.evaluate(*source.test).items():
+            scores[name][number] = values[place]
+    for number, model in enumerate(models):
         metrics = {name: values[number] for name, values in scores.items()}
         kl_weight = kl_weight_at(population.members[number].kl_weight, 1.0)
         about = dataclasses.replace(make_about(settings, source, number, kl_weight), metrics=metrics)
         cast(Shareable, model).save_pretrained(model_folder(folder, number), about=about)
     results = {
         "settings": settings.to_dict(), "scores": scores, "problems": problems,
+        "restarted": sorted(restarted.mended), "failed": sorted(restarted.failed),
         "seconds": population.progress.seconds, "history": population.progress.history,
         "failures": [asdict(failure) for failure in population.progress.failures],
     }  # fmt: skip
     with write_atomically(folder / RESULTS) as draft:
         draft.write_text(to_json(results, indent=1))
     tested = 0 if source.test is None else len(source.test[1])
-    return Outcome(folder, True, scores, tested, "series" if len(source.size) == 1 else "images", problems)
+    takes: Literal["images", "series"] = "series" if len(source.size) == 1 else "images"
+    return Outcome(folder, True, scores, tested, takes, problems, sorted(restarted.failed))
 
 
 def remember_run(folder: Path, data: str) -> None:
