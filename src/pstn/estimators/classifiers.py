@@ -33,6 +33,7 @@ from pstn.nn import Prediction, TransformerModel, make_model
 from pstn.noise import draw_noise
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.training import Member, Population, Recipe
+from pstn.training.calibrate import find_temperature
 from pstn.training.population.trainer import make_device
 from pstn.training.restarts import train_again
 from pstn.transforms import Transform
@@ -293,8 +294,10 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             warnings.warn(text, ConvergenceWarning)
 
         restarted = train_again(population, getattr(self, "restarts", 0), fit, say)
-        for text in restarted.failed.values():
-            warnings.warn(f"Training failed. {text}", ConvergenceWarning)
+        broken = {failure.model for failure in population.progress.failures}  # which `_keep` tells of
+        for number, text in restarted.failed.items():
+            if number not in broken:
+                warnings.warn(f"Training failed. {text}", ConvergenceWarning)
         if not restarted.mended:
             return population
         mended, _ = restarted.mended[0]
@@ -306,6 +309,8 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def _keep(self, known: Self, population: Population, seed: int, loss_curve: list[float]) -> Self:
         """Take over what is known of the data and what was learned."""
+        for failure in population.progress.failures:
+            warnings.warn(f"Training stopped early: {failure}", ConvergenceWarning)
         if known is not self:
             parameters = self._get_param_names()
             self.__dict__.pop("feature_names_in_", None)
@@ -396,6 +401,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         """The weights of network and optimiser as safetensors, everything else as it is."""
         state = dict(super().__getstate__())
         if "model_" in state:
+            state["_temperature"] = getattr(self.model_, "temperature", 1.0)
             held = {f"model/{name}": tensor for name, tensor in state.pop("model_").state_dict().items()}
             held |= {f"optimiser/{name}": tensor for name, tensor in (state.pop("_optimiser") or {}).items()}
             copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in held.items()}
@@ -405,7 +411,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Build the network again and fill in its weights."""
         state = dict(state)
-        packed = state.pop("_tensors", None)
+        packed, temperature = state.pop("_tensors", None), state.pop("_temperature", 1.0)
         super().__setstate__(state)
         if packed is not None:
             parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimiser": {}}
@@ -414,6 +420,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
                 parts[part][rest] = tensor
             self.model_ = self._make(seed=0).eval()
             self.model_.load_state_dict(parts["model"])
+            self.model_.temperature = temperature
             self._optimiser = parts["optimiser"] or None
 
     def __sklearn_tags__(self) -> Any:
@@ -474,6 +481,24 @@ class Warping(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore[mis
             layer = self.model_.layer
             parts.append(self._restored(layer.warp(x, layer.localize(x).mode[None])[0]))
         return np.concatenate(parts)
+
+    def calibrate(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Find the temperature under which the probabilities fit examples best that `fit` has not seen.
+
+        It changes no answer, only how sure it is: see `pstn.calibrate`.
+
+        Args:
+            X: held-out inputs, as for `fit`.
+            y: (N,), their labels.
+
+        Returns:
+            The estimator itself; `model_.temperature` is what was found.
+        """
+        check_is_fitted(self)
+        labels = self._data(X, y, None).y
+        self.model_.temperature = 1.0
+        self.model_.temperature = find_temperature(torch.from_numpy(self.predict_log_proba(X)), labels)
+        return self
 
     def _restored(self, warped: Any) -> NDArray[np.float32]:
         """(..., C, *size) as the network has it -> (..., *shape) as the user has it."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from pstn.nn.classifier import TransformerClassifier
 from pstn.noise import Samples
@@ -57,6 +58,22 @@ def calibrate(
     except BaseException:
         model.temperature = before
         raise
+    model.temperature = find_temperature(log_probs, y)
+    return model.temperature
+
+
+def find_temperature(log_probs: Tensor, y: Tensor) -> float:
+    """The number by which log-probabilities are to be divided for the smallest negative log-likelihood.
+
+    Args:
+        log_probs: (N, K).
+        y: (N,), class indices.
+
+    Example:
+        >>> two_of_three = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.9, 0.1]]).log()
+        >>> round(find_temperature(two_of_three, torch.tensor([0, 0, 1])), 2)
+        3.17
+    """
     log_probs, y = log_probs.double(), y.to(log_probs.device)
 
     def nll(log_temperature: float) -> float:
@@ -76,5 +93,4 @@ def calibrate(
             low, inner, at_inner = inner, outer, at_outer
             outer = low + ratio * (high - low)
             at_outer = nll(outer)
-    model.temperature = math.exp((low + high) / 2)
-    return model.temperature
+    return math.exp((low + high) / 2)

@@ -371,7 +371,7 @@ def _changing_buffers(model: nn.Module) -> list[str]:
     return [name for prefix, norm in norms.items() for name, _ in norm.named_buffers(prefix, recurse=False)]
 
 
-def _signature(model: nn.Module) -> dict[str, Any]:
+def signature(model: nn.Module) -> dict[str, Any]:
     """Shapes of tensors, types and settings of modules: one program, of the first model, runs all of them."""
     plain = (bool, int, float, str, tuple, type(None), PosteriorFamily)
     found: dict[str, Any] = {}
@@ -386,9 +386,9 @@ def _signature(model: nn.Module) -> dict[str, Any]:
 
 def require_one_shape(models: Sequence[nn.Module]) -> None:
     """Refuse models that cannot be stacked, naming the first difference."""
-    expected = _signature(models[0])
+    expected = signature(models[0])
     for index, model in enumerate(models[1:], start=1):
-        found = _signature(model)
+        found = signature(model)
         for name in {**expected, **found}:
             if expected.get(name) != found.get(name):
                 difference = f"in {name!r}, {found.get(name)} against {expected.get(name)}"

@@ -29,14 +29,15 @@ from pstn.data.series import series_format
 from pstn.data.split import Splits, stratified_indices
 from pstn.files import inside, to_json, write_atomically
 from pstn.io import from_pretrained, require_modest
-from pstn.nn import PSTN, About, Shareable, make_model
+from pstn.nn import PSTN, About, Shareable, TransformerClassifier, make_model
 from pstn.noise import Samples
 from pstn.text import excerpt
+from pstn.training.calibrate import calibrate
 from pstn.training.diagnose import look_for_collapses
 from pstn.training.population import Population, Progress
 from pstn.training.population.noise import stream_keys, uniform
 from pstn.training.population.recipe import Augmentation, Member, RandomWarp, Recipe, kl_weight_at
-from pstn.training.population.stack import ModelScores
+from pstn.training.population.stack import ModelScores, signature
 from pstn.training.population.trainer import make_device
 from pstn.training.progress import Bar, Interrupt, summary
 from pstn.training.restarts import Restarted, failed_models, train_again
@@ -284,8 +285,11 @@ def make_population(settings: TrainSettings, source: Source, seeds: Sequence[int
         lr = settings.lr[i % len(settings.lr)]
         kl_weight = settings.kl_weight[i % len(settings.kl_weight)] if settings.kl_weight else None
         members.append(Member(seed, lr, settings.localizer_factor, kl_weight, settings.weight_decay, train, valid))
-    if settings.patience is not None and any(m.valid is None for m in members):
-        raise ValueError("patience needs validation data: set valid_fraction")
+    for name in ("patience", "calibrate"):
+        if getattr(settings, name) and any(m.valid is None for m in members):
+            raise ValueError(f"{name} needs validation data: set valid_fraction")
+    if settings.calibrate and settings.model == "cnn":
+        raise ValueError("calibrate must be left out for a cnn, which has no temperature")
     return Population(
         models, source.x, source.y, members, settings.recipe(source.augment),
         device=make_device(settings.device), groups=settings.groups, compile=settings.compile,
@@ -501,16 +505,21 @@ def _problems(population: Population, source: Source) -> dict[str, str]:
     if population.progress.step < population.total_steps:  # in the end it is said with what is done about it
         at_chance = {n: text for n, text in failed_models(population).items() if f"failure of model {n}" not in found}
         found |= {f"chance of model {n}": f"model {n}: {text}" for n, text in at_chance.items()}
-    augment = population.recipe.augment
     for number, model in enumerate(population.models() if population.progress.epoch else []):
         train = population.members[number].train
-        x = source.x[(source.train if train is None else train)[:64]]
-        if augment is not None:
-            x = augment(x, uniform(stream_keys([0], "evaluate"), 0, 1, (len(x), augment.width))[0, 0])
+        x = _as_trained(population, source, (source.train if train is None else train)[:64])
         for text in look_for_collapses(model, x):
             kind = re.split("[:(]", text)[0]  # figures come after it
             found[f"model {number}: {kind}"] = f"model {number}: {text}"
     return found
+
+
+def _as_trained(population: Population, source: Source, index: Tensor) -> Tensor:
+    """Examples as models see them in training: under the augmentation, where there is one, by a draw that stays."""
+    x, augment = source.x[index], population.recipe.augment
+    return (
+        x if augment is None else augment(x, uniform(stream_keys([0], "evaluate"), 0, 1, (len(x), augment.width))[0, 0])
+    )
 
 
 def _finish(
@@ -526,6 +535,14 @@ def _finish(
         models[number] = other.models()[place]
         for name, values in {} if source.test is None else other.evaluate(*source.test).items():
             scores[name][number] = values[place]
+    if settings.calibrate:
+        for model, member in zip(models, population.members, strict=True):
+            examples = _as_trained(population, source, cast(Tensor, member.valid)), source.y[cast(Tensor, member.valid)]
+            calibrate(
+                cast(TransformerClassifier, model), examples, generator=torch.Generator().manual_seed(member.seed)
+            )
+        if source.test is not None:
+            scores = score_models(models, *source.test, seeds=[member.seed for member in population.members])
     for number, model in enumerate(models):
         metrics = {name: values[number] for name, values in scores.items()}
         kl_weight = kl_weight_at(population.members[number].kl_weight, 1.0)
@@ -595,16 +612,16 @@ def score_models(
     samples: Samples | None = None,
     seeds: Sequence[int] | None = None,
 ) -> ModelScores:
-    """Trained models of one shape on the same examples, with the noise that `Population.evaluate` uses.
+    """Trained models on the same examples, with the noise that `Population.evaluate` uses.
 
     Args:
-        models: of one shape.
+        models: those of one shape are scored together.
         x: (M, C, *size).
         y: (M,).
         samples: S, or "modes"; the models' own `test_samples` when None.
         seeds: of their evaluation noise; 0, 1, 2, ... when not given.
     """
-    members = [Member(seed=s) for s in (range(len(models)) if seeds is None else seeds)]
+    seeds = list(range(len(models)) if seeds is None else seeds)
     # Chunks are a matter of one model's memory; here batches are cut instead, and a population refuses chunks.
     models = [copy.deepcopy(model) for model in models]
     for model in models:
@@ -612,8 +629,19 @@ def score_models(
             model.chunk_size = None
     # Two examples, where there are: batch norm in training mode, which finding the shapes takes, refuses one.
     some = min(2, len(x))
-    with Population(models, x[:some], y[:some], members, Recipe(batch_size=some), groups=1) as population:
-        return population.evaluate(x, y, samples)
+    alike: dict[str, list[int]] = {}  # a temperature or a restart sets models of one run apart
+    for number, model in enumerate(models):
+        alike.setdefault(str(signature(model)), []).append(number)
+    scores: ModelScores = {}
+    for numbers in alike.values():
+        members = [Member(seed=seeds[number]) for number in numbers]
+        stack = [models[number] for number in numbers]
+        with Population(stack, x[:some], y[:some], members, Recipe(batch_size=some), groups=1) as population:
+            for name, values in population.evaluate(x, y, samples).items():
+                held = scores.setdefault(name, [0.0] * len(models))
+                for number, value in zip(numbers, values, strict=True):
+                    held[number] = value
+    return scores
 
 
 def evaluate_run(

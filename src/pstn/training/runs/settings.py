@@ -82,6 +82,7 @@ class TrainSettings:
     compile: bool | None = _setting(
         None, "Fuse small operations, 10 to 30 s at the start; long CUDA runs do by default."
     )
+    calibrate: bool = _setting(False, "Find a temperature on the validation examples: see VALID_FRACTION.")
     restarts: int = _setting(RESTARTS, "How often a model that ends at chance is trained again, with more care.")
     save_every: float = _setting(30.0, "Seconds between checkpoints.")
 
