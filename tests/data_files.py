@@ -12,8 +12,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from pstn.data import DataError
+
 REAL = os.environ.get("PSTN_DATA", "").strip()
 needs_real = pytest.mark.skipif(not REAL, reason="PSTN_DATA is not set")
+
+
+def refused(match, call, *arguments, error=DataError, **settings):
+    """Assert that a call raises; returns the exception."""
+    with pytest.raises(error, match=match) as caught:
+        call(*arguments, **settings)
+    return caught.value
 
 
 def idx_bytes(array: np.ndarray) -> bytes:

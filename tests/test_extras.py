@@ -6,11 +6,13 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import pstn
-from made_up_results import make_results
+from made_up_results import results_of
 from pstn.cli import _EXTRAS, main
+from pstn.experiments import EXPERIMENTS
 
 ROOT = Path(__file__).parents[1]
 OF_DEVELOPERS = ("dev", "docs")
@@ -65,7 +67,7 @@ def test_an_extra_that_is_named_brings_the_module():
 )
 def test_a_command_without_its_extra_says_what_to_install(module, arguments, extra, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    make_results()[0].write(tmp_path / "results")
+    next(results_of(EXPERIMENTS["calibration"], np.random.default_rng(0))).write(tmp_path / "results")
     monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setattr(sys, "argv", ["pstn", *arguments])
     with pytest.raises(SystemExit, match=rf"needs {module}.*pip install 'pstn\[{extra}\]'"):

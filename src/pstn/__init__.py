@@ -1,4 +1,4 @@
-"""Probabilistic Spatial Transformer Networks: networks that learn where to look, and know how sure they are."""
+"""Probabilistic Spatial Transformer Networks: networks that learn a distribution over where to look."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

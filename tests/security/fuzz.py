@@ -27,7 +27,24 @@ _VALUES: tuple[Any, ...] = (
 def mutate(content: bytes, dice: Random) -> bytes:
     """A damaged copy: flipped bits, cuts, copies of parts in other places, and huge or odd numbers and tokens."""
     for _ in range(dice.randint(1, 3)):
-        content = dice.choice(_WAYS)(content, dice)
+        start, other = (dice.randrange(len(content) + 1) for _ in range(2))
+        end, over = start + dice.randint(1, 64), start + dice.choice((0, 0, 1, 4))
+        numbers = [*re.finditer(rb"\d+(\.\d+)?", content)]
+        way = dice.choice(("flip", "flip", "cut", "remove", "copy", "insert", "number", "number"))
+        if way == "flip":
+            changed = bytes(byte ^ 1 << dice.randrange(8) for byte in content[start : start + 8])
+            content = content[:start] + changed + content[start + 8 :]
+        elif way == "cut":
+            content = content[:start]
+        elif way == "remove":
+            content = content[:start] + content[end:]
+        elif way == "copy":
+            content = content[:other] + content[start:end] * dice.choice((1, 1, 2, 50)) + content[other:]
+        elif way == "number" and numbers:
+            spot = dice.choice(numbers)
+            content = content[: spot.start()] + dice.choice(_NUMBERS) + content[spot.end() :]
+        else:
+            content = content[:start] + dice.choice(_TOKENS) + content[over:]
     return content
 
 
@@ -58,49 +75,3 @@ def _places(value: Any) -> Any:
     for key, inner in items:
         yield value, key
         yield from _places(inner)
-
-
-def _slice(content: bytes, dice: Random) -> tuple[int, int]:
-    start = dice.randrange(len(content) + 1)
-    return start, min(len(content), start + dice.randint(1, 64))
-
-
-def _cut(content: bytes, dice: Random) -> bytes:
-    return content[: dice.randrange(len(content) + 1)]
-
-
-def _flip(content: bytes, dice: Random) -> bytes:
-    if not content:
-        return content
-    changed = bytearray(content)
-    for _ in range(dice.randint(1, 8)):
-        changed[dice.randrange(len(changed))] ^= 1 << dice.randrange(8)
-    return bytes(changed)
-
-
-def _remove(content: bytes, dice: Random) -> bytes:
-    start, end = _slice(content, dice)
-    return content[:start] + content[end:]
-
-
-def _copy(content: bytes, dice: Random) -> bytes:
-    start, end = _slice(content, dice)
-    at = dice.randrange(len(content) + 1)
-    return content[:at] + content[start:end] * dice.choice((1, 1, 2, 50)) + content[at:]
-
-
-def _insert(content: bytes, dice: Random) -> bytes:
-    at = dice.randrange(len(content) + 1)
-    over = dice.choice((0, 0, 1, 4))
-    return content[:at] + dice.choice(_TOKENS) + content[at + over :]
-
-
-def _number(content: bytes, dice: Random) -> bytes:
-    found = [*re.finditer(rb"\d+(\.\d+)?", content)]
-    if not found:
-        return _insert(content, dice)
-    spot = dice.choice(found)
-    return content[: spot.start()] + dice.choice(_NUMBERS) + content[spot.end() :]
-
-
-_WAYS = (_flip, _flip, _cut, _remove, _copy, _insert, _number, _number)

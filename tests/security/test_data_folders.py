@@ -5,10 +5,9 @@ import time
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from data_files import mtsd_annotation, mtsd_box, save_image, write_idx, write_mtsd
-from pstn.data import DataError, DataWarning, check, from_folder, load, read_mtsd, read_yolo
+from data_files import mtsd_annotation, mtsd_box, refused, save_image, write_idx, write_mtsd
+from pstn.data import DataWarning, check, from_folder, load, read_mtsd, read_yolo
 from pstn.data.images import find_images
 from pstn.data.photos import read_class_names
 from pstn.data.series import load_ucr
@@ -17,10 +16,7 @@ from pstn.limits import CLASSES
 
 
 def draw(path, seed=0):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.random.default_rng(seed).integers(0, 255, (16, 16), dtype=np.uint8)
-    Image.fromarray(pixels).save(path)
-    return path
+    return save_image(path, 16, 16, seed)
 
 
 @pytest.fixture
@@ -107,9 +103,8 @@ def test_a_yolo_photo_is_in_one_part_only(tmp_path):
 def test_series_of_training_and_test_are_not_the_same_file(tmp_path):
     (tmp_path / "Toy_TRAIN.tsv").write_text("1\t2\t3\n2\t4\t5\n" * 4)
     (tmp_path / "Toy_TEST.tsv").symlink_to("Toy_TRAIN.tsv")
-    for read in (lambda: load_ucr("Toy", root=tmp_path), lambda: load(tmp_path)):
-        with pytest.raises(DataError, match="same file"):
-            read()
+    refused("same file", load_ucr, "Toy", root=tmp_path)
+    refused("same file", load, tmp_path)
 
 
 def test_class_names_take_linear_time_and_have_a_limit(tmp_path):
@@ -117,18 +112,10 @@ def test_class_names_take_linear_time_and_have_a_limit(tmp_path):
     start = time.perf_counter()
     assert len(read_class_names(tmp_path)) == CLASSES
     (tmp_path / "classes.txt").write_text("\n".join(f"{i:x}" for i in range(170_000)))
-    with pytest.raises(DataError, match="classes"):
-        read_class_names(tmp_path)
+    refused("classes", read_class_names, tmp_path)
     assert time.perf_counter() - start < 4
-    (tmp_path / "classes.txt").write_text("a\nb\na\n")
-    with pytest.raises(DataError, match="line 3"):
-        read_class_names(tmp_path)
-
-
-def test_labels_take_linear_time_and_have_a_limit():
     labels = [f"n{i}" for i in range(CLASSES + 1)]
-    with pytest.raises(ValueError, match="classes"):
-        sort_classes(labels)
+    refused("classes", encode_labels, labels, sort_classes(labels), error=ValueError)
     assert len(encode_labels(labels[:-1], sort_classes(labels[:-1]))) == CLASSES
 
 
@@ -169,5 +156,4 @@ def test_files_that_are_links_out_are_refused(tmp_path, make, read, name):
     make(root)
     (root / name).rename(tmp_path / "moved")
     (root / name).symlink_to(tmp_path / "moved")
-    with pytest.raises(DataError, match="leads out"):
-        read(root)
+    refused("leads out", read, root)

@@ -226,12 +226,6 @@ def test_a_named_pipe_in_a_run_is_refused(run, command, name):
     assert refused(*command, run, names="regular file")
 
 
-@pytest.mark.parametrize("text", ["a: &a [1]\nb: [*a]", "[" * 100_000, "seed: 1\nseed: 2", f"data: [{'x' * 100_000}]"])
-def test_hostile_settings_are_refused_with_a_short_message(tmp_path, text):
-    (tmp_path / "settings.yaml").write_text(text)
-    assert refused("train", "--config", tmp_path / "settings.yaml", names="error: ")
-
-
 def test_a_foreign_study_puts_no_settings_of_its_own_into_the_best(tmp_path, data):
     folder = tmp_path / "sweep"
     folder.mkdir()

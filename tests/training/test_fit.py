@@ -1,5 +1,6 @@
 """One model and a loader: `pstn.fit` and `pstn.evaluate`."""
 
+import copy
 import math
 import warnings
 
@@ -215,3 +216,32 @@ def test_an_epoch_is_the_mean_over_examples_not_over_batches():
              on_epoch=seen.append)  # fmt: skip
     assert seen[0].loss == pytest.approx(8 / 24)
     assert math.isnan(seen[0].nll)
+
+
+def test_auto_searches_on_copies_and_trains_with_what_is_best(capsys):
+    """What is best is known by the search itself, with the same seed; the model starts from its own weights."""
+    start = wrapped(classifier())
+    start.chunk_size = 1  # which a population refuses
+    members = []
+
+    def loss(prediction, y, *, kl_weight):
+        members.append(kl_weight)
+        return pstn.elbo_loss(prediction, y, kl_weight=kl_weight)
+
+    torch.manual_seed(3)
+    model = quiet_fit(copy.deepcopy(start), bars(), epochs=2, batch_size=16, kl_weight="auto", loss=loss)
+    assert len(model.tuned.trials) == 12
+    assert model.tuned.held_out == 13
+    assert model.layer.posterior.alpha == model.tuned.best.alpha
+    assert members[-1] == model.tuned.best.kl_weight
+    assert str(model.tuned) in capsys.readouterr().err
+    assert model.chunk_size == 1
+    assert start.layer.posterior.alpha == 1.0
+
+
+@pytest.mark.parametrize("net", [classifier(), pstn.nn.mnist_stn()], ids=["a classifier", "an STN"])
+def test_auto_needs_a_posterior_and_other_words_are_refused(net):
+    with pytest.raises(ValueError, match="kl_weight"):
+        pstn.fit(net, bars(), epochs=1, kl_weight="auto")
+    with pytest.raises(ValueError, match="kl_weight"):
+        pstn.fit(wrapped(classifier()), bars(), epochs=1, kl_weight="best")

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import pstn
 from families import FAMILIES, SIZES, SMOOTH_FAMILIES, WITHOUT_IDENTITY, near_identity
 from pstn.transforms import base_grid
+from pstn.transforms.base import invert_matrix
 from pstn.transforms.coordinates import cached_grid_points
 
 # By name, not by `has_identity`, which is under test.
@@ -295,3 +296,39 @@ def test_a_users_own_family_compiles(in_place):
     torch.testing.assert_close(compiled(torch.zeros(2, 1)), expected.expand(2, 5, 3, 2))
     if not in_place:
         torch.testing.assert_close(torch.vmap(lambda t: family.grid(t, (5, 3)))(theta), family.grid(theta, (5, 3)))
+
+
+@pytest.mark.parametrize("aspect", [None, (7.0, 5.0, 3.0)])
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_theta_is_told_from_its_matrix(family, aspect):
+    theta = near_identity(family, 20, generator=torch.Generator().manual_seed(0))
+    aspect = aspect and aspect[: family.ndim]
+    found = family.from_matrix(family.matrix(theta, aspect=aspect), aspect=aspect)
+    torch.testing.assert_close(found, theta)
+
+
+def test_an_inverse_matrix_is_numpys():
+    for n in (1, 2, 3):
+        matrix = torch.randn(10, n, n + 1, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
+        linear = np.linalg.inv(matrix[..., :n].numpy())
+        expected = np.concatenate([linear, -linear @ matrix[..., n:].numpy()], -1)
+        np.testing.assert_allclose(invert_matrix(matrix).numpy(), expected, rtol=1e-8)
+
+
+def test_a_matrix_of_another_shape_or_a_family_that_reads_none_is_refused():
+    class Mirror(pstn.MatrixTransform):
+        ndim, dim, names = 2, 1, ("a",)
+
+        def initial(self):
+            return torch.zeros(1)
+
+        def inverse(self, theta, *, aspect=None):
+            return theta
+
+        def _matrix(self, theta, aspect):
+            return theta[..., None, None].expand(*theta.shape[:-1], 2, 3)
+
+    with pytest.raises(ValueError, match=r"matrix must have shape \(..., 2, 3\)"):
+        pstn.Affine().from_matrix(torch.zeros(3, 4))
+    with pytest.raises(ValueError, match="_from_matrix"):
+        Mirror().from_matrix(torch.zeros(2, 3))

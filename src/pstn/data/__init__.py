@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pstn._deprecation import old_names
-from pstn.data.augment import Generated, RandomPlacement, RandomRotation, RandomTransform, generate
 from pstn.data.files import DataError, DataWarning, MissingDataError, cache_folder, data_folder
 
+from pstn.data.augment import (  # isort: skip
+    Cropped, Generated, RandomAffine, RandomCPAB, RandomCrop, RandomPlacement, RandomRotation, RandomSimilarity,
+    RandomTransform, RandomTranslation, generate,
+)  # fmt: skip
 from pstn.data.images import (  # isort: skip
     MNIST_MEAN, MNIST_STD, Digits, contact_sheet, from_folder, load_digits, load_mnist, load_placed_fashion,
     load_rotated_mnist, mnist_subset, read_idx,
@@ -23,14 +26,15 @@ from pstn.data.split import (  # isort: skip
 )  # fmt: skip
 
 __all__ = [
-    "IMAGENET_MEAN", "IMAGENET_STD", "KNOWN", "MNIST_MEAN", "MNIST_STD", "MTSD_CLASSES", "Box", "DataError",
-    "DataWarning", "Digits", "Finding", "Generated", "Known", "MissingDataError", "Photo", "RandomPlacement",
-    "RandomRotation", "RandomTransform", "RawSeries", "Sign", "Split", "Splits", "balanced_indices", "batches",
-    "cache_folder", "check", "commonest_classes", "contact_sheet", "data_folder", "divide", "from_arrays",
-    "from_dataset", "from_folder", "from_npz", "generate", "get", "isolated", "isolated_signs", "load", "load_digits",
-    "load_italy_power_demand", "load_mnist", "load_mtsd", "load_placed_fashion", "load_rotated_mnist",
-    "load_series_file", "load_ucr", "load_yolo", "make_signs", "mnist_subset", "read_idx", "read_indices", "read_mtsd",
-    "read_series", "read_yolo", "stack_series", "stratified_indices",
+    "IMAGENET_MEAN", "IMAGENET_STD", "KNOWN", "MNIST_MEAN", "MNIST_STD", "MTSD_CLASSES", "Box", "Cropped", "DataError",
+    "DataWarning", "Digits", "Finding", "Generated", "Known", "MissingDataError", "Photo", "RandomAffine", "RandomCPAB",
+    "RandomCrop", "RandomPlacement", "RandomRotation", "RandomSimilarity", "RandomTransform", "RandomTranslation",
+    "RawSeries", "Sign", "Split", "Splits", "balanced_indices", "batches", "cache_folder", "check", "commonest_classes",
+    "contact_sheet", "data_folder", "divide", "from_arrays", "from_dataset", "from_folder", "from_npz", "generate",
+    "get", "isolated", "isolated_signs", "load", "load_digits", "load_italy_power_demand", "load_mnist", "load_mtsd",
+    "load_placed_fashion", "load_rotated_mnist", "load_series_file", "load_ucr", "load_yolo", "make_signs",
+    "mnist_subset", "read_idx", "read_indices", "read_mtsd", "read_series", "read_yolo", "stack_series",
+    "stratified_indices",
 ]  # fmt: skip
 
 

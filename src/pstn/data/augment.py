@@ -2,39 +2,56 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from functools import cached_property, lru_cache
+from typing import Any, TypeVar, final
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from pstn._checks import require_floating, require_positive_int, require_positive_number
+from pstn._checks import require_floating, require_nonnegative_number, require_positive_int, require_positive_number
 from pstn._deprecation import renamed
 from pstn.data.split import Split, Splits
-from pstn.transforms import Rotation, Similarity, Transform
-from pstn.warp import warp
+from pstn.transforms import CPAB, MatrixTransform, SmoothPrior, Transform
+from pstn.transforms.affine import Affine, Crop, Rotation, Similarity, Translation
+from pstn.transforms.base import invert_matrix
+from pstn.transforms.coordinates import corner_points
+from pstn.warp import Fill, warp
 
-__all__ = ["Generated", "RandomPlacement", "RandomRotation", "RandomTransform", "generate"]
+__all__ = [
+    "Cropped", "Generated", "RandomAffine", "RandomCPAB", "RandomCrop", "RandomPlacement", "RandomRotation",
+    "RandomSimilarity", "RandomTransform", "RandomTranslation", "generate",
+]  # fmt: skip
 
 
-_ROTATION, _SIMILARITY = Rotation(), Similarity()
+_ROTATION, _SIMILARITY, _LOG_SIMILARITY = Rotation(), Similarity(), Similarity("log")
+# Draws by which a random transform is tried out, and how far a point may be from where it was.
+_TRIALS, _TOLERANCE = 512, 1e-3
 
 
 class RandomTransform(ABC):
     """A random warp of examples: uniform noise becomes theta, and theta warps.
 
-    `generate` draws the noise of test sets and fresh batches, `pstn.training.RandomWarp` takes that of a population.
-    One of your own says how many uniform numbers an example takes, what theta they make, and what theta does.
+    `generate` draws the noise of test sets and fresh batches; `pstn.training.RandomWarp` takes that of a population;
+    `pstn.fit(model, aligned, teach=...)` teaches a model the theta that undoes it. One of your own says how many
+    uniform numbers an example takes, and what theta they make.
+
+    Convention:
+        theta (B, D) is what the example was warped by, and a grid maps output to input. So warping the example by the
+        inverse gives the original back: `undo` returns that, which is what a localizer should find.
     """
 
-    width: int
-    """How many uniform numbers each example takes."""
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """How many uniform numbers each example takes."""
 
     @property
     @abstractmethod
@@ -45,9 +62,58 @@ class RandomTransform(ABC):
     def theta(self, u: Tensor) -> Tensor:
         """Theta (B, D) from uniform numbers `u` (B, width) in [0, 1)."""
 
-    @abstractmethod
-    def make(self, x: Tensor, theta: Tensor, *, fill: float | Sequence[float] = 0.0) -> Tensor:
-        """Warp x (B, C, H, W) by theta (B, D)."""
+    def grid(self, theta: Tensor, size: Sequence[int]) -> Tensor:
+        """The coordinates in the original that an example of `size` reads, (B, *size, ndim)."""
+        return self.transform.grid(theta, size)
+
+    def make(self, x: Tensor, theta: Tensor, *, fill: Fill = 0.0) -> Tensor:
+        """Warp x (B, C, *size) by theta (B, D); what comes into view is `fill`."""
+        return warp(x, self.grid(theta, x.shape[2:]), fill=fill)
+
+    def undo(self, theta: Tensor, transform: Transform, *, aspect: Sequence[float] | None = None) -> Tensor:
+        """The theta of a model's family, (B, D'), that undoes a random theta.
+
+        Args:
+            theta: (B, D), of this transform.
+            transform: the model's family. Affine families go by their matrices, so that a smaller one fits in a larger
+                one; any other must be this transform's own.
+            aspect: extents of the warped examples along (x, y, z); square when not given.
+
+        Example:
+            >>> RandomRotation().undo(torch.tensor([[0.5]]), pstn.Similarity())[:, :2]
+            tensor([[-0.5000,  1.0000]])
+        """
+        own = self.transform
+        if isinstance(own, MatrixTransform) and isinstance(transform, MatrixTransform) and own.ndim == transform.ndim:
+            matrix = own.matrix(theta, aspect=aspect)
+            return transform.from_matrix(invert_matrix(matrix), aspect=aspect)
+        if type(own) is not type(transform) or own.dim != transform.dim:
+            raise ValueError(f"teach must be a random transform that {transform} can undo, got {self}")
+        return own.inverse(theta, aspect=aspect)
+
+    def require_undo(self, transform: Transform, size: Sequence[int]) -> None:
+        """Refuse a model's family that cannot undo what this transform does to examples of the spatial `size`.
+
+        Args:
+            transform: the model's family.
+            size: of the warped examples.
+
+        Raises:
+            ValueError: points that were mapped there and back are not where they were.
+
+        Example:
+            >>> RandomRotation().require_undo(pstn.Similarity(), (28, 28))
+        """
+        theta, aspect = self.theta(_trial_noise(self.width)), tuple(size)[::-1]
+        points = corner_points(transform.ndim, dtype=torch.float64) / 2
+        undo = self.undo(theta, transform, aspect=aspect)
+        there = copy.deepcopy(transform).cpu().apply(undo, points, aspect=aspect)
+        if not bool(((self.transform.apply(theta, there, aspect=aspect) - points).abs() < _TOLERANCE).all()):
+            raise ValueError(f"teach must be a random transform that {transform} can undo, got {self}")
+
+    def log_density(self) -> float:
+        """The logarithm of the density of theta at the identity: what `pstn.Gated(log_density=...)` takes."""
+        raise ValueError(f"{self} has no density at the identity")
 
     def draw(self, count: int, *, generator: torch.Generator | None = None, device: Any = None) -> Tensor:
         """Draw theta, (count, D), where `generator` lives: one of the CPU gives every device the same."""
@@ -55,15 +121,52 @@ class RandomTransform(ABC):
         return self.theta(torch.rand(count, self.width, generator=generator, device=place))
 
 
+def _trial_noise(width: int) -> Tensor:
+    return torch.rand(_TRIALS, width, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+class _Uniform(RandomTransform):
+    """Parameters that are independent and uniform within limits around the identity."""
+
+    @property
+    @abstractmethod
+    def _limits(self) -> tuple[float, ...]:
+        """For each parameter, how far it is from the identity at most."""
+
+    @property
+    def _identity(self) -> tuple[float, ...]:
+        """Not as a tensor, which a step that is captured as a graph could not read."""
+        return (0.0,) * len(self._limits)
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
+            if field.name != "ndim":
+                require_nonnegative_number(field.name, getattr(self, field.name))
+        _ = self.transform  # refuses an ndim that there is not
+        if not any(self._limits):
+            raise ValueError(f"{dataclasses.fields(self)[0].name} must be above 0, got {self}")  # type: ignore[arg-type]
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return len(self._limits)
+
+    def theta(self, u: Tensor) -> Tensor:
+        """Theta, (B, D), from u (B, D)."""
+        columns = zip(u.unbind(-1), self._identity, self._limits, strict=True)
+        return torch.stack([centre + limit * (2 * column - 1) for column, centre, limit in columns], dim=-1)
+
+    def log_density(self) -> float:
+        """At the identity, over the parameters whose limits are above 0. A turn is complete at an angle of pi."""
+        kinds = zip(self._limits, self.transform.circular, strict=True)
+        widths = [2 * min(limit, math.pi if angle else limit) for limit, angle in kinds if limit]
+        return -sum(map(math.log, widths))
+
+
 @final
 @dataclass(frozen=True)
-class RandomRotation(RandomTransform):
-    """Images turned about their centre by an angle uniform on (-limit, limit).
-
-    Convention:
-        theta (B, 1) is the angle of `pstn.Rotation` with which the example was warped; a grid maps output to input. So
-        warping the example by `Rotation().inverse(theta)`, the opposite angle, gives the original back: that is what a
-        localizer should find.
+class RandomRotation(_Uniform):
+    """Images turned about their centre by an angle uniform on (-limit, limit); theta is that of `pstn.Rotation`.
 
     Args:
         limit: the largest angle, in radians; the paper's is pi.
@@ -76,23 +179,266 @@ class RandomRotation(RandomTransform):
     """
 
     limit: float = math.pi
-    width = 1
-
-    def __post_init__(self) -> None:
-        require_positive_number("limit", self.limit)
 
     @property
     def transform(self) -> Transform:
         """`pstn.Rotation`."""
         return _ROTATION
 
-    def theta(self, u: Tensor) -> Tensor:
-        """Angles, (B, 1), from u (B, 1)."""
-        return self.limit * (2 * u - 1)
+    @property
+    def _limits(self) -> tuple[float, ...]:
+        return (self.limit,)
 
-    def make(self, x: Tensor, theta: Tensor, *, fill: float | Sequence[float] = 0.0) -> Tensor:
-        """Rotated images, of the size of `x` (B, C, H, W); the corners that come into view are `fill`."""
-        return warp(x, self.transform.grid(theta, (x.shape[-2], x.shape[-1])), fill=fill)
+
+@final
+@dataclass(frozen=True)
+class RandomTranslation(_Uniform):
+    """Series, images or volumes shifted along each axis; theta is that of `pstn.Translation(scale=1)`.
+
+    Args:
+        shift: the largest shift, in coordinates: 1 is half of the input.
+        ndim: 1, 2 or 3.
+
+    Example:
+        >>> RandomTranslation(0.5, ndim=1).draw(3).shape
+        torch.Size([3, 1])
+    """
+
+    shift: float = 0.3
+    ndim: int = 2
+
+    @property
+    def transform(self) -> Transform:
+        """`pstn.Translation(scale=1)`."""
+        return Translation(1.0, self.ndim)
+
+    @property
+    def _limits(self) -> tuple[float, ...]:
+        return (self.shift,) * self.ndim
+
+
+@final
+@dataclass(frozen=True)
+class RandomCrop(_Uniform):
+    """Series, images or volumes scaled and shifted; theta is that of `pstn.Crop(scale="log")`.
+
+    Args:
+        scale: the largest logarithm of the scale, which is between exp(-scale) and exp(scale).
+        shift: the largest shift along each axis, in coordinates: 1 is half of the input.
+        ndim: 1, 2 or 3.
+
+    Example:
+        >>> RandomCrop(ndim=3).draw(2).shape
+        torch.Size([2, 4])
+    """
+
+    scale: float = 0.3
+    shift: float = 0.3
+    ndim: int = 2
+
+    @property
+    def transform(self) -> Transform:
+        """`pstn.Crop` with a logarithmic scale."""
+        return Crop("log", self.ndim)
+
+    @property
+    def _limits(self) -> tuple[float, ...]:
+        return (self.scale, *[self.shift] * self.ndim)
+
+
+@final
+@dataclass(frozen=True)
+class RandomSimilarity(_Uniform):
+    """Images turned, scaled and shifted; theta is that of `pstn.Similarity(scale="log")`.
+
+    Args:
+        angle: the largest angle, in radians.
+        scale: the largest logarithm of the scale, which is between exp(-scale) and exp(scale).
+        shift: the largest shift along each axis, in coordinates: 1 is half of the input.
+
+    Example:
+        >>> RandomSimilarity(scale=0.3, shift=0.3).draw(2).shape
+        torch.Size([2, 4])
+    """
+
+    angle: float = math.pi
+    scale: float = 0.3
+    shift: float = 0.3
+
+    @property
+    def transform(self) -> Transform:
+        """`pstn.Similarity` with a logarithmic scale."""
+        return _LOG_SIMILARITY
+
+    @property
+    def _limits(self) -> tuple[float, ...]:
+        return self.angle, self.scale, self.shift, self.shift
+
+
+@final
+@dataclass(frozen=True)
+class RandomAffine(_Uniform):
+    """Images or volumes under an affine map near the identity; theta is that of `pstn.Affine`.
+
+    Args:
+        linear: how far each entry of the matrix A is from the identity's at most.
+        shift: the largest shift along each axis, in coordinates: 1 is half of the input.
+        ndim: 2 or 3.
+
+    Example:
+        >>> RandomAffine(0.2, 0.1, ndim=3).draw(2).shape
+        torch.Size([2, 12])
+    """
+
+    linear: float = 0.2
+    shift: float = 0.2
+    ndim: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.linear * self.ndim >= 1:  # then A is diagonally dominant, and so has an inverse
+            raise ValueError(f"linear must be below 1 / {self.ndim}, or a map may have no inverse, got {self.linear}")
+
+    @property
+    def transform(self) -> Transform:
+        """`pstn.Affine`."""
+        return Affine(self.ndim)
+
+    @property
+    def _limits(self) -> tuple[float, ...]:
+        return (*[self.linear] * self.ndim, self.shift) * self.ndim
+
+    @property
+    def _identity(self) -> tuple[float, ...]:
+        return tuple(float(row == column) for row in range(self.ndim) for column in range(self.ndim + 1))
+
+
+@final
+@dataclass(frozen=True)
+class RandomCPAB(RandomTransform):
+    """Series or images under smooth warps from `pstn.SmoothPrior`; theta is that of the family given.
+
+    Args:
+        cpab: the family, which must be the model's too for a model to be taught.
+        scale: as for the prior: how strong the warps are.
+        length: likewise: how slowly their velocities vary.
+
+    Example:
+        >>> RandomCPAB(pstn.CPAB(tess=10)).draw(2).shape
+        torch.Size([2, 9])
+    """
+
+    cpab: CPAB
+    scale: float = 0.5
+    length: float = 0.2
+
+    def __post_init__(self) -> None:
+        _ = self._prior  # refuses what cannot be
+
+    @cached_property
+    def _prior(self) -> SmoothPrior:
+        return SmoothPrior(self.cpab, self.scale, self.length)
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self.cpab.dim
+
+    @property
+    def transform(self) -> Transform:
+        """The family given."""
+        return self.cpab
+
+    def theta(self, u: Tensor) -> Tensor:
+        """Theta, (B, D), from u (B, D)."""
+        normal = torch.special.ndtri(u.clamp_min(2.0**-25))  # u = 0 would be infinitely far out
+        return _moved(self._prior, u.device).sample(noise=normal).to(u.dtype)
+
+    def grid(self, theta: Tensor, size: Sequence[int]) -> Tensor:
+        """The coordinates in the original that an example of `size` reads, (B, *size, ndim)."""
+        return _moved(self.cpab, theta.device).grid(theta, size)
+
+    def log_density(self) -> float:
+        """At the identity."""
+        scaled = 2 * math.pi * self._prior.covariance.double()
+        return -float(torch.linalg.slogdet(scaled).logabsdet) / 2
+
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+@lru_cache(maxsize=16)
+def _moved(module: Module, device: torch.device) -> Module:
+    """`module` on a device; the same each time, as a captured graph refers to its tensors."""
+    return copy.deepcopy(module).to(device)
+
+
+@final
+@dataclass(frozen=True)
+class Cropped(RandomTransform):
+    """Another random transform, read from within the original, so that nothing outside of it comes into view.
+
+    Filled corners give away by how much an image was turned: a localizer taught on them finds nothing else, and fails
+    on images without. An example is `crop` times as large as its original, at the same resolution; theta is in its own
+    coordinates. Every example, even one that is not moved, is read by one interpolation.
+
+    Args:
+        random_transform: what moves the examples.
+        crop: the share of each side that is kept, below 1; for any angle on a square at most 0.707.
+
+    Example:
+        >>> cropped = Cropped(RandomRotation(), 0.7)
+        >>> made = cropped.make(torch.ones(2, 1, 40, 40), cropped.draw(2))
+        >>> made.shape, bool((made > 0.99).all())
+        (torch.Size([2, 1, 28, 28]), True)
+    """
+
+    random_transform: RandomTransform
+    crop: float = 0.7
+
+    def __post_init__(self) -> None:
+        inner = self.random_transform
+        if not isinstance(inner, RandomTransform) or isinstance(inner, RandomPlacement):
+            raise TypeError(f"random_transform must be one that keeps the size of examples, got {inner}")
+        if not 0 < require_positive_number("crop", self.crop) < 1:
+            raise ValueError(f"crop must be below 1, got {self.crop}")
+
+    @property
+    def width(self) -> int:
+        """That of the random transform."""
+        return self.random_transform.width
+
+    @property
+    def transform(self) -> Transform:
+        """That of the random transform."""
+        return self.random_transform.transform
+
+    def theta(self, u: Tensor) -> Tensor:
+        """That of the random transform."""
+        return self.random_transform.theta(u)
+
+    def make(self, x: Tensor, theta: Tensor, *, fill: Fill = 0.0) -> Tensor:
+        """Warp x (B, C, *size) by theta (B, D) and keep the middle."""
+        size = [max(1, round(self.crop * extent)) for extent in x.shape[2:]]
+        grid = self.random_transform.grid(theta, size)
+        shares = [part / whole for part, whole in zip(size[::-1], x.shape[:1:-1], strict=True)]
+        kept = torch.stack([axis * share for axis, share in zip(grid.unbind(-1), shares, strict=True)], dim=-1)
+        return warp(x, kept, fill=fill)
+
+    def require_undo(self, transform: Transform, size: Sequence[int]) -> None:
+        """Refuse a family that cannot undo it, and a `crop` that lets something outside of the originals be seen."""
+        super().require_undo(transform, size)
+        extents = torch.tensor(tuple(size)[::-1], dtype=torch.float64)
+        outermost = corner_points(transform.ndim, dtype=torch.float64) * (1 - 1 / extents)
+        read = self.transform.apply(self.theta(_trial_noise(self.width)), outermost, aspect=tuple(size)[::-1]).abs()
+        # Beyond the centres of the outermost pixels of the original, what is outside has a part in the interpolation.
+        most = float((1 / (read + 1 / extents)).min())
+        if self.crop > most:
+            raise ValueError(f"crop must be at most {most:.3f} to show nothing outside, got {self.crop}")
+
+    def log_density(self) -> float:
+        """That of the random transform."""
+        return self.random_transform.log_density()
 
 
 @final
@@ -152,7 +498,7 @@ class RandomPlacement(RandomTransform):
         angle = torch.zeros_like(shift[:, :1])
         return torch.cat([angle, torch.full_like(angle, self.canvas / self.size), shift], dim=1)
 
-    def make(self, x: Tensor, theta: Tensor, *, fill: float | Sequence[float] = 0.0) -> Tensor:
+    def make(self, x: Tensor, theta: Tensor, *, fill: Fill = 0.0) -> Tensor:
         """Canvases (B, C, canvas, canvas) with the images `x` (B, C, H, W) on them and `fill` around."""
         if x.shape[-2:] != (self.size, self.size):
             x = F.interpolate(x, (self.size, self.size), mode="bilinear", antialias=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import hashlib
+import importlib
 import io
 import math
 import os
@@ -12,14 +13,13 @@ import shutil
 import stat
 import sys
 import tarfile
+import tempfile
 import threading
 import time
-import uuid
 import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -71,9 +71,12 @@ def raise_error(error: DataError) -> NoReturn:
     raise error
 
 
-def require_package(name: str, purpose: str) -> str:
-    """The message of an ImportError for an optional package: what it is for and how to install it."""
-    return f"{purpose} needs {name}, which is not installed: pip install 'pstn[data]'"
+def import_optional(module: str, package: str, extra: str = "data") -> Any:
+    """Import a module of an optional package; the ImportError says how to install it, with which extra of pstn."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(f"this needs {package}, which is not installed: pip install 'pstn[{extra}]'") from error
 
 
 @contextmanager
@@ -158,46 +161,36 @@ def read_lines(path: Path, *, limit: int) -> Iterator[tuple[int, str]]:
                 raise DataError(path, str(error), place=f"line {number}") from error
 
 
-def sha256_of_content(path: Path, *, limit: int = 1 << 34) -> str:
+def sha256_of_content(path: Path) -> str:
     """The SHA-256 of a file after unpacking: the same for a plain file and for any gzip of it."""
-    digest, seen = hashlib.sha256(), 0
+    digest, left = hashlib.sha256(), most_unpacked(path)
     with open_stream(path) as stream:
-        limit = min(limit, most_unpacked(path))
         while portion := stream.read(_CHUNK):
             digest.update(portion)
-            seen += len(portion)
-            if seen > limit:
-                raise DataError(path, f"unpacks to more than {limit:,} bytes, which is the limit")
+            left -= len(portion)
+            if left < 0:
+                raise DataError(path, f"unpacks to more than {most_unpacked(path):,} bytes, which is the limit")
     return digest.hexdigest()
 
 
-def read_npy(path: Path, *, mmap: bool = False) -> npt.NDArray[Any]:
-    """An array from a .npy file, without pickle, and only if the file is as long as its header says.
-
-    Args:
-        path: the file.
-        mmap: map the file instead of reading it, copy-on-write: for arrays larger than memory.
-    """
+def read_npy(path: Path) -> npt.NDArray[Any]:
+    """The array of a .npy file, mapped copy-on-write: it takes memory only where it is read or changed."""
     if not path.is_file():
         raise DataError(path, "there is no such file")
-    with path.open("rb") as file:
-        shape, _, _ = _read_npy_header(io.BytesIO(file.read(_LONGEST_HEADER)), path.stat().st_size, path, "header")
-    mapped = mmap and 0 not in shape
-    return cast("npt.NDArray[Any]", np.load(path, allow_pickle=False, mmap_mode="c" if mapped else None))
+    with decoding(path, "is not a .npy file"):
+        content = np.memmap(path, mode="c")
+    return parse_npy(content, path, "header")
 
 
-def parse_npy(content: bytes | bytearray, path: Path, place: str) -> npt.NDArray[Any]:
-    """An array from the bytes of a .npy file, without pickle; `path` and `place` are for messages."""
-    stream = io.BytesIO(content)
-    shape, fortran, dtype = _read_npy_header(stream, len(content), path, place)
-    flat = np.frombuffer(content, dtype, offset=stream.tell())
-    # Without a copy where the values are in order: arrays may fill half of the memory.
-    return np.require(flat.reshape(shape, order="F" if fortran else "C"), requirements=("ALIGNED", "WRITEABLE"))
+def parse_npy(content: Any, path: Path, place: str) -> npt.NDArray[Any]:
+    """An array from the bytes of a .npy file, without pickle, and only if they are as many as its header says.
 
-
-def _read_npy_header(
-    stream: IO[bytes], size: int, path: Path, place: str
-) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    Args:
+        content: the bytes.
+        path: the file that holds them, for messages.
+        place: where in it.
+    """
+    stream = io.BytesIO(content[:_LONGEST_HEADER])
     with decoding(path, "is not a .npy file", place):
         version = np.lib.format.read_magic(stream)
         reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -205,19 +198,19 @@ def _read_npy_header(
     if dtype.hasobject:
         raise DataError(path, "holds Python objects, which only pickle can read: it is refused", place=place)
     require_shape(shape, dtype, path, place)
-    declared, held = dtype.itemsize * math.prod(shape), size - stream.tell()
+    declared, held = dtype.itemsize * math.prod(shape), len(content) - stream.tell()
     if not dtype.itemsize or declared != held:
-        problem = f"the header declares {declared:,} bytes ({dtype}, {shape}), the file holds {held:,}"
-        raise DataError(path, problem, place=place)
-    return shape, fortran, dtype
+        raise DataError(path, f"declares {declared:,} bytes ({dtype}, {shape}), and holds {held:,}", place=place)
+    # Without a copy where the values are in order: arrays may fill half of the memory.
+    flat = np.frombuffer(content, dtype, offset=stream.tell())
+    return np.require(flat.reshape(shape, order="F" if fortran else "C"), requirements=("ALIGNED", "WRITEABLE"))
 
 
 def require_shape(shape: tuple[Any, ...], dtype: np.dtype[Any], path: Path, place: str = "header") -> None:
     """Refuse the shape in a file's header where no array can have it: numpy counts in 64 bits, without empty axes."""
     whole = all(type(extent) is int and extent >= 0 for extent in shape)
     if not whole or len(shape) > _MOST_AXES or dtype.itemsize * math.prod(extent or 1 for extent in shape) >> 62:
-        problem = f"has {len(shape)} axes, at most {_MOST_AXES} are accepted, or extents that no array can have"
-        raise DataError(path, problem, place=place)
+        raise DataError(path, f"has more than {_MOST_AXES} axes, or extents that no array can have", place=place)
 
 
 class Listing:
@@ -298,12 +291,10 @@ class Listing:
 
     def require(self, path: Path) -> Path:
         """The path; a DataError where it leads out of the root."""
-        for place in (path.parent, path):
-            if place not in self._safe and (place != path or path.is_symlink()):
-                if not self._stays(place):
-                    problem = f"leads out of the folder {self.root}, through a link: copy what it leads to into it"
-                    raise DataError(place, problem)
-                self._safe.add(place)
+        if path.parent not in self._safe or path.is_symlink():
+            if not (self._stays(path.parent) and self._stays(path)):
+                raise DataError(path, f"leads out of the folder {self.root}, through a link: copy the target into it")
+            self._safe.add(path.parent)
         return path
 
     def _stays(self, path: str | os.PathLike[str]) -> bool:
@@ -363,17 +354,15 @@ def whole_folder(target: Path) -> Iterator[Path]:
         ['note.txt']
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    work = target.parent / f".{target.name}.{uuid.uuid4().hex}"
-    work.mkdir()  # with the user's permissions, where mkdtemp would make a private folder
-    try:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".", ignore_cleanup_errors=True) as private:
+        work = Path(private) / target.name
+        work.mkdir()  # with the user's permissions
         yield work
         try:
             work.replace(target)
         except OSError:
             if not target.is_dir():
                 raise
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 class _ZipFile(io.FileIO):
@@ -420,13 +409,12 @@ def read_zip_member(archive: zipfile.ZipFile, member: str, path: Path, *, limit:
     return content
 
 
-def unpack_tar(path: Path, target: Path, *, limit: int | None = None) -> Path:
+def unpack_tar(path: Path, target: Path) -> Path:
     """Unpack a tar archive, plain or compressed, into the folder `target`, whole or not at all.
 
     Args:
         path: the archive.
         target: the folder to make. Where it exists the archive counts as unpacked.
-        limit: the most bytes that it may unpack to; `most_unpacked` where None.
 
     Raises:
         DataError: a member leads out of the folder, is a link or a device, occurs twice, or the archive is damaged.
@@ -434,7 +422,7 @@ def unpack_tar(path: Path, target: Path, *, limit: int | None = None) -> Path:
     if target.is_dir():
         return target
     with decoding(path, "is not a whole tar archive", writes=True), whole_folder(target) as work:
-        _unpack_into(path, work, most_unpacked(path) if limit is None else limit)
+        _unpack_into(path, work)
     return target
 
 
@@ -472,8 +460,8 @@ class _StrictHeader(tarfile.TarInfo):
             archive.fileobj = stream
 
 
-def _unpack_into(path: Path, work: Path, limit: int) -> None:
-    folders, files, left = {work}, 0, limit
+def _unpack_into(path: Path, work: Path) -> None:
+    folders, files, left = {work}, 0, most_unpacked(path)
     with tarfile.open(path, tarinfo=_StrictHeader) as archive:
         for number, member in enumerate(archive):
             destination = inside(work, member.name, owner=path, error=DataError)
@@ -489,7 +477,7 @@ def _unpack_into(path: Path, work: Path, limit: int) -> None:
             elif not member.isdir() and not member.isreg():
                 problem = "is neither a file nor a folder: links and devices are refused"
             elif left < 0:
-                problem = f"unpacks to more than the limit of {limit:,} bytes"
+                problem = f"unpacks to more than the limit of {most_unpacked(path):,} bytes"
             if problem is not None:
                 raise DataError(path, problem, place=member.name)
             try:
@@ -507,11 +495,11 @@ def _unpack_into(path: Path, work: Path, limit: int) -> None:
         raise DataError(path, "holds no files")
 
 
+Root = str | os.PathLike[str] | None
 Progress = Callable[[str, int, int | None], None]
 """Called with (file name, bytes so far, bytes in all where known)."""
 
 _PORTION = 1 << 14  # bytes: less than a server at the lowest accepted rate sends within the timeout
-_IDLE = 60.0  # seconds without a write after which nobody is writing a part file
 
 
 def data_folder() -> Path | None:
@@ -558,7 +546,7 @@ def offline() -> bool:
     return os.environ.get("PSTN_OFFLINE", "").strip().lower() not in ("", "0", "false", "no")
 
 
-def search_folders(kind: str, root: str | os.PathLike[str] | None = None) -> list[Path]:
+def search_folders(kind: str, root: Root = None) -> list[Path]:
     """The folders in which the files of `kind` (e.g. "mnist") are looked for, in order.
 
     Args:
@@ -584,9 +572,7 @@ class RemoteFile:
         name: file name.
         urls: the mirrors, tried in order.
         sha256: of the file as served; None where the publisher does not fix it.
-        size: in bytes, where known.
-        get: the name by which `pstn data get` fetches it.
-        limit: the most bytes to accept where the size is not known.
+        size: in bytes; the most bytes to accept where the publisher does not fix it.
         content_sha256: of the file after unpacking, where known.
     """
 
@@ -594,9 +580,7 @@ class RemoteFile:
     name: str
     urls: tuple[str, ...]
     sha256: str | None = None
-    size: int | None = None
-    get: str = ""
-    limit: int = 1 << 31
+    size: int = 1 << 31
     content_sha256: str | None = None
 
 
@@ -604,50 +588,67 @@ CHECKSUMS: dict[str, Any] = read_json(Path(__file__).parent / "offline" / "check
 """The files of MNIST and FashionMNIST with their mirrors, and what is known of some sets of the UCR archive."""
 
 
-def find_file(remote: RemoteFile, *, root: str | os.PathLike[str] | None = None) -> Path | None:
-    """The file where it already exists, as named or unpacked, or None."""
-    for folder in search_folders(remote.folder, root):
-        for name in (remote.name, remote.name.removesuffix(".gz")):
-            if (folder / name).is_file():
-                return require_inside(folder, folder / name)
-    return None
-
-
 def locate(
-    remote: RemoteFile, *, root: str | os.PathLike[str] | None = None, fetch: bool = True,
-    progress: Progress | None = None, find: Callable[[], Path | None] | None = None,
+    kind: str, name: str, find: Callable[[Path], Path | None], *, advice: str, root: Root = None,
     obtain: Callable[[], object] | None = None,
 ) -> Path:  # fmt: skip
-    """The path of the file, downloaded into the cache first where it is missing.
+    """The path of a file or folder of data, downloaded first where it is missing.
+
+    Args:
+        kind: the subfolder of `search_folders`.
+        name: of what is looked for, for the message.
+        find: returns its path in one of these folders, or None.
+        advice: how to get it, for the message.
+        root: look here only, and do not download.
+        obtain: downloads it into the cache; not called where $PSTN_OFFLINE forbids the use of the network.
+
+    Raises:
+        MissingDataError: it is missing, and downloading it failed or was not allowed; where it was looked for.
+    """
+    folders = search_folders(kind, root)
+
+    def search() -> Path | None:
+        for folder in folders:
+            if (path := find(folder)) is not None:
+                return path if path == folder else require_inside(folder, path)
+        return None
+
+    path = search()
+    if path is None and root is None and obtain is not None and not offline():
+        try:
+            obtain()
+            path = search()
+        except (DataError, ImportError) as error:
+            reason = getattr(error, "problem", error)
+            advice = f"downloading it failed: {reason}; try again later, or put it into one of these folders"
+    if path is not None:
+        return path
+    places = ", ".join(map(str, folders))
+    if root is None:
+        places += "" if data_folder() else " ($PSTN_DATA is not set)"
+        places += "; nothing is downloaded, as $PSTN_OFFLINE is set" if offline() else ""
+    raise MissingDataError(name, f"is missing; looked in {places}; {advice}")
+
+
+def locate_file(remote: RemoteFile, *, root: Root = None, fetch: bool = True, progress: Progress | None = None) -> Path:
+    """The path of a file, as named or unpacked, downloaded into the cache first where it is missing.
 
     Args:
         remote: the file.
         root: look here only, and do not download.
         fetch: whether the network may be used; $PSTN_OFFLINE forbids it too.
         progress: called during a download.
-        find: returns the file where it exists already; `find_file` where None.
-        obtain: downloads it; `download` where None.
-
-    Raises:
-        MissingDataError: the file is missing, and downloading it failed or was not allowed; where it was looked for.
     """
-    find = find or (lambda: find_file(remote, root=root))
-    obtain = obtain or (lambda: download(remote, cache_folder() / remote.folder, progress=progress))
-    found, advice = find(), f"to get it: pstn data get {remote.get or remote.folder}"
-    if found is None and root is None and fetch and not offline():
-        try:
-            obtain()
-            found = find()
-        except (DataError, ImportError) as error:
-            reason = getattr(error, "problem", error)
-            advice = f"downloading it failed: {reason}; try again later, or put it into one of these folders"
-    if found is not None:
-        return found
-    places = ", ".join(map(str, search_folders(remote.folder, root)))
-    if root is None:
-        places += "" if data_folder() else " ($PSTN_DATA is not set)"
-        places += "; nothing is downloaded, as $PSTN_OFFLINE is set" if offline() else ""
-    raise MissingDataError(remote.name, f"is missing; looked in {places}; {advice}")
+
+    def find(folder: Path) -> Path | None:
+        paths = (folder / name for name in (remote.name, remote.name.removesuffix(".gz")))
+        return next((path for path in paths if path.is_file()), None)
+
+    def obtain() -> Path:
+        return download(remote, cache_folder() / remote.folder, progress=progress)
+
+    advice = f"to get it: pstn data get {remote.folder}"
+    return locate(remote.folder, remote.name, find, advice=advice, root=root, obtain=obtain if fetch else None)
 
 
 def download(
@@ -662,7 +663,8 @@ def download(
 
     Args:
         remote: what to download.
-        folder: where to put it.
+        folder: where to put it. Processes that download the same file into it share the ".part" file: where no checksum
+            is known, which would reveal a mixture, it must be a folder of this process alone.
         progress: called with the number of bytes so far, from another thread.
         timeout: seconds without a byte, or with fewer than `DOWNLOAD_RATE` a second, until a request is given up.
         pause: seconds to wait between two requests to a mirror.
@@ -670,15 +672,11 @@ def download(
     Raises:
         DataError: no mirror served the file; the message says what each one did.
     """
-    try:
-        import pooch
-    except ImportError as error:
-        raise ImportError(require_package("pooch", "downloading data")) from error
-
+    pooch = import_optional("pooch", "pooch")
     known_hash = None if remote.sha256 is None else f"sha256:{remote.sha256}"
     failures: list[str] = []
     folder.mkdir(parents=True, exist_ok=True)
-    transfer = _Transfer(_claim_part(folder, remote.name), remote, timeout, progress)
+    transfer = _Transfer(folder / f".{remote.name}.part", remote, timeout, progress)
     logger = pooch.get_logger()
     level = logger.level
     logger.setLevel("WARNING")  # pooch reports each step on stderr
@@ -691,28 +689,13 @@ def download(
                 except (ValueError, OSError) as error:  # a wrong checksum; anything of the network or the disk
                     failures.append(f"{url}: {' '.join(str(error).split())[:200]}")
         raise DataError(folder / remote.name, "; ".join(dict.fromkeys(failures)))
-    except Exception:
+    except Exception:  # but an interrupt leaves the part
         transfer.part.unlink(missing_ok=True)
         with suppress(OSError):  # not empty
             folder.rmdir()
         raise
-    except BaseException:  # an interrupt: the next download may continue at once
-        with suppress(OSError):
-            os.utime(transfer.part, (0, 0))
-        raise
     finally:
         logger.setLevel(level)
-
-
-def _claim_part(folder: Path, name: str) -> Path:
-    """A part file for this download alone: one that a stopped process left, renamed, or a new one."""
-    part = folder / f".{name}.{uuid.uuid4().hex}.part"
-    for left in folder.glob(f".{name}.*part"):
-        with suppress(OSError):  # another process was faster
-            if time.time() - left.stat().st_mtime > _IDLE:
-                left.rename(part)
-                break
-    return part
 
 
 class _Transfer:
@@ -727,35 +710,34 @@ class _Transfer:
         self.received = 0
 
     def __call__(self, url: str, output_file: str, pooch: Any = None, check_only: bool = False) -> None:
-        outcome: Future[None] = Future()
+        errors: list[BaseException] = []
         given_up = threading.Event()
 
         def run() -> None:
             try:
                 self._receive(url, given_up)
-                outcome.set_result(None)
             except BaseException as error:  # raised again in the thread that waits
-                outcome.set_exception(error)
+                errors.append(error)
 
-        threading.Thread(target=run, daemon=True).start()
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
         try:
-            before = self.received
-            while not wait([outcome], self.timeout).done:
-                if self.received - before < limits.DOWNLOAD_RATE * self.timeout:
-                    raise OSError("no answer within the time limit, or too few bytes a second")
+            while thread.is_alive():
                 before = self.received
+                thread.join(self.timeout)
+                if thread.is_alive() and self.received - before < limits.DOWNLOAD_RATE * self.timeout:
+                    raise OSError("no answer within the time limit, or too few bytes a second")
         finally:
             given_up.set()
-        outcome.result()
+        for error in errors:
+            raise error
         self.part.replace(output_file)  # pooch made a private file; the part obeys the user's umask
 
     def _receive(self, url: str, given_up: threading.Event) -> None:
         import requests
         import urllib3
 
-        most = self.remote.limit if self.remote.size is None else self.remote.size
         start = self.part.stat().st_size if self.part.exists() and self.remote.sha256 is not None else 0
-        start = start if start <= most else 0
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
         with requests.get(url, headers=headers, stream=True, timeout=self.timeout) as response:
             if response.status_code == 416:  # the part does not fit the file, or ranges are not served
@@ -763,7 +745,7 @@ class _Transfer:
             response.raise_for_status()
             done = start if response.status_code == 206 else 0
             length = response.headers.get("Content-Length", "")
-            total = done + int(length) if length.isdigit() else self.remote.size
+            total = done + int(length) if length.isdigit() else None
             with self.part.open("r+b" if self.part.exists() else "wb", buffering=0) as file:
                 file.truncate(done)
                 file.seek(done)
@@ -775,8 +757,8 @@ class _Transfer:
                         file.write(portion)
                         done += len(portion)
                         self.received += len(portion)
-                        if done > most:
-                            raise OSError(f"the server sends more than the {most:,} bytes expected")
+                        if done > self.remote.size:
+                            raise OSError(f"the server sends more than the {self.remote.size:,} bytes expected")
                         if self.progress is not None:
                             self.progress(self.remote.name, done, total)
                 except urllib3.exceptions.HTTPError as error:

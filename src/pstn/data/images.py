@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-import io
 import math
 import os
-import stat
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +11,7 @@ from contextlib import contextmanager
 from importlib import resources
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import IO, Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +23,12 @@ from pstn._checks import require_choice, require_positive_int
 from pstn._deprecation import renamed
 from pstn.data import files
 from pstn.data.augment import Generated, RandomPlacement, RandomRotation, generate_all
-from pstn.data.files import DataError, ErrorHandler, Listing, Progress, RemoteFile, list_folder, locate, raise_error
+from pstn.data.files import DataError, ErrorHandler, Listing, Progress, RemoteFile, raise_error
 
 from pstn.data.split import (  # isort: skip
-    Sized, Split, Splits, balanced_indices, divide, encode_labels, name_classes, read_indices, require_classes,
+    Sized, Split, Splits, balanced_indices, divide, encode_labels, name_parts, read_indices,
 )  # fmt: skip
-from pstn.files import write_atomically
-from pstn.plotting import without_tex
+from pstn.files import open_regular_file, write_atomically
 
 __all__ = [
     "MNIST_MEAN", "MNIST_STD", "Digits", "contact_sheet", "from_folder", "load_digits", "load_mnist",
@@ -40,6 +36,7 @@ __all__ = [
 ]  # fmt: skip
 
 T = TypeVar("T")
+R = TypeVar("R")
 _PARTS = {"train": ("train", "training"), "validation": ("val", "valid", "validation"), "test": ("test", "testing")}
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 # The first five are what Pillow knows from the start; the others make it import all its decoders, once.
@@ -65,7 +62,7 @@ def find_images(folder: Path, on_error: ErrorHandler = raise_error) -> Iterator[
     Warns:
         DataWarning: links lead out of the folder, or files are listed under another name; they are skipped.
     """
-    with list_folder(folder) as listing:
+    with files.list_folder(folder) as listing:
         yield from listing.files(folder, IMAGE_SUFFIXES, on_error)
 
 
@@ -75,18 +72,15 @@ def open_image(path: Path) -> Iterator[Any]:
 
     This is the only place that opens image files: only `IMAGE_FORMATS` are decoded, and only within the limits.
     """
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError(files.require_package("Pillow", "reading images")) from error
+    files.import_optional("PIL", "Pillow")
+    from PIL import Image
+
     if not path.is_file():
         raise DataError(path, "there is no such image file")
     Image.preinit()
-    with (
-        files.decoding(path, "does not decode as an image"),
-        _ImageStream(path) as stream,
-        Image.open(stream, formats=IMAGE_FORMATS) as image,
-    ):
+    with files.decoding(path, "does not decode as an image"), open_regular_file(path, error=DataError) as file:
+        stream = _ImageStream(file, path)
+        image = Image.open(cast("IO[bytes]", stream), formats=IMAGE_FORMATS)
         stream.reads_left = -1  # the header has been read
         pixels, scans = image.width * image.height, stream.length // _SHORTEST_SCAN
         if pixels > limits.IMAGE_PIXELS or max(image.size) > limits.IMAGE_SIDE:
@@ -98,26 +92,21 @@ def open_image(path: Path) -> Iterator[Any]:
         yield image
 
 
-class _ImageStream(io.BufferedReader):
+class _ImageStream:
     """The bytes of an image file. Its parts may refer to the same bytes, of which Pillow makes a copy for each."""
 
-    def __init__(self, path: Path) -> None:
-        # A pipe that took the place of the file is not waited for.
-        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-        super().__init__(io.FileIO(os.open(path, flags), "rb"))
-        state = os.fstat(self.fileno())
-        if not stat.S_ISREG(state.st_mode) or state.st_size > limits.IMAGE_BYTES:
-            self.close()
-            raise DataError(path, f"is no regular file of at most {limits.IMAGE_BYTES:,} bytes, which is the limit")
-        self.path, self.length = path, state.st_size
+    def __init__(self, file: IO[bytes], path: Path) -> None:
+        self.seek, self.tell, self._file, self.path = file.seek, file.tell, file, path
+        self.length = os.fstat(file.fileno()).st_size
+        if self.length > limits.IMAGE_BYTES:
+            raise DataError(path, f"is longer than {limits.IMAGE_BYTES:,} bytes, which is the limit")
         self.reads_left = int(limits.IMAGE_READS)
         self._left = 2 * self.length + (1 << 20)
         self._exif_left = int(limits.EXIF_BYTES)
 
-    def read(self, size: int | None = -1, /) -> bytes:
-        if size is None or not 0 <= size <= self.length:  # else memory is taken for what is not there
-            size = self.length
-        found = super().read(size)
+    def read(self, size: int = -1) -> bytes:
+        # No more than there is: memory is taken for what is asked for.
+        found = self._file.read(size if 0 <= size <= self.length else self.length)
         self._left -= len(found)
         if self._left < 0:
             raise DataError(self.path, "has parts that repeat the same bytes: save it anew")
@@ -208,8 +197,8 @@ def to_array(image: Any) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0))
 
 
-def each_in_parallel(work: Callable[[T], None], items: Iterable[T], workers: int | None = None) -> None:
-    """Call `work` on every item in threads: decoders release the interpreter. The first error stops the rest.
+def each_in_parallel(work: Callable[[T], R], items: Iterable[T], workers: int | None = None) -> list[R]:
+    """What `work` returns for each item, in threads: decoders release the interpreter. The first error stops the rest.
 
     Args:
         work: what to do with an item.
@@ -218,8 +207,7 @@ def each_in_parallel(work: Callable[[T], None], items: Iterable[T], workers: int
     """
     pool = ThreadPoolExecutor(max_workers=workers or min(8, os.cpu_count() or 1))
     try:
-        for _ in pool.map(work, items):
-            pass
+        return list(pool.map(work, items))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # also when the user interrupts
 
@@ -257,7 +245,7 @@ def from_folder(
     if not root.is_dir():
         raise DataError(root, "there is no such folder")
     target = (require_positive_int("size", size),) * 2 if isinstance(size, int) else size
-    with list_folder(root) as listing:
+    with files.list_folder(root) as listing:
         folders = listing.entries(root)[0]
         found = {folder.name.lower(): folder for folder in folders}
         parts = {part: next((found[n] for n in names if n in found), None) for part, names in _PARTS.items()}
@@ -285,42 +273,57 @@ def _read_classes(
     if like is not None:
         channels, size = like.x.shape[1], (like.x.shape[2], like.x.shape[3])
     names = tuple(f.name for f in folders) if like is None else like.classes
-    require_classes(len(names))
-    known = set(names)
-    labelled: list[tuple[Path, str]] = []
+    paths: list[Path] = []
+    labels: list[str] = []
     for folder in folders:
-        images = sorted(listing.files(folder, IMAGE_SUFFIXES))
-        if folder.name not in known:
-            raise DataError(folder, f"unknown label {folder.name!r}: the training part has {name_classes(names)}")
-        if not images and like is None:
+        found = sorted(listing.files(folder, IMAGE_SUFFIXES))
+        if not found and like is None:
             raise DataError(folder, f"holds no images ({', '.join(IMAGE_SUFFIXES)})")
-        labelled += [(path, folder.name) for path in images]
-    if not labelled:
+        paths += found
+        labels += [folder.name] * len(found)
+    if not paths:
         raise DataError(root, "holds no images")
-    paths, labels = zip(*labelled, strict=True)
+    y = encode_labels(labels, names, lambda i, problem: DataError(paths[i], problem))
     if size is None or channels is None:
-        seen: dict[Path, tuple[bool, tuple[int, int]]] = {}
 
-        def look(path: Path) -> None:
+        def look(path: Path) -> tuple[bool, tuple[int, int]]:
             with open_image(path) as image:
                 grey = image.mode in ("L", "1", "LA", "I", "F") or image.mode.startswith("I;16")
-                seen[path] = grey, image.size[:: 1 if size is None and orientation(image) >= 5 else -1]
+                return grey, image.size[:: 1 if size is None and orientation(image) >= 5 else -1]
 
-        each_in_parallel(look, paths, workers)
-        channels = channels or (1 if all(grey for grey, _ in seen.values()) else 3)
+        grey, sizes = zip(*each_in_parallel(look, paths, workers), strict=True)
+        channels = channels or (1 if all(grey) else 3)
         if size is None:
-            size = seen[paths[0]][1]
-            odd = next((path for path in paths if seen[path][1] != size), None)
+            size = sizes[0]
+            odd = next((i for i, other in enumerate(sizes) if other != size), None)
             if odd is not None:
-                shapes = " and ".join(f"{width}x{height}" for height, width in (seen[odd][1], size))
-                raise DataError(odd, f"images must be of one size, got {shapes}: pass size= (--size)")
+                shapes = " and ".join(f"{width}x{height}" for height, width in (sizes[odd], size))
+                raise DataError(paths[odd], f"images must be of one size, got {shapes}: pass size= (--size)")
     out = np.empty((len(paths), channels, *size), np.uint8)
 
     def read(i: int) -> None:
         out[i], _ = read_image(paths[i], out.shape[1], size)
 
     each_in_parallel(read, range(len(paths)), workers)
-    return Split(torch.from_numpy(out), encode_labels(labels, names), names, root.name)
+    return Split(torch.from_numpy(out), y, names, root.name)
+
+
+@contextmanager
+def without_tex() -> Iterator[None]:
+    """Matplotlib without TeX in the block: a `matplotlibrc` in the current folder may ask for it, and it is a program.
+
+    Raises:
+        ImportError: matplotlib is not installed, with how to install it.
+
+    Example:
+        >>> import matplotlib
+        >>> with without_tex():
+        ...     matplotlib.rcParams["text.usetex"]
+        False
+    """
+    matplotlib = files.import_optional("matplotlib", "matplotlib", "plot")
+    with matplotlib.rc_context({"text.usetex": False}):
+        yield
 
 
 @without_tex()
@@ -526,7 +529,7 @@ FASHION_CLASSES = (
 )  # fmt: skip
 MNIST_FILES: dict[str, dict[str, RemoteFile]] = {
     which: {
-        name: RemoteFile(which, name, tuple(mirror + name for mirror in known["mirrors"]), get=which, **checksums)
+        name: RemoteFile(which, name, tuple(mirror + name for mirror in known["mirrors"]), **checksums)
         for name, checksums in known["files"].items()
     }
     for which, known in files.CHECKSUMS["mnist_files"].items()
@@ -561,25 +564,21 @@ def load_mnist(
     """
     require_choice("which", which, tuple(MNIST_FILES))
     classes = FASHION_CLASSES if which == "fashion-mnist" else tuple("0123456789")
-    parts = {}
+    parts = []
     for part in ("train", "t10k"):
         remotes = [MNIST_FILES[which][f"{part}-{kind}-ubyte.gz"] for kind in ("images-idx3", "labels-idx1")]
-        paths = [locate(file, root=root, fetch=fetch, progress=progress) for file in remotes]
-        for path, file in zip(paths, remotes, strict=True):
-            if verify and files.sha256_of_content(path) != file.content_sha256:
-                problem = f"is not the published file of {which}: its SHA-256 after unpacking is not"
-                advice = "Fetch it again, or pass verify=False to use it as it is"
-                raise DataError(path, f"{problem} {file.content_sha256}. {advice}")
-        split = Split(*_read_pair(*paths), classes, f"{which} {'train' if part == 'train' else 'test'}")
-        parts[part] = split.as_float(MNIST_MEAN, MNIST_STD) if normalise else split.as_float()
-    train = parts["train"]
+        paths = [files.locate_file(remote, root=root, fetch=fetch, progress=progress) for remote in remotes]
+        for path, remote in zip(paths, remotes, strict=True):
+            if verify and files.sha256_of_content(path) != remote.content_sha256:
+                problem = f"is not the published file of {which}, by its SHA-256 after unpacking"
+                raise DataError(path, f"{problem}. Fetch it again, or pass verify=False to use it as it is")
+        split = Split(*_read_pair(*paths), classes)
+        parts.append(split.as_float(MNIST_MEAN, MNIST_STD) if normalise else split.as_float())
+    train, test = parts
     if isinstance(validation, bool) or not isinstance(validation, int) or not 0 <= validation < len(train):
         raise ValueError(f"validation must be a whole number from 0 to {len(train) - 1}, got {validation!r}")
-    if validation == 0:
-        return Splits(train, None, parts["t10k"])
     cut = len(train) - validation
-    held_out = dataclasses.replace(train, x=train.x[cut:], y=train.y[cut:], name=f"{which} validation")
-    return Splits(dataclasses.replace(train, x=train.x[:cut], y=train.y[:cut]), held_out, parts["t10k"])
+    return name_parts(which, train.take(slice(cut)), train.take(slice(cut, None)), test)
 
 
 def mnist_subset(split: S, k: int, *, fold: int = 0, seed: int = 0, indices: str | os.PathLike[str] | None = None) -> S:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -10,12 +11,13 @@ import re
 import shutil
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +26,9 @@ from torch import Tensor
 
 from pstn._checks import require_choice, require_positive_int
 from pstn.data import files
-from pstn.data.files import DataError, DataWarning, MissingDataError, cache_folder, search_folders
+from pstn.data.files import DataError, DataWarning, MissingDataError, cache_folder
 from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, image_size, open_image, to_array, with_bytes
-from pstn.data.split import Split, Splits, encode_labels
+from pstn.data.split import Split, Splits, encode_labels, name_parts
 from pstn.files import parse_yaml, read_json, sha256_of
 from pstn.limits import CLASSES
 
@@ -49,11 +51,12 @@ CropKind = Literal["wide", "tight"]
 OnBadBox = Literal["refuse", "skip"]
 Region = tuple[int, int, int, int]
 """(left, top, right, bottom) in whole pixels; on a panorama left may be negative and right beyond the width."""
+_Entries = Iterable[tuple[str, Any]]
+_Parser = Callable[[Any], tuple[Sequence[float], str]]
 
 _TEXT_LIMIT = 1 << 26
 _MTSD_FOLDERS = ("mtsd_v2_fully_annotated", "mtsd_fully_annotated", ".")
-_MTSD_SLACK = 2.0  # pixels: annotators' boxes reach over the edge by a rounding error
-_YOLO_SLACK = 1e-3  # of the image: boxes are stored as rounded fractions of it
+_SLACK = 2.0  # pixels: annotators' boxes reach over the edge by a rounding error
 _YOLO_PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 _YOLO_NAMES = ("classes.txt", "obj.names", "data.names", "data.yaml", "data.yml", "dataset.yaml")
 _CROPS_VERSION = 1  # part of the cache's key: to be raised when the resulting pixels change
@@ -191,22 +194,34 @@ def _handler(bad_boxes: OnBadBox) -> Iterator[files.ErrorHandler]:
         warnings.warn(DataWarning(f"{len(skipped)} bad box(es) skipped, first: {skipped[0]}"), stacklevel=4)
 
 
-def _make_box(
-    corners: Sequence[float], label: str, size: tuple[int, int], slack: tuple[float, float], panorama: bool = False
-) -> Box:
-    """A box within a photo of `size` (width, height), over whose edges it may reach by `slack`; else a ValueError."""
-    xmin, ymin, xmax, ymax = corners
-    width, height = size
-    beyond = -min(xmin, xmax) - slack[0], max(xmin, xmax) - width - slack[0], -ymin - slack[1], ymax - height - slack[1]
-    if max(beyond) > 0:
-        raise ValueError(f"box {tuple(corners)} is outside the image of {width}x{height}")
-    if xmin > xmax and panorama:
-        xmax += width  # across the edge: it continues at the left side
-    right = max(width, xmax) if panorama else width
-    box = Box(max(xmin, 0.0), max(ymin, 0.0), min(xmax, right), min(ymax, height), label)
-    if not (box.xmin < box.xmax and box.ymin < box.ymax):
-        raise ValueError(f"box {tuple(corners)} is inverted or has no area")
-    return box
+def _with_boxes(photo: Photo, path: Path, entries: _Entries, parse: _Parser, on_bad_box: files.ErrorHandler) -> Photo:
+    """The photo with the boxes that a file of annotations describes.
+
+    Args:
+        photo: the photo.
+        path: the file of annotations.
+        entries: what describes each box, and where in the file that is.
+        parse: makes the corners in pixels and the label of an entry.
+        on_bad_box: called where a box has no area or is outside the photo; an entry that is no box is an error.
+    """
+    found = []
+    width, height = photo.width, photo.height
+    for place, entry in entries:
+        with files.decoding(path, "is not a box with its label", place):
+            (xmin, ymin, xmax, ymax), label = parse(entry)
+        bad = DataError(path, f"box {(xmin, ymin, xmax, ymax)} is not inside {width}x{height} pixels", place=place)
+        if min(xmin, xmax, ymin) < -_SLACK or max(xmin, xmax) > width + _SLACK or ymax > height + _SLACK:
+            on_bad_box(bad)
+            continue
+        if xmin > xmax and photo.panorama:
+            xmax += width  # across the edge: it continues at the left side
+        right = max(width, xmax) if photo.panorama else width
+        box = Box(max(xmin, 0.0), max(ymin, 0.0), min(xmax, right), min(ymax, height), label)
+        if box.xmin < box.xmax and box.ymin < box.ymax:
+            found.append(box)
+        else:
+            on_bad_box(bad)
+    return dataclasses.replace(photo, boxes=tuple(found))
 
 
 def find_mtsd(root: str | os.PathLike[str] | None = None) -> tuple[Path, Path]:
@@ -215,18 +230,13 @@ def find_mtsd(root: str | os.PathLike[str] | None = None) -> tuple[Path, Path]:
     Args:
         root: the folder that holds "mtsd_v2_fully_annotated" and "images"; else $PSTN_DATA/mtsd and the cache.
     """
-    places = search_folders("mtsd", root)
-    for place in places:
-        if annotated := find_annotations(place):
-            images = [f for f in (place / "images", annotated / "images", place.parent / "images") if f.is_dir()]
-            if not images:
-                raise MissingDataError(place / "images", "is missing: unpack MTSD's image archives there")
-            return annotated, images[0]
-    problem = f"is missing; looked in {', '.join(map(str, places))}. It cannot be downloaded without registration: get"
-    advice = (
-        "its archives from https://www.mapillary.com/dataset/trafficsign and unpack them there; see pstn data check"
-    )
-    raise MissingDataError("mtsd_v2_fully_annotated", f"{problem} {advice}")
+    advice = "it needs a registration: unpack the archives of https://www.mapillary.com/dataset/trafficsign there"
+    advice += "; pstn data check tells whether all is there"
+    annotated = files.locate("mtsd", _MTSD_FOLDERS[0], find_annotations, advice=advice, root=root)
+    images = [f for f in (annotated.parent / "images", annotated / "images") if f.is_dir()]
+    if not images:
+        raise MissingDataError(annotated.parent / "images", "is missing: unpack MTSD's image archives there")
+    return annotated, images[0]
 
 
 def find_annotations(root: Path) -> Path | None:
@@ -281,17 +291,15 @@ def require_distinct(photos: Iterable[Photo]) -> None:
 def _read_keys(folder: Path, split: str) -> list[str]:
     """The keys of one split; a key that occurs twice, in it or in the other splits, is an error."""
     seen: dict[str, str] = {}
-    for path in (folder / f"{name}.txt" for name in ("train", "val", "test")):
-        if path.stem != split and not path.is_file():
-            continue
-        for number, line in files.read_lines(path, limit=_TEXT_LIMIT):
-            key, place = line.strip(), f"line {number}"
-            if key and not re.fullmatch("[A-Za-z0-9_-]+", key):  # it becomes part of a path
-                raise DataError(path, f"{key[:80]!r} is not an image key: it leads out of the folder", place=place)
-            if key in seen:
-                raise DataError(path, f"key {key!r} occurs twice, first in {seen[key]}.txt", place=place)
+    for name in ("train", "val", "test"):
+        path = folder / f"{name}.txt"
+        for number, line in files.read_lines(path, limit=_TEXT_LIMIT) if name == split or path.is_file() else ():
+            key = line.strip()
+            if key in seen or not re.fullmatch("[A-Za-z0-9_-]*", key):  # it becomes part of a path
+                problem = f"key {key[:80]!r} occurs twice, in this split or another, or leads out of the folder"
+                raise DataError(path, problem, place=f"line {number}")
             if key:
-                seen[key] = path.stem
+                seen[key] = name
     wanted = [key for key, name in seen.items() if name == split]
     if not wanted:
         raise DataError(folder / f"{split}.txt", "holds no keys")
@@ -300,25 +308,21 @@ def _read_keys(folder: Path, split: str) -> list[str]:
 
 def _read_annotation(path: Path, key: str, image: Path, on_bad_box: files.ErrorHandler) -> Photo:
     content = read_json(path, error=DataError)
-    place, found = "top level", []
-    try:
-        width, height, panorama = content["width"], content["height"], content.get("ispano", False)
-        if {type(width), type(height), type(panorama)} != {int, bool} or not 0 < width * height < 10**12:
-            raise TypeError("width and height must be whole numbers of pixels, and ispano true or false")
-        for position, entry in enumerate(content["objects"]):
-            place = f"objects[{position}]"
-            corners = [float(entry["bbox"][name]) for name in ("xmin", "ymin", "xmax", "ymax")]
-            if not isinstance(entry["label"], str):
-                raise TypeError("label must be text")
-            try:
-                found.append(_make_box(corners, entry["label"], (width, height), (_MTSD_SLACK, _MTSD_SLACK), panorama))
-            except ValueError as error:
-                on_bad_box(DataError(path, str(error), place=place))
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(path, f"is not an annotation of MTSD ({error!r})"[:200], place=place) from error
-    return Photo(key, image, width, height, tuple(found), panorama)
+    held: dict[str, Any] = {"ispano": False, **content} if isinstance(content, dict) else {}
+    values = [held.get(name) for name in ("width", "height", "ispano", "objects")]
+    width, height, panorama, objects = cast("tuple[int, int, bool, list[Any]]", values)
+    types = [type(value) for value in values]
+    if types != [int, int, bool, list] or not 0 < min(width, height) <= max(width, height) < 10**6:
+        problem = "needs width and height in whole pixels, ispano true or false, and a list of objects"
+        raise DataError(path, problem, place="top level")
+
+    def parse(entry: Any) -> tuple[list[float], str]:
+        if not isinstance(entry["label"], str):
+            raise TypeError("label must be text")
+        return [float(entry["bbox"][name]) for name in ("xmin", "ymin", "xmax", "ymax")], entry["label"]
+
+    entries = ((f"objects[{i}]", entry) for i, entry in enumerate(objects))
+    return _with_boxes(Photo(key, image, width, height, (), panorama), path, entries, parse, on_bad_box)
 
 
 def find_yolo(root: Path) -> dict[str, list[tuple[Path, Path]]]:
@@ -391,31 +395,21 @@ def _read_yolo_folder(
         key = path.relative_to(images).with_suffix("").as_posix()
         if key in photos:
             raise DataError(path, f"shares its label file with {photos[key].path.name}: one name, one image")
-        size, label_file, found = image_size(path), listing.require(labels / f"{key}.txt"), []
-        for number, line in files.read_lines(label_file, limit=_TEXT_LIMIT) if label_file.exists() else ():
-            try:
-                if line.strip():
-                    corners, label = _parse_yolo_line(line.split(), size, names)
-                    found.append(_make_box(corners, label, size, (_YOLO_SLACK * size[0], _YOLO_SLACK * size[1])))
-            except LookupError as error:
-                raise DataError(label_file, str(error), place=f"line {number}") from error
-            except ValueError as error:
-                on_bad_box(DataError(label_file, str(error), place=f"line {number}"))
-        photos[key] = Photo(key, path, *size, tuple(found))
+        size, label_file = image_size(path), listing.require(labels / f"{key}.txt")
+        lines = files.read_lines(label_file, limit=_TEXT_LIMIT) if label_file.exists() else ()
+        entries = ((f"line {number}", line.split()) for number, line in lines if line.strip())
+        parse = partial(_parse_yolo_line, size, names)
+        photos[key] = _with_boxes(Photo(key, path, *size, ()), label_file, entries, parse, on_bad_box)
     if not photos and listing.repeated == repeated:
         raise DataError(images, f"holds no images ({', '.join(IMAGE_SUFFIXES)})")
     return list(photos.values())
 
 
-def _parse_yolo_line(cells: list[str], size: tuple[int, int], names: tuple[str, ...]) -> tuple[list[float], str]:
-    """The corners of a box in pixels, and its label; a LookupError where the line is none of a label file."""
-    if len(cells) != 5 or not re.fullmatch("[0-9]{1,9}", cells[0]) or int(cells[0]) >= len(names):
-        problem = f"class, x, y, width and height are expected, of classes 0 to {len(names) - 1}"
-        raise LookupError(f"{problem}, got {' '.join(cells)[:80]!r}")
-    try:
-        x, y, width, height = map(float, cells[1:])
-    except ValueError as error:
-        raise LookupError(str(error)[:80]) from error
+def _parse_yolo_line(size: tuple[int, int], names: tuple[str, ...], cells: list[str]) -> tuple[list[float], str]:
+    """The corners of a box in pixels, and its label."""
+    if len(cells) != 5 or not re.fullmatch("[0-9]{1,9}", cells[0]):
+        raise ValueError(f"expected class, x, y, width and height, got {' '.join(cells)[:80]!r}")
+    x, y, width, height = map(float, cells[1:])
     edges = zip((x - width / 2, y - height / 2, x + width / 2, y + height / 2), size * 2, strict=True)
     return [edge * side for edge, side in edges], names[int(cells[0])]
 
@@ -441,10 +435,8 @@ def read_class_names(root: Path) -> tuple[str, ...]:
 
 def _yaml_names(path: Path, text: str) -> list[str]:
     """The `names` entry of a data.yaml: a list, or a mapping from 0..K-1; every name is read as text."""
-    try:
-        top = parse_yaml(text, path, strings=True, error=DataError)
-    except ImportError as error:
-        raise ImportError(files.require_package("PyYAML", f"reading {path.name}")) from error
+    files.import_optional("yaml", "PyYAML")
+    top = parse_yaml(text, path, strings=True, error=DataError)
     names = top.get("names") if isinstance(top, dict) else None
     if isinstance(names, dict):
         names = [names.get(str(i)) for i in range(len(names))]
@@ -537,14 +529,12 @@ def _to_splits(
     signs = {part: isolated_signs(photos, margin) for part, photos in parts.items()}
     listed = classes is not None and not isinstance(classes, int)
     chosen = tuple(classes) if listed else commonest_classes(signs.get("train", ()), classes)  # type: ignore[arg-type]
-    made: list[Split | None] = []
-    for part in ("train", "val", "test"):
-        kept = [sign for sign in signs.get(part, ()) if sign.box.label in chosen]
-        made.append(make_signs(kept, chosen, margin=margin, name=f"{name} {part}", **settings) if kept else None)
-    if made[0] is None:
-        problem = "has no training part, or none of its boxes is of the classes and isolated"
-        raise DataError(name, f"{problem} with a margin of {margin:g} pixels: try a smaller one")
-    return Splits(made[0], *made[1:])
+    kept = {part: [sign for sign in found if sign.box.label in chosen] for part, found in signs.items()}
+    if not kept.get("train"):
+        problem = f"has no isolated boxes of the classes to train on, with a margin of {margin:g} pixels"
+        raise DataError(name, f"{problem}: try a smaller one")
+    made = {part: make_signs(found, chosen, margin=margin, **settings) for part, found in kept.items() if found}
+    return name_parts(name, *map(made.get, ("train", "val", "test")))  # type: ignore[arg-type]
 
 
 def load_yolo(
@@ -596,10 +586,8 @@ def divide_photos(photos: Sequence[Photo], test: float = 0.2, seed: int = 0) -> 
         raise ValueError(f"test must be at least 0 and below 1, got {test}")
     order = torch.randperm(len(photos), generator=torch.Generator().manual_seed(seed)).tolist()
     held_out = {photos[i].key for i in order[: int(len(photos) * test + 0.5)]}
-    parts: dict[str, list[Photo]] = {"train": [], "test": []}
-    for photo in photos:
-        parts["test" if photo.key in held_out else "train"].append(photo)
-    return parts
+    parts = {"train": False, "test": True}
+    return {part: [photo for photo in photos if (photo.key in held_out) == tested] for part, tested in parts.items()}
 
 
 def unpacked(root: Path) -> Path:
@@ -614,15 +602,12 @@ def unpacked(root: Path) -> Path:
 
 def find_traffic_signs(root: str | os.PathLike[str] | None = None) -> Path:
     """The Italian traffic signs as a YOLO folder or archive, in $PSTN_DATA/traffic-signs or the cache."""
-    places = search_folders("traffic-signs", root)
-    for place in places:
-        if (place / "images").is_dir():
-            return place
-        if archives := sorted(place.glob("*.tar.gz")):
-            return archives[0]
-    problem = f"is missing; looked in {', '.join(map(str, places))} for images/, labels/ and classes.txt, or a .tar.gz"
-    advice = "It has no public mirror; any YOLO folder can be used: put it there, or pass its path to load_yolo"
-    raise MissingDataError("traffic-signs", f"{problem}. {advice}")
+
+    def find(folder: Path) -> Path | None:
+        return folder if (folder / "images").is_dir() else next(iter(sorted(folder.glob("*.tar.gz"))), None)
+
+    advice = "it has no public mirror: put a YOLO folder or its .tar.gz there, or pass its path to load_yolo"
+    return files.locate("traffic-signs", "traffic-signs", find, advice=advice, root=root)
 
 
 def decode_crops(
@@ -655,13 +640,12 @@ def decode_crops(
             # Writing to a mapped file on a full disk kills the process without a message.
             needed, free = sum(map(math.prod, shapes)), shutil.disk_usage(work).free
             if needed > free:
-                problem = f"has no room for the crops: they need {needed:,} bytes, {free:,} are free. Make room, set"
-                advice = "$PSTN_CACHE to a folder on a larger disk, or ask for a smaller source= or size="
-                raise DataError(cache_folder(), f"{problem} {advice}")
+                problem = f"has no room for the crops: they need {needed:,} bytes, {free:,} are free"
+                raise DataError(cache_folder(), f"{problem}: set $PSTN_CACHE to a folder on a larger disk")
             arrays = [np.lib.format.open_memmap(work / f"{s[-1]}.npy", "w+", np.uint8, s) for s in shapes]
             _fill_crops(arrays, signs, margin, workers)
             del arrays  # which closes the files
-    return [torch.from_numpy(files.read_npy(folder / f"{size}.npy", mmap=True)) for size in sizes]
+    return [torch.from_numpy(files.read_npy(folder / f"{size}.npy")) for size in sizes]
 
 
 def _fill_crops(

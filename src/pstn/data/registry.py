@@ -15,9 +15,10 @@ from typing import Any, Literal
 
 from pstn.data import files, images, photos, series
 from pstn.data.augment import RandomRotation, generate_all
-from pstn.data.files import DataError, MissingDataError, Progress, expand, locate
+from pstn.data.files import DataError, MissingDataError, Progress, expand, locate_file
 from pstn.data.images import MNIST_FILES, load_mnist
-from pstn.data.split import NO_ARRAYS, Split, Splits, divide, from_npz
+from pstn.data.split import NO_ARRAYS, Split, Splits, divide, from_npz, name_parts
+from pstn.text import printable
 
 __all__ = ["KNOWN", "Finding", "Known", "check", "get", "load"]
 
@@ -34,8 +35,7 @@ class Known:
         kind: "images", "series" or "photos".
         what: one line about it.
         load: reads it.
-        where: the folder that holds it, or None where it is missing.
-        get: downloads it, or raises an error that says how to get it; returns where it is.
+        find: returns where it is, or raises a MissingDataError that says how to get it; `fetch=True` downloads it.
         by_hand: whether the user has to get it, as it needs a registration or has no public mirror.
 
     Example:
@@ -47,24 +47,19 @@ class Known:
     kind: Literal["images", "series", "photos"]
     what: str
     load: Callable[..., Splits[Any]]
-    where: Callable[[], str | None]
-    get: Callable[[Progress | None], str]
+    find: Callable[..., object]
     by_hand: bool = False
 
-
-def _declare(
-    name: str, kind: Literal["images", "series", "photos"], what: str, load: Callable[..., Splits[Any]],
-    find: Callable[..., object], by_hand: bool = False,
-) -> Known:  # fmt: skip
-    """A known set; `find` returns its place, or raises a MissingDataError; its options are those of `locate`."""
-
-    def where() -> str | None:
+    def where(self) -> str | None:
+        """The folder that holds it, or None where it is missing."""
         try:
-            return str(find(fetch=False))
+            return str(self.find(fetch=False))
         except MissingDataError:
             return None
 
-    return Known(name, kind, what, load, where, lambda progress: str(find(fetch=True, progress=progress)), by_hand)
+    def get(self, progress: Progress | None = None) -> str:
+        """Download it, and return where it is; an error says how to get it."""
+        return str(self.find(fetch=True, progress=progress))
 
 
 def _shipped(**options: Any) -> str:
@@ -72,7 +67,7 @@ def _shipped(**options: Any) -> str:
 
 
 def _find_idx(which: str, **options: Any) -> Path:
-    first, *_ = (locate(file, **options) for file in MNIST_FILES[which].values())
+    first, *_ = (locate_file(file, **options) for file in MNIST_FILES[which].values())
     return first.parent
 
 
@@ -84,13 +79,11 @@ def _find_ucr(name: str, *, fetch: bool, progress: Progress | None = None) -> Pa
 
 def _load_digits(*, normalise: bool = True, validation: float = 0.2, seed: int = 0) -> Splits[Split]:
     """The digits that ship with the package, as `Splits`."""
-    parts = []
-    for part in ("train", "test"):
-        x, y = images.load_digits(part)
-        split = Split(x, y, tuple("0123456789"), "digits" if part == "train" else "digits test")
-        parts.append(split.as_float(images.MNIST_MEAN, images.MNIST_STD) if normalise else split)
-    divided = divide(parts[0], test=0.0, validation=validation, seed=seed)
-    return Splits(divided.train, divided.validation, parts[1])
+    train, test = (Split(*images.load_digits(part), tuple("0123456789")) for part in ("train", "test"))
+    if normalise:
+        train, test = (split.as_float(images.MNIST_MEAN, images.MNIST_STD) for split in (train, test))
+    parts = divide(train, test=0.0, validation=validation, seed=seed)
+    return name_parts("digits", parts.train, parts.validation, test)
 
 
 def _load_rotated_digits(*, normalise: bool = False, seed: int = 0, generator: Any = None) -> Splits[Any]:
@@ -102,29 +95,29 @@ def _load_traffic_signs(root: str | os.PathLike[str] | None = None, **settings: 
     return photos.load_yolo(photos.find_traffic_signs(root), **{"margin": 50.0, "classes": 10, **settings})
 
 
-def _declare_ucr(name: str) -> Known:
+def _known_ucr(name: str) -> Known:
     record = series.UCR_RECORDS[name]
     what = f"{record.counts[0]:,}/{record.counts[1]:,} series of length {record.length}, {record.classes} classes"
     find = _shipped if name == "ItalyPowerDemand" else partial(_find_ucr, name)
-    return _declare(name, "series", what, partial(series.load_ucr, name), find)
+    return Known(name, "series", what, partial(series.load_ucr, name), find)
 
 
 _MNIST, _FASHION = partial(_find_idx, "mnist"), partial(_find_idx, "fashion-mnist")
 _ALL = (
-    _declare("mnist", "images", "handwritten digits, 50,000/10,000/10,000 of 28x28", load_mnist, _MNIST),
-    _declare("fashion-mnist", "images", "clothes, 50,000/10,000/10,000 of 28x28",
-             partial(load_mnist, "fashion-mnist"), _FASHION),
-    _declare("rotated-mnist", "images", "MNIST turned by any angle; theta known", images.load_rotated_mnist, _MNIST),
-    _declare("placed-fashion-mnist", "images", "FashionMNIST anywhere on a 96x96 canvas; theta known",
-             images.load_placed_fashion, _FASHION),
-    _declare("digits", "images", "5,000 of MNIST's training images", _load_digits, _shipped),
-    _declare("rotated-digits", "images", "the same turned by any angle; theta known", _load_rotated_digits, _shipped),
-    *map(_declare_ucr, ("FaceAll", "TwoPatterns", "Wafer", "UWaveGestureLibraryX", "PhalangesOutlinesCorrect",
+    Known("mnist", "images", "handwritten digits, 50,000/10,000/10,000 of 28x28", load_mnist, _MNIST),
+    Known("fashion-mnist", "images", "clothes, 50,000/10,000/10,000 of 28x28",
+          partial(load_mnist, "fashion-mnist"), _FASHION),
+    Known("rotated-mnist", "images", "MNIST turned by any angle; theta known", images.load_rotated_mnist, _MNIST),
+    Known("placed-fashion-mnist", "images", "FashionMNIST anywhere on a 96x96 canvas; theta known",
+          images.load_placed_fashion, _FASHION),
+    Known("digits", "images", "5,000 of MNIST's training images", _load_digits, _shipped),
+    Known("rotated-digits", "images", "the same turned by any angle; theta known", _load_rotated_digits, _shipped),
+    *map(_known_ucr, ("FaceAll", "TwoPatterns", "Wafer", "UWaveGestureLibraryX", "PhalangesOutlinesCorrect",
                         "ItalyPowerDemand")),
-    _declare("mtsd", "photos", "Mapillary's traffic signs, the paper's subset; needs registration", photos.load_mtsd,
-             lambda **options: photos.find_mtsd()[0], by_hand=True),
-    _declare("traffic-signs", "photos", "Italian street photos with YOLO boxes", _load_traffic_signs,
-             lambda **options: photos.find_traffic_signs(), by_hand=True),
+    Known("mtsd", "photos", "Mapillary's traffic signs, the paper's subset; needs registration", photos.load_mtsd,
+          lambda **options: photos.find_mtsd()[0], by_hand=True),
+    Known("traffic-signs", "photos", "Italian street photos with YOLO boxes", _load_traffic_signs,
+          lambda **options: photos.find_traffic_signs(), by_hand=True),
 )  # fmt: skip
 
 KNOWN: Mapping[str, Known] = MappingProxyType({entry.name: entry for entry in _ALL})
@@ -302,8 +295,8 @@ def check(path: str | os.PathLike[str]) -> Iterator[Finding]:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "Toy_TRAIN.tsv"
         >>> _ = path.write_text("1\t0.5\tabc\t2\n")
-        >>> [(finding.status, finding.note) for finding in check(path)]
-        [('damaged', "line 1, column 3: 'abc' is not a number of float32")]
+        >>> [(finding.status, finding.note[:16]) for finding in check(path)]
+        [('damaged', 'line 1, column 3')]
     """
     path = Path(path)
     if path.is_file():
@@ -315,27 +308,24 @@ def check(path: str | os.PathLike[str]) -> Iterator[Finding]:
     waiting = [path]
     while waiting:
         folder = waiting.pop()
-        errors: list[DataError] = []
-        folders, found = listing.entries(folder, ("",), errors.append)
-        kind = None
         try:
-            kind = detect(folder) if not errors else None
-        except OSError as error:
-            errors.append(DataError(folder, f"cannot be read ({error.strerror})"))
-        if errors:
-            yield Finding(folder, "damaged", errors[0].problem)
-        elif kind in ("mtsd", "yolo"):
+            folders, found = listing.entries(folder, ("",))
+            kind = detect(folder)
+        except (DataError, OSError) as error:
+            yield Finding(folder, "damaged", _reason(error, folder))
+            continue
+        if kind in ("mtsd", "yolo"):
             yield _attempt(folder, _DESCRIBE[kind])
-        else:
-            waiting += reversed(folders)
-            pictures = [file for file in found if file.suffix.lower() in images.IMAGE_SUFFIXES and file.is_file()]
-            damaged = _damaged(pictures)
-            yield from (Finding(Path(error.path), "damaged", error.problem) for error in damaged)
-            if len(pictures) > len(damaged):
-                yield Finding(folder, "readable", f"{len(pictures) - len(damaged):,} images decode")
-            for file in found:
-                if file not in pictures and file.is_file():
-                    yield from _check_file(file, alone=False)
+            continue
+        waiting += reversed(folders)
+        found = [file for file in found if file.is_file()]
+        pictures = [file for file in found if file.suffix.lower() in images.IMAGE_SUFFIXES]
+        damaged = _damaged(pictures)
+        yield from (Finding(Path(error.path), "damaged", error.problem) for error in damaged)
+        if len(pictures) > len(damaged):
+            yield Finding(folder, "readable", f"{len(pictures) - len(damaged):,} images decode")
+        for file in found:
+            yield from _check_file(file, alone=False)
     if listing.outside:
         yield Finding(path, "skipped", f"{listing.outside:,} link(s) lead out of the folder, and are not followed")
 
@@ -346,8 +336,7 @@ def _check_file(path: Path, alone: bool = True) -> Iterator[Finding]:
     if describe is None:
         return
     finding = _attempt(path, describe)
-    named = re.search("_train[.]|_test[.]", path.name.lower())
-    text = series.series_format(path) in (".txt", ".csv") and not named
+    text = series.series_format(path) in (".txt", ".csv") and not re.search("_train[.]|_test[.]", path.name.lower())
     if not alone and finding.status == "damaged" and (text or finding.note.startswith(NO_ARRAYS)):
         finding = Finding(path, "skipped", f"no data set: {finding.note}")
     yield finding
@@ -358,37 +347,34 @@ def _attempt(path: Path, describe: Callable[[Path], tuple[Status, str]]) -> Find
         return Finding(path, *describe(path))
     except ImportError:
         raise  # a missing package concerns all files
-    except DataError as error:
-        where = "" if Path(error.path) == path else f"{error.path}: "
-        return Finding(path, "damaged", f"{where}{f'{error.place}: ' if error.place else ''}{error.problem}")
     except Exception as error:  # whatever is wrong with one file, the others are checked
-        return Finding(path, "damaged", getattr(error, "strerror", None) or f"{type(error).__name__}: {error}")
+        return Finding(path, "damaged", _reason(error, path))
+
+
+def _reason(error: Exception, path: Path) -> str:
+    """What is wrong with a file, without its path."""
+    if isinstance(error, DataError):
+        return str(error).removeprefix(f"{printable(path, lines=False)}: ")
+    return getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
 
 
 def _describe_npy(path: Path) -> tuple[Status, str]:
-    array = files.read_npy(path, mmap=True)
+    array = files.read_npy(path)
     return "readable", f"array of shape {array.shape}, {array.dtype}"
 
 
 def _describe_npz(path: Path) -> tuple[Status, str]:
     try:
         return "readable", f"examples: {from_npz(path).sizes()}"
-    except DataError as first:
-        try:
-            sizes = from_npz(path, kind="image").sizes()
-        except DataError:
-            raise first from None
-        return "readable", f"examples: {sizes}; to be loaded with kind='image' or 'series' (--kind)"
+    except DataError as error:
+        if "kind=" not in error.problem:
+            raise
+    return "readable", f"examples: {from_npz(path, kind='image').sizes()}, if kind='image' (--kind)"
 
 
 def _describe_archive(path: Path) -> tuple[Status, str]:
     with tempfile.TemporaryDirectory() as work:
-        folder = files.unpack_tar(path, Path(work) / "unpacked")
-        try:
-            return _describe_yolo(folder)
-        except DataError as error:
-            place = ": ".join([os.path.relpath(error.path, folder), *([error.place] if error.place else [])])
-            raise DataError(path, error.problem, place=place) from error
+        return _describe_yolo(files.unpack_tar(path, Path(work) / "unpacked"))
 
 
 def _describe_idx(path: Path) -> tuple[Status, str]:
@@ -417,13 +403,12 @@ def _describe_series(path: Path) -> tuple[Status, str]:
 
 
 def _describe_mtsd(path: Path) -> tuple[Status, str]:
-    train, val = (photos.read_mtsd(split, root=path) for split in ("train", "val"))
-    photos.require_distinct(chain(train, val))
-    absent = [photo.path for photo in chain(train, val) if not photo.path.is_file()]
-    if absent:
-        raise DataError(absent[0], f"is missing, and {len(absent) - 1:,} other image(s)")
-    boxes = sum(len(photo.boxes) for photo in chain(train, val))
-    return "readable", f"MTSD: {len(train):,} train, {len(val):,} val photos with {boxes:,} boxes; every image is there"
+    found = [photo for split in ("train", "val") for photo in photos.read_mtsd(split, root=path)]
+    photos.require_distinct(found)
+    for photo in found:
+        if not photo.path.is_file():
+            raise DataError(photo.path, "is missing")
+    return "readable", f"MTSD: {_count(found)}; every image is there"
 
 
 def _describe_yolo(path: Path) -> tuple[Status, str]:
@@ -431,25 +416,25 @@ def _describe_yolo(path: Path) -> tuple[Status, str]:
     found = list(chain(*parts.values()))
     for error in _damaged([photo.path for photo in found]):
         raise error
+    return "readable", f"YOLO: {_count(found)} (of {len(names)}); all decode"
+
+
+def _count(found: list[photos.Photo]) -> str:
     labels = [box.label for photo in found for box in photo.boxes]
-    counts = f"{len(found):,} photos with {len(labels):,} boxes, {len(set(labels))} of {len(names)} classes occur"
-    return "readable", f"YOLO: {counts}; all decode"
+    return f"{len(found):,} photos with {len(labels):,} boxes of {len(set(labels))} classes"
 
 
 def _damaged(paths: list[Path]) -> list[DataError]:
     """What is wrong with those images that do not decode."""
-    errors: list[DataError] = []
 
-    def decode(path: Path) -> None:
+    def decode(path: Path) -> DataError | None:
         try:
-            with images.open_image(path) as image:
-                image.load()
-                images.with_bytes(image, "L", path)  # as training would: not every picture that decodes can be used
+            images.read_image(path, 1)  # as training would: not every picture that decodes can be used
+            return None
         except DataError as error:
-            errors.append(error)
+            return error
 
-    images.each_in_parallel(decode, paths)
-    return sorted(errors, key=lambda error: str(error.path))
+    return [error for error in images.each_in_parallel(decode, paths) if error is not None]
 
 
 _DESCRIBE: dict[str | None, Callable[[Path], tuple[Status, str]]] = {

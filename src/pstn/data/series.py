@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import hashlib
 import os
 import re
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -25,8 +24,8 @@ from torch import Tensor
 from pstn._checks import require_choice
 from pstn._deprecation import renamed
 from pstn.data import files
-from pstn.data.files import DataError, DataWarning, ErrorHandler, MissingDataError, Progress, RemoteFile, raise_error
-from pstn.data.split import Split, Splits, as_label, encode_labels, name_classes, sort_classes, stratified_indices
+from pstn.data.files import DataError, DataWarning, ErrorHandler, MissingDataError, Progress, Root, raise_error
+from pstn.data.split import Split, Splits, as_label, encode_labels, name_parts, sort_classes, stratified_indices
 from pstn.limits import ARCHIVE_FREE_BYTES, ARCHIVE_RATIO
 
 __all__ = ["RawSeries", "load_italy_power_demand", "load_series_file", "load_ucr", "read_series", "stack_series"]
@@ -67,24 +66,6 @@ class RawSeries:
 
     def __len__(self) -> int:
         return len(self.values)
-
-
-class _BadLine(Exception):
-    """What is wrong with a line of a file, and in which column."""
-
-    def __init__(self, problem: str, column: int | None = None) -> None:
-        super().__init__(problem)
-        self.column = column
-
-
-@contextmanager
-def _reading(path: Path, line: int | None) -> Iterator[None]:
-    """Turn a `_BadLine` into a DataError that names the file, the line and the column."""
-    try:
-        yield
-    except _BadLine as error:
-        place = ", ".join(f"{what} {n}" for what, n in (("line", line), ("column", error.column)) if n is not None)
-        raise DataError(path, str(error), place=place or None) from error
 
 
 def series_format(path: Path) -> str | None:
@@ -139,18 +120,18 @@ def read_series(
     found: list[tuple[int, str, Values]] = []
     for number, (name, cells, first) in rows:
         try:
-            with _reading(path, number):
-                label, channels = as_label(name), [parse_numbers(channel, first) for channel in cells]
-                if label in MISSING or not all(map(len, channels)) or not channels:
-                    raise _BadLine(f"a label and at least one value are expected, got the label {label!r}")
-                if declared is not None and label not in known:
-                    raise _BadLine(f"unknown label {label!r}: the header declares {name_classes(declared)}")
-                # Channels of one series may end at different times: the rest of the shorter ones is missing.
-                if any(len(channel) != len(channels[0]) for channel in channels):
-                    longest = max(map(len, channels))
-                    require_even(sum(map(len, channels)), longest * len(channels))
-                    channels = [np.pad(c, (0, longest - len(c)), constant_values=np.nan) for c in channels]
-            found.append((number, label, np.array(channels)))
+            place = f"line {number}"
+            label, channels = as_label(name), [parse_numbers(channel, path, number, first) for channel in cells]
+            if label in MISSING or not all(map(len, channels)) or not channels:
+                raise DataError(path, f"expected a label and values, got the label {label!r}", place=place)
+            if declared is not None and label not in known:
+                raise DataError(path, f"unknown label {label!r}: the header does not declare it", place=place)
+            longest = max(map(len, channels))
+            require_even(sum(map(len, channels)), longest * len(channels), path, place)
+            values = np.full((len(channels), longest), np.nan)  # channels of one series may end at different times
+            for row, channel in zip(values, channels, strict=True):
+                row[: len(channel)] = channel
+            found.append((number, label, values))
         except DataError as error:
             on_error(error)
     if not found:
@@ -199,12 +180,14 @@ def _unquote(text: str) -> str:
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
-def parse_numbers(cells: Sequence[str], first: int = 1) -> Values:
+def parse_numbers(cells: Sequence[str], path: Path, line: int, first: int = 1) -> Values:
     """Numbers from text cells, (length,); "?", "NaN" and empty cells are missing values.
 
     Args:
         cells: the text.
-        first: the column number of the first cell, for messages.
+        path: the file that holds them, for messages.
+        line: their line in it.
+        first: the column of the first cell.
     """
     try:
         # A row of clean numbers is parsed at once; any other cell by cell. Python reads "1_0" as 10: here an error.
@@ -215,11 +198,9 @@ def parse_numbers(cells: Sequence[str], first: int = 1) -> Values:
         numbers = np.fromiter(map(_to_number, cells), np.float64, len(cells))
     if (bad := np.abs(numbers) > _LARGEST).any():
         at = int(bad.argmax())
-        text = cells[at].strip()[:40]
-        advice = ": decimals have a point" if "," in text else ""
-        if 0 < at == len(cells) - 1:
-            advice += "; if it is a label, move the last column to the front"
-        raise _BadLine(f"{text!r} is not a number of float32{advice}", first + at)
+        advice = "; decimals have a point, and labels stand in the first column"
+        problem = f"{cells[at].strip()[:40]!r} is not a number of float32{advice if at else ''}"
+        raise DataError(path, problem, place=f"line {line}, column {first + at}")
     return numbers
 
 
@@ -310,7 +291,6 @@ def read_rows(path: Path, wanted: Wanted, on_error: ErrorHandler = raise_error) 
     if path.is_dir() or series_format(path) is None:
         raise DataError(path, "is not a table of series (.tsv, .csv, .txt, .ts, .arff), which this model takes")
     rows: Iterable[tuple[int, Any]]
-    row: Any
     if table := series_format(path) not in (".ts", ".arff"):
         rows = table_rows(files.read_lines(path, limit=_ROWS_LIMIT))
         # Where all lengths must agree, each row shows by its own whether it has a label.
@@ -318,18 +298,19 @@ def read_rows(path: Path, wanted: Wanted, on_error: ErrorHandler = raise_error) 
     else:
         labelled = read_series(path, on_error=on_error)
         rows = zip(labelled.lines, labelled.values, strict=True)
+    row: Any
     for line, row in rows:
         try:
-            with _reading(path, line):
-                values: Values = row
-                if table:
-                    first = len(row) - wanted.length if labels is None else labels
-                    if first not in (0, 1) or len(row) <= first:
-                        problem = f"{wanted.length} values are expected, with or without a label before them"
-                        raise _BadLine(f"{problem}, got {len(row)} cells")
-                    values = parse_numbers(row[first:], first + 1)[None]
-                if len(values) != wanted.channels:
-                    raise _BadLine(f"{wanted.channels} channel(s) are expected, got {len(values)}")
+            values: Values = row
+            if table:
+                first = len(row) - wanted.length if labels is None else labels
+                if first not in (0, 1) or len(row) <= first:
+                    problem = f"expected {wanted.length} values, with or without a label, got {len(row)} cells"
+                    raise DataError(path, problem, place=f"line {line}")
+                values = parse_numbers(row[first:], path, line, first + 1)[None]
+            if len(values) != wanted.channels:
+                problem = f"expected {wanted.channels} channel(s), got {len(values)}"
+                raise DataError(path, problem, place=f"line {line}")
             one = RawSeries(path, (values,), ("",), (line,))
             [(x, _)] = stack_series([one], wanted.policy, length=wanted.length)
         except DataError as error:
@@ -389,39 +370,38 @@ def stack_series(
     cut = [[without_padding(values) for values in part.values] for part in parts]
     longest = [max(values.shape[1] for values in part) for part in cut]
     if length is None:
-        first = cut[0][0].shape[1]
-        length = {"refuse": first, "resample": longest[0], "pad": max(longest)}[policy]
+        length = {"refuse": cut[0][0].shape[1], "resample": longest[0], "pad": max(longest)}[policy]
     channels = parts[0].values[0].shape[0]
     stacked: list[tuple[Tensor, Tensor | None]] = []
     for part, shortened in zip(parts, cut, strict=True):
-        with _reading(part.path, None):
-            held = sum(values.size for values in shortened) + channels * length
-            require_even(held, len(shortened) * channels * length)
+        held = sum(values.size for values in shortened) + channels * length
+        require_even(held, len(shortened) * channels * length, part.path)
         x = np.zeros((len(part), channels, length), np.float32)
         mask = np.zeros((len(part), length), bool)
         for i, values in enumerate(shortened):
-            with _reading(part.path, part.lines[i]):
-                steps, gaps = values.shape[1], int(np.isnan(part.values[i]).sum())
-                if len(values) != channels or not steps:
-                    raise _BadLine(f"has {len(values)} channels and {steps} values in each, others have {channels}")
-                if policy == "pad" and steps > length:
-                    raise _BadLine(f"has length {steps}, and padding cannot make it {length}")
-                if policy == "refuse" and (steps != length or gaps):
-                    problem = f"has length {steps} and {gaps} missing value(s), where {length} and none"
-                    raise _BadLine(f"{problem} are expected: pass policy='resample' or policy='pad' (--policy)")
-                if policy == "pad":
-                    x[i, :, :steps], mask[i, :steps] = np.nan_to_num(values), ~np.isnan(values).any(axis=0)
-                else:
-                    x[i] = [_resample(channel, length) for channel in values]
+            gaps, (found, steps) = np.isnan(values), values.shape
+            if (
+                (found != channels or not steps)
+                or (policy == "refuse" and (steps != length or np.isnan(part.values[i]).any()))
+                or (policy == "resample" and gaps.all(axis=1).any())
+                or (policy == "pad" and steps > length)
+            ):
+                problem = f"has {found} channels of {steps} values, {int(gaps.sum())} of them missing, where policy"
+                problem += f"={policy!r} needs {channels} of length {length}: 'resample' and 'pad' take more (--policy)"
+                raise DataError(part.path, problem, place=f"line {part.lines[i]}")
+            if policy == "pad":
+                x[i, :, :steps], mask[i, :steps] = np.nan_to_num(values), ~gaps.any(axis=0)
+            else:
+                x[i] = [_resample(channel, length) for channel in values]
         stacked.append((torch.from_numpy(x), torch.from_numpy(mask) if policy == "pad" else None))
     return stacked
 
 
-def require_even(held: int, padded: int) -> None:
+def require_even(held: int, padded: int, path: Path, place: str | None = None) -> None:
     """Refuse `held` numbers that would fill the memory, `padded` of them, once all are as long as the longest."""
     if 8 * padded > max(ARCHIVE_FREE_BYTES, 8 * ARCHIVE_RATIO * held):
         problem = f"has {held:,} values, and would have {padded:,} if all were as long as the longest"
-        raise _BadLine(f"{problem}: leave out what is much longer than the rest")
+        raise DataError(path, problem, place=place)
 
 
 def without_padding(values: Values) -> Values:
@@ -432,10 +412,7 @@ def without_padding(values: Values) -> Values:
 
 def _resample(channel: Values, length: int) -> Values:
     """One channel at `length` points from its first to its last, interpolated linearly over gaps and between points."""
-    time = np.linspace(0, 1, len(channel))
-    real = ~np.isnan(channel)
-    if not real.any():
-        raise _BadLine("a channel of the series holds no value")
+    time, real = np.linspace(0, 1, len(channel)), ~np.isnan(channel)
     filled = channel if real.all() else np.interp(time, time[real], channel[real])
     return filled if len(channel) == length else np.interp(np.linspace(0, 1, length), time, filled)
 
@@ -488,7 +465,7 @@ def load_ucr(
         torch.Size([50, 1, 24])
     """
     name = ucr_name(name)
-    if name == "ItalyPowerDemand" and root is None and find_ucr(name, "TRAIN") is None:
+    if name == "ItalyPowerDemand" and root is None:
         return load_italy_power_demand(policy=policy, validation=validation, seed=seed)
     paths = []
     for part in ("TRAIN", "TEST"):
@@ -528,13 +505,11 @@ def load_series_file(
         name = path.name.split(".")[0]
         whole = _to_splits(name, [read_series(path)], policy, 0.0, seed, length).train
         rest, tested = stratified_indices(whole.y, test, seed=seed)
-        held_out = dataclasses.replace(whole.take(tested), name=f"{name} test") if len(tested) else None
-        return _hold_out(whole.take(rest), validation, seed, held_out)
+        return _hold_out(name, whole.take(rest), validation, seed, whole.take(tested))
     name, part = match[1], match[2]
     other, is_train = _in_folder(path.parent, name, _OTHER[part]), part.upper() == "TRAIN"
     if other is None and (need_test or not is_train):
-        advice = "; pass need_test=False to go without a test part" if is_train else ""
-        problem = f"is missing beside {path.name}, and so are .ts, .arff and .gz of it{advice}"
+        problem = f"is missing beside {path.name}; need_test=False loads a training part alone"
         raise MissingDataError(path.parent / f"{name}_{_OTHER[part]}.tsv", problem)
     paths = [path] if other is None else [path, files.require_inside(path.parent, other)][:: 1 if is_train else -1]
     known = ucr_name(name) if re.fullmatch(_NAME, name) else name
@@ -556,25 +531,21 @@ def _to_splits(
     name: str, parts: list[RawSeries], policy: Policy, validation: float, seed: int, length: int | None = None
 ) -> Splits[Split]:
     classes = sort_classes(parts[0].declared or parts[0].labels)
-    known = set(classes)
-    stacked = stack_series(parts, policy, length=length)
-    splits = []
-    for series, (x, mask), which in zip(parts, stacked, ("train", "test"), strict=False):
-        for label, line in zip(series.labels, series.lines, strict=True):
-            if label not in known:
-                problem = f"unknown label {label!r}: the training part has {name_classes(classes)}"
-                raise DataError(series.path, problem, place=f"line {line}")
-        splits.append(Split(x, encode_labels(series.labels, classes), classes, f"{name} {which}", mask=mask))
-    return _hold_out(splits[0], validation, seed, splits[1] if len(splits) > 1 else None)
+    splits = [
+        Split(x, encode_labels(series.labels, classes, partial(_unknown_label, series)), classes, mask=mask)
+        for series, (x, mask) in zip(parts, stack_series(parts, policy, length=length), strict=True)
+    ]
+    return _hold_out(name, splits[0], validation, seed, splits[1] if len(splits) > 1 else None)
 
 
-def _hold_out(train: Split, fraction: float, seed: int, test: Split | None) -> Splits[Split]:
+def _unknown_label(series: RawSeries, i: int, problem: str) -> DataError:
+    return DataError(series.path, problem, place=f"line {series.lines[i]}")
+
+
+def _hold_out(name: str, train: Split, fraction: float, seed: int, test: Split | None) -> Splits[Split]:
     """Set a share of the training part aside for validation, class by class."""
-    first, second = stratified_indices(train.y, fraction, seed=seed) if fraction else (train.y, train.y[:0])
-    if len(second) == 0:
-        return Splits(train, None, test)
-    validation = dataclasses.replace(train.take(second), name=train.name.replace("train", "validation"))
-    return Splits(train.take(first), validation, test)
+    first, second = stratified_indices(train.y, fraction, seed=seed)
+    return name_parts(name, train.take(first), train.take(second), test)
 
 
 def load_italy_power_demand(*, policy: Policy = "refuse", validation: float = 0.25, seed: int = 0) -> Splits[Split]:
@@ -623,29 +594,21 @@ def plain_name(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "")
 
 
-def find_ucr(name: str, part: str, *, root: str | os.PathLike[str] | None = None) -> Path | None:
-    """The file of one part, "TRAIN" or "TEST", of a set where it already exists, or None."""
-    for folder in files.search_folders("ucr", root):
-        found = _in_folder(folder, name, part) or _in_folder(folder / name, name, part)
-        if found is not None:
-            return files.require_inside(folder, found)
-    return None
-
-
 def _in_folder(folder: Path, name: str, part: str) -> Path | None:
     paths = (folder / f"{name}_{part}{suffix}{packed}" for suffix in SERIES_SUFFIXES for packed in ("", ".gz"))
     return next((path for path in paths if path.is_file()), None)
 
 
-def locate_ucr(
-    name: str, part: str, *, root: str | os.PathLike[str] | None = None, fetch: bool = True,
-    progress: Progress | None = None,
-) -> Path:  # fmt: skip
-    """The file of one part of a set, downloaded into the cache first where it is missing."""
-    get = name if name in UCR_RECORDS else f"ucr:{name}"
-    remote = RemoteFile("ucr", f"{name}_{part}.tsv (or .ts, .arff, with or without .gz)", (), get=get)
-    find, obtain = lambda: find_ucr(name, part, root=root), lambda: _fetch_ucr(name, progress)
-    return files.locate(remote, root=root, fetch=fetch, find=find, obtain=obtain)
+def locate_ucr(name: str, part: str, root: Root = None, fetch: bool = True, progress: Progress | None = None) -> Path:
+    """The file of one part of a set, "TRAIN" or "TEST", downloaded into the cache first where it is missing."""
+
+    def find(folder: Path) -> Path | None:
+        return _in_folder(folder, name, part) or _in_folder(folder / name, name, part)
+
+    advice = f"to get it: pstn data get {name if name in UCR_RECORDS else f'ucr:{name}'}"
+    wanted = f"{name}_{part}.tsv (or .ts, .arff, with or without .gz)"
+    obtain = partial(_fetch_ucr, name, progress) if fetch else None
+    return files.locate("ucr", wanted, find, advice=advice, root=root, obtain=obtain)
 
 
 def _fetch_ucr(name: str, progress: Progress | None) -> None:
@@ -654,7 +617,7 @@ def _fetch_ucr(name: str, progress: Progress | None) -> None:
     The site fixes no checksums. Only the two files that this package reads are unpacked, with bounded sizes, in a
     temporary folder; both are read before they are moved to their place. `load_ucr` compares them with what is known.
     """
-    remote = RemoteFile("ucr", f"{name}.zip", tuple(f"{site}{name}.zip" for site in _SITES), get=name)
+    remote = files.RemoteFile("ucr", f"{name}.zip", tuple(f"{site}{name}.zip" for site in _SITES))
     folder = files.cache_folder() / "ucr" / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetched-") as work:
@@ -698,7 +661,7 @@ def values_sha256(series: RawSeries) -> str:
 
     Example:
         >>> one = RawSeries(Path("a.tsv"), (np.array([[1.0, 2.0]]),), ("up",), (1,))
-        >>> values_sha256(one) == values_sha256(dataclasses.replace(one, path=Path("a.ts"), lines=(9,)))
+        >>> values_sha256(one) == values_sha256(RawSeries(Path("a.ts"), one.values, one.labels, (9,)))
         True
     """
     digest = hashlib.sha256()

@@ -9,16 +9,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol, TypeVar, cast
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pstn._checks import plain, require_choice, require_finite, require_positive_int
-from pstn._pixels import standardise
 from pstn.data.files import DataError, most_unpacked, open_zip, parse_npy, read_npy, read_zip_member
 from pstn.limits import ARRAY_BYTES, CLASSES, EXAMPLES
+from pstn.nn.about import standardise
 
 __all__ = [
     "Split", "Splits", "balanced_indices", "batches", "divide", "from_arrays", "from_dataset", "from_npz",
@@ -57,16 +57,6 @@ def name_classes(classes: Collection[str], most: int = 20) -> str:
     return ", ".join(name[:80] for name in islice(classes, most)) + more
 
 
-def require_classes(count: int) -> None:
-    """Refuse more classes than any network here can tell apart: their number is the width of its last layer.
-
-    Example:
-        >>> require_classes(10)
-    """
-    if count > CLASSES:
-        raise ValueError(f"classes must be at most {CLASSES:,}, got {count:,}")
-
-
 def sort_classes(labels: Iterable[str]) -> tuple[str, ...]:
     """The different labels in order: by value where all are numbers, else by name.
 
@@ -75,16 +65,34 @@ def sort_classes(labels: Iterable[str]) -> tuple[str, ...]:
         ('-1', '2', '10')
     """
     distinct = sorted(set(labels))
-    require_classes(len(distinct))
     try:
         return tuple(sorted(distinct, key=float))
     except ValueError:
         return tuple(distinct)
 
 
-def encode_labels(labels: Sequence[str], classes: Sequence[str]) -> Tensor:
-    """The position of each label among `classes`, (N,) int64. A label that is not among them is a KeyError."""
+def encode_labels(
+    labels: Sequence[str], classes: Sequence[str], error: Callable[[int, str], Exception] | None = None
+) -> Tensor:
+    """The position of each label among `classes`, (N,) int64.
+
+    Args:
+        labels: one for each example.
+        classes: at most as many as a network's last layer can be wide.
+        error: makes the exception for a label that is not among them, from its position and a message; a ValueError
+            where None.
+
+    Example:
+        >>> encode_labels(["b", "a", "b"], ["a", "b"])
+        tensor([1, 0, 1])
+    """
+    if len(classes) > CLASSES:
+        raise ValueError(f"classes must be at most {CLASSES:,}, got {len(classes):,}")
     position = {name: i for i, name in enumerate(classes)}
+    for i, label in enumerate(labels):
+        if label not in position:
+            problem = f"unknown label {label!r}: the classes are {name_classes(classes)}"
+            raise ValueError(problem) if error is None else error(i, problem)
     return torch.tensor([position[label] for label in labels], dtype=torch.long)
 
 
@@ -165,9 +173,9 @@ class Split:
         """The same examples on `device`. Call it once, before training."""
         return self._each(lambda tensor: tensor.to(device))
 
-    def take(self, index: Tensor | Sequence[int]) -> Split:
-        """The examples at `index` (B,), on the device where the data is."""
-        at = torch.as_tensor(index, device=self.device)
+    def take(self, index: Tensor | Sequence[int] | slice) -> Split:
+        """The examples at `index` (B,), on the device where the data is; a slice makes no copy."""
+        at = index if isinstance(index, slice) else torch.as_tensor(index, device=self.device)
         return self._each(lambda tensor: tensor[at])
 
     batch = take
@@ -251,6 +259,22 @@ class Splits(Generic[T]):
         """How many examples each part has."""
         lengths = (0 if part is None else len(part) for part in self)
         return dict(zip(("train", "validation", "test"), lengths, strict=True))
+
+
+def name_parts(name: str, train: Split, validation: Split | None = None, test: Split | None = None) -> Splits[Split]:
+    """Splits whose parts are called after the data set and what they are for; a part without examples is None.
+
+    Example:
+        >>> one = Split(torch.zeros(1, 1, 8), torch.tensor([0]), ("a",))
+        >>> name_parts("toy", one, one.take(slice(0))).train.name
+        'toy train'
+    """
+    parts = {"train": train, "validation": validation, "test": test}
+    named = {
+        which: dataclasses.replace(part, name=f"{name} {which}".strip()) if part is not None and len(part) else None
+        for which, part in parts.items()
+    }
+    return Splits(**named)  # type: ignore[arg-type]  # the training part has examples
 
 
 def batches(
@@ -479,9 +503,6 @@ def _encoded(labels: Sequence[Any], classes: Sequence[str] | None) -> tuple[Tens
     chosen = sort_classes(texts) if classes is None else tuple(as_label(c) for c in classes)
     if len(set(chosen)) < len(chosen):
         raise ValueError(f"classes must be different names, got {name_classes(chosen)}")
-    unknown = sorted(set(texts) - set(chosen))
-    if unknown:
-        raise ValueError(f"unknown label {unknown[0]!r}: classes are {name_classes(chosen)}")
     return encode_labels(texts, chosen), chosen
 
 
@@ -541,10 +562,12 @@ def from_npz(path: str | os.PathLike[str], *, kind: Literal["image", "series"] |
     arrays: dict[str, Any] = {}
     with open_zip(path, "an .npz file") as archive:
         members = archive.namelist()
+        if {"x.npy", "x_train.npy"} <= set(members):
+            raise DataError(path, "holds x and x_train: leave one of them out")
         train = "" if "x.npy" in members else "_train"
         endings = {"train": train, "validation": "_validation", "test": "_test"}
-        found = [f"{letter}{ending}" for ending in endings.values() for letter in "xy"]
-        found = [name for name in found if f"{name}.npy" in members]
+        wanted = (f"{letter}{ending}" for ending in endings.values() for letter in "xy")
+        found = [name for name in wanted if f"{name}.npy" in members]
         limit = min(ARRAY_BYTES, most_unpacked(path))
         if (declared := sum(archive.getinfo(f"{name}.npy").file_size for name in found)) > limit:
             raise DataError(path, f"declares arrays of {declared:,} bytes in all, above the limit of {limit:,}")
@@ -555,8 +578,6 @@ def from_npz(path: str | os.PathLike[str], *, kind: Literal["image", "series"] |
             arrays[name] = parse_npy(read_zip_member(archive, member, path, limit=limit), path, member)
             if arrays[name].ndim and len(arrays[name]) > EXAMPLES:
                 raise DataError(path, f"holds more than {EXAMPLES:,} examples, which is the limit", place=member)
-    if {"x.npy", "x_train.npy"} <= set(members):
-        raise DataError(path, "holds x and x_train: leave one of them out")
     if f"x{train}" not in arrays:
         held = name_classes(sorted(member.removesuffix(".npy") for member in members), most=8) or "nothing"
         raise DataError(path, f"{NO_ARRAYS}; it holds {held}")
@@ -589,9 +610,4 @@ def divide(split: Split, *, test: float, validation: float = 0.0, seed: int = 0)
         raise ValueError(f"test + validation must be at least 0 and below 1, got {test} + {validation}")
     rest, tested = stratified_indices(split.y, test, seed=seed)
     inner, validated = stratified_indices(split.y[rest], validation / (1 - test), seed=seed + 1)
-
-    train, *others = (
-        dataclasses.replace(split.take(index), name=f"{split.name} {which}".strip()) if len(index) else None
-        for index, which in ((rest[inner], "train"), (rest[validated], "validation"), (tested, "test"))
-    )
-    return Splits(cast("Split", train), *others)  # at least one example of every class stays in the first part
+    return name_parts(split.name, *(split.take(index) for index in (rest[inner], rest[validated], tested)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple, final
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree
 
 from pstn._checks import (
     can_inspect_values,
@@ -18,7 +20,6 @@ from pstn._checks import (
     require_floating,
     require_positive_int,
 )
-from pstn._pytrees import register_dataclass
 from pstn.distributions.angles import by_kind, wrap
 from pstn.noise import SAMPLING_METHODS, Samples, SamplingMethod, draw_noise
 from pstn.transforms import Transform
@@ -40,6 +41,40 @@ __all__ = [
 ]
 
 DIVERGED = "the {head} head diverged, or the localizer before it; lower the localizer's learning rate"
+# Fields annotated with one of these are constants of the program; all others hold tensors, or containers of them.
+_CONSTANT = {"bool", "int", "float", "str", "tuple[bool, ...]"}
+
+
+def _register_dataclass(cls: type[Any]) -> None:
+    """Register a class that will be a dataclass: fields with an annotation of `_CONSTANT` are constants.
+
+    torch's own function of this name wants the fields now, and a class that is still being made has none yet.
+    """
+
+    def flatten(value: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        fields = dataclasses.fields(value)
+        leaves = [getattr(value, f.name) for f in fields if _annotation(f.type) not in _CONSTANT]
+        return leaves, tuple(getattr(value, f.name) for f in fields if _annotation(f.type) in _CONSTANT)
+
+    def rebuild(leaves: Any, constants: Any) -> Any:
+        # Transforms rebuild containers around placeholders that are not tensors: __post_init__ must not see them.
+        made, held, known = object.__new__(cls), iter(leaves), iter(constants)
+        for f in dataclasses.fields(cls):
+            object.__setattr__(made, f.name, next(known if _annotation(f.type) in _CONSTANT else held))
+        return made
+
+    _pytree.register_pytree_node(
+        cls,
+        flatten,
+        rebuild,
+        serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
+        to_dumpable_context=list,
+        from_dumpable_context=tuple,
+    )
+
+
+def _annotation(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
 
 
 class ThetaDistribution(ABC):
@@ -61,7 +96,7 @@ class ThetaDistribution(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        register_dataclass(cls)
+        _register_dataclass(cls)
 
     @property
     @abstractmethod
@@ -276,7 +311,7 @@ class Prior(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        register_dataclass(cls)
+        _register_dataclass(cls)
 
     def shared(self, transform: Transform) -> Mapping[str, Tensor]:
         """Tensors of the prior, by name, as in `PosteriorFamily.shared`; none unless overridden."""

@@ -36,6 +36,7 @@ from pstn.training import Member, Population, Recipe
 from pstn.training.calibrate import find_temperature
 from pstn.training.population.trainer import make_device
 from pstn.training.restarts import train_again
+from pstn.training.tune import Tuned, hold_out, set_alpha, tune
 from pstn.transforms import Transform
 
 __all__ = ["CNNClassifier", "PSTNClassifier", "STNClassifier", "Uncertainty"]
@@ -43,10 +44,6 @@ __all__ = ["CNNClassifier", "PSTNClassifier", "STNClassifier", "Uncertainty"]
 _LEARNING_RATES = {"image": 1e-3, "series": 3e-3}
 # Numbers of the warped samples that prediction holds at once.
 _AT_ONCE = 1 << 21
-# What kl_weight="auto" tries, as multiples of the default weight.
-_CANDIDATES = (0.1, 1.0, 10.0)
-# The search repeats its split this often below this many examples, where a single split would say little.
-_SPLITS, _ENOUGH = 3, 2000
 # How parameters are checked when training starts: scikit-learn sets them unchecked. Some may be None, to be chosen.
 _PARAMETERS = {
     **dict.fromkeys(("train_samples", "test_samples", "patience"), _checks.require_positive_int),
@@ -92,7 +89,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     _make: partial[Any]
     _optimiser: dict[str, Tensor] | None
     _kl_weight: float | None
-    _kl_weight_losses: dict[float, float]
+    _tuned: Tuned | None
     _seed: int
     _steps: int
     _slower: float
@@ -125,8 +122,10 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             known._kl_weight = self._default_kl_weight(len(data.y))
             known.model_ = known._make(seed=seed)  # refuses a transform that does not suit the data
             if isinstance(getattr(self, "kl_weight", None), str) and known._kl_weight is not None:
-                losses = known._kl_weight_losses = known._search_kl_weight(data, seed)
-                known._kl_weight = min(losses, key=lambda weight: losses[weight])
+                known._tuned = known._search(data, seed)
+                known._kl_weight, alpha = known._tuned.best.kl_weight, known._tuned.best.alpha
+                set_alpha(known.model_, alpha)
+                known._make = partial(known._make, alpha=alpha)
         train = valid = None
         if self.early_stopping:
             train, valid = stratified_indices(data.y, self.validation_fraction, seed=seed)
@@ -142,11 +141,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             return self._keep(known, known._train_again(population), seed, [])
 
     def partial_fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        classes: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
+        self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> Self:
         """Take one pass over these examples, each of them once, from where the estimator stands.
 
@@ -217,7 +212,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             samples=int(getattr(self, "train_samples", 1)), test_samples=int(getattr(self, "test_samples", 1)),
         )  # fmt: skip
         fresh.loss_curve_, fresh._optimiser, fresh._steps, fresh._slower = [], None, 0, 1.0
-        fresh._kl_weight, fresh._kl_weight_losses = None, {}
+        fresh._kl_weight, fresh._tuned = None, None
         return fresh
 
     def _check_parameters(self) -> None:
@@ -249,7 +244,8 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         self, seed: int, kl_weight: float | None, train: Tensor | None = None, valid: Tensor | None = None
     ) -> Member:
         rate = _LEARNING_RATES[self.layout_.kind] if self.learning_rate is None else float(self.learning_rate)
-        factor = self._slower * float(getattr(self, "localizer_factor", 1.0))
+        given = float(getattr(self, "localizer_factor", 1.0))
+        factor = self._slower * (given if self._tuned is None else self._tuned.best.localizer_factor)
         return Member(seed, rate, factor, kl_weight, float(self.weight_decay), train, valid)
 
     def _population(
@@ -261,28 +257,21 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             weights=data.weights,
         )  # fmt: skip
 
-    def _search_kl_weight(self, data: TrainingData, seed: int) -> dict[float, float]:
-        """The loss on held-out data with a tenth, one and ten times the default weight, all trained together.
+    def _search(self, data: TrainingData, seed: int) -> Tuned:
+        """Choose w, the localizer's factor and alpha on held-out data; processes of joblib share the work."""
+        splits = hold_out(data.y, self.validation_fraction, seed=seed)
+        member = self._member(seed, self._kl_weight)
+        recipe = self._recipe(len(splits[0][0]) if splits else len(data.y))
+        jobs = effective_n_jobs(self.n_jobs)
 
-        It is infinite for a candidate whose training failed; of the default weight alone, NaN, if nothing could be
-        held out.
-        """
-        default = default_kl_weight(len(data.y))
-        count = _SPLITS if len(data.y) < _ENOUGH else 1
-        splits = [stratified_indices(data.y, self.validation_fraction, seed=seed + k) for k in range(count)]
-        if len(splits[0][1]) == 0:
-            return {default: math.nan}
-        candidates = [factor * default for factor in _CANDIDATES]
-        # Candidates of one split share seed and start: they differ in w alone.
-        members = [self._member(seed + k, w, *split) for k, split in enumerate(splits) for w in candidates]
-        recipe = self._recipe(len(splits[0][0]))
-        epochs = math.ceil(recipe.epochs / 2)  # enough to show which candidate is best
-        recipe = replace(recipe, epochs=epochs, patience=None, lr_step=math.ceil(2 * epochs / 3))
-        jobs = min(len(members), effective_n_jobs(self.n_jobs))
-        parts = [members[len(members) * j // jobs : len(members) * (j + 1) // jobs] for j in range(jobs)]
-        losses = Parallel(n_jobs=jobs)(delayed(_validation_losses)(self, data, part, recipe) for part in parts)
-        means = np.reshape(np.concatenate(losses), (count, len(candidates))).mean(0)
-        return dict(zip(candidates, means.tolist(), strict=True))
+        def run(score: Callable[[Any], list[float]], parts: list[Any]) -> Any:
+            return Parallel(n_jobs=jobs)(delayed(score)(part) for part in parts)
+
+        make = partial(_make_for_seed, self._make)
+        return tune(
+            make, data.x, data.y, member, recipe, splits, weights=data.weights, device=make_device(self.device),
+            jobs=jobs, run=run,
+        )  # fmt: skip
 
     def _train_again(self, population: Population) -> Population:
         """The population, or another one in which a model that failed in it has learned something."""
@@ -430,15 +419,8 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         return tags
 
 
-def _validation_losses(
-    estimator: ArrayClassifier, data: TrainingData, members: Sequence[Member], recipe: Recipe
-) -> list[float]:
-    models = [estimator._make(seed=member.seed) for member in members]
-    with estimator._population(models, data, members, recipe) as population:
-        population.fit()
-        losses = population.evaluate_members()["nll"]
-        failed = {failure.model for failure in population.progress.failures}
-    return [math.inf if i in failed or math.isnan(loss) else loss for i, loss in enumerate(losses)]
+def _make_for_seed(make: Callable[..., nn.Module], seed: int) -> nn.Module:
+    return make(seed=seed)
 
 
 class parameter_too:
@@ -530,8 +512,8 @@ class PSTNClassifier(Warping, ArrayClassifier):
             "auto": a similarity for images, CPAB for series.
         kind: what (N, a, b) is: "image" (N, H, W), "series" (N, C, L), or "auto": images if both sides are at least 8
             and neither is more than 4 times the other.
-        kl_weight: w, the pull of the posterior towards the prior; "auto" tries a tenth, one and ten times what suits
-            this many digits, 1e-3 (30 / N)^0.8, on held-out data, all trained together, and takes the best.
+        kl_weight: w, the pull of the posterior towards the prior; "auto" chooses it, the localizer's factor and the
+            posterior's alpha on held-out data, among settings around the defaults that are trained together.
         loss: what to minimise, (prediction, y) -> a scalar or a `pstn.Loss`, as in `pstn.fit`; the negative ELBO when
             None. `kl_weight` is left at "auto" for a function without a parameter `kl_weight`.
         width: channels of the classifier's first convolution; chosen by the size of the input when None.
@@ -545,19 +527,20 @@ class PSTNClassifier(Warping, ArrayClassifier):
         localizer_factor: what it is multiplied with for the localizer.
         weight_decay: Adam's L2 term.
         early_stopping: hold data out, stop when they are no longer predicted better, and keep the best weights.
-        validation_fraction: the part to hold out, for early stopping and for the search for w.
+        validation_fraction: the part to hold out, for early stopping and for the search.
         patience: epochs without a better validation loss after which to stop.
         class_weight: a weight per label, "balanced", or None.
         warm_start: whether `fit` continues from the weights of the last; classes, scaling and w stay.
         restarts: how often a network that ends at chance is trained again, with more care: see `pstn.fit`.
         random_state: a number, a `numpy.random.RandomState` or None. No global seed is touched.
-        n_jobs: processes that share the search for w, as joblib counts them.
+        n_jobs: processes that share the search, as joblib counts them.
         device: "auto" (a GPU where there is one), "cpu", "cuda", ...
 
     Attributes:
         classes_: (K,), the labels.
-        kl_weight_: the w that was used; `kl_weight_losses_` has the validation loss of each that was tried, and is
-            empty where none was: for a number, and after `partial_fit` alone, which takes the rule of thumb.
+        kl_weight_: the w that was used.
+        tuned_: what the search tried and chose, and why; None where there was none: for a number, and after
+            `partial_fit` alone, which takes the defaults. `kl_weight_losses_` has the lowest validation loss of each w.
         n_iter_: epochs trained; `loss_curve_` has the loss of each, `validation_curve_` that of held-out data.
         n_features_in_: the length of X's second axis; `layout_` says what the axes are.
         scaling_: mean, deviation and fill.
@@ -591,10 +574,16 @@ class PSTNClassifier(Warping, ArrayClassifier):
         return self._kl_weight
 
     @property
-    def kl_weight_losses_(self) -> dict[float, float]:
-        """The validation loss of each weight that was tried; empty where there was no search."""
+    def tuned_(self) -> Tuned | None:
+        """What the search tried and chose, and why; None where there was no search."""
         check_is_fitted(self)
-        return self._kl_weight_losses
+        return self._tuned
+
+    @property
+    def kl_weight_losses_(self) -> dict[float, float]:
+        """The lowest validation loss of each weight that was tried; empty where there was no search."""
+        worst_first = reversed(() if self.tuned_ is None else self.tuned_.trials)
+        return dict(sorted({trial.kl_weight: trial.nll for trial in worst_first}.items()))
 
     def _predict(self, x: Tensor) -> Prediction:
         """Classify under the same S quantiles for every input: an answer does not depend on the other inputs."""

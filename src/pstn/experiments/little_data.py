@@ -298,9 +298,17 @@ def _series(context: RunContext, name: str) -> _Examples:
 
 
 def _run(jobs: Sequence[_Job], part: str, context: RunContext, cells: Sequence[Result]) -> Iterator[Computed]:
-    """Train those models of a stack whose cells are wanted, as one population, and score them."""
+    """Train those models of a stack whose cells are wanted, as one population, and score them.
+
+    Where tuned and default settings are the same, one training fills both cells.
+    """
     wanted = {cell.name for cell in cells}
-    jobs = [job for job in jobs if job.cell.name in wanted]
+    filled: dict[tuple[Any, ...], list[_Job]] = {}
+    for job in jobs:
+        if job.cell.name in wanted:
+            key = (job.cell.model, job.cell.data, job.cell.seed, job.settings)
+            filled.setdefault(key, []).append(job)
+    jobs = [alike[0] for alike in filled.values()]
     size_class = jobs[0].stack[-1]
     examples = _series(context, size_class) if size_class in SERIES else _images(context, part)
     declared = {"small": _SMALL, "large": _LARGE, "more": _LARGE}.get(size_class, _SERIES)
@@ -334,7 +342,7 @@ def _run(jobs: Sequence[_Job], part: str, context: RunContext, cells: Sequence[R
         f"{time.perf_counter() - started:.1f} s"
     )
     prefix = "valid_" if part == "validation" else ""
-    for number, job in enumerate(jobs):
+    for number, (job, alike) in enumerate(zip(jobs, filled.values(), strict=True)):
         examples_taken, examples_scored = sizes[number]
         taken = {
             **dataclasses.asdict(job.settings), "relative_to": 100, "train_examples": examples_taken,
@@ -343,7 +351,8 @@ def _run(jobs: Sequence[_Job], part: str, context: RunContext, cells: Sequence[R
         }  # fmt: skip
         notes = [*context.departures(declared, recipe), *failures.get(number, [])]
         metrics = {f"{prefix}{name}": values[number] for name, values in scores.items()}
-        yield Computed(dataclasses.replace(job.cell, settings=taken, departures=notes), metrics)
+        for same in alike:
+            yield Computed(dataclasses.replace(same.cell, settings=taken, departures=notes), metrics)
 
 
 # --- The search, and what it chooses ---------------------------------------------------------------------------------

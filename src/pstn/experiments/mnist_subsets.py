@@ -34,8 +34,8 @@ BOTH_SCALED = "The matrix is the paper's Eq. 1; the authors' code scales its cos
 _STN_START = "The STN starts at the identity, as the P-STN does; the authors' STN starts at scale 0.5."
 _BLACK_OUTSIDE = "What a warp reads outside the image is black, the digits' own background; the paper does not say."
 _FOLDS = (
-    "Each fold is a class-balanced draw of our own from the first 50,000 training images: the authors' draws are not "
-    "published."
+    "Each fold is a class-balanced draw of our own from the first 50,000 training images: the authors' own, which "
+    "they published with their code, were not used."
 )
 
 

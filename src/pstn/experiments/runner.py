@@ -786,7 +786,8 @@ def _settings(context: RunContext, group: Training, run: _Run, pair: Model, test
     task, model = group.task(context), run.models[pair]  # what it was trained on, whatever it is tested on
     member = _member_of(context, group, *pair)
     recipe = {f.name: getattr(run.recipe, f.name) for f in dataclasses.fields(run.recipe)}
-    recipe["augment"] = None if run.recipe.augment is None else repr(run.recipe.augment)
+    for name in ("augment", "teach", "lr_schedule"):
+        recipe[name] = None if recipe[name] is None else getattr(recipe[name], "__name__", repr(recipe[name]))
     settings: dict[str, Any] = {
         "source": task.name,
         "train_examples": len(task.x) if member.train is None else len(member.train),

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from pstn._checks import require_positive_int
 from pstn.files import write_atomically
 from pstn.nn import PSTN, Shareable, TransformerClassifier
-from pstn.nn.modes import evaluating
+from pstn.nn.classifier import evaluating
 from pstn.noise import Samples
 from pstn.transforms import CPAB
 from pstn.uncertainty import entropy

@@ -10,7 +10,7 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from pstn.files import FileError, load_safetensors, read_json, require_regular_file, sha256_of, write_atomically
-from pstn.io.card import card_text
 from pstn.io.registry import build, describe, describe_input, rebuild
 from pstn.limits import CONFIG_BYTES, MODEL_BYTES, MODEL_LAYER, MODEL_VALUES, MODEL_WORK
 from pstn.nn.about import About
-from pstn.nn.networks import ConvLocalizer, SeriesClassifier, SeriesLocalizer
+from pstn.nn.networks import ConvLocalizer, PoseLocalizer, SeriesClassifier, SeriesLocalizer
 from pstn.text import ShortError, excerpt
 
 __all__ = ["ModelFileError", "from_pretrained", "load_weights", "push_to_hub", "require_modest", "save_pretrained"]
@@ -34,6 +33,9 @@ _FORMAT = "pstn 1"
 _KEYS = ("format", "model", "about", "weights_sha256")
 # Types of numbers, as safetensors calls them. Of those that it has beside them, torch computes with few.
 _FLOATS, _WHOLE_NUMBERS = ("F16", "BF16", "F32", "F64"), ("I8", "I16", "I32", "I64", "U8", "BOOL")
+# For the model card.
+_TASKS = {1: "time-series-classification", 2: "image-classification"}
+_WORDS = {"PSTN": "A probabilistic spatial transformer network", "STN": "A spatial transformer network"}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -244,10 +246,10 @@ def _convolutions(model: nn.Module, about: About) -> tuple[int, int]:
     for name, part in model.named_modules():
         reads_samples = name.partition(".")[0] == "classifier"
         copies, looks = (together, samples) if reads_samples else (1, 1)
-        if isinstance(part, ConvLocalizer):
-            size = list(part.size)
+        if isinstance(part, (ConvLocalizer, PoseLocalizer)):
+            size, lost = list(part.size), part.kernel - 1 if isinstance(part, ConvLocalizer) else 0
             for inputs, filters in pairwise((part.in_channels, *part.filters)):
-                size = [extent - part.kernel + 1 for extent in size]
+                size = [extent - lost for extent in size]
                 made.append(copies * filters * math.prod(size))
                 work += looks * inputs * filters * math.prod(size) * part.kernel ** len(size)
                 size = [extent // 2 for extent in size]
@@ -358,3 +360,71 @@ def _read_tensors(path: Path, model: nn.Module) -> dict[str, Tensor]:
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise ModelFileError(f"{path}: {name} holds NaN or infinity")
     return tensors
+
+
+def card_text(description: Mapping[str, Any], about: About, parameters: int) -> str:
+    """The text of a model card.
+
+    Args:
+        description: of the model, as config.json has it.
+        about: what belongs to it.
+        parameters: how many it has.
+
+    Example:
+        >>> text = card_text({"type": "ConvClassifier"}, About(("a", "b"), 1), parameters=7)
+        >>> text.splitlines()[5]
+        '# A convolutional network for 2 classes'
+    """
+    title = f"{_WORDS.get(description['type'], 'A convolutional network')} for {len(about.classes)} classes"
+    layer = description.get("layer")
+    facts = [f"- parameters: {parameters:,}", f"- input: {_input(about)}"]
+    if layer is not None:
+        facts.append(f"- transformation: {layer['transform']['type']}")
+    if "test_samples" in description:
+        facts.append(f"- samples for a prediction: {description['test_samples']}")
+    if about.data:
+        facts.append(f"- trained on: {_code(about.data)}")
+    if about.kl_weight is not None and description["type"] == "PSTN":
+        facts.append(f"- KL weight: {about.kl_weight:g}")
+    facts.append(f"- classes: {', '.join(map(_code, about.classes[:100]))}{', …' if len(about.classes) > 100 else ''}")
+    scores = {name: value for name, value in about.metrics.items() if math.isfinite(value)}
+    table = [f"| {name.replace('|', '/')} | {value:.4g} |" for name, value in scores.items()]
+    if table:
+        table = ["| on the test part | |", "| --- | ---: |", *table, ""]
+    return "\n".join([*_header(about, title, scores), f"# {title}", "", *facts, "", *table, *_use(about)])
+
+
+def _input(about: About) -> str:
+    channels = f"{about.channels} channel{'s' if about.channels > 1 else ''}"
+    size = "any size" if about.size is None else " × ".join(map(str, about.size))
+    if set(about.mean) == {0.0} and set(about.std) == {1.0}:
+        return f"{channels}, {size}"
+    mean, std = (", ".join(f"{value:g}" for value in values) for values in (about.mean, about.std))
+    return f"{channels}, {size}, normalised: (x − [{mean}]) / [{std}]"
+
+
+def _header(about: About, title: str, scores: Mapping[str, float]) -> list[str]:
+    """YAML that the Hub reads. JSON's strings are YAML's: names of classes and data cannot break out of them."""
+    lines = ["---", "library_name: pstn", "tags: [pstn, spatial-transformer, uncertainty]"]
+    task = _TASKS.get(about.ndim or 0)
+    if task is not None:
+        lines.append(f"pipeline_tag: {task}")
+    if scores and about.data:
+        dataset = {"name": about.data, "type": about.data}
+        metrics = [{"type": name, "value": value} for name, value in scores.items()]
+        result = {"task": {"type": task or "classification"}, "dataset": dataset, "metrics": metrics}
+        lines.append(f"model-index: {json.dumps([{'name': title, 'results': [result]}])}")
+    return [*lines, "---", ""]
+
+
+def _code(text: str) -> str:
+    return f"`{text.replace('`', chr(39))}`"
+
+
+def _use(about: About) -> list[str]:
+    if about.ndim == 1:
+        file, call = "series.csv", "model.about.prepare(series))  # series (B, C, L), floats as in the files"
+    else:
+        file, call = "image.png", "model.about.prepare(images))  # images (B, C, H, W): uint8, or floats from 0 to 1"
+    load = 'import pstn\n\nmodel = pstn.from_pretrained("path/of/this/folder")'
+    return [f"```python\n{load}\np = model({call}\n```\n", f"Or: `pstn predict path/of/this/folder {file}`."]

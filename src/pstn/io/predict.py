@@ -20,7 +20,7 @@ from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, find_images, read
 from pstn.data.series import Wanted, read_rows
 from pstn.files import to_json
 from pstn.nn import PSTN, About, Prediction, Shareable, TransformerClassifier
-from pstn.nn.modes import evaluating
+from pstn.nn.classifier import evaluating
 from pstn.noise import Samples, draw_noise
 from pstn.text import printable
 from pstn.threads import suit_threads, using_threads

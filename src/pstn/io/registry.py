@@ -36,7 +36,14 @@ from pstn.distributions import (
 from pstn.limits import MODEL_CELLS, MODEL_DEPTH, MODEL_PARTS, MODEL_PIXELS, MODEL_SAMPLES
 from pstn.nn.classifier import PSTN, STN
 from pstn.nn.layer import SpatialTransformer
-from pstn.nn.networks import ConvClassifier, ConvLocalizer, GlobalLocalizer, SeriesClassifier, SeriesLocalizer
+from pstn.nn.networks import (
+    ConvClassifier,
+    ConvLocalizer,
+    GlobalLocalizer,
+    PoseLocalizer,
+    SeriesClassifier,
+    SeriesLocalizer,
+)
 from pstn.nn.wrap import Frozen
 from pstn.text import excerpt
 from pstn.transforms import CPAB, Affine, Compose, Crop, Rotation, Similarity, Transform, Translation
@@ -49,14 +56,19 @@ _LARGE = 1 << 20
 
 @dataclass(frozen=True)
 class Part:
-    """One type of module: its class, and for each argument of the constructor how a value is checked."""
+    """One type of module of this package.
 
-    cls: Callable[..., Any]
-    fields: Mapping[str, Check]
-    later: frozenset[str] = frozenset()
-    """Arguments that older files do not have: the constructor's default is what they were written with."""
+    Attributes:
+        cls: its class.
+        fields: the arguments of its constructor that a description lists, separated by blanks; `_CHECKS` has each.
+        later: those that older files do not have: the constructor's default is what they were written with.
+        upgrade: turns a description that an older version wrote into one of this version.
+    """
+
+    cls: type[Any]
+    fields: str
+    later: str = ""
     upgrade: Callable[[dict[str, Any]], dict[str, Any]] = lambda description: description
-    """Turns a description that an older version wrote into one of this version."""
 
 
 def _whole(low: int = 1, high: int = _LARGE) -> Check:
@@ -99,14 +111,15 @@ def _each(inner: Check, low: int = 1, high: int = 64) -> Check:
     return check
 
 
-def _fill(name: str, value: Any) -> Any:
-    level = _number(-1e30, 1e30)
-    return _each(level)(name, value) if isinstance(value, list) else level(name, value)
-
-
-def _number_or_numbers(name: str, value: Any) -> Any:
+def _numbers(name: str, value: Any) -> Any:
+    """One number, or several."""
     level = _number(-1e30, 1e30)
     return torch.tensor(_each(level, high=4096)(name, value)) if isinstance(value, list) else level(name, value)
+
+
+def _scale(name: str, value: Any) -> Any:
+    """How a scale is meant, or how large it is: the constructor says which of the two it takes."""
+    return _choice("linear", "log")(name, value) if isinstance(value, str) else _numbers(name, value)
 
 
 def _upgrade_layer(description: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +136,7 @@ def _upgrade_layer(description: dict[str, Any]) -> dict[str, Any]:
 
 
 def _part(base: type, *kinds: str) -> Check:
-    """A part of the package that is one of `kinds`, or one of somebody else's that is a subclass of `base`."""
+    """A part of the package that is one of `kinds`, or one of somebody else's; a subclass of `base` in any case."""
     return lambda name, value: _build(name, value, kinds, base)
 
 
@@ -134,89 +147,46 @@ def _size(name: str, value: Any) -> tuple[int, ...]:
     return size
 
 
-_FLAG, _SIZE = _choice(True, False), _size
-_NDIM, _SCALE, _RATE = _whole(high=3), _choice("linear", "log"), _number(0, 1)
-_WIDTHS, _KERNELS = _each(_whole(high=65536)), _each(_whole(high=4096))
-_TRANSFORMS = ("Rotation", "Translation", "Crop", "Similarity", "Affine", "CPAB", "Compose")
-_PRIORS, _SIMPLE = ("GammaPrior", "NormalPrior", "NoPrior"), ("StudentT", "Normal", "Point")
-_POSTERIORS = (*_SIMPLE, "Mixture", "Global", "Hierarchical", "Gated")
-_LOCALIZERS = ("ConvLocalizer", "SeriesLocalizer", "GlobalLocalizer")
-_CLASSIFIERS = ("ConvClassifier", "SeriesClassifier", "Frozen")
-_MODELS = ("PSTN", "STN", "ConvClassifier", "SeriesClassifier")
-_CONV = {"in_channels": _whole(), "size": _SIZE, "filters": _WIDTHS, "kernel": _whole(high=4096)}
-_SERIES = {"in_channels": _whole(), "filters": _WIDTHS, "kernels": _KERNELS, "dropout": _RATE, "padded": _FLAG}
-_SAMPLES = _whole(high=MODEL_SAMPLES)
-_HEADED = {"layer": _part(SpatialTransformer, "SpatialTransformer"), "classifier": _part(nn.Module, *_CLASSIFIERS)}
-
-_PARTS: dict[str, Part] = {
-    "Rotation": Part(Rotation, {}),
-    "Translation": Part(Translation, {"scale": _number(1e-9, 1e9), "ndim": _NDIM}),
-    "Crop": Part(Crop, {"scale": _SCALE, "ndim": _NDIM}),
-    "Similarity": Part(Similarity, {"scale": _SCALE}),
-    "Affine": Part(Affine, {"ndim": _NDIM}),
+_FLAG, _KERNEL, _SAMPLES, _ANY = _choice(True, False), _whole(high=4096), _whole(high=MODEL_SAMPLES), _whole()
+_CONV, _SERIES = "in_channels size filters kernel", "in_channels filters kernels dropout padded"
+# How the value of an argument is checked, whichever part has it.
+_CHECKS: dict[str, Check] = {
+    "scale": _scale, "ndim": _whole(high=3), "zero_boundary": _FLAG, "volume_preserving": _FLAG,
     # The basis of a much finer tessellation would take minutes to compute.
-    "CPAB": Part(CPAB, {"tess": _each(_whole(high=512), high=2), "zero_boundary": _FLAG, "volume_preserving": _FLAG}),
-    "Compose": Part(
-        lambda transforms: Compose(transforms), {"transforms": _each(_part(Transform, *_TRANSFORMS), 2, 8)}
-    ),
-    "GammaPrior": Part(GammaPrior, {"alpha0": _number(1e-30, 1e30), "beta0": _number(1e-30, 1e30)}),
-    "NormalPrior": Part(
-        NormalPrior, {"loc": _maybe(_number_or_numbers), "scale": _number_or_numbers, "learned": _FLAG}
-    ),
-    "NoPrior": Part(NoPrior, {}),
-    "StudentT": Part(
-        StudentT,
-        {
-            "alpha": _number(0.25, 1e9), "precision": _choice("per-parameter", "per-input"),
-            "var_init": _number(-1e30, 1e30), "prior": _part(Prior, *_PRIORS),
-        },
-    ),
-    "Normal": Part(Normal, {"var_init": _number(-1e30, 1e30), "prior": _part(Prior, *_PRIORS)}),
-    "Point": Part(Point, {"prior": _part(Prior, *_PRIORS)}),
-    "Mixture": Part(
-        Mixture, {"k": _whole(high=64), "base": _part(PosteriorFamily, *_SIMPLE), "spread": _number(0, 1e9)}
-    ),
-    "Gated": Part(
-        Gated,
-        {
-            "base": _part(PosteriorFamily, *_SIMPLE, "Mixture", "Hierarchical"), "probability": _number(1e-9, 1 - 1e-9),
-            "log_density": _number(-1e9, 1e9),
-        },
-    ),
-    "Global": Part(Global, {"base": _part(PosteriorFamily, *_SIMPLE, "Mixture")}),
-    "Hierarchical": Part(
-        Hierarchical, {"base": _part(PosteriorFamily, *_SIMPLE, "Mixture"), "shrink": _number(1e-9, 1e9)}
-    ),
-    "ConvLocalizer": Part(ConvLocalizer, _CONV),
-    "SeriesLocalizer": Part(SeriesLocalizer, _SERIES, later=frozenset({"padded"})),
-    "GlobalLocalizer": Part(GlobalLocalizer, {}),
-    "ConvClassifier": Part(ConvClassifier, {**_CONV, "classes": _whole(), "hidden": _whole(), "dropout": _RATE}),
-    "SeriesClassifier": Part(SeriesClassifier, {**_SERIES, "classes": _whole()}, later=frozenset({"padded"})),
-    "Frozen": Part(Frozen, {"module": _part(nn.Module, "ConvClassifier", "SeriesClassifier")}),
-    "SpatialTransformer": Part(
-        SpatialTransformer,
-        {
-            "transform": _part(Transform, *_TRANSFORMS), "localizer": _part(nn.Module, *_LOCALIZERS),
-            "size": _maybe(_SIZE), "features": _maybe(_whole()), "hidden": _maybe(_whole()),
-            "posterior": _part(PosteriorFamily, *_POSTERIORS),
-            "localizer_size": _maybe(_SIZE), "sampling": _choice("iid", "antithetic", "sobol"), "fill": _fill,
-            "mode": _choice("bilinear", "nearest", "bicubic"), "padding_mode": _choice("zeros", "border", "reflection"),
-        },
-        later=frozenset({"features"}),
-        upgrade=_upgrade_layer,
-    ),
-    "PSTN": Part(
-        PSTN,
-        {
-            **_HEADED, "train_samples": _SAMPLES, "test_samples": _SAMPLES, "chunk_size": _maybe(_whole()),
-            "temperature": _number(1e-3, 1e3),
-        },
-        later=frozenset({"temperature"}),
-    ),
-    "STN": Part(STN, {**_HEADED, "temperature": _number(1e-3, 1e3)}, later=frozenset({"temperature"})),
+    "tess": _each(_whole(high=512), high=2), "transforms": _each(_part(Transform), 2, 8),
+    "alpha0": _number(1e-30, 1e30), "beta0": _number(1e-30, 1e30), "loc": _maybe(_numbers), "learned": _FLAG,
+    "alpha": _number(0.25, 1e9), "precision": _choice("per-parameter", "per-input"), "var_init": _number(-1e30, 1e30),
+    "prior": _part(Prior), "k": _whole(high=64), "spread": _number(0, 1e9), "shrink": _number(1e-9, 1e9),
+    "base": _part(PosteriorFamily), "probability": _number(1e-9, 1 - 1e-9), "log_density": _number(-1e9, 1e9),
+    "in_channels": _ANY, "classes": _ANY, "features": _maybe(_ANY), "hidden": _maybe(_ANY), "size": _maybe(_size),
+    "localizer_size": _maybe(_size), "filters": _each(_whole(high=65536)), "kernel": _KERNEL,
+    "kernels": _each(_KERNEL), "dropout": _number(0, 1), "padded": _FLAG,
+    "module": _part(nn.Module, "ConvClassifier", "SeriesClassifier"), "transform": _part(Transform),
+    "localizer": _part(nn.Module, "ConvLocalizer", "PoseLocalizer", "SeriesLocalizer", "GlobalLocalizer"),
+    "posterior": _part(PosteriorFamily), "sampling": _choice("iid", "antithetic", "sobol"), "fill": _numbers,
+    "mode": _choice("bilinear", "nearest", "bicubic"), "padding_mode": _choice("zeros", "border", "reflection"),
+    "layer": _part(SpatialTransformer), "classifier": _part(nn.Module, "ConvClassifier", "SeriesClassifier", "Frozen"),
+    "train_samples": _SAMPLES, "test_samples": _SAMPLES, "chunk_size": _maybe(_ANY), "temperature": _number(1e-3, 1e3),
 }  # fmt: skip
-
-_CLASSES = {"Compose": Compose, **{name: part.cls for name, part in _PARTS.items() if isinstance(part.cls, type)}}
+_LISTED = (
+    Part(Rotation, ""), Part(Translation, "scale ndim"), Part(Crop, "scale ndim"), Part(Similarity, "scale"),
+    Part(Affine, "ndim"), Part(CPAB, "tess zero_boundary volume_preserving"), Part(Compose, "transforms"),
+    Part(GammaPrior, "alpha0 beta0"), Part(NormalPrior, "loc scale learned"), Part(NoPrior, ""),
+    Part(StudentT, "alpha precision var_init prior"), Part(Normal, "var_init prior"), Part(Point, "prior"),
+    Part(Mixture, "k base spread"), Part(Gated, "base probability log_density"), Part(Global, "base"),
+    Part(Hierarchical, "base shrink"), Part(ConvLocalizer, _CONV), Part(PoseLocalizer, f"{_CONV} hidden"),
+    Part(SeriesLocalizer, _SERIES, later="padded"),
+    Part(GlobalLocalizer, ""), Part(ConvClassifier, f"{_CONV} classes hidden dropout"),
+    Part(SeriesClassifier, f"{_SERIES} classes", later="padded"), Part(Frozen, "module"),
+    Part(
+        SpatialTransformer,
+        "transform localizer size features hidden posterior localizer_size sampling fill mode padding_mode",
+        later="features", upgrade=_upgrade_layer,
+    ),
+    Part(PSTN, "layer classifier train_samples test_samples chunk_size temperature", later="temperature"),
+    Part(STN, "layer classifier temperature", later="temperature"),
+)  # fmt: skip
+_PARTS = {part.cls.__name__: part for part in _LISTED}
 
 
 _BASES = (Transform, PosteriorFamily, Prior, nn.Module)
@@ -249,7 +219,7 @@ def register(cls: C) -> C:
     """
     if not isinstance(cls, type) or not issubclass(cls, _BASES):
         raise TypeError(f"cls must be a subclass of Transform, PosteriorFamily, Prior or nn.Module, got {cls!r}")
-    held = _CLASSES.get(cls.__name__, _REGISTERED.get(cls.__name__))
+    held = _PARTS[cls.__name__].cls if cls.__name__ in _PARTS else _REGISTERED.get(cls.__name__)
     # A class that is defined anew, as in a notebook, takes the place of the old one.
     if held is not None and (held.__module__, held.__qualname__) != (cls.__module__, cls.__qualname__):
         raise ValueError(f"a class called {cls.__name__} is registered already, {held.__module__}.{held.__qualname__}")
@@ -271,8 +241,8 @@ def describe(module: Any) -> dict[str, Any]:
         {'type': 'Similarity', 'scale': 'linear'}
     """
     cls = type(module)
-    if _CLASSES.get(cls.__name__) is cls:
-        fields = _PARTS[cls.__name__].fields
+    if _is_own(cls):
+        fields = _PARTS[cls.__name__].fields.split()
         return {"type": cls.__name__, **{name: _value(getattr(module, name)) for name in fields}}
     kind = cls.__name__ if _REGISTERED.get(cls.__name__) is cls else f"{cls.__module__}:{cls.__qualname__}"
     if ":" in kind and (cls.__module__ == "__main__" or "<locals>" in kind):
@@ -281,6 +251,10 @@ def describe(module: Any) -> dict[str, Any]:
             "module, or put @pstn.register before it"
         )
     return {"type": kind, **dict(_foreign_values(cls, module))}
+
+
+def _is_own(cls: type) -> bool:
+    return cls.__name__ in _PARTS and _PARTS[cls.__name__].cls is cls
 
 
 def _foreign_values(cls: type, module: Any) -> Iterator[tuple[str, Any]]:
@@ -331,15 +305,14 @@ def build(description: Any, allow: Sequence[str] = ()) -> Any:
     _require_modest(description)
     token = _ALLOWED.set(tuple(allow))
     try:
-        return _build("model", description, _MODELS, nn.Module)
+        return _build("model", description, ("PSTN", "STN", "ConvClassifier", "SeriesClassifier"), nn.Module)
     finally:
         _ALLOWED.reset(token)
 
 
 def rebuild(model: nn.Module, description: Any) -> Any:
     """The model that a description of this very model makes: its own modules are allowed, as they are here already."""
-    parts = [m for m in _objects(model) if _CLASSES.get(type(m).__name__) is not type(m)]
-    return build(description, [type(part).__module__ for part in parts])
+    return build(description, [type(part).__module__ for part in _objects(model) if not _is_own(type(part))])
 
 
 def _objects(module: nn.Module) -> Iterator[Any]:
@@ -358,12 +331,8 @@ def _require_modest(description: Any) -> None:
         for tess in (part.get("tess") for part in dicts):
             if isinstance(tess, list) and all(isinstance(n, int) for n in tess):
                 cells += abs(math.prod(tess))
-        found = {
-            "modules": (parts, MODEL_PARTS),
-            "levels": (depth, MODEL_DEPTH),
-            "cells in CPABs": (cells, MODEL_CELLS),
-        }
-        for what, (count, limit) in found.items():
+        limits = (parts, MODEL_PARTS, "modules"), (depth, MODEL_DEPTH, "levels"), (cells, MODEL_CELLS, "cells in CPABs")
+        for count, limit, what in limits:
             if count > limit:
                 raise ValueError(f"model must have at most {limit} {what}, got {count} or more")
         values = [value for part in dicts for value in part.values()]
@@ -374,19 +343,20 @@ def _build(place: str, description: Any, kinds: Sequence[str], base: type) -> An
     kind = description.get("type") if isinstance(description, dict) else None
     if isinstance(kind, str) and kind not in _PARTS:
         return _build_foreign(place, kind, description, base)
+    kinds = kinds or [name for name, part in _PARTS.items() if issubclass(part.cls, base)]
     if not isinstance(kind, str) or kind not in kinds:
         raise ValueError(f"{place} must be one of {', '.join(kinds)}, got {excerpt(kind)}")
     part = _PARTS[kind]
     description = part.upgrade(description)
-    wanted, found = {"type", *part.fields}, set(description)
-    if odd := (found ^ wanted) - part.later:
+    fields, found = part.fields.split(), set(description) - {"type"}
+    if odd := (found ^ set(fields)) - set(part.later.split()):
         first = sorted(map(str, odd))[0]
-        raise ValueError(f"{place}.{first[:80]} is {'missing' if first in wanted else 'unknown'} in a {kind}")
-    present = {name: check for name, check in part.fields.items() if name in found}
-    values = {name: check(f"{place}.{name}", description[name]) for name, check in present.items()}
+        raise ValueError(f"{place}.{first[:80]} is {'missing' if first in fields else 'unknown'} in a {kind}")
+    values = {name: _CHECKS[name](f"{place}.{name}", description[name]) for name in fields if name in found}
     if kind == "CPAB" and len(values["tess"]) == 2 and math.prod(values["tess"]) > 256:
         raise ValueError(f"{place}.tess must have at most 256 cells, got {values['tess']}")
-    return _construct(place, part.cls, values)
+    listed = values.pop("transforms", ())  # of Compose
+    return _construct(place, lambda **rest: part.cls(*listed, **rest), values)
 
 
 def _build_foreign(place: str, kind: str, description: dict[str, Any], base: type) -> Any:
@@ -422,7 +392,7 @@ def _foreign_class(place: str, kind: str) -> type:
 def _construct(place: str, make: Callable[..., Any], values: Mapping[str, Any]) -> Any:
     try:
         return make(**values)
-    except (TypeError, RuntimeError) as error:
+    except (TypeError, RuntimeError, AttributeError, LookupError, ArithmeticError) as error:
         raise ValueError(f"{place} cannot be built: {error}") from error
 
 

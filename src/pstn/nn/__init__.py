@@ -2,12 +2,18 @@
 
 from typing import Any
 
-from pstn.nn.about import About
+from pstn.nn.about import About, Shareable
 from pstn.nn.classifier import PSTN, STN, Prediction, TransformerClassifier, TransformerModel
 from pstn.nn.factory import make_model, mnist_cnn, mnist_pstn, mnist_stn
 from pstn.nn.layer import SpatialTransformer, TransformerOutput
-from pstn.nn.networks import ConvClassifier, ConvLocalizer, GlobalLocalizer, SeriesClassifier, SeriesLocalizer
-from pstn.nn.shareable import Shareable
+from pstn.nn.networks import (
+    ConvClassifier,
+    ConvLocalizer,
+    GlobalLocalizer,
+    PoseLocalizer,
+    SeriesClassifier,
+    SeriesLocalizer,
+)
 from pstn.nn.wrap import Frozen, wrap
 
 __all__ = [
@@ -18,6 +24,7 @@ __all__ = [
     "ConvLocalizer",
     "Frozen",
     "GlobalLocalizer",
+    "PoseLocalizer",
     "Prediction",
     "SeriesClassifier",
     "SeriesLocalizer",

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from pstn._checks import plain, require_choice, require_positive_int
-from pstn._pixels import standardise
 from pstn.limits import MODEL_CLASSES, MODEL_PIXELS
 from pstn.text import excerpt
 
-__all__ = ["About"]
+__all__ = ["About", "Shareable"]
+
+M = TypeVar("M", bound="Shareable")
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,51 @@ class About:
             return cls(**{**config, "metrics": metrics})
         except TypeError as error:
             raise ValueError(str(error)) from error
+
+
+class Shareable(nn.Module, ABC):
+    """A classifier with methods for saving and loading: short forms of the functions of these names in `pstn`.
+
+    Attributes:
+        about: the names of its classes, how its input is prepared, its scores; None where nobody has said.
+    """
+
+    about: About | None = None
+
+    def save_pretrained(self, folder: str | Path, *, about: About | None = None) -> Path:
+        """Short for `pstn.save_pretrained(model, folder, about=about)`."""
+        from pstn.io import save_pretrained
+
+        return save_pretrained(self, folder, about=about)
+
+    @classmethod
+    def from_pretrained(cls: type[M], name: str | Path, **options: Any) -> M:
+        """Short for `pstn.from_pretrained(name, ...)`, for a model of this class."""
+        from pstn.io import ModelFileError, from_pretrained
+
+        model = from_pretrained(name, **options)
+        if not isinstance(model, cls):
+            raise ModelFileError(f"{name} holds a {type(model).__name__}, not a {cls.__name__}: pstn.from_pretrained")
+        return model
+
+    def push_to_hub(self, repo_id: str, **options: Any) -> str:
+        """Short for `pstn.push_to_hub(model, repo_id, ...)`."""
+        from pstn.io import push_to_hub
+
+        return push_to_hub(self, repo_id, **options)
+
+
+def standardise(x: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """(x - mean) / std as float32, with whole-number pixels divided by 255 first.
+
+    Args:
+        x: (B, C, *size), uint8 as stored, or floating point.
+        mean: one number, or one per channel, in units of [0, 1] pixels.
+        std: likewise.
+    """
+    floats = x.float() if x.is_floating_point() else x.float() / 255
+    shape = (-1, *[1] * (x.dim() - 2))
+    return (floats - floats.new_tensor(mean).view(shape)) / floats.new_tensor(std).view(shape)
 
 
 def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import Any, NamedTuple, final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar, final
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree
 from torch.utils.checkpoint import checkpoint
 
 from pstn._checks import (
@@ -17,18 +19,16 @@ from pstn._checks import (
     require_positive_int,
     require_positive_number,
 )
-from pstn._pytrees import register_namedtuple
 from pstn.defaults import LOCALIZER_FACTOR, TEST_SAMPLES, TRAIN_SAMPLES
 from pstn.distributions import ThetaDistribution
-from pstn.nn.calls import call_on
-from pstn.nn.layer import SpatialTransformer
-from pstn.nn.shareable import Shareable
+from pstn.nn.about import Shareable
+from pstn.nn.layer import SpatialTransformer, call_on
 from pstn.noise import Samples
 from pstn.uncertainty import entropy, log_mean_exp, mutual_information
 
-__all__ = ["PSTN", "STN", "Prediction", "TransformerClassifier", "TransformerModel", "refuse_softmax"]
+__all__ = ["PSTN", "STN", "Prediction", "TransformerClassifier", "TransformerModel", "evaluating", "refuse_softmax"]
 
-
+Model = TypeVar("Model", bound=nn.Module)
 _AT_ONCE = 500
 
 
@@ -141,18 +141,22 @@ class TransformerModel(nn.Module, ABC):
         localizer = _trainable(self.layer)
         shared = {id(parameter) for parameter in localizer}
         classifier = [p for p in _trainable(self) if id(p) not in shared]
-        groups = [
-            {"params": localizer, "lr": lr * factor, "name": "localizer", **options},
-            {"params": classifier, "lr": lr, "name": "classifier", **options},
-        ]
-        return [group for group in groups if group["params"]]
+        groups = ("localizer", localizer, lr * factor), ("classifier", classifier, lr)
+        return [{"params": own, "lr": rate, "name": name, **options} for name, own, rate in groups if own]
 
 
 class TransformerClassifier(Shareable, TransformerModel, ABC):
     """What PSTN and STN share."""
 
-    classifier: nn.Module
-    temperature: float = 1.0
+    def __init__(self, layer: SpatialTransformer, classifier: nn.Module, temperature: float) -> None:
+        super().__init__()
+        if not isinstance(layer, SpatialTransformer):
+            raise TypeError(f"layer must be a pstn.SpatialTransformer, got {type(layer).__name__}")
+        if not isinstance(classifier, nn.Module):
+            raise TypeError(f"classifier must be a torch.nn.Module, got {type(classifier).__name__}")
+        refuse_softmax(classifier)
+        self.layer, self.classifier = layer, classifier
+        self.temperature = require_positive_number("temperature", temperature)
 
     def forward(
         self,
@@ -207,19 +211,15 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
 
     def _classify_in_chunks(self, source: Tensor, theta: Tensor, chunk: int) -> Tensor:
         """(S, B, K) log-probabilities, warping and classifying `chunk` samples at a time."""
+
+        def classify(part: Tensor) -> Tensor:
+            return self._classify(self.layer.warp(source, part))
+
         # Recomputing a chunk in the backward pass is what keeps memory from growing with S. torch.func has no such
         # recomputation, and a compiler plans memory by itself.
-        recompute = torch.is_grad_enabled() and can_inspect_values(theta)
-        parts = []
-        for part in theta.split(chunk):
-            if recompute:
-                parts.append(checkpoint(self._warp_and_classify, source, part, use_reentrant=False))
-            else:
-                parts.append(self._warp_and_classify(source, part))
-        return torch.cat(parts)
-
-    def _warp_and_classify(self, source: Tensor, theta: Tensor) -> Tensor:
-        return self._classify(self.layer.warp(source, theta))
+        if torch.is_grad_enabled() and can_inspect_values(theta):
+            return torch.cat([checkpoint(classify, part, use_reentrant=False) for part in theta.split(chunk)])
+        return torch.cat([classify(part) for part in theta.split(chunk)])
 
     def _classify(self, warped: Tensor) -> Tensor:
         """(S, B, C, *size) -> (S, B, K) log-probabilities."""
@@ -270,10 +270,7 @@ class PSTN(TransformerClassifier):
         chunk_size: int | None = None,
         temperature: float = 1.0,
     ) -> None:
-        super().__init__()
-        _require_parts(layer, classifier)
-        self.temperature = require_positive_number("temperature", temperature)
-        self.layer, self.classifier = layer, classifier
+        super().__init__(layer, classifier, temperature)
         self.train_samples = require_positive_int("train_samples", train_samples)
         self.test_samples = require_positive_int("test_samples", test_samples)
         self.chunk_size = None if chunk_size is None else require_positive_int("chunk_size", chunk_size)
@@ -294,20 +291,16 @@ class STN(TransformerClassifier):
     """
 
     def __init__(self, layer: SpatialTransformer, classifier: nn.Module, *, temperature: float = 1.0) -> None:
-        super().__init__()
-        _require_parts(layer, classifier)
-        self.temperature = require_positive_number("temperature", temperature)
+        super().__init__(layer, classifier, temperature)
         if layer.probabilistic:
             raise ValueError(
                 "layer of an STN must be SpatialTransformer(..., probabilistic=False); PSTN takes this one"
             )
-        self.layer, self.classifier = layer, classifier
         self.train_samples = self.test_samples = 1
-        self.chunk_size = None
 
 
-# Lets an exported program that returns a whole prediction be saved.
-register_namedtuple(Prediction, "pstn.Prediction")
+# As for `TransformerOutput`.
+_pytree._register_namedtuple(Prediction, serialized_type_name="pstn.Prediction")
 
 
 def refuse_softmax(classifier: nn.Module) -> None:
@@ -322,14 +315,25 @@ def refuse_softmax(classifier: nn.Module) -> None:
         )
 
 
-def _require_parts(layer: Any, classifier: Any) -> None:
-    if not isinstance(layer, SpatialTransformer):
-        raise TypeError(f"layer must be a pstn.SpatialTransformer, got {type(layer).__name__}")
-    if not isinstance(classifier, nn.Module):
-        raise TypeError(f"classifier must be a torch.nn.Module, got {type(classifier).__name__}")
-    refuse_softmax(classifier)
-
-
 def _trainable(module: nn.Module) -> list[nn.Parameter]:
-    parameters: Iterable[nn.Parameter] = module.parameters()
-    return [p for p in parameters if p.requires_grad]
+    return [p for p in module.parameters() if p.requires_grad]
+
+
+@contextmanager
+def evaluating(model: Model) -> Iterator[Model]:
+    """Put a model into evaluation mode, and each of its parts back into its own mode, also after an error.
+
+    Example:
+        >>> model = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
+        >>> with evaluating(model):
+        ...     model[0].training
+        False
+        >>> model[0].training, model[1].training
+        (True, False)
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield model.eval()
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 
 from pstn._checks import require_choice
-from pstn.defaults import TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT
+from pstn.defaults import ALPHA, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT
+from pstn.nn.about import Shareable
 from pstn.nn.classifier import PSTN, STN
 from pstn.nn.layer import SpatialTransformer
 from pstn.nn.networks import ConvClassifier, ConvLocalizer, SeriesClassifier, SeriesLocalizer
-from pstn.nn.shareable import Shareable
 from pstn.transforms import Transform, make_transform
 from pstn.warp import Fill
 
@@ -45,6 +45,7 @@ def make_model(
     samples: int = TRAIN_SAMPLES,
     test_samples: int = TEST_SAMPLES,
     var_init: float = VAR_INIT,
+    alpha: float = ALPHA,
     seed: int | None = None,
 ) -> Shareable:
     """An untrained classifier for images (B, C, H, W) or series (B, C, L).
@@ -62,6 +63,7 @@ def make_model(
         samples: S in training.
         test_samples: S in prediction.
         var_init: where the variance head starts, before softplus.
+        alpha: of the posterior, a Student-t with 2 alpha degrees of freedom.
         seed: of the weights, which then leaves torch's own random state as it is; drawn from that state when None.
 
     Example:
@@ -76,7 +78,7 @@ def make_model(
             torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed every GPU as well
             return make_model(
                 kind, channels, size, classes, transform, networks=networks, width=width, fill=fill, samples=samples,
-                test_samples=test_samples, var_init=var_init,
+                test_samples=test_samples, var_init=var_init, alpha=alpha,
             )  # fmt: skip
     size, ndim = tuple(size), len(size)
     paper_filters, paper_hidden, paper_localizer = _PAPER[kind]
@@ -118,7 +120,8 @@ def make_model(
         return classifier
     layer = SpatialTransformer(
         family, localizer, size, localizer_size=reduced, probabilistic=kind == "pstn", var_init=var_init,
-        fill=0.0 if fill is None else fill, padding_mode="border" if fill is None else "zeros",
+        alpha=alpha if kind == "pstn" else None, fill=0.0 if fill is None else fill,
+        padding_mode="border" if fill is None else "zeros",
     )  # fmt: skip
     return STN(layer, classifier) if kind == "stn" else PSTN(layer, classifier, samples, test_samples)
 
@@ -172,6 +175,5 @@ def mnist_pstn(transform: Transform | None = None, *, fill: Fill = 0.0, var_init
         >>> sum(p.numel() for p in mnist_pstn().parameters())
         26662
     """
-    return cast(
-        PSTN, make_model("pstn", 1, (28, 28), 10, transform, fill=fill, samples=1, test_samples=10, var_init=var_init)
-    )
+    paper: dict[str, Any] = {"samples": 1, "test_samples": 10, "alpha": 1.0}
+    return cast(PSTN, make_model("pstn", 1, (28, 28), 10, transform, fill=fill, var_init=var_init, **paper))

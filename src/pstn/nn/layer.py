@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils import _pytree
 
 from pstn._checks import (
     require_bool,
@@ -17,16 +19,17 @@ from pstn._checks import (
     require_positive_int,
     require_size,
 )
-from pstn._pytrees import register_namedtuple
 from pstn.distributions import Point, PosteriorFamily, StudentT, ThetaDistribution
 from pstn.distributions.student_t import PrecisionKind
-from pstn.nn.calls import call_on
-from pstn.nn.heads import Head, feature_width
 from pstn.noise import SAMPLING_METHODS, Samples, SamplingMethod
 from pstn.transforms import Transform
 from pstn.warp import Fill, InterpolationMode, PaddingMode, require_modes, warp
 
 __all__ = ["SpatialTransformer", "TransformerOutput"]
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_OVER_PRECISION = ("same dtype", "should be the same", "expected scalar type")  # as torch puts it
+_PASSING = (nn.Sequential, nn.Flatten, nn.Identity)  # what leaves the values of its input as they are
 
 
 class TransformerOutput(NamedTuple):
@@ -173,13 +176,12 @@ class SpatialTransformer(nn.Module):
         """
         require_input("x", x, self.transform.ndim)
         numbers = {name: x.new_empty(x.shape[0], 0) for name in self._empty_heads}
-        if not self.heads:
-            return self.posterior.build(self.transform, {**numbers, **self.shared()})
-        reading = x if self.localizer_size is None else _average_to(x, self.localizer_size)
-        role = "localizer" if self.localizer_size is None else f"localizer (it reads x at {self.localizer_size})"
-        features = call_on(role, self.localizer, reading)
-        self._check_features(features, x)
-        numbers |= {name: getattr(self, f"{name}_head")(features) for name in self.heads}
+        if self.heads:
+            reading = x if self.localizer_size is None else _average_to(x, self.localizer_size)
+            role = "localizer" if self.localizer_size is None else f"localizer (it reads x at {self.localizer_size})"
+            features = call_on(role, self.localizer, reading)
+            self._check_features(features, x)
+            numbers |= {name: getattr(self, f"{name}_head")(features) for name in self.heads}
         return self.posterior.build(self.transform, {**numbers, **self.shared()})
 
     def warp(self, source: Tensor, theta: Tensor) -> Tensor:
@@ -199,13 +201,7 @@ class SpatialTransformer(nn.Module):
             )
         # The samples of one input lie side by side in memory, as the warp reads them: it then copies no coordinates.
         grid = self.grid(theta.transpose(0, 1), source.shape[2:]).transpose(0, 1)
-        return warp(
-            source,
-            grid,
-            fill=self.fill,
-            mode=self.mode,
-            padding_mode=self.padding_mode,
-        )
+        return warp(source, grid, fill=self.fill, mode=self.mode, padding_mode=self.padding_mode)
 
     def grid(self, theta: Tensor, source_size: Sequence[int]) -> Tensor:
         """The sampling grid for `theta` (..., D) on a source of this spatial size: (..., *size, ndim)."""
@@ -230,7 +226,8 @@ class SpatialTransformer(nn.Module):
         return f"size={self.size}, posterior={self.posterior}, sampling={self.sampling!r}"
 
 
-register_namedtuple(TransformerOutput, "pstn.TransformerOutput")
+# `torch.export.save` can then write a program that returns one; torch has no public function for this.
+_pytree._register_namedtuple(TransformerOutput, serialized_type_name="pstn.TransformerOutput")
 
 
 def _family(posterior: PosteriorFamily | None, probabilistic: bool, **short: Any) -> PosteriorFamily:
@@ -286,3 +283,142 @@ def require_input(name: str, x: Any, ndim: int) -> None:
 def _average_to(x: Tensor, size: tuple[int, ...]) -> Tensor:
     pool = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[len(size) - 1]
     return pool(x, size)  # type: ignore[arg-type]  # each wants a tuple of its own length
+
+
+@final
+class Head(nn.Module):
+    """A linear layer, or two with a ReLU in between, that returns `start` whatever its input, until it is trained.
+
+    Args:
+        features: width F of its input; None if it is to be found at the first forward pass.
+        start: (D,), where it starts.
+        hidden: width of a hidden layer; None for a single linear layer.
+    """
+
+    def __init__(self, features: int | None, start: Tensor, hidden: int | None = None) -> None:
+        super().__init__()
+        if hidden is not None and features is None:
+            raise ValueError("hidden needs the width of the localizer's output: pass features=F")
+        if features is None:
+            self.last: nn.Linear = _LazyStart(start)
+            return
+        if hidden is not None:
+            self.first = nn.Linear(features, require_positive_int("hidden", hidden))
+            features = hidden
+        # skip_init: a fresh nn.Linear would draw random numbers only to have them overwritten.
+        self.last = nn.utils.skip_init(nn.Linear, features, start.shape[0], device=start.device)
+        _start_at(self.last, start)
+
+    @property
+    def width(self) -> int | None:
+        """F, or None while it is unknown."""
+        known = self.first.in_features if hasattr(self, "first") else self.last.in_features
+        return known or None
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(B, F) -> (B, D) in float32 at least: autocast would leave theta with eight bits."""
+        features = features.to(self.last.weight.dtype)
+        # On "meta", where shapes alone are worked out, there is no autocast to ask about.
+        if features.device.type != "meta" and torch.is_autocast_enabled(features.device.type):
+            with torch.autocast(features.device.type, enabled=False):
+                out = self._read(features)
+        else:
+            out = self._read(features)
+        return out.to(torch.promote_types(out.dtype, torch.float32))
+
+    def _read(self, features: Tensor) -> Tensor:
+        if hasattr(self, "first"):
+            features = torch.relu(self.first(features))
+        return self.last(features)
+
+
+class _LazyStart(nn.LazyLinear):
+    """A linear layer of yet unknown width that starts with weight 0 and a given bias, drawing no random numbers.
+
+    It turns into a plain `nn.Linear` at the first forward pass. Optimisers may be made before that; counting
+    parameters, compiling, exporting and DDP have to wait for it.
+    """
+
+    def __init__(self, start: Tensor) -> None:
+        with warnings.catch_warnings():
+            # torch's remark on every lazy module; what that means here is said above.
+            warnings.filterwarnings("ignore", message="Lazy modules are a new feature")
+            super().__init__(start.shape[0])
+        self.start = start
+
+    def reset_parameters(self) -> None:
+        """Start at weight 0 and the given bias, once the width is known."""
+        if not self.has_uninitialized_params() and self.in_features != 0:
+            _start_at(self, self.start)
+
+
+def _start_at(linear: nn.Linear, start: Tensor) -> None:
+    with torch.no_grad():
+        linear.weight.zero_()
+        linear.bias.copy_(start)
+
+
+_SHAPE_KEEPING = (nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.LeakyReLU, nn.ELU, nn.Dropout, nn.Identity, nn.LayerNorm)
+
+
+def feature_width(localizer: nn.Module) -> int | None:
+    """The width of a localizer's output, where that can be told without running it."""
+    known = getattr(localizer, "features", None)
+    if isinstance(known, int) and not isinstance(known, bool):
+        return known
+    if isinstance(localizer, nn.Linear) and not isinstance(localizer, nn.LazyLinear):
+        return localizer.out_features
+    if isinstance(localizer, nn.Sequential):
+        for module in reversed(localizer):
+            if not isinstance(module, _SHAPE_KEEPING):
+                return feature_width(module)
+    return None
+
+
+def call_on(role: str, module: nn.Module, x: Tensor) -> Any:
+    """`module(x)`; if it fails over the shape or the precision of its input, the error says what it takes.
+
+    What a foreign module wants is not known for sure, so its first layer is only looked at to explain a failure.
+
+    Args:
+        role: of the module, for the message.
+        module: anybody's.
+        x: its input.
+    """
+    if torch.compiler.is_compiling():
+        return module(x)
+    try:
+        return module(x)
+    except torch.OutOfMemoryError:
+        raise
+    except ValueError as error:
+        if type(error) is not ValueError:  # of a kind that somebody may wait for
+            raise
+        raise ValueError(f"in the {role}: {error}") from error
+    except RuntimeError as error:
+        precision = next((p.dtype for p in module.parameters() if p.is_floating_point()), x.dtype)
+        mixed = precision != x.dtype and not torch.is_autocast_enabled(x.device.type)
+        if mixed and any(words in str(error) for words in _OVER_PRECISION):
+            raise TypeError(
+                f"x (or source) must be of the precision of the {role}, {precision}, got {x.dtype}: convert it, "
+                f"x.to({precision}), or the model, model.to({x.dtype}): {error}"
+            ) from error
+        wanted = _wanted(module, x)
+        if wanted is None:
+            raise
+        raise ValueError(
+            f"x (or source) must have {wanted} for the {role}, which got {tuple(x.shape)}: {error}"
+        ) from error
+
+
+def _wanted(module: nn.Module, x: Tensor) -> str | None:
+    layers = [m for m in module.modules() if not isinstance(m, _PASSING)]
+    first = next((m for m in layers if isinstance(m, (*_CONVOLUTIONS, nn.Linear))), None)
+    if first is None or first.weight.dtype != x.dtype or first.weight.device != x.device:
+        return None  # the failure may be over that
+    if isinstance(first, _CONVOLUTIONS) and first.in_channels != x.shape[1]:
+        return f"{first.in_channels} channels"
+    # After anything else, or in a forward pass that is somebody's own, a linear layer need not see the input's values.
+    if isinstance(first, nn.Linear) and first is layers[0] and first.in_features != x[0].numel():
+        return f"{first.in_features} values per input"
+    return None

@@ -2,21 +2,57 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, final
 
-import torch
 from torch import Tensor, nn
 
 from pstn._checks import require_choice, require_positive_int, require_size
-from pstn.nn.shareable import Shareable
+from pstn.nn.about import Shareable
 
-__all__ = ["ConvClassifier", "ConvLocalizer", "GlobalLocalizer", "SeriesClassifier", "SeriesLocalizer"]
+__all__ = ["ConvClassifier", "ConvLocalizer", "GlobalLocalizer", "PoseLocalizer", "SeriesClassifier", "SeriesLocalizer"]
+
+
+class _OfOneSize(nn.Module):
+    """Convolutions for inputs of one size: what their constructors share, and `forward` by a `body`."""
+
+    body: nn.Sequential
+    features: int
+
+    def __init__(self, in_channels: int, size: int | Sequence[int], filters: Sequence[int], kernel: int) -> None:
+        super().__init__()
+        self.in_channels = require_positive_int("in_channels", in_channels)
+        self.ndim = 1 if isinstance(size, int) else len(size)
+        require_choice("the number of axes in size", self.ndim, (1, 2, 3))
+        self.size, self.filters = require_size("size", size, self.ndim), _require_widths("filters", filters)
+        self.kernel = require_positive_int("kernel", kernel)
+
+    def _stages(self, padding: int) -> tuple[list[nn.Module], list[int]]:
+        """A convolution, a pool over two and a ReLU for each entry of `filters`; and the size that is left."""
+        conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[self.ndim - 1]
+        pool = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)[self.ndim - 1]
+        stages: list[nn.Module] = []
+        left = list(self.size)
+        for inputs, outputs in pairwise((self.in_channels, *self.filters)):
+            stages += [conv(inputs, outputs, self.kernel, padding=padding), pool(2), nn.ReLU()]
+            left = [(extent + 2 * padding - self.kernel + 1) // 2 for extent in left]
+        if min(left) < 1:
+            stated = f"{len(self.filters)} convolutions of width {self.kernel}"
+            raise ValueError(f"size must be larger for {stated}: nothing is left of {self.size}")
+        return stages, left
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, *size) -> (B, F)."""
+        if tuple(x.shape[1:]) != (self.in_channels, *self.size):
+            wanted = ", ".join(map(str, (self.in_channels, *self.size)))
+            raise ValueError(f"x must have shape (B, {wanted}), got {tuple(x.shape)}")
+        return self.body(x)
 
 
 @final
-class ConvLocalizer(nn.Module):
+class ConvLocalizer(_OfOneSize):
     """Conv-MaxPool-ReLU for each entry of `filters`, flattened: (B, C, *size) -> (B, F).
 
     Args:
@@ -36,33 +72,45 @@ class ConvLocalizer(nn.Module):
     def __init__(
         self, in_channels: int, size: int | Sequence[int], filters: Sequence[int] = (8, 14), kernel: int = 5
     ) -> None:
-        super().__init__()
-        self.in_channels = require_positive_int("in_channels", in_channels)
-        ndim = 1 if isinstance(size, int) else len(size)
-        require_choice("the number of axes in size", ndim, (1, 2, 3))
-        self.size, self.filters = require_size("size", size, ndim), _require_filters(filters)
-        self.kernel = require_positive_int("kernel", kernel)
-        conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[ndim - 1]
-        pool = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)[ndim - 1]
-        stages: list[nn.Module] = []
-        left = list(self.size)
-        for inputs, outputs in pairwise((in_channels, *filters)):
-            stages += [conv(inputs, outputs, kernel), pool(2), nn.ReLU()]
-            left = [(extent - kernel + 1) // 2 for extent in left]
-        if min(left) < 1:
-            raise ValueError(
-                f"size must be larger for {len(filters)} convolutions of width {kernel}: nothing is left of {self.size}"
-            )
+        super().__init__(in_channels, size, filters, kernel)
+        stages, left = self._stages(0)
         self.body = nn.Sequential(*stages, nn.Flatten())
-        self.features = filters[-1]
-        for extent in left:
-            self.features *= extent
+        self.features = filters[-1] * math.prod(left)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, C, *size) -> (B, F)."""
-        if tuple(x.shape[1:]) != (self.in_channels, *self.size):
-            raise ValueError(f"x must have shape (B, {self.in_channels}, {_listed(self.size)}), got {tuple(x.shape)}")
-        return self.body(x)
+
+@final
+class PoseLocalizer(_OfOneSize):
+    """A larger localizer, for one that is taught the pose: padded Conv-MaxPool-ReLU stages and a hidden layer.
+
+    Args:
+        in_channels: C.
+        size: spatial size of the input: at least 2 for one stage, 4 for two, 8 for three.
+        filters: channels of each convolution.
+        kernel: width of each convolution, an odd number.
+        hidden: width of the hidden layer, F.
+
+    Attributes:
+        features: F.
+
+    Example:
+        >>> PoseLocalizer(1, (28, 28))(torch.rand(2, 1, 28, 28)).shape
+        torch.Size([2, 256])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        size: int | Sequence[int],
+        filters: Sequence[int] = (32, 64, 128),
+        kernel: int = 5,
+        hidden: int = 256,
+    ) -> None:
+        super().__init__(in_channels, size, filters, kernel)
+        if kernel % 2 == 0:
+            raise ValueError(f"kernel must be odd, got {kernel}")
+        self.hidden = self.features = require_positive_int("hidden", hidden)
+        stages, left = self._stages(kernel // 2)
+        self.body = nn.Sequential(*stages, nn.Flatten(), nn.Linear(filters[-1] * math.prod(left), hidden), nn.ReLU())
 
 
 @final
@@ -119,12 +167,8 @@ class ConvClassifier(Shareable):
         self.filters, self.kernel = self.body.filters, self.body.kernel
         self.classes, self.hidden = require_positive_int("classes", classes), require_positive_int("hidden", hidden)
         self.dropout = dropout
-        self.head = nn.Sequential(
-            nn.Linear(self.body.features, hidden),
-            nn.ReLU(),
-            nn.Dropout(dropout),
-            nn.Linear(hidden, classes),
-        )
+        first, last = nn.Linear(self.body.features, hidden), nn.Linear(hidden, classes)
+        self.head = nn.Sequential(first, nn.ReLU(), nn.Dropout(dropout), last)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, *size) -> (B, K) logits."""
@@ -133,9 +177,7 @@ class ConvClassifier(Shareable):
 
 def _series_body(in_channels: int, filters: Sequence[int], kernels: Sequence[int], padded: bool) -> nn.Sequential:
     """Conv-BatchNorm-ReLU stages, then the mean over time: (B, C, L) -> (B, F)."""
-    _require_filters(filters)
-    _require_whole_numbers("kernels", kernels, "widths")
-    if len(kernels) != len(filters):
+    if len(_require_widths("filters", filters)) != len(_require_widths("kernels", kernels)):
         raise ValueError(f"kernels must hold {len(filters)} widths, one per entry of filters, got {tuple(kernels)}")
     stages: list[nn.Module] = []
     for (inputs, outputs), kernel in zip(pairwise((in_channels, *filters)), kernels, strict=True):
@@ -238,18 +280,10 @@ class SeriesClassifier(Shareable):
         return self.head(self.body(x))
 
 
-def _require_filters(filters: Any) -> tuple[int, ...]:
-    channels = _require_whole_numbers("filters", filters, "numbers of channels")
-    if not channels:
-        raise ValueError("filters must hold at least one number of channels, got none")
-    return channels
-
-
-def _require_whole_numbers(name: str, values: Any, what: str) -> tuple[int, ...]:
+def _require_widths(name: str, values: Any) -> tuple[int, ...]:
+    """Refuse anything but a list of at least one whole number of at least 1."""
     if not isinstance(values, Sequence) or isinstance(values, str):
-        raise TypeError(f"{name} must hold {what}, got {values!r}")
+        raise TypeError(f"{name} must hold whole numbers, got {values!r}")
+    if len(values) == 0:
+        raise ValueError(f"{name} must hold at least one whole number, got none")
     return tuple(require_positive_int(f"{name}[{i}]", value) for i, value in enumerate(values))
-
-
-def _listed(size: Sequence[int] | torch.Size) -> str:
-    return ", ".join(map(str, size))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pstn.plotting import without_tex
+from pstn.data.images import without_tex
 from pstn.report.results import Result
 from pstn.report.statistics import Summary, median_and_deviation, summarise
 from pstn.report.tables import Line, Metric, Search, Table

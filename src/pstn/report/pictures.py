@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from pstn._deprecation import old_names
+from pstn.data.images import without_tex
 from pstn.files import write_atomically
 from pstn.nn import PSTN, STN, Prediction
-from pstn.nn.modes import evaluating
-from pstn.plotting import without_tex
+from pstn.nn.classifier import evaluating
 from pstn.transforms import to_pixels
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from pstn.training.population import (
     RandomWarp,
     Recipe,
     make_members,
+    one_cycle,
 )
 from pstn.training.runs.settings import TrainSettings
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Augmentation", "Failure", "LitData", "LitPSTN", "Member", "Population", "Progress", "RandomWarp", "Recipe",
-    "TrainSettings", "collapses", "make_members",
+    "TrainSettings", "collapses", "make_members", "one_cycle",
 ]  # fmt: skip
 
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from pstn._checks import skip_value_checks
 from pstn.distributions import GatedPosterior, MixturePosterior, Posterior
-from pstn.nn.classifier import TransformerModel
-from pstn.nn.modes import evaluating
+from pstn.nn.classifier import TransformerModel, evaluating
 from pstn.training.population.stack import Stack, Tensors
 from pstn.training.population.step import differentiate_one, make_batch
 

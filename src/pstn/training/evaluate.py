@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from pstn._checks import require_floating
-from pstn.nn.classifier import Prediction, TransformerModel
-from pstn.nn.modes import evaluating
+from pstn.nn.classifier import Prediction, TransformerModel, evaluating
 from pstn.noise import Samples
 from pstn.threads import suit_threads, using_threads
 from pstn.uncertainty import calibration_error, require_labels
@@ -101,9 +100,18 @@ def predict_all(
     return p, require_labels(torch.cat(labels), p.shape)
 
 
-def require_data(data: Any) -> Any:
-    """The data as given, with a tuple of tensors as a set; what only looks like batches is refused."""
+def require_data(data: Any, *, labels: bool = True) -> Any:
+    """The data as given, with tensors as a set; what only looks like batches is refused.
+
+    Args:
+        data: as in `fit`.
+        labels: whether they are needed; without, a tensor x will do.
+    """
     from pstn.data import Split, Splits
+
+    if isinstance(data, Tensor) and not labels:
+        require_floating("x", data)
+        return TensorDataset(data)
 
     if isinstance(data, Splits):  # it can be iterated, and that would train on the test part
         raise TypeError("data holds a training, a validation and a test part: pass one of them, such as data.train")
@@ -121,8 +129,10 @@ def is_set(data: Any) -> bool:
     return hasattr(data, "batch") or isinstance(data, TensorDataset)
 
 
-def read_batches(model: nn.Module, data: Any, batch_size: int, *, shuffle: bool) -> Iterator[tuple[Tensor, Tensor]]:
-    """One pass over the data: pairs (x, y) on the model's device."""
+def read_batches(
+    model: nn.Module, data: Any, batch_size: int, *, shuffle: bool, labels: bool = True
+) -> Iterator[tuple[Tensor, Any]]:
+    """One pass over the data: pairs (x, y) on the model's device; y is None where `labels` are not asked for."""
     if isinstance(data, TensorDataset):
         order = torch.randperm(len(data)) if shuffle else torch.arange(len(data))
         data = map(data.__getitem__, order.split(batch_size))
@@ -134,6 +144,12 @@ def read_batches(model: nn.Module, data: Any, batch_size: int, *, shuffle: bool)
     for batch in data:
         if hasattr(batch, "x") and hasattr(batch, "y"):
             batch = (batch.x, batch.y)
+        if not labels:
+            x = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
+            if not isinstance(x, Tensor):
+                raise TypeError(f"data must hold batches x or (x, y) of tensors, got {type(batch).__name__}")
+            yield x.to(device), None
+            continue
         pair = batch[:2] if isinstance(batch, (tuple, list)) else ()
         if len(pair) < 2 or not all(isinstance(part, Tensor) for part in pair) or pair[1].dim() == 0:
             raise TypeError(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sized
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 import torch
 from torch import nn
 
-from pstn._checks import require_nonnegative_int, require_positive_int, require_positive_number
+from pstn._checks import require_choice, require_nonnegative_int, require_positive_int, require_positive_number
 from pstn._deprecation import renamed
 from pstn.defaults import (
     LOCALIZER_FACTOR,
@@ -21,17 +23,19 @@ from pstn.defaults import (
     default_epochs,
     default_kl_weight,
 )
-from pstn.nn.classifier import TransformerModel
+from pstn.nn.classifier import PSTN, TransformerModel
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.threads import suit_threads, using_threads
 from pstn.training.diagnose import look_for_collapses
 from pstn.training.evaluate import is_set, read_batches, require_data
-from pstn.training.population.recipe import KLWeight, kl_weight_at, progress_at
+from pstn.training.population.recipe import KLWeight, LRSchedule, Member, Recipe, kl_weight_at, progress_at
 from pstn.training.population.step import report_parts
 from pstn.training.progress import Bar
 from pstn.training.restarts import SLOWER, Watch
+from pstn.training.teach import Localizing, Teaching
 
 if TYPE_CHECKING:
+    from pstn.data.augment import RandomTransform
     from pstn.training.evaluate import Batches
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -61,11 +65,14 @@ def fit(
     epochs: int | None = None,
     lr: float = LR,
     localizer_factor: float = LOCALIZER_FACTOR,
-    kl_weight: KLWeight | None = None,
+    kl_weight: KLWeight | Literal["auto"] | None = None,
     weight_decay: float = WEIGHT_DECAY,
     clip_norm: float | None = None,
     batch_size: int | None = None,
     loss: LossFunction | None = None,
+    teach: RandomTransform | None = None,
+    teach_weight: float | None = None,
+    lr_schedule: LRSchedule | None = None,
     on_epoch: Callable[[Epoch], bool | None] | None = None,
     progress: bool = True,
     restarts: int = RESTARTS,
@@ -85,12 +92,20 @@ def fit(
         localizer_factor: what it is multiplied with for the localizer and its heads, before a frozen classifier too: a
             localizer that learns too fast warps its inputs away before the classifier has learned anything.
         kl_weight: w, the weight of the KL term: the fewer the data, the larger; chosen by their number when None. Or a
-            schedule, a function of the progress of training, from 0 to 1.
+            schedule, a function of the progress of training, from 0 to 1. "auto" trains copies of a P-STN first, with
+            w, the localizer's factor and the posterior's alpha around their defaults, and takes what is best on
+            held-out examples; `model.tuned` then says what was tried, and why it was chosen.
         weight_decay: Adam's L2 term.
         clip_norm: largest norm of the gradient; None does not clip.
         batch_size: for sets and tuples only; chosen by the number of examples when None, from 8 to 64.
         loss: what to minimise, (prediction, y) -> a scalar or a `pstn.Loss`; the negative ELBO when None. A function
             with a parameter `kl_weight` is given the weight.
+        teach: a random transform such as `pstn.data.RandomRotation()`, by which the inputs, which are aligned, are
+            warped afresh in every step; the model learns the posterior of what undoes it. No labels are used: data may
+            be a tensor x, or batches of it. Only the layer learns, at the rate `lr`, and the classifier is not called.
+        teach_weight: learn from labels too: what that loss is multiplied with before it is added to `loss`.
+        lr_schedule: what learning rates are multiplied with, as a function of the progress of training from 0 to 1,
+            such as `pstn.training.one_cycle`; needs data of a known length to change within an epoch.
         on_epoch: called with the figures of every epoch; returning True stops there.
         progress: whether a terminal shows how far it is.
         restarts: how often a model with a transformer that ends at chance, or whose classifier is shown nothing any
@@ -110,19 +125,38 @@ def fit(
         >>> model = pstn.fit(pstn.wrap(backbone, in_channels=1), loader, epochs=2)
         >>> model(torch.rand(1, 1, 28, 28)).probs.shape
         torch.Size([1, 10])
+
+        A model that learns to turn digits upright, from upright ones without labels:
+
+        >>> digits = pstn.data.load_digits("train").x
+        >>> model = pstn.fit(pstn.nn.mnist_pstn(), digits, teach=pstn.data.RandomRotation(), epochs=1)
     """
-    options = dict(locals())  # for another start
+    given = dict(locals())  # for another start
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    data = require_data(data)
-    examples, training_loss = _count_examples(data), TrainingLoss(loss)
-    kl_weight = training_loss.choose_kl_weight(kl_weight, default_kl_weight(examples))
-    kl_weight_at(kl_weight, 0.0)  # refuses a weight that cannot be, before any step
+    training_loss = TrainingLoss(loss, teaches=teach is not None, teach_weight=teach_weight)
+    labels = not training_loss.only_teaches
+    data = require_data(data, labels=labels)
+    examples = _count_examples(data)
+    teaching = None if teach is None else Teaching(teach, model)
+    learner = model if labels else Localizing(model)
+    default = default_kl_weight(examples) if training_loss.takes_kl_weight else None
+    asked = training_loss.choose_kl_weight(kl_weight, default)
+    if search := isinstance(asked, str):
+        require_choice("kl_weight (unless it is a number or a schedule)", asked, ("auto",))
+    else:
+        kl_weight_at(asked, 0.0)  # refuses a weight that cannot be, before any step
     batch_size = default_batch_size(examples) if batch_size is None else require_positive_int("batch_size", batch_size)
     epochs = default_epochs(examples, batch_size) if epochs is None else require_positive_int("epochs", epochs)
     if epochs > 1 and isinstance(data, Iterator):
         raise ValueError(f"data must last {epochs} passes, got {type(data).__name__}: pass a DataLoader or a list")
-    optimiser = make_optimiser(model, lr, localizer_factor, weight_decay)
+    if search:
+        member = Member(int(torch.randint(2**31, ())), lr, localizer_factor, None, weight_decay)
+        options: dict[str, Any] = {"clip_norm": clip_norm, "lr_schedule": lr_schedule, "loss": loss}
+        recipe = Recipe(epochs, batch_size, teach=teach, teach_weight=teach_weight, **options)
+        asked, localizer_factor = _tune(model, data, member, recipe, say=progress)
+    optimiser = make_optimiser(learner, lr, localizer_factor, weight_decay)
+    rates = [group["lr"] for group in optimiser.param_groups]
     limit = math.inf if clip_norm is None else require_positive_number("clip_norm", clip_norm)
     length = max(1, -(-len(data) // batch_size) if is_set(data) else len(data)) if isinstance(data, Sized) else math.inf
     require_nonnegative_int("restarts", restarts)
@@ -131,24 +165,32 @@ def fit(
     with Bar(epochs, shown=progress) as bar, using_threads(None):
         for number in range(1, epochs + 1):
             total, count = torch.zeros(4, dtype=torch.float64), 0
-            for at, (x, y) in enumerate(read_batches(model, data, batch_size, shuffle=True), start=1):
+            batches = read_batches(model, data, batch_size, shuffle=True, labels=labels)
+            for at, (x, y) in enumerate(batches, start=1):
                 if number == at == 1:
-                    suit_threads(model, x)
-                output = model(x)
-                weight = kl_weight_at(kl_weight, progress_at(number - 1, at - 1, epochs, length))
-                made = training_loss(output, y, weight, None)
+                    suit_threads(learner, x)
+                    if teaching is not None:
+                        teaching.check(x)
+                theta, done = None, progress_at(number - 1, at - 1, epochs, length)
+                if teaching is not None:
+                    x, theta = teaching(x, torch.rand(len(x), teaching.width, device=x.device))
+                if lr_schedule is not None:
+                    for group, rate in zip(optimiser.param_groups, rates, strict=True):
+                        group["lr"] = rate * lr_schedule(done)
+                output = learner(x)
+                made = training_loss(output, y, kl_weight_at(asked, done), None, theta)
                 watch.see(y)
                 optimiser.zero_grad()
                 made.total.backward()
-                norm, value = float(nn.utils.clip_grad_norm_(model.parameters(), limit)), made.total.detach()
+                norm, value = float(nn.utils.clip_grad_norm_(learner.parameters(), limit)), made.total.detach()
                 if not (math.isfinite(float(value)) and math.isfinite(norm)):
                     raise FloatingPointError(
                         f"the loss is {float(value):g} and its gradient's norm {norm:g} in epoch {number}, batch {at}; "
                         "the weights are those before it. Look at the data; try a smaller lr, or clip_norm"
                     )
                 optimiser.step()
-                total += len(y) * torch.cat([value[None], report_parts(made, output, y)]).cpu().double()
-                count += len(y)
+                total += len(x) * torch.cat([value[None], report_parts(made, output, y)]).cpu().double()
+                count += len(x)
                 bar.update(number - 1 + at / length, f"epoch {number}/{epochs}", {})
             if count == 0:
                 raise ValueError("data holds no batches")
@@ -162,13 +204,32 @@ def fit(
                 break
     if failure and restarts and not isinstance(data, Iterator) and (change := watch.start_again()):
         warnings.warn(f"{failure} Training starts again with {change}.", UserWarning, stacklevel=3)
-        options |= {"data": data, "localizer_factor": SLOWER * localizer_factor, "restarts": restarts - 1}
-        return cast(Model, fit(**options))
+        again = {"data": data, "kl_weight": asked, "restarts": restarts - 1}
+        return cast(Model, fit(**{**given, **again, "localizer_factor": SLOWER * localizer_factor}))
     if failure:
         warnings.warn(f"Training failed. {failure}", UserWarning, stacklevel=3)
-    for problem in look_for_collapses(model.eval(), x[:64]):
+    model.eval()
+    for problem in look_for_collapses(model, x[:64]) if labels else ():  # a pose that is taught may well be certain
         warnings.warn(problem, UserWarning, stacklevel=3)
     return model
+
+
+def _tune(model: nn.Module, data: Any, member: Member, recipe: Recipe, *, say: bool) -> tuple[float, float]:
+    """Search on copies of the model, whose posterior is given the alpha that is best; returns w and the factor."""
+    from pstn.training.tune import hold_out, set_alpha, tune
+
+    if not (isinstance(model, TransformerModel) and model.layer.probabilistic):
+        raise ValueError(f"kl_weight must be left out for a model without a posterior, got 'auto' for {model!r:.80}")
+    start = copy.deepcopy(model)
+    if isinstance(start, PSTN):  # chunks are a matter of one model's memory, and a population refuses them
+        start.chunk_size = None
+    x, y = (torch.cat(part) for part in zip(*read_batches(model, data, recipe.batch_size, shuffle=False), strict=True))
+    tuned = tune(lambda seed: start, x, y, member, recipe, hold_out(y, seed=member.seed))
+    set_alpha(model, tuned.best.alpha)
+    model.tuned = tuned  # type: ignore[assignment]  # torch's types know of tensors and modules alone
+    if say:
+        print(tuned, file=sys.stderr)
+    return tuned.best.kl_weight, tuned.best.localizer_factor
 
 
 def make_optimiser(model: nn.Module, lr: float, localizer_factor: float, weight_decay: float) -> torch.optim.Adam:

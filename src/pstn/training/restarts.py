@@ -165,7 +165,7 @@ def failed_models(population: Population) -> dict[int, str]:
     progress, data = population.progress, population.stacks[0].constants.data
     found = {f.model: f"Training stopped at step {f.step}: the loss was {f.loss:g}." for f in progress.failures}
     losses = progress.history[-1].get("nll") if progress.history else None
-    if losses is None or progress.step < _STEPS or data["y"].is_floating_point():
+    if losses is None or progress.step < _STEPS or "y" not in data or data["y"].is_floating_point():
         return found
     for number, (nll, member) in enumerate(zip(losses, population.members, strict=True)):
         index = slice(None) if member.train is None else member.train.to(data["y"].device)
@@ -212,7 +212,7 @@ def train_again(
             say(f"model {number}: {failed[number]} It starts again with {make_careful(model)}.")
             members[number] = dataclasses.replace(member, localizer_factor=SLOWER * member.localizer_factor)
         second = Population(
-            [models[number] for number in again], data["x"], data["y"], [members[number] for number in again],
+            [models[number] for number in again], data["x"], data.get("y"), [members[number] for number in again],
             population.recipe, device=population.device, groups=min(len(population.stacks), len(again)),
             compile=population.compiles, weights=data.get("weights"),
         )  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pstn._checks import require_choice, require_positive_number
-from pstn.transforms.base import MatrixTransform
+from pstn.transforms.base import MatrixTransform, invert_matrix
 
 __all__ = ["Affine", "Crop", "Rotation", "Similarity", "Translation", "read_scale"]
 
@@ -37,6 +37,16 @@ def read_scale(parameter: Tensor, kind: ScaleKind) -> Tensor:
 def _invert_scale(parameter: Tensor, kind: ScaleKind) -> Tensor:
     """The parameter of the inverse scale, elementwise."""
     return 1 / parameter if kind == "linear" else -parameter
+
+
+def _scale_parameter(scale: Tensor, kind: ScaleKind) -> Tensor:
+    """The inverse of `read_scale`, elementwise."""
+    return scale if kind == "linear" else torch.log(scale)
+
+
+def _angle_of(matrix: Tensor, aspect: Sequence[float]) -> Tensor:
+    """The angle (...) of a scaled rotation (..., 2, 2 or 3): see `rotation_matrix`."""
+    return torch.atan2(matrix[..., 1, 0] * (aspect[1] / aspect[0]), matrix[..., 0, 0])
 
 
 def rotation_matrix(angle: Tensor, aspect: Sequence[float]) -> Tensor:
@@ -106,6 +116,9 @@ class Rotation(_BuiltIn):
         linear = rotation_matrix(theta[..., 0], aspect)
         return torch.cat([linear, torch.zeros_like(linear[..., :1])], dim=-1)
 
+    def _from_matrix(self, matrix: Tensor, aspect: Sequence[float]) -> Tensor:
+        return _angle_of(matrix, aspect)[..., None]
+
 
 @final
 class Similarity(_BuiltIn):
@@ -140,6 +153,11 @@ class Similarity(_BuiltIn):
         linear = read_scale(theta[..., 1, None, None], self.scale) * rotation_matrix(theta[..., 0], aspect)
         return torch.cat([linear, theta[..., 2:, None]], dim=-1)
 
+    def _from_matrix(self, matrix: Tensor, aspect: Sequence[float]) -> Tensor:
+        determinant = matrix[..., 0, 0] * matrix[..., 1, 1] - matrix[..., 0, 1] * matrix[..., 1, 0]
+        scale = _scale_parameter(determinant.sqrt(), self.scale)
+        return torch.cat([torch.stack([_angle_of(matrix, aspect), scale], dim=-1), matrix[..., 2]], dim=-1)
+
 
 @final
 class Translation(_BuiltIn):
@@ -171,6 +189,9 @@ class Translation(_BuiltIn):
     def _matrix(self, theta: Tensor, aspect: Sequence[float]) -> Tensor:
         linear = self.scale * torch.eye(self.ndim, dtype=theta.dtype, device=theta.device)
         return torch.cat([linear.expand(*theta.shape[:-1], -1, -1), theta[..., None]], dim=-1)
+
+    def _from_matrix(self, matrix: Tensor, aspect: Sequence[float]) -> Tensor:
+        return matrix[..., self.ndim]
 
 
 @final
@@ -205,6 +226,9 @@ class Crop(_BuiltIn):
         linear = scale * torch.eye(self.ndim, dtype=theta.dtype, device=theta.device)
         return torch.cat([linear, theta[..., 1:, None]], dim=-1)
 
+    def _from_matrix(self, matrix: Tensor, aspect: Sequence[float]) -> Tensor:
+        return torch.cat([_scale_parameter(matrix[..., 0, :1], self.scale), matrix[..., self.ndim]], dim=-1)
+
 
 @final
 class Affine(_BuiltIn):
@@ -227,10 +251,10 @@ class Affine(_BuiltIn):
 
     def inverse(self, theta: Tensor, *, aspect: Sequence[float] | None = None) -> Tensor:
         """Theta of the inverse map, (..., D); not finite where the matrix is singular."""
-        matrix = self._matrix(self._checked_theta(theta), ())
-        linear, _ = torch.linalg.inv_ex(matrix[..., : self.ndim])
-        shift = -(linear * matrix[..., None, :, self.ndim]).sum(-1, keepdim=True)
-        return torch.cat([linear, shift], dim=-1).flatten(-2)
+        return invert_matrix(self._matrix(self._checked_theta(theta), ())).flatten(-2)
 
     def _matrix(self, theta: Tensor, aspect: Sequence[float]) -> Tensor:
         return theta.unflatten(-1, (self.ndim, self.ndim + 1))
+
+    def _from_matrix(self, matrix: Tensor, aspect: Sequence[float]) -> Tensor:
+        return matrix.flatten(-2)

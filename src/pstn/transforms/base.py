@@ -217,6 +217,30 @@ class MatrixTransform(Transform):
         """
         return self._matrix(self._checked_theta(theta), self._checked_aspect(aspect))
 
+    def from_matrix(self, matrix: Tensor, *, aspect: Sequence[float] | None = None) -> Tensor:
+        """The theta (..., D) whose `matrix` this is, for a matrix (..., ndim, ndim + 1) of a map within the family.
+
+        What the family cannot represent is ignored: compare `matrix(theta)` where that may happen. A family of your own
+        needs this method only to be taught with a random transform of another family.
+
+        Args:
+            matrix: [A | t], as `matrix` returns it.
+            aspect: as there.
+
+        Example:
+            >>> pstn.Similarity().from_matrix(pstn.Rotation().matrix(torch.tensor([0.5])))
+            tensor([0.5000, 1.0000, 0.0000, 0.0000])
+        """
+        require_floating("matrix", matrix)
+        if matrix.shape[-2:] != (self.ndim, self.ndim + 1):
+            expected = f"(..., {self.ndim}, {self.ndim + 1}) for {self}"
+            raise ValueError(f"matrix must have shape {expected}, got {tuple(matrix.shape)}")
+        return self._from_matrix(matrix, self._checked_aspect(aspect))
+
+    def _from_matrix(self, matrix: Tensor, aspect: Sequence[float]) -> Tensor:
+        """Theta (..., D) of a checked matrix."""
+        raise ValueError(f"{self} cannot tell theta from a matrix: implement _from_matrix")
+
     def _map(self, theta: Tensor, points: Tensor, aspect: Sequence[float]) -> Tensor:
         # One plane of coordinates (all x, all y, …) after another, which is several times faster than pairs, and by
         # products and sums, not a matmul: autocast and TF32 would round them to a few bits.
@@ -233,11 +257,33 @@ class MatrixTransform(Transform):
         return planes.movedim(0, -1)
 
     def _unmap(self, theta: Tensor, points: Tensor, aspect: Sequence[float]) -> Tensor:
-        matrix = self._matrix(theta, aspect)
-        # inv_ex does not check for singular matrices, which give coordinates that are not finite.
-        inverse, _ = torch.linalg.inv_ex(matrix[..., : self.ndim])
-        shifted = points - matrix[..., None, :, self.ndim]
-        return (inverse[..., None, :, :] * shifted[..., None, :]).sum(-1)
+        inverse = invert_matrix(self._matrix(theta, aspect))
+        moved = (inverse[..., None, :, : self.ndim] * points[..., None, :]).sum(-1)
+        return moved + inverse[..., None, :, self.ndim]
+
+
+def invert_matrix(matrix: Tensor) -> Tensor:
+    """[A | t] of the inverse map, (..., n, n + 1) for n up to 3; not finite where A is singular.
+
+    In closed form, by cofactors: a solver would not be captured as a CUDA graph, and could be slower.
+
+    Example:
+        >>> invert_matrix(torch.tensor([[2.0, 1.0]]))
+        tensor([[ 0.5000, -0.5000]])
+    """
+    linear, shift = matrix[..., :-1], matrix[..., -1]
+    rows = linear.unbind(-2)
+    if len(rows) == 1:
+        adjugate = torch.ones_like(linear)
+    elif len(rows) == 2:
+        (a, b), (c, d) = (row.unbind(-1) for row in rows)
+        adjugate = torch.stack([torch.stack([d, -b], -1), torch.stack([-c, a], -1)], -2)
+    else:
+        crossed = [torch.linalg.cross(rows[(k + 1) % 3], rows[(k + 2) % 3]) for k in range(3)]
+        adjugate = torch.stack(crossed, -1)
+    determinant = (rows[0] * adjugate[..., 0]).sum(-1)
+    inverse = adjugate / determinant[..., None, None]
+    return torch.cat([inverse, -(inverse * shift[..., None, :]).sum(-1, keepdim=True)], dim=-1)
 
 
 def _checked_points(name: str, points: Any, width: int) -> Tensor:

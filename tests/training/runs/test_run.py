@@ -6,8 +6,9 @@ import signal
 
 import pytest
 
+from pstn.io import from_pretrained
 from pstn.training import Population
-from pstn.training.runs.run import evaluate_run, train
+from pstn.training.runs.run import choose, evaluate_run, prepare, train
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings, write_settings
 from small_runs import final_weights, run_command, same, small
 
@@ -31,6 +32,7 @@ def test_settings_go_to_yaml_and_back(tmp_path):
         ({"kl_weight": [1, 2, 3]}, "one number or one for each of 1 models, got 3"),
         ({"kl_weight": [1, "a"]}, "kl_weight must be a number, got 'a'"),
         ({"kl_weight": "a"}, "kl_weight must be a number, got 'a'"),
+        ({"kl_weight": ["auto", 1], "models": 2}, "kl_weight must be auto alone"),
         ({"lr": []}, "lr must hold one number"),
         ({"valid_fraction": 1.5}, "valid_fraction must lie between"),
         ({"seed": 99999999999999999999}, "seed must lie between -9223372036854775808 and 18446744073709551615, got 9"),
@@ -48,6 +50,25 @@ def test_yaml_numbers_without_a_point_are_numbers(tmp_path):
     (tmp_path / "s.yaml").write_text("kl_weight: 1e-3\nlr: [1e-3]\nepochs: 5\n")
     settings = TrainSettings.from_dict(read_settings(tmp_path / "s.yaml"))
     assert (settings.kl_weight, settings.lr, settings.epochs) == ([1e-3], [1e-3], 5)
+
+
+def test_auto_is_searched_before_the_run_and_its_settings_say_what_was_chosen(data, tmp_path):
+    said = []
+    wanted = small(data, tmp_path / "run").replace(kl_weight="auto", models=1, epochs=2)
+    assert wanted.kl_weight == ["auto"]
+    assert train(wanted, say=said.append).finished
+    held = TrainSettings.from_dict(read_settings(tmp_path / "run" / "settings.yaml"))
+    chosen, tuned = choose(wanted, prepare(wanted))
+    assert (held.kl_weight, held.localizer_factor, held.alpha) == (
+        [tuned.best.kl_weight], tuned.best.localizer_factor, tuned.best.alpha
+    )  # fmt: skip
+    assert chosen == wanted.replace(
+        kl_weight=held.kl_weight, localizer_factor=held.localizer_factor, alpha=held.alpha
+    )  # fmt: skip
+    assert str(tuned) in said
+    assert from_pretrained(tmp_path / "run" / "model-0").layer.posterior.alpha == tuned.best.alpha
+    with pytest.raises(SettingsError, match="kl_weight"):
+        train(wanted.replace(model="cnn"), overwrite=True, say=said.append)
 
 
 def test_train_writes_a_whole_run_and_evaluate_agrees(data, tmp_path):

@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from pstn.defaults import default_kl_weight
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings
 from pstn.training.runs.sweep import AUTHORS_KL_WEIGHTS, Study, parse_space, run_sweep
+from pstn.training.tune import candidates
 from small_runs import run_command
 
 optuna = pytest.importorskip("optuna")
@@ -30,31 +32,55 @@ def interrupt_the_second(monkeypatch) -> list[TrainSettings]:
 
     real, trained = room.make_population, list[TrainSettings]()
 
-    def make(settings, source, seeds):
+    def make(settings, *rest):
         trained.append(settings)
         if len(trained) == 2:
             raise KeyboardInterrupt
-        return real(settings, source, seeds)
+        return real(settings, *rest)
 
     monkeypatch.setattr(room, "make_population", make)
     return trained
 
 
-def test_the_authors_grid_is_the_preset_and_trains_as_one_population(settings, monkeypatch):
-    sizes = []
+@pytest.fixture
+def populations(monkeypatch) -> list:
+    """Fills with the populations that a sweep trains."""
     from pstn.training.runs import sweep as room
 
-    real = room.make_population
+    real, made = room.make_population, []
 
-    def spy(settings, source, seeds):
-        sizes.append(settings.models)
-        return real(settings, source, seeds)
+    def spy(*given):
+        made.append(real(*given))
+        return made[-1]
 
     monkeypatch.setattr(room, "make_population", spy)
+    return made
+
+
+def test_the_authors_grid_is_the_preset_and_trains_as_one_population(settings, populations):
     result = run_sweep(settings, say=lambda _: None)
-    assert sizes == [12]
+    assert [len(population.members) for population in populations] == [12]
     assert sorted(p["kl_weight"] for p, _ in result.table) == list(AUTHORS_KL_WEIGHTS)
     assert result.value == min(value for _, value in result.table)
+
+
+@pytest.mark.parametrize("space", [{"kl_weight": ["auto"]}, {}], ids=["in the space", "in the settings"])
+def test_auto_searches_w_the_factor_and_alpha_as_one_population_for_each_alpha(settings, space, populations, tmp_path):
+    given = settings if space else settings.replace(kl_weight="auto")
+    result = run_sweep(given, space, folder=tmp_path / "sweep", say=lambda _: None)
+    wanted = candidates(default_kl_weight(40), settings.localizer_factor, settings.alpha)
+    keys = ("kl_weight", "localizer_factor", "alpha")
+    assert sorted(tuple(p[k] for k in keys) for p, _ in result.table) == sorted(
+        tuple(getattr(trial, k) for k in keys) for trial in wanted
+    )
+    assert [len(population.members) for population in populations] == [6, 6]
+    for population in populations:
+        pairs = {(member.kl_weight, member.localizer_factor) for member in population.members}
+        assert pairs == {(trial.kl_weight, trial.localizer_factor) for trial in wanted}
+    assert {m.layer.posterior.alpha for p in populations for m in p.models()} == {trial.alpha for trial in wanted}
+    chosen = TrainSettings.from_dict(read_settings(tmp_path / "sweep" / "best.yaml"))
+    assert chosen.kl_weight == [result.best["kl_weight"]]
+    assert (chosen.localizer_factor, chosen.alpha) == (result.best["localizer_factor"], result.best["alpha"])
 
 
 @pytest.mark.parametrize("storage", ["journal.log", "sqlite"])

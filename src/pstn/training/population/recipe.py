@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -14,6 +15,7 @@ from pstn._checks import require_choice, require_nonnegative_number, require_pos
 from pstn._deprecation import renamed
 from pstn.defaults import LOCALIZER_FACTOR, LR, WEIGHT_DECAY, default_batch_size, default_epochs
 from pstn.objective import LossFunction, TrainingLoss
+from pstn.training.teach import require_teach
 
 if TYPE_CHECKING:  # `import pstn` is to load this and not the data
     from pstn.data.augment import RandomTransform
@@ -21,6 +23,25 @@ if TYPE_CHECKING:  # `import pstn` is to load this and not the data
 Precision = Literal["float32", "tf32", "bf16"]
 KLWeight = float | Callable[[float], float]
 """A number, or a schedule: a function of the progress of training, from 0 to 1."""
+LRSchedule = Callable[[float], float]
+"""What learning rates are multiplied with, as a function of the progress of training, from 0 to 1."""
+
+
+def one_cycle(progress: float, *, warm_up: float = 0.25, start: float = 0.04) -> float:
+    """A learning rate that rises from `start` to 1 and falls to 0, each along half a cosine.
+
+    Args:
+        progress: of training, from 0 to 1.
+        warm_up: the share of training in which it rises; 0 for a cosine that only falls.
+        start: what it is at first.
+
+    Example:
+        >>> [round(one_cycle(progress), 3) for progress in (0.0, 0.25, 0.625, 1.0)]
+        [0.04, 1.0, 0.5, 0.0]
+    """
+    if progress < warm_up:
+        return start + (1 - start) * (1 - math.cos(math.pi * progress / warm_up)) / 2
+    return (1 + math.cos(math.pi * (progress - warm_up) / (1 - warm_up))) / 2
 
 
 def kl_weight_at(kl_weight: KLWeight | None, progress: float) -> float:
@@ -73,6 +94,8 @@ class Recipe:
         clip_norm: largest norm of a model's gradient; None does not clip.
         lr_step: epochs after which learning rates are multiplied with `lr_gamma`, again and again; None for never.
         lr_gamma: that factor.
+        lr_schedule: what learning rates are multiplied with, as a function of the progress of training from 0 to 1,
+            such as `pstn.training.one_cycle`; instead of `lr_step`.
         precision: "float32"; "tf32", float32 with matrix products rounded to ten bits (CUDA only); or "bf16",
             autocast. Theta and grids are float32 in any case.
         patience: stop a model whose validation loss has not improved for this many validations; None never does.
@@ -82,9 +105,12 @@ class Recipe:
         loss: what to minimise, (prediction, y) -> a scalar or a `pstn.Loss`; the negative ELBO when None. A function
             with a parameter `kl_weight` is given each model's own, and one with a parameter `weights` those of the
             examples, (B,) or None. To train in processes of their own it must be a function of a module.
+        teach: a random transform by which the inputs, which are aligned, are warped afresh at each access; the models
+            learn the posterior of what undoes it. No labels are used, and only the layer learns, at the rate `lr`.
+        teach_weight: learn from labels too: what that loss is multiplied with before it is added to `loss`.
 
     Example:
-        >>> Recipe(epochs=100, batch_size=64, lr_step=10).lr_factor(25)
+        >>> Recipe(epochs=100, batch_size=64, lr_step=10).lr_factor(250, steps_per_epoch=10)
         0.010000000000000002
     """
 
@@ -99,12 +125,15 @@ class Recipe:
     clip_norm: float | None = None
     lr_step: int | None = None
     lr_gamma: float = 0.1
+    lr_schedule: LRSchedule | None = None
     precision: Precision = "float32"
     patience: int | None = None
     validate_every: int | None = None
     loss_limit: float = 1e4
     augment: Augmentation | None = None
     loss: LossFunction | None = None
+    teach: RandomTransform | None = None
+    teach_weight: float | None = None
 
     def __post_init__(self) -> None:
         require_positive_int("accumulate", self.accumulate)
@@ -116,7 +145,17 @@ class Recipe:
         if self.clip_norm is not None:
             require_positive_number("clip_norm", self.clip_norm)
         require_choice("precision", self.precision, ("float32", "tf32", "bf16"))
-        TrainingLoss(self.loss)  # refuses what is no function
+        if self.lr_schedule is not None and (not callable(self.lr_schedule) or self.lr_step is not None):
+            raise ValueError(f"lr_schedule must be a function, and lr_step left out, got {self.lr_schedule!r}")
+        if self.teach is not None:
+            require_teach(self.teach)
+            if self.augment is not None:
+                raise ValueError("augment must be left out where teach is given: the inputs must be aligned")
+        self.training_loss()  # refuses what is no function
+
+    def training_loss(self) -> TrainingLoss:
+        """The loss, as trainers call it."""
+        return TrainingLoss(self.loss, teaches=self.teach is not None, teach_weight=self.teach_weight)
 
     def for_examples(self, examples: int) -> Recipe:
         """The recipe with its epochs and batch size, where they are not given, chosen for so many examples.
@@ -131,17 +170,26 @@ class Recipe:
         return replace(self, epochs=epochs, batch_size=batch_size)
 
     def as_seen(self, x: Tensor) -> Tensor:
-        """Inputs (B, C, *size) as the models are given them, augmented with noise of 0: for their shape."""
-        return x if self.augment is None else self.augment(x, torch.zeros(len(x), self.augment.width, device=x.device))
+        """Inputs (B, C, *size) as the models are given them, changed with noise of 0: for their shape."""
+        change = self.augment if self.teach is None else RandomWarp(self.teach)
+        return x if change is None else change(x, torch.zeros(len(x), change.width, device=x.device))
+
+    @property
+    def noise_width(self) -> int:
+        """How many uniform numbers the random change of an input takes."""
+        change = self.augment or self.teach
+        return 0 if change is None else change.width
 
     @property
     def validates(self) -> bool:
         """Whether models are validated while they train."""
         return self.patience is not None or self.validate_every is not None
 
-    def lr_factor(self, epoch: int) -> float:
-        """What the schedule multiplies learning rates with in `epoch`, counted from 0."""
-        return 1.0 if self.lr_step is None else self.lr_gamma ** (epoch // self.lr_step)
+    def lr_factor(self, step: int, steps_per_epoch: int) -> float:
+        """What the schedule multiplies learning rates with at `step`, counted from 0."""
+        if self.lr_schedule is not None:
+            return float(self.lr_schedule(progress_at(0, step, self.epochs, steps_per_epoch)))
+        return 1.0 if self.lr_step is None else self.lr_gamma ** (step // steps_per_epoch // self.lr_step)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,11 +16,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pstn.distributions import PosteriorFamily
 from pstn.nn.classifier import Prediction, TransformerModel
 from pstn.noise import Samples
-from pstn.objective import TrainingLoss
+from pstn.objective import pose_loss
 from pstn.training.evaluate import score
 from pstn.training.population.convolution import ConvKind, stand_in
 from pstn.training.population.noise import BatchOrder, stream_keys, uniform
 from pstn.training.population.recipe import Member, Recipe, kl_weight_at, progress_at
+from pstn.training.teach import Localizing, Teaching
 
 Tensors = dict[str, Tensor]
 ModelScores = dict[str, list[float]]
@@ -28,6 +29,8 @@ ModelScores = dict[str, list[float]]
 
 # Parameters start at multiples of 16 bytes within a row, which is what fast matrix kernels want.
 _ALIGN = 4
+# What the names of a layer's parameters begin with in every model.
+_LAYER = "layer."
 _DRAWS_ITS_OWN = (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 # How many numbers all inputs of all models under all samples may hold at a time. A network's activations take some tens
 # of times the memory of its inputs: stacks of many models would otherwise not fit.
@@ -106,11 +109,11 @@ class Stack:
         conv: ConvKind = "library",
     ) -> None:
         self.members, self.recipe, self.steps_per_epoch = list(members), recipe, steps_per_epoch
-        self.loss = TrainingLoss(recipe.loss)
+        self.loss = recipe.training_loss()
         self.device, seeds = data["x"].device, [m.seed for m in members]
-        self._prepare(models[0], recipe.as_seen(data["x"][: recipe.batch_size]), conv)
-        y = data["y"]
-        if not y.is_floating_point() and not 0 <= int(y.min()) <= int(y.max()) < self.classes:
+        self._prepare(models[0], data["x"][: recipe.batch_size], conv)
+        y = data.get("y")
+        if y is not None and not y.is_floating_point() and not 0 <= int(y.min()) <= int(y.max()) < self.classes:
             found = f"{int(y.min())} to {int(y.max())}"
             raise ValueError(f"y must hold classes from 0 to {self.classes - 1}, as the models do, got {found}")
         self._lay_out(models, data)
@@ -125,13 +128,15 @@ class Stack:
             if isinstance(part, _DRAWS_ITS_OWN):
                 raise ValueError(f"{name} ({type(part).__name__}) {refusal}")
         self.module = _swap(copy.deepcopy(model), conv).to(x.device).train()
+        self.teaching = None if self.recipe.teach is None else Teaching(self.recipe.teach, self.module)
+        x = self.recipe.as_seen(x)
         self.theta: tuple[int, ...] | None = None
         self.dropout: list[tuple[int, ...]] = []
         self.example = tuple(x.shape[1:])
         if isinstance(self.module, TransformerModel):
             if self.module.chunk_size is not None:
                 raise ValueError("chunk_size must be None to train together; LitPSTN trains one model in chunks")
-            if self.module.layer.probabilistic:
+            if self.module.layer.probabilistic and not self.loss.only_teaches:
                 samples = self.recipe.samples or self.module.train_samples
                 self.theta = (samples, x.shape[0], self.module.layer.noise_width)
 
@@ -146,16 +151,29 @@ class Stack:
                 part.register_forward_pre_hook(record)
         options = {} if self.theta is None else {"noise": torch.full(self.theta, 0.5, device=x.device)}
         with torch.no_grad(), torch.random.fork_rng([x.device] if x.device.type == "cuda" else []), _Draws() as draws:
-            output = probe(x, **options)
+            output = self.call(probe, {}, x, **options)
         if draws.seen:
             raise ValueError(f"{type(model).__name__} {refusal}")
         scores = getattr(output, "log_probs", output)
         self.classes = scores.shape[-1] if isinstance(scores, Tensor) else 0
 
+    def call(self, module: nn.Module, tensors: Tensors, x: Tensor, **options: Any) -> Any:
+        """What `module` returns in training with one model's tensors: a posterior, where nothing else is taught."""
+        if self.loss.only_teaches:
+            module, tensors = Localizing(module), {n: t for n, t in tensors.items() if n.startswith(_LAYER)}
+        return functional_call(module, tensors, (x,), options)
+
+    def change(self, x: Tensor, u: Tensor) -> Tensors:
+        """Inputs of one model (B, C, *size) as the recipe changes them by noise u (B, width), and the pose."""
+        if self.teaching is not None:
+            return dict(zip(("x", "pose"), self.teaching(x, u), strict=True))
+        return {"x": x if self.recipe.augment is None else self.recipe.augment(x, u)}
+
     def _lay_out(self, models: Sequence[nn.Module], data: Tensors) -> None:
         """Put the tensors of the models side by side."""
         held = [{**dict(m.named_parameters()), **dict(m.named_buffers())} for m in models]
-        trainable = [name for name, p in models[0].named_parameters() if p.requires_grad]
+        only = _LAYER if self.loss.only_teaches else ""
+        trainable = [n for n, p in models[0].named_parameters() if p.requires_grad and n.startswith(only)]
         if not trainable:
             raise ValueError("models must have something to train: every parameter is frozen")
         self.buffers = _changing_buffers(self.module)
@@ -183,11 +201,11 @@ class Stack:
             "alive": torch.ones(len(models), dtype=torch.bool, device=self.device),
             **{f"buffer.{name}": stacked(name) for name in self.buffers},
         }  # fmt: skip
-        apart = "layer." if isinstance(self.module, TransformerModel) else None
+        slower = isinstance(self.module, TransformerModel) and not self.loss.only_teaches
         rates = torch.zeros_like(rows)
         for name, view in self.parameters(rates).items():
             for row, member in enumerate(self.members):
-                view[row] = member.lr * (member.localizer_factor if apart and name.startswith(apart) else 1.0)
+                view[row] = member.lr * (member.localizer_factor if slower and name.startswith(_LAYER) else 1.0)
         numbers = [[m.weight_decay, kl_weight_at(m.kl_weight, 0.0)] for m in self.members]
         decay, weight = torch.tensor(numbers, dtype=torch.float32, device=self.device).T
         self.constants = Constants(data, rates, decay[:, None].clone(), weight.clone(), frozen, shared)
@@ -223,7 +241,7 @@ class Stack:
         recipe, passes, steps = self.recipe, self.recipe.accumulate, range(start, start + count)
         (beta1, beta2), spe = recipe.betas, self.steps_per_epoch
         schedule = [
-            (recipe.lr_factor(k // spe) / (1 - beta1 ** (k + 1)), 1 / math.sqrt(1 - beta2 ** (k + 1))) for k in steps
+            (recipe.lr_factor(k, spe) / (1 - beta1 ** (k + 1)), 1 / math.sqrt(1 - beta2 ** (k + 1))) for k in steps
         ]
         noise = {
             "examples": self._order.draw(start, count).unflatten(2, (passes, recipe.batch_size)),
@@ -236,8 +254,8 @@ class Stack:
             # Each dropout has its own part of the stream: 2**56 numbers.
             keys = self._keys["dropout"] + (call << 56)
             noise[f"dropout{call}"] = uniform(keys, start, count, (passes, *wanted))
-        if recipe.augment is not None:
-            shape = (passes, recipe.batch_size, recipe.augment.width)
+        if recipe.noise_width:
+            shape = (passes, recipe.batch_size, recipe.noise_width)
             noise["augment"] = uniform(self._keys["augment"], start, count, shape)
         if any(callable(m.kl_weight) for m in self.members):
             done = [progress_at(0, k, recipe.epochs, spe) for k in steps]
@@ -248,10 +266,8 @@ class Stack:
     @property
     def noise_per_step(self) -> int:
         """How many random numbers one step takes."""
-        width = 1 + (0 if self.recipe.augment is None else self.recipe.augment.width)
-        per_pass = (
-            sum(math.prod(shape) for shape in (*self.dropout, self.theta or (0,))) + width * self.recipe.batch_size
-        )
+        per_pass = sum(math.prod(shape) for shape in (*self.dropout, self.theta or (0,)))
+        per_pass += (1 + self.recipe.noise_width) * self.recipe.batch_size
         return per_pass * self.recipe.accumulate * len(self.members)
 
     def evaluate(
@@ -259,8 +275,9 @@ class Stack:
     ) -> ModelScores:
         """Score all models on the same examples, or each on its own validation examples.
 
-        Validation examples are changed by the recipe's augmentation as in training, by a draw that stays the same. The
-        noise is a function of an example's place: neither the size of batches nor other models' examples change it.
+        Validation examples are changed as in training, by a draw that stays the same; their score is the loss of the
+        pose where nothing else is taught. The noise is a function of an example's place: neither the size of batches
+        nor other models' examples change it.
 
         Args:
             state: the models' weights and running statistics, as in `state`.
@@ -268,13 +285,14 @@ class Stack:
             samples: S, or "modes"; the models' own `test_samples` when None.
             batch: examples at a time, at most; fewer where all models together would take too much memory.
         """
-        module, seeds, augment = copy.deepcopy(self.module).eval(), [m.seed for m in self.members], self.recipe.augment
+        module, seeds = copy.deepcopy(self.module).eval(), [m.seed for m in self.members]
         if isinstance(module, TransformerModel):
             samples = samples or module.test_samples
         one_example = math.prod(self.example) * len(seeds) * (samples if isinstance(samples, int) else 1)
         batch = max(1, min(batch, _INPUT.get(self.device.type, _INPUT["cpu"]) // one_example))
         keys = {name: stream_keys(seeds, name, device=self.device) for name in ("evaluate", "validate")}
-        x, y = examples or (self.constants.data["x"], self.constants.data["y"])
+        data, taught = self.constants.data, self.loss.only_teaches and examples is None
+        x, y = examples or (data["x"], data.get("y", data["x"]))  # y is not read where the pose alone is taught
         subsets = [torch.arange(len(x), device=self.device) if examples else m.valid for m in self.members]
         longest = max(0 if s is None else len(s) for s in subsets)
         # Shorter subsets are filled up with their first example, which is not counted.
@@ -285,24 +303,38 @@ class Stack:
         parts = []
         for first in range(0, longest, batch):
             at = index[..., first : first + batch]
-            x_part, y_part, noise = x[at], y[at], None
-            if augment is not None and examples is None:
-                u = uniform(keys["validate"], first, at.shape[1], (augment.width,))
-                x_part = vmap(augment)(x_part, u.transpose(0, 1))
-            if self.theta is not None and isinstance(samples, int) and isinstance(module, TransformerModel):
-                shape = (samples, 1, self.theta[2])
+            part, noise = {"x": x[at]}, None
+            if self.recipe.noise_width and examples is None:
+                u = uniform(keys["validate"], first, at.shape[1], (self.recipe.noise_width,))
+                part = vmap(self.change)(part["x"], u.transpose(0, 1))
+            if (
+                isinstance(module, TransformerModel)
+                and module.layer.probabilistic
+                and not taught
+                and samples != "modes"
+            ):
+                shape = (samples or 1, 1, module.layer.noise_width)
                 each = uniform(keys["evaluate"], first, at.shape[-1], shape, module.layer.sampling)  # (b, N, S, 1, W)
                 noise = each.squeeze(3).permute(1, 2, 0, 3)
-            parts.append(self.predict(module, state, x_part, y_part, noise, modes=samples == "modes"))
+            target, modes = part["pose"] if taught else y[at], samples == "modes"
+            parts.append(self.predict(module, state, part["x"], target, noise, taught=taught, modes=modes))
         found = list(zip(torch.cat(parts, dim=1), subsets, strict=True))
-        if y.is_floating_point():
+        if taught or y.is_floating_point():
             return {"loss": [float(losses[: len(s)].mean()) for losses, s in found if s is not None]}
         scores = [score(p[: len(s)], y[s.to(self.device)]) for p, s in found if s is not None]
         names = {"nll": "nll", "accuracy": "accuracy", "ece": "calibration_error"}
         return {name: [getattr(s, field) for s in scores] for name, field in names.items()}
 
     def predict(
-        self, module: nn.Module, state: Tensors, x: Tensor, y: Tensor, noise: Tensor | None, *, modes: bool = False
+        self,
+        module: nn.Module,
+        state: Tensors,
+        x: Tensor,
+        y: Tensor,
+        noise: Tensor | None,
+        *,
+        taught: bool,
+        modes: bool = False,
     ) -> Tensor:
         """Predictions in evaluation mode, without gradients.
 
@@ -310,9 +342,10 @@ class Stack:
             module: in evaluation mode.
             state: as in `state`.
             x: one batch, (b, C, *size) if shared by all models, else (N, b, C, *size).
-            y: its classes, or targets in floating point, likewise.
+            y: its classes, or targets in floating point, or poses, likewise.
             noise: (N, S, b, W), None for models that sample nothing.
-            modes: take the centres of the posterior's modes instead.
+            taught: whether `y` are poses.
+            modes: take the centres of the posterior's modes instead of samples.
 
         Returns:
             (N, b, K), log-probabilities of the classes; for other targets (N, b), the loss of each example, without the
@@ -334,11 +367,14 @@ class Stack:
 
             return vmap(loss, in_dims=(0, 0, None if noise is None else 1))(x, y, noise)
 
+        def poses(held: Tensors, x: Tensor, y: Tensor, noise: Tensor | None) -> Tensor:
+            return pose_loss(self.call(module, {**held, **self.constants.shared}, x), y)
+
         own = None if x.dim() == len(self.example) + 1 else 0
         buffers = {name: state[f"buffer.{name}"] for name in self.buffers}
         held = {**self.parameters(state["rows"]), **buffers, **self.constants.frozen}
         with torch.no_grad(), precision_flags(self.recipe):
-            one = losses if y.is_floating_point() else log_probs
+            one = poses if taught else losses if y.is_floating_point() else log_probs
             return vmap(one, in_dims=(0, own, own, None if noise is None else 0))(held, x, y, noise)
 
 

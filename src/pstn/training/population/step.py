@@ -17,7 +17,7 @@ from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor, fx
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
@@ -55,14 +55,18 @@ def make_batch(stack: Stack, constants: Constants, noise: Tensors, part: int) ->
         part: which micro-batch.
 
     Returns:
-        "x" (N, B, C, *size), augmented; "y" and "weights" of the same examples; "kl_weight" (N,); and the noise.
+        "x" (N, B, C, *size), changed as the recipe says, with the "pose" (N, B, D) that undoes it where that is taught;
+        "y" and "weights" of the same examples; "kl_weight" (N,); and the noise.
     """
     given = {name: t[:, part] for name, t in noise.items() if name not in ("schedule", "kl_weight")}
-    index, augment = given.pop("examples"), stack.recipe.augment
+    index = given.pop("examples")
     batch = {name: values[index] for name, values in constants.data.items()}
-    if augment is not None:
+    if "augment" in given:
         x, u = batch["x"], given.pop("augment")
-        batch["x"] = augment(x[0], u[0])[None] if len(x) == 1 else vmap(augment)(x, u)
+        if len(x) == 1:
+            batch |= {name: t[None] for name, t in stack.change(x[0], u[0]).items()}
+        else:
+            batch |= vmap(stack.change)(x, u)
     return {**batch, **given, "kl_weight": noise.get("kl_weight", constants.kl_weight)}
 
 
@@ -81,16 +85,16 @@ def compute_loss(stack: Stack, params: Tensors, own: Tensors, shared: Tensors, b
     # Without the cache: it would keep casts of one step's weights for the next.
     autocast = torch.autocast(batch["x"].device.type, dtype=torch.bfloat16, cache_enabled=False)
     with autocast if stack.recipe.precision == "bf16" else nullcontext():
-        output = functional_call(stack.module, {**params, **own, **shared}, (batch["x"],), options)
-    made = stack.loss(output, batch["y"], batch["kl_weight"], batch.get("weights"))
-    return made.total, report_parts(made, output, batch["y"])
+        output = stack.call(stack.module, {**params, **own, **shared}, batch["x"], **options)
+    y = batch.get("y")
+    made = stack.loss(output, y, batch["kl_weight"], batch.get("weights"), batch.get("pose"))
+    return made.total, report_parts(made, output, y)
 
 
-def report_parts(loss: Loss, output: Any, y: Tensor) -> Tensor:
+def report_parts(loss: Loss, output: Any, y: Tensor | None) -> Tensor:
     """(nll, kl, accuracy) of a batch, (3,), for the report; NaN for what there is not."""
-    hits = count_hits(output, y)
-    parts = [torch.full_like(hits, torch.nan) if part is None else part.detach() for part in (loss.nll, loss.kl)]
-    return torch.stack([*parts, hits])
+    parts, nan = (loss.nll, loss.kl, count_hits(output, y)), torch.full_like(loss.total.detach(), torch.nan)
+    return torch.stack([nan if part is None else part.detach() for part in parts])
 
 
 def differentiate_one(

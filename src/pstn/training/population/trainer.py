@@ -28,6 +28,7 @@ from pstn.training.population.convolution import CONV_KINDS, ConvKind
 from pstn.training.population.recipe import Member, Recipe
 from pstn.training.population.stack import ModelScores, Stack, Tensors, require_one_shape
 from pstn.training.population.step import METRICS, CudaRunner, LocalRunner, Runner, Step, WorkerRunner
+from pstn.training.teach import Localizing, Teaching
 
 # Seconds between reads of the metrics, which stall the device. Where a run is cut into rounds changes no bit of it.
 _ROUND = 2.0
@@ -94,7 +95,8 @@ class Population:
     Args:
         models: their starting points, one shape; left as they are.
         x: (M, C, *size), all examples.
-        y: (M,), their classes, int64; or, with a loss for them, (M, ...), targets in floating point.
+        y: (M,), their classes, int64; or, with a loss for them, (M, ...), targets in floating point. Where the
+            recipe only teaches the pose, it is not used.
         members: what sets each model apart; seeds 0, 1, 2, ... when not given.
         recipe: how to train.
         device: where to train; where `x` is when not given.
@@ -122,7 +124,7 @@ class Population:
         self,
         models: Sequence[nn.Module],
         x: Tensor,
-        y: Tensor,
+        y: Tensor | None = None,
         members: Sequence[Member] | None = None,
         recipe: Recipe | None = None,
         *,
@@ -139,7 +141,9 @@ class Population:
             recipe = dataclasses.replace(recipe, loss=loss)
         self.device = torch.device(x.device if device is None else device)
         members = [Member(seed=i) for i in range(len(models))] if members is None else members
-        self.members = [_with_kl_weight(member, TrainingLoss(recipe.loss), len(x)) for member in members]
+        loss_called = recipe.training_loss()
+        y = None if loss_called.only_teaches else y
+        self.members = [_with_kl_weight(member, loss_called, len(x)) for member in members]
         _check(models, self.members, x, y, weights, recipe, self.device)
         sizes = [len(x) if m.train is None else len(m.train) for m in self.members]
         self.recipe = recipe = recipe.for_examples(min(sizes))
@@ -152,9 +156,13 @@ class Population:
                     model.eval()(example)
         require_one_shape(self._models)
         first = self._models[0]
-        options = {"samples": recipe.samples or first.train_samples} if isinstance(first, TransformerModel) else {}
+        options, called = dict[str, Any](), first
+        if loss_called.only_teaches:
+            called = Localizing(first)
+        elif isinstance(first, TransformerModel):
+            options["samples"] = recipe.samples or first.train_samples
         # Multiplications in one model's forward pass over a batch.
-        self._work = count_multiplications(first, example, **options) * recipe.batch_size
+        self._work = count_multiplications(called, example, **options) * recipe.batch_size
         count = choose_groups(len(models), self.device, self._work, recipe) if groups is None else groups
         if not 1 <= count <= len(models):
             raise ValueError(f"groups must lie between 1 and the number of models, {len(models)}, got {groups}")
@@ -164,7 +172,9 @@ class Population:
         if conv is not None:
             require_choice("conv", conv, CONV_KINDS)
         kind = conv or choose_conv(-(-len(models) // count), self.device, self._work, recipe)
-        data = {"x": x.to(self.device).contiguous(), "y": y.to(self.device)}
+        data = {"x": x.to(self.device).contiguous()}
+        if y is not None:
+            data["y"] = y.to(self.device)
         if weights is not None:
             data["weights"] = weights.to(self.device, torch.float32)
         self._spans = [slice(a, b) for a, b in pairwise(len(models) * g // count for g in range(count + 1))]
@@ -183,7 +193,7 @@ class Population:
     def _picklable(self) -> bool:
         """Whether the loss and the schedules can be sent to another process: a lambda cannot."""
         try:
-            pickle.dumps((self.recipe.loss, [m.kl_weight for m in self.members]))
+            pickle.dumps((self.recipe, [m.kl_weight for m in self.members]))
         except Exception:
             return False
         return True
@@ -466,7 +476,7 @@ def _check(
     models: Sequence[nn.Module],
     members: Sequence[Member],
     x: Tensor,
-    y: Tensor,
+    y: Tensor | None,
     weights: Tensor | None,
     recipe: Recipe,
     device: torch.device,
@@ -478,12 +488,16 @@ def _check(
         raise ValueError(f"members must hold one entry for each of {len(models)} models, got {len(members)}")
     if not x.is_floating_point():
         raise TypeError(f"x must be a floating-point tensor, got {x.dtype}: convert it first, e.g. x.float() / 255")
-    classes = y.dtype == torch.int64 and y.shape == x.shape[:1]
-    if not classes and not (recipe.loss is not None and y.is_floating_point() and y.shape[:1] == x.shape[:1]):
-        other = ", or with loss= floating-point targets"
-        raise ValueError(f"y must be classes, int64 of shape ({len(x)},){other}, got {y.dtype} of {tuple(y.shape)}")
+    if not recipe.training_loss().only_teaches:
+        other = recipe.loss is not None and y is not None and y.is_floating_point() and y.shape[:1] == x.shape[:1]
+        if not other and (y is None or y.dtype != torch.int64 or y.shape != x.shape[:1]):
+            found = "nothing" if y is None else f"{y.dtype} of {tuple(y.shape)}"
+            wanted = f"int64 of shape ({len(x)},), or with loss= floating-point targets"
+            raise ValueError(f"y must be classes, {wanted}, got {found}")
     if not x.numel():
         raise ValueError(f"x must hold examples, got shape {tuple(x.shape)}")
+    if recipe.teach is not None:
+        Teaching(recipe.teach, models[0]).check(x[:1])
     largest = max(abs(float(end)) for end in torch.aminmax(x))  # no copy of all data, and NaN where there is one
     if not largest <= _LARGEST:
         raise ValueError(
@@ -491,8 +505,8 @@ def _check(
             "such examples out"
         )
     if weights is not None:
-        TrainingLoss(recipe.loss).require_weights()
-        if weights.shape != y.shape[:1] or not weights.is_floating_point():
+        recipe.training_loss().require_weights()
+        if weights.shape != x.shape[:1] or not weights.is_floating_point():
             found = f"{weights.dtype} of {tuple(weights.shape)}"
             raise ValueError(f"weights must be floats of shape ({len(x)},), got {found}")
         if not bool((torch.isfinite(weights) & (weights >= 0)).all()):

@@ -30,6 +30,8 @@ _TEXTS = ("progress", "members", "training", "settings")
 _WHOLE_NUMBERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Of these examples every bit counts for the fingerprint of the data; of the others their sums.
 _WHOLE = 64
+# What fields are that a checkpoint of an earlier version does not have: none of them was asked for.
+_ABSENT = "None"
 
 
 class CheckpointError(ShortError):
@@ -113,7 +115,9 @@ def load_checkpoint(path: str | Path, population: Population) -> None:
         if about["members"] != [member_summary(member) for member in population.members]:
             raise CheckpointError(f"{path} belongs to other models: its seeds, weights or learning rates differ")
         now, was = _training(population), about["training"] if isinstance(about["training"], dict) else {}
-        if changed := [f"{k} was {str(was.get(k))[:200]}, is {v}" for k, v in now.items() if v != was.get(k)]:
+        if changed := [
+            f"{k} was {str(was.get(k, _ABSENT))[:200]}, is {v}" for k, v in now.items() if v != was.get(k, _ABSENT)
+        ]:
             raise CheckpointError(f"{path} belongs to another training: {'; '.join(changed)}")
         progress = _read_progress(path, about["progress"], len(population.members))
         tensors = _read_tensors(path, stream, population.tensors())

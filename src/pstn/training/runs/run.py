@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -27,6 +28,7 @@ from pstn.data.files import DataWarning, MissingDataError, cache_folder, expand
 from pstn.data.registry import detect, find_known
 from pstn.data.series import series_format
 from pstn.data.split import Splits, stratified_indices
+from pstn.defaults import default_kl_weight
 from pstn.files import inside, to_json, write_atomically
 from pstn.io import from_pretrained, require_modest
 from pstn.nn import PSTN, About, Shareable, TransformerClassifier, make_model
@@ -43,6 +45,7 @@ from pstn.training.progress import Bar, Interrupt, summary
 from pstn.training.restarts import Restarted, failed_models, train_again
 from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, read_about, require_room, save_checkpoint
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings, write_settings
+from pstn.training.tune import Tuned, hold_out, tune
 
 # Seconds between the lines of a log.
 _LINE_EVERY = 30.0
@@ -243,7 +246,8 @@ def make_run_model(settings: TrainSettings, source: Source, seed: int) -> Sharea
         settings.model, source.x.shape[1], source.size, source.classes, settings.transform or None,
         # A series has no background: it continues with its last value.
         fill=None if len(source.size) == 1 else source.fill,
-        samples=settings.samples, test_samples=settings.test_samples, var_init=settings.var_init, seed=seed,
+        samples=settings.samples, test_samples=settings.test_samples, var_init=settings.var_init,
+        alpha=settings.alpha, seed=seed,
     )  # fmt: skip
 
 
@@ -267,15 +271,22 @@ def _train_and_valid(settings: TrainSettings, source: Source, seed: int) -> tupl
     return train, valid
 
 
-def make_population(settings: TrainSettings, source: Source, seeds: Sequence[int] | None = None) -> Population:
+def make_population(
+    settings: TrainSettings,
+    source: Source,
+    seeds: Sequence[int] | None = None,
+    localizer_factors: Sequence[float] = (),
+) -> Population:
     """The population that the settings describe, untrained.
 
     Args:
         settings: what to make.
         source: the data.
         seeds: one per model; counted up from the settings' seed when not given.
+        localizer_factors: one per model; the settings' for all when empty.
     """
     seeds = [settings.seed + i for i in range(settings.models)] if seeds is None else list(seeds)
+    factors, weights = localizer_factors or [settings.localizer_factor] * len(seeds), _weights(settings)
     models = [make_run_model(settings, source, seed) for seed in seeds]
     members = []
     for i, seed in enumerate(seeds):
@@ -283,8 +294,8 @@ def make_population(settings: TrainSettings, source: Source, seeds: Sequence[int
         if settings.train_size is not None:
             train = choose_subset(source.y, train, settings.train_size, seed)
         lr = settings.lr[i % len(settings.lr)]
-        kl_weight = settings.kl_weight[i % len(settings.kl_weight)] if settings.kl_weight else None
-        members.append(Member(seed, lr, settings.localizer_factor, kl_weight, settings.weight_decay, train, valid))
+        kl_weight = weights[i % len(weights)] if weights else None
+        members.append(Member(seed, lr, factors[i], kl_weight, settings.weight_decay, train, valid))
     for name in ("patience", "calibrate"):
         if getattr(settings, name) and any(m.valid is None for m in members):
             raise ValueError(f"{name} needs validation data: set valid_fraction")
@@ -294,6 +305,39 @@ def make_population(settings: TrainSettings, source: Source, seeds: Sequence[int
         models, source.x, source.y, members, settings.recipe(source.augment),
         device=make_device(settings.device), groups=settings.groups, compile=settings.compile,
     )  # fmt: skip
+
+
+def _weights(settings: TrainSettings) -> list[float]:
+    """The weights of the KL term, where they are numbers."""
+    return [weight for weight in settings.kl_weight if isinstance(weight, float)]
+
+
+def choose(settings: TrainSettings, source: Source) -> tuple[TrainSettings, Tuned]:
+    """The settings with what a search finds best where `kl_weight` is "auto", and the search.
+
+    It takes the examples of the first model, and validates on the data's own validation part, where they have one.
+
+    Args:
+        settings: of a P-STN.
+        source: the data.
+    """
+    if settings.model != "pstn":
+        raise SettingsError(f"kl_weight must be left out, or be numbers, for the model {settings.model}")
+    train, valid = _train_and_valid(settings, source, settings.seed)
+    if settings.train_size is not None:
+        train = choose_subset(source.y, train, settings.train_size, settings.seed)
+    splits = [(train, valid)] if valid is not None else []
+    if valid is None:
+        splits = [(train[a], train[b]) for a, b in hold_out(source.y[train], seed=settings.seed)]
+    start = default_kl_weight(len(train))
+    member = Member(settings.seed, settings.lr[0], settings.localizer_factor, start, settings.weight_decay)
+    tuned = tune(
+        partial(make_run_model, settings, source), source.x, source.y, member, settings.recipe(source.augment), splits,
+        device=make_device(settings.device),
+    )  # fmt: skip
+    best = tuned.best
+    chosen = {"kl_weight": [best.kl_weight], "localizer_factor": best.localizer_factor, "alpha": best.alpha}
+    return settings.replace(**chosen), tuned
 
 
 @dataclass
@@ -357,6 +401,10 @@ def train(
     elif (folder / CHECKPOINT).exists() and not overwrite:
         raise SettingsError(f"{folder} holds a run already: --resume goes on with it, --overwrite replaces it")
     source = prepare(settings)
+    if "auto" in settings.kl_weight:
+        settings, tuned = choose(settings, source)
+        if not quiet:
+            say(str(tuned))
     # A class whose name cannot be written, or a model that could not be loaded, is refused now, not after training.
     require_modest(make_run_model(settings, source, settings.seed), make_about(settings, source, 0))
     with make_population(settings, source) as population:

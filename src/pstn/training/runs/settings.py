@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pstn._checks import require_seed
 from pstn._deprecation import with_new_names
-from pstn.defaults import LOCALIZER_FACTOR, LR, RESTARTS, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT, WEIGHT_DECAY
+from pstn.defaults import ALPHA, LOCALIZER_FACTOR, LR, RESTARTS, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT, WEIGHT_DECAY
 from pstn.files import FileError, read_yaml, write_atomically
 from pstn.limits import MODEL_PIXELS, MODEL_SAMPLES, RUN_MODELS
 from pstn.text import ShortError, excerpt
@@ -55,7 +55,10 @@ class TrainSettings:
     models: int = _setting(1, "How many models to train together, with seeds SEED, SEED + 1, ...")
     seed: int = _setting(0, "Of the first model: weights, subset, batches, samples, dropout.")
     train_size: int | None = _setting(None, "Training examples of each model, drawn for each; all when not given.")
-    kl_weight: list[float] = _setting([], "Weight of the KL term, one or one each; by the number of examples if none.")
+    kl_weight: list[float | Literal["auto"]] = _setting(
+        [], "Weight of the KL term, one or one each; by the number of examples if none; auto searches it, the "
+        "localizer's factor and alpha on held-out data."
+    )  # fmt: skip
     lr: list[float] = _setting([LR], "Learning rate; one for all models or one each.")
     localizer_factor: float = _setting(LOCALIZER_FACTOR, "What the localizer's learning rate is multiplied with.")
     weight_decay: float = _setting(WEIGHT_DECAY, "Adam's L2 term.")
@@ -64,6 +67,7 @@ class TrainSettings:
     accumulate: int = _setting(1, "Micro-batches per optimiser step.")
     samples: int = _setting(TRAIN_SAMPLES, "S in training.")
     test_samples: int = _setting(TEST_SAMPLES, "S in evaluation.")
+    alpha: float = _setting(ALPHA, "Of the posterior, a Student-t with 2 ALPHA degrees of freedom.")
     var_init: float = _setting(VAR_INIT, "Where the variance head starts, before softplus.")
     lr_step: int | None = _setting(None, "Epochs after which learning rates are multiplied with LR_GAMMA, repeatedly.")
     lr_gamma: float = _setting(0.1, "That factor.")
@@ -106,6 +110,8 @@ class TrainSettings:
         for name in ("kl_weight", "lr"):
             if (found := len(getattr(self, name))) not in (1, self.models) and (name, found) != ("kl_weight", 0):
                 raise SettingsError(f"{name} must hold one number or one for each of {self.models} models, got {found}")
+        if "auto" in self.kl_weight and len(self.kl_weight) > 1:
+            raise SettingsError(f"kl_weight must be auto alone, or numbers, got {excerpt(self.kl_weight)}")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainSettings:
@@ -156,6 +162,9 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
     if typing.get_origin(hint) is list:
         values = value if isinstance(value, (list, tuple)) else [value]
         return [_convert(name, v, accepted[0]) for v in values]
+    words = next((part for part in accepted if typing.get_origin(part) is Literal), None)
+    if words is not None:  # a number, or one of a few words
+        return value if value in typing.get_args(words) else _convert(name, value, accepted[0])
     optional = isinstance(hint, types.UnionType)
     if optional and value is None:
         return None

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, final
 
 from pstn._checks import require_positive_int
+from pstn.defaults import default_kl_weight
 from pstn.files import inside, parse_json, require_regular_file, write_atomically
 from pstn.limits import RESULT_BYTES
 from pstn.text import shorten
 from pstn.training.runs.run import Source, make_population, prepare
 from pstn.training.runs.settings import SettingsError, TrainSettings, write_settings
+from pstn.training.tune import candidates
 
 AUTHORS_KL_WEIGHTS = (0.0, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0)
 """The grid that the paper's authors searched."""
@@ -24,7 +26,7 @@ STUDY, SETTINGS, RESULTS, BEST = "study.log", "sweep.yaml", "sweep.json", "best.
 # What may differ between machines that share a study: where and how fast trials are trained, not what they are.
 _ANYWHERE = ("out", "device", "groups", "compile", "save_every")
 # What models of one population may differ in; any other setting makes a population of its own.
-_PER_MODEL = ("kl_weight", "lr", "seed")
+_PER_MODEL = ("kl_weight", "lr", "localizer_factor", "seed")
 
 
 @final
@@ -266,6 +268,14 @@ def _check_space(settings: TrainSettings, space: Mapping[str, Any]) -> dict[str,
     return checked
 
 
+def _auto_space(settings: TrainSettings) -> dict[str, list[Any]]:
+    """The values of what `kl_weight="auto"` searches, around the defaults for so many examples."""
+    examples = settings.train_size or len(prepare(settings).train)
+    tried = candidates(default_kl_weight(examples), settings.localizer_factor, settings.alpha)
+    names = ("kl_weight", "localizer_factor", "alpha")
+    return {name: list(dict.fromkeys(getattr(trial, name) for trial in tried)) for name in names}
+
+
 def run_sweep(
     settings: TrainSettings,
     space: Mapping[str, Any] | None = None,
@@ -285,7 +295,8 @@ def run_sweep(
 
     Args:
         settings: of every trial, but for what is searched.
-        space: by name, a list to choose from or a (low, high) range; the authors' KL weights when empty.
+        space: by name, a list to choose from or a (low, high) range; the authors' KL weights when empty. For
+            `kl_weight: ["auto"]`, here or in the settings, what `pstn.training.tune` tries: w, factor and alpha.
         trials: how many the study is to have in all; the whole grid when None.
         folder: where to keep the study (study.log), the settings of every trial (sweep.yaml), the table (sweep.json)
             and the settings that were chosen (best.yaml, for `pstn train --config`); nowhere when None.
@@ -303,7 +314,8 @@ def run_sweep(
     require_positive_int("together", together)
     if trials is not None:
         require_positive_int("trials", trials)
-    space = _check_space(settings, space or {"kl_weight": list(AUTHORS_KL_WEIGHTS)})
+    space = space or {"kl_weight": settings.kl_weight if "auto" in settings.kl_weight else list(AUTHORS_KL_WEIGHTS)}
+    space = _check_space(settings, {**space, **_auto_space(settings)} if space.get("kl_weight") == ["auto"] else space)
     if trials is None and any(isinstance(values, tuple) for values in space.values()):
         raise SettingsError("trials must be given where a range is searched: it has no end of its own")
     if folder is not None:
@@ -370,12 +382,13 @@ def _losses(settings: TrainSettings, values: Sequence[dict[str, Any]]) -> list[f
     source = prepare(settings)
     settings = _with_validation(settings, source)
     columns = {"lr": [v.get("lr", settings.lr[0]) for v in values]}
+    factors = [v.get("localizer_factor", settings.localizer_factor) for v in values]
     if settings.kl_weight or "kl_weight" in values[0]:
         columns["kl_weight"] = [v["kl_weight"] if "kl_weight" in v else settings.kl_weight[0] for v in values]
     # Every trial has the same seed unless seeds are searched: the same subset, start and noise, so that only what is
     # searched differs.
     seeds = [int(v.get("seed", settings.seed)) for v in values]
-    with make_population(settings.replace(models=len(values), **columns), source, seeds) as population:
+    with make_population(settings.replace(models=len(values), **columns), source, seeds, factors) as population:
         best = population.fit().best
         last = population.evaluate_members(samples=settings.test_samples)["nll"]
         failed = {failure.model for failure in population.progress.failures}

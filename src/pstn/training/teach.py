@@ -1,0 +1,81 @@
+"""Teaching the pose: aligned inputs are warped at random, and the layer learns what undoes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+from torch import Tensor, nn
+
+from pstn.distributions import ThetaDistribution
+from pstn.nn.classifier import TransformerModel
+
+if TYPE_CHECKING:  # `import pstn` is to load this and not the data
+    from pstn.data.augment import RandomTransform
+    from pstn.nn.layer import SpatialTransformer
+
+
+@final
+class Localizing(nn.Module):
+    """A model's layer without the rest: x (B, C, *in) -> the posterior. Its parameters have the names of the model's.
+
+    Args:
+        model: a PSTN, an STN or another `TransformerModel`.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.layer: SpatialTransformer = _layer_of(model)
+        self.train(model.training)
+
+    def forward(self, x: Tensor) -> ThetaDistribution:
+        """(B, C, *in) -> the posterior of each input."""
+        return self.layer.localize(x)
+
+
+@final
+class Teaching:
+    """Random poses for a model, each with the theta that undoes it.
+
+    Args:
+        random_transform: what warps the inputs.
+        model: whose family is to undo it; the layer's `fill` is what lies outside the inputs.
+
+    Example:
+        >>> teaching = Teaching(pstn.data.RandomRotation(), pstn.nn.mnist_pstn())
+        >>> warped, theta = teaching(torch.rand(2, 1, 28, 28), torch.rand(2, teaching.width))
+        >>> warped.shape, theta.shape
+        (torch.Size([2, 1, 28, 28]), torch.Size([2, 4]))
+    """
+
+    def __init__(self, random_transform: RandomTransform, model: nn.Module) -> None:
+        require_teach(random_transform)
+        self.random_transform, self.layer = random_transform, _layer_of(model)
+        self.width = random_transform.width
+
+    def check(self, x: Tensor) -> None:
+        """Refuse a random transform that does not warp inputs such as x (B, C, *size), or cannot be undone."""
+        if x.dim() != self.random_transform.transform.ndim + 2:
+            raise ValueError(f"teach must warp inputs of {x.dim() - 2} spatial axes, got {self.random_transform}")
+        theta = self.random_transform.theta(x.new_full((1, self.width), 0.5))
+        size = self.random_transform.make(x[:1], theta).shape[2:]
+        self.random_transform.require_undo(self.layer.transform, tuple(size))
+
+    def __call__(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs (B, C, *size) warped by uniform noise u (B, width), and what undoes it, (B, D)."""
+        theta = self.random_transform.theta(u)
+        warped = self.random_transform.make(x, theta, fill=self.layer.fill)
+        return warped, self.random_transform.undo(theta, self.layer.transform, aspect=tuple(warped.shape[:1:-1]))
+
+
+def require_teach(teach: Any) -> None:
+    """Refuse what is no random transform."""
+    from pstn.data.augment import RandomTransform
+
+    if not isinstance(teach, RandomTransform):
+        raise TypeError(f"teach must be a random transform such as pstn.data.RandomRotation(), got {teach!r}")
+
+
+def _layer_of(model: nn.Module) -> SpatialTransformer:
+    if not isinstance(model, TransformerModel):
+        raise TypeError(f"teach needs a model with a spatial transformer layer, got {type(model).__name__}")
+    return model.layer
