@@ -42,7 +42,7 @@ class PictureError(ValueError):
 
 
 def read_picture(path: str | Path) -> Grey:
-    """The grey levels (H, W) of an image file from anybody: transparent is white, and the camera's tilt is undone.
+    """The grey levels (H, W) of an untrusted image file, upright by its EXIF data; transparent is white.
 
     The size of the file is checked before it is opened, and that of the image before it is decoded.
 

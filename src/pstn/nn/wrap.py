@@ -1,4 +1,4 @@
-"""A classifier that somebody already has, made to look several times."""
+"""Put a spatial transformer in front of an existing classifier."""
 
 from __future__ import annotations
 
