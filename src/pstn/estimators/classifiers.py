@@ -290,8 +290,9 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         if not restarted.mended:
             return population
         mended, _ = restarted.mended[0]
-        layer, before = cast(TransformerModel, mended.start(0)).layer, population.members[0]
-        self._slower *= mended.members[0].localizer_factor / before.localizer_factor
+        layer = cast(TransformerModel, mended.start(0)).layer
+        before, after = (cast(float, each.members[0].localizer_factor) for each in (population, mended))
+        self._slower *= after / before
         settings = {**self._make.keywords, "var_init": getattr(layer.posterior, "var_init", VAR_INIT)}
         self._make = partial(self._make.func, *self._make.args[:4], layer.transform, **settings)
         return mended

@@ -19,7 +19,7 @@ from pstn._checks import (
     require_positive_int,
     require_positive_number,
 )
-from pstn.defaults import LOCALIZER_FACTOR, TEST_SAMPLES, TRAIN_SAMPLES
+from pstn.defaults import FROZEN_FACTOR, LOCALIZER_FACTOR, TEST_SAMPLES, TRAIN_SAMPLES
 from pstn.distributions import ThetaDistribution
 from pstn.nn.about import Shareable
 from pstn.nn.layer import SpatialTransformer, call_on
@@ -85,7 +85,7 @@ class TransformerModel(nn.Module, ABC):
         ...     def forward(self, x, samples=None, *, noise=None, generator=None):
         ...         return self.layer(x, samples or self.samples, noise=noise, generator=generator)
         >>> Regressor().train_samples
-        1
+        4
     """
 
     layer: SpatialTransformer
@@ -117,7 +117,7 @@ class TransformerModel(nn.Module, ABC):
         return self.train_samples if self.training else self.test_samples
 
     def parameter_groups(
-        self, lr: float, *, localizer_factor: float = LOCALIZER_FACTOR, **options: Any
+        self, lr: float, *, localizer_factor: float | None = None, **options: Any
     ) -> list[dict[str, Any]]:
         """Groups for an optimiser, with the localizer's learning rate apart.
 
@@ -127,20 +127,22 @@ class TransformerModel(nn.Module, ABC):
 
         Args:
             lr: learning rate of the classifier.
-            localizer_factor: what it is multiplied with for the localizer and its heads.
+            localizer_factor: what it is multiplied with for the localizer and its heads; when None, 0.008 beside a
+                classifier that learns, and 0.1 where nothing else learns.
             **options: anything else for both groups, e.g. weight_decay.
 
         Example:
             >>> model = pstn.nn.mnist_pstn()
             >>> optimiser = torch.optim.Adam(model.parameter_groups(lr=1e-3, weight_decay=0.01))
             >>> [(group["name"], group["lr"]) for group in optimiser.param_groups]
-            [('localizer', 0.0001), ('classifier', 0.001)]
+            [('localizer', 8e-06), ('classifier', 0.001)]
         """
         lr = require_positive_number("lr", lr)
-        factor = require_positive_number("localizer_factor", localizer_factor)
         localizer = _trainable(self.layer)
         shared = {id(parameter) for parameter in localizer}
         classifier = [p for p in _trainable(self) if id(p) not in shared]
+        default = LOCALIZER_FACTOR if classifier else FROZEN_FACTOR
+        factor = require_positive_number("localizer_factor", default if localizer_factor is None else localizer_factor)
         groups = ("localizer", localizer, lr * factor), ("classifier", classifier, lr)
         return [{"params": own, "lr": rate, "name": name, **options} for name, own, rate in groups if own]
 

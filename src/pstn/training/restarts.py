@@ -19,7 +19,7 @@ from pstn.training.population import Population
 from pstn.transforms import Compose, Crop, Similarity, Transform
 
 # What the localizer's learning rate is multiplied with in each restart.
-SLOWER = 0.1
+_SLOWER = 0.1
 # How much of the loss at chance a loss must be to count as that, and how many steps a model must have had to learn.
 _SHARE, _STEPS = 0.98, 200
 # What a restart subtracts from where the variance head starts, before softplus.
@@ -96,8 +96,8 @@ class Watch:
 def make_careful(model: TransformerModel) -> str:
     """Change an untrained model, in place, such that its transformer runs off less easily; return what was changed.
 
-    A linear scale becomes a logarithmic one; where there is none, the variance starts smaller. Whoever trains it is to
-    multiply the localizer's learning rate with `SLOWER` as well. A layer that was trained before keeps what it is.
+    A linear scale becomes a logarithmic one; where there is none, the variance starts smaller. Whoever trains it takes
+    a `slower` localizer as well. A layer that was trained before stays what it is.
 
     Example:
         >>> model = pstn.nn.mnist_pstn()
@@ -117,6 +117,16 @@ def make_careful(model: TransformerModel) -> str:
         for held, start in _starts(layer):
             held.copy_(start)
     return f"{change} and {slower}"
+
+
+def slower(model: TransformerModel, localizer_factor: float | None) -> float:
+    """The factor of the localizer's learning rate in a restart, a tenth of what it was; None was the model's default.
+
+    Example:
+        >>> slower(pstn.nn.mnist_pstn(), 0.1)
+        0.010000000000000002
+    """
+    return _SLOWER * float(model.parameter_groups(1.0)[0]["lr"] if localizer_factor is None else localizer_factor)
 
 
 def _starts(layer: SpatialTransformer) -> list[tuple[Tensor, Tensor]]:
@@ -210,7 +220,7 @@ def train_again(
             model, member = models[number], members[number]
             assert isinstance(model, TransformerModel)
             say(f"model {number}: {failed[number]} It starts again with {make_careful(model)}.")
-            members[number] = dataclasses.replace(member, localizer_factor=SLOWER * member.localizer_factor)
+            members[number] = dataclasses.replace(member, localizer_factor=slower(model, member.localizer_factor))
         second = Population(
             [models[number] for number in again], data["x"], data.get("y"), [members[number] for number in again],
             population.recipe, device=population.device, groups=min(len(population.stacks), len(again)),
