@@ -181,7 +181,7 @@ def make_larger() -> nn.Module:
 
     Example:
         >>> sum(p.numel() for p in make_larger().parameters())
-        555082
+        554762
     """
     localizer = PoseLocalizer(1, SIZE)
     return nn.Sequential(localizer, nn.Linear(localizer.features, 10))
@@ -387,7 +387,8 @@ def _claims() -> tuple[Claim, ...]:
         return Line(model, data, metric)
 
     pairs = [
-        (ROTATED[4].model, ANEW, "rotated"), (ROTATED[4].model, LARGER, "rotated"), (f"{ROTATED[4].model}, gate", ANEW, "upright"),
+        (ROTATED[4].model, ANEW, "rotated"), (ROTATED[4].model, LARGER, "rotated"),
+        (f"{ROTATED[4].model}, gate", ANEW, "upright"),
         (ROTATED[4].model, ROTATED[1].model, "rotated"), (POSED[4].model, ANEW_POSED, "posed"),
         (POSED[4].model, POSED[1].model, "posed"),
     ]  # fmt: skip
