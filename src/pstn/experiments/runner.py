@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from pstn._checks import NotFiniteError, require_finite, require_positive_int
 from pstn.data import KNOWN, MissingDataError, load
 from pstn.data.split import Sized
-from pstn.distributions import Posterior
+from pstn.distributions import Point, Posterior, PosteriorFamily, StudentT
 from pstn.experiments.backbones import Backbone
 from pstn.files import inside, require_writable
 from pstn.nn import PSTN, STN, Frozen, Prediction, SpatialTransformer, TransformerClassifier, TransformerOutput
@@ -259,6 +259,20 @@ def in_front_of(
         return transformer_model(made, head if dropout else Frozen(head))
 
     return make
+
+
+def paper_posterior(probabilistic: bool, var_init: float = -5.0) -> PosteriorFamily:
+    """The P-STN's posterior in the paper, or the STN's point, whatever the defaults of the library.
+
+    Args:
+        probabilistic: whether it is the P-STN's.
+        var_init: where the variance head starts.
+
+    Example:
+        >>> paper_posterior(True).alpha
+        1.0
+    """
+    return StudentT(alpha=1.0, var_init=var_init) if probabilistic else Point()
 
 
 def transformer_model(layer: SpatialTransformer, classifier: nn.Module) -> nn.Module:
@@ -570,7 +584,7 @@ class _Job:
         subset = self.members[pairs[0]].train
         self.recipe = context.shorten(group.recipe, len(task.x) if subset is None else len(subset))
         # Labels tell other files, and other examples of them, at next to no cost.
-        data, models, identities = [_as_json(self.recipe), task.name, *task.notes, digest({"y": task.y})], [], []
+        data, models, identities = [recipe_settings(self.recipe), task.name, *task.notes, digest({"y": task.y})], [], []
         for member in self.members.values():
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(member.seed)
@@ -774,7 +788,7 @@ def _write(context: RunContext, result: Result) -> None:
     context.log(f"  {result.name}: {shown}")
 
 
-def _as_json(recipe: Recipe) -> dict[str, Any]:
+def recipe_settings(recipe: Recipe) -> dict[str, Any]:
     """A recipe as results have it: functions by their names, random transforms as they are written."""
     plain = (bool, int, float, str, tuple, type(None))
     held = {f.name: getattr(recipe, f.name) for f in dataclasses.fields(recipe)}
@@ -791,7 +805,7 @@ def _settings(context: RunContext, job: _Job, pair: Model, tests: int) -> dict[s
         "test_examples": tests,
         "parameters": sum(p.numel() for p in model.parameters()),
         "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
-        "recipe": _as_json(job.recipe), "epochs_run": job.epochs, "lr": member.lr,
+        "recipe": recipe_settings(job.recipe), "epochs_run": job.epochs, "lr": member.lr,
         "localizer_factor": member.localizer_factor, "kl_weight": member.kl_weight, "weight_decay": member.weight_decay,
     }  # fmt: skip
     if isinstance(model, TransformerClassifier):
