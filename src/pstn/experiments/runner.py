@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from pstn._checks import NotFiniteError, require_finite, require_positive_int
 from pstn.data import KNOWN, MissingDataError, load
 from pstn.data.split import Sized
-from pstn.distributions import Posterior
+from pstn.distributions import Point, Posterior, PosteriorFamily, StudentT
 from pstn.experiments.backbones import Backbone
 from pstn.files import inside, require_writable
 from pstn.nn import PSTN, STN, Frozen, Prediction, SpatialTransformer, TransformerClassifier
@@ -255,6 +255,20 @@ def in_front_of(
         return transformer_model(made, head if dropout else Frozen(head))
 
     return make
+
+
+def paper_posterior(probabilistic: bool, var_init: float = -5.0) -> PosteriorFamily:
+    """The P-STN's posterior in the paper, or the STN's point, whatever the defaults of the library.
+
+    Args:
+        probabilistic: whether it is the P-STN's.
+        var_init: where the variance head starts.
+
+    Example:
+        >>> paper_posterior(True).alpha
+        1.0
+    """
+    return StudentT(alpha=1.0, var_init=var_init) if probabilistic else Point()
 
 
 def transformer_model(layer: SpatialTransformer, classifier: nn.Module) -> nn.Module:
