@@ -275,7 +275,10 @@ def season_data() -> DemoData:
 
 
 def _make_series_model(kind: ModelKind) -> Shareable:
-    return make_model(kind, 1, (HOURS,), len(SEASONS), CPAB(tess=5), networks="auto", width=16, fill=None)
+    return make_model(
+        kind, 1, (HOURS,), len(SEASONS), CPAB(tess=5), networks="auto", width=16, fill=None,
+        samples=1, alpha=1.0, var_init=-5.0,
+    )  # fmt: skip
 
 
 _SEASONS = About(SEASONS, 1, (HOURS,), kl_weight=1e-3, data="ItalyPowerDemand")

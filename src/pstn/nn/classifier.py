@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple, TypeVar, final
+from typing import Any, NamedTuple, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +19,11 @@ from pstn._checks import (
     require_positive_int,
     require_positive_number,
 )
-from pstn.defaults import LOCALIZER_FACTOR, TEST_SAMPLES, TRAIN_SAMPLES
+from pstn.defaults import FROZEN_FACTOR, LOCALIZER_FACTOR, TEST_SAMPLES, TRAIN_SAMPLES
 from pstn.distributions import ThetaDistribution
 from pstn.nn.about import Shareable
 from pstn.nn.layer import SpatialTransformer, call_on
+from pstn.noise import Samples
 from pstn.uncertainty import entropy, log_mean_exp, mutual_information
 
 __all__ = ["PSTN", "STN", "Prediction", "TransformerClassifier", "TransformerModel", "evaluating", "refuse_softmax"]
@@ -84,7 +85,7 @@ class TransformerModel(nn.Module, ABC):
         ...     def forward(self, x, samples=None, *, noise=None, generator=None):
         ...         return self.layer(x, samples or self.samples, noise=noise, generator=generator)
         >>> Regressor().train_samples
-        1
+        4
     """
 
     layer: SpatialTransformer
@@ -116,7 +117,7 @@ class TransformerModel(nn.Module, ABC):
         return self.train_samples if self.training else self.test_samples
 
     def parameter_groups(
-        self, lr: float, *, localizer_factor: float = LOCALIZER_FACTOR, **options: Any
+        self, lr: float, *, localizer_factor: float | None = None, **options: Any
     ) -> list[dict[str, Any]]:
         """Groups for an optimiser, with the localizer's learning rate apart.
 
@@ -126,20 +127,22 @@ class TransformerModel(nn.Module, ABC):
 
         Args:
             lr: learning rate of the classifier.
-            localizer_factor: what it is multiplied with for the localizer and its heads.
+            localizer_factor: what it is multiplied with for the localizer and its heads; when None, 0.008 beside a
+                classifier that learns, and 0.1 where nothing else learns.
             **options: anything else for both groups, e.g. weight_decay.
 
         Example:
             >>> model = pstn.nn.mnist_pstn()
             >>> optimiser = torch.optim.Adam(model.parameter_groups(lr=1e-3, weight_decay=0.01))
             >>> [(group["name"], group["lr"]) for group in optimiser.param_groups]
-            [('localizer', 0.0001), ('classifier', 0.001)]
+            [('localizer', 8e-06), ('classifier', 0.001)]
         """
         lr = require_positive_number("lr", lr)
-        factor = require_positive_number("localizer_factor", localizer_factor)
         localizer = _trainable(self.layer)
         shared = {id(parameter) for parameter in localizer}
         classifier = [p for p in _trainable(self) if id(p) not in shared]
+        default = LOCALIZER_FACTOR if classifier else FROZEN_FACTOR
+        factor = require_positive_number("localizer_factor", default if localizer_factor is None else localizer_factor)
         groups = ("localizer", localizer, lr * factor), ("classifier", classifier, lr)
         return [{"params": own, "lr": rate, "name": name, **options} for name, own, rate in groups if own]
 
@@ -160,7 +163,7 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
     def forward(
         self,
         x: Tensor,
-        samples: int | Literal["modes"] | None = None,
+        samples: Samples | None = None,
         *,
         source: Tensor | None = None,
         noise: Tensor | None = None,
@@ -183,7 +186,7 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
                 samples = noise.shape[0] if noise.dim() else 1  # noise without axes is refused by the posterior
         require_floating("x", x)
         chunk = self._chunk(x) if self.chunk_size is None else self.chunk_size
-        if chunk is None or samples == "modes" or samples <= chunk:
+        if chunk is None or (samples != "modes" and samples <= chunk):
             out = self.layer(x, samples, source=source, noise=noise, generator=generator)
             theta, posterior, log_weights = out.theta, out.posterior, out.log_weights
             sample_log_probs = self._classify(out.warped)

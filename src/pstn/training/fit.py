@@ -7,14 +7,14 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sized
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 import torch
 from torch import nn
 
-from pstn._checks import require_choice, require_positive_int, require_positive_number
+from pstn._checks import require_choice, require_nonnegative_int, require_positive_int, require_positive_number
 from pstn._deprecation import renamed
-from pstn.defaults import LOCALIZER_FACTOR, LR, WEIGHT_DECAY, default_batch_size, default_epochs, default_kl_weight
+from pstn.defaults import LR, RESTARTS, WEIGHT_DECAY, default_batch_size, default_epochs, default_kl_weight
 from pstn.nn.classifier import PSTN, TransformerModel
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.threads import suit_threads, using_threads
@@ -23,6 +23,7 @@ from pstn.training.evaluate import is_set, read_batches, require_data
 from pstn.training.population.recipe import KLWeight, LRSchedule, Member, Recipe, kl_weight_at, progress_at
 from pstn.training.population.step import report_parts
 from pstn.training.progress import Bar
+from pstn.training.restarts import Watch, slower
 from pstn.training.teach import Localizing, Teaching
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def fit(
     *,
     epochs: int | None = None,
     lr: float = LR,
-    localizer_factor: float = LOCALIZER_FACTOR,
+    localizer_factor: float | None = None,
     kl_weight: KLWeight | Literal["auto"] | None = None,
     weight_decay: float = WEIGHT_DECAY,
     clip_norm: float | None = None,
@@ -66,6 +67,7 @@ def fit(
     lr_schedule: LRSchedule | None = None,
     on_epoch: Callable[[Epoch], bool | None] | None = None,
     progress: bool = True,
+    restarts: int = RESTARTS,
 ) -> Model:
     """Train one model on batches, with Adam; the model is changed in place and returned in evaluation mode.
 
@@ -79,8 +81,9 @@ def fit(
             `pstn.data`, or a tuple of tensors (x, y), which is shuffled and cut into batches of `batch_size`.
         epochs: passes over the data; chosen by the number of examples when None, from 20 to 300.
         lr: learning rate.
-        localizer_factor: what it is multiplied with for the localizer and its heads, before a frozen classifier too: a
-            localizer that learns too fast warps its inputs away before the classifier has learned anything.
+        localizer_factor: what it is multiplied with for the localizer and its heads: a localizer that learns too fast
+            memorises few examples, or warps its inputs away before the classifier has learned anything. When None,
+            0.008 beside a classifier that learns, and 0.1 where nothing else learns.
         kl_weight: w, the weight of the KL term: the fewer the data, the larger; chosen by their number when None. Or a
             schedule, a function of the progress of training, from 0 to 1. "auto" trains copies of a P-STN first, with
             w, the localizer's factor and the posterior's alpha around their defaults, and takes what is best on
@@ -98,12 +101,16 @@ def fit(
             such as `pstn.training.one_cycle`; needs data of a known length to change within an epoch.
         on_epoch: called with the figures of every epoch; returning True stops there.
         progress: whether a terminal shows how far it is.
+        restarts: how often a model with a transformer that ends at chance, or whose classifier is shown nothing any
+            more, is put back to where it started and trained again, each time with a localizer ten times slower, and
+            with a logarithmic scale or a smaller start of the variance; `on_epoch` then counts from 1 again.
 
     Raises:
         FloatingPointError: at a loss or gradient that is not finite, before it reaches the weights.
 
     Warns:
-        UserWarning: in the end, if the transformer collapsed in one of the known ways, with what to try.
+        UserWarning: at once, if training is started again, and why; in the end, if it ended at chance, or if the
+            transformer collapsed in one of the known ways, with what to try.
 
     Example:
         >>> backbone = pstn.nn.mnist_cnn()
@@ -117,6 +124,7 @@ def fit(
         >>> digits = pstn.data.load_digits("train").x
         >>> model = pstn.fit(pstn.nn.mnist_pstn(), digits, teach=pstn.data.RandomRotation(), epochs=1)
     """
+    given = dict(locals())  # for another start
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     training_loss = TrainingLoss(loss, teaches=teach is not None, teach_weight=teach_weight)
@@ -144,6 +152,8 @@ def fit(
     rates = [group["lr"] for group in optimiser.param_groups]
     limit = math.inf if clip_norm is None else require_positive_number("clip_norm", clip_norm)
     length = max(1, -(-len(data) // batch_size) if is_set(data) else len(data)) if isinstance(data, Sized) else math.inf
+    require_nonnegative_int("restarts", restarts)
+    watch, failure = Watch(model), None
     model.train()
     with Bar(epochs, shown=progress) as bar, using_threads(None):
         for number in range(1, epochs + 1):
@@ -162,6 +172,7 @@ def fit(
                         group["lr"] = rate * lr_schedule(done)
                 output = learner(x)
                 made = training_loss(output, y, kl_weight_at(asked, done), None, theta)
+                watch.see(y)
                 optimiser.zero_grad()
                 made.total.backward()
                 norm, value = float(nn.utils.clip_grad_norm_(learner.parameters(), limit)), made.total.detach()
@@ -180,8 +191,17 @@ def fit(
             shown = {"loss": f"{epoch.loss:.3f}", "KL": f"{epoch.kl:.2f}", "accuracy": f"{epoch.accuracy:.1%}"}
             known = {name: words for name, words in shown.items() if "nan" not in words}
             bar.update(number, f"epoch {number}/{epochs}", known)
-            if on_epoch is not None and on_epoch(epoch):
+            stop = on_epoch is not None and on_epoch(epoch)
+            failure = watch.judge(epoch.nll, x[:64], last=number == epochs)
+            if stop or failure:
                 break
+    if failure and restarts and not isinstance(data, Iterator) and (change := watch.start_again()):
+        warnings.warn(f"{failure} Training starts again with {change}.", UserWarning, stacklevel=3)
+        factor = slower(cast(TransformerModel, model), localizer_factor)
+        again = {"data": data, "kl_weight": asked, "localizer_factor": factor, "restarts": restarts - 1}
+        return cast(Model, fit(**{**given, **again}))
+    if failure:
+        warnings.warn(f"Training failed. {failure}", UserWarning, stacklevel=3)
     model.eval()
     for problem in look_for_collapses(model, x[:64]) if labels else ():  # a pose that is taught may well be certain
         warnings.warn(problem, UserWarning, stacklevel=3)
@@ -206,13 +226,15 @@ def _tune(model: nn.Module, data: Any, member: Member, recipe: Recipe, *, say: b
     return tuned.best.kl_weight, tuned.best.localizer_factor
 
 
-def make_optimiser(model: nn.Module, lr: float, localizer_factor: float, weight_decay: float) -> torch.optim.Adam:
+def make_optimiser(
+    model: nn.Module, lr: float, localizer_factor: float | None, weight_decay: float
+) -> torch.optim.Adam:
     """Adam on what is not frozen, with a learning rate of its own for the localizer and its heads.
 
     Args:
         model: a PSTN, an STN or any other module.
         lr: learning rate.
-        localizer_factor: what it is multiplied with for the localizer and its heads.
+        localizer_factor: what it is multiplied with for the localizer and its heads; None as in `fit`.
         weight_decay: the L2 term.
 
     Example:
