@@ -38,7 +38,7 @@ class Teaching:
 
     Args:
         random_transform: what warps the inputs.
-        model: whose family is to undo it; the layer's `fill` is what lies outside the inputs.
+        model: whose family is to undo it; what lies outside the inputs is as for its layer.
 
     Example:
         >>> teaching = Teaching(pstn.data.RandomRotation(), pstn.nn.mnist_pstn())
@@ -63,7 +63,9 @@ class Teaching:
     def __call__(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs (B, C, *size) warped by uniform noise u (B, width), and what undoes it, (B, D)."""
         theta = self.random_transform.theta(u)
-        warped = self.random_transform.make(x, theta, fill=self.layer.fill)
+        # A transform of the user's need not know of other paddings than that with `fill`.
+        padding: Any = {} if self.layer.padding_mode == "zeros" else {"padding_mode": self.layer.padding_mode}
+        warped = self.random_transform.make(x, theta, fill=self.layer.fill, **padding)
         return warped, self.random_transform.undo(theta, self.layer.transform, aspect=tuple(warped.shape[:1:-1]))
 
 

@@ -200,7 +200,7 @@ class Stack:
             "alive": torch.ones(len(models), dtype=torch.bool, device=self.device),
             **{f"buffer.{name}": stacked(name) for name in self.buffers},
         }  # fmt: skip
-        slower = isinstance(self.module, TransformerModel) and not self.loss.only_teaches
+        slower = isinstance(self.module, TransformerModel) and self.teaching is None
         rates = torch.zeros_like(rows)
         for name, view in self.parameters(rates).items():
             for row, member in enumerate(self.members):
