@@ -1,11 +1,11 @@
-"""Images of your own: a classifier from a few hundred of them, that says where it looked and when it is not sure.
+"""Train a CNN and a P-STN on a few hundred images, and show where the P-STN looked.
 
     python examples/images.py                      # 300 shipped digits, two minutes of processor time
     python examples/images.py --data my/folder     # a folder with one folder of images per class
-    python examples/images.py --quick              # seconds, to see that it runs
+    python examples/images.py --quick              # seconds, to check that it runs
 
-It trains a plain CNN and a P-STN, scores both, and asks of both what an automatic system would: if the half of the
-answers that the model is least sure of goes to a person, how good is the other half?
+Besides the usual scores it prints the accuracy on the more certain half of the test images, as if a person checked the
+other half.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pstn.report.pictures import draw_samples
 
 
 def open_data(name: str, images: int, size: int, seed: int) -> tuple[Split, Split]:
-    """Training and test images, as numbers around 0."""
+    """Training and test images, normalised."""
     folder = Path(name).is_dir()
     train, _, test = from_folder(name, size=size) if folder else load(name)
     assert train is not None
@@ -42,16 +42,16 @@ def make_cnn(train: Split) -> nn.Module:
 
 
 def make_pstn(train: Split) -> nn.Module:
-    """The same classifier behind a layer that turns, scales and shifts what it reads."""
+    """The same classifier behind a layer that rotates, scales and shifts its input."""
     channels, *size = train.x.shape[1:]
     localizer = pstn.nn.ConvLocalizer(channels, size)
-    # Outside the image lies its background: after normalisation that is not 0.
+    # Outside the image a warp reads the background, which is not 0 after normalisation.
     layer = pstn.SpatialTransformer(pstn.Similarity(), localizer, fill=train.fill)
     return pstn.PSTN(layer, make_cnn(train))
 
 
 def surest_half(model: nn.Module, test: Split) -> float:
-    """Accuracy on the half of the test images of which the model is surest."""
+    """Accuracy on the half of the test images with the lowest entropy."""
     with torch.no_grad():
         source = torch.Generator().manual_seed(0)
         output = model(test.x, generator=source) if isinstance(model, pstn.PSTN) else model(test.x)
@@ -61,7 +61,7 @@ def surest_half(model: nn.Module, test: Split) -> float:
 
 
 def draw(path: Path, model: nn.Module, test: Split) -> None:
-    """Two images that the P-STN is sure of, and the four that it is least sure of."""
+    """The two images with the lowest entropy, and the four with the highest."""
     assert isinstance(model, pstn.PSTN)
     source = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -75,10 +75,10 @@ def draw(path: Path, model: nn.Module, test: Split) -> None:
 def main(arguments: list[str] | None = None) -> dict[str, pstn.Scores]:
     """Train both, print their scores, save the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="digits", help="a folder of images per class, or a known set's name")
-    parser.add_argument("--images", type=int, default=300, help="how many images to learn from")
+    parser.add_argument("--data", default="digits", help="a folder with one folder of images per class, or a known set")
+    parser.add_argument("--images", type=int, default=300, help="number of training images")
     parser.add_argument("--size", type=int, default=32, help="side to which the images of a folder are resized")
-    parser.add_argument("--quick", action="store_true", help="one epoch on a few images, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="one epoch on a few images, to check that it runs")
     parser.add_argument("--out", type=Path, default=Path("runs/examples"), help="folder for the picture")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> dict[str, pstn.Scores]:
     train, test = open_data(options.data, options.images, options.size, options.seed)
     if options.quick:
         train, test = train.take(range(min(50, len(train)))), test.take(range(min(50, len(test))))
-    print(f"{len(train)} images in {len(train.classes)} classes to learn from, {len(test)} to be tested on")
+    print(f"{len(train)} images in {len(train.classes)} classes for training, {len(test)} for testing")
     scores = {}
     for name, make in {"CNN": make_cnn, "P-STN": make_pstn}.items():
         torch.manual_seed(options.seed)
@@ -96,7 +96,7 @@ def main(arguments: list[str] | None = None) -> dict[str, pstn.Scores]:
         )
         scores[name] = pstn.evaluate(model, test, generator=torch.Generator().manual_seed(0))
         half = surest_half(model, test)
-        print(f"{name:6} {scores[name]}; surest half {half:.1%}  ({time.perf_counter() - start:.0f} s)")
+        print(f"{name:6} {scores[name]}; more certain half {half:.1%}  ({time.perf_counter() - start:.0f} s)")
     path = options.out / "images.png"
     draw(path, model, test)
     print(f"Where the P-STN looked: {path}")

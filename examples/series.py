@@ -1,10 +1,10 @@
-"""Time series that are out of step: a CNN and a P-STN with learned time warps, on 67 days of power demand.
+"""A CNN and a P-STN with learned time warps, trained on 67 days of electricity demand.
 
     python examples/series.py            # half a minute of processor time
-    python examples/series.py --quick    # seconds, to see that it runs
+    python examples/series.py --quick    # seconds, to check that it runs
 
-The data ship with the package: 24 hourly values of a day's electricity demand in Italy; the question is whether the day
-was in the cold half of the year. For series of your own: `pstn.data.load("file_TRAIN.tsv")` or `from_arrays`.
+The data ship with the package: 24 hourly values per day, from Italy. The classes are the cold and the warm half of the
+year. For your own series, use `pstn.data.load("file_TRAIN.tsv")` or `from_arrays`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ FILTERS = (32, 64, 64)
 
 
 def make_cnn() -> pstn.nn.SeriesClassifier:
-    """A small version of the paper's classifier of series: 67 examples do not need a million parameters."""
+    """A smaller version of the paper's classifier of series."""
     return pstn.nn.SeriesClassifier(1, classes=2, filters=FILTERS, kernels=(8, 5, 3))
 
 
 def make_pstn() -> pstn.PSTN:
-    """The same classifier behind a layer that warps time: smooth, invertible, ends fixed."""
+    """The same classifier behind a layer that warps time, smoothly and invertibly, with fixed ends."""
     localizer = pstn.nn.SeriesLocalizer(1, filters=(16, 32, 16))
     layer = pstn.SpatialTransformer(pstn.CPAB(tess=6), localizer, padding_mode="border")
     return pstn.PSTN(layer, make_cnn(), train_samples=4, test_samples=10)
@@ -43,7 +43,7 @@ KINDS: dict[str, Callable[[], nn.Module]] = {"CNN": make_cnn, "P-STN": make_pstn
 
 
 def draw(path: Path, model: nn.Module, test: Split) -> None:
-    """Two days of each class as they are and as the classifier saw them, and the warps in between."""
+    """Two days of each class, their warped versions, and the warps."""
     assert isinstance(model, pstn.PSTN)
     chosen = torch.cat([(test.y == k).nonzero()[:2, 0] for k in (0, 1)])
     source = torch.Generator().manual_seed(0)
@@ -78,7 +78,7 @@ def _lines(axes: Axes, x: Tensor, curves: Tensor) -> None:
 def main(arguments: list[str] | None = None) -> dict[str, pstn.Scores]:
     """Train both, print their scores, save the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="two epochs on a few series, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="two epochs on a few series, to check that it runs")
     parser.add_argument("--out", type=Path, default=Path("runs/examples"), help="folder for the picture")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
@@ -88,7 +88,7 @@ def main(arguments: list[str] | None = None) -> dict[str, pstn.Scores]:
     assert test is not None
     if options.quick:
         train, test = train.take(range(32)), test.take(range(50))
-    print(f"{len(train)} series of length {train.x.shape[-1]} to learn from, {len(test)} to be tested on")
+    print(f"{len(train)} series of length {train.x.shape[-1]} for training, {len(test)} for testing")
     scores = {}
     model: nn.Module
     for name, make in KINDS.items():

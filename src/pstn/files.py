@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import importlib
 import json
 import math
 import os
@@ -12,16 +13,16 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from types import ModuleType
 from typing import IO, Any
 
 from pstn.limits import JSON_BYTES, TEXT_DEPTH, YAML_BYTES, YAML_NUMBER
 from pstn.text import excerpt, printable, shorten
 
 __all__ = [
-    "FileError", "inside", "load_safetensors", "open_regular_file", "parse_json", "parse_yaml", "read_json",
-    "read_text_file", "read_yaml", "require_regular_file", "require_writable", "sha256_of", "to_json",
+    "FileError", "import_optional", "inside", "load_safetensors", "open_regular_file", "parse_json", "parse_yaml",
+    "read_json", "read_text_file", "read_yaml", "require_regular_file", "require_writable", "sha256_of", "to_json",
     "write_atomically",
 ]  # fmt: skip
 
@@ -47,11 +48,7 @@ class FileError(ValueError):
 
     def __reduce__(self) -> tuple[object, ...]:
         # The default would call __init__ with the final message only, and fail in a worker process.
-        return (_rebuild, (type(self), self.path, self.problem, self.place))
-
-
-def _rebuild(kind: type[FileError], path: str, problem: str, place: str | None) -> FileError:
-    return kind(path, problem, place=place)
+        return partial(type(self), place=self.place), (self.path, self.problem)
 
 
 def require_regular_file(path: str | os.PathLike[str], *, error: type[FileError] = FileError) -> Path:
@@ -91,9 +88,8 @@ def open_regular_file(path: str | os.PathLike[str], *, error: type[FileError] = 
     """
     require_regular_file(path, error=error)
     # Checked again once it is open: it may have been replaced by a pipe in between.
-    with os.fdopen(
-        os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb"
-    ) as file:
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with os.fdopen(os.open(path, flags), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise error(path, "is not a regular file")
         yield file
@@ -111,19 +107,12 @@ def read_text_file(path: str | os.PathLike[str], limit: int, error: type[FileErr
         raise error(path, f"is not UTF-8 text ({problem.reason})", place=f"byte {problem.start}") from problem
 
 
-def read_json(
-    path: str | os.PathLike[str],
-    *,
-    limit: int = JSON_BYTES,
-    constants: bool = False,
-    error: type[FileError] = FileError,
-) -> Any:
+def read_json(path: str | os.PathLike[str], *, limit: int = JSON_BYTES, error: type[FileError] = FileError) -> Any:
     """The value in an untrusted JSON file; see `parse_json`.
 
     Args:
         path: a regular file.
         limit: the most bytes that it may hold.
-        constants: whether NaN and Infinity, which Python writes though JSON has neither, are accepted.
         error: the type of the error to raise.
 
     Raises:
@@ -137,7 +126,7 @@ def read_json(
         >>> read_json(path)
         {'seed': 1}
     """
-    return parse_json(read_text_file(path, limit, error), path, limit=limit, constants=constants, error=error)
+    return parse_json(read_text_file(path, limit, error), path, limit=limit, error=error)
 
 
 def parse_json(
@@ -269,21 +258,17 @@ def _yaml_loader(text: str, path: str | os.PathLike[str], error: type[FileError]
 
     base: Any = yaml.BaseLoader if strings else yaml.SafeLoader
 
+    # Before anything is composed, which recurses and follows aliases.
+    depth = 0
+    for event in yaml.parse(text, Loader=base):
+        place = f"line {event.start_mark.line + 1}"
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent):
+            raise error(path, f"holds an alias, *{str(event.anchor)[:40]}: aliases are refused", place=place)
+        if depth > TEXT_DEPTH:
+            raise error(path, f"is nested more than {TEXT_DEPTH} levels deep", place=place)
+
     class Loader(base):  # type: ignore[misc]  # PyYAML has no annotations
-        depth = 0
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            event = self.peek_event()
-            place = f"line {event.start_mark.line + 1}"
-            if isinstance(event, yaml.AliasEvent):
-                raise error(path, f"holds an alias, *{str(event.anchor)[:40]}: aliases are refused", place=place)
-            if self.depth > TEXT_DEPTH:
-                raise error(path, f"is nested more than {TEXT_DEPTH} levels deep", place=place)
-            self.depth += 1
-            node = super().compose_node(parent, index)
-            self.depth -= 1
-            return node
-
         def construct_object(self, node: Any, deep: bool = False) -> Any:
             long = isinstance(node, yaml.ScalarNode) and not strings and node.tag != "tag:yaml.org,2002:str"
             if long and len(node.value) > YAML_NUMBER:
@@ -344,7 +329,26 @@ def inside(
     return target
 
 
-def load_safetensors(extra: str) -> ModuleType:
+def import_optional(module: str, package: str, extra: str) -> Any:
+    """Import a module of an optional package, or raise an error that says how to install it.
+
+    Args:
+        module: what to import.
+        package: the name of the package.
+        extra: the extra of pstn that installs it.
+
+    Example:
+        >>> import_optional("json", "json", "cli").loads("1")
+        1
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        text = f"this needs {package}, which is not installed: pip install 'pstn[{extra}]'"
+        raise ModuleNotFoundError(text, name=error.name) from error
+
+
+def load_safetensors(extra: str) -> Any:
     """The package safetensors with its torch module, or an error that says how to install it.
 
     Args:
@@ -354,13 +358,8 @@ def load_safetensors(extra: str) -> ModuleType:
         >>> load_safetensors("hub").torch.load(load_safetensors("hub").torch.save({"a": torch.ones(1)}))
         {'a': tensor([1.])}
     """
-    try:
-        import safetensors.torch
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"this needs safetensors, which is not installed: pip install 'pstn[{extra}]'", name="safetensors"
-        ) from error
-    return safetensors
+    import_optional("safetensors.torch", "safetensors", extra)
+    return import_optional("safetensors", "safetensors", extra)
 
 
 @contextmanager
@@ -422,10 +421,8 @@ def require_writable(folder: Path, option: str = "--out") -> None:
         with tempfile.TemporaryFile(dir=folder) as probe:  # with a new name: a link with a known name would be followed
             probe.write(b"\0")
     except OSError as error:
-        reason = os.strerror(error.errno or errno.EIO)
-        raise OSError(
-            error.errno, f"cannot write to the folder ({reason}); choose another with {option}", str(folder)
-        ) from error
+        problem = f"cannot write to the folder ({os.strerror(error.errno or errno.EIO)}); choose another with {option}"
+        raise OSError(error.errno, problem, str(folder)) from error
 
 
 def sha256_of(path: Path) -> str:

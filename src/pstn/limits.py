@@ -38,9 +38,7 @@ EXIF_BYTES = Limit(1 << 17, "bytes of the EXIF note in an image file; a longer o
 PPM_COMMENTS = Limit(100, "comments in a PPM file whose pixels are written as text")
 # An encoder writes about ten; each of a few bytes costs a pass over the whole image.
 JPEG_SCANS = Limit(100, "scans of a progressive JPEG file")
-ARCHIVE_RATIO = Limit(
-    100, "times the length of an archive or a compressed file, or of series: what it may unpack to, or be filled up to"
-)
+ARCHIVE_RATIO = Limit(100, "times the length of a compressed file, or of series: its limit once unpacked or filled up")
 ARCHIVE_FREE_BYTES = Limit(1 << 28, "bytes that an archive or a compressed file may unpack to, whatever its length")
 ARCHIVE_MEMBERS = Limit(1_000_000, "files and folders in a tar archive")
 # Deeper trees cannot be removed again by the standard library, which recurses.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gzip
 import hashlib
-import importlib
 import io
 import math
 import os
@@ -29,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pstn import limits
-from pstn.files import FileError, inside, open_regular_file, read_json, require_regular_file
+from pstn.files import FileError, import_optional, inside, open_regular_file, read_json, require_regular_file
 
 __all__ = ["DataError", "DataWarning", "MissingDataError", "cache_folder", "data_folder"]
 
@@ -69,14 +68,6 @@ ErrorHandler = Callable[[DataError], None]
 def raise_error(error: DataError) -> NoReturn:
     """The `ErrorHandler` that skips nothing: the first error is raised."""
     raise error
-
-
-def import_optional(module: str, package: str, extra: str = "data") -> Any:
-    """Import a module of an optional package; the ImportError says how to install it, with which extra of pstn."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(f"this needs {package}, which is not installed: pip install 'pstn[{extra}]'") from error
 
 
 @contextmanager
@@ -672,7 +663,7 @@ def download(
     Raises:
         DataError: no mirror served the file; the message says what each one did.
     """
-    pooch = import_optional("pooch", "pooch")
+    pooch = import_optional("pooch", "pooch", "data")
     known_hash = None if remote.sha256 is None else f"sha256:{remote.sha256}"
     failures: list[str] = []
     folder.mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,7 @@ from pstn.data.files import DataError, ErrorHandler, Listing, Progress, RemoteFi
 from pstn.data.split import (  # isort: skip
     Sized, Split, Splits, balanced_indices, divide, encode_labels, name_parts, read_indices,
 )  # fmt: skip
-from pstn.files import open_regular_file, write_atomically
+from pstn.files import import_optional, open_regular_file, write_atomically
 
 __all__ = [
     "MNIST_MEAN", "MNIST_STD", "Digits", "contact_sheet", "from_folder", "load_digits", "load_mnist",
@@ -72,7 +72,7 @@ def open_image(path: Path) -> Iterator[Any]:
 
     This is the only place that opens image files: only `IMAGE_FORMATS` are decoded, and only within the limits.
     """
-    files.import_optional("PIL", "Pillow")
+    import_optional("PIL", "Pillow", "data")
     from PIL import Image
 
     if not path.is_file():
@@ -321,7 +321,7 @@ def without_tex() -> Iterator[None]:
         ...     matplotlib.rcParams["text.usetex"]
         False
     """
-    matplotlib = files.import_optional("matplotlib", "matplotlib", "plot")
+    matplotlib = import_optional("matplotlib", "matplotlib", "plot")
     with matplotlib.rc_context({"text.usetex": False}):
         yield
 

@@ -29,7 +29,7 @@ from pstn.data import files
 from pstn.data.files import DataError, DataWarning, MissingDataError, cache_folder
 from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, image_size, open_image, to_array, with_bytes
 from pstn.data.split import Split, Splits, encode_labels, name_parts
-from pstn.files import parse_yaml, read_json, sha256_of
+from pstn.files import import_optional, parse_yaml, read_json, sha256_of
 from pstn.limits import CLASSES
 
 __all__ = [
@@ -435,7 +435,7 @@ def read_class_names(root: Path) -> tuple[str, ...]:
 
 def _yaml_names(path: Path, text: str) -> list[str]:
     """The `names` entry of a data.yaml: a list, or a mapping from 0..K-1; every name is read as text."""
-    files.import_optional("yaml", "PyYAML")
+    import_optional("yaml", "PyYAML", "data")
     top = parse_yaml(text, path, strings=True, error=DataError)
     names = top.get("names") if isinstance(top, dict) else None
     if isinstance(names, dict):

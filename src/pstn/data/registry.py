@@ -6,12 +6,13 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pstn.data import files, images, photos, series
 from pstn.data.augment import RandomRotation, generate_all
@@ -235,24 +236,19 @@ def detect(path: Path) -> Kind | None:
         return "series" if series.series_format(path) else None
     if photos.find_annotations(path):
         return "mtsd"
-    try:
+    with suppress(DataError):
         photos.find_yolo(path)
         return "yolo"
-    except DataError:
-        pass
     if _training_files(path):
         return "series"
     labels = sorted(path.glob("train-labels-idx1-ubyte*"))
     if not labels or not any(path.glob("train-images-idx3-ubyte*")):
         return "classes"
     # The files of MNIST and FashionMNIST have the same names. Where the labels are of neither, by the folder's name.
-    try:
-        found = files.sha256_of_content(labels[0])
-    except DataError:
-        found = ""
-    for which in ("mnist", "fashion-mnist"):
-        if found == MNIST_FILES[which]["train-labels-idx1-ubyte.gz"].content_sha256:
-            return which
+    published = {known["train-labels-idx1-ubyte.gz"].content_sha256: which for which, known in MNIST_FILES.items()}
+    with suppress(DataError):
+        if which := published.get(files.sha256_of_content(labels[0])):
+            return cast("Kind", which)
     return "fashion-mnist" if "fashion" in path.resolve().name.lower() else "mnist"
 
 

@@ -8,13 +8,13 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib import resources
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,7 @@ __all__ = ["RawSeries", "load_italy_power_demand", "load_series_file", "load_ucr
 
 Policy = Literal["refuse", "resample", "pad"]
 Values = npt.NDArray[np.float64]
-_Row = tuple[str, list[list[str]], int]  # a label, the cells of each channel, and the column of the first
+_Row = tuple[str | None, list[list[str]], int]  # a label, the cells of each channel, and the column of the first
 
 SERIES_SUFFIXES = (".tsv", ".ts", ".arff", ".txt", ".csv")
 MISSING = ("?", "", "NaN", "nan", "NAN")
@@ -103,41 +103,59 @@ def read_series(
         (('up', 'down'), [[1.5, 2.0, 3.0]])
     """
     path = Path(path)
-    suffix = series_format(path)
-    if suffix is None:
-        raise DataError(path, f"is not a file of series: the name must end in {', '.join(SERIES_SUFFIXES)} or with .gz")
-    lines = files.read_lines(path, limit=limit)
-    declared: tuple[str, ...] | None = None
-    rows: Iterator[tuple[int, _Row]]
-    if suffix in (".ts", ".arff"):
-        stripped = ((number, line.strip()) for number, line in lines)
-        content = ((number, line) for number, line in stripped if line and line[0] not in "#%")
-        declared, split = _read_header(path, content), _split_ts if suffix == ".ts" else _split_arff
-        rows = ((number, split(line)) for number, line in content)
-    else:
-        rows = ((number, (cells[0], [cells[1:]], 2)) for number, cells in table_rows(lines))
-    known = set(declared or ())
-    found: list[tuple[int, str, Values]] = []
-    for number, (name, cells, first) in rows:
+    declared, rows = _split_rows(path, limit)
+    known = None if declared is None else set(declared)
+    found = []
+    for number, row in rows:
         try:
-            place = f"line {number}"
-            label, channels = as_label(name), [parse_numbers(channel, path, number, first) for channel in cells]
-            if label in MISSING or not all(map(len, channels)) or not channels:
-                raise DataError(path, f"expected a label and values, got the label {label!r}", place=place)
-            if declared is not None and label not in known:
-                raise DataError(path, f"unknown label {label!r}: the header does not declare it", place=place)
-            longest = max(map(len, channels))
-            require_even(sum(map(len, channels)), longest * len(channels), path, place)
-            values = np.full((len(channels), longest), np.nan)  # channels of one series may end at different times
-            for row, channel in zip(values, channels, strict=True):
-                row[: len(channel)] = channel
-            found.append((number, label, values))
+            found.append((number, *_parse_row(path, number, row, known)))
         except DataError as error:
             on_error(error)
     if not found:
         raise DataError(path, "holds no series")
-    numbers, labels, series = zip(*found, strict=True)
-    return RawSeries(path, series, labels, numbers, declared)
+    numbers, labels, values = zip(*found, strict=True)
+    return RawSeries(path, values, labels, numbers, declared)
+
+
+def _split_rows(
+    path: Path, limit: int, first: Callable[[list[str]], int] | None = None
+) -> tuple[tuple[str, ...] | None, Iterator[tuple[int, _Row]]]:
+    """The classes that a file declares, if any, and its rows.
+
+    Args:
+        path: the file.
+        limit: the most bytes of text it may hold.
+        first: how many cells of a row of a table precede its values; where None one does, its label.
+    """
+    suffix = series_format(path)
+    if suffix is None or path.is_dir():
+        raise DataError(path, f"is not a table of series: {', '.join(SERIES_SUFFIXES)}, also with .gz")
+    lines = files.read_lines(path, limit=limit)
+    if suffix not in (".ts", ".arff"):
+        table = table_rows(lines)
+        if first is None:
+            return None, ((number, (cells[0], [cells[1:]], 2)) for number, cells in table)
+        return None, ((number, (None, [cells[first(cells) :]], first(cells) + 1)) for number, cells in table)
+    stripped = ((number, line.strip()) for number, line in lines)
+    content = ((number, line) for number, line in stripped if line and line[0] not in "#%")
+    split = _split_ts if suffix == ".ts" else _split_arff
+    return _read_header(path, content), ((number, split(line)) for number, line in content)
+
+
+def _parse_row(path: Path, number: int, row: _Row, known: set[str] | None) -> tuple[str, Values]:
+    """The label and the values (C, length) of a row; the label must be among those known, if any are."""
+    name, cells, first = row
+    label, channels = as_label(name), [parse_numbers(channel, path, number, first) for channel in cells]
+    if (name is not None and label in MISSING) or not all(map(len, channels)) or not channels:
+        raise DataError(path, f"expected a label and values, got the label {label!r}", place=f"line {number}")
+    if known is not None and label not in known:
+        raise DataError(path, f"unknown label {label!r}: the header does not declare it", place=f"line {number}")
+    longest = max(map(len, channels))
+    require_even(sum(map(len, channels)), longest * len(channels), path, f"line {number}")
+    values = np.full((len(channels), longest), np.nan)  # channels of one series may end at different times
+    for filled, channel in zip(values, channels, strict=True):
+        filled[: len(channel)] = channel
+    return label, values
 
 
 def _read_header(path: Path, lines: Iterator[tuple[int, str]]) -> tuple[str, ...]:
@@ -288,26 +306,20 @@ def read_rows(path: Path, wanted: Wanted, on_error: ErrorHandler = raise_error) 
         >>> [(line, x.tolist()) for line, x in read_rows(path, Wanted(1, 3, policy="resample"))]
         [(1, [[1.0, 2.0, 3.0]]), (2, [[1.0, 1.0, 5.0]])]
     """
-    if path.is_dir() or series_format(path) is None:
-        raise DataError(path, "is not a table of series (.tsv, .csv, .txt, .ts, .arff), which this model takes")
-    rows: Iterable[tuple[int, Any]]
-    if table := series_format(path) not in (".ts", ".arff"):
-        rows = table_rows(files.read_lines(path, limit=_ROWS_LIMIT))
+
+    @cache
+    def has_labels() -> bool:
+        return _has_labels(path, wanted)
+
+    def first(cells: list[str]) -> int:
         # Where all lengths must agree, each row shows by its own whether it has a label.
-        labels = None if wanted.policy == "refuse" else int(_has_labels(path, wanted))
-    else:
-        labelled = read_series(path, on_error=on_error)
-        rows = zip(labelled.lines, labelled.values, strict=True)
-    row: Any
+        return int(len(cells) != wanted.length if wanted.policy == "refuse" else has_labels())
+
+    declared, rows = _split_rows(path, _ROWS_LIMIT, first)
+    known = None if declared is None else set(declared)
     for line, row in rows:
         try:
-            values: Values = row
-            if table:
-                first = len(row) - wanted.length if labels is None else labels
-                if first not in (0, 1) or len(row) <= first:
-                    problem = f"expected {wanted.length} values, with or without a label, got {len(row)} cells"
-                    raise DataError(path, problem, place=f"line {line}")
-                values = parse_numbers(row[first:], path, line, first + 1)[None]
+            _, values = _parse_row(path, line, row, known)
             if len(values) != wanted.channels:
                 problem = f"expected {wanted.channels} channel(s), got {len(values)}"
                 raise DataError(path, problem, place=f"line {line}")

@@ -1,7 +1,7 @@
 """The experiments of the paper, each a declaration of data, models, settings and claims, and what runs them."""
 
 from pstn._deprecation import old_names
-from pstn.experiments import ablations, calibration, failure_mode, little_data, loss_landscape, mnist_subsets
+from pstn.experiments import ablations, calibration, failure_mode, finding, little_data, loss_landscape, mnist_subsets
 
 # isort: split
 from pstn.experiments import placed_fashion, rotated_mnist, time_series, traffic_signs
@@ -26,7 +26,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     for experiment in (
         rotated_mnist.ROTATED_MNIST, placed_fashion.PLACED_FASHION, traffic_signs.TRAFFIC_SIGNS,
         mnist_subsets.MNIST_SUBSETS, time_series.TIME_SERIES, calibration.CALIBRATION, failure_mode.FAILURE_MODE,
-        loss_landscape.LOSS_LANDSCAPE, ablations.ABLATIONS, mnist_subsets.SEARCH, time_series.SEARCH,
+        loss_landscape.LOSS_LANDSCAPE, ablations.ABLATIONS, finding.FINDING, mnist_subsets.SEARCH, time_series.SEARCH,
         little_data.SEARCH,
     )
 }  # fmt: skip

@@ -8,7 +8,6 @@ for all data sets, the defaults. `LITTLE_DATA` trains both on ten other folds an
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import statistics
 import time
@@ -26,6 +25,7 @@ from pstn.data import balanced_indices
 from pstn.experiments.mnist_subsets import BLACK
 from pstn.experiments.runner import PAPER, Computed, Experiment, Joint, RunContext
 from pstn.experiments.time_series import series
+from pstn.files import parse_json
 from pstn.nn import (
     PSTN,
     STN,
@@ -411,7 +411,7 @@ TUNED, DEFAULT = "tuned", "default"
 
 
 def _chosen() -> dict[str, dict[str, Any]]:
-    return json.loads(CHOSEN.read_text()) if CHOSEN.is_file() else {TUNED: {}, "defaults": {}}
+    return parse_json(CHOSEN.read_text(), "little_data.json") if CHOSEN.is_file() else {TUNED: {}, "defaults": {}}
 
 
 def _final_jobs() -> Iterator[_Job]:

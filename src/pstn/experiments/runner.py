@@ -273,7 +273,8 @@ class Training:
         task: loads it.
         make: an untrained network for a seed; called with torch's random state set to that seed.
         recipe: how to train.
-        variants: KL weight by variant; one variant without a name, and a weight of 0, when not given.
+        variants: KL weight by variant, None where the loss takes none; one variant without a name, and a weight of 0,
+            when not given.
         lr: learning rate of the classifier; a function where it depends on the run.
         localizer_factor: what it is multiplied with for the localizer.
         weight_decay: Adam's L2 term.
@@ -292,7 +293,7 @@ class Training:
     task: Callable[[RunContext], Task]
     make: Callable[[RunContext, int], nn.Module]
     recipe: Recipe
-    variants: Mapping[str, float] = field(default_factory=lambda: {"": 0.0})
+    variants: Mapping[str, float | None] = field(default_factory=lambda: {"": 0.0})
     lr: float | Callable[[RunContext], float] = 1e-3
     localizer_factor: float = 0.1
     weight_decay: float = 0.0
@@ -556,7 +557,7 @@ class _TrainingJob:
         context, group, task = self.context, self.group, self.group.task(self.context)
         members, recipe = [_member_of(context, group, *pair) for pair in pairs], _recipe_of(context, group)
         # Labels tell other files, and other examples of them, at next to no cost.
-        data, models, identities = [repr(recipe), task.name, *task.notes, digest({"y": task.y})], [], []
+        data, models, identities = [_as_json(recipe), task.name, *task.notes, digest({"y": task.y})], [], []
         for member, (_, seed) in zip(members, pairs, strict=True):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
@@ -781,21 +782,25 @@ def _write(context: RunContext, cell: Result, found: Evaluated, departures: Sequ
     context.log(f"  {cell.name}: {shown}")
 
 
+def _as_json(recipe: Recipe) -> dict[str, Any]:
+    """A recipe as results have it: functions by their names, random transforms as they are written."""
+    plain = (bool, int, float, str, tuple, type(None))
+    held = {f.name: getattr(recipe, f.name) for f in dataclasses.fields(recipe)}
+    return {k: v if isinstance(v, plain) else getattr(v, "__name__", repr(v)) for k, v in held.items()}
+
+
 def _settings(context: RunContext, group: Training, run: _Run, pair: Model, tests: int) -> dict[str, Any]:
     """How a model was trained, whole."""
     task, model = group.task(context), run.models[pair]  # what it was trained on, whatever it is tested on
     member = _member_of(context, group, *pair)
-    recipe = {f.name: getattr(run.recipe, f.name) for f in dataclasses.fields(run.recipe)}
-    for name in ("augment", "teach", "lr_schedule"):
-        recipe[name] = None if recipe[name] is None else getattr(recipe[name], "__name__", repr(recipe[name]))
     settings: dict[str, Any] = {
         "source": task.name,
         "train_examples": len(task.x) if member.train is None else len(member.train),
         "test_examples": tests,
         "parameters": sum(p.numel() for p in model.parameters()),
         "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
-        "recipe": recipe, "epochs_run": run.epochs, "lr": member.lr, "localizer_factor": member.localizer_factor,
-        "kl_weight": member.kl_weight, "weight_decay": member.weight_decay,
+        "recipe": _as_json(run.recipe), "epochs_run": run.epochs, "lr": member.lr,
+        "localizer_factor": member.localizer_factor, "kl_weight": member.kl_weight, "weight_decay": member.weight_decay,
     }  # fmt: skip
     if isinstance(model, TransformerClassifier):
         layer = model.layer

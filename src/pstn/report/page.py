@@ -347,7 +347,7 @@ def update_pages(results: str | Path, studies: Sequence[Study], pages: str | Pat
     Args:
         results: folder of result files; it may be empty, and the pages then say so.
         studies: an experiment each.
-        pages: folder with a page for each study, called after its experiment, and an `overview.md`.
+        pages: folder with a page for each study, called after its experiment, and an `overview.md` of the paper's.
 
     Raises:
         ValueError: when a page lacks the marks.
@@ -374,8 +374,9 @@ def measured(results: str | Path, studies: Sequence[Study]) -> tuple[list[Sectio
     for section in sections:
         images = {spec.name: f"images/{spec.name}.png" for spec, _ in section.figures}
         texts[section.study.name] = _tidy(templates.get_template("measured.md").render(section=section, images=images))
-    overview = {"summary": _summary_table(sections), "costs": _costs_table(sections)}
-    texts["overview"] = _tidy(templates.get_template("summary.md").render(overview))
+    if paper := [section for section in sections if section.study.from_paper]:
+        overview = {"summary": _summary_table(paper), "costs": _costs_table(paper)}
+        texts["overview"] = _tidy(templates.get_template("summary.md").render(overview))
     return sections, texts
 
 

@@ -146,6 +146,7 @@ class Table:
         untested: why numbers cannot be tested against the published ones, by the heading of their row or by a departure
             of their results.
         notes: sentences under it.
+        beside: further columns of a grid, such as {"supervision": {"CNN": "labels"}}: texts by the heading of a row.
     """
 
     title: str
@@ -155,6 +156,7 @@ class Table:
     bold: bool = True
     untested: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    beside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def judge(self, line: Line, results: Sequence[Result]) -> tuple[Verdict | None, str]:
         """How a line compares with its published number, if there are both, and why that is no test of it, if so."""
@@ -370,9 +372,10 @@ def view_table(table: Table, results: Sequence[Result], study: Study) -> list[Ta
     if is_grid:
         cells = {line.heading: _ours(table, line, results, study.seeds)._replace(
             strong=line in strong, below=_printed(line) if published else None) for line in shown}  # fmt: skip
-        body = [[Cell(row), *(cells.get((row, column), Cell("")) for column in columns)] for row in rows]
+        texts = {row: [Cell(text.get(row, "")) for text in table.beside.values()] for row in rows}
+        body = [[Cell(row), *texts[row], *(cells.get((row, column), Cell("")) for column in columns)] for row in rows]
         below = "; below it the paper’s" if published else ""
-        views.append(TableView(f"{title}: {spread}{below}", [table.row_label, *columns], body))
+        views.append(TableView(f"{title}: {spread}{below}", [table.row_label, *table.beside, *columns], body))
     if published or not is_grid:
         header = [table.row_label, "model", *["measure"] * (len(metrics) > 1), "ours", "runs"]
         header += ["paper", "difference", "within the paper’s spread", "p", "verdict"] * published

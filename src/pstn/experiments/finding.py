@@ -1,0 +1,446 @@
+"""Beyond the paper: finding a pose that was taught. Turned, posed and placed images, for classifiers that are frozen.
+
+A classifier learns from upright images and is frozen. The paper's localizer learns to undo a pose from class labels,
+through that classifier. Here it is taught the pose instead: upright images are warped at random, and the localizer
+learns the posterior of what undoes it, without a label. The claims: behind a taught localizer the classifier is ahead
+of one that is trained anew on posed images, several modes are ahead of one in likelihood, and with a gate images that
+are upright already stay so.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pstn.data import RandomRotation, RandomSimilarity, RandomTransform, balanced_indices, generate
+from pstn.distributions import Gated, Mixture, PosteriorFamily, StudentT
+from pstn.experiments import placed_fashion, rotated_mnist, runner
+from pstn.experiments.runner import ACCURACY, ECE, NLL
+from pstn.nn import PSTN, PoseLocalizer, SpatialTransformer, mnist_cnn
+from pstn.report.tables import Claim, FigureSpec, Line, Metric, Table
+from pstn.training import RandomWarp, one_cycle
+from pstn.transforms import Rotation, Similarity, Transform
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from pstn.report.results import Result
+
+NAME, SIZE = "finding", (28, 28)
+ROTATION, POSE, PLACEMENT = RandomRotation(math.pi), RandomSimilarity(math.pi, 0.3, 0.3), placed_fashion.PLACEMENT
+# Outside what was taught: rotations with a little scale and shift, and poses half as far again.
+BEYOND = {"rotated": RandomSimilarity(math.pi, 0.15, 0.15), "posed": RandomSimilarity(math.pi, 0.45, 0.45)}
+FEW = 1000
+"""Upright images where few are to suffice."""
+ANGLES = 12
+"""Of the fixed test-time augmentation."""
+LEVELS = (0.5, 0.9, 0.99)
+BASE = StudentT(alpha=4.0)
+GATE = 0.5
+"""How many inputs are taken to be upright already; chosen, as all settings here, on validation images."""
+BATCH = 256
+STEPS = {"rotated": 6000, "posed": 10_000, "placed": 5000}
+CANVAS_READ = (48, 48)
+"""At which the localizer reads a canvas of 96 by 96."""
+
+ALONE, FIXED, ANEW, ANEW_POSED = (
+    "classifier alone", f"{ANGLES} fixed angles", "classifier trained anew", "classifier trained anew on poses"
+)  # fmt: skip
+NOTE = (
+    "At the modes: one weighted sample at the centre of each mode instead of ten samples; with one mode it is a point "
+    "estimate, a learned canonicalisation."
+)
+
+
+# --- Data ------------------------------------------------------------------------------------------------------------
+
+
+def _task(
+    change: Callable[[Any], Any], name: str, context: runner.RunContext, *, source: str = "mnist", few: bool = False
+) -> runner.Task:
+    """Upright training images, 50,000 or `FEW` of them, and test images that `change` makes of upright ones."""
+    train, _, test = context.data(source, normalise=False)
+
+    def subset(seed: int) -> Tensor | None:
+        return balanced_indices(train.y, min(FEW, len(train.y) // 2), fold=seed) if few else None
+
+    return runner.Task(train.x, train.y, change(test), f"{name} {train.name}", subset, batch=500)
+
+
+def _posed(random_transform: RandomTransform, test: Any) -> Any:
+    return generate(test, random_transform, seed=0)
+
+
+def _right_angles(test: Any) -> Any:
+    """Each image turned by 90, 180 or 270 degrees: exactly, so that nothing is interpolated."""
+    x = torch.stack([torch.rot90(test.x, turns, (-2, -1)) for turns in (1, 2, 3)])
+    turns = torch.arange(len(test.x), device=test.x.device) % 3
+    return replace(test, x=x[turns, torch.arange(len(turns), device=turns.device)])
+
+
+def _resampled(test: Any) -> Any:
+    """The rotated images, made by another resampler: bicubic at three times the size, then averaged down."""
+    theta = generate(test, ROTATION, seed=0).theta
+    assert theta is not None
+    large = F.interpolate(test.x, scale_factor=3, mode="bicubic", align_corners=False)
+    parts = zip(large.split(500), theta.split(500), strict=True)
+    turned = [F.avg_pool2d(ROTATION.make(x, angle), 3).clamp(0, 1) for x, angle in parts]
+    return replace(test, x=torch.cat(turned), theta=theta)
+
+
+TASKS: dict[str, Callable[[runner.RunContext], runner.Task]] = {
+    "upright": partial(_task, lambda test: test, "upright"),
+    "rotated": partial(_task, partial(_posed, ROTATION), "rotated"),
+    "posed": partial(_task, partial(_posed, POSE), "posed"),
+    "right angles": partial(_task, _right_angles, "turned by right angles"),
+    "another resampler": partial(_task, _resampled, "rotated, bicubic"),
+    "beyond rotated": partial(_task, partial(_posed, BEYOND["rotated"]), "rotated, scaled and shifted"),
+    "beyond posed": partial(_task, partial(_posed, BEYOND["posed"]), "posed beyond the taught range"),
+    "few rotated": partial(_task, partial(_posed, ROTATION), "rotated", few=True),
+    "garments": partial(_task, lambda test: test, "upright", source="fashion-mnist"),
+    "placed": partial(_task, partial(_posed, PLACEMENT), "placed", source="fashion-mnist"),
+}
+
+
+def _tasks(*names: str) -> dict[str, Callable[[runner.RunContext], runner.Task]]:
+    return {name: TASKS[name] for name in names}
+
+
+# --- Models ----------------------------------------------------------------------------------------------------------
+
+CLASSIFIER = replace(
+    rotated_mnist.CLASSIFIER, experiment=NAME, model=ALONE, task=TASKS["upright"], departures=(),
+    also=_tasks("rotated", "posed"),
+)  # fmt: skip
+GARMENTS = replace(
+    CLASSIFIER, data="garments", task=TASKS["garments"], also={}, weight_decay=placed_fashion.CLASSIFIER_DECAY
+)
+RANDOM: Mapping[str, RandomTransform] = {"rotated": ROTATION, "posed": POSE, "placed": PLACEMENT}
+FAMILY: Mapping[str, Transform] = {"rotated": Rotation(), "posed": Similarity("log"), "placed": Similarity()}
+
+
+def make_layer(data: str, posterior: PosteriorFamily) -> SpatialTransformer:
+    """A layer with a localizer for the poses that are taught: a wider one for "posed", less detail for "placed".
+
+    Example:
+        >>> sum(p.numel() for p in make_layer("rotated", pstn.Mixture(4)).parameters())
+        556304
+    """
+    filters, hidden = ((64, 128, 256), 512) if data == "posed" else ((32, 64, 128), 256)
+    read = CANVAS_READ if data == "placed" else SIZE
+    return SpatialTransformer(
+        copy.deepcopy(FAMILY[data]), PoseLocalizer(1, read, filters, hidden=hidden), SIZE, posterior=posterior,
+        localizer_size=CANVAS_READ if data == "placed" else None,
+    )  # fmt: skip
+
+
+def _make(data: str, modes: int, context: runner.RunContext, seed: int) -> PSTN:
+    """A P-STN of ten samples in front of the seed's frozen classifier, with so many modes."""
+    head = runner.trained(context, GARMENTS if data == "placed" else CLASSIFIER, seed).requires_grad_(False)
+    return PSTN(make_layer(data, Mixture(modes, BASE)), head, train_samples=1, test_samples=10)
+
+
+def _taught(data: str, modes: int, also: Sequence[str] = (), *, few: bool = False) -> runner.Training:
+    """Localizers of so many modes that are taught a pose."""
+    steps_per_epoch = (FEW if few else 50_000) // BATCH
+    recipe = replace(
+        runner.PAPER, epochs=-(-STEPS[data] // steps_per_epoch), batch_size=BATCH, lr_schedule=one_cycle,
+        clip_norm=5.0, precision="tf32", teach=RANDOM[data],
+    )  # fmt: skip
+    return runner.Training(
+        NAME, _taught_name(data, modes, few=few), data, TASKS["few rotated" if few else data],
+        partial(_make, data, modes), recipe, lr=2e-3, localizer_factor=1.0, measures=(partial(pose, data),),
+        also=_tasks(*also), keep=True, variants={"": None},
+    )  # fmt: skip
+
+
+def _taught_name(data: str, modes: int, *, few: bool = False) -> str:
+    return f"taught{' poses' * (data == 'posed')}, {modes} mode{'s' * (modes > 1)}" + f", {FEW:,} images" * few
+
+
+def _retrained(data: str, name: str) -> runner.Training:
+    """The classifier trained anew, on posed images, for as long as the one on upright images."""
+    recipe = replace(rotated_mnist.SCHEDULE, augment=RandomWarp(RANDOM[data]))
+    return runner.Training(
+        NAME, name, data, TASKS[data], runner.same(mnist_cnn), recipe, lr=1e-3, weight_decay=1e-5,
+        also=_tasks("upright"),
+    )  # fmt: skip
+
+
+# --- Measures --------------------------------------------------------------------------------------------------------
+
+
+def mode_scores(model: PSTN, test: Any) -> dict[str, float]:
+    """Scores of predictions from one weighted sample at the centre of each mode."""
+    parts = []
+    with torch.no_grad():
+        for at in torch.arange(len(test)).split(500):
+            batch = test.batch(at)
+            parts.append(runner.Predictions(model(batch.x, samples="modes").log_probs, batch.y))
+    log_probs, y, *_ = zip(*parts, strict=True)
+    found = runner.classification_scores(runner.Predictions(torch.cat(log_probs), torch.cat(y)))
+    return {f"modes_{name}": value for name, value in found.items()}
+
+
+def pose(data: str, tested: runner.ModelUnderTest) -> runner.Measured:
+    """Scores at the modes, and where the true pose is known and within the taught range, how good the posterior is.
+
+    A region of level q holds theta where fewer than q of the posterior's own samples have a higher density than theta.
+    """
+    test = tested.task.test
+    device = test.batch([0]).x.device
+    model = copy.deepcopy(tested.model).to(device).eval()
+    assert isinstance(model, PSTN)
+    metrics, layer = mode_scores(model, test), model.layer
+    if tested.cell.data != data:
+        return metrics, {}
+    parts = []
+    with torch.no_grad():
+        for at in torch.arange(len(test)).split(500):
+            batch = test.batch(at)
+            assert batch.theta is not None
+            truth, q = RANDOM[data].undo(batch.theta, layer.transform), layer.localize(batch.x)
+            density, others = q.log_prob(truth).sum(-1), q.log_prob(q.region(0.5).theta).sum(-1)
+            off = (layer.transform.corners(q.mode) - layer.transform.corners(truth)).norm(dim=-1).mean(-1)
+            hits = model.classifier(layer.warp(batch.x, truth[None])[0]).argmax(-1) == batch.y
+            parts.append(torch.stack([density, (others > density).float().mean(0), off, hits.float()]))
+    density, level, off, hits = torch.cat(parts, dim=1)
+    metrics |= {f"covered_{100 * wanted:.0f}": float((level < wanted).float().mean()) for wanted in LEVELS}
+    metrics |= {
+        "log_density": float(density.mean()), "window_error": float(off.median()),
+        "perfect_accuracy": float(hits.mean()),
+    }  # fmt: skip
+    ticks = torch.arange(1, 20, device=device) / 20
+    figure = {"covered": runner.rounded((level[:, None] < ticks).float().mean(0))}
+    if tested.cell.seed == 0 and data == "rotated":
+        figure |= _examples(model, test.batch(range(min(6, len(test)))).x)
+    return metrics, figure
+
+
+def _examples(model: PSTN, x: Tensor) -> dict[str, Any]:
+    """Inputs, the density of the angle that undoes each, and what the classifier reads at each mode."""
+    angles = torch.linspace(-math.pi, math.pi, 181, device=x.device)
+    with torch.no_grad():
+        out = model.layer(x, samples="modes")
+        density = out.posterior.log_prob(angles[:, None, None].expand(-1, len(x), 1)).sum(-1).exp()
+        classes = model.classifier(out.warped.flatten(0, 1)).argmax(-1).unflatten(0, out.warped.shape[:2])
+        assert out.log_weights is not None
+    return {
+        "inputs": runner.as_pixels(x[:, 0]), "warped": runner.as_pixels(out.warped[:, :, 0].transpose(0, 1)),
+        "weights": runner.rounded(out.log_weights.exp().T), "classes": classes.T.tolist(),
+        "density": runner.rounded(density.T, 3),
+    }  # fmt: skip
+
+
+def _gated(group: runner.Training, data: str) -> runner.Evaluation:
+    """A taught model with a gate, which has nothing to learn."""
+
+    def measure(context: runner.RunContext, cell: Result) -> runner.Evaluated:
+        task, model = TASKS[data](context), runner.trained(context, group, cell.seed)
+        assert isinstance(model, PSTN)
+        settings = {"probability": GATE, "log_density": RANDOM[group.data].log_density()}
+        layer = make_layer(group.data, Gated(model.layer.posterior, **settings))
+        layer.load_state_dict(model.layer.state_dict())
+        gated = PSTN(layer, model.classifier, test_samples=10).to(task.x.device).eval()
+        test = context.quick_subset(task.test)
+        scores = runner.classification_scores(runner.predict(gated, test, seed=cell.seed, batch=task.batch))
+        return {**scores, **mode_scores(gated, test)}, {}, settings
+
+    return runner.Evaluation(NAME, f"{group.model}, gate", data, measure)
+
+
+def _fixed_angles(data: str) -> runner.Evaluation:
+    """Test-time augmentation by fixed angles, with the temperature that suits rotated validation images best."""
+
+    def predict(model: nn.Module, test: Any) -> tuple[Tensor, Tensor]:
+        parts = []
+        for at in torch.arange(len(test)).split(500):
+            batch = test.batch(at)
+            angles = torch.arange(ANGLES, device=batch.x.device) * (2 * math.pi / ANGLES)
+            turned = [ROTATION.make(batch.x, angle.expand(len(at), 1)) for angle in angles]
+            log_probs = torch.stack([model(x).log_softmax(-1) for x in turned])
+            parts.append((torch.logsumexp(log_probs, 0) - math.log(ANGLES), batch.y))
+        log_probs, y = (torch.cat(column) for column in zip(*parts, strict=True))
+        return log_probs, y
+
+    def measure(context: runner.RunContext, cell: Result) -> runner.Evaluated:
+        task, (_, validation, _) = TASKS[data](context), context.data("mnist", normalise=False)
+        model = runner.trained(context, CLASSIFIER, cell.seed).to(task.x.device).eval()
+        with torch.no_grad():
+            held_out, y = predict(model, context.quick_subset(generate(validation, ROTATION, seed=1)))
+            losses = {t: float(F.cross_entropy(held_out / t, y)) for t in torch.logspace(-1, 1, 81).tolist()}
+            temperature = min(losses, key=losses.__getitem__)
+            log_probs, y = predict(model, context.quick_subset(task.test))
+        found = runner.Predictions((log_probs / temperature).log_softmax(-1), y)
+        return runner.classification_scores(found), {}, {"angles": ANGLES, "temperature": temperature}
+
+    return runner.Evaluation(NAME, FIXED, data, measure)
+
+
+# --- The experiment --------------------------------------------------------------------------------------------------
+
+ROTATED = {
+    modes: _taught("rotated", modes, ("upright", "right angles", "another resampler", "beyond rotated"))
+    for modes in (4, 1)
+}
+POSED = {modes: _taught("posed", modes, ("upright", "beyond posed")) for modes in (4, 1)}
+PLACED = {modes: _taught("placed", modes) for modes in (1, 4)}
+FEW_ROTATED = _taught("rotated", 4, ("upright",), few=True)
+GROUPS: tuple[runner.Training | runner.Evaluation, ...] = (
+    CLASSIFIER, ROTATED[4], *(_gated(ROTATED[4], data) for data in ("rotated", "upright")), _retrained("rotated", ANEW),
+    *(_fixed_angles(data) for data in ("rotated", "upright")), FEW_ROTATED, ROTATED[1],
+    POSED[4], *(_gated(POSED[4], data) for data in ("posed", "upright")), _retrained("posed", ANEW_POSED),
+    GARMENTS, PLACED[1], POSED[1], PLACED[4],
+)  # fmt: skip
+
+MODES = tuple(replace(metric, name=f"modes_{metric.name}") for metric in (ACCURACY, NLL, ECE))
+COVERED = tuple(
+    Metric(f"covered_{100 * level:.0f}", f"covered by {100 * level:.0f}% (%)", 100, 1, None) for level in LEVELS
+)
+QUALITY = (
+    *COVERED, Metric("log_density", "log-density of the true pose", higher_is_better=True),
+    Metric("window_error", "error of the window, median", digits=4),
+)  # fmt: skip
+PERFECT = Metric("perfect_accuracy", "accuracy at the true pose (%)", 100, 2, True)
+_UPRIGHT_AND = "upright images without labels, any angle"
+SUPERVISION = {
+    ALONE: "upright images with labels", FIXED: "any angle", ANEW: "rotated images with labels",
+    ANEW_POSED: "posed images with labels",
+    **{group.model: _UPRIGHT_AND for group in (*ROTATED.values(), FEW_ROTATED)},
+    **{group.model: f"{_UPRIGHT_AND}, scale and shift" for group in POSED.values()},
+}  # fmt: skip
+SUPERVISION |= {f"{group.model}, gate": SUPERVISION[group.model] for group in (ROTATED[4], POSED[4])}
+
+
+def _row(model: str, columns: Sequence[tuple[str, Metric]], also: Sequence[Metric] = ()) -> list[Line]:
+    named = [(data, metric, f"{data}: {metric.label}") for data, metric in columns]
+    named += [(columns[0][0], metric, f"{columns[0][0]}: {metric.label}, at the modes") for metric in also]
+    return [Line(model, data, metric, row=model, column=name, rivals=name) for data, metric, name in named]
+
+
+def _scores(title: str, data: str, models: Sequence[str], taught: Sequence[str]) -> Table:
+    """Scores on posed and on upright images, a row for each model."""
+    columns = [(data, ACCURACY), (data, NLL), (data, ECE), ("upright", ACCURACY), ("upright", NLL)]
+    shown = [line for model in models for line in _row(model, columns, MODES[:2] if model in taught else ())]
+    return Table(title, tuple(shown), row_label="model", beside={"supervision": SUPERVISION}, notes=(NOTE,))
+
+
+_TAUGHT_ROTATED = (ROTATED[1].model, ROTATED[4].model, f"{ROTATED[4].model}, gate", FEW_ROTATED.model)
+_TAUGHT_POSED = (POSED[1].model, POSED[4].model, f"{POSED[4].model}, gate")
+TABLES = (
+    _scores("Rotated MNIST", "rotated", (ALONE, FIXED, ANEW, *_TAUGHT_ROTATED), _TAUGHT_ROTATED),
+    _scores("Any angle, scale and shift", "posed", (ALONE, ANEW_POSED, *_TAUGHT_POSED), _TAUGHT_POSED),
+    Table(
+        "Placed FashionMNIST",
+        tuple(
+            line for group in PLACED.values()
+            for line in _row(group.model, [("placed", ACCURACY), ("placed", NLL), ("placed", ECE), ("placed", PERFECT)])
+        ),
+        row_label="model",
+        beside={"supervision": {group.model: "unplaced images without labels, the placement"
+                                for group in PLACED.values()}},
+    ),
+    Table(
+        "The pose itself",
+        tuple(
+            Line(group.model, group.data, metric, row=f"{group.data}: {group.model}", column=metric.label,
+                 rivals=f"{group.data} {metric.label}")
+            for group in (*ROTATED.values(), FEW_ROTATED, *POSED.values(), *PLACED.values()) for metric in QUALITY
+        ),
+        row_label="data and model",
+    ),
+    Table(
+        "Does anything but the pose give it away?",
+        tuple(
+            Line(group.model, data, ACCURACY, row=data, column=f"{group.model}: {ACCURACY.label}")
+            for group in ROTATED.values() for data in ("rotated", "right angles", "another resampler", "beyond rotated")
+        ),
+        bold=False,
+    ),
+)  # fmt: skip
+
+
+def _claims() -> tuple[Claim, ...]:
+    def line(model: str, data: str, metric: Metric) -> Line:
+        return Line(model, data, metric)
+
+    pairs = [
+        (ROTATED[4].model, ANEW, "rotated"), (f"{ROTATED[4].model}, gate", ANEW, "upright"),
+        (ROTATED[4].model, ROTATED[1].model, "rotated"), (POSED[4].model, ANEW_POSED, "posed"),
+        (POSED[4].model, POSED[1].model, "posed"),
+    ]  # fmt: skip
+    return tuple(
+        Claim(line(better, data, metric), line(worse, data, metric), paired=True)
+        for better, worse, data in pairs for metric in (ACCURACY, NLL)
+    )  # fmt: skip
+
+
+def draw(results: Sequence[Result]) -> Figure | None:
+    """Six turned digits, the density of what undoes each, what the classifier reads at the modes; then coverage."""
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    held = [r for r in results if "density" in r.figure and r.model == ROTATED[4].model]
+    if not held:
+        return None
+    shown = held[0].figure
+    count, modes = len(shown["inputs"]), len(shown["weights"][0])
+    figure = Figure(figsize=(9.5, 1.05 * count), layout="constrained")
+    left, right = figure.subfigures(1, 2, width_ratios=(2.2, 1), squeeze=False)[0]
+    axes = left.subplots(count, 2 + modes, width_ratios=(1, 2.4, *[1] * modes), squeeze=False)
+    angles = np.linspace(-180, 180, len(shown["density"][0]))
+    for row, panels in enumerate(axes):
+        order = np.argsort(shown["weights"][row])[::-1]
+        panels[0].imshow(shown["inputs"][row], cmap="gray_r")
+        panels[1].fill_between(angles, shown["density"][row], color="#3b6ea5", linewidth=0)
+        panels[1].set(xlim=(-180, 180), yticks=[], xticks=[-180, 0, 180] if row == count - 1 else [])
+        for panel, mode in zip(panels[2:], order, strict=True):
+            weight = shown["weights"][row][mode]
+            panel.imshow(shown["warped"][row][mode], cmap="gray_r", alpha=max(0.15, min(1.0, 3 * weight)))
+            panel.set_title(f"{shown['classes'][row][mode]}: {weight:.0%}", fontsize=8, pad=2)
+        for panel in (panels[0], *panels[2:]):
+            panel.set(xticks=[], yticks=[])
+    axes[0][0].set_title("input", fontsize=9)
+    axes[0][1].set_title("density of the angle that undoes it", fontsize=9)
+    panel = right.subplots()
+    ticks = np.arange(1, 20) / 20
+    panel.plot([0, 1], [0, 1], color="0.6", linestyle=":")
+    for group, label in ((ROTATED[4], "any angle"), (POSED[4], "any pose")):
+        own = [r for r in results if (r.model, r.data) == (group.model, group.data)]
+        if covered := [r.figure["covered"] for r in own if "covered" in r.figure]:
+            panel.plot(ticks, np.mean(covered, axis=0), marker=".", label=label)
+    panel.set(xlabel="level of the region", ylabel="share of true poses inside", aspect="equal")
+    panel.legend(frameon=False)
+    return figure
+
+
+FINDING = runner.Experiment(
+    NAME,
+    "Finding a pose that was taught",
+    runner.description_of(__doc__),
+    summary="Poses that a localizer was taught: turned, posed and placed images for frozen classifiers",
+    needs=("mnist", "fashion-mnist"),
+    groups=GROUPS,
+    tables=TABLES,
+    claims=_claims(),
+    figures=(
+        FigureSpec(
+            NAME,
+            "Left: turned test digits, the posterior density of the angle that undoes each, and the digit under each "
+            "mode, with what the classifier reads and the weight of the mode. Right: how often the region of a level "
+            "holds the true pose; on the dotted line it is as often as stated.",
+            draw,
+        ),
+    ),
+    from_paper=False,
+    holm=True,
+    extra=True,
+)
