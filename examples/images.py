@@ -46,8 +46,8 @@ def make_pstn(train: Split) -> nn.Module:
     channels, *size = train.x.shape[1:]
     localizer = pstn.nn.ConvLocalizer(channels, size)
     # Outside the image a warp reads the background, which is not 0 after normalisation.
-    layer = pstn.SpatialTransformer(pstn.Similarity(), localizer, fill=train.fill)
-    return pstn.PSTN(layer, make_cnn(train))
+    layer = pstn.SpatialTransformer(pstn.Similarity(), localizer, fill=train.fill, alpha=1.0, var_init=-5.0)
+    return pstn.PSTN(layer, make_cnn(train), train_samples=1)
 
 
 def surest_half(model: nn.Module, test: Split) -> float:
@@ -92,8 +92,9 @@ def main(arguments: list[str] | None = None) -> dict[str, pstn.Scores]:
         torch.manual_seed(options.seed)
         start = time.perf_counter()
         model = pstn.fit(
-            make(train), train, epochs=1 if options.quick else 100, kl_weight=3e-4, weight_decay=0.01, batch_size=8
-        )
+            make(train), train, epochs=1 if options.quick else 100, kl_weight=3e-4, weight_decay=0.01, batch_size=8,
+            localizer_factor=0.1,
+        )  # fmt: skip
         scores[name] = pstn.evaluate(model, test, generator=torch.Generator().manual_seed(0))
         half = surest_half(model, test)
         print(f"{name:6} {scores[name]}; more certain half {half:.1%}  ({time.perf_counter() - start:.0f} s)")

@@ -35,7 +35,7 @@ def make_cnn() -> pstn.nn.SeriesClassifier:
 def make_pstn() -> pstn.PSTN:
     """The same classifier behind a layer that warps time, smoothly and invertibly, with fixed ends."""
     localizer = pstn.nn.SeriesLocalizer(1, filters=(16, 32, 16))
-    layer = pstn.SpatialTransformer(pstn.CPAB(tess=6), localizer, padding_mode="border")
+    layer = pstn.SpatialTransformer(pstn.CPAB(tess=6), localizer, padding_mode="border", alpha=1.0, var_init=-5.0)
     return pstn.PSTN(layer, make_cnn(), train_samples=4, test_samples=10)
 
 
@@ -94,7 +94,8 @@ def main(arguments: list[str] | None = None) -> dict[str, pstn.Scores]:
     for name, make in KINDS.items():
         torch.manual_seed(options.seed)
         start = time.perf_counter()
-        model = pstn.fit(make(), train, epochs=2 if options.quick else 150, kl_weight=1e-4, batch_size=16)
+        epochs = 2 if options.quick else 150
+        model = pstn.fit(make(), train, epochs=epochs, kl_weight=1e-4, batch_size=16, localizer_factor=0.1)
         scores[name] = pstn.evaluate(model, test, generator=torch.Generator().manual_seed(0))
         print(f"{name:6} {scores[name]}  ({time.perf_counter() - start:.0f} s)")
     path = options.out / "series.png"

@@ -36,8 +36,8 @@ def compare(
     fixed = [(test.all().x, test.y)]
     scores = {"as it is": pstn.evaluate(classifier, fixed)}
     _, family, rate = DISTURBANCES[name]
-    wrapped = pstn.wrap(classifier, family, in_channels=1, train_samples=2)
-    pstn.fit(wrapped, train, epochs=epochs, localizer_factor=rate, batch_size=32)
+    wrapped = pstn.wrap(classifier, family, in_channels=1, train_samples=2, alpha=1.0, var_init=-5.0)
+    pstn.fit(wrapped, train, epochs=epochs, localizer_factor=rate, batch_size=32, kl_weight=3.47e-5)
     scores["wrapped"] = pstn.evaluate(wrapped, fixed, generator=torch.Generator().manual_seed(0))
     retrained = pstn.fit(copy.deepcopy(classifier).requires_grad_(True), train, epochs=epochs, batch_size=32)
     scores["retrained"] = pstn.evaluate(retrained, fixed)

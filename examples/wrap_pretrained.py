@@ -100,9 +100,11 @@ def main(arguments: list[str] | None = None) -> dict[str, pstn.Scores]:
     print(f"small, anywhere, as it is  {scores['before']}")
 
     # The size is known, the position is not: two parameters.
-    model = pstn.wrap(classifier, pstn.Translation(scale=0.5), in_channels=1, test_samples=5)
+    model = pstn.wrap(
+        classifier, pstn.Translation(scale=0.5), 1, train_samples=1, test_samples=5, alpha=1.0, var_init=-5.0
+    )
     epochs, batch_size = (1, 10) if options.quick else (10, 20)
-    pstn.fit(model, generate(digits, place), epochs=epochs, batch_size=batch_size)
+    pstn.fit(model, generate(digits, place), epochs=epochs, batch_size=batch_size, kl_weight=6e-5)
     scores["after"] = pstn.evaluate(model, placed, batch_size=50, generator=torch.Generator().manual_seed(0))
     print(f"small, anywhere, wrapped   {scores['after']}  ({time.perf_counter() - start:.0f} s in all)")
     path = options.out / "wrap-pretrained.png"

@@ -8,8 +8,8 @@ import pstn
 from pstn.threads import suit_threads, using_threads
 
 
-@pytest.fixture
-def two_threads(monkeypatch):
+@pytest.fixture(autouse=True)
+def _two_threads(monkeypatch):
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     before = torch.get_num_threads()
@@ -35,7 +35,6 @@ def batches():
     return [(torch.rand(16, 1, 2, 2), torch.arange(16) % 3)] * 2
 
 
-@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize(("width", "threads"), [(8, 1), (400_000, 2)])
 def test_fit_and_evaluate_choose_threads_by_the_work_and_restore_them(width, threads):
     model = Watch(width)
@@ -47,7 +46,6 @@ def test_fit_and_evaluate_choose_threads_by_the_work_and_restore_them(width, thr
     assert torch.get_num_threads() == 2
 
 
-@pytest.mark.usefixtures("two_threads")
 def test_threads_are_restored_when_training_fails():
     def fail(prediction, y):
         raise KeyError("lost")
@@ -57,7 +55,6 @@ def test_threads_are_restored_when_training_fails():
     assert torch.get_num_threads() == 2
 
 
-@pytest.mark.usefixtures("two_threads")
 def test_a_number_of_the_users_is_left_alone(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     model = Watch(8)
@@ -65,7 +62,6 @@ def test_a_number_of_the_users_is_left_alone(monkeypatch):
     assert model.seen[-1] == 2
 
 
-@pytest.mark.usefixtures("two_threads")
 def test_counting_the_work_draws_no_random_numbers_and_changes_no_statistics():
     model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 3))
     torch.manual_seed(0)

@@ -13,6 +13,7 @@ from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 import pstn
+from shared_models import moved
 
 MODELS = {"pstn": pstn.nn.mnist_pstn, "stn": pstn.nn.mnist_stn}
 every_model = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS.keys())
@@ -20,14 +21,6 @@ every_model = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS.keys()
 
 def batch(size=3):
     return torch.rand(size, 1, 28, 28), torch.arange(size)
-
-
-def moved(model):
-    """The model with heads away from their start, so that theta depends on the input."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.01 * torch.randn_like(parameter)
-    return model
 
 
 class Tensors(nn.Module):

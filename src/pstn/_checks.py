@@ -39,9 +39,9 @@ def can_inspect_values(*tensors: Tensor) -> bool:
 
 
 def overwritable(tensor: Tensor) -> bool:
-    """Whether a tensor that nobody else holds may be changed in place: it takes part in no gradient and no capture.
+    """Whether a tensor without other owners may be changed in place: it takes part in no gradient and no capture.
 
-    In a prediction, each large tensor that is not made anew saves as much time as the arithmetic on it takes.
+    In a prediction, an operation in place saves about as much time as the arithmetic itself takes.
     """
     return not tensor.requires_grad and can_inspect_values(tensor)
 
@@ -151,7 +151,7 @@ def require_size(name: str, size: Any, ndim: int) -> tuple[int, ...]:
     """Return `size` as a tuple of `ndim` whole numbers of at least 1; a bare number will do for one axis."""
     extents = (size,) if type(size) is int else size
     if type(extents) is tuple and len(extents) == ndim and all(type(n) is int and n > 0 for n in extents):
-        return extents  # the usual case, without the cost of looking closer
+        return extents  # the usual case, without the cost of the checks below
     if isinstance(size, (int, torch.SymInt, np.integer)) and not isinstance(size, bool):
         extents = (size,)
     elif isinstance(size, np.ndarray):

@@ -304,9 +304,8 @@ def _load_for_sheet(name: str, kind: str | None) -> Splits[Any]:
     if named and not offline():
         with _download_bar() as report:
             get(name, progress=report)
-    if found == "mtsd" or (known is not None and known.kind == "photos"):
-        return load(name, source=None)
-    return load(name) if kind is None else load(name, kind=kind)
+    photos = found == "mtsd" or (known is not None and known.kind == "photos")
+    return load(name, **({"source": None} if photos else {} if kind is None else {"kind": kind}))
 
 
 # Training

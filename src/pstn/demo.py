@@ -74,7 +74,7 @@ def demo_data(images: int = 100, seed: int = 0) -> DemoData:
 
 def _make_digit_model(kind: ModelKind) -> Shareable:
     # A warp reads black outside the image, which is not 0 after normalisation.
-    return make_model(kind, 1, (28, 28), 10, fill=(0 - MNIST_MEAN) / MNIST_STD)
+    return make_model(kind, 1, (28, 28), 10, fill=(0 - MNIST_MEAN) / MNIST_STD, samples=1, alpha=1.0, var_init=-5.0)
 
 
 _ABOUT = About(tuple("0123456789"), 1, (28, 28), (MNIST_MEAN,), (MNIST_STD,), kl_weight=3e-4, data="digits")

@@ -31,8 +31,8 @@ def provenance(packages: tuple[str, ...] = ()) -> dict[str, Any]:
 
 def _commit() -> str:
     """The commit of the package, or $PSTN_COMMIT, for a copy of the files without a repository."""
-    if told := os.environ.get("PSTN_COMMIT"):
-        return told
+    if commit := os.environ.get("PSTN_COMMIT"):
+        return commit
     root, git = Path(__file__).parents[2], shutil.which("git")
     # Only the package's own repository is read. A package installed inside another project lies in that repository,
     # whose configuration may name programs for git to run.

@@ -1,4 +1,4 @@
-"""How many threads torch should use on a CPU: small networks lose more to handing work over than they gain by it."""
+"""How many threads torch should use on a CPU: for small networks their overhead exceeds their gain."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-# Multiplications in a forward pass over a batch from which on torch's threads are left as they are. Where others use
-# the machine too, every thread waits for the one that was put aside, and small steps wait the longest. Measured on two
+# From this many multiplications in a forward pass over a batch, the number of threads is left unchanged. Under other
+# load, every thread waits for the one that is not scheduled, and small steps wait the longest. Measured on two
 # cores, in ms per training step with one thread and with two. Quiet: the paper's MNIST P-STN in batches of 8 (6e6), 8.6
 # and 7.4; of 32 (2.5e7), 20 and 15; of 64 (5e7), 33 and 24. In use by others: 22 and 580 for batches of 8.
 _WORTH_THREADS = 30_000_000
 
-# For models that were asked before: the shape of an example, and the multiplications that it takes.
+# A cache by model: the shape of an example, and the multiplications that it takes.
 _COUNTED: WeakKeyDictionary[nn.Module, tuple[tuple[int, ...], int]] = WeakKeyDictionary()
 
 
@@ -28,7 +28,7 @@ def choose_threads(work: int) -> int | None:
     Args:
         work: multiplications in a forward pass over a batch.
 
-    A number that the user has set in the environment is left alone.
+    A number that the user has set in the environment is not overridden.
     """
     asked = any(name in os.environ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
     return 1 if work < _WORTH_THREADS and not asked else None
@@ -51,7 +51,7 @@ def count_multiplications(model: nn.Module, x: Tensor, **options: Any) -> int:
 
 @contextmanager
 def using_threads(count: int | None) -> Iterator[None]:
-    """Torch with this many threads, which it has back afterwards; None leaves them as they are."""
+    """Use this many threads of torch in the block, and restore the number afterwards; None leaves it unchanged."""
     before = torch.get_num_threads()
     if count is not None:
         torch.set_num_threads(count)
@@ -65,7 +65,7 @@ def suit_threads(model: nn.Module, x: Tensor) -> None:
     """Set torch's threads for a model that reads batches like `x`, within `using_threads(None)`, which restores them.
 
     Args:
-        model: anybody's; where its work cannot be counted, threads stay as they are.
+        model: any module; if its work cannot be counted, the number of threads is left unchanged.
         x: (B, C, *size).
     """
     if x.device.type != "cpu" or torch.get_num_threads() == 1:
@@ -74,7 +74,7 @@ def suit_threads(model: nn.Module, x: Tensor) -> None:
     if _COUNTED.get(model, (None, 0))[0] != shape:
         try:
             _COUNTED[model] = (shape, count_multiplications(model, x[:1]))
-        except Exception:  # a model that takes no single example, or cannot be copied: nothing to go by
+        except Exception:  # a model that takes no single example, or cannot be copied
             return
     if (count := choose_threads(_COUNTED[model][1] * len(x))) is not None:
         torch.set_num_threads(count)

@@ -11,6 +11,8 @@ import time
 
 import pytest
 
+import pstn
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PATIENCE = 60_000  # milliseconds; machines that run tests may be busy
 
@@ -90,8 +92,6 @@ def visited(browser, address, **options):
 
 @pytest.fixture
 def models(tmp_path, digit_models, series_models):
-    import pstn
-
     for name in ("cnn", "stn", "pstn"):
         digit_models[name].save_pretrained(tmp_path / "models" / name)
         series_models[name].save_pretrained(tmp_path / "cache" / "app" / pstn.__version__ / "series" / name)

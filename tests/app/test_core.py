@@ -63,7 +63,7 @@ def test_an_explanation_counts_the_votes():
     assert answer([0.6, 0.4]).explanation == ""
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _own_folders(tmp_path, monkeypatch):
     """Neither the user's cache nor a pstn-demo in the current folder."""
     monkeypatch.setenv("PSTN_CACHE", str(tmp_path / "cache"))
@@ -83,7 +83,6 @@ def save(models, folder):
     return folder
 
 
-@pytest.mark.usefixtures("_own_folders")
 def test_the_first_start_trains_and_the_next_one_does_not(monkeypatch):
     first, messages = small_cache(), []
     assert not first.ready
@@ -102,7 +101,6 @@ def test_the_first_start_trains_and_the_next_one_does_not(monkeypatch):
         assert 0 <= second.ready[name]["pstn"].about.metrics["accuracy"] <= 1
 
 
-@pytest.mark.usefixtures("_own_folders")
 def test_damaged_models_in_the_cache_are_trained_again(tmp_path, digit_models):
     kept = save(digit_models, tmp_path / "cache" / "app" / pstn.__version__ / "digits")
     assert "digits" in small_cache().ready
@@ -111,7 +109,6 @@ def test_damaged_models_in_the_cache_are_trained_again(tmp_path, digit_models):
     assert not small_cache().ready
 
 
-@pytest.mark.usefixtures("_own_folders")
 def test_folders_without_the_three_models_are_refused(tmp_path, digit_models, series_models):
     with pytest.raises(ModelFileError, match="cnn, stn and pstn"):
         small_cache(tmp_path.__class__("someone/something"))  # also a name on the Hub, which must not be asked

@@ -301,7 +301,7 @@ def test_models_of_different_families_do_not_stack():
     x, y = images(8), torch.arange(8) % 3
     models = [
         pstn.PSTN(make_layer(family), nn.Sequential(nn.Flatten(), nn.Linear(144, 3)))
-        for family in (pstn.StudentT(), pstn.StudentT(alpha=2.0))
+        for family in (pstn.StudentT(alpha=1.0), pstn.StudentT(alpha=2.0))
     ]
     with pytest.raises(ValueError, match="posterior"):
         pstn.training.Population(models, x, y)

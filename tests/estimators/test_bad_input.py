@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import pstn
+from refusals import refused
 
 
 def quick(**options):
@@ -43,12 +44,7 @@ def test_parameters_that_make_no_sense_are_named(name, value):
 def test_a_refused_fit_leaves_the_last_one_in_place(fitted):
     X, y = series()
     before = fitted.predict_proba(X)
-    for bad in (
-        (X, np.zeros(12)),
-        (X[:, :5], np.zeros(12)),
-        (X[:, :, None, None, None], y),
-        (np.full((12, 10), np.nan), y),
-    ):
+    for bad in (X, 0 * y), (X[:, :5], 0 * y), (X[:, :, None, None, None], y), (np.full((12, 10), np.nan), y):
         with pytest.raises(ValueError, match=r"class|NaN|X must be"):
             fitted.fit(*bad)
     np.testing.assert_array_equal(fitted.predict_proba(X), before)
@@ -67,33 +63,22 @@ def test_inputs_that_cannot_be_predicted_are_named(fitted, X, message, method):
         getattr(fitted, method)(X)
 
 
-def test_labels_that_cannot_be_learned_are_named():
-    X, y = series()
-    for labels, message in [
-        (np.zeros(12), r"one class: 0\.0$"), (y[:5], "inconsistent numbers"), (np.linspace(0, 1, 12), "continuous"),
-        (np.where(y, np.nan, 1.0), "NaN"),
-    ]:  # fmt: skip
-        with pytest.raises(ValueError, match=message):
-            quick().fit(X, labels)
-    with pytest.raises(ValueError, match="at least one value each"):
-        quick().fit(np.zeros((4, 0, 3)), [0, 1, 0, 1])
-
-
-def test_partial_fit_refuses_what_it_cannot_know():
-    X, y = series()
-    with pytest.raises(ValueError, match="classes must be given in the first call"):
-        quick().partial_fit(X, y)
-    with pytest.raises(ValueError, match="at least two classes"):
-        quick().partial_fit(X, y, classes=[1])
-    with pytest.raises(ValueError, match=r"got \[1\] as well"):
-        quick().partial_fit(X, y, classes=[0, 2])
-    with pytest.raises(ValueError, match="class_weight must be a dict or None for partial_fit"):
-        quick(class_weight="balanced").partial_fit(X, y, classes=[0, 1])
-    classifier = quick().partial_fit(X, y, classes=[0, 1])
-    with pytest.raises(ValueError, match=r"got \[7\] as well"):
-        classifier.partial_fit(X, np.full(12, 7))
-    with pytest.raises(ValueError, match="sample_weight"):
-        classifier.partial_fit(X, y, sample_weight=np.ones(3))
+X, Y = series()
+test_labels_that_cannot_be_learned_are_named = refused(
+    (lambda: quick().fit(X, np.zeros(12)), ValueError, r"one class: 0\.0$"),
+    (lambda: quick().fit(X, Y[:5]), ValueError, "inconsistent numbers"),
+    (lambda: quick().fit(X, np.linspace(0, 1, 12)), ValueError, "continuous"),
+    (lambda: quick().fit(X, np.where(Y, np.nan, 1.0)), ValueError, "NaN"),
+    (lambda: quick().fit(np.zeros((4, 0, 3)), [0, 1, 0, 1]), ValueError, "at least one value each"),
+)
+test_partial_fit_refuses_what_it_cannot_know = refused(
+    (lambda: quick().partial_fit(X, Y), ValueError, "classes must be given in the first call"),
+    (lambda: quick().partial_fit(X, Y, classes=[1]), ValueError, "at least two classes"),
+    (lambda: quick().partial_fit(X, Y, classes=[0, 2]), ValueError, r"got \[1\] as well"),
+    (lambda: quick(class_weight="balanced").partial_fit(X, Y, classes=[0, 1]), ValueError, "class_weight must"),
+    (lambda: quick().fit(X, Y).partial_fit(X, np.full(12, 7)), ValueError, r"got \[7\] as well"),
+    (lambda: quick().fit(X, Y).partial_fit(X, Y, sample_weight=np.ones(3)), ValueError, "sample_weight"),
+)
 
 
 @pytest.mark.parametrize("samples", [0, 2.5])

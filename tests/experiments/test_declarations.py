@@ -11,12 +11,13 @@ import torch
 from torch import nn
 
 import pstn
-from pstn.experiments import EXPERIMENTS, Experiment, RunContext, Training, calibration, mnist_subsets
+from pstn.experiments import EXPERIMENTS, Experiment, RunContext, Training, calibration, mnist_subsets, traffic_signs
 from pstn.experiments import placed_fashion as placed
 from pstn.experiments import rotated_mnist as rotating
 from pstn.experiments import time_series as series
 from pstn.experiments.backbones import Backbone
 from pstn.experiments.failure_mode import make_classifier
+from pstn.experiments.runner import recipe_settings, transformer_model
 from pstn.report.results import read_results
 from pstn.report.statistics import best
 from small_experiment import SMALL, quiet
@@ -49,8 +50,7 @@ def test_settings_are_those_of_the_committed_results(name):
     for each in (g for g in EXPERIMENTS[name].groups if isinstance(g, Training)):
         for cell in (cell for cell in each.cells(CONTEXT) if cell.name in held):
             settings = held[cell.name]
-            recipe = {key: getattr(each.recipe, key) for key in settings["recipe"]}
-            recipe["augment"] = None if recipe["augment"] is None else repr(recipe["augment"])
+            recipe = {key: recipe_settings(each.recipe)[key] for key in settings["recipe"]}
             assert json.loads(json.dumps(recipe)) == settings["recipe"]
             weight = each.variants.get(cell.variant, next(iter(each.variants.values())))
             lr = each.lr(CONTEXT) if callable(each.lr) else each.lr
@@ -192,3 +192,19 @@ def test_the_papers_mean_row_is_the_mean_of_its_rows():
     for model, line in series.MEAN.items():
         rows = [line.paper.summary.mean for (of, _), line in series.PUBLISHED.items() if of == model]
         assert line.paper.summary.mean == pytest.approx(statistics.fmean(rows), abs=0.01)
+
+
+def layers():
+    """The transformers of the paper's P-STNs, with where their variance starts and S in training."""
+    yield mnist_subsets.make_pstn().layer, -5.0, mnist_subsets.make_pstn().train_samples == 1
+    yield series.make_model("P-STN", 2, 60).layer, -5.0, series.RECIPE.samples == 10
+    for layer, start in ((rotating.make_layer(True), -3.0), (placed.make_layer(probabilistic=True), -5.0)):
+        yield layer, start, transformer_model(layer, nn.Flatten()).train_samples == 10
+    yield traffic_signs._layer(RunContext(RESULTS, quick=True), probabilistic=True), -5.0, True
+
+
+def test_no_default_changes_the_posteriors_of_the_paper():
+    for layer, start, samples in layers():
+        assert layer.posterior.alpha == 1.0
+        assert layer.variance_head.last.bias.tolist() == pytest.approx([start] * layer.transform.dim)
+        assert samples

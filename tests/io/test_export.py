@@ -13,6 +13,7 @@ from PIL import Image
 import pstn
 from pstn.io.export import export_onnx, export_program
 from pstn.nn import About, ConvClassifier, ConvLocalizer, SeriesClassifier, SeriesLocalizer
+from shared_models import moved
 from small_runs import run_command as command
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "serve_onnx.py"
@@ -20,11 +21,8 @@ SAMPLES = 3
 
 
 def finished(model, about):
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.05 * torch.randn_like(parameter)
     model.about = about
-    return model.eval()
+    return moved(model, 0.05)
 
 
 def small_pstn():

@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import json
 import pickle
 import sys
 
@@ -18,7 +17,7 @@ import pstn
 from pstn.io import ModelFileError
 from pstn.io.registry import _PARTS, describe
 from pstn.nn import About, ConvClassifier, ConvLocalizer, Frozen, PoseLocalizer, SeriesClassifier, SeriesLocalizer
-from shared_models import answers, moved
+from shared_models import answers, edit_config, moved
 
 IMAGE, SERIES = (3, 20, 24), (2, 30)
 
@@ -67,12 +66,6 @@ MODELS = {
     "unpadded": (lambda: SeriesClassifier(2, 3, (4, 6), (4, 3), padded=False), SERIES),
 }
 every_model = pytest.mark.parametrize(("make", "shape"), MODELS.values(), ids=MODELS.keys())
-
-
-def edit(folder, change):
-    config = json.loads((folder / "config.json").read_text())
-    change(config)
-    (folder / "config.json").write_text(json.dumps(config))
 
 
 @every_model
@@ -198,12 +191,11 @@ class Mine:
 
 
 def test_nothing_in_a_pickle_is_executed(folder):
-    (folder / "model.safetensors").write_bytes(pickle.dumps(Mine()))
-    with pytest.raises(ModelFileError, match="not a readable safetensors file"):
-        pstn.from_pretrained(folder)
-    torch.save({"head": Mine()}, folder / "model.safetensors")
-    with pytest.raises(ModelFileError, match="not a readable safetensors file"):
-        pstn.from_pretrained(folder)
+    for write in (pickle.dump, torch.save):
+        with (folder / "model.safetensors").open("wb") as stream:
+            write({"head": Mine()}, stream)
+        with pytest.raises(ModelFileError, match="not a readable safetensors file"):
+            pstn.from_pretrained(folder)
     assert not hasattr(pstn, "taken_over")
 
 
@@ -227,7 +219,7 @@ def test_a_description_cannot_name_code_nor_ask_for_the_machines_memory(folder):
         (lambda c: c["about"].update(mean=["x"]), "mean must hold one finite number"),
     ):  # fmt: skip
         (folder / "config.json").write_text(original)
-        edit(folder, change)
+        edit_config(folder, change)
         with pytest.raises(ModelFileError, match=message):
             pstn.from_pretrained(folder)
 
@@ -243,10 +235,9 @@ def test_missing_files_and_folders_are_named(folder, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ModelFileError, match=r"there is no folder no/where.*pip install 'pstn\[hub\]'"):
         pstn.from_pretrained("no/where")
-    with pytest.raises(ModelFileError, match="there is no folder"):
-        pstn.from_pretrained(tmp_path / "none" / "at" / "all")
-    with pytest.raises(ModelFileError, match="there is no folder"):
-        pstn.from_pretrained(folder / "config.json")
+    for nowhere in (tmp_path / "none" / "at" / "all", folder / "config.json"):
+        with pytest.raises(ModelFileError, match="there is no folder"):
+            pstn.from_pretrained(nowhere)
     with pytest.raises(ModelFileError, match="holds a PSTN, not a STN"):
         pstn.STN.from_pretrained(folder)
     pstn.from_pretrained(folder)  # needs no huggingface_hub

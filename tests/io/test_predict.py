@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -13,24 +14,18 @@ from PIL import Image
 import pstn
 from pstn.io.predict import Answer, predict_files, write_answers
 from pstn.nn import About
+from pstn.training.runs.run import score_models
+from shared_models import moved
 from small_runs import run_command as run
-
-
-def trained_a_little():
-    torch.manual_seed(0)
-    model = pstn.nn.mnist_pstn(fill=(0 - 0.1307) / 0.3081)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.03 * torch.randn_like(parameter)
-    return model
-
 
 ABOUT = About(tuple("0123456789"), 1, (28, 28), (0.1307,), (0.3081,), data="digits")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return trained_a_little().save_pretrained(tmp_path_factory.mktemp("model"), about=ABOUT)
+    torch.manual_seed(0)
+    model = moved(pstn.nn.mnist_pstn(fill=(0 - 0.1307) / 0.3081), 0.03)
+    return model.save_pretrained(tmp_path_factory.mktemp("model"), about=ABOUT)
 
 
 @pytest.fixture(scope="module")
@@ -122,30 +117,17 @@ def test_evaluate_finds_classes_by_name_and_prepares_images(folder, images, tmp_
     """Digits in folders named by class, larger and in colour: the score is that of the same digits as tensors."""
     digits = pstn.data.load_digits("test")
     for i in range(60):
-        place = tmp_path / "data" / "test" / str(int(digits.y[i]))
+        place = tmp_path / "data" / "train" / str(int(digits.y[i]))
         place.mkdir(parents=True, exist_ok=True)
         pixels = (digits.x[i, 0] * 255).byte().numpy()
         Image.fromarray(pixels).convert("RGB").save(place / f"{i}.png")
-    (tmp_path / "data" / "test").rename(tmp_path / "data" / "train")
-    import shutil
-
     shutil.copytree(tmp_path / "data" / "train", tmp_path / "data" / "test")
     found = run("evaluate", folder, tmp_path / "data", "--samples", 2, "--json")
     assert found.exit_code == 0, found.output
-    from pstn.training.runs.run import score_models
-
     x = ABOUT.prepare(digits.x[:60])
     order = sorted(range(60), key=lambda i: (str(int(digits.y[i])), f"{i}.png"))
     wanted = score_models([pstn.from_pretrained(folder)], x[order], digits.y[:60][order], samples=2, seeds=[0])
     assert json.loads(found.output)["nll"] == pytest.approx(wanted["nll"], rel=1e-4)
-
-
-def flow(data, out, *options):
-    done = run("train", data, "--out", out, "--epochs", 1, "--json", *options)
-    assert done.exit_code == 0, done.output
-    said = json.loads(done.stdout)
-    assert said["models"] == [str(out / "model-0")]
-    return pstn.from_pretrained(out)
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +163,9 @@ def test_a_run_keeps_its_policy_for_predict_and_evaluate(tmp_path):
     lengths = [20 + i % 5 for i in range(24)]
     rows = [",".join([("up", "down")[i % 2], *map(str, generator.normal(size=n))]) for i, n in enumerate(lengths)]
     (tmp_path / "series.csv").write_text("\n".join(rows))
-    flow(tmp_path / "series.csv", tmp_path / "run", "--policy", "resample", "--model", "cnn")
+    options = ("--out", tmp_path / "run", "--epochs", 1, "--policy", "resample", "--model", "cnn", "--json")
+    done = run("train", tmp_path / "series.csv", *options)
+    assert json.loads(done.stdout)["models"] == [str(tmp_path / "run" / "model-0")]
     shorter = "\n".join(row.rsplit(",", 7)[0] for row in rows)
     (tmp_path / "shorter.csv").write_text(shorter)
     done = run("predict", tmp_path / "run", tmp_path / "shorter.csv", "--json")

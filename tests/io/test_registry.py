@@ -11,6 +11,7 @@ from torch import nn
 
 import pstn
 from pstn.io import registry
+from shared_models import edit_config
 
 ABOUT = pstn.About(("a", "b", "c"), 1, (12, 12))
 
@@ -28,10 +29,8 @@ def parts(monkeypatch):
 
 def make(parts):
     torch.manual_seed(0)
-    layer = pstn.SpatialTransformer(
-        parts.Shear(0.5), parts.Reader(144), (12, 12), features=3,
-        posterior=parts.Narrow(0.2),
-    )  # fmt: skip
+    options = {"size": (12, 12), "features": 3, "posterior": parts.Narrow(0.2)}
+    layer = pstn.SpatialTransformer(parts.Shear(0.5), parts.Reader(144), **options)
     return pstn.PSTN(layer, parts.Reader(144, [5, 6]), 2, 4)
 
 
@@ -103,24 +102,18 @@ def test_what_a_model_takes_must_be_said_where_its_description_does_not(parts, t
 )
 def test_a_part_that_is_none_is_refused(parts, tmp_path, kind):
     folder = pstn.save_pretrained(make(parts), tmp_path / "model", about=ABOUT)
-    config = json.loads((folder / "config.json").read_text())
-    config["model"]["layer"]["transform"]["type"] = kind
-    (folder / "config.json").write_text(json.dumps(config))
+    edit_config(folder, lambda config: config["model"]["layer"]["transform"].update(type=kind))
     with pytest.raises(pstn.io.ModelFileError, match="transform"):
         pstn.from_pretrained(folder, allow=["foreign_parts", "os"])
 
 
-def test_a_class_that_does_not_keep_its_arguments_is_named(parts):
-    with pytest.raises(TypeError, match="width"):
-        registry.describe(parts.Forgetful(3))
-
-
-def test_a_class_that_nobody_could_find_again_is_refused():
+def test_a_class_that_could_not_be_built_again_is_refused(parts):
     class Local(nn.Module):
         pass
 
-    with pytest.raises(TypeError, match="Local"):
-        registry.describe(Local())
+    for module, name in ((parts.Forgetful(3), "width"), (Local(), "Local")):
+        with pytest.raises(TypeError, match=name):
+            registry.describe(module)
 
 
 def test_two_classes_of_one_name_are_refused(parts):

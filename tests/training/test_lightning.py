@@ -57,7 +57,7 @@ def test_trains_with_clipping_accumulation_and_a_schedule(tmp_path):
     trainer.fit(module, make_data(batch_size=4))
     assert trainer.global_step == 4
     assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-    assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-3 * 0.1 * 0.01)
+    assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(1e-3 * 0.008 * 0.01)
     assert {"train_loss", "train_kl", "val_nll", "val_accuracy"} <= set(trainer.callback_metrics)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import pstn
-from pstn.defaults import default_kl_weight
+from pstn.defaults import ALPHA, default_kl_weight
 from pstn.training import Failure, Member, Population, Recipe
 from pstn.training.tune import Trial, Tuned, candidates, hold_out, set_alpha, tune
 
@@ -71,7 +71,7 @@ def test_the_lowest_loss_is_chosen_and_the_sentence_says_so(tuned):
     assert len(losses) == 12
     assert (tuned.splits, tuned.held_out) == (3, 8)
     assert tuned.default in tuned.trials
-    assert (tuned.default.kl_weight, tuned.default.alpha) == (default_kl_weight(40), 1.0)
+    assert (tuned.default.kl_weight, tuned.default.alpha) == (default_kl_weight(40), ALPHA)
     assert str(tuned.best) in str(tuned)
     assert f"{tuned.best.nll:.3f}" in str(tuned)
     assert f"{tuned.default.nll:.3f}" in str(tuned)

@@ -15,6 +15,7 @@ from families import FAMILIES, SIZES, SMOOTH_FAMILIES, WITHOUT_IDENTITY, near_id
 from pstn.transforms import base_grid
 from pstn.transforms.base import invert_matrix
 from pstn.transforms.coordinates import cached_grid_points
+from refusals import refused
 
 # By name, not by `has_identity`, which is under test.
 WITH_INVERSE = {name: f for name, f in FAMILIES.items() if name not in WITHOUT_IDENTITY}
@@ -205,36 +206,30 @@ def whole_numbers(*shape):
 ASPECTS = [(1.0, -1.0), (math.inf, 2.0), (math.nan, 2.0), "ab", (None, 1), 2.0, (1.0, 1.0, 1.0)]
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "name"),
-    [
-        (lambda: pstn.Affine(ndim=1), ValueError, "ndim of Affine"),
-        (lambda: pstn.Crop(ndim=4), ValueError, "ndim of Crop"),
-        (lambda: pstn.Rotation(ndim=3), ValueError, "ndim of Rotation"),
-        (lambda: pstn.Crop(scale="cubic"), ValueError, "scale"),
-        (lambda: pstn.Similarity(scale="cubic"), ValueError, "scale"),
-        (lambda: pstn.Translation(scale=0.0), ValueError, "scale"),
-        (lambda: pstn.Crop().grid(torch.zeros(3), (0, 4)), ValueError, r"size\[0\]"),
-        (lambda: pstn.Crop().grid(torch.zeros(3), (4,)), ValueError, "size"),
-        (lambda: pstn.to_pixels(torch.zeros(3, 2), 28), ValueError, "size"),
-        (lambda: pstn.from_pixels(torch.zeros(3, 2), (28, 0)), ValueError, r"size\[1\]"),
-        (lambda: pstn.Crop().apply(torch.zeros(3), torch.zeros(5, 3)), ValueError, "points"),
-        (lambda: pstn.Crop().warp_boxes(torch.zeros(3), torch.zeros(5, 2)), ValueError, "boxes"),
-        (lambda: pstn.make_transform("similarity", ndim=1), ValueError, "transform"),
-        (lambda: pstn.make_transform("crop", ndim=4), ValueError, "ndim"),
-        (lambda: pstn.Similarity().apply(torch.zeros(4)), TypeError, "apply needs points"),
-        (lambda: pstn.Crop().grid(whole_numbers(3), (4, 4)), TypeError, "theta"),
-        (lambda: pstn.Crop().apply(torch.zeros(3), whole_numbers(5, 2)), TypeError, "points"),
-        (lambda: pstn.CPAB(tess=4).velocity(torch.zeros(3), whole_numbers(5, 1)), TypeError, "points"),
-        (lambda: pstn.Crop().warp_boxes(torch.zeros(3), whole_numbers(5, 4)), TypeError, "boxes"),
-        (lambda: pstn.to_pixels([[0.0]], 28), TypeError, "points"),
-        (lambda: pstn.from_pixels(np.zeros((3, 1)), 28), TypeError, "pixels"),
-        *[(lambda a=a: pstn.Similarity().corners(torch.zeros(4), aspect=a), ValueError, "aspect") for a in ASPECTS],
-    ],
+test_bad_arguments_are_named = refused(
+    (lambda: pstn.Affine(ndim=1), ValueError, "ndim of Affine"),
+    (lambda: pstn.Crop(ndim=4), ValueError, "ndim of Crop"),
+    (lambda: pstn.Rotation(ndim=3), ValueError, "ndim of Rotation"),
+    (lambda: pstn.Crop(scale="cubic"), ValueError, "scale"),
+    (lambda: pstn.Similarity(scale="cubic"), ValueError, "scale"),
+    (lambda: pstn.Translation(scale=0.0), ValueError, "scale"),
+    (lambda: pstn.Crop().grid(torch.zeros(3), (0, 4)), ValueError, r"size\[0\]"),
+    (lambda: pstn.Crop().grid(torch.zeros(3), (4,)), ValueError, "size"),
+    (lambda: pstn.to_pixels(torch.zeros(3, 2), 28), ValueError, "size"),
+    (lambda: pstn.from_pixels(torch.zeros(3, 2), (28, 0)), ValueError, r"size\[1\]"),
+    (lambda: pstn.Crop().apply(torch.zeros(3), torch.zeros(5, 3)), ValueError, "points"),
+    (lambda: pstn.Crop().warp_boxes(torch.zeros(3), torch.zeros(5, 2)), ValueError, "boxes"),
+    (lambda: pstn.make_transform("similarity", ndim=1), ValueError, "transform"),
+    (lambda: pstn.make_transform("crop", ndim=4), ValueError, "ndim"),
+    (lambda: pstn.Similarity().apply(torch.zeros(4)), TypeError, "apply needs points"),
+    (lambda: pstn.Crop().grid(whole_numbers(3), (4, 4)), TypeError, "theta"),
+    (lambda: pstn.Crop().apply(torch.zeros(3), whole_numbers(5, 2)), TypeError, "points"),
+    (lambda: pstn.CPAB(tess=4).velocity(torch.zeros(3), whole_numbers(5, 1)), TypeError, "points"),
+    (lambda: pstn.Crop().warp_boxes(torch.zeros(3), whole_numbers(5, 4)), TypeError, "boxes"),
+    (lambda: pstn.to_pixels([[0.0]], 28), TypeError, "points"),
+    (lambda: pstn.from_pixels(np.zeros((3, 1)), 28), TypeError, "pixels"),
+    *[(lambda a=a: pstn.Similarity().corners(torch.zeros(4), aspect=a), ValueError, "aspect") for a in ASPECTS],
 )
-def test_bad_arguments_are_named(call, error, name):
-    with pytest.raises(error, match=rf"^{name} "):
-        call()
 
 
 class Slide(pstn.Transform):

@@ -42,7 +42,7 @@ class PictureError(ValueError):
 
 
 def read_picture(path: str | Path) -> Grey:
-    """The grey levels (H, W) of an image file from anybody: transparent is white, and the camera's tilt is undone.
+    """The grey levels (H, W) of an untrusted image file, upright by its EXIF data; transparent is white.
 
     The size of the file is checked before it is opened, and that of the image before it is decoded.
 
@@ -275,7 +275,10 @@ def season_data() -> DemoData:
 
 
 def _make_series_model(kind: ModelKind) -> Shareable:
-    return make_model(kind, 1, (HOURS,), len(SEASONS), CPAB(tess=5), networks="auto", width=16, fill=None)
+    return make_model(
+        kind, 1, (HOURS,), len(SEASONS), CPAB(tess=5), networks="auto", width=16, fill=None,
+        samples=1, alpha=1.0, var_init=-5.0,
+    )  # fmt: skip
 
 
 _SEASONS = About(SEASONS, 1, (HOURS,), kl_weight=1e-3, data="ItalyPowerDemand")

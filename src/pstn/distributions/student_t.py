@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pstn._checks import require_choice, require_finite_number, require_positive_number
-from pstn.defaults import VAR_INIT
+from pstn.defaults import ALPHA, VAR_INIT
 from pstn.distributions.angles import REACH, by_kind, sum_over_turns, turns, wrap
 from pstn.distributions.base import (
     PosteriorFamily,
@@ -254,7 +254,7 @@ def _log_constant(df: float) -> float:
 @final
 @dataclass(frozen=True)
 class StudentT(PosteriorFamily):
-    """The family of Student-t posteriors: the paper's, with alpha = 1.
+    """The family of Student-t posteriors; the paper's is `StudentT(alpha=1.0, var_init=-5.0)`.
 
     Args:
         alpha: shape of the Gamma over the precision; samples have 2 alpha degrees of freedom. The larger, the lighter
@@ -270,7 +270,7 @@ class StudentT(PosteriorFamily):
         4.0
     """
 
-    alpha: float = 1.0
+    alpha: float = ALPHA
     precision: PrecisionKind = "per-parameter"
     var_init: float = VAR_INIT
     prior: Prior = GammaPrior()

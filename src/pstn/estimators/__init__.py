@@ -1,7 +1,7 @@
-"""The scikit-learn face: classifiers of images and series in arrays."""
+"""Estimators for scikit-learn: classifiers of images and series in arrays."""
 
 try:
-    import sklearn  # noqa: F401  # is it there?
+    import sklearn  # noqa: F401
 except ImportError as error:
     raise ImportError("the estimators need scikit-learn 1.6 or newer: pip install 'pstn[sklearn]'") from error
 

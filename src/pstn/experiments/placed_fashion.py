@@ -84,7 +84,7 @@ def make_layer(*, probabilistic: bool, zero_biases: bool = True) -> SpatialTrans
     filters, hidden = ((11, 21), 12) if probabilistic else ((16, 31), 15)
     localizer = ConvLocalizer(1, (CANVAS, CANVAS), filters=filters, kernel=7)
     layer = SpatialTransformer(
-        Similarity(), localizer, (SIZE, SIZE), hidden=hidden, probabilistic=probabilistic, var_init=-5.0
+        Similarity(), localizer, (SIZE, SIZE), hidden=hidden, posterior=runner.paper_posterior(probabilistic)
     )
     with torch.no_grad():
         for name, parameter in layer.named_parameters():

@@ -54,7 +54,8 @@ CLASSIFIER = runner.Training(
 def make_layer(probabilistic: bool) -> SpatialTransformer:
     """The localizers of about 72k parameters: heads of linear-ReLU-linear, for the angle alone."""
     localizer = ConvLocalizer(1, SIZE, filters=(28, 53) if probabilistic else (32, 64))
-    return SpatialTransformer(Rotation(), localizer, SIZE, hidden=20, probabilistic=probabilistic, var_init=VAR_INIT)
+    posterior = runner.paper_posterior(probabilistic, VAR_INIT)
+    return SpatialTransformer(Rotation(), localizer, SIZE, hidden=20, posterior=posterior)
 
 
 def make_model(*, probabilistic: bool, dropout: bool = True) -> Callable[[runner.RunContext, int], nn.Module]:

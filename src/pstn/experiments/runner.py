@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from pstn._checks import NotFiniteError, require_finite, require_positive_int
 from pstn.data import KNOWN, MissingDataError, load
 from pstn.data.split import Sized
-from pstn.distributions import Posterior
+from pstn.distributions import Point, Posterior, PosteriorFamily, StudentT
 from pstn.experiments.backbones import Backbone
 from pstn.files import inside, require_writable
 from pstn.nn import PSTN, STN, Frozen, Prediction, SpatialTransformer, TransformerClassifier
@@ -255,6 +255,20 @@ def in_front_of(
         return transformer_model(made, head if dropout else Frozen(head))
 
     return make
+
+
+def paper_posterior(probabilistic: bool, var_init: float = -5.0) -> PosteriorFamily:
+    """The P-STN's posterior in the paper, or the STN's point, whatever the defaults of the library.
+
+    Args:
+        probabilistic: whether it is the P-STN's.
+        var_init: where the variance head starts.
+
+    Example:
+        >>> paper_posterior(True).alpha
+        1.0
+    """
+    return StudentT(alpha=1.0, var_init=var_init) if probabilistic else Point()
 
 
 def transformer_model(layer: SpatialTransformer, classifier: nn.Module) -> nn.Module:
@@ -557,7 +571,7 @@ class _TrainingJob:
         context, group, task = self.context, self.group, self.group.task(self.context)
         members, recipe = [_member_of(context, group, *pair) for pair in pairs], _recipe_of(context, group)
         # Labels tell other files, and other examples of them, at next to no cost.
-        data, models, identities = [_as_json(recipe), task.name, *task.notes, digest({"y": task.y})], [], []
+        data, models, identities = [recipe_settings(recipe), task.name, *task.notes, digest({"y": task.y})], [], []
         for member, (_, seed) in zip(members, pairs, strict=True):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
@@ -782,7 +796,7 @@ def _write(context: RunContext, cell: Result, found: Evaluated, departures: Sequ
     context.log(f"  {cell.name}: {shown}")
 
 
-def _as_json(recipe: Recipe) -> dict[str, Any]:
+def recipe_settings(recipe: Recipe) -> dict[str, Any]:
     """A recipe as results have it: functions by their names, random transforms as they are written."""
     plain = (bool, int, float, str, tuple, type(None))
     held = {f.name: getattr(recipe, f.name) for f in dataclasses.fields(recipe)}
@@ -799,7 +813,7 @@ def _settings(context: RunContext, group: Training, run: _Run, pair: Model, test
         "test_examples": tests,
         "parameters": sum(p.numel() for p in model.parameters()),
         "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
-        "recipe": _as_json(run.recipe), "epochs_run": run.epochs, "lr": member.lr,
+        "recipe": recipe_settings(run.recipe), "epochs_run": run.epochs, "lr": member.lr,
         "localizer_factor": member.localizer_factor, "kl_weight": member.kl_weight, "weight_decay": member.weight_decay,
     }  # fmt: skip
     if isinstance(model, TransformerClassifier):

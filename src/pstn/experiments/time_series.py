@@ -76,7 +76,7 @@ def make_model(model: str, classes: int, length: int) -> nn.Module:
         return SeriesClassifier(1, classes, filters=ALONE, padded=padded)
     layer = SpatialTransformer(
         CPAB(tess=10, zero_boundary=True), SeriesLocalizer(1, padded=padded), (length,),
-        probabilistic=model == "P-STN", var_init=-5.0, padding_mode="border",
+        posterior=runner.paper_posterior(model == "P-STN"), padding_mode="border",
     )  # fmt: skip
     nn.init.constant_(layer.mean_head.last.bias, 1e-5)
     classifier = SeriesClassifier(1, classes, filters=WITH_LOCALIZER, padded=padded)

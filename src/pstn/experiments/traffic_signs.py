@@ -169,8 +169,9 @@ CLASSIFIER = runner.Training(
 
 def _layer(context: runner.RunContext, *, probabilistic: bool) -> SpatialTransformer:
     size, backbone = QUICK_SIZE if context.quick else SIZE, _backbone(context)
+    posterior = runner.paper_posterior(probabilistic)
     layer = SpatialTransformer(
-        Similarity(), backbone.make(None), (size, size), probabilistic=probabilistic, fill=backbone.black
+        Similarity(), backbone.make(None), (size, size), posterior=posterior, fill=backbone.black
     )
     with torch.no_grad():
         layer.mean_head.last.bias[1] = START_SCALE

@@ -1,7 +1,7 @@
-"""Models for places without this package: ONNX files and torch's exported programs.
+"""Export models to files that run without this package: ONNX files and programs of torch.export.
 
-Both hold the same function, of tensors alone: it takes x, prepared as the model wants it, and the noise where it
-samples; so whoever runs it chooses the random numbers.
+Both hold the same function of tensors: it takes x, prepared as the model requires it, and the noise if it samples. The
+caller thus chooses the random numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pstn.uncertainty import entropy
 
 __all__ = ["advice_on_running", "export_onnx", "export_program"]
 
-# What the exporters warn of, that is neither the user's doing nor for the user to change.
+# Warnings of the exporters that users can neither cause nor avoid.
 _REMARKS = (
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # torch, of itself
     "# The axis name: batch will not be used",  # for the outputs: it is the inputs' already
@@ -53,9 +53,9 @@ class _Tensors(nn.Module):
             theta = posterior.mode[None]
             log_probs = model.classifier(model.layer.warp(x, theta)[0]).log_softmax(-1)
             return log_probs.exp(), entropy(log_probs), theta, model.layer.transform.corners(theta, aspect=aspect)
-        said = model(x, noise=noise)
-        boxes = model.layer.transform.corners(said.theta, aspect=aspect)
-        return said.probs, said.entropy, said.theta, boxes, said.mutual_information
+        p = model(x, noise=noise)
+        boxes = model.layer.transform.corners(p.theta, aspect=aspect)
+        return p.probs, p.entropy, p.theta, boxes, p.mutual_information
 
 
 def export_onnx(model: Shareable, path: str | Path, *, samples: int | None = None) -> Path:
@@ -67,7 +67,7 @@ def export_onnx(model: Shareable, path: str | Path, *, samples: int | None = Non
 
     Args:
         model: a classifier of images or series with `about`, such as `pstn.from_pretrained` returns.
-        path: where the file goes.
+        path: file to write.
         samples: S, with the noise as an input; None takes the mean transformation, which needs no noise.
 
     Returns:
@@ -118,15 +118,14 @@ def export_program(model: Shareable, path: str | Path, *, samples: int | None = 
 
 
 def advice_on_running(model: Shareable) -> str:
-    """What whoever opens a model's ONNX file in onnxruntime has to know; empty where there is nothing.
+    """What to know before opening a model's ONNX file in onnxruntime; empty if there is nothing.
 
     Example:
         >>> advice_on_running(pstn.nn.mnist_pstn())
         ''
     """
-    if not isinstance(model, TransformerClassifier) or model.layer.transform.ndim != 1:
-        return ""
-    if not any(isinstance(part, CPAB) for part in model.layer.transform.modules()):
+    transform = model.layer.transform if isinstance(model, TransformerClassifier) else None
+    if transform is None or transform.ndim != 1 or not any(isinstance(part, CPAB) for part in transform.modules()):
         return ""
     return (
         "onnxruntime 1.31 crashes while it optimises a CPAB transformation of series: open the file with "
@@ -136,14 +135,13 @@ def advice_on_running(model: Shareable) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporters' notes to themselves."""
-    logger = logging.getLogger("torch.onnx")  # it lists what is not installed
+    """Suppress the warnings and log messages of the exporters."""
+    logger = logging.getLogger("torch.onnx")  # it lists packages that are not installed
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            for message in _REMARKS:
-                warnings.filterwarnings("ignore", message=message)
+            warnings.filterwarnings("ignore", message="|".join(_REMARKS))
             yield
     finally:
         logger.setLevel(before)
@@ -158,18 +156,19 @@ def _plan(
         raise ValueError("the model does not say what input it takes: save it with about=pstn.About(..., size=...)")
     if samples is not None and not isinstance(model, PSTN):
         raise ValueError(f"samples must be left out for a {type(model).__name__}, which does not sample, got {samples}")
-    looks = isinstance(model, TransformerClassifier)
     batch = torch.export.Dim("batch")
     x = torch.rand(3, about.channels, *about.size, generator=torch.Generator().manual_seed(0))
-    args: tuple[Tensor, ...] = (about.prepare(x),)
-    shapes: tuple[dict[int, Any], ...] = ({0: batch},)
-    inputs, outputs = ["x"], ["probabilities", "entropy", *(["theta", "boxes"] if looks else [])]
-    metadata = {name: json.dumps(value) for name, value in about.to_config().items()}
+    args, shapes, inputs, outputs = [about.prepare(x)], [{0: batch}], ["x"], ["probabilities", "entropy"]
+    if isinstance(model, TransformerClassifier):
+        outputs += ["theta", "boxes"]
+    facts: dict[str, Any] = about.to_config()
     if samples is not None:
         assert isinstance(model, PSTN)
-        dim, width = model.layer.transform.dim, model.layer.noise_width
-        args = (*args, torch.full((require_positive_int("samples", samples), 3, width), 0.4))
-        shapes = (*shapes, {1: batch})
-        inputs, outputs = [*inputs, "noise"], [*outputs, "mutual_information"]
-        metadata |= {"samples": json.dumps(samples), "theta_dim": json.dumps(dim), "noise_width": json.dumps(width)}
-    return _Tensors(model, samples is not None), args, shapes, inputs, outputs, metadata
+        width = model.layer.noise_width
+        args.append(torch.full((require_positive_int("samples", samples), 3, width), 0.4))
+        shapes.append({1: batch})
+        inputs.append("noise")
+        outputs.append("mutual_information")
+        facts |= {"samples": samples, "theta_dim": model.layer.transform.dim, "noise_width": width}
+    metadata = {name: json.dumps(value) for name, value in facts.items()}
+    return _Tensors(model, samples is not None), tuple(args), tuple(shapes), inputs, outputs, metadata

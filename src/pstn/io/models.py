@@ -28,7 +28,7 @@ from pstn.text import ShortError, excerpt
 __all__ = ["ModelFileError", "from_pretrained", "load_weights", "push_to_hub", "require_modest", "save_pretrained"]
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
-_CHECKPOINT = "checkpoint.safetensors"  # of `pstn train`: a run that has no model yet has this
+_CHECKPOINT = "checkpoint.safetensors"  # of `pstn train`: an unfinished run has this and no model
 _FORMAT = "pstn 1"
 _KEYS = ("format", "model", "about", "weights_sha256")
 # Types of numbers, as safetensors calls them. Of those that it has beside them, torch computes with few.
@@ -51,8 +51,8 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, about: About | None
 
     Args:
         model: a classifier.
-        folder: where; it is made if need be, and files of these names in it are replaced.
-        about: what belongs to the model beside its weights; `model.about` when not given.
+        folder: created if missing; files of these names in it are replaced.
+        about: metadata of the model; `model.about` when not given.
 
     Returns:
         The folder.
@@ -90,7 +90,7 @@ def push_to_hub(
 
     Args:
         model: as for `save_pretrained`.
-        repo_id: "owner/name"; made if need be.
+        repo_id: "owner/name"; created if missing.
         about: as for `save_pretrained`.
         private: whether a new repository is private; the owner's default where None.
         token: of the account; the one that `hf auth login` stored where None.
@@ -125,7 +125,7 @@ def from_pretrained(name: str | Path, *, revision: str | None = None, allow: Seq
         The classifier; `model.about` has the names of its classes and how to prepare its input.
 
     Raises:
-        ModelFileError: there is no such model, or its files are damaged or foreign.
+        ModelFileError: there is no such model, or its files are damaged or not of this package.
 
     Example:
         >>> import tempfile
@@ -138,13 +138,13 @@ def from_pretrained(name: str | Path, *, revision: str | None = None, allow: Seq
     config = _read_config(config_path)
     try:
         with torch.device("meta"):  # no memory is spent before the file is known to fill it
-            hollow = build(config["model"], allow)
+            empty = build(config["model"], allow)
         about = About.from_config(config["about"])
         _check_about(about, *describe_input(config["model"]))
-        require_modest(hollow, about)
+        require_modest(empty, about)
     except ValueError as error:
         raise ModelFileError(f"{config_path}: {error}") from error
-    tensors = _read_tensors(weights, hollow)
+    tensors = _read_tensors(weights, empty)
     if sha256_of(weights) != config["weights_sha256"]:
         raise ModelFileError(f"{weights} is not the file that {CONFIG} beside it was written with, or it is damaged")
     with torch.random.fork_rng(devices=[]):
@@ -155,7 +155,7 @@ def from_pretrained(name: str | Path, *, revision: str | None = None, allow: Seq
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Put the weights of a safetensors file into a model that you have built, whatever it is made of.
+    """Load the weights of a safetensors file into a model that you have built, whatever its modules.
 
     Names, shapes and values are checked first: a file that does not fit leaves the model as it is.
 
@@ -212,14 +212,14 @@ def _check_about(about: About, classes: int | None, channels: int | None, size: 
 
 
 def require_modest(model: nn.Module, about: About) -> None:
-    """Refuse what would take very much memory to load or to use, before there is any of it.
+    """Refuse a model that would take very much memory to load or to use, before any is allocated.
 
     Args:
-        model: a classifier; on the device "meta", without memory, will do.
-        about: what it takes.
+        model: a classifier; one on the device "meta" is enough.
+        about: its metadata.
 
     Raises:
-        ValueError: it is above a limit of `pstn.limits`, and could not be loaded again.
+        ValueError: it exceeds a limit of `pstn.limits`, and could not be loaded again.
 
     Example:
         >>> require_modest(pstn.nn.mnist_pstn(), pstn.About(tuple("0123456789"), 1, (28, 28)))
@@ -245,13 +245,13 @@ def _convolutions(model: nn.Module, about: About) -> tuple[int, int]:
     made, work = [0], 0
     for name, part in model.named_modules():
         reads_samples = name.partition(".")[0] == "classifier"
-        copies, looks = (together, samples) if reads_samples else (1, 1)
+        copies, repeats = (together, samples) if reads_samples else (1, 1)
         if isinstance(part, (ConvLocalizer, PoseLocalizer)):
             size, lost = list(part.size), part.kernel - 1 if isinstance(part, ConvLocalizer) else 0
             for inputs, filters in pairwise((part.in_channels, *part.filters)):
                 size = [extent - lost for extent in size]
                 made.append(copies * filters * math.prod(size))
-                work += looks * inputs * filters * math.prod(size) * part.kernel ** len(size)
+                work += repeats * inputs * filters * math.prod(size) * part.kernel ** len(size)
                 size = [extent // 2 for extent in size]
         elif isinstance(part, (SeriesClassifier, SeriesLocalizer)):
             seen = layer.size if reads_samples and layer is not None and layer.size is not None else about.size
@@ -260,7 +260,7 @@ def _convolutions(model: nn.Module, about: About) -> tuple[int, int]:
             for (inputs, filters), kernel in zip(
                 pairwise((part.in_channels, *part.filters)), part.kernels, strict=True
             ):
-                work += looks * inputs * filters * kernel * length
+                work += repeats * inputs * filters * kernel * length
     return max(made), work
 
 
@@ -269,9 +269,9 @@ def _find(name: str | Path, revision: str | None) -> tuple[Path, Path]:
     folder = Path(name)
     if folder.is_dir():
         return _in_folder(folder)
-    # Where there is a folder "runs", "runs/name" is a slip and no model of somebody called "runs".
-    slip = folder.parent != Path() and folder.parent.is_dir()
-    if slip or folder.exists() or not _HUB_NAME.fullmatch(str(name)):
+    # If there is a folder "runs", "runs/name" is a mistyped path, not a model of a user called "runs".
+    mistyped = folder.parent != Path() and folder.parent.is_dir()
+    if mistyped or folder.exists() or not _HUB_NAME.fullmatch(str(name)):
         raise ModelFileError(f"there is no folder {name} of a model: pstn train and save_pretrained write one")
     try:
         hub = _hub()
@@ -295,10 +295,10 @@ def _in_folder(folder: Path) -> tuple[Path, Path]:
 
 
 def _on_hub(hub: Any, name: str, revision: str | None) -> tuple[Path, Path]:
-    """The two files from the Hub or, where that cannot be reached, from what its client has kept."""
+    """The two files from the Hub or, if that cannot be reached, from the cache of its client."""
     problem: Exception | None = None
     try:
-        # Asked once: without a network the client's download alone would try for half a minute, and say so.
+        # Requested once: without a network the client's download alone would retry for half a minute, with messages.
         hub.get_hf_file_metadata(hub.hf_hub_url(name, CONFIG, revision=revision))
     except Exception as error:  # the Hub's client raises its own, its network library's and the system's
         problem = error
@@ -342,8 +342,8 @@ def _read_tensors(path: Path, model: nn.Module) -> dict[str, Tensor]:
         if require_regular_file(path).stat().st_size > 2 * MODEL_BYTES:  # float64 takes twice the room
             raise ModelFileError(f"{path} must have at most {2 * MODEL_BYTES:,} bytes")
         with safetensors.safe_open(str(path), framework="pt") as stream:
-            if odd := set(stream.keys()) ^ set(expected):
-                name = min(odd)
+            if different := set(stream.keys()) ^ set(expected):
+                name = min(different)
                 state = "missing" if name in expected else "unknown"
                 raise ModelFileError(f"{path} belongs to another model: {name[:200]} is {state}")
             for name, tensor in expected.items():
@@ -367,8 +367,8 @@ def card_text(description: Mapping[str, Any], about: About, parameters: int) -> 
 
     Args:
         description: of the model, as config.json has it.
-        about: what belongs to it.
-        parameters: how many it has.
+        about: its metadata.
+        parameters: their number.
 
     Example:
         >>> text = card_text({"type": "ConvClassifier"}, About(("a", "b"), 1), parameters=7)

@@ -47,7 +47,7 @@ class Item(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a model says of one input."""
+    """A model's answer for one input."""
 
     input: str
     """The file, and for a series the line in it."""
@@ -56,16 +56,16 @@ class Answer(NamedTuple):
     probabilities: tuple[float, ...]
     """In the order of the model's classes."""
     entropy: float
-    """How unsure the answer is, in nats."""
+    """The uncertainty of the answer, in nats."""
     mutual_information: float
     """How much of that comes from not knowing where to look, in nats."""
     box: tuple[tuple[float, ...], ...] | None
     """Where the model looked, by its mean transformation: corners (x, y) in pixels of the image as viewers show it,
-    which spans (0, 0) to (width, height); for a series its two ends; None where the model does not look."""
+    which spans (0, 0) to (width, height); for a series its two ends; None for a model without a transformation."""
 
 
 def require_about(model: Shareable) -> About:
-    """What a model says of itself, if that is enough to read files for it."""
+    """The metadata of a model, checked to suffice for reading files for it."""
     about = model.about
     if about is None or about.size is None or len(about.size) > 2:
         raise ValueError("the model does not say what images or series it takes: save it with about=pstn.About(...)")
@@ -112,21 +112,19 @@ def predict_files(
 
 
 def ask(model: Shareable, items: Sequence[Item], *, samples: int | None = None, seed: int = 0) -> list[Answer]:
-    """What a model says of a batch of inputs; the arguments are those of `predict_files`."""
+    """A model's answers for a batch of inputs; the arguments are those of `predict_files`."""
     about = require_about(model)
     x = about.prepare(torch.stack([item.x for item in items]))
     with evaluating(model), torch.inference_mode(), using_threads(None):
         suit_threads(model, x)
-        said = model(x, **_noise(model, len(items), samples, seed))
-        if isinstance(said, Prediction):
-            log_probs, disagreement = said.log_probs, said.mutual_information.tolist()
+        output = model(x, **_noise(model, len(items), samples, seed))
+        if isinstance(output, Prediction):
+            log_probs, disagreement = output.log_probs, output.mutual_information.tolist()
             assert isinstance(model, TransformerClassifier)
-            boxes = model.layer.transform.corners(said.posterior.mode, aspect=tuple(x.shape[2:])[::-1])
+            boxes = model.layer.transform.corners(output.posterior.mode, aspect=tuple(x.shape[2:])[::-1])
         else:
-            require_finite(
-                "logits", said, "the model returned them: it diverged in training, or these are no inputs of it"
-            )
-            log_probs, disagreement, boxes = said.log_softmax(-1), [0.0] * len(items), None
+            require_finite("logits", output, "the model diverged in training, or these inputs are not of its kind")
+            log_probs, disagreement, boxes = output.log_softmax(-1), [0.0] * len(items), None
         unsure, best = entropy(log_probs).tolist(), log_probs.argmax(-1).tolist()
     return [
         Answer(
@@ -212,7 +210,7 @@ def _printable(path: Path) -> str:
 
 
 def _in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    size = require_positive_int("batch_size", size)  # islice would take none at 0, and call it the end
+    size = require_positive_int("batch_size", size)
     source = iter(items)
     while batch := list(islice(source, size)):
         yield batch
@@ -233,13 +231,13 @@ def write_answers(stream: TextIO, answers: Iterable[Answer], about: About, *, as
     spreadsheet would take for a formula; numbers are left alone.
 
     Args:
-        stream: where to.
-        answers: as they come.
+        stream: to write to.
+        answers: an iterable of them.
         about: of the model, for the names of the classes.
         as_json: JSON instead of CSV.
 
     Returns:
-        How many there were.
+        The number of answers.
     """
     count = 0
     if as_json:

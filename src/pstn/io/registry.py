@@ -136,7 +136,7 @@ def _upgrade_layer(description: dict[str, Any]) -> dict[str, Any]:
 
 
 def _part(base: type, *kinds: str) -> Check:
-    """A part of the package that is one of `kinds`, or one of somebody else's; a subclass of `base` in any case."""
+    """A part of the package that is one of `kinds`, or one of a user's; a subclass of `base` in any case."""
     return lambda name, value: _build(name, value, kinds, base)
 
 
@@ -250,15 +250,15 @@ def describe(module: Any) -> dict[str, Any]:
             f"{cls.__name__} can be found neither by a name that it is registered under nor in a module: put it into a "
             "module, or put @pstn.register before it"
         )
-    return {"type": kind, **dict(_foreign_values(cls, module))}
+    return {"type": kind, **dict(_user_values(cls, module))}
 
 
 def _is_own(cls: type) -> bool:
     return cls.__name__ in _PARTS and _PARTS[cls.__name__].cls is cls
 
 
-def _foreign_values(cls: type, module: Any) -> Iterator[tuple[str, Any]]:
-    """The arguments of the constructor of somebody else's class, which it must keep as attributes."""
+def _user_values(cls: type, module: Any) -> Iterator[tuple[str, Any]]:
+    """The arguments of the constructor of a user's class, which it must keep as attributes."""
     for p in inspect.signature(cls).parameters.values():
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) or not hasattr(module, p.name):
             raise TypeError(
@@ -322,7 +322,7 @@ def _objects(module: nn.Module) -> Iterator[Any]:
 
 
 def _require_modest(description: Any) -> None:
-    """Refuse what would take long to build, before anything is built."""
+    """Refuse a description that would take long to build, before anything is built."""
     parts = cells = depth = 0
     level = [description]
     while level:
@@ -342,15 +342,15 @@ def _require_modest(description: Any) -> None:
 def _build(place: str, description: Any, kinds: Sequence[str], base: type) -> Any:
     kind = description.get("type") if isinstance(description, dict) else None
     if isinstance(kind, str) and kind not in _PARTS:
-        return _build_foreign(place, kind, description, base)
+        return _build_user_part(place, kind, description, base)
     kinds = kinds or [name for name, part in _PARTS.items() if issubclass(part.cls, base)]
     if not isinstance(kind, str) or kind not in kinds:
         raise ValueError(f"{place} must be one of {', '.join(kinds)}, got {excerpt(kind)}")
     part = _PARTS[kind]
     description = part.upgrade(description)
     fields, found = part.fields.split(), set(description) - {"type"}
-    if odd := (found ^ set(fields)) - set(part.later.split()):
-        first = sorted(map(str, odd))[0]
+    if different := (found ^ set(fields)) - set(part.later.split()):
+        first = sorted(map(str, different))[0]
         raise ValueError(f"{place}.{first[:80]} is {'missing' if first in fields else 'unknown'} in a {kind}")
     values = {name: _CHECKS[name](f"{place}.{name}", description[name]) for name in fields if name in found}
     if kind == "CPAB" and len(values["tess"]) == 2 and math.prod(values["tess"]) > 256:
@@ -359,8 +359,8 @@ def _build(place: str, description: Any, kinds: Sequence[str], base: type) -> An
     return _construct(place, lambda **rest: part.cls(*listed, **rest), values)
 
 
-def _build_foreign(place: str, kind: str, description: dict[str, Any], base: type) -> Any:
-    cls = _foreign_class(place, kind)
+def _build_user_part(place: str, kind: str, description: dict[str, Any], base: type) -> Any:
+    cls = _find_user_class(place, kind)
     if not issubclass(cls, base):
         raise ValueError(f"{place} must be a {base.__name__}, got {kind}")
 
@@ -372,7 +372,7 @@ def _build_foreign(place: str, kind: str, description: dict[str, Any], base: typ
     return _construct(place, cls, {name: read(name, value) for name, value in description.items() if name != "type"})
 
 
-def _foreign_class(place: str, kind: str) -> type:
+def _find_user_class(place: str, kind: str) -> type:
     if kind in _REGISTERED:
         return _REGISTERED[kind]
     module, _, path = kind.partition(":")

@@ -1,11 +1,11 @@
-"""What belongs to a model beside its weights: the names of its classes, how input is prepared for it, its scores."""
+"""The metadata of a model: the names of its classes, how input is prepared for it, its scores; and how it is saved."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -22,19 +22,19 @@ M = TypeVar("M", bound="Shareable")
 
 @dataclass(frozen=True)
 class About:
-    """What a stranger has to know to use a trained model.
+    """Metadata that is needed to use a trained model.
 
     Attributes:
         classes: the name of each class, in the order of the model's outputs.
         channels: C of the input.
-        size: spatial size of the input, e.g. (28, 28); None where any will do.
+        size: spatial size of the input, e.g. (28, 28); None for any.
         mean: what is subtracted from the input, in units of [0, 1] pixels: one number, or one per channel.
         std: what it is then divided by.
         kl_weight: w, with which the model was trained.
         seed: of its training and of its scores.
         data: what it was trained on, in the words of `pstn train`.
         metrics: its scores, by name.
-        policy: what becomes of missing values and other lengths in series, as in its training: "refuse", "resample" or
+        policy: how missing values and other lengths in series are handled, as in its training: "refuse", "resample" or
             "pad".
         supervision: what it learned from, e.g. "labels", or aligned inputs and the random transform that warped them.
 
@@ -91,7 +91,7 @@ class About:
         if len(self.classes) > MODEL_CLASSES:
             raise ValueError(f"classes must be at most {MODEL_CLASSES:,} names, got {len(self.classes):,}")
         for name in (*self.classes, self.data, self.supervision, *self.metrics):
-            # Names are printed on terminals and written into tables: control characters have no business there.
+            # Names are printed on terminals and written into tables: control characters are refused.
             if not isinstance(name, str) or not name.isprintable():
                 raise ValueError(f"classes, data and metrics must have names that can be printed, got {excerpt(name)}")
         if not all(map(_is_number, self.metrics.values())):
@@ -117,13 +117,8 @@ class About:
 
     def to_config(self) -> dict[str, Any]:
         """Names and values, as JSON can hold them."""
-        return {
-            "classes": list(self.classes), "channels": self.channels,
-            "size": None if self.size is None else list(self.size), "mean": list(self.mean), "std": list(self.std),
-            "kl_weight": self.kl_weight, "seed": self.seed, "data": self.data,
-            "metrics": {name: value if math.isfinite(value) else None for name, value in self.metrics.items()},
-            "policy": self.policy, "supervision": self.supervision,
-        }  # fmt: skip
+        metrics = {name: value if math.isfinite(value) else None for name, value in self.metrics.items()}
+        return {**asdict(self), "metrics": metrics}
 
     @classmethod
     def from_config(cls, config: Any) -> About:
@@ -132,9 +127,9 @@ class About:
         Raises:
             ValueError: a key is missing or unknown, or a value cannot be.
         """
-        known = ("classes", "channels", "size", "mean", "std", "kl_weight", "seed", "data", "metrics")
+        known = [f.name for f in fields(cls)]
         # Earlier files have no policy, as theirs was always to refuse, and do not say what the model learned from.
-        if not isinstance(config, dict) or set(config) - {"policy", "supervision"} != set(known):
+        if not isinstance(config, dict) or {"policy", "supervision", *config} != set(known):
             got = sorted(map(str, config)) if isinstance(config, dict) else type(config).__name__
             raise ValueError(f"about must hold {', '.join(known)}, got {excerpt(got)}")
         if not isinstance(config["metrics"], dict):
@@ -150,7 +145,7 @@ class Shareable(nn.Module, ABC):
     """A classifier with methods for saving and loading: short forms of the functions of these names in `pstn`.
 
     Attributes:
-        about: the names of its classes, how its input is prepared, its scores; None where nobody has said.
+        about: the names of its classes, how its input is prepared, its scores; None if there is no metadata.
     """
 
     about: About | None = None

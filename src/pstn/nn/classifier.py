@@ -19,7 +19,7 @@ from pstn._checks import (
     require_positive_int,
     require_positive_number,
 )
-from pstn.defaults import LOCALIZER_FACTOR, TEST_SAMPLES, TRAIN_SAMPLES
+from pstn.defaults import FROZEN_FACTOR, LOCALIZER_FACTOR, TEST_SAMPLES, TRAIN_SAMPLES
 from pstn.distributions import ThetaDistribution
 from pstn.nn.about import Shareable
 from pstn.nn.layer import SpatialTransformer, call_on
@@ -46,7 +46,7 @@ class Prediction(NamedTuple):
     """(S, B), the logarithms of the samples' weights."""
 
     def __repr__(self) -> str:
-        # Maps over a prediction put anything in its fields: whatever has no shape is shown as it is.
+        # Maps over a prediction put anything into its fields: values without a shape are shown as they are.
         fields = zip(self._fields[:3], self[:3], strict=True)
         shapes = ", ".join(f"{name} {tuple(v.shape) if isinstance(v, Tensor) else v}" for name, v in fields)
         return f"Prediction({shapes}, {type(self.posterior).__name__})"
@@ -58,17 +58,17 @@ class Prediction(NamedTuple):
 
     @property
     def entropy(self) -> Tensor:
-        """How unsure the answer is, all told, in nats: (B,)."""
+        """The total uncertainty of the answer, in nats: (B,)."""
         return entropy(self.log_probs)
 
     @property
     def mutual_information(self) -> Tensor:
-        """How much of that comes from not knowing where to look, in nats: (B,)."""
+        """The part of it that comes from not knowing where to look, in nats: (B,)."""
         return mutual_information(self.sample_log_probs, self.log_weights if self.posterior.weighted else None)
 
 
 class TransformerModel(nn.Module, ABC):
-    """A model with a spatial transformer layer: what every trainer needs to know of it.
+    """A model with a spatial transformer layer: the interface that every trainer uses.
 
     Subclass it for a task of your own: set `layer` and whatever reads the warped samples, and write a `forward` that
     passes `samples`, `noise` and `generator` on to the layer and returns something with a `posterior`. It then trains
@@ -84,7 +84,7 @@ class TransformerModel(nn.Module, ABC):
         ...     def forward(self, x, samples=None, *, noise=None, generator=None):
         ...         return self.layer(x, samples or self.samples, noise=noise, generator=generator)
         >>> Regressor().train_samples
-        1
+        4
     """
 
     layer: SpatialTransformer
@@ -116,30 +116,32 @@ class TransformerModel(nn.Module, ABC):
         return self.train_samples if self.training else self.test_samples
 
     def parameter_groups(
-        self, lr: float, *, localizer_factor: float = LOCALIZER_FACTOR, **options: Any
+        self, lr: float, *, localizer_factor: float | None = None, **options: Any
     ) -> list[dict[str, Any]]:
         """Groups for an optimiser, with the localizer's learning rate apart.
 
-        Localizers want a far smaller step than classifiers: the first gradients may otherwise throw theta so far out
-        that nothing of the input is left. Frozen parameters are left out; those that localizer and classifier share
-        learn at the localizer's rate.
+        Localizers want a far smaller step than classifiers: the first gradients may otherwise move theta so far
+        that nothing of the input remains visible. Frozen parameters are left out; those that localizer and classifier
+        share learn at the localizer's rate.
 
         Args:
             lr: learning rate of the classifier.
-            localizer_factor: what it is multiplied with for the localizer and its heads.
+            localizer_factor: what it is multiplied with for the localizer and its heads; when None, 0.008 beside a
+                classifier that learns, and 0.1 where nothing else learns.
             **options: anything else for both groups, e.g. weight_decay.
 
         Example:
             >>> model = pstn.nn.mnist_pstn()
             >>> optimiser = torch.optim.Adam(model.parameter_groups(lr=1e-3, weight_decay=0.01))
             >>> [(group["name"], group["lr"]) for group in optimiser.param_groups]
-            [('localizer', 0.0001), ('classifier', 0.001)]
+            [('localizer', 8e-06), ('classifier', 0.001)]
         """
         lr = require_positive_number("lr", lr)
-        factor = require_positive_number("localizer_factor", localizer_factor)
         localizer = _trainable(self.layer)
         shared = {id(parameter) for parameter in localizer}
         classifier = [p for p in _trainable(self) if id(p) not in shared]
+        default = LOCALIZER_FACTOR if classifier else FROZEN_FACTOR
+        factor = require_positive_number("localizer_factor", default if localizer_factor is None else localizer_factor)
         groups = ("localizer", localizer, lr * factor), ("classifier", classifier, lr)
         return [{"params": own, "lr": rate, "name": name, **options} for name, own, rate in groups if own]
 
@@ -180,7 +182,7 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
             samples = self.samples
             if noise is not None:
                 require_floating("noise", noise)
-                samples = noise.shape[0] if noise.dim() else 1  # what is no noise at all is refused by the posterior
+                samples = noise.shape[0] if noise.dim() else 1  # noise without axes is refused by the posterior
         require_floating("x", x)
         chunk = self._chunk(x) if self.chunk_size is None else self.chunk_size
         if chunk is None or samples == "modes" or samples <= chunk:
@@ -198,14 +200,14 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
         return Prediction(log_probs, sample_log_probs, theta, posterior, log_weights)
 
     def _chunk(self, x: Tensor) -> int | None:
-        """How many samples to take at a time where nobody has said: all, but in a prediction on a CPU a few hundred.
+        """How many samples to take at a time if `chunk_size` is None: all, except in a prediction on a CPU.
 
         Their intermediate results then stay in its caches, which is a third faster than 1,000 small images at once.
         """
         if self.training or torch.is_grad_enabled() or not can_inspect_values(x) or x.device.type != "cpu":
             return None
         if self.layer._forward_hooks or self.layer._forward_pre_hooks:
-            return None  # who listens to the layer wants to hear of every input, however many there are
+            return None  # hooks on the layer expect one call with all inputs
         return max(1, _AT_ONCE // max(1, x.shape[0]))
 
     def _classify_in_chunks(self, source: Tensor, theta: Tensor, chunk: int) -> Tensor:

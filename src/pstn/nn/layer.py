@@ -28,7 +28,7 @@ from pstn.warp import Fill, InterpolationMode, PaddingMode, require_modes, warp
 __all__ = ["SpatialTransformer", "TransformerOutput"]
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_OVER_PRECISION = ("same dtype", "should be the same", "expected scalar type")  # as torch puts it
+_OVER_PRECISION = ("same dtype", "should be the same", "expected scalar type")  # in messages of torch
 _PASSING = (nn.Sequential, nn.Flatten, nn.Identity)  # what leaves the values of its input as they are
 
 
@@ -240,7 +240,7 @@ def _family(posterior: PosteriorFamily | None, probabilistic: bool, **short: Any
         raise TypeError(f"posterior must be a pstn.PosteriorFamily such as pstn.StudentT(), got {posterior!r}")
     if given or probabilistic is not True:
         name = next(iter(given), "probabilistic")
-        raise ValueError(f"{name} must be left out where posterior is given: it is the family's to say")
+        raise ValueError(f"{name} must be left out where posterior is given: the family determines it")
     return posterior
 
 
@@ -341,7 +341,7 @@ class _LazyStart(nn.LazyLinear):
 
     def __init__(self, start: Tensor) -> None:
         with warnings.catch_warnings():
-            # torch's remark on every lazy module; what that means here is said above.
+            # torch's warning about every lazy module; the consequences are described above.
             warnings.filterwarnings("ignore", message="Lazy modules are a new feature")
             super().__init__(start.shape[0])
         self.start = start
@@ -362,7 +362,7 @@ _SHAPE_KEEPING = (nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.LeakyReLU, nn.ELU, nn.D
 
 
 def feature_width(localizer: nn.Module) -> int | None:
-    """The width of a localizer's output, where that can be told without running it."""
+    """The width of a localizer's output, if that is known without running it."""
     known = getattr(localizer, "features", None)
     if isinstance(known, int) and not isinstance(known, bool):
         return known
@@ -378,11 +378,11 @@ def feature_width(localizer: nn.Module) -> int | None:
 def call_on(role: str, module: nn.Module, x: Tensor) -> Any:
     """`module(x)`; if it fails over the shape or the precision of its input, the error says what it takes.
 
-    What a foreign module wants is not known for sure, so its first layer is only looked at to explain a failure.
+    What a user's module requires is not known for sure, so its first layer is only inspected to explain a failure.
 
     Args:
         role: of the module, for the message.
-        module: anybody's.
+        module: any module.
         x: its input.
     """
     if torch.compiler.is_compiling():
@@ -392,7 +392,7 @@ def call_on(role: str, module: nn.Module, x: Tensor) -> Any:
     except torch.OutOfMemoryError:
         raise
     except ValueError as error:
-        if type(error) is not ValueError:  # of a kind that somebody may wait for
+        if type(error) is not ValueError:  # a subclass that a caller may catch
             raise
         raise ValueError(f"in the {role}: {error}") from error
     except RuntimeError as error:
@@ -415,7 +415,7 @@ def _wanted(module: nn.Module, x: Tensor) -> str | None:
     layers = [m for m in module.modules() if not isinstance(m, _PASSING)]
     first = next((m for m in layers if isinstance(m, (*_CONVOLUTIONS, nn.Linear))), None)
     if first is None or first.weight.dtype != x.dtype or first.weight.device != x.device:
-        return None  # the failure may be over that
+        return None  # the failure may be due to these
     if isinstance(first, _CONVOLUTIONS) and first.in_channels != x.shape[1]:
         return f"{first.in_channels} channels"
     # After anything else, or in a forward pass that is somebody's own, a linear layer need not see the input's values.

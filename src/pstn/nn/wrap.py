@@ -1,4 +1,4 @@
-"""A classifier that somebody already has, made to look several times."""
+"""Put a spatial transformer in front of an existing classifier."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, final
 from torch import Tensor, nn
 
 from pstn._checks import require_bool, require_positive_int, require_size
+from pstn.defaults import TEST_SAMPLES, TRAIN_SAMPLES
 from pstn.nn.classifier import PSTN, refuse_softmax
 from pstn.nn.layer import SpatialTransformer
 from pstn.nn.networks import ConvLocalizer
@@ -59,8 +60,8 @@ def wrap(
     ndim: int = 2,
     localizer: nn.Module | None = None,
     localizer_size: int | Sequence[int] | None = None,
-    train_samples: int = 1,
-    test_samples: int = 10,
+    train_samples: int = TRAIN_SAMPLES,
+    test_samples: int = TEST_SAMPLES,
     chunk_size: int | None = None,
     **layer_options: Any,
 ) -> PSTN:

@@ -19,7 +19,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("LitPSTN needs Lightning: pip install 'pstn[lightning]'", name="lightning") from error
 
 from pstn._deprecation import renamed
-from pstn.defaults import LOCALIZER_FACTOR, LR, WEIGHT_DECAY, default_kl_weight
+from pstn.defaults import LR, WEIGHT_DECAY, default_kl_weight
 from pstn.nn.classifier import Prediction, TransformerModel
 from pstn.noise import SamplingMethod
 from pstn.objective import LossFunction
@@ -44,7 +44,7 @@ class LitPSTN(pl.LightningModule):
     Args:
         model: a PSTN, an STN, or any module that returns logits.
         lr: learning rate of the classifier.
-        localizer_factor: what it is multiplied with for the localizer and its heads.
+        localizer_factor: what it is multiplied with for the localizer and its heads; None as in `pstn.fit`.
         kl_weight: w, the weight of the KL term; chosen by the number of training examples, where the loader can say,
             when None. Or a schedule, a function of the progress of training, from 0 to 1.
         weight_decay: Adam's L2 term.
@@ -71,7 +71,7 @@ class LitPSTN(pl.LightningModule):
         model: nn.Module,
         *,
         lr: float = LR,
-        localizer_factor: float = LOCALIZER_FACTOR,
+        localizer_factor: float | None = None,
         kl_weight: KLWeight | None = None,
         weight_decay: float = WEIGHT_DECAY,
         lr_step: int | None = None,

@@ -191,7 +191,10 @@ def tune(
     default_w = default_kl_weight(len(y)) if member.kl_weight is None else member.kl_weight
     if callable(default_w):
         raise ValueError(f"kl_weight must be a number to start a search from, got {default_w!r}")
-    default = Trial(default_w, member.localizer_factor, alpha_of(first))
+    factor = member.localizer_factor
+    if factor is None:
+        factor = first.parameter_groups(1.0)[0]["lr"] if isinstance(first, TransformerModel) else 1.0
+    default = Trial(default_w, factor, alpha_of(first))
     if not splits:
         return Tuned((default,), default, 0, 0)
     tried = candidates(default.kl_weight, default.localizer_factor, default.alpha)

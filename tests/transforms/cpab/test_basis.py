@@ -6,6 +6,7 @@ import torch
 
 from pstn import CPAB
 from pstn.transforms.cpab.basis import make_basis, triangles
+from refusals import refused
 
 FAMILIES = [
     {"tess": 10},
@@ -16,19 +17,9 @@ FAMILIES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("settings", "dim"),
-    [
-        ({"tess": 10}, 9),
-        ({"tess": 10, "zero_boundary": False}, 11),
-        ({"tess": (3, 3)}, 34),
-        ({"tess": (3, 3), "zero_boundary": False}, 50),
-        ({"tess": (1, 1)}, 2),
-        ({"tess": [2]}, 1),
-    ],
-)
-def test_number_of_parameters(settings, dim):
-    assert CPAB(**settings).dim == dim
+def test_number_of_parameters():
+    assert [CPAB(tess).dim for tess in (10, (3, 3), (1, 1), [2])] == [9, 34, 2, 1]
+    assert [CPAB(tess, zero_boundary=False).dim for tess in (10, (3, 3))] == [11, 50]
 
 
 @pytest.mark.parametrize("settings", FAMILIES)
@@ -68,23 +59,17 @@ def test_basis_is_reproducible_and_signed():
     assert first == pytest.approx(1 / np.sqrt(10**2 + 10**2 + 2**2), rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("settings", "error", "name"),
-    [
-        ({"tess": 0}, ValueError, "tess"),
-        ({"tess": "3"}, TypeError, "tess"),
-        ({"tess": True}, TypeError, "tess"),
-        ({"tess": (3, 0)}, ValueError, r"tess\[1\]"),
-        ({"tess": (3, 3, 3)}, ValueError, "tess"),
-        ({"tess": 1}, ValueError, "tess"),
-        ({"tess": 5, "volume_preserving": True}, ValueError, "volume_preserving"),
-        ({"tess": 5, "zero_boundary": 1}, TypeError, "zero_boundary"),
-        ({"tess": 5, "backend": "cuda"}, ValueError, "backend"),
-    ],
+test_bad_settings_are_refused = refused(
+    (lambda: CPAB(0), ValueError, "tess"),
+    (lambda: CPAB("3"), TypeError, "tess"),
+    (lambda: CPAB(True), TypeError, "tess"),
+    (lambda: CPAB((3, 0)), ValueError, r"tess\[1\]"),
+    (lambda: CPAB((3, 3, 3)), ValueError, "tess"),
+    (lambda: CPAB(1), ValueError, "tess"),
+    (lambda: CPAB(5, volume_preserving=True), ValueError, "volume_preserving"),
+    (lambda: CPAB(5, zero_boundary=1), TypeError, "zero_boundary"),
+    (lambda: CPAB(5, backend="cuda"), ValueError, "backend"),
 )
-def test_bad_settings_are_refused(settings, error, name):
-    with pytest.raises(error, match=rf"^{name} "):
-        CPAB(**settings)
 
 
 @pytest.mark.parametrize("settings", FAMILIES)

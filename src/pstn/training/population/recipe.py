@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pstn._checks import require_choice, require_nonnegative_number, require_positive_int, require_positive_number
 from pstn._deprecation import renamed
-from pstn.defaults import LOCALIZER_FACTOR, LR, WEIGHT_DECAY, default_batch_size, default_epochs
+from pstn.defaults import LR, WEIGHT_DECAY, default_batch_size, default_epochs
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.training.teach import require_teach
 
@@ -200,7 +200,7 @@ class Member:
     Args:
         seed: of all its noise: batch order, posterior samples, dropout, augmentation.
         lr: learning rate of the classifier.
-        localizer_factor: what `lr` is multiplied with for the localizer and its heads.
+        localizer_factor: what `lr` is multiplied with for the localizer and its heads; None as in `pstn.fit`.
         kl_weight: w, the weight of the KL term, or a schedule: a function of the progress of training, from 0 to 1;
             chosen by the number of its examples when None.
         weight_decay: Adam's L2 term, not AdamW's.
@@ -214,15 +214,16 @@ class Member:
 
     seed: int = 0
     lr: float = LR
-    localizer_factor: float = LOCALIZER_FACTOR
+    localizer_factor: float | None = None
     kl_weight: KLWeight | None = None
     weight_decay: float = WEIGHT_DECAY
     train: Tensor | None = None
     valid: Tensor | None = None
 
     def __post_init__(self) -> None:
-        for name in ("lr", "localizer_factor"):
-            require_positive_number(name, getattr(self, name))
+        require_positive_number("lr", self.lr)
+        if self.localizer_factor is not None:
+            require_positive_number("localizer_factor", self.localizer_factor)
         if self.kl_weight is not None:
             kl_weight_at(self.kl_weight, 0.0)
         require_nonnegative_number("weight_decay", self.weight_decay)

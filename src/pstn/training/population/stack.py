@@ -200,11 +200,15 @@ class Stack:
             "alive": torch.ones(len(models), dtype=torch.bool, device=self.device),
             **{f"buffer.{name}": stacked(name) for name in self.buffers},
         }  # fmt: skip
-        slower = isinstance(self.module, TransformerModel) and self.teaching is None
+        slower = self.teaching is None
         rates = torch.zeros_like(rows)
-        for name, view in self.parameters(rates).items():
-            for row, member in enumerate(self.members):
-                view[row] = member.lr * (member.localizer_factor if slower and name.startswith(_LAYER) else 1.0)
+        for row, (model, member) in enumerate(zip(models, self.members, strict=True)):
+            groups: list[Any] = []
+            if slower and isinstance(model, TransformerModel):
+                groups = model.parameter_groups(member.lr, localizer_factor=member.localizer_factor)
+            own = {id(p): group["lr"] for group in groups for p in group["params"]}
+            for name, view in self.parameters(rates).items():
+                view[row] = own.get(id(model.get_parameter(name)), member.lr)
         numbers = [[m.weight_decay, kl_weight_at(m.kl_weight, 0.0)] for m in self.members]
         decay, weight = torch.tensor(numbers, dtype=torch.float32, device=self.device).T
         self.constants = Constants(data, rates, decay[:, None].clone(), weight.clone(), frozen, shared)

@@ -39,7 +39,7 @@ from torch import Tensor
 from pstn.transforms.cpab.autograd import Operation
 from pstn.transforms.cpab.basis import Array, Index, node_velocities, triangles
 
-# Under an extreme theta a particle may circle for ever; after so many steps it stops.
+# Under an extreme theta a particle may circle forever; after so many steps it stops.
 MAX_STEPS = 500
 # Derivatives under an extreme theta are limited to this, beyond any use, so that they stay finite in float32.
 HUGE = 1e15

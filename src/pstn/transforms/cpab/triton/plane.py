@@ -175,8 +175,8 @@ def _refine(is0, is1, edges, x, y, field, guess):
     value = g0 * qx + g1 * qy + g2
     slope = g0 * wx + g1 * wy
     bottom = 2 * slope * slope - value * (g0 * bx + g1 * by)
-    sound = tl.abs(bottom) > 1e-30
-    move = tl.where(sound, 2 * value * slope / tl.where(sound, bottom, 1.0), 0.0)
+    valid = tl.abs(bottom) > 1e-30
+    move = tl.where(valid, 2 * value * slope / tl.where(valid, bottom, 1.0), 0.0)
     return tl.maximum(guess - move, 0.0)
 
 
