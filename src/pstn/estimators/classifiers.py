@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, update_wrapper
 from types import MethodType
-from typing import Any, NamedTuple, Self, final
+from typing import Any, NamedTuple, Self, cast, final
 
 import numpy as np
 import torch
@@ -27,14 +27,16 @@ from pstn import _checks
 from pstn._deprecation import renamed
 from pstn.data.augment import RandomTransform, make_random_transform
 from pstn.data.split import stratified_indices
-from pstn.defaults import LOCALIZER_FACTOR, TEST_SAMPLES, TRAIN_SAMPLES, default_kl_weight
+from pstn.defaults import LOCALIZER_FACTOR, RESTARTS, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT, default_kl_weight
 from pstn.estimators.arrays import Layout, Scaling, choose_layout, fit_scaling
 from pstn.files import load_safetensors
-from pstn.nn import Prediction, make_model
+from pstn.nn import Prediction, TransformerModel, make_model
 from pstn.noise import draw_noise
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.training import Member, Population, Recipe
+from pstn.training.calibrate import find_temperature
 from pstn.training.population.trainer import make_device
+from pstn.training.restarts import train_again
 from pstn.training.tune import Tuned, hold_out, set_alpha, tune
 from pstn.transforms import Transform
 
@@ -48,6 +50,7 @@ _PARAMETERS = {
     **dict.fromkeys(("train_samples", "test_samples", "patience"), _checks.require_positive_int),
     **dict.fromkeys(("localizer_factor", "validation_fraction"), _checks.require_positive_number),
     "weight_decay": _checks.require_nonnegative_number,
+    "restarts": _checks.require_nonnegative_int,
 }
 _OPTIONAL = {
     **dict.fromkeys(("epochs", "batch_size", "width"), _checks.require_positive_int),
@@ -91,6 +94,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     _tuned: Tuned | None
     _seed: int
     _steps: int
+    _slower: float
 
     def _set_parameters(self, values: Mapping[str, Any]) -> None:
         """Set the constructor's parameters as attributes, unchanged, as scikit-learn wants them."""
@@ -136,7 +140,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         recipe = known._recipe(len(data.y) if train is None else len(train))
         with known._population([known.model_], data, [member], recipe) as population:
             population.fit()
-            return self._keep(known, population, seed, [])
+            return self._keep(known, known._train_again(population), seed, [])
 
     def partial_fit(
         self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
@@ -212,7 +216,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             samples=int(getattr(self, "train_samples", 1)), test_samples=int(getattr(self, "test_samples", 1)),
             taught=fresh._teach is not None,
         )  # fmt: skip
-        fresh.loss_curve_, fresh._optimiser, fresh._steps = [], None, 0
+        fresh.loss_curve_, fresh._optimiser, fresh._steps, fresh._slower = [], None, 0, 1.0
         fresh._kl_weight, fresh._tuned = None, None
         return fresh
 
@@ -250,7 +254,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     ) -> Member:
         rate = _LEARNING_RATES[self.layout_.kind] if self.learning_rate is None else float(self.learning_rate)
         given = float(getattr(self, "localizer_factor", 1.0))
-        factor = given if self._tuned is None else self._tuned.best.localizer_factor
+        factor = self._slower * (given if self._tuned is None else self._tuned.best.localizer_factor)
         return Member(seed, rate, factor, kl_weight, float(self.weight_decay), train, valid)
 
     def _population(
@@ -277,6 +281,30 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             make, data.x, data.y, member, recipe, splits, weights=data.weights, device=make_device(self.device),
             jobs=jobs, run=run,
         )  # fmt: skip
+
+    def _train_again(self, population: Population) -> Population:
+        """The population, or another one in which a model that failed in it has learned something."""
+
+        def fit(second: Population) -> None:
+            second.fit()
+
+        def say(text: str) -> None:
+            warnings.warn(text, ConvergenceWarning)
+
+        restarted = train_again(population, getattr(self, "restarts", 0), fit, say)
+        broken = {failure.model for failure in population.progress.failures}  # which `_keep` tells of
+        for number, text in restarted.failed.items():
+            if number not in broken:
+                warnings.warn(f"Training failed. {text}", ConvergenceWarning)
+        if not restarted.mended:
+            return population
+        mended, _ = restarted.mended[0]
+        layer = cast(TransformerModel, mended.start(0)).layer
+        before, after = (cast(float, each.members[0].localizer_factor) for each in (population, mended))
+        self._slower *= after / before
+        settings = {**self._make.keywords, "var_init": getattr(layer.posterior, "var_init", VAR_INIT)}
+        self._make = partial(self._make.func, *self._make.args[:4], layer.transform, **settings)
+        return mended
 
     def _keep(self, known: Self, population: Population, seed: int, loss_curve: list[float]) -> Self:
         """Take over what is known of the data and what was learned."""
@@ -372,6 +400,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         """The weights of network and optimiser as safetensors, everything else as it is."""
         state = dict(super().__getstate__())
         if "model_" in state:
+            state["_temperature"] = getattr(self.model_, "temperature", 1.0)
             held = {f"model/{name}": tensor for name, tensor in state.pop("model_").state_dict().items()}
             held |= {f"optimiser/{name}": tensor for name, tensor in (state.pop("_optimiser") or {}).items()}
             copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in held.items()}
@@ -381,7 +410,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Build the network again and fill in its weights."""
         state = dict(state)
-        packed = state.pop("_tensors", None)
+        packed, temperature = state.pop("_tensors", None), state.pop("_temperature", 1.0)
         super().__setstate__(state)
         if packed is not None:
             parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimiser": {}}
@@ -390,6 +419,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
                 parts[part][rest] = tensor
             self.model_ = self._make(seed=0).eval()
             self.model_.load_state_dict(parts["model"])
+            self.model_.temperature = temperature
             self._optimiser = parts["optimiser"] or None
 
     def __sklearn_tags__(self) -> Any:
@@ -455,6 +485,24 @@ class Warping(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore[mis
             parts.append(self._restored(layer.warp(x, layer.localize(x).mode[None])[0]))
         return np.concatenate(parts)
 
+    def calibrate(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Find the temperature under which the probabilities fit examples best that `fit` has not seen.
+
+        It changes no answer, only how sure it is: see `pstn.calibrate`.
+
+        Args:
+            X: held-out inputs, as for `fit`.
+            y: (N,), their labels.
+
+        Returns:
+            The estimator itself; `model_.temperature` is what was found.
+        """
+        check_is_fitted(self)
+        labels = self._data(X, y, None).y
+        self.model_.temperature = 1.0
+        self.model_.temperature = find_temperature(torch.from_numpy(self.predict_log_proba(X)), labels)
+        return self
+
     def _restored(self, warped: Any) -> NDArray[np.float32]:
         """(..., C, *size) as the network has it -> (..., *shape) as the user has it."""
         layout, scaling = self.layout_, self.scaling_
@@ -507,6 +555,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
         patience: epochs without a better validation loss after which to stop.
         class_weight: a weight per label, "balanced", or None.
         warm_start: whether `fit` continues from the weights of the last; classes, scaling and w stay.
+        restarts: how often a network that ends at chance is trained again, with more care: see `pstn.fit`.
         random_state: a number, a `numpy.random.RandomState` or None. No global seed is touched.
         n_jobs: processes that share the search, as joblib counts them.
         device: "auto" (a GPU where there is one), "cpu", "cuda", ...
@@ -538,7 +587,8 @@ class PSTNClassifier(Warping, ArrayClassifier):
         test_samples: int = TEST_SAMPLES, fill: Any = "auto", epochs: int | None = None, batch_size: int | None = None,
         learning_rate: float | None = None, localizer_factor: float = LOCALIZER_FACTOR, weight_decay: float = 1e-4,
         early_stopping: bool = False, validation_fraction: float = 0.2, patience: int = 20, class_weight: Any = None,
-        warm_start: bool = False, random_state: Any = None, n_jobs: int | None = None, device: str = "auto",
+        warm_start: bool = False, restarts: int = RESTARTS, random_state: Any = None, n_jobs: int | None = None,
+        device: str = "auto",
     ) -> None:  # fmt: skip
         self._set_parameters(locals())
 
@@ -625,6 +675,7 @@ class STNClassifier(Warping, ArrayClassifier):
         patience: epochs without a better validation loss after which to stop.
         class_weight: a weight per label, "balanced", or None.
         warm_start: whether `fit` continues from the weights of the last.
+        restarts: how often a network that ends at chance is trained again.
         random_state: a number, a `numpy.random.RandomState` or None.
         device: "auto", "cpu", "cuda", ...
 
@@ -643,7 +694,7 @@ class STNClassifier(Warping, ArrayClassifier):
         batch_size: int | None = None,
         learning_rate: float | None = None, localizer_factor: float = LOCALIZER_FACTOR, weight_decay: float = 1e-4,
         early_stopping: bool = False, validation_fraction: float = 0.2, patience: int = 20, class_weight: Any = None,
-        warm_start: bool = False, random_state: Any = None, device: str = "auto",
+        warm_start: bool = False, restarts: int = RESTARTS, random_state: Any = None, device: str = "auto",
     ) -> None:  # fmt: skip
         self._set_parameters(locals())
 

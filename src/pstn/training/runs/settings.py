@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pstn._checks import require_seed
 from pstn._deprecation import with_new_names
-from pstn.defaults import ALPHA, LOCALIZER_FACTOR, LR, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT, WEIGHT_DECAY
+from pstn.defaults import ALPHA, LOCALIZER_FACTOR, LR, RESTARTS, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT, WEIGHT_DECAY
 from pstn.files import FileError, read_yaml, write_atomically
 from pstn.limits import MODEL_PIXELS, MODEL_SAMPLES, RUN_MODELS
 from pstn.text import ShortError, excerpt
@@ -98,6 +98,8 @@ class TrainSettings:
     compile: bool | None = _setting(
         None, "Fuse small operations, 10 to 30 s at the start; long CUDA runs do by default."
     )
+    calibrate: bool = _setting(False, "Find a temperature on the validation examples: see VALID_FRACTION.")
+    restarts: int = _setting(RESTARTS, "How often a model that ends at chance is trained again, with more care.")
     save_every: float = _setting(30.0, "Seconds between checkpoints.")
 
     def __post_init__(self) -> None:
@@ -107,7 +109,7 @@ class TrainSettings:
         limits: dict[str, tuple[float, float]] = {
             "models": (1, RUN_MODELS), "samples": (1, MODEL_SAMPLES), "test_samples": (1, MODEL_SAMPLES),
             "size": (1, side), "valid_fraction": (0, math.nextafter(1, 0)), "groups": (1, math.inf),
-            "save_every": (0, math.inf), "teach_weight": (math.ulp(0.0), math.inf),
+            "save_every": (0, math.inf), "restarts": (0, 10), "teach_weight": (math.ulp(0.0), math.inf),
         }  # fmt: skip
         for name, (low, high) in limits.items():
             value = getattr(self, name)
