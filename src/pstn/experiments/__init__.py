@@ -26,8 +26,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     for experiment in (
         rotated_mnist.ROTATED_MNIST, placed_fashion.PLACED_FASHION, traffic_signs.TRAFFIC_SIGNS,
         mnist_subsets.MNIST_SUBSETS, time_series.TIME_SERIES, calibration.CALIBRATION, failure_mode.FAILURE_MODE,
-        loss_landscape.LOSS_LANDSCAPE, ablations.ABLATIONS, finding.FINDING, mnist_subsets.SEARCH, time_series.SEARCH,
-        little_data.SEARCH,
+        loss_landscape.LOSS_LANDSCAPE, ablations.ABLATIONS, finding.FINDING, little_data.LITTLE_DATA,
+        mnist_subsets.SEARCH, time_series.SEARCH, little_data.SEARCH,
     )
 }  # fmt: skip
 """All experiments by name, in the paper's order; the searches for w last."""
