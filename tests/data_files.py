@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import struct
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +36,22 @@ def write_idx(path: Path, array: np.ndarray) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return path
+
+
+def tar_of(path: Path, *members, mode: str = "w:gz") -> Path:
+    """A tar archive of members (name, content[, type])."""
+    with tarfile.open(path, mode) as archive:
+        for name, content, *kind in members:
+            info = tarfile.TarInfo(name)
+            info.type = kind[0] if kind else tarfile.REGTYPE
+            info.size, info.linkname = len(content), "/etc/passwd" if info.islnk() or info.issym() else ""
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def tar_of_folder(path: Path, folder: Path) -> Path:
+    files = (file for file in sorted(folder.rglob("*")) if file.is_file())
+    return tar_of(path, *((file.relative_to(folder).as_posix(), file.read_bytes()) for file in files))
 
 
 def save_image(path: Path, width: int, height: int, seed: int = 0) -> Path:

@@ -10,6 +10,7 @@ import math
 import os
 import stat
 import tempfile
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -385,21 +386,15 @@ def write_atomically(path: str | Path) -> Iterator[Path]:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.draft")
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".draft")
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(target)) from error
-    os.close(handle)
-    draft = Path(name)
-    try:
+        draft.touch(exist_ok=False)  # a link of this name would not be followed
         yield draft
         with draft.open("rb+") as stream:
             os.fsync(stream.fileno())
-        # mkstemp creates private files; a result gets the usual permissions.
-        draft.chmod(0o666 & ~_UMASK)
         draft.replace(target)
     except OSError as error:
-        if str(error.filename) != name:
+        if str(error.filename) != str(draft):
             raise
         raise OSError(error.errno, error.strerror, str(target)) from error
     finally:
@@ -451,13 +446,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _read_umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
-
-
-# Read once: reading it changes it for a moment, for all threads, some of which may be creating files.
-_UMASK = _read_umask()

@@ -46,10 +46,8 @@ def safe_import_path() -> Iterator[None]:
     try:
         yield
     finally:
-        if before is None:
-            os.environ.pop(_VARIABLE, None)
-        else:
-            os.environ[_VARIABLE] = before
+        os.environ.pop(_VARIABLE, None)
+        os.environ.update({} if before is None else {_VARIABLE: before})
 
 
 def is_object_name(text: str) -> bool:

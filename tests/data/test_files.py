@@ -2,11 +2,11 @@
 
 import gzip
 import hashlib
-import io
 import os
 import sys
 import tarfile
 import threading
+import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,13 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_files import refused
+from data_files import refused, tar_of
 from pstn.data import MissingDataError, cache_folder, files
 from pstn.data.files import RemoteFile
 
 CONTENT = bytes(range(256)) * 400
 SHA = hashlib.sha256(CONTENT).hexdigest()
-FILE = tarfile.REGTYPE
 
 
 def test_the_data_folder_comes_before_the_cache(monkeypatch, tmp_path):
@@ -62,19 +61,8 @@ def test_arrays_come_back(tmp_path, array):
     assert np.array_equal(files.parse_npy(content, Path("x.npz"), "x"), array)
 
 
-def tar_of(path, *members, mode="w:gz") -> Path:
-    with tarfile.open(path, mode) as archive:
-        for name, content, kind in members:
-            info = tarfile.TarInfo(name)
-            info.type = kind
-            info.size = len(content) if kind == FILE else 0
-            info.linkname = "/etc/passwd" if kind in (tarfile.SYMTYPE, tarfile.LNKTYPE) else ""
-            archive.addfile(info, io.BytesIO(content))
-    return path
-
-
 def test_a_tar_is_unpacked_once(tmp_path):
-    path = tar_of(tmp_path / "a.tar.gz", ("images/x.jpg", b"jpg", FILE), ("labels", b"", tarfile.DIRTYPE))
+    path = tar_of(tmp_path / "a.tar.gz", ("images/x.jpg", b"jpg"), ("labels", b"", tarfile.DIRTYPE))
     target = files.unpack_tar(path, tmp_path / "out")
     assert (target / "images" / "x.jpg").read_bytes() == b"jpg"
     path.unlink()
@@ -84,14 +72,14 @@ def test_a_tar_is_unpacked_once(tmp_path):
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ([("../evil", b"x", FILE)], "'../evil' leads out"),
-        ([("ok", b"x", FILE), ("/abs", b"x", FILE)], "'/abs' leads out"),
+        ([("../evil", b"x")], "'../evil' leads out"),
+        ([("ok", b"x"), ("/abs", b"x")], "'/abs' leads out"),
         ([("link", b"", tarfile.SYMTYPE)], "link: is neither a file nor a folder"),
         ([("hard", b"", tarfile.LNKTYPE)], "hard: is neither"),
         ([("fifo", b"", tarfile.FIFOTYPE)], "fifo: is neither"),
-        ([("a", b"x", FILE), ("a", b"y", FILE)], "a: occurs twice"),
-        ([("a", b"x", FILE), ("a/b", b"y", FILE)], "a file and a folder at once"),
-        ([("a/b", b"x", FILE), ("a", b"y", FILE)], "a file and a folder at once"),
+        ([("a", b"x"), ("a", b"y")], "a: occurs twice"),
+        ([("a", b"x"), ("a/b", b"y")], "a file and a folder at once"),
+        ([("a/b", b"x"), ("a", b"y")], "a file and a folder at once"),
         ([], "holds no files"),
     ],
 )
@@ -104,12 +92,10 @@ def test_bad_tars_leave_nothing(tmp_path, members, message):
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
 @pytest.mark.parametrize("change", ["cut", "cut between files", "changed"])
 def test_a_damaged_tar_is_not_whole(tmp_path, change, mode):
-    path = tar_of(tmp_path / "a.tar", *((name, os.urandom(512), FILE) for name in "abcdefgh"), mode=mode)
-    content = path.read_bytes()
-    changed = content[:2048] + b"?" * 512 + content[2560:]
-    path.write_bytes(
-        {"cut": content[: len(content) // 2 + 7], "cut between files": content[:2048]}.get(change, changed)
-    )
+    path = tar_of(tmp_path / "a.tar", *((name, os.urandom(512)) for name in "abcdefgh"), mode=mode)
+    whole = path.read_bytes()
+    cuts = {"cut": whole[: len(whole) // 2 + 7], "cut between files": whole[:2048]}
+    path.write_bytes(cuts.get(change, whole[:2048] + b"?" * 512 + whole[2560:]))
     refused("not a whole tar archive", files.unpack_tar, path, tmp_path / "out")
     assert [found.name for found in tmp_path.iterdir()] == ["a.tar"]
 
@@ -122,6 +108,13 @@ def test_a_tar_that_grows_beyond_reason(tmp_path):
     refused("unpacks to more than", files.unpack_tar, tmp_path / "a.tar.gz", tmp_path / "out")
 
 
+DRIPS = {
+    "drips-head": b"HTTP/1.1 200 OK\r\nX: ",
+    "drips-body": b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n",
+    "drips-chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n000",
+}
+
+
 @pytest.fixture
 def server():
     """Serves CONTENT in the way that the first part of the path says; remembers what was asked."""
@@ -130,6 +123,12 @@ def server():
         def do_GET(self):
             way, wanted = self.path.split("/")[1], self.headers.get("Range")
             http.requests.append(wanted)
+            if way in DRIPS:
+                with suppress(OSError):
+                    self.wfile.write(DRIPS[way])
+                    while not stop.wait(0.1):
+                        self.wfile.write(b"0")
+                return
             start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted else 0
             cut = CONTENT[:50_000]
             status, body, length = {
@@ -170,7 +169,7 @@ def get(server, tmp_path):
 
     def run(*ways, sha256=SHA, **settings):
         remote = RemoteFile("set", "file.bin", tuple(map(server.url, ways)), sha256, len(CONTENT))
-        settings = {"timeout": 0.5 if "stalls" in ways else 60.0, "pause": 0.0, **settings}
+        settings = {"timeout": 0.5 if {"stalls", *DRIPS} & {*ways} else 60.0, "pause": 0.0, **settings}
         return files.download(remote, tmp_path / "cache" / "set", **settings).read_bytes()
 
     return run
@@ -192,9 +191,11 @@ def test_a_good_download(get, tmp_path):
     assert (tmp_path / "cache" / "set" / "file.bin").stat().st_mode & 0o777 == 0o644
 
 
-@pytest.mark.parametrize("way", ["fails", "stalls", "truncates", "lies", "endless"])
+@pytest.mark.parametrize("way", ["fails", "stalls", "truncates", "lies", "endless", *DRIPS])
 def test_a_broken_download_leaves_nothing_and_the_next_succeeds(get, tmp_path, way):
+    start = time.perf_counter()
     refused(f"/{way}/", get, way)
+    assert time.perf_counter() - start < 6  # however slowly bytes arrive
     assert everything_under(tmp_path) == ["cache"]
     assert get(way, "good") == CONTENT
 

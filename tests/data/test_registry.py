@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import tarfile
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import pstn.data
-from data_files import needs_real, refused, save_image, write_idx
+from data_files import needs_real, refused, save_image, tar_of_folder, write_idx
 from pstn.cli import app
 from pstn.data import KNOWN, MissingDataError, check, contact_sheet, data_folder, get, load
 from pstn.data.registry import detect, find_known
@@ -141,9 +140,7 @@ def test_archives_are_checked_without_filling_the_cache(yolo, tmp_path):
     path = tmp_path / "signs.tar.gz"
     for text, status in (("0 0.5 0.5 0.2 0.4\n", "readable"), ("0 0.5\n", "damaged")):
         (yolo / "labels" / "a.txt").write_text(text)
-        with tarfile.open(path, "w:gz") as archive:
-            for name in ("images", "labels", "classes.txt"):
-                archive.add(yolo / name, name)
+        tar_of_folder(path, yolo)
         assert found(path)["signs.tar.gz"][0] == status
     assert "labels/a.txt: line 1" in found(path)["signs.tar.gz"][1]
     assert not (tmp_path / "cache").exists()

@@ -15,40 +15,16 @@ from pstn.data import DataWarning, MissingDataError, load_series_file, load_ucr,
 from pstn.data.series import UCR_RECORDS, ArchiveRecord
 
 TSV = "1\t0.5\t-1.5\n2\t1e-3\t2\n"
-TS = """# a comment
-@problemName Toy
-@timeStamps false
-@univariate true
-@classLabel true 1 2
-@data
-0.5,-1.5:1
-1e-3,2:2
-"""
-ARFF = """% a comment
-@relation toy
-@attribute att0 numeric
-@attribute att1 numeric
-@attribute target {1,2}
-@data
-0.5,-1.5,1
-1e-3,2,2
-"""
-MULTI_TS = """@problemName Toy
-@dimensions 2
-@classLabel true up down
-@data
-1,2,3:4,5,6:up
-7,8,9:10,11,12:down
-"""
-MULTI_ARFF = """@relation toy
-@attribute channels relational
-@attribute t0 numeric
-@end channels
-@attribute 'the class' {up, down}
-@data
-'1,2,3\\n4,5,6',up
-'7,8,9\\n10,11,12',down
-"""
+TS = "# a comment\n@problemName Toy\n@timeStamps false\n@classLabel true 1 2\n@data\n\n0.5,-1.5:1\n1e-3,2:2\n"
+ARFF = (
+    "% a comment\n@relation toy\n@attribute att0 numeric\n@attribute att1 numeric\n@attribute target {1,2}\n@data\n"
+    "0.5,-1.5,1\n1e-3,2,2\n"
+)
+MULTI_TS = "@dimensions 2\n@classLabel true up down\n@data\n1,2,3:4,5,6:up\n7,8,9:10,11,12:down\n"
+MULTI_ARFF = (
+    "@attribute channels relational\n@attribute t0 numeric\n@end channels\n@attribute 'the class' {up, down}\n@data\n"
+    "'1,2,3\\n4,5,6',up\n'7,8,9\\n10,11,12',down\n"
+)
 
 
 def write(path, text):
@@ -79,6 +55,7 @@ BAD = {
     "non-numeric cell": (".tsv", "1\t0.5\tabc\n", "line 1, column 3"),
     "underscore": (".tsv", "1\t0.5\t1_0\n", "column 3"),
     "infinite": (".tsv", "1\t0.5\tinf\n", "line 1, column 3"),
+    "too large": (".tsv", "1\t0.5\t1e39\n", "column 3"),
     "no values": (".tsv", "1\t0.5\n2\n", "line 2"),
     "no label": (".tsv", "?\t0.5\n", "line 1"),
     "empty": (".tsv", "", ""),
@@ -90,6 +67,7 @@ BAD = {
     "quotes": (".csv", '"up,1,2\n', "line 1"),
     "unknown label": (".ts", TS.replace(":2", ":3"), "line 8"),
     "values first": (".ts", "0.5:1\n" + TS, "line 1"),
+    "no values at all": (".ts", TS.replace("0.5,-1.5:1", "1"), "line 7"),
     "class twice": (".ts", TS.replace("true 1 2", "true 1 1.0"), "header"),
     "no classes": (".ts", TS.replace("@classLabel true 1 2", ""), "header"),
     "time stamps": (".ts", TS.replace("0.5,-1.5", "(0,0.5),(1,-1.5)"), "line 7"),

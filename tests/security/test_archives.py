@@ -10,7 +10,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from data_files import refused
+from data_files import refused, tar_of
 from pstn.data import from_npz
 from pstn.data.files import read_npy, read_text, sha256_of_content, unpack_tar
 from pstn.data.images import read_idx
@@ -123,10 +123,8 @@ def test_headers_of_a_tar_archive_are_bounded(tmp_path, kind):
 
 def test_members_of_a_tar_archive_are_counted(tmp_path, monkeypatch):
     monkeypatch.setattr("pstn.limits.ARCHIVE_MEMBERS", 3)
-    with tarfile.open(tmp_path / "a.tar", "w") as archive:
-        for number in range(4):
-            archive.addfile(tarfile.TarInfo(f"{number}.txt"))
-    refused("more than 3", unpack_tar, tmp_path / "a.tar", tmp_path / "out")
+    path = tar_of(tmp_path / "a.tar", *((f"{number}.txt", b"") for number in range(4)))
+    refused("more than 3", unpack_tar, path, tmp_path / "out")
 
 
 def test_a_gzip_that_grows_a_thousandfold_is_refused(tmp_path):

@@ -24,22 +24,24 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+# The mean of each channel of an image, as probabilities.
+TINY = """
+<ir_version: 9, opset_import: ["": 18]>
+tiny (float[1, 3, 12, 10] x) => (float[1, 3] probabilities, float[1] entropy)
+{
+    axes = Constant <value_ints = [2, 3]> ()
+    mean = ReduceMean <keepdims = 0> (x, axes)
+    probabilities = Softmax (mean)
+    last = Constant <value_ints = [1]> ()
+    entropy = ReduceMax <keepdims = 0> (probabilities, last)
+}
+"""
+ABOUT = {"size": [12, 10], "channels": 3, "classes": ["red", "green", "blue"], "mean": [0.5] * 3, "std": [0.5] * 3}
+
+
 def tiny_model(path):
-    """A model of one layer: the mean of each channel of an image (1, 3, 12, 10), as probabilities."""
-    make, real, whole = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
-    nodes = [
-        make.make_node("ReduceMean", ["x", "axes"], ["mean"], keepdims=0),
-        make.make_node("Softmax", ["mean"], ["probabilities"]),
-        make.make_node("ReduceMax", ["probabilities", "last"], ["entropy"], keepdims=0),
-    ]
-    axes = [make.make_tensor("axes", whole, [2], [2, 3]), make.make_tensor("last", whole, [1], [1])]
-    shapes = {"x": [1, 3, 12, 10], "probabilities": [1, 3], "entropy": [1]}
-    x, *outputs = (make.make_tensor_value_info(name, real, shape) for name, shape in shapes.items())
-    graph = make.make_graph(nodes, "tiny", [x], outputs, axes)
-    model = make.make_model(graph, opset_imports=[make.make_opsetid("", 18)], ir_version=9)
-    described = {"size": [12, 10], "channels": 3, "classes": ["red", "green", "blue"]}
-    described |= {"mean": [0.5] * 3, "std": [0.5] * 3}
-    make.set_model_props(model, {name: json.dumps(value) for name, value in described.items()})
+    model = onnx.parser.parse_model(TINY)
+    onnx.helper.set_model_props(model, {name: json.dumps(value) for name, value in ABOUT.items()})
     onnx.save(model, path)
     return path
 

@@ -6,7 +6,6 @@ import io
 import json
 import shutil
 import struct
-import tarfile
 import time
 import warnings
 import zipfile
@@ -19,7 +18,7 @@ import torch
 from PIL import Image
 
 import pstn
-from data_files import idx_bytes, mtsd_annotation, mtsd_box, save_image, write_mtsd
+from data_files import idx_bytes, mtsd_annotation, mtsd_box, save_image, tar_of, write_mtsd
 from made_up_results import make_results
 from pstn.app.core import PictureError, read_picture, to_digit
 from pstn.data import DataError, from_npz, read_mtsd, read_series, read_yolo, stack_series
@@ -133,13 +132,6 @@ def read_zip(path):
 
 
 def tar(mode):
-    def save(stream):
-        with tarfile.open(fileobj=stream, mode=mode) as archive:
-            for name, content in (("images/a.txt", b"one"), ("labels/" + "b" * 120 + ".txt", b"two" * 100)):
-                member = tarfile.TarInfo(name)
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
-
     def read(path):
         inside = path.parent / "work" / "out"
         shutil.rmtree(inside, ignore_errors=True)
@@ -150,7 +142,11 @@ def tar(mode):
             assert {p.name for p in path.parent.iterdir()} == {"work", "x.tar"}
         assert not [p for p in inside.rglob("*") if p.is_symlink()]
 
-    return file("x.tar", saved(save), read)
+    def make(folder):
+        members = (("images/a.txt", b"one"), ("labels/" + "b" * 120 + ".txt", b"two" * 100))
+        return file("x.tar", tar_of(folder / "x.tar", *members, mode=mode).read_bytes(), read)(folder)
+
+    return make
 
 
 SERIES = {

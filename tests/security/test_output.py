@@ -1,14 +1,10 @@
 """What is printed and written: no terminal escapes and no formulas from file names, class names and messages."""
 
-import contextlib
 import csv
 import io
 import json
 import re
-import threading
-import time
 import warnings
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import typer
@@ -18,7 +14,6 @@ from typer.testing import CliRunner
 import pstn
 from pstn.cli import app, echo, plain_errors
 from pstn.data import DataError, DataWarning
-from pstn.data.files import RemoteFile, download
 from pstn.predict import Answer, write_answers
 from pstn.text import printable
 
@@ -117,38 +112,3 @@ def test_terminal_escapes_from_file_names_do_not_reach_the_terminal(hostile, tmp
         result = run(app, [str(word) for word in command])
         assert not isinstance(result.exception, Exception) or isinstance(result.exception, SystemExit), command
         assert not BAD.search(result.output), (command, BAD.search(result.output))
-
-
-def test_a_server_that_drips_bytes_does_not_outlast_the_timeout(tmp_path):
-    stop = threading.Event()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            start = {
-                "/head": b"HTTP/1.1 200 OK\r\nX: ",
-                "/body": b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n",
-                "/chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n000",
-            }
-            with contextlib.suppress(OSError):
-                self.wfile.write(start[self.path])
-                while not stop.wait(0.1):
-                    self.wfile.write(b"0")
-
-        def log_message(self, *args):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    try:
-        for way in ("head", "body", "chunk"):
-            remote = RemoteFile("x", "x.bin", (f"http://127.0.0.1:{server.server_port}/{way}",))
-            start = time.perf_counter()
-            with pytest.raises(DataError, match=r"x\.bin"):
-                download(remote, tmp_path / way, timeout=0.5, pause=0.0)
-            assert time.perf_counter() - start < 6
-            assert not (tmp_path / way).exists()
-    finally:
-        stop.set()
-        server.shutdown()
-        server.server_close()

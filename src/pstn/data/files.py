@@ -204,6 +204,11 @@ def require_shape(shape: tuple[Any, ...], dtype: np.dtype[Any], path: Path, plac
         raise DataError(path, f"has more than {_MOST_AXES} axes, or extents that no array can have", place=place)
 
 
+def identity(state: os.stat_result) -> tuple[int, int]:
+    """What two names of one file have in common."""
+    return state.st_dev, state.st_ino
+
+
 class Listing:
     """The files and folders below a folder: each once, and none outside it.
 
@@ -262,13 +267,13 @@ class Listing:
             is_folder = state is not None and stat.S_ISDIR(state.st_mode)
             if entry.name.startswith(".") or not (is_folder or entry.name.lower().endswith(suffixes)):
                 continue
-            identity = entry.path if state is None else (state.st_dev, state.st_ino)
+            key = entry.path if state is None else identity(state)
             if entry.is_symlink() and not self._stays(entry):
                 self.outside += 1
-            elif identity in self._seen:
+            elif key in self._seen:
                 self.repeated += 1
             else:
-                self._seen.add(identity)
+                self._seen.add(key)
                 (folders if is_folder else files).append(folder / entry.name)
         return sorted(folders), sorted(files)
 

@@ -365,9 +365,8 @@ def contact_sheet(
     high = high if high > low else low + 1
     rows = -(-count // columns)
     figure = Figure(figsize=(1.2 * columns + 0.2, 1.5 * rows + 0.4), dpi=100, layout="constrained")
-    shape = "x".join(map(str, x.shape[2:]))
-    kind = "series of length" if batch.ndim == 1 else "images of"
-    head = f"{title or batch.name}: {len(data):,} {kind} {shape}, {len(batch.classes)} classes"
+    shape = "x".join(map(str, x.shape[1:]))
+    head = f"{title or batch.name}: {len(data):,} examples of {shape}, {len(batch.classes)} classes"
     figure.suptitle(head.replace("$", r"\$"), fontsize=9)
     for i, axes in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
         axes.set(xticks=[], yticks=[], frame_on=i < count and batch.ndim == 1)
@@ -472,8 +471,7 @@ def read_idx(path: Path, *, ndim: int | None = None, limit: int = 1 << 32) -> np
             raise DataError(path, f"is not an IDX file: it starts with {magic.hex(' ') or 'nothing'}", place="offset 0")
         axes, dtype = magic[3], np.dtype(_DTYPES[magic[2]])
         if ndim is not None and axes != ndim:
-            problem = f"has {axes} axes, where {ndim} are expected: images and labels swapped?"
-            raise DataError(path, problem, place="header")
+            raise DataError(path, f"has {axes} axes, expected {ndim}: images and labels swapped?", place="header")
         extents = files.bounded_read(stream, 4 * axes)
         if len(extents) < 4 * axes:
             raise DataError(path, "ends within its header", place="header")
@@ -481,13 +479,12 @@ def read_idx(path: Path, *, ndim: int | None = None, limit: int = 1 << 32) -> np
         files.require_shape(shape, dtype, path)
         declared, most = dtype.itemsize * math.prod(shape), min(limit, files.most_unpacked(path))
         if declared > most:
-            problem = f"declares {declared:,} bytes of shape {shape}, above the limit of {most:,}"
-            raise DataError(path, problem, place="header")
+            raise DataError(path, f"declares {declared:,} bytes, above the limit of {most:,}", place="header")
         content = files.bounded_read(stream, declared + 1)
     if len(content) != declared:
-        problem = f"the header declares {declared:,} bytes of shape {shape}, the file holds more or fewer"
-        raise DataError(path, problem, place=f"offset {4 + 4 * axes + min(len(content), declared)}")
-    return np.frombuffer(content, dtype).reshape(shape)
+        place = f"offset {4 + 4 * axes + min(len(content), declared)}"
+        raise DataError(path, f"declares {declared:,} bytes of shape {shape}, and holds more or fewer", place=place)
+    return np.frombuffer(content, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
 
 
 class Digits(NamedTuple):
@@ -572,7 +569,10 @@ def load_mnist(
             if verify and files.sha256_of_content(path) != remote.content_sha256:
                 problem = f"is not the published file of {which}, by its SHA-256 after unpacking"
                 raise DataError(path, f"{problem}. Fetch it again, or pass verify=False to use it as it is")
-        split = Split(*_read_pair(*paths), classes)
+        x, y = (torch.from_numpy(read_idx(path, ndim=ndim)) for path, ndim in zip(paths, (3, 1), strict=True))
+        if x.dtype != torch.uint8 or len(x) != len(y) or ((y < 0) | (y > 9)).any():
+            raise DataError(paths[1], f"must hold one label from 0 to 9 for each of {len(x):,} 8-bit images")
+        split = Split(x[:, None], y.long(), classes)
         parts.append(split.as_float(MNIST_MEAN, MNIST_STD) if normalise else split.as_float())
     train, test = parts
     if isinstance(validation, bool) or not isinstance(validation, int) or not 0 <= validation < len(train):
@@ -604,13 +604,3 @@ def mnist_subset(split: S, k: int, *, fold: int = 0, seed: int = 0, indices: str
     if len(chosen) != k:
         raise DataError(indices, f"holds {len(chosen)} positions, where k={k} were asked for")
     return cast("S", split.take(chosen))
-
-
-def _read_pair(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
-    pixels, classes = read_idx(images, ndim=3), read_idx(labels, ndim=1)
-    if pixels.shape != (len(classes), 28, 28) or pixels.dtype != "u1":
-        problem = f"must hold {len(classes):,} uint8 images of (28, 28), one for each label in {labels}"
-        raise DataError(images, f"{problem}, got {pixels.dtype} of {pixels.shape}")
-    if ((classes < 0) | (classes > 9)).any():
-        raise DataError(labels, "must hold labels from 0 to 9 only")
-    return torch.from_numpy(pixels.copy())[:, None], torch.from_numpy(classes.astype("int64"))

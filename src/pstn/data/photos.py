@@ -277,15 +277,11 @@ def read_mtsd(
 
 def require_distinct(photos: Iterable[Photo]) -> None:
     """Refuse photos of which two are one file, by another name or through a link: one may be in the test part."""
-    seen: dict[tuple[int, int], Path] = {}
-    for photo in photos:
-        try:
-            found = photo.path.stat()
-        except OSError:  # a missing file is reported where it is read
-            continue
-        first = seen.setdefault((found.st_dev, found.st_ino), photo.path)
-        if first != photo.path:
-            raise DataError(photo.path, f"is the same file as {first}")
+    seen: dict[object, Path] = {}
+    for path in (photo.path for photo in photos if photo.path.is_file()):  # a missing one is reported where it is read
+        first = seen.setdefault(files.identity(path.stat()), path)
+        if first != path:
+            raise DataError(path, f"is the same file as {first}")
 
 
 def _read_keys(folder: Path, split: str) -> list[str]:
@@ -418,18 +414,15 @@ def read_class_names(root: Path) -> tuple[str, ...]:
     """The names of the classes, from classes.txt, a .names file (one per line) or the `names` of a data.yaml."""
     path = next((root / name for name in _YOLO_NAMES if (root / name).is_file()), None)
     if path is None:
-        problem = f"is missing: the class names are looked for in {', '.join(_YOLO_NAMES)}"
-        raise MissingDataError(root / "classes.txt", problem)
+        raise MissingDataError(root / "classes.txt", f"is missing, and so are {', '.join(_YOLO_NAMES[1:])}")
     text = files.read_text(files.require_inside(root, path), limit=1 << 20)
     names = _yaml_names(path, text) if path.suffix in (".yaml", ".yml") else text.rstrip().split("\n")
     names = [name.strip() for name in names]
     if len(names) > CLASSES:
         raise DataError(path, f"holds {len(names):,} classes, more than the limit of {CLASSES:,}")
-    seen = {""}
-    for number, name in enumerate(names, start=1):
-        if name in seen:
-            raise DataError(path, f"class {name!r} is empty or occurs twice", place=f"line {number}")
-        seen.add(name)
+    for name, count in Counter(names).items():
+        if count > 1 or not name:
+            raise DataError(path, f"class {name!r} is empty or occurs twice")
     return tuple(names)
 
 

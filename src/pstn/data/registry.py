@@ -375,7 +375,7 @@ def _describe_archive(path: Path) -> tuple[Status, str]:
 
 def _describe_idx(path: Path) -> tuple[Status, str]:
     array = images.read_idx(path)
-    shape = f"{'x'.join(map(str, array.shape))} {array.dtype.newbyteorder('=')}"
+    shape = f"{'x'.join(map(str, array.shape))} {array.dtype}"
     name = path.name.removesuffix(".gz") + ".gz"
     published = {known[name].content_sha256: which for which, known in MNIST_FILES.items() if name in known}
     if which := published.get(files.sha256_of_content(path)):

@@ -571,7 +571,7 @@ class _TrainingJob:
         context, group, task = self.context, self.group, self.group.task(self.context)
         members, recipe = [_member_of(context, group, *pair) for pair in pairs], _recipe_of(context, group)
         # Labels tell other files, and other examples of them, at next to no cost.
-        data, models, identities = [_as_json(recipe), task.name, *task.notes, digest({"y": task.y})], [], []
+        data, models, identities = [recipe_settings(recipe), task.name, *task.notes, digest({"y": task.y})], [], []
         for member, (_, seed) in zip(members, pairs, strict=True):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
@@ -796,7 +796,7 @@ def _write(context: RunContext, cell: Result, found: Evaluated, departures: Sequ
     context.log(f"  {cell.name}: {shown}")
 
 
-def _as_json(recipe: Recipe) -> dict[str, Any]:
+def recipe_settings(recipe: Recipe) -> dict[str, Any]:
     """A recipe as results have it: functions by their names, random transforms as they are written."""
     plain = (bool, int, float, str, tuple, type(None))
     held = {f.name: getattr(recipe, f.name) for f in dataclasses.fields(recipe)}
@@ -813,7 +813,7 @@ def _settings(context: RunContext, group: Training, run: _Run, pair: Model, test
         "test_examples": tests,
         "parameters": sum(p.numel() for p in model.parameters()),
         "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
-        "recipe": _as_json(run.recipe), "epochs_run": run.epochs, "lr": member.lr,
+        "recipe": recipe_settings(run.recipe), "epochs_run": run.epochs, "lr": member.lr,
         "localizer_factor": member.localizer_factor, "kl_weight": member.kl_weight, "weight_decay": member.weight_decay,
     }  # fmt: skip
     if isinstance(model, TransformerClassifier):
