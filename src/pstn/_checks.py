@@ -101,6 +101,14 @@ def require_positive_int(name: str, value: Any) -> int:
     return value
 
 
+def require_nonnegative_int(name: str, value: Any) -> int:
+    """Refuse anything but a whole number of at least 0."""
+    value = _require_int(name, value, "a whole number of at least 0")
+    if isinstance(value, int) and value < 0:
+        raise ValueError(f"{name} must be at least 0, got {value}")
+    return value
+
+
 def require_seed(name: str, value: Any, count: int = 1) -> int:
     """Refuse anything but a whole number that torch takes as a seed, with `count` - 1 others that follow it."""
     value = _require_int(name, value, "a whole number")

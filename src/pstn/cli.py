@@ -26,7 +26,7 @@ try:
 except ModuleNotFoundError as error:
     raise SystemExit("The command line needs typer: pip install 'pstn[cli]'") from error
 
-from pstn._checks import require_choice, require_seed
+from pstn._checks import require_choice, require_positive_int, require_seed
 from pstn.files import to_json, write_atomically
 from pstn.processes import UnsafePathError, import_object, is_object_name, safe_import_path
 from pstn.text import printable
@@ -73,7 +73,19 @@ app.add_typer(data_app, name="data", help="List, download, check and draw data s
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 _Model = Annotated[str, typer.Argument(help="Folder of a model, or of a run with one model, or OWNER/NAME on the Hub.")]
-_Samples = Annotated[int | None, typer.Option(help="Number of samples; the model's own by default.", min=1)]
+
+
+def _read_samples(text: str) -> int | str:
+    return text if text == "modes" else require_positive_int("--samples", int(text))
+
+
+_Samples = Annotated[
+    Any,
+    typer.Option(
+        parser=_read_samples, metavar="S",
+        help="Number of samples, or modes for one at each of the posterior's modes; the model's own by default.",
+    ),
+]  # fmt: skip
 _Seed = Annotated[int, typer.Option(help="Seed of the samples: the same seed gives the same answers.", min=0)]
 _Names = list[str] | None
 _Allow = Annotated[_Names, typer.Option(metavar="MODULE", help="Module of yours that may be imported for the model.")]
@@ -385,7 +397,8 @@ def train(
 
         pstn predict runs/photos photos/cat/1.jpg
 
-    Exit codes: 0 done, 2 an argument cannot be used, 1 a failure, 130 stopped by Ctrl-C or SIGTERM.
+    A model that breaks or ends at chance is trained again with more care, up to --restarts times.
+    Exit codes: 0 done, 2 an argument cannot be used, 1 a failure, such as of a model, 130 stopped by Ctrl-C or SIGTERM.
     """
     from pstn.training.runs.run import HOW_TO_ADD_A_TEST, model_folder, saved_settings
     from pstn.training.runs.run import train as run
@@ -405,17 +418,23 @@ def train(
     if as_json:
         models = sorted(str(path.parent) for path in outcome.folder.glob("model-*/config.json"))
         about = {"folder": str(outcome.folder), "finished": outcome.finished, "models": models}
-        echo(to_json({**about, "scores": outcome.scores, "problems": outcome.problems}))
+        results = {"scores": outcome.scores, "problems": outcome.problems, "failed": outcome.failed}
+        echo(to_json({**about, **results}))
     elif outcome.finished:
         if outcome.scores:
             _print_scores(outcome.scores, outcome.test_examples)
         else:
             echo(f"No scores, as the data have no test part: {HOW_TO_ADD_A_TEST}")
         echo(f"Models, settings, scores and the whole history are in {outcome.folder}")
-        use = shlex.join(["pstn", "predict", str(model_folder(outcome.folder, 0))])
-        echo(f"Use it: {use} {outcome.takes.upper()}")
+        if usable := sorted(set(range(settings.models)) - set(outcome.failed)):
+            use = shlex.join(["pstn", "predict", str(model_folder(outcome.folder, usable[0]))])
+            echo(f"Use it: {use} {outcome.takes.upper()}")
     if not outcome.finished:
         raise typer.Exit(INTERRUPTED)
+    if outcome.failed:
+        numbers = ", ".join(map(str, outcome.failed))
+        echo(f"error: these models broke or ended at chance, and are of no use: {numbers}", err=True)
+        raise typer.Exit(FAILURE)
 
 
 def _print_scores(scores: dict[str, list[float]], examples: int) -> None:
@@ -640,7 +659,7 @@ def export(
     write(loaded, target, samples=samples)
     note = ", the mean transformation" if isinstance(loaded, TransformerClassifier) else ""
     if samples is not None:
-        note = f", {samples} samples, their noise an input"
+        note = ", one sample at each mode" if samples == "modes" else f", {samples} samples, their noise an input"
     written = {"written": str(target), "format": chosen, "samples": samples}
     echo(json.dumps(written) if as_json else f"wrote {target}{note}")
     if chosen == "onnx" and (advice := advice_on_running(loaded)):

@@ -22,6 +22,7 @@ from pstn._checks import require_positive_int
 from pstn.files import write_atomically
 from pstn.nn import PSTN, Shareable, TransformerClassifier
 from pstn.nn.classifier import evaluating
+from pstn.noise import Samples
 from pstn.transforms import CPAB
 from pstn.uncertainty import entropy
 
@@ -38,9 +39,9 @@ _REMARKS = (
 class _Tensors(nn.Module):
     """A classifier as a function from tensors to a tuple of tensors, in the order of the outputs' names."""
 
-    def __init__(self, model: Shareable, sampled: bool) -> None:
+    def __init__(self, model: Shareable, samples: Samples | None) -> None:
         super().__init__()
-        self.model, self.sampled = model, sampled
+        self.model, self.samples = model, samples
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> tuple[Tensor, ...]:
         model = self.model
@@ -48,17 +49,17 @@ class _Tensors(nn.Module):
             log_probs = model(x).log_softmax(-1)
             return log_probs.exp(), entropy(log_probs)
         aspect = tuple(x.shape[2:])[::-1]
-        if not self.sampled:
-            posterior = model.layer.localize(x)
-            theta = posterior.mode[None]
+        if self.samples is None and isinstance(model, PSTN):
+            theta = model.layer.localize(x).mode[None]
             log_probs = model.classifier(model.layer.warp(x, theta)[0]).log_softmax(-1)
             return log_probs.exp(), entropy(log_probs), theta, model.layer.transform.corners(theta, aspect=aspect)
-        p = model(x, noise=noise)
+        p = model(x, "modes" if self.samples == "modes" else None, noise=noise)
         boxes = model.layer.transform.corners(p.theta, aspect=aspect)
-        return p.probs, p.entropy, p.theta, boxes, p.mutual_information
+        disagreement = () if self.samples is None else (p.mutual_information,)
+        return p.probs, p.entropy, p.theta, boxes, *disagreement
 
 
-def export_onnx(model: Shareable, path: str | Path, *, samples: int | None = None) -> Path:
+def export_onnx(model: Shareable, path: str | Path, *, samples: Samples | None = None) -> Path:
     """Write a classifier as an ONNX file with a batch of any size. Needs the extra "onnx".
 
     Inputs are x (B, C, *size), and with `samples` also noise (S, B, D), uniform in (0, 1). Outputs are probabilities
@@ -68,7 +69,9 @@ def export_onnx(model: Shareable, path: str | Path, *, samples: int | None = Non
     Args:
         model: a classifier of images or series with `about`, such as `pstn.from_pretrained` returns.
         path: file to write.
-        samples: S, with the noise as an input; None takes the mean transformation, which needs no noise.
+        samples: S, with the noise as an input; "modes" for one weighted sample at the centre of each of the posterior's
+            modes, without noise; None takes the one most probable transformation, without noise and, as that fits
+            averaged probabilities, without the temperature of a PSTN.
 
     Returns:
         The path.
@@ -94,7 +97,7 @@ def export_onnx(model: Shareable, path: str | Path, *, samples: int | None = Non
     return Path(path)
 
 
-def export_program(model: Shareable, path: str | Path, *, samples: int | None = None) -> Path:
+def export_program(model: Shareable, path: str | Path, *, samples: Samples | None = None) -> Path:
     """Write a classifier as a program of `torch.export`, a .pt2 file that `torch.export.load` reads.
 
     It needs torch to run, and this package neither to load nor to run. Inputs, outputs and arguments are those of
@@ -148,7 +151,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _plan(
-    model: Shareable, samples: int | None
+    model: Shareable, samples: Samples | None
 ) -> tuple[_Tensors, tuple[Tensor, ...], tuple[dict[int, Any], ...], list[str], list[str], dict[str, str]]:
     """The module, example arguments, dynamic shapes, names of inputs and outputs, and metadata for an exporter."""
     about = model.about
@@ -164,11 +167,12 @@ def _plan(
     facts: dict[str, Any] = about.to_config()
     if samples is not None:
         assert isinstance(model, PSTN)
-        width = model.layer.noise_width
-        args.append(torch.full((require_positive_int("samples", samples), 3, width), 0.4))
-        shapes.append({1: batch})
-        inputs.append("noise")
         outputs.append("mutual_information")
-        facts |= {"samples": samples, "theta_dim": model.layer.transform.dim, "noise_width": width}
+        facts |= {"samples": samples, "theta_dim": model.layer.transform.dim}
+        if samples != "modes":
+            facts["noise_width"] = width = model.layer.noise_width
+            args.append(torch.full((require_positive_int("samples", samples), 3, width), 0.4))
+            shapes.append({1: batch})
+            inputs.append("noise")
     metadata = {name: json.dumps(value) for name, value in facts.items()}
-    return _Tensors(model, samples is not None), tuple(args), tuple(shapes), inputs, outputs, metadata
+    return _Tensors(model, samples), tuple(args), tuple(shapes), inputs, outputs, metadata

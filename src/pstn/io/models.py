@@ -384,6 +384,8 @@ def card_text(description: Mapping[str, Any], about: About, parameters: int) -> 
         facts.append(f"- samples for a prediction: {description['test_samples']}")
     if about.data:
         facts.append(f"- trained on: {_code(about.data)}")
+    if about.supervision:
+        facts.append(f"- supervision: {_code(about.supervision)}")
     if about.kl_weight is not None and description["type"] == "PSTN":
         facts.append(f"- KL weight: {about.kl_weight:g}")
     facts.append(f"- classes: {', '.join(map(_code, about.classes[:100]))}{', …' if len(about.classes) > 100 else ''}")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, TextIO, TypeVar
+from typing import Any, NamedTuple, TextIO, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from pstn.data.series import Wanted, read_rows
 from pstn.files import to_json
 from pstn.nn import PSTN, About, Prediction, Shareable, TransformerClassifier
 from pstn.nn.classifier import evaluating
-from pstn.noise import draw_noise
+from pstn.noise import Samples, draw_noise
 from pstn.text import printable
 from pstn.threads import suit_threads, using_threads
 from pstn.transforms import to_pixels
@@ -79,7 +79,7 @@ def predict_files(
     model: Shareable,
     paths: Iterable[str | os.PathLike[str]],
     *,
-    samples: int | None = None,
+    samples: Samples | None = None,
     seed: int = 0,
     batch_size: int = 64,
     on_error: ErrorHandler = raise_error,
@@ -89,7 +89,8 @@ def predict_files(
     Args:
         model: what `pstn.from_pretrained` returned.
         paths: files and folders.
-        samples: S; the model's own `test_samples` when not given.
+        samples: S, or "modes" for the centre of each of the posterior's modes; the model's own `test_samples` when not
+            given.
         seed: of the samples. Every input has the same noise, so that its answer does not depend on its neighbours.
         batch_size: how many inputs are in memory at a time, at least 1.
         on_error: called with the error of each image, series or file that cannot be read, which is then left out; when
@@ -111,7 +112,7 @@ def predict_files(
         yield from ask(model, batch, samples=samples, seed=seed)
 
 
-def ask(model: Shareable, items: Sequence[Item], *, samples: int | None = None, seed: int = 0) -> list[Answer]:
+def ask(model: Shareable, items: Sequence[Item], *, samples: Samples | None = None, seed: int = 0) -> list[Answer]:
     """A model's answers for a batch of inputs; the arguments are those of `predict_files`."""
     about = require_about(model)
     x = about.prepare(torch.stack([item.x for item in items]))
@@ -135,9 +136,11 @@ def ask(model: Shareable, items: Sequence[Item], *, samples: int | None = None, 
     ]  # fmt: skip
 
 
-def _noise(model: Shareable, count: int, samples: int | None, seed: int) -> dict[str, Tensor]:
+def _noise(model: Shareable, count: int, samples: Samples | None, seed: int) -> dict[str, Any]:
     if not isinstance(model, PSTN):
         return {}
+    if samples == "modes":
+        return {"samples": samples}
     wanted = model.test_samples if samples is None else require_positive_int("samples", samples)
     layer = model.layer
     source = torch.Generator().manual_seed(require_seed("seed", seed))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ from pstn._checks import (
 )
 from pstn.distributions import Point, PosteriorFamily, StudentT, ThetaDistribution
 from pstn.distributions.student_t import PrecisionKind
-from pstn.noise import SAMPLING_METHODS, SamplingMethod
+from pstn.noise import SAMPLING_METHODS, Samples, SamplingMethod
 from pstn.transforms import Transform
 from pstn.warp import Fill, InterpolationMode, PaddingMode, require_modes, warp
 
@@ -149,7 +149,7 @@ class SpatialTransformer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        samples: int | Literal["modes"] = 1,
+        samples: Samples = 1,
         *,
         source: Tensor | None = None,
         noise: Tensor | None = None,
