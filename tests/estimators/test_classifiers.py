@@ -74,6 +74,8 @@ def test_defaults_are_chosen_from_the_data():
     classifier = pstn.CNNClassifier(width=2, random_state=0).fit(*examples((4,), count=12))
     assert classifier.n_iter_ == default_epochs(12, default_batch_size(12))
     assert classifier._steps == classifier.n_iter_ * (12 // default_batch_size(12))
+    recipe = classifier._recipe(600)
+    assert (recipe.batch_size, recipe.epochs) == (default_batch_size(600), default_epochs(600, recipe.batch_size))
     # Nothing to hold out, and partial_fit, which does not search: the rule of thumb.
     tiny = quick(kl_weight="auto").fit(*examples(count=2))
     assert isinstance(tiny.model_.layer.transform, pstn.CPAB)

@@ -132,10 +132,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         if self.early_stopping:
             train, valid = stratified_indices(data.y, self.validation_fraction, seed=seed)
             if len(valid) == 0:
-                raise ValueError(
-                    "early_stopping must be False here: validation_fraction leaves no example to validate on, as every "
-                    "class must keep one to learn from"
-                )
+                raise ValueError("early_stopping must be False here: validation_fraction leaves no example")
         member = known._member(seed, known._kl_weight, train, valid)
         recipe = known._recipe(len(data.y) if train is None else len(train))
         with known._population([known.model_], data, [member], recipe) as population:
@@ -160,9 +157,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             The estimator itself.
         """
         if isinstance(self.class_weight, str):
-            raise ValueError(
-                "class_weight must be a dict or None for partial_fit, got 'balanced': the classes' shares are not known"
-            )
+            raise ValueError("class_weight must be a dict or None for partial_fit, got 'balanced'")
         known = self
         if not hasattr(self, "model_"):
             if classes is None:
@@ -200,9 +195,8 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         fresh.classes_ = np.unique(labels) if classes is None else classes
         if len(fresh.classes_) < 2:
             what, found = ("y", "one class") if classes is None else ("classes", "only")
-            raise ValueError(
-                f"{what} must hold at least two classes, got {found}: {_checks.plain(fresh.classes_[0])!r}"
-            )
+            only = _checks.plain(fresh.classes_[0])
+            raise ValueError(f"{what} must hold at least two classes, got {found}: {only!r}")
         fresh.layout_ = layout = choose_layout(array.shape[1:], self.kind)
         fresh.scaling_ = fit_scaling(layout.channels_first(array), getattr(self, "fill", "auto"))
         fresh._check_parameters()

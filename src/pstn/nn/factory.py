@@ -93,10 +93,7 @@ def make_model(
             raise TypeError(f"transform must be a name or a pstn.Transform, got {transform!r}")
         family = make_transform(transform or _DEFAULT_TRANSFORM[ndim], ndim)
         if family.ndim != ndim:
-            data = "images" if ndim == 2 else "series"
-            raise ValueError(
-                f"transform must act on {ndim} axes for {data}, got {family!r}, which acts on {family.ndim}"
-            )
+            raise ValueError(f"transform must act on {ndim} axes here, got {family!r}, which acts on {family.ndim}")
         reduced = _LOCALIZER_SIZE if networks == "auto" and ndim == 2 and min(size) > 48 else None
         localizer: nn.Module
         if taught:
