@@ -26,7 +26,7 @@ try:
 except ModuleNotFoundError as error:
     raise SystemExit("The command line needs typer: pip install 'pstn[cli]'") from error
 
-from pstn._checks import require_choice, require_seed
+from pstn._checks import require_choice, require_positive_int, require_seed
 from pstn.files import to_json, write_atomically
 from pstn.processes import UnsafePathError, import_object, is_object_name, safe_import_path
 from pstn.text import printable
@@ -73,7 +73,19 @@ app.add_typer(data_app, name="data", help="List, download, check and draw data s
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 _Model = Annotated[str, typer.Argument(help="Folder of a model, or of a run with one model, or OWNER/NAME on the Hub.")]
-_Samples = Annotated[int | None, typer.Option(help="Number of samples; the model's own by default.", min=1)]
+
+
+def _read_samples(text: str) -> int | str:
+    return text if text == "modes" else require_positive_int("--samples", int(text))
+
+
+_Samples = Annotated[
+    Any,
+    typer.Option(
+        parser=_read_samples, metavar="S",
+        help="Number of samples, or modes for one at each of the posterior's modes; the model's own by default.",
+    ),
+]  # fmt: skip
 _Seed = Annotated[int, typer.Option(help="Seed of the samples: the same seed gives the same answers.", min=0)]
 _Names = list[str] | None
 _Allow = Annotated[_Names, typer.Option(metavar="MODULE", help="Module of yours that may be imported for the model.")]
@@ -358,10 +370,7 @@ def _read_settings(
             values[name] = value.split(",") if typing.get_origin(hints[name]) is list else value
     settings = TrainSettings.from_dict(values)
     if not resume and "data" not in values:
-        raise SettingsError(
-            "DATA is missing: give the name of a known data set (see `pstn data list`), a folder or a file, for "
-            f"example `pstn {command} digits`"
-        )
+        raise SettingsError(f"DATA must be a name of `pstn data list`, a folder or a file, as in pstn {command} digits")
     if is_object_name(given["transform"] or ""):  # from the command line only: a settings file imports no code
         describe(import_transform(given["transform"], "--transform"))  # one that cannot be saved is refused now
     return values, settings
@@ -385,7 +394,8 @@ def train(
 
         pstn predict runs/photos photos/cat/1.jpg
 
-    Exit codes: 0 done, 2 an argument cannot be used, 1 a failure, 130 stopped by Ctrl-C or SIGTERM.
+    A model that breaks or ends at chance is trained again with more care, up to --restarts times.
+    Exit codes: 0 done, 2 an argument cannot be used, 1 a failure, such as of a model, 130 stopped by Ctrl-C or SIGTERM.
     """
     from pstn.training.runs.run import HOW_TO_ADD_A_TEST, model_folder, saved_settings
     from pstn.training.runs.run import train as run
@@ -397,25 +407,28 @@ def train(
         saved = saved_settings(settings.folder)
         for name in values:
             if name != "out" and (wanted := getattr(settings, name)) != (own := getattr(saved, name)):
-                raise SettingsError(
-                    f"{name} of the run in {settings.folder} is {own}, got {wanted}: a resumed run keeps its settings; "
-                    "leave the option out, or start a new run in another --out"
-                )
+                raise SettingsError(f"{name} of the run is {own}, got {wanted}: a resumed run keeps its settings")
     outcome = run(settings, resume=resume, overwrite=overwrite, say=lambda text: echo(text, err=True), quiet=as_json)
     if as_json:
         models = sorted(str(path.parent) for path in outcome.folder.glob("model-*/config.json"))
         about = {"folder": str(outcome.folder), "finished": outcome.finished, "models": models}
-        echo(to_json({**about, "scores": outcome.scores, "problems": outcome.problems}))
+        results = {"scores": outcome.scores, "problems": outcome.problems, "failed": outcome.failed}
+        echo(to_json({**about, **results}))
     elif outcome.finished:
         if outcome.scores:
             _print_scores(outcome.scores, outcome.test_examples)
         else:
             echo(f"No scores, as the data have no test part: {HOW_TO_ADD_A_TEST}")
         echo(f"Models, settings, scores and the whole history are in {outcome.folder}")
-        use = shlex.join(["pstn", "predict", str(model_folder(outcome.folder, 0))])
-        echo(f"Use it: {use} {outcome.takes.upper()}")
+        if usable := sorted(set(range(settings.models)) - set(outcome.failed)):
+            use = shlex.join(["pstn", "predict", str(model_folder(outcome.folder, usable[0]))])
+            echo(f"Use it: {use} {outcome.takes.upper()}")
     if not outcome.finished:
         raise typer.Exit(INTERRUPTED)
+    if outcome.failed:
+        numbers = ", ".join(map(str, outcome.failed))
+        echo(f"error: these models broke or ended at chance, and are of no use: {numbers}", err=True)
+        raise typer.Exit(FAILURE)
 
 
 def _print_scores(scores: dict[str, list[float]], examples: int) -> None:
@@ -540,7 +553,7 @@ def predict(
     rows that cannot be read are reported on standard error and skipped.
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
     """
-    from pstn.io.predict import predict_files, require_about, write_answers
+    from pstn.predict import predict_files, require_about, write_answers
 
     skipped, loaded = _Skipped(), _load_model(model, allow)
     about = require_about(loaded)
@@ -577,8 +590,8 @@ def show(
 
     import torch
 
-    from pstn.io.predict import read_items, require_about
     from pstn.nn import PSTN, STN
+    from pstn.predict import read_items, require_about
     from pstn.report.pictures import draw_samples
 
     skipped = _Skipped()
@@ -621,7 +634,7 @@ def export(
     The exported model takes batches of any size; the file contains the class names and how to prepare the input.
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
     """
-    from pstn.io.export import advice_on_running, export_onnx, export_program
+    from pstn.export import advice_on_running, export_onnx, export_program
     from pstn.nn import PSTN, TransformerClassifier
 
     suffix = "" if out is None else out.suffix.lower().removeprefix(".")
@@ -640,7 +653,7 @@ def export(
     write(loaded, target, samples=samples)
     note = ", the mean transformation" if isinstance(loaded, TransformerClassifier) else ""
     if samples is not None:
-        note = f", {samples} samples, their noise an input"
+        note = ", one sample at each mode" if samples == "modes" else f", {samples} samples, their noise an input"
     written = {"written": str(target), "format": chosen, "samples": samples}
     echo(json.dumps(written) if as_json else f"wrote {target}{note}")
     if chosen == "onnx" and (advice := advice_on_running(loaded)):

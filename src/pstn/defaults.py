@@ -21,6 +21,8 @@ TRAIN_SAMPLES = 4
 """S in training."""
 TEST_SAMPLES = 10
 """S in a prediction."""
+RESTARTS = 2
+"""How often a model that fails is trained again, with more care."""
 ALPHA = 2.0
 """Of the Student-t posterior, which has 2 alpha degrees of freedom."""
 VAR_INIT = -4.3

@@ -12,9 +12,13 @@ from torch.quasirandom import SobolEngine
 
 from pstn._checks import require_choice, require_positive_int
 
-__all__ = ["SAMPLING_METHODS", "SOBOL_BITS", "SamplingMethod", "draw_noise", "shift_digits", "uniform_bounds"]
+__all__ = [
+    "SAMPLING_METHODS", "SOBOL_BITS", "Samples", "SamplingMethod", "draw_noise", "shift_digits", "uniform_bounds",
+]  # fmt: skip
 
 SamplingMethod = Literal["iid", "antithetic", "sobol"]
+Samples = int | Literal["modes"]
+"""How many samples a prediction takes, S; or one weighted sample at the centre of each mode."""
 
 SAMPLING_METHODS: tuple[SamplingMethod, ...] = ("iid", "antithetic", "sobol")
 SOBOL_BITS = 30

@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy import stats
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 import pstn
 
@@ -103,31 +104,36 @@ def test_antithetic_pairs_fall_into_one_mode():
     assert torch.equal(centres[:4], centres[4:])
 
 
-def test_the_gradient_with_respect_to_the_weights_equals_finite_differences():
-    loc = torch.tensor([[[-1.0], [0.5], [2.0]]], dtype=torch.float64)
-    scale = torch.full((1, 3, 1), 0.3, dtype=torch.float64)
-    # Evenly spread noise: samples in the thousands stand for the expectation.
-    even = torch.linspace(0, 1, 4003)[1:-1]
-    shuffled = even[torch.randperm(4001, generator=torch.Generator().manual_seed(0))]
-    noise = torch.stack([shuffled, even], -1)[:, None].double()
+@pytest.mark.parametrize(("samples", "method"), [(1, "iid"), (3, "antithetic"), (4, "sobol")])
+def test_the_gradient_of_the_elbo_equals_finite_differences_of_its_exact_value(samples, method):
+    loc, scale, count = np.array([-1.0, 0.5, 2.0]), 0.3, 40_000
+    start = np.array([0.1, -0.3, 0.2])
 
-    def expectation(logits):
-        q = pstn.MixturePosterior(logits.log_softmax(-1), pstn.NormalPosterior(loc, scale))
-        theta, log_weights = q.weighted_from_noise(noise)
-        return (log_weights.exp() * theta.square().sum(-1)).sum()
+    def log_likelihood(theta):
+        return -np.log1p(np.exp(-2 * theta))
 
-    logits = torch.tensor([[0.1, -0.3, 0.2]], dtype=torch.float64, requires_grad=True)
-    (grad,) = torch.autograd.grad(expectation(logits), logits)
-    for mode in range(3):
-        step = torch.zeros_like(logits)
-        step[0, mode] = 0.05
-        with torch.no_grad():
-            difference = (expectation(logits + step) - expectation(logits - step)) / 0.1
-        assert grad[0, mode].item() == pytest.approx(difference.item(), abs=0.03)
-    second_moments = loc[0, :, 0].square() + 0.09
-    probs = logits.detach().softmax(-1)[0]
-    exact = probs * (second_moments - (probs * second_moments).sum())
-    torch.testing.assert_close(grad[0], exact, atol=0.03, rtol=0.03)
+    # The expectation under each component, by quadrature on +-8 deviations.
+    grid = np.linspace(-8, 8, 4001)
+    each = [np.trapezoid(stats.norm.pdf(grid) * log_likelihood(mean + scale * grid), grid) for mean in loc]
+
+    def exact(logits):
+        weights = np.exp(logits) / np.exp(logits).sum()
+        return -(weights * each).sum()
+
+    steps = 1e-5 * np.eye(3)
+    expected = [(exact(start + step) - exact(start - step)) / 2e-5 for step in steps]
+
+    logits = torch.tensor(start, requires_grad=True)
+    components = pstn.NormalPosterior(torch.tensor(loc)[:, None].expand(count, 3, 1), torch.full((count, 3, 1), scale))
+    q = pstn.MixturePosterior(logits.log_softmax(-1).expand(count, 3), components)
+    theta, log_weights = q.weighted_sample(samples, method, generator=torch.Generator().manual_seed(0))
+    out = pstn.TransformerOutput(theta, theta, q, log_weights)
+    loss = pstn.elbo_loss(
+        out, None, kl_weight=0.0, log_likelihood=lambda out, y: -torch.log1p(torch.exp(-2 * out.theta[..., 0]))
+    )
+    loss.backward()
+    assert loss.item() == pytest.approx(exact(start), abs=0.015)
+    torch.testing.assert_close(logits.grad, torch.tensor(expected), atol=0.01, rtol=0)
 
 
 def test_the_kl_bounds_that_of_the_mixture_from_above_and_is_exact_for_equal_components():
@@ -153,6 +159,140 @@ def test_regions_hold_theta_as_often_as_they_say(level):
     assert region.inside.float().mean().item() == pytest.approx(level, abs=0.01)
     with pytest.raises(ValueError, match="level"):
         q.region(1.0)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_kl_bounds_that_of_student_t_mixtures_in_two_dimensions(seed):
+    q, prior = mixture(batch=1, seed=seed), pstn.NormalPrior(0.0, 1.0)
+    theta = q.rsample(20000, generator=torch.Generator().manual_seed(0))
+    exact = (q.log_prob(theta) - torch.distributions.Normal(0.0, 1.0).log_prob(theta)).sum(-1)
+    bound = q.kl(prior).sum(-1)
+    # The bound is too high by the mean entropy of the component given theta, at most log K.
+    assert exact.mean() - 4 * exact.std() / 141 < bound.item() < exact.mean() + 4 * exact.std() / 141 + math.log(3)
+
+
+@pytest.mark.parametrize("precision", ["per-parameter", "per-input"])
+def test_the_density_of_a_mixture_on_the_circle_integrates_to_one(precision):
+    torch.manual_seed(0)
+    loc = torch.tensor([[[3.0, 0.2], [-1.0, -0.5]]]).double()
+    beta = torch.rand(1, 2, 2 if precision == "per-parameter" else 1).double() * 0.2 + 0.1
+    parts = pstn.Posterior(loc, beta, 2.0, circular=(True, False))
+    q = pstn.MixturePosterior(torch.tensor([[0.3, 0.7]]).double().log(), parts, (True, False))
+    angle, x = torch.linspace(-math.pi, math.pi, 401).double(), torch.linspace(-12, 12, 2401).double()
+    density = q.log_prob(torch.stack(torch.meshgrid(angle, x, indexing="ij"), -1)[..., None, :]).sum(-1).exp()[..., 0]
+    assert torch.trapezoid(torch.trapezoid(density, x), angle).item() == pytest.approx(1.0, abs=2e-3)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize("dim", [1, 4])
+def test_regions_of_every_family_cover_as_often_as_they_say(level, dim):
+    torch.manual_seed(0)
+    circular = (True, *[False] * (dim - 1))
+    loc, spread = torch.randn(50, dim), torch.rand(50, dim) * 0.3 + 0.01
+    families = [
+        pstn.Posterior(loc, spread, 1.0, circular=circular), pstn.NormalPosterior(loc, spread, circular=circular),
+        pstn.Posterior(loc, spread[:, :1], 2.0, circular=circular), mixture(batch=50, dim=dim, circular=circular),
+    ]  # fmt: skip
+    for q in families:
+        inside = q.contains(q.rsample(400), level).float().mean().item()
+        assert inside == pytest.approx(level, abs=0.005 if level == 0.99 else 0.015)
+
+
+@pytest.mark.parametrize("method", ["iid", "antithetic", "sobol"])
+def test_samples_over_several_modes_vary_less_than_independent_ones(method):
+    """The variance of a mean over S = 8 samples, against independent components and independent noise."""
+    q = mixture(batch=1, dim=2)
+    wide = pstn.MixturePosterior(
+        q.log_weights.expand(4000, 3),
+        pstn.Posterior(q.components.loc.expand(4000, 3, 2), q.components.beta.expand(4000, 3, 2), 2.0),
+    )
+    generator = torch.Generator().manual_seed(0)
+    found = wide.rsample(8, method, generator=generator).mean(0).var(0)
+    alone = torch.stack([wide.rsample(1, generator=generator)[0] for _ in range(8)])
+    independent = alone.mean(0).var(0)
+    assert (found < {"iid": 0.6, "antithetic": 0.25, "sobol": 0.25}[method] * independent).all()
+    torch.testing.assert_close(wide.rsample(8, method).mean((0, 1)), wide.mean[0], atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize("transform", [pstn.Rotation(), pstn.Translation(scale=1.0, ndim=1)], ids=lambda t: t.names[0])
+def test_modes_separate_when_they_are_trained(transform):
+    """Inputs that leave two answers, 1 and -1, the first three times as often: each gets a mode, with its weight."""
+    torch.manual_seed(0)
+    family = pstn.Mixture(2, pstn.StudentT(alpha=2.0))
+    layer = pstn.SpatialTransformer(transform, nn.Flatten(), features=4, posterior=family)
+
+    class Pose(pstn.nn.TransformerModel):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x, samples=None, *, noise=None, generator=None):
+            return layer(x, 1, noise=noise, generator=generator)
+
+    x = torch.ones(200, 1, *((4,) if transform.ndim == 1 else (2, 2)))
+    theta = torch.ones(200, 1) + 0.05 * torch.randn(200, 1)
+    theta[::4] -= 2
+    pstn.fit(
+        Pose(), (x, theta), loss=lambda out, y: -out.posterior.log_prob(y).sum(-1).mean(),
+        epochs=60, lr=0.02, localizer_factor=1.0, batch_size=50, progress=False,
+    )  # fmt: skip
+    centres, log_weights = (value.detach() for value in layer.localize(x[:1]).modes())
+    order = centres[:, 0, 0].argsort()
+    torch.testing.assert_close(centres[order, 0, 0], torch.tensor([-1.0, 1.0]), atol=0.1, rtol=0)
+    torch.testing.assert_close(log_weights[order, 0].exp(), torch.tensor([0.25, 0.75]), atol=0.08, rtol=0)
+
+
+def test_a_prediction_in_chunks_weighs_the_samples_as_the_whole_does():
+    model = rotation_model(pstn.Gated(pstn.Mixture(3))).eval()
+    with torch.no_grad():
+        model.layer.weights_head.last.bias.copy_(torch.tensor([0.0, 1.0, 2.0]))
+    x = torch.rand(5, 1, 12, 12)
+    noise = pstn.draw_noise(7, (5, model.layer.noise_width), generator=torch.Generator().manual_seed(0))
+    for samples in (None, "modes"):
+        given = {"noise": noise} if samples is None else {"samples": samples}
+        predictions = []
+        for model.chunk_size in (100, 2):
+            predictions.append(model(x, **given))
+        whole, parts = predictions
+        torch.testing.assert_close(parts.log_probs, whole.log_probs)
+        torch.testing.assert_close(parts.mutual_information, whole.mutual_information)
+        torch.testing.assert_close(parts.log_weights, whole.log_weights)
+
+
+def test_one_compiled_program_takes_any_number_of_samples():
+    q = mixture(circular=(True, False))
+
+    def sample(noise):
+        return q.weighted_sample(noise.shape[0], noise=noise)
+
+    torch.compiler.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(sample, fullgraph=True, dynamic=True, backend=counter)
+    for samples in (7, 5, 10):
+        noise = pstn.draw_noise(samples, (4, 3))
+        torch.testing.assert_close(compiled(noise), sample(noise))
+    assert counter.frame_count == 1
+
+
+FAMILIES = [
+    pstn.Mixture(2), pstn.Global(pstn.Mixture(2)), pstn.Hierarchical(), pstn.Gated(pstn.Mixture(2), log_density=-1.8),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=repr)
+def test_a_population_of_such_models_trains_as_each_alone_does(family):
+    x = torch.rand(16, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+    y, recipe = torch.arange(16) % 3, pstn.training.Recipe(epochs=2, batch_size=8)
+    models = [rotation_model(family) for _ in range(2)]
+    members = pstn.training.make_members(2, lr=1e-2, kl_weight=1e-2)
+    together = pstn.training.Population(models, x, y, members, recipe, groups=1)
+    together.fit()
+    alone = pstn.training.Population(models[1:], x, y, members[1:], recipe)
+    alone.fit()
+    torch.testing.assert_close(together.models()[1].state_dict(), alone.models()[0].state_dict(), atol=1e-5, rtol=1e-4)
+    assert any((a != b).any() for a, b in zip(models[1].parameters(), alone.models()[0].parameters(), strict=True))
+    found = together.evaluate(x, y, "modes")["nll"][1]
+    assert found == pytest.approx(pstn.evaluate(together.models()[1], (x, y), samples="modes").nll, rel=1e-4)
 
 
 def rotation_model(posterior, train_samples=2):
@@ -223,7 +363,11 @@ def test_a_hierarchical_posterior_shrinks_what_is_said_of_one_input():
     torch.testing.assert_close(at_small, 0.1 * at_large)
 
 
-@pytest.mark.parametrize("family", [pstn.Mixture(2), pstn.Global(), pstn.Hierarchical(pstn.Mixture(2, pstn.Normal()))])
+@pytest.mark.parametrize(
+    "family",
+    [pstn.Mixture(2), pstn.Global(), pstn.Hierarchical(pstn.Mixture(2, pstn.Normal())), pstn.Gated(pstn.Mixture(2))],
+    ids=repr,
+)
 def test_a_model_with_such_a_posterior_is_saved_compiled_and_exported(family, tmp_path):
     torch.manual_seed(0)
     about = pstn.About(classes=tuple("0123456789"), size=(28, 28), channels=1)
@@ -240,11 +384,19 @@ def test_a_model_with_such_a_posterior_is_saved_compiled_and_exported(family, tm
     session = pytest.importorskip("onnxruntime").InferenceSession(path)
     probs = session.run(["probabilities"], {"x": x.numpy(), "noise": noise.numpy()})[0]
     torch.testing.assert_close(torch.from_numpy(probs), expected.probs, atol=1e-5, rtol=1e-4)
+    path = pstn.export.export_onnx(loaded, tmp_path / "modes.onnx", samples="modes")
+    names = ["probabilities", "mutual_information"]
+    at_modes = pytest.importorskip("onnxruntime").InferenceSession(path).run(names, {"x": x.numpy()})
+    said = model(x, "modes")
+    for found, wanted in zip(at_modes, (said.probs, said.mutual_information), strict=True):
+        torch.testing.assert_close(torch.from_numpy(found), wanted, atol=1e-5, rtol=1e-4)
 
 
 def test_mixtures_of_what_has_no_mean_are_refused():
     with pytest.raises(TypeError, match="base"):
         pstn.Mixture(2, pstn.Mixture(2))
+    with pytest.raises(TypeError, match="base"):
+        pstn.SpatialTransformer(pstn.Rotation(), nn.Flatten(), posterior=pstn.Mixture(2, pstn.Gated(pstn.Normal())))
     with pytest.raises(ValueError, match="k "):
         pstn.Mixture(0)
     with pytest.raises(ValueError, match="mean"):

@@ -17,7 +17,7 @@ from pstn.experiments import rotated_mnist as rotating
 from pstn.experiments import time_series as series
 from pstn.experiments.backbones import Backbone
 from pstn.experiments.failure_mode import make_classifier
-from pstn.experiments.runner import transformer_model
+from pstn.experiments.runner import recipe_settings, transformer_model
 from pstn.report.results import read_results
 from pstn.report.statistics import best
 from small_experiment import SMALL, quiet
@@ -50,8 +50,7 @@ def test_settings_are_those_of_the_committed_results(name):
     for each in (g for g in EXPERIMENTS[name].groups if isinstance(g, Training)):
         for cell in (cell for cell in each.cells(CONTEXT) if cell.name in held):
             settings = held[cell.name]
-            recipe = {key: getattr(each.recipe, key) for key in settings["recipe"]}
-            recipe["augment"] = None if recipe["augment"] is None else repr(recipe["augment"])
+            recipe = {key: recipe_settings(each.recipe)[key] for key in settings["recipe"]}
             assert json.loads(json.dumps(recipe)) == settings["recipe"]
             weight = each.variants.get(cell.variant, next(iter(each.variants.values())))
             lr = each.lr(CONTEXT) if callable(each.lr) else each.lr

@@ -1,13 +1,16 @@
 """The temperature that fits held-out data, against scipy."""
 
 import math
+import pickle
 
+import numpy as np
 import pytest
 import torch
 from scipy import optimize
 from torch import nn
 
 import pstn
+from small_runs import run_command
 
 
 def overconfident(scale, temperature=1.0):
@@ -59,3 +62,55 @@ def test_the_temperature_is_saved_and_refused_where_it_makes_no_sense(tmp_path):
         pstn.PSTN(layer, pstn.nn.mnist_cnn(), temperature=0.0)
     with pytest.raises(TypeError, match="model"):
         pstn.calibrate(nn.Linear(2, 2), (x, torch.zeros(2, dtype=torch.long)))
+
+
+def test_exported_programs_have_the_temperature_that_fits_what_they_average(tmp_path):
+    session = pytest.importorskip("onnxruntime").InferenceSession
+    x = torch.rand(3, 1, 28, 28)
+    about = pstn.About(tuple("0123456789"), 1, (28, 28))
+    stn = pstn.STN(pstn.nn.mnist_stn().layer, pstn.nn.mnist_cnn(), temperature=2.5).eval()
+    pstn_ = pstn.PSTN(pstn.nn.mnist_pstn().layer, pstn.nn.mnist_cnn(), temperature=2.5).eval()
+    noise = torch.rand(4, 3, pstn_.layer.noise_width).clamp(0.01, 0.99)
+    cases = [
+        (stn, None, {}, stn(x).probs),
+        (pstn_, 4, {"noise": noise.numpy()}, pstn_(x, noise=noise).probs),
+        (pstn_, "modes", {}, pstn_(x, "modes").probs),
+        (pstn_, None, {}, pstn_(x, "modes").sample_log_probs[0].exp()),
+    ]
+    for number, (model, samples, given, wanted) in enumerate(cases):
+        model.about = about
+        path = pstn.export.export_onnx(model, tmp_path / f"{number}.onnx", samples=samples)
+        found = session(path).run(["probabilities"], {"x": x.numpy(), **given})[0]
+        torch.testing.assert_close(torch.from_numpy(found), wanted, atol=1e-5, rtol=1e-4)
+
+
+def test_an_estimator_is_calibrated_and_keeps_its_temperature_when_pickled():
+    generator = np.random.default_rng(0)
+    X, y = generator.random((60, 12, 12)), np.repeat(["a", "b"], 30)
+    X[30:, :6] += 0.3
+    noisy = np.where(generator.random(60) < 0.3, y[::-1], y)
+    for kind in (pstn.PSTNClassifier, pstn.STNClassifier):
+        options = {"epochs": 20, "random_state": 0, **({"kl_weight": 1e-3} if kind is pstn.PSTNClassifier else {})}
+        made = kind("similarity", **options).fit(X, y)
+        before, answers = made.predict_log_proba(X), made.predict(X)
+        assert made.calibrate(X, noisy) is made
+        after, index = made.predict_log_proba(X), (noisy == "b").astype(int)
+        assert made.model_.temperature > 1.05
+        nll = [-log[np.arange(60), index].mean() for log in (before, after)]
+        assert nll[1] < nll[0]
+        assert (made.predict(X) == answers).all()
+        np.testing.assert_allclose(pickle.loads(pickle.dumps(made)).predict_log_proba(X), after, atol=1e-5)
+
+
+def test_a_run_is_calibrated_on_its_validation_examples(tmp_path):
+    options = ["--train-size", 40, "--epochs", 2, "--models", 2, "--out", tmp_path / "run", "--test-samples", 2]
+    done = run_command("train", "digits", *options, "--calibrate")
+    assert done.exit_code == 0, done.output
+    models = [pstn.from_pretrained(tmp_path / "run" / f"model-{number}") for number in range(2)]
+    assert len({model.temperature for model in models} | {1.0}) == 3
+    again = run_command("evaluate", tmp_path / "run")
+    assert again.exit_code == 0, again.output
+    assert again.stdout.splitlines()[1:4] == done.stdout.splitlines()[1:4]
+    refused = run_command("train", "digits", "--model", "cnn", "--calibrate", "--out", tmp_path / "none")
+    assert refused.exit_code == 2
+    assert "calibrate" in refused.stderr

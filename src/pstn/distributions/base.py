@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -20,8 +20,8 @@ from pstn._checks import (
     require_floating,
     require_positive_int,
 )
-from pstn.distributions.angles import by_kind
-from pstn.noise import SAMPLING_METHODS, SamplingMethod, draw_noise
+from pstn.distributions.angles import by_kind, wrap
+from pstn.noise import SAMPLING_METHODS, Samples, SamplingMethod, draw_noise
 from pstn.transforms import Transform
 
 __all__ = [
@@ -34,7 +34,9 @@ __all__ = [
     "central_interval",
     "checked_parameters",
     "checked_probability",
+    "even_log_weights",
     "require_level",
+    "sampled_interval",
     "stratified",
 ]
 
@@ -208,7 +210,7 @@ class ThetaDistribution(ABC):
     @final
     def weighted_sample(
         self,
-        samples: int | Literal["modes"] = 1,
+        samples: Samples = 1,
         method: SamplingMethod = "iid",
         *,
         generator: torch.Generator | None = None,
@@ -235,10 +237,7 @@ class ThetaDistribution(ABC):
         else:
             _check_noise(noise, samples, shape)
         theta, log_weights = self.weighted_from_noise(noise)
-        if log_weights is None:
-            # S as a tensor's value: a Python logarithm of it would fix S when a model is exported.
-            log_weights = -(torch.ones_like(theta[..., 0]) * theta.shape[0]).log()
-        return theta, log_weights
+        return theta, even_log_weights(theta[..., 0]) if log_weights is None else log_weights
 
 
 class Region(NamedTuple):
@@ -358,10 +357,16 @@ def stratified(u: Tensor, samples: int) -> Tensor:
     Antithetic pairs are half the samples apart: they get neighbouring parts, so that both mostly fall on one side of
     any threshold.
     """
-    order = torch.arange(samples, device=u.device)
     half = (samples + 1) // 2
-    order = (2 * (order % half) + order // half).reshape(-1, *[1] * u.dim())
-    return (order + u) / samples
+    order = torch.arange(2 * half, device=u.device, dtype=u.dtype).reshape(half, 2).T.flatten()[:samples]
+    return (order.reshape(-1, *[1] * u.dim()) + u) / samples
+
+
+def even_log_weights(like: Tensor) -> Tensor:
+    """The logarithm of 1/S for each of S samples, (S, ...), in float32 at least."""
+    # S as a tensor's value: a Python logarithm of it would fix S when a model is exported.
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    return -(torch.ones_like(like, dtype=dtype) * like.shape[0]).log()
 
 
 def at_least_float32(value: Tensor) -> Tensor:
@@ -389,6 +394,16 @@ def central_interval(
         return low, high
     half = by_kind((high - low) / 2, circular, lambda angle: angle.clamp(max=math.pi))
     return centre - half, centre + half
+
+
+def sampled_interval(q: ThetaDistribution, level: float, circular: tuple[bool, ...]) -> tuple[Tensor, Tensor]:
+    """The central interval of each parameter, from the samples of `q.region`; that of an angle lies around its mean."""
+    lower, upper = require_level(level)
+    theta = q.region(level).theta
+    around = by_kind(torch.zeros_like(q.mean), circular, lambda zero, mean: mean, q.mean)
+    difference = wrap(theta - around, circular).sort(dim=0).values
+    low, high = (difference[min(round(end * len(theta)), len(theta) - 1)] for end in (lower, upper))
+    return around + low, around + high
 
 
 def checked_probability(probability: float | Tensor, loc: Tensor) -> Tensor:

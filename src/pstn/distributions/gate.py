@@ -13,8 +13,15 @@ from torch.nn.functional import logsigmoid
 
 from pstn._checks import require_finite_number
 from pstn.distributions.angles import by_kind
-from pstn.distributions.base import PosteriorFamily, Prior, ThetaDistribution, stratified
-from pstn.distributions.mixture import Mixture
+from pstn.distributions.base import (
+    PosteriorFamily,
+    Prior,
+    ThetaDistribution,
+    even_log_weights,
+    sampled_interval,
+    stratified,
+)
+from pstn.distributions.mixture import Mixture, MixturePosterior
 from pstn.transforms import Transform
 
 
@@ -23,7 +30,7 @@ from pstn.transforms import Transform
 class GatedPosterior(ThetaDistribution):
     """A posterior, or else the identity, with the probability that an input is to be left alone.
 
-    Samples, modes and the mean are gated. `log_prob`, `kl` and `interval` are those of `base`: the identity alone has a
+    Samples, modes, the mean and intervals are gated. `log_prob` and `kl` are those of `base`: the identity alone has a
     probability, not a density.
 
     Args:
@@ -54,16 +61,21 @@ class GatedPosterior(ThetaDistribution):
         """Samples (S, ..., D): the identity for as many of them as its probability says, the base's for the others."""
         return self.weighted_from_noise(noise)[0]
 
-    def weighted_from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor | None]:
+    def weighted_from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Samples (S, ..., D) and the logarithms of their weights, (S, ...), with a gradient to both parts."""
-        samples = noise.shape[0]
-        theta, log_weights = self.base.weighted_from_noise(noise[..., :-1])
-        closed = stratified(noise[0, ..., -1], samples) < self.logit.sigmoid()
+        samples, share = noise.shape[0], self.logit.sigmoid()
+        places = stratified(noise[0, ..., -1], samples)
+        closed, rest = places < share, noise[..., :-1]
         chosen = torch.where(closed, logsigmoid(self.logit), logsigmoid(-self.logit))
-        log_weight = chosen - chosen.detach() - math.log(samples)
-        if log_weights is not None:
-            log_weight = torch.where(closed, log_weight, log_weight + log_weights - log_weights.detach())
-        return torch.where(closed[..., None], self.identity, theta), log_weight
+        log_weights = chosen - chosen.detach() + even_log_weights(chosen)
+        if isinstance(self.base, MixturePosterior):
+            # The samples that are left are spread over its modes as they would be without a gate.
+            left = (places - share) / (1 - share).clamp_min(torch.finfo(share.dtype).eps)
+            theta, of_modes = self.base.weighted_from_noise(rest, left)
+            log_weights = torch.where(closed, log_weights, log_weights + of_modes - of_modes.detach())
+        else:
+            theta = self.base.from_noise(rest)
+        return torch.where(closed[..., None], self.identity, theta), log_weights
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """That of the base, (..., D)."""
@@ -107,8 +119,8 @@ class GatedPosterior(ThetaDistribution):
         return self.logit.device
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        """That of the base, each end (..., D)."""
-        return self.base.interval(level)
+        """The central interval of each parameter, each end (..., D), from 1,000 samples; of angles around the mean."""
+        return sampled_interval(self, level, self.circular)
 
 
 @final
@@ -140,8 +152,8 @@ class Gated(PosteriorFamily):
         require_finite_number("log_density", self.log_density)
         if not 0 < require_finite_number("probability", self.probability) < 1:
             raise ValueError(f"probability must lie between 0 and 1, got {self.probability}")
-        if not isinstance(self.base, PosteriorFamily):
-            raise TypeError(f"base must be a pstn.PosteriorFamily, got {self.base!r}")
+        if not isinstance(self.base, PosteriorFamily) or isinstance(self.base, Gated):
+            raise TypeError(f"base must be a pstn.PosteriorFamily without a gate, got {self.base!r}")
 
     def starts(self, transform: Transform) -> Mapping[str, Tensor]:
         """The heads of the base."""

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import final
 
 import torch
 from torch import Tensor
 
 from pstn._checks import require_nonnegative_number, require_positive_int
-from pstn.distributions.angles import by_kind, wrap, wrap_angle
-from pstn.distributions.base import PosteriorFamily, Prior, ThetaDistribution, require_level, stratified
+from pstn.distributions.angles import by_kind, wrap_angle
+from pstn.distributions.base import (
+    PosteriorFamily,
+    Prior,
+    ThetaDistribution,
+    even_log_weights,
+    sampled_interval,
+    stratified,
+)
 from pstn.distributions.student_t import StudentT
 from pstn.transforms import Transform
 
@@ -54,21 +61,31 @@ class MixturePosterior(ThetaDistribution):
         """Samples (S, ..., D) from noise (S, ..., W): the last number of the first sample picks the components."""
         return self.weighted_from_noise(noise)[0]
 
-    def weighted_from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Samples (S, ..., D) and the logarithms of their weights, (S, ...): 1/S, with a gradient."""
-        samples = noise.shape[0]
-        index = self._pick(noise[0, ..., -1], samples)
-        # The noise has one entry for all components, so quantiles are computed once.
-        theta = self.components.from_noise(noise[..., None, :-1])
-        index = index[..., None]
-        at = index[..., None].expand(*index.shape, theta.shape[-1])
-        log_weight = self.log_weights.expand(*index.shape[:-1], -1).gather(-1, index)[..., 0]
-        return theta.gather(-2, at)[..., 0, :], log_weight - log_weight.detach() - math.log(samples)
+    def weighted_from_noise(self, noise: Tensor, places: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Samples (S, ..., D) and the logarithms of their weights, (S, ...): 1/S, with a gradient.
 
-    def _pick(self, u: Tensor, samples: int) -> Tensor:
-        """For each sample its component, (S, ...), by systematic sampling from one uniform number for all, (...)."""
-        below = self.log_weights.exp().cumsum(-1)[..., :-1]
-        return (stratified(u, samples)[..., None] >= below).sum(-1)
+        Args:
+            noise: (S, ..., W).
+            places: (S, ...), where each sample lies between 0 and 1 on the weights laid end to end; evenly spaced
+                places, moved by the last number of the first sample's noise, when None.
+        """
+        places = stratified(noise[0, ..., -1], noise.shape[0]) if places is None else places
+        ends = self.log_weights.exp().cumsum(-1)[..., :-1].movedim(-1, 0)
+        choose = _chooser((places >= ends[:, None]).sum(0), self.log_weights.shape)
+        log_weights = even_log_weights(places)
+        if torch.is_grad_enabled():
+            chosen = choose(self.log_weights[..., None])[..., 0]
+            log_weights = log_weights + chosen - chosen.detach()
+        return self._chosen(choose).from_noise(noise[..., :-1]), log_weights
+
+    def _chosen(self, choose: Callable[[Tensor], Tensor]) -> ThetaDistribution:
+        """The component that each sample is drawn from: a distribution over theta (S, ..., D)."""
+        chosen: ThetaDistribution = object.__new__(type(self.components))  # its tensors were checked already
+        for field in fields(self.components):  # type: ignore[arg-type]  # every distribution is a dataclass
+            value = getattr(self.components, field.name)
+            own = isinstance(value, Tensor) and value.shape[:-1] == self.log_weights.shape
+            object.__setattr__(chosen, field.name, choose(value) if own else value)
+        return chosen
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Log-density of each parameter given those before it, (..., D): their sum is that of the joint density."""
@@ -126,12 +143,28 @@ class MixturePosterior(ThetaDistribution):
 
         With modes far apart most of it may be empty: `region` and `contains` are for that.
         """
-        lower, upper = require_level(level)
-        theta = self.region(level).theta
-        around = by_kind(torch.zeros_like(self.mean), self.circular, lambda zero, mean: mean, self.mean)
-        difference = wrap(theta - around, self.circular).sort(dim=0).values
-        low, high = (difference[min(round(end * len(theta)), len(theta) - 1)] for end in (lower, upper))
-        return around + low, around + high
+        return sampled_interval(self, level, self.circular)
+
+
+def _chooser(index: Tensor, batch: torch.Size) -> Callable[[Tensor], Tensor]:
+    """A function that takes of values (..., K, n) those of each sample's component, (S, ..., n).
+
+    Args:
+        index: (S, ...), which component that is.
+        batch: (..., K).
+    """
+    if torch.compiler.is_compiling():  # selections become one loop with the arithmetic on what is selected
+
+        def select(values: Tensor) -> Tensor:
+            chosen = values[..., 0, :].expand(*index.shape, -1)
+            for k in range(1, batch[-1]):
+                chosen = torch.where((index >= k)[..., None], values[..., k, :], chosen)
+            return chosen
+
+        return select
+    first = torch.arange(0, batch.numel(), batch[-1], device=index.device).reshape(batch[:-1])
+    rows = (index + first).flatten()
+    return lambda values: values.flatten(0, -2).index_select(0, rows).reshape(*index.shape, -1)
 
 
 @final
@@ -195,6 +228,8 @@ class Mixture(PosteriorFamily):
         }
         each["mean"] = _decode(each["mean"], transform.circular)
         components = self.base.build(transform, {**numbers, **each})
+        if components.weighted:
+            raise TypeError(f"base must be a family of one mode and without a gate, got {self.base!r}")
         return MixturePosterior(numbers["weights"].log_softmax(-1), components, transform.circular)
 
 

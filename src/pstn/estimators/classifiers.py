@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, update_wrapper
 from types import MethodType
-from typing import Any, NamedTuple, Self, final
+from typing import Any, NamedTuple, Self, cast, final
 
 import numpy as np
 import torch
@@ -25,15 +25,18 @@ from torch import Tensor, nn
 
 from pstn import _checks
 from pstn._deprecation import renamed
+from pstn.data.augment import RandomTransform, make_random_transform
 from pstn.data.split import stratified_indices
-from pstn.defaults import LOCALIZER_FACTOR, TEST_SAMPLES, TRAIN_SAMPLES, default_kl_weight
+from pstn.defaults import LOCALIZER_FACTOR, RESTARTS, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT, default_kl_weight
 from pstn.estimators.arrays import Layout, Scaling, choose_layout, fit_scaling
 from pstn.files import load_safetensors
-from pstn.nn import Prediction, make_model
+from pstn.nn import Prediction, TransformerModel, make_model
 from pstn.noise import draw_noise
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.training import Member, Population, Recipe
+from pstn.training.calibrate import find_temperature
 from pstn.training.population.trainer import make_device
+from pstn.training.restarts import train_again
 from pstn.training.tune import Tuned, hold_out, set_alpha, tune
 from pstn.transforms import Transform
 
@@ -47,6 +50,7 @@ _PARAMETERS = {
     **dict.fromkeys(("train_samples", "test_samples", "patience"), _checks.require_positive_int),
     **dict.fromkeys(("localizer_factor", "validation_fraction"), _checks.require_positive_number),
     "weight_decay": _checks.require_nonnegative_number,
+    "restarts": _checks.require_nonnegative_int,
 }
 _OPTIONAL = {
     **dict.fromkeys(("epochs", "batch_size", "width"), _checks.require_positive_int),
@@ -86,9 +90,11 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     _make: partial[Any]
     _optimiser: dict[str, Tensor] | None
     _kl_weight: float | None
+    _teach: RandomTransform | None = None
     _tuned: Tuned | None
     _seed: int
     _steps: int
+    _slower: float
 
     def _set_parameters(self, values: Mapping[str, Any]) -> None:
         """Set the constructor's parameters as attributes, unchanged, as scikit-learn wants them."""
@@ -117,7 +123,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         if not continues:
             known._kl_weight = self._default_kl_weight(len(data.y))
             known.model_ = known._make(seed=seed)  # refuses a transform that does not suit the data
-            if isinstance(getattr(self, "kl_weight", None), str) and known._kl_weight is not None:
+            if isinstance(getattr(self, "kl_weight", None), str) and known._kl_weight is not None and not known._teach:
                 known._tuned = known._search(data, seed)
                 known._kl_weight, alpha = known._tuned.best.kl_weight, known._tuned.best.alpha
                 set_alpha(known.model_, alpha)
@@ -126,15 +132,12 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         if self.early_stopping:
             train, valid = stratified_indices(data.y, self.validation_fraction, seed=seed)
             if len(valid) == 0:
-                raise ValueError(
-                    "early_stopping must be False here: validation_fraction leaves no example to validate on, as every "
-                    "class must keep one to learn from"
-                )
+                raise ValueError("early_stopping must be False here: validation_fraction leaves no example")
         member = known._member(seed, known._kl_weight, train, valid)
         recipe = known._recipe(len(data.y) if train is None else len(train))
         with known._population([known.model_], data, [member], recipe) as population:
             population.fit()
-            return self._keep(known, population, seed, [])
+            return self._keep(known, known._train_again(population), seed, [])
 
     def partial_fit(
         self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
@@ -154,9 +157,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             The estimator itself.
         """
         if isinstance(self.class_weight, str):
-            raise ValueError(
-                "class_weight must be a dict or None for partial_fit, got 'balanced': the classes' shares are not known"
-            )
+            raise ValueError("class_weight must be a dict or None for partial_fit, got 'balanced'")
         known = self
         if not hasattr(self, "model_"):
             if classes is None:
@@ -179,7 +180,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             data = TrainingData(x, y, weights)
         # Noise and batches are functions of the step, and a pass starts at a multiple of its length.
         passed = -(-known._steps // per_pass)
-        recipe, member = Recipe(passed + 1, batch, loss=self.loss), known._member(known._seed, known._kl_weight)
+        recipe, member = Recipe(passed + 1, batch, **known._task()), known._member(known._seed, known._kl_weight)
         with known._population([known.model_], data, [member], recipe) as population:
             if known._optimiser is not None:
                 population.load_tensors({**population.tensors(), **known._optimiser})
@@ -194,20 +195,22 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         fresh.classes_ = np.unique(labels) if classes is None else classes
         if len(fresh.classes_) < 2:
             what, found = ("y", "one class") if classes is None else ("classes", "only")
-            raise ValueError(
-                f"{what} must hold at least two classes, got {found}: {_checks.plain(fresh.classes_[0])!r}"
-            )
+            only = _checks.plain(fresh.classes_[0])
+            raise ValueError(f"{what} must hold at least two classes, got {found}: {only!r}")
         fresh.layout_ = layout = choose_layout(array.shape[1:], self.kind)
         fresh.scaling_ = fit_scaling(layout.channels_first(array), getattr(self, "fill", "auto"))
         fresh._check_parameters()
+        fresh._teach = _teaching(getattr(self, "teach", None), layout)
         transform = vars(self).get("transform")
+        if isinstance(transform, str) and transform == "auto":
+            transform = None if fresh._teach is None else fresh._teach.transform
         fresh._make = partial(
             make_model, self._model_kind, layout.channels, layout.size, len(fresh.classes_),
-            None if isinstance(transform, str) and transform == "auto" else transform,
-            networks="auto", width=self.width, fill=fresh.scaling_.scaled_fill,
+            transform, networks="auto", width=self.width, fill=fresh.scaling_.scaled_fill,
             samples=int(getattr(self, "train_samples", 1)), test_samples=int(getattr(self, "test_samples", 1)),
+            taught=fresh._teach is not None,
         )  # fmt: skip
-        fresh.loss_curve_, fresh._optimiser, fresh._steps = [], None, 0
+        fresh.loss_curve_, fresh._optimiser, fresh._steps, fresh._slower = [], None, 0, 1.0
         fresh._kl_weight, fresh._tuned = None, None
         return fresh
 
@@ -222,8 +225,8 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     def _default_kl_weight(self, examples: int) -> float | None:
         """The weight w without a search: as given, or by the number of examples; None if the loss takes none."""
         given, loss = getattr(self, "kl_weight", 0.0), TrainingLoss(self.loss)
-        if isinstance(given, str):
-            _checks.require_choice("kl_weight (unless it is a number)", given, ("auto",))
+        if given is None or isinstance(given, str):
+            _checks.require_choice("kl_weight (unless it is a number)", given, ("auto", None))
             return default_kl_weight(examples) if loss.takes_kl_weight else None
         if self._model_kind != "pstn" and not loss.takes_kl_weight:
             return None
@@ -233,15 +236,19 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         """For so many examples; learning rates fall to a tenth after two thirds of the epochs."""
         batch_size: Any = None if self.batch_size is None else min(self.batch_size, examples)
         patience = self.patience if self.early_stopping else None
-        recipe = Recipe(self.epochs, batch_size, patience=patience, loss=self.loss).for_examples(examples)
+        recipe = Recipe(self.epochs, batch_size, patience=patience, **self._task()).for_examples(examples)
         return replace(recipe, lr_step=math.ceil(2 * recipe.epochs / 3))
+
+    def _task(self) -> dict[str, Any]:
+        """The part of a recipe that says what to minimise."""
+        return {"loss": self.loss, "teach": self._teach, "teach_weight": None if self._teach is None else 1.0}
 
     def _member(
         self, seed: int, kl_weight: float | None, train: Tensor | None = None, valid: Tensor | None = None
     ) -> Member:
         rate = _LEARNING_RATES[self.layout_.kind] if self.learning_rate is None else float(self.learning_rate)
         given = float(getattr(self, "localizer_factor", 1.0))
-        factor = given if self._tuned is None else self._tuned.best.localizer_factor
+        factor = self._slower * (given if self._tuned is None else self._tuned.best.localizer_factor)
         return Member(seed, rate, factor, kl_weight, float(self.weight_decay), train, valid)
 
     def _population(
@@ -268,6 +275,30 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             make, data.x, data.y, member, recipe, splits, weights=data.weights, device=make_device(self.device),
             jobs=jobs, run=run,
         )  # fmt: skip
+
+    def _train_again(self, population: Population) -> Population:
+        """The population, or another one in which a model that failed in it has learned something."""
+
+        def fit(second: Population) -> None:
+            second.fit()
+
+        def say(text: str) -> None:
+            warnings.warn(text, ConvergenceWarning)
+
+        restarted = train_again(population, getattr(self, "restarts", 0), fit, say)
+        broken = {failure.model for failure in population.progress.failures}  # which `_keep` tells of
+        for number, text in restarted.failed.items():
+            if number not in broken:
+                warnings.warn(f"Training failed. {text}", ConvergenceWarning)
+        if not restarted.mended:
+            return population
+        mended, _ = restarted.mended[0]
+        layer = cast(TransformerModel, mended.start(0)).layer
+        before, after = (cast(float, each.members[0].localizer_factor) for each in (population, mended))
+        self._slower *= after / before
+        settings = {**self._make.keywords, "var_init": getattr(layer.posterior, "var_init", VAR_INIT)}
+        self._make = partial(self._make.func, *self._make.args[:4], layer.transform, **settings)
+        return mended
 
     def _keep(self, known: Self, population: Population, seed: int, loss_curve: list[float]) -> Self:
         """Take over what is known of the data and what was learned."""
@@ -363,6 +394,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         """The weights of network and optimiser as safetensors, everything else as it is."""
         state = dict(super().__getstate__())
         if "model_" in state:
+            state["_temperature"] = getattr(self.model_, "temperature", 1.0)
             held = {f"model/{name}": tensor for name, tensor in state.pop("model_").state_dict().items()}
             held |= {f"optimiser/{name}": tensor for name, tensor in (state.pop("_optimiser") or {}).items()}
             copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in held.items()}
@@ -372,7 +404,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Build the network again and fill in its weights."""
         state = dict(state)
-        packed = state.pop("_tensors", None)
+        packed, temperature = state.pop("_tensors", None), state.pop("_temperature", 1.0)
         super().__setstate__(state)
         if packed is not None:
             parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimiser": {}}
@@ -381,6 +413,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
                 parts[part][rest] = tensor
             self.model_ = self._make(seed=0).eval()
             self.model_.load_state_dict(parts["model"])
+            self.model_.temperature = temperature
             self._optimiser = parts["optimiser"] or None
 
     def __sklearn_tags__(self) -> Any:
@@ -388,6 +421,17 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
+
+
+def _teaching(teach: str | RandomTransform | None, layout: Layout) -> RandomTransform | None:
+    """The random transform that is taught; one that changes the size of inputs is refused."""
+    if teach is None:
+        return None
+    made = make_random_transform(teach, len(layout.size))
+    x = torch.zeros(1, layout.channels, *layout.size)
+    if made.transform.ndim != x.dim() - 2 or Recipe(teach=made).as_seen(x).shape != x.shape:
+        raise ValueError(f"teach must keep the size of inputs, {layout.size}, got {made}")
+    return made
 
 
 def _make_for_seed(make: Callable[..., nn.Module], seed: int) -> nn.Module:
@@ -421,7 +465,7 @@ class Warping(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore[mis
     @parameter_too
     @torch.no_grad()
     def transform(self, X: ArrayLike) -> NDArray[np.float32]:
-        """Inputs as the classifier sees them, warped by the mean of the transformation that it predicts.
+        """Inputs as the classifier sees them, warped by the most probable transformation that it predicts.
 
         Args:
             X: as for `fit`.
@@ -432,8 +476,26 @@ class Warping(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore[mis
         parts = []
         for x in self._batches(X):
             layer = self.model_.layer
-            parts.append(self._restored(layer.warp(x, layer.localize(x).loc[None])[0]))
+            parts.append(self._restored(layer.warp(x, layer.localize(x).mode[None])[0]))
         return np.concatenate(parts)
+
+    def calibrate(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Find the temperature under which the probabilities fit examples best that `fit` has not seen.
+
+        It changes no answer, only how sure it is: see `pstn.calibrate`.
+
+        Args:
+            X: held-out inputs, as for `fit`.
+            y: (N,), their labels.
+
+        Returns:
+            The estimator itself; `model_.temperature` is what was found.
+        """
+        check_is_fitted(self)
+        labels = self._data(X, y, None).y
+        self.model_.temperature = 1.0
+        self.model_.temperature = find_temperature(torch.from_numpy(self.predict_log_proba(X)), labels)
+        return self
 
     def _restored(self, warped: Any) -> NDArray[np.float32]:
         """(..., C, *size) as the network has it -> (..., *shape) as the user has it."""
@@ -462,13 +524,17 @@ class PSTNClassifier(Warping, ArrayClassifier):
 
     Args:
         transform: the family of transformations: "similarity", "affine", "crop", "cpab", ..., a `pstn.Transform`, or
-            "auto": a similarity for images, CPAB for series.
+            "auto": that of `teach`, or a similarity for images and CPAB for series.
         kind: what (N, a, b) is: "image" (N, H, W), "series" (N, C, L), or "auto": images if both sides are at least 8
             and neither is more than 4 times the other.
-        kl_weight: w, the pull of the posterior towards the prior; "auto" chooses it, the localizer's factor and the
-            posterior's alpha on held-out data, among settings around the defaults that are trained together.
+        kl_weight: w, the pull of the posterior towards the prior; by the number of examples when None. "auto" chooses
+            it, the localizer's factor and the posterior's alpha on held-out data, among twelve settings around the
+            defaults that are trained together, which takes some twenty times as long.
+        teach: a random transform such as `pstn.data.RandomRotation()`, or a text such as "rotation=3.14": the inputs of
+            `fit` are aligned, are warped by it afresh in every step, and the network is taught what undoes it beside
+            the labels. There is no search then, and `localizer_factor` is not used. None: as they are.
         loss: what to minimise, (prediction, y) -> a scalar or a `pstn.Loss`, as in `pstn.fit`; the negative ELBO when
-            None. `kl_weight` is left at "auto" for a function without a parameter `kl_weight`.
+            None. `kl_weight` stays None for a function without a parameter `kl_weight`.
         width: channels of the classifier's first convolution; chosen by the size of the input when None.
         train_samples: S in training.
         test_samples: S in prediction.
@@ -484,6 +550,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
         patience: epochs without a better validation loss after which to stop.
         class_weight: a weight per label, "balanced", or None.
         warm_start: whether `fit` continues from the weights of the last; classes, scaling and w stay.
+        restarts: how often a network that ends at chance is trained again, with more care: see `pstn.fit`.
         random_state: a number, a `numpy.random.RandomState` or None. No global seed is touched.
         n_jobs: processes that share the search, as joblib counts them.
         device: "auto" (a GPU where there is one), "cpu", "cuda", ...
@@ -491,7 +558,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
     Attributes:
         classes_: (K,), the labels.
         kl_weight_: the w that was used.
-        tuned_: what the search tried and chose, and why; None where there was none: for a number, and after
+        tuned_: what the search tried and chose, and why; None where there was none: without "auto", and after
             `partial_fit` alone, which takes the defaults. `kl_weight_losses_` has the lowest validation loss of each w.
         n_iter_: epochs trained; `loss_curve_` has the loss of each, `validation_curve_` that of held-out data.
         n_features_in_: the length of X's second axis; `layout_` says what the axes are.
@@ -509,12 +576,14 @@ class PSTNClassifier(Warping, ArrayClassifier):
 
     @renamed(localizer_rate="localizer_factor")
     def __init__(
-        self, transform: str | Transform = "auto", kind: str = "auto", *, kl_weight: float | str = "auto",
-        loss: LossFunction | None = None, width: int | None = None, train_samples: int = TRAIN_SAMPLES,
+        self, transform: str | Transform = "auto", kind: str = "auto", *, kl_weight: float | str | None = None,
+        teach: str | RandomTransform | None = None, loss: LossFunction | None = None, width: int | None = None,
+        train_samples: int = TRAIN_SAMPLES,
         test_samples: int = TEST_SAMPLES, fill: Any = "auto", epochs: int | None = None, batch_size: int | None = None,
         learning_rate: float | None = None, localizer_factor: float = LOCALIZER_FACTOR, weight_decay: float = 1e-4,
         early_stopping: bool = False, validation_fraction: float = 0.2, patience: int = 20, class_weight: Any = None,
-        warm_start: bool = False, random_state: Any = None, n_jobs: int | None = None, device: str = "auto",
+        warm_start: bool = False, restarts: int = RESTARTS, random_state: Any = None, n_jobs: int | None = None,
+        device: str = "auto",
     ) -> None:  # fmt: skip
         self._set_parameters(locals())
 
@@ -587,6 +656,7 @@ class STNClassifier(Warping, ArrayClassifier):
     Args:
         transform: the family of transformations.
         kind: "auto", "image" or "series".
+        teach: a random transform that is taught, as in `PSTNClassifier`.
         loss: what to minimise, as in `PSTNClassifier`.
         width: channels of the classifier's first convolution.
         fill: what lies outside an input.
@@ -600,6 +670,7 @@ class STNClassifier(Warping, ArrayClassifier):
         patience: epochs without a better validation loss after which to stop.
         class_weight: a weight per label, "balanced", or None.
         warm_start: whether `fit` continues from the weights of the last.
+        restarts: how often a network that ends at chance is trained again.
         random_state: a number, a `numpy.random.RandomState` or None.
         device: "auto", "cpu", "cuda", ...
 
@@ -613,11 +684,12 @@ class STNClassifier(Warping, ArrayClassifier):
 
     @renamed(localizer_rate="localizer_factor")
     def __init__(
-        self, transform: str | Transform = "auto", kind: str = "auto", *, loss: LossFunction | None = None,
-        width: int | None = None, fill: Any = "auto", epochs: int | None = None, batch_size: int | None = None,
+        self, transform: str | Transform = "auto", kind: str = "auto", *, teach: str | RandomTransform | None = None,
+        loss: LossFunction | None = None, width: int | None = None, fill: Any = "auto", epochs: int | None = None,
+        batch_size: int | None = None,
         learning_rate: float | None = None, localizer_factor: float = LOCALIZER_FACTOR, weight_decay: float = 1e-4,
         early_stopping: bool = False, validation_fraction: float = 0.2, patience: int = 20, class_weight: Any = None,
-        warm_start: bool = False, random_state: Any = None, device: str = "auto",
+        warm_start: bool = False, restarts: int = RESTARTS, random_state: Any = None, device: str = "auto",
     ) -> None:  # fmt: skip
         self._set_parameters(locals())
 

@@ -51,8 +51,9 @@ STEPS = {"rotated": 6000, "posed": 10_000, "placed": 5000}
 CANVAS_READ = (48, 48)
 """At which the localizer reads a canvas of 96 by 96."""
 
-ALONE, FIXED, ANEW, ANEW_POSED = (
-    "classifier alone", f"{ANGLES} fixed angles", "classifier trained anew", "classifier trained anew on poses"
+ALONE, FIXED, ANEW, ANEW_POSED, LARGER = (
+    "classifier alone", f"{ANGLES} fixed angles", "classifier trained anew", "classifier trained anew on poses",
+    "larger classifier trained anew",
 )  # fmt: skip
 NOTE = (
     "At the modes: one weighted sample at the centre of each mode instead of ten samples; with one mode it is a point "
@@ -166,13 +167,24 @@ def _taught_name(data: str, modes: int, *, few: bool = False) -> str:
     return f"taught{' poses' * (data == 'posed')}, {modes} mode{'s' * (modes > 1)}" + f", {FEW:,} images" * few
 
 
-def _retrained(data: str, name: str) -> runner.Training:
-    """The classifier trained anew, on posed images, for as long as the one on upright images."""
+def _retrained(data: str, name: str, make: Callable[[], nn.Module] = mnist_cnn) -> runner.Training:
+    """A classifier trained anew, on posed images, for as long as the one on upright images."""
     recipe = replace(rotated_mnist.SCHEDULE, augment=RandomWarp(RANDOM[data]))
     return runner.Training(
-        NAME, name, data, TASKS[data], runner.same(mnist_cnn), recipe, lr=1e-3, weight_decay=1e-5,
+        NAME, name, data, TASKS[data], runner.same(make), recipe, lr=1e-3, weight_decay=1e-5,
         also=_tasks("upright"),
     )  # fmt: skip
+
+
+def make_larger() -> nn.Module:
+    """A classifier with as many weights as a taught localizer: its network, and a linear layer.
+
+    Example:
+        >>> sum(p.numel() for p in make_larger().parameters())
+        554762
+    """
+    localizer = PoseLocalizer(1, SIZE)
+    return nn.Sequential(localizer, nn.Linear(localizer.features, 10))
 
 
 # --- Measures --------------------------------------------------------------------------------------------------------
@@ -211,8 +223,9 @@ def pose(data: str, tested: runner.ModelUnderTest) -> runner.Measured:
             density, others = q.log_prob(truth).sum(-1), q.log_prob(q.region(0.5).theta).sum(-1)
             off = (layer.transform.corners(q.mode) - layer.transform.corners(truth)).norm(dim=-1).mean(-1)
             hits = model.classifier(layer.warp(batch.x, truth[None])[0]).argmax(-1) == batch.y
-            parts.append(torch.stack([density, (others > density).float().mean(0), off, hits.float()]))
-    density, level, off, hits = torch.cat(parts, dim=1)
+            doubt = 1 - q.modes()[1].exp().amax(0)
+            parts.append(torch.stack([density, (others > density).float().mean(0), off, hits.float(), doubt]))
+    density, level, off, hits, doubt = torch.cat(parts, dim=1)
     metrics |= {f"covered_{100 * wanted:.0f}": float((level < wanted).float().mean()) for wanted in LEVELS}
     metrics |= {
         "log_density": float(density.mean()), "window_error": float(off.median()),
@@ -221,7 +234,8 @@ def pose(data: str, tested: runner.ModelUnderTest) -> runner.Measured:
     ticks = torch.arange(1, 20, device=device) / 20
     figure = {"covered": runner.rounded((level[:, None] < ticks).float().mean(0))}
     if tested.cell.seed == 0 and data == "rotated":
-        figure |= _examples(model, test.batch(range(min(6, len(test)))).x)
+        shown = [*range(3), *doubt.topk(3).indices.tolist()]  # some as they come, and those with the most doubt
+        figure |= _examples(model, test.batch(shown).x)
     return metrics, figure
 
 
@@ -298,7 +312,7 @@ GROUPS: tuple[runner.Training | runner.Evaluation, ...] = (
     CLASSIFIER, ROTATED[4], *(_gated(ROTATED[4], data) for data in ("rotated", "upright")), _retrained("rotated", ANEW),
     *(_fixed_angles(data) for data in ("rotated", "upright")), FEW_ROTATED, ROTATED[1],
     POSED[4], *(_gated(POSED[4], data) for data in ("posed", "upright")), _retrained("posed", ANEW_POSED),
-    GARMENTS, PLACED[1], POSED[1], PLACED[4],
+    GARMENTS, PLACED[1], POSED[1], PLACED[4], _retrained("rotated", LARGER, make_larger),
 )  # fmt: skip
 
 MODES = tuple(replace(metric, name=f"modes_{metric.name}") for metric in (ACCURACY, NLL, ECE))
@@ -313,7 +327,7 @@ PERFECT = Metric("perfect_accuracy", "accuracy at the true pose (%)", 100, 2, Tr
 _UPRIGHT_AND = "upright images without labels, any angle"
 SUPERVISION = {
     ALONE: "upright images with labels", FIXED: "any angle", ANEW: "rotated images with labels",
-    ANEW_POSED: "posed images with labels",
+    LARGER: "rotated images with labels", ANEW_POSED: "posed images with labels",
     **{group.model: _UPRIGHT_AND for group in (*ROTATED.values(), FEW_ROTATED)},
     **{group.model: f"{_UPRIGHT_AND}, scale and shift" for group in POSED.values()},
 }  # fmt: skip
@@ -336,7 +350,7 @@ def _scores(title: str, data: str, models: Sequence[str], taught: Sequence[str])
 _TAUGHT_ROTATED = (ROTATED[1].model, ROTATED[4].model, f"{ROTATED[4].model}, gate", FEW_ROTATED.model)
 _TAUGHT_POSED = (POSED[1].model, POSED[4].model, f"{POSED[4].model}, gate")
 TABLES = (
-    _scores("Rotated MNIST", "rotated", (ALONE, FIXED, ANEW, *_TAUGHT_ROTATED), _TAUGHT_ROTATED),
+    _scores("Rotated MNIST", "rotated", (ALONE, FIXED, ANEW, LARGER, *_TAUGHT_ROTATED), _TAUGHT_ROTATED),
     _scores("Any angle, scale and shift", "posed", (ALONE, ANEW_POSED, *_TAUGHT_POSED), _TAUGHT_POSED),
     Table(
         "Placed FashionMNIST",
@@ -373,7 +387,8 @@ def _claims() -> tuple[Claim, ...]:
         return Line(model, data, metric)
 
     pairs = [
-        (ROTATED[4].model, ANEW, "rotated"), (f"{ROTATED[4].model}, gate", ANEW, "upright"),
+        (ROTATED[4].model, ANEW, "rotated"), (ROTATED[4].model, LARGER, "rotated"),
+        (f"{ROTATED[4].model}, gate", ANEW, "upright"),
         (ROTATED[4].model, ROTATED[1].model, "rotated"), (POSED[4].model, ANEW_POSED, "posed"),
         (POSED[4].model, POSED[1].model, "posed"),
     ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple, TypeVar, final
+from typing import Any, NamedTuple, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from pstn.defaults import FROZEN_FACTOR, LOCALIZER_FACTOR, TEST_SAMPLES, TRAIN_S
 from pstn.distributions import ThetaDistribution
 from pstn.nn.about import Shareable
 from pstn.nn.layer import SpatialTransformer, call_on
+from pstn.noise import Samples
 from pstn.uncertainty import entropy, log_mean_exp, mutual_information
 
 __all__ = ["PSTN", "STN", "Prediction", "TransformerClassifier", "TransformerModel", "evaluating", "refuse_softmax"]
@@ -162,7 +163,7 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
     def forward(
         self,
         x: Tensor,
-        samples: int | Literal["modes"] | None = None,
+        samples: Samples | None = None,
         *,
         source: Tensor | None = None,
         noise: Tensor | None = None,
@@ -185,7 +186,7 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
                 samples = noise.shape[0] if noise.dim() else 1  # noise without axes is refused by the posterior
         require_floating("x", x)
         chunk = self._chunk(x) if self.chunk_size is None else self.chunk_size
-        if chunk is None or samples == "modes" or samples <= chunk:
+        if chunk is None or (samples != "modes" and samples <= chunk):
             out = self.layer(x, samples, source=source, noise=noise, generator=generator)
             theta, posterior, log_weights = out.theta, out.posterior, out.log_weights
             sample_log_probs = self._classify(out.warped)
@@ -294,9 +295,7 @@ class STN(TransformerClassifier):
     def __init__(self, layer: SpatialTransformer, classifier: nn.Module, *, temperature: float = 1.0) -> None:
         super().__init__(layer, classifier, temperature)
         if layer.probabilistic:
-            raise ValueError(
-                "layer of an STN must be SpatialTransformer(..., probabilistic=False); PSTN takes this one"
-            )
+            raise ValueError("layer must be made with probabilistic=False for an STN; PSTN takes this one")
         self.train_samples = self.test_samples = 1
 
 
@@ -310,10 +309,7 @@ def refuse_softmax(classifier: nn.Module) -> None:
     while isinstance(last, nn.Sequential) and len(last) > 0:
         last = last[-1]
     if isinstance(last, nn.Softmax):
-        raise ValueError(
-            "classifier must return logits, which the model turns into probabilities itself, got one that ends in "
-            "nn.Softmax: leave it out, such as with classifier[:-1]"
-        )
+        raise ValueError("classifier must return logits, got one that ends in nn.Softmax: leave that out")
 
 
 def _trainable(module: nn.Module) -> list[nn.Parameter]:

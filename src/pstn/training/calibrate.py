@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from pstn.nn.classifier import TransformerClassifier
+from pstn.noise import Samples
 from pstn.training.evaluate import predict_all
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ def calibrate(
     model: TransformerClassifier,
     data: Batches,
     *,
-    samples: int | None = None,
+    samples: Samples | None = None,
     batch_size: int = 500,
     generator: torch.Generator | None = None,
 ) -> float:
@@ -35,7 +37,7 @@ def calibrate(
     Args:
         model: a PSTN or STN; its `temperature` is replaced.
         data: held-out examples with labels, as in `fit`.
-        samples: S; the model's `test_samples` when None. A temperature fits the S it was found for.
+        samples: S or "modes"; the model's `test_samples` when None. A temperature fits the S it was found for.
         batch_size: for sets and tuples only.
         generator: where the randomness comes from; torch's global seed when None.
 
@@ -56,6 +58,22 @@ def calibrate(
     except BaseException:
         model.temperature = before
         raise
+    model.temperature = find_temperature(log_probs, y)
+    return model.temperature
+
+
+def find_temperature(log_probs: Tensor, y: Tensor) -> float:
+    """The number by which log-probabilities are to be divided for the smallest negative log-likelihood.
+
+    Args:
+        log_probs: (N, K).
+        y: (N,), class indices.
+
+    Example:
+        >>> two_of_three = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.9, 0.1]]).log()
+        >>> round(find_temperature(two_of_three, torch.tensor([0, 0, 1])), 2)
+        3.17
+    """
     log_probs, y = log_probs.double(), y.to(log_probs.device)
 
     def nll(log_temperature: float) -> float:
@@ -75,5 +93,4 @@ def calibrate(
             low, inner, at_inner = inner, outer, at_outer
             outer = low + ratio * (high - low)
             at_outer = nll(outer)
-    model.temperature = math.exp((low + high) / 2)
-    return model.temperature
+    return math.exp((low + high) / 2)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pstn._checks import skip_value_checks
-from pstn.distributions import Posterior
+from pstn.distributions import GatedPosterior, MixturePosterior, Posterior
 from pstn.nn.classifier import TransformerModel, evaluating
 from pstn.training.population.stack import Stack, Tensors
 from pstn.training.population.step import differentiate_one, make_batch
@@ -106,51 +106,85 @@ def collapses(model: nn.Module, x: Tensor, *, tolerance: float = 1e-3) -> list[s
         >>> collapses(pstn.nn.mnist_stn(), torch.rand(16, 1, 28, 28))[0][:38]
         'The transformation is the identity for'
     """
+    return [text for _, text in _found(model, x, tolerance)]
+
+
+def fatal_collapse(model: nn.Module, x: Tensor) -> str:
+    """The first of the collapses after which a classifier is shown nothing; empty when there is none.
+
+    An error counts as none: whoever trains goes on.
+    """
+    try:
+        return next((text for fatal, text in _found(model, x) if fatal), "")
+    except Exception:
+        return ""
+
+
+def _found(model: nn.Module, x: Tensor, tolerance: float = 1e-3) -> list[tuple[bool, str]]:
+    """The collapses of a model: whether its classifier is shown nothing, and in words."""
     if not isinstance(model, TransformerModel):
         return []
     with evaluating(model), torch.no_grad():
         posterior = model.layer.localize(x)
-    transform, loc = model.layer.transform, posterior.mode
+        loc = posterior.mode
+        shown = model.layer.warp(x, loc[None])[0]
+    transform = model.layer.transform
     corners = transform.corners(loc)
     extent = float(((corners.amax(-2) - corners.amin(-2)).amax(-1) / 2).median())
+    contrast = [float(images.flatten(1).std(1).median()) for images in (x, shown)]
     checks = [
         (
+            False,
             float((loc - transform.initial().to(loc)).abs().max()) < tolerance,
             "The transformation is the identity for every input: the localizer has learned nothing. Try a larger "
             "localizer_factor, more samples, or a larger kl_weight.",
         ),
         (
+            True,
             extent < 0.05,
             f"The scale has gone to nothing: the median input is read through {extent:.3g} of its width. Try a smaller "
             "localizer_factor, transform='similarity-log', or fill= with the background's value.",
         ),
         (
+            True,
             extent > 5,
             f"The transformation looks far outside: it spans {extent:.3g} widths of the median input, mostly "
             "background. Try a smaller localizer_factor, or fill= with the background's value.",
         ),
+        (
+            True,
+            0.05 <= extent <= 5 and contrast[1] < 0.02 * contrast[0],
+            f"The window shows nothing: what the classifier reads varies by {contrast[1]:.2g}, the inputs by "
+            f"{contrast[0]:.2g}. Try a smaller localizer_factor, or a smaller family.",
+        ),
     ]
-    if isinstance(posterior, Posterior):
-        scale, beta = float(posterior.scale.median()), float(posterior.beta.median())
-        is_prior = 0.8 < beta < 1.25 and float(posterior.beta.std()) < 0.1 and scale >= 1e-3
+    student_t = posterior
+    while isinstance(student_t, (MixturePosterior, GatedPosterior)):
+        student_t = student_t.components if isinstance(student_t, MixturePosterior) else student_t.base
+    if isinstance(student_t, Posterior):
+        scale, beta = float(student_t.scale.median()), float(student_t.beta.median())
+        is_prior = 0.8 < beta < 1.25 and float(student_t.beta.std()) < 0.1 and scale >= 1e-3
         checks += [
             (
+                False,
                 scale < 1e-3,
                 f"The posterior's variance has gone to nothing (median scale {scale:.2g}): samples no longer differ, "
                 "and this is an STN. Try a larger kl_weight.",
             ),
             (
+                False,
                 is_prior,
                 f"The posterior is the prior (median beta {beta:.3g}): samples are as wild as before seeing any data. "
                 "Try a smaller kl_weight.",
             ),
             (
+                True,
                 scale > 1.5 and not is_prior,
                 f"The posterior is wider than the prior (median scale {scale:.3g}): most samples miss the input, and "
                 "the classifier reads background. Try a smaller localizer_factor, var_init or family.",
             ),
         ]
-    return [text for found, text in checks if found]
+    return [(fatal, text) for fatal, found, text in checks if found]
 
 
 def look_for_collapses(model: nn.Module, x: Tensor) -> list[str]:

@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 from pstn._checks import require_floating
 from pstn.nn.classifier import Prediction, TransformerModel, evaluating
+from pstn.noise import Samples
 from pstn.threads import suit_threads, using_threads
 from pstn.uncertainty import calibration_error, require_labels
 
@@ -58,7 +59,7 @@ def evaluate(
     model: nn.Module,
     data: Batches,
     *,
-    samples: int | None = None,
+    samples: Samples | None = None,
     batch_size: int = 500,
     generator: torch.Generator | None = None,
 ) -> Scores:
@@ -67,7 +68,8 @@ def evaluate(
     Args:
         model: a PSTN, an STN, or any module x (B, C, *size) -> logits (B, K); its mode stays what it was.
         data: as in `fit`.
-        samples: S, for a PSTN; its own `test_samples` when None.
+        samples: S, for a PSTN, or "modes" for one weighted sample at the centre of each of the posterior's modes; its
+            own `test_samples` when None.
         batch_size: for sets and tuples only.
         generator: where the randomness of a PSTN comes from; torch's global seed when None.
 
@@ -80,7 +82,7 @@ def evaluate(
 
 
 def predict_all(
-    model: nn.Module, data: Batches, *, samples: int | None, batch_size: int, generator: torch.Generator | None
+    model: nn.Module, data: Batches, *, samples: Samples | None, batch_size: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities (N, K) and class indices (N,) of all examples; the arguments are those of `evaluate`."""
     data = require_data(data)

@@ -7,14 +7,14 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sized
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 import torch
 from torch import nn
 
-from pstn._checks import require_choice, require_positive_int, require_positive_number
+from pstn._checks import require_choice, require_nonnegative_int, require_positive_int, require_positive_number
 from pstn._deprecation import renamed
-from pstn.defaults import LR, WEIGHT_DECAY, default_batch_size, default_epochs, default_kl_weight
+from pstn.defaults import LR, RESTARTS, WEIGHT_DECAY, default_batch_size, default_epochs, default_kl_weight
 from pstn.nn.classifier import PSTN, TransformerModel
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.threads import suit_threads, using_threads
@@ -23,6 +23,7 @@ from pstn.training.evaluate import is_set, read_batches, require_data
 from pstn.training.population.recipe import KLWeight, LRSchedule, Member, Recipe, kl_weight_at, progress_at
 from pstn.training.population.step import report_parts
 from pstn.training.progress import Bar
+from pstn.training.restarts import Watch, slower
 from pstn.training.teach import Localizing, Teaching
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def fit(
     lr_schedule: LRSchedule | None = None,
     on_epoch: Callable[[Epoch], bool | None] | None = None,
     progress: bool = True,
+    restarts: int = RESTARTS,
 ) -> Model:
     """Train one model on batches, with Adam; the model is changed in place and returned in evaluation mode.
 
@@ -93,18 +95,23 @@ def fit(
             with a parameter `kl_weight` is given the weight.
         teach: a random transform such as `pstn.data.RandomRotation()`, by which the inputs, which are aligned, are
             warped afresh in every step; the model learns the posterior of what undoes it. No labels are used: data may
-            be a tensor x, or batches of it. Only the layer learns, at the rate `lr`, and the classifier is not called.
+            be a tensor x, or batches of it. Only the layer learns, at the rate `lr` without `localizer_factor`, and
+            the classifier is not called.
         teach_weight: learn from labels too: what that loss is multiplied with before it is added to `loss`.
         lr_schedule: what learning rates are multiplied with, as a function of the progress of training from 0 to 1,
             such as `pstn.training.one_cycle`; needs data of a known length to change within an epoch.
         on_epoch: called with the figures of every epoch; returning True stops there.
         progress: whether a terminal shows how far it is.
+        restarts: how often a model with a transformer that ends at chance, or whose classifier is shown nothing any
+            more, is put back to where it started and trained again, each time with a localizer ten times slower, and
+            with a logarithmic scale or a smaller start of the variance; `on_epoch` then counts from 1 again.
 
     Raises:
         FloatingPointError: at a loss or gradient that is not finite, before it reaches the weights.
 
     Warns:
-        UserWarning: in the end, if the transformer collapsed in one of the known ways, with what to try.
+        UserWarning: at once, if training is started again, and why; in the end, if it ended at chance, or if the
+            transformer collapsed in one of the known ways, with what to try.
 
     Example:
         >>> backbone = pstn.nn.mnist_cnn()
@@ -118,6 +125,7 @@ def fit(
         >>> digits = pstn.data.load_digits("train").x
         >>> model = pstn.fit(pstn.nn.mnist_pstn(), digits, teach=pstn.data.RandomRotation(), epochs=1)
     """
+    given = dict(locals())  # for another start
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     training_loss = TrainingLoss(loss, teaches=teach is not None, teach_weight=teach_weight)
@@ -141,10 +149,12 @@ def fit(
         options: dict[str, Any] = {"clip_norm": clip_norm, "lr_schedule": lr_schedule, "loss": loss}
         recipe = Recipe(epochs, batch_size, teach=teach, teach_weight=teach_weight, **options)
         asked, localizer_factor = _tune(model, data, member, recipe, say=progress)
-    optimiser = make_optimiser(learner, lr, localizer_factor, weight_decay)
+    optimiser = make_optimiser(learner, lr, localizer_factor if teach is None else 1.0, weight_decay)
     rates = [group["lr"] for group in optimiser.param_groups]
     limit = math.inf if clip_norm is None else require_positive_number("clip_norm", clip_norm)
     length = max(1, -(-len(data) // batch_size) if is_set(data) else len(data)) if isinstance(data, Sized) else math.inf
+    require_nonnegative_int("restarts", restarts)
+    watch, failure = Watch(model), None
     model.train()
     with Bar(epochs, shown=progress) as bar, using_threads(None):
         for number in range(1, epochs + 1):
@@ -163,6 +173,7 @@ def fit(
                         group["lr"] = rate * lr_schedule(done)
                 output = learner(x)
                 made = training_loss(output, y, kl_weight_at(asked, done), None, theta)
+                watch.see(y)
                 optimiser.zero_grad()
                 made.total.backward()
                 norm, value = float(nn.utils.clip_grad_norm_(learner.parameters(), limit)), made.total.detach()
@@ -181,8 +192,19 @@ def fit(
             shown = {"loss": f"{epoch.loss:.3f}", "KL": f"{epoch.kl:.2f}", "accuracy": f"{epoch.accuracy:.1%}"}
             known = {name: words for name, words in shown.items() if "nan" not in words}
             bar.update(number, f"epoch {number}/{epochs}", known)
-            if on_epoch is not None and on_epoch(epoch):
+            stop = on_epoch is not None and on_epoch(epoch)
+            failure = watch.judge(epoch.nll, x[:64], last=number == epochs)
+            if teaching is not None and not labels and number == epochs:
+                failure = teaching.judge(epoch.loss)
+            if stop or failure:
                 break
+    if failure and labels and restarts and not isinstance(data, Iterator) and (change := watch.start_again()):
+        warnings.warn(f"{failure} Training starts again with {change}.", UserWarning, stacklevel=3)
+        factor = slower(cast(TransformerModel, model), localizer_factor)
+        again = {"data": data, "kl_weight": asked, "localizer_factor": factor, "restarts": restarts - 1}
+        return cast(Model, fit(**{**given, **again}))
+    if failure:
+        warnings.warn(f"Training failed. {failure}", UserWarning, stacklevel=3)
     model.eval()
     for problem in look_for_collapses(model, x[:64]) if labels else ():  # a pose that is taught may well be certain
         warnings.warn(problem, UserWarning, stacklevel=3)

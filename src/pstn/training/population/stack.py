@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pstn.distributions import PosteriorFamily
 from pstn.nn.classifier import Prediction, TransformerModel
+from pstn.noise import Samples
 from pstn.objective import pose_loss
 from pstn.training.evaluate import score
 from pstn.training.population.convolution import ConvKind, stand_in
@@ -200,7 +201,7 @@ class Stack:
             "alive": torch.ones(len(models), dtype=torch.bool, device=self.device),
             **{f"buffer.{name}": stacked(name) for name in self.buffers},
         }  # fmt: skip
-        slower = not self.loss.only_teaches
+        slower = self.teaching is None
         rates = torch.zeros_like(rows)
         for row, (model, member) in enumerate(zip(models, self.members, strict=True)):
             groups: list[Any] = []
@@ -274,7 +275,7 @@ class Stack:
         return per_pass * self.recipe.accumulate * len(self.members)
 
     def evaluate(
-        self, state: Tensors, examples: tuple[Tensor, Tensor] | None, samples: int | None, batch: int
+        self, state: Tensors, examples: tuple[Tensor, Tensor] | None, samples: Samples | None, batch: int
     ) -> ModelScores:
         """Score all models on the same examples, or each on its own validation examples.
 
@@ -285,13 +286,13 @@ class Stack:
         Args:
             state: the models' weights and running statistics, as in `state`.
             examples: x (M, C, *size) and y (M, ...), taken as they are; None for each model's validation examples.
-            samples: S; the models' own `test_samples` when None.
+            samples: S, or "modes"; the models' own `test_samples` when None.
             batch: examples at a time, at most; fewer where all models together would take too much memory.
         """
         module, seeds = copy.deepcopy(self.module).eval(), [m.seed for m in self.members]
         if isinstance(module, TransformerModel):
             samples = samples or module.test_samples
-        one_example = math.prod(self.example) * len(seeds) * (samples or 1)
+        one_example = math.prod(self.example) * len(seeds) * (samples if isinstance(samples, int) else 1)
         batch = max(1, min(batch, _INPUT.get(self.device.type, _INPUT["cpu"]) // one_example))
         keys = {name: stream_keys(seeds, name, device=self.device) for name in ("evaluate", "validate")}
         data, taught = self.constants.data, self.loss.only_teaches and examples is None
@@ -310,12 +311,17 @@ class Stack:
             if self.recipe.noise_width and examples is None:
                 u = uniform(keys["validate"], first, at.shape[1], (self.recipe.noise_width,))
                 part = vmap(self.change)(part["x"], u.transpose(0, 1))
-            if isinstance(module, TransformerModel) and module.layer.probabilistic and not taught:
+            if (
+                isinstance(module, TransformerModel)
+                and module.layer.probabilistic
+                and not taught
+                and samples != "modes"
+            ):
                 shape = (samples or 1, 1, module.layer.noise_width)
                 each = uniform(keys["evaluate"], first, at.shape[-1], shape, module.layer.sampling)  # (b, N, S, 1, W)
                 noise = each.squeeze(3).permute(1, 2, 0, 3)
-            target = part["pose"] if taught else y[at]
-            parts.append(self.predict(module, state, part["x"], target, noise, taught=taught))
+            target, modes = part["pose"] if taught else y[at], samples == "modes"
+            parts.append(self.predict(module, state, part["x"], target, noise, taught=taught, modes=modes))
         found = list(zip(torch.cat(parts, dim=1), subsets, strict=True))
         if taught or y.is_floating_point():
             return {"loss": [float(losses[: len(s)].mean()) for losses, s in found if s is not None]}
@@ -324,7 +330,15 @@ class Stack:
         return {name: [getattr(s, field) for s in scores] for name, field in names.items()}
 
     def predict(
-        self, module: nn.Module, state: Tensors, x: Tensor, y: Tensor, noise: Tensor | None, *, taught: bool
+        self,
+        module: nn.Module,
+        state: Tensors,
+        x: Tensor,
+        y: Tensor,
+        noise: Tensor | None,
+        *,
+        taught: bool,
+        modes: bool = False,
     ) -> Tensor:
         """Predictions in evaluation mode, without gradients.
 
@@ -335,6 +349,7 @@ class Stack:
             y: its classes, or targets in floating point, or poses, likewise.
             noise: (N, S, b, W), None for models that sample nothing.
             taught: whether `y` are poses.
+            modes: take the centres of the posterior's modes instead of samples.
 
         Returns:
             (N, b, K), log-probabilities of the classes; for other targets (N, b), the loss of each example, without the
@@ -342,7 +357,7 @@ class Stack:
         """
 
         def call(held: Tensors, x: Tensor, noise: Tensor | None) -> Any:
-            options = {} if noise is None else {"noise": noise}
+            options: dict[str, Any] = {"samples": "modes"} if modes else {} if noise is None else {"noise": noise}
             return functional_call(module, {**held, **self.constants.shared}, (x,), options)
 
         def log_probs(held: Tensors, x: Tensor, y: Tensor, noise: Tensor | None) -> Tensor:
@@ -396,7 +411,7 @@ def _changing_buffers(model: nn.Module) -> list[str]:
     return [name for prefix, norm in norms.items() for name, _ in norm.named_buffers(prefix, recurse=False)]
 
 
-def _signature(model: nn.Module) -> dict[str, Any]:
+def signature(model: nn.Module) -> dict[str, Any]:
     """Shapes of tensors, types and settings of modules: one program, of the first model, runs all of them."""
     plain = (bool, int, float, str, tuple, type(None), PosteriorFamily)
     found: dict[str, Any] = {}
@@ -411,9 +426,9 @@ def _signature(model: nn.Module) -> dict[str, Any]:
 
 def require_one_shape(models: Sequence[nn.Module]) -> None:
     """Refuse models that cannot be stacked, naming the first difference."""
-    expected = _signature(models[0])
+    expected = signature(models[0])
     for index, model in enumerate(models[1:], start=1):
-        found = _signature(model)
+        found = signature(model)
         for name in {**expected, **found}:
             if expected.get(name) != found.get(name):
                 difference = f"in {name!r}, {found.get(name)} against {expected.get(name)}"

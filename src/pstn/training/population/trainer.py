@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from pstn._checks import require_choice
 from pstn.defaults import default_kl_weight
 from pstn.nn.classifier import TransformerModel
+from pstn.noise import Samples
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.threads import choose_threads, count_multiplications
 from pstn.training.population.convolution import CONV_KINDS, ConvKind
@@ -312,7 +313,7 @@ class Population:
                     stack, row = self._places[model]
                     stack.state["alive"][row] = False
 
-    def evaluate_members(self, samples: int | None = None, batch: int = 500) -> ModelScores:
+    def evaluate_members(self, samples: Samples | None = None, batch: int = 500) -> ModelScores:
         """Each model, as it stands, on its own validation examples: {"nll": [...], "accuracy": [...], "ece": [...]}.
 
         The recipe's augmentation changes them as it changes training examples, by a draw that stays the same.
@@ -320,14 +321,14 @@ class Population:
         return self._evaluate(None, samples, batch, best=False)
 
     def evaluate(
-        self, x: Tensor, y: Tensor, samples: int | None = None, batch: int = 500, *, best: bool = True
+        self, x: Tensor, y: Tensor, samples: Samples | None = None, batch: int = 500, *, best: bool = True
     ) -> ModelScores:
         """Every model on the same examples, taken as they are.
 
         Args:
             x: (M, C, *size).
             y: (M,).
-            samples: S; the models' own `test_samples` when None.
+            samples: S, or "modes"; the models' own `test_samples` when None.
             batch: examples at a time, at most; fewer where all models together would take too much memory.
             best: with early stopping, at their lowest validation loss rather than at the last step.
 
@@ -338,7 +339,7 @@ class Population:
         return self._evaluate((x.to(self.device), y.to(self.device)), samples, batch, best=best)
 
     def _evaluate(
-        self, examples: tuple[Tensor, Tensor] | None, samples: int | None, batch: int, *, best: bool
+        self, examples: tuple[Tensor, Tensor] | None, samples: Samples | None, batch: int, *, best: bool
     ) -> ModelScores:
         state, parts = self._state(best), list[ModelScores]()
         for stack, span in zip(self.stacks, self._spans, strict=True):
@@ -364,6 +365,10 @@ class Population:
             trained.load_state_dict({**trained.state_dict(), **{name: t[model] for name, t in values.items()}})
             made.append(trained.eval())
         return made
+
+    def start(self, number: int) -> nn.Module:
+        """A copy of a model as it was before training, on the CPU."""
+        return copy.deepcopy(self._models[number])
 
     def tensors(self) -> Tensors:
         """All state by name, N models in front of each tensor, on the CPU: what a checkpoint holds."""

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import pstn.data
-from pstn.data.augment import RandomPlacement, RandomRotation, RandomTransform, generate_all
+from pstn.data.augment import RandomPlacement, RandomRotation, RandomTransform, generate_all, make_random_transform
 from pstn.data.files import DataWarning, MissingDataError, cache_folder, expand
 from pstn.data.registry import detect, find_known
 from pstn.data.series import series_format
@@ -31,15 +31,18 @@ from pstn.data.split import Splits, stratified_indices
 from pstn.defaults import default_kl_weight
 from pstn.files import inside, to_json, write_atomically
 from pstn.io import from_pretrained, require_modest
-from pstn.nn import PSTN, About, Shareable, make_model
+from pstn.nn import PSTN, About, Shareable, TransformerClassifier, make_model
+from pstn.noise import Samples
 from pstn.text import excerpt
+from pstn.training.calibrate import calibrate
 from pstn.training.diagnose import look_for_collapses
 from pstn.training.population import Population, Progress
 from pstn.training.population.noise import stream_keys, uniform
 from pstn.training.population.recipe import Augmentation, Member, RandomWarp, Recipe, kl_weight_at
-from pstn.training.population.stack import ModelScores
+from pstn.training.population.stack import ModelScores, signature
 from pstn.training.population.trainer import make_device
 from pstn.training.progress import Bar, Interrupt, summary
+from pstn.training.restarts import Restarted, failed_models, train_again
 from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, read_about, require_room, save_checkpoint
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings, write_settings
 from pstn.training.tune import Tuned, hold_out, tune
@@ -78,6 +81,8 @@ class Source(NamedTuple):
     """What was subtracted from pixels in [0, 1], one number or one per channel."""
     std: tuple[float, ...] = (1.0,)
     """What they were then divided by."""
+    teach: RandomTransform | None = None
+    """What changes the examples in `x`, as `augment` does, where models are taught to undo it."""
 
     @property
     def train(self) -> Tensor:
@@ -87,7 +92,7 @@ class Source(NamedTuple):
     @property
     def size(self) -> tuple[int, ...]:
         """What a model sees: an augmentation may place an example on a larger canvas."""
-        return tuple(Recipe(augment=self.augment).as_seen(self.x[:1]).shape[2:])
+        return tuple(Recipe(augment=self.augment, teach=self.teach).as_seen(self.x[:1]).shape[2:])
 
     @property
     def classes(self) -> int:
@@ -104,6 +109,7 @@ def load_source(
     policy: Policy = "refuse",
     length: int | None = None,
     augment: Literal["none", "rotation", "placement"] = "none",
+    teach: str = "",
 ) -> Source:
     """Load a data set.
 
@@ -116,6 +122,7 @@ def load_source(
         policy: what becomes of missing values and unequal lengths in series.
         length: what series of a file are made by it, where a model has chosen that; by the data when not given.
         augment: how images are changed at random, where the set does not change its own; those for the test once.
+        teach: likewise for a model that is taught to undo it, as `pstn.data.make_random_transform` takes it.
 
     Example:
         >>> source = load_source("digits")
@@ -144,7 +151,13 @@ def load_source(
             if changes is not None or splits.train.ndim != 2:
                 raise ValueError(f"augment must be 'none' for {data}: it has changes of its own, or no images")
             splits = generate_all(Splits(*map(_as_split, splits)), wanted)
-    return _from_splits(splits)
+    if not teach:
+        return _from_splits(splits)
+    if hasattr(splits.train, "random_transform"):
+        raise ValueError(f"teach must be left out for {data}, whose examples are not aligned, got {teach}")
+    taught = make_random_transform(teach, splits.train.ndim)
+    source = _from_splits(generate_all(Splits(*map(_as_split, splits)), taught))
+    return source._replace(augment=None, teach=taught)
 
 
 def prepare(settings: TrainSettings) -> Source:
@@ -158,8 +171,9 @@ def prepare(settings: TrainSettings) -> Source:
         SettingsError: the size or kind that was asked for is not that of the data, and cannot be.
     """
     source = load_source(
-        settings.data, size=settings.size, kind=settings.kind, policy=settings.policy, augment=settings.augment
-    )
+        settings.data, size=settings.size, kind=settings.kind, policy=settings.policy, augment=settings.augment,
+        teach=settings.teach,
+    )  # fmt: skip
     found = tuple(source.x.shape[2:])
     if settings.size is not None and found != (settings.size, settings.size):
         shape = " × ".join(map(str, found))
@@ -239,12 +253,13 @@ def make_run_model(settings: TrainSettings, source: Source, seed: int) -> Sharea
         source: the data, for its shape.
         seed: of the weights.
     """
+    family = settings.transform or (None if source.teach is None else source.teach.transform)
     return make_model(
-        settings.model, source.x.shape[1], source.size, source.classes, settings.transform or None,
+        settings.model, source.x.shape[1], source.size, source.classes, family,
         # A series has no background: it continues with its last value.
         fill=None if len(source.size) == 1 else source.fill,
         samples=settings.samples, test_samples=settings.test_samples, var_init=settings.var_init,
-        alpha=settings.alpha, seed=seed,
+        alpha=settings.alpha, taught=bool(settings.teach), seed=seed,
     )  # fmt: skip
 
 
@@ -254,6 +269,7 @@ def make_about(settings: TrainSettings, source: Source, number: int, kl_weight: 
         source.names, source.x.shape[1], source.size, source.mean, source.std,
         kl_weight=kl_weight, seed=settings.seed + number,
         data=settings.data, policy=settings.policy,
+        supervision="labels" if source.teach is None else f"labels, and aligned inputs warped by {source.teach!r}",
     )  # fmt: skip
 
 
@@ -293,10 +309,13 @@ def make_population(
         lr = settings.lr[i % len(settings.lr)]
         kl_weight = weights[i % len(weights)] if weights else None
         members.append(Member(seed, lr, factors[i], kl_weight, settings.weight_decay, train, valid))
-    if settings.patience is not None and any(m.valid is None for m in members):
-        raise ValueError("patience needs validation data: set valid_fraction")
+    for name in ("patience", "calibrate"):
+        if getattr(settings, name) and any(m.valid is None for m in members):
+            raise ValueError(f"{name} needs validation data: set valid_fraction")
+    if settings.calibrate and settings.model == "cnn":
+        raise ValueError("calibrate must be left out for a cnn, which has no temperature")
     return Population(
-        models, source.x, source.y, members, settings.recipe(source.augment),
+        models, source.x, source.y, members, settings.recipe(source.augment, source.teach),
         device=make_device(settings.device), groups=settings.groups, compile=settings.compile,
     )  # fmt: skip
 
@@ -326,8 +345,8 @@ def choose(settings: TrainSettings, source: Source) -> tuple[TrainSettings, Tune
     start = default_kl_weight(len(train))
     member = Member(settings.seed, settings.lr[0], settings.localizer_factor, start, settings.weight_decay)
     tuned = tune(
-        partial(make_run_model, settings, source), source.x, source.y, member, settings.recipe(source.augment), splits,
-        device=make_device(settings.device),
+        partial(make_run_model, settings, source), source.x, source.y, member,
+        settings.recipe(source.augment, source.teach), splits, device=make_device(settings.device),
     )  # fmt: skip
     best = tuned.best
     chosen = {"kl_weight": [best.kl_weight], "localizer_factor": best.localizer_factor, "alpha": best.alpha}
@@ -347,7 +366,9 @@ class Outcome:
     takes: Literal["images", "series"] = "images"
     """What its models classify."""
     problems: list[str] = field(default_factory=list)
-    """Models that broke, and collapses, each with what to try."""
+    """Models that broke, ended at chance or were started again, and collapses, each with what to try."""
+    failed: list[int] = field(default_factory=list)
+    """Models that broke or ended at chance, after all restarts."""
 
 
 def model_folder(run: Path, number: int) -> Path:
@@ -415,11 +436,15 @@ def train(
         if not quiet:
             say(_plan(settings, population, source))
         problems, stopped = _fit(settings, population, source, say, quiet)
+        restarted = Restarted({}, {})
+        if not stopped:
+            restarted, found, stopped = _train_again(settings, population, source, say, quiet)
+            problems += found
         if stopped:
             again = shlex.join(["pstn", "train", "--resume", "--out", str(folder)])
             say(f"Stopped at epoch {population.progress.epoch} and saved. To go on: {again}")
             return Outcome(folder, False, problems=problems)
-        return _finish(settings, folder, population, source, problems)
+        return _finish(settings, folder, population, source, problems, restarted)
 
 
 def saved_settings(folder: Path) -> TrainSettings:
@@ -468,15 +493,48 @@ def _plan(settings: TrainSettings, population: Population, source: Source) -> st
     return f"{settings.data}: {', '.join(parts)}.\n{plan}"
 
 
-def _fit(
+def _train_again(
     settings: TrainSettings, population: Population, source: Source, say: Callable[[str], None], quiet: bool
+) -> tuple[Restarted, list[str], bool]:
+    """Train models that failed again; return what came of it, what was said, and whether it was stopped.
+
+    No checkpoint is written: a run that is killed meanwhile finds that the same models failed, and starts them again.
+    """
+    said: list[str] = []
+    stopped = False
+
+    def warn(text: str) -> None:
+        said.append(text)
+        say(f"Warning: {text}")
+
+    def fit(second: Population) -> bool:
+        nonlocal stopped
+        stopped = _fit(settings, second, source, say, quiet, save=False)[1]
+        return stopped
+
+    restarted = train_again(population, settings.restarts, fit, warn)
+    for number, text in {} if stopped else restarted.failed.items():
+        warn(f"model {number} failed. {text}")
+    return restarted, said, stopped
+
+
+def _fit(
+    settings: TrainSettings,
+    population: Population,
+    source: Source,
+    say: Callable[[str], None],
+    quiet: bool,
+    *,
+    save: bool = True,
 ) -> tuple[list[str], bool]:
     """Train, save regularly, report each problem once; return the problems, and whether it was stopped."""
     reported: dict[str, str] = {}
     saved = shown = time.monotonic()
     with Interrupt() as interrupt, Bar(population.total_steps, population.progress.step) as bar:
 
-        def save() -> None:
+        def check() -> None:
+            if not save:
+                return
             save_checkpoint(settings.folder / CHECKPOINT, population, settings.to_dict())
             for kind, problem in _problems(population, source).items():
                 if kind not in reported:
@@ -492,49 +550,77 @@ def _fit(
                 say(", ".join([epoch, *(f"{name} {value}" for name, value in figures.items())]))
                 shown = now
             if interrupt.asked or now - saved >= settings.save_every:
-                save()
+                check()
                 saved = time.monotonic()
             return interrupt.asked
 
         population.fit(on_round, seconds=max(0.05, min(2.0, settings.save_every)))
         stopped = interrupt.asked and population.progress.step < population.total_steps
-        save()
+        check()
     return list(reported.values()), stopped
 
 
 def _problems(population: Population, source: Source) -> dict[str, str]:
     """Failures and collapses by kind: a collapse of a model is named once, however its figures move."""
     found = {f"failure of model {failure.model}": str(failure) for failure in population.progress.failures}
-    augment = population.recipe.augment
+    if population.progress.step < population.total_steps:  # in the end it is said with what is done about it
+        at_chance = {n: text for n, text in failed_models(population).items() if f"failure of model {n}" not in found}
+        found |= {f"chance of model {n}": f"model {n}: {text}" for n, text in at_chance.items()}
     for number, model in enumerate(population.models() if population.progress.epoch else []):
         train = population.members[number].train
-        x = source.x[(source.train if train is None else train)[:64]]
-        if augment is not None:
-            x = augment(x, uniform(stream_keys([0], "evaluate"), 0, 1, (len(x), augment.width))[0, 0])
+        x = _as_trained(population, source, (source.train if train is None else train)[:64])
         for text in look_for_collapses(model, x):
             kind = re.split("[:(]", text)[0]  # figures come after it
             found[f"model {number}: {kind}"] = f"model {number}: {text}"
     return found
 
 
+def _as_trained(population: Population, source: Source, index: Tensor) -> Tensor:
+    """Examples as models see them in training: under the random change, where there is one, by a draw that stays."""
+    x, recipe = source.x[index], population.recipe
+    change = recipe.augment if recipe.teach is None else RandomWarp(recipe.teach, source.fill)
+    if change is None:
+        return x
+    return change(x, uniform(stream_keys([0], "evaluate"), 0, 1, (len(x), change.width))[0, 0])
+
+
 def _finish(
-    settings: TrainSettings, folder: Path, population: Population, source: Source, problems: list[str]
+    settings: TrainSettings,
+    folder: Path,
+    population: Population,
+    source: Source,
+    problems: list[str],
+    restarted: Restarted,
 ) -> Outcome:
-    scores = {} if source.test is None else population.evaluate(*source.test)
-    for number, model in enumerate(population.models()):
+    scores, models = {} if source.test is None else population.evaluate(*source.test), population.models()
+    for number, (other, place) in restarted.mended.items():
+        models[number] = other.models()[place]
+        for name, values in {} if source.test is None else other.evaluate(*source.test).items():
+            scores[name][number] = values[place]
+    if settings.calibrate:
+        for model, member in zip(models, population.members, strict=True):
+            examples = _as_trained(population, source, cast(Tensor, member.valid)), source.y[cast(Tensor, member.valid)]
+            calibrate(
+                cast(TransformerClassifier, model), examples, generator=torch.Generator().manual_seed(member.seed)
+            )
+        if source.test is not None:
+            scores = score_models(models, *source.test, seeds=[member.seed for member in population.members])
+    for number, model in enumerate(models):
         metrics = {name: values[number] for name, values in scores.items()}
         kl_weight = kl_weight_at(population.members[number].kl_weight, 1.0)
         about = dataclasses.replace(make_about(settings, source, number, kl_weight), metrics=metrics)
         cast(Shareable, model).save_pretrained(model_folder(folder, number), about=about)
     results = {
         "settings": settings.to_dict(), "scores": scores, "problems": problems,
+        "restarted": sorted(restarted.mended), "failed": sorted(restarted.failed),
         "seconds": population.progress.seconds, "history": population.progress.history,
         "failures": [asdict(failure) for failure in population.progress.failures],
     }  # fmt: skip
     with write_atomically(folder / RESULTS) as draft:
         draft.write_text(to_json(results, indent=1))
     tested = 0 if source.test is None else len(source.test[1])
-    return Outcome(folder, True, scores, tested, "series" if len(source.size) == 1 else "images", problems)
+    takes: Literal["images", "series"] = "series" if len(source.size) == 1 else "images"
+    return Outcome(folder, True, scores, tested, takes, problems, sorted(restarted.failed))
 
 
 def remember_run(folder: Path, data: str) -> None:
@@ -582,18 +668,22 @@ def _note(folder: Path, data: str) -> Path:
 
 
 def score_models(
-    models: Sequence[nn.Module], x: Tensor, y: Tensor, samples: int | None = None, seeds: Sequence[int] | None = None
+    models: Sequence[nn.Module],
+    x: Tensor,
+    y: Tensor,
+    samples: Samples | None = None,
+    seeds: Sequence[int] | None = None,
 ) -> ModelScores:
-    """Trained models of one shape on the same examples, with the noise that `Population.evaluate` uses.
+    """Trained models on the same examples, with the noise that `Population.evaluate` uses.
 
     Args:
-        models: of one shape.
+        models: those of one shape are scored together.
         x: (M, C, *size).
         y: (M,).
-        samples: S; the models' own `test_samples` when None.
+        samples: S, or "modes"; the models' own `test_samples` when None.
         seeds: of their evaluation noise; 0, 1, 2, ... when not given.
     """
-    members = [Member(seed=s) for s in (range(len(models)) if seeds is None else seeds)]
+    seeds = list(range(len(models)) if seeds is None else seeds)
     # Chunks are a matter of one model's memory; here batches are cut instead, and a population refuses chunks.
     models = [copy.deepcopy(model) for model in models]
     for model in models:
@@ -601,15 +691,26 @@ def score_models(
             model.chunk_size = None
     # Two examples, where there are: batch norm in training mode, which finding the shapes takes, refuses one.
     some = min(2, len(x))
-    with Population(models, x[:some], y[:some], members, Recipe(batch_size=some), groups=1) as population:
-        return population.evaluate(x, y, samples)
+    alike: dict[str, list[int]] = {}  # a temperature or a restart sets models of one run apart
+    for number, model in enumerate(models):
+        alike.setdefault(str(signature(model)), []).append(number)
+    scores: ModelScores = {}
+    for numbers in alike.values():
+        members = [Member(seed=seeds[number]) for number in numbers]
+        stack = [models[number] for number in numbers]
+        with Population(stack, x[:some], y[:some], members, Recipe(batch_size=some), groups=1) as population:
+            for name, values in population.evaluate(x, y, samples).items():
+                held = scores.setdefault(name, [0.0] * len(models))
+                for number, value in zip(numbers, values, strict=True):
+                    held[number] = value
+    return scores
 
 
 def evaluate_run(
     name: str | Path,
     data: str | None = None,
     *,
-    samples: int | None = None,
+    samples: Samples | None = None,
     seed: int | None = None,
     policy: Policy | None = None,
     allow: Sequence[str] = (),
@@ -621,7 +722,7 @@ def evaluate_run(
         data: whatever `pstn.data.load` takes; what the models were trained on when not given, if that is the name of
             a known set, or a path that this user has trained this run on: no other path is opened that a file names.
             Its images are prepared as the models want them, and its classes found by their names.
-        samples: S; the models' own `test_samples` when None.
+        samples: S, or "modes"; the models' own `test_samples` when None.
         seed: of the samples; that of each model's training when not given.
         policy: for missing values and unequal lengths in series; that of the models' training when not given.
         allow: modules that may be imported for the models, as in `pstn.from_pretrained`.
