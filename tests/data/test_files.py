@@ -248,6 +248,7 @@ def test_a_file_that_is_there_is_not_downloaded(server, tmp_path, monkeypatch):
     assert files.locate_file(remote) == tmp_path / "cache" / "set" / "file.bin"
     (tmp_path / "data" / "set" / "file.bin").write_bytes(b"mine")
     assert files.locate_file(remote).read_bytes() == b"mine"
+    refused("file.bin", files.locate_file, remote, root=tmp_path / "elsewhere", error=MissingDataError)
     assert len(server.requests) == 1
 
 
