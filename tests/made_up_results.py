@@ -51,11 +51,10 @@ def figure_of(cell: Result, random: np.random.Generator) -> dict[str, Any]:
     def pixels(*shape: int) -> list[Any]:
         return random.integers(0, 256, shape).tolist()
 
-    square, shifts = np.array([[-9, -9], [9, -9], [9, 9], [-9, 9]]), np.array([[0.1], [0.2], [0.3]])
-    corners = (random.uniform(20, 40, (6, 10, 1, 2)) + square).round(2).tolist()
-    grid, time = np.linspace(-math.pi, math.pi, 101), np.linspace(0, 9, 128)
-    localized, pstn = cell.model != "CNN", cell.model == "P-STN"
-    if cell.experiment == "rotated-mnist" and localized:
+    pstn, square = cell.model == "P-STN", np.array([[-9, -9], [9, -9], [9, 9], [-9, 9]])
+    if cell.variant.startswith("test-samples"):
+        return {"samples": SAMPLES, **{name: random.random(8).tolist() for name in ("accuracy", "nll", "ece")}}
+    if cell.experiment == "rotated-mnist" and cell.model != "CNN":
         angles = random.uniform(-math.pi, math.pi, (2, 1000)).round(4)
         drawn = {"angle_true": angles[0].tolist(), "angle_mean": (0.1 * angles[1] - angles[0]).tolist()}
         beta = {"beta": random.gamma(20, 0.01, 1000).tolist()} if pstn else {}
@@ -64,15 +63,16 @@ def figure_of(cell: Result, random: np.random.Generator) -> dict[str, Any]:
         share = ((np.arange(15) + 0.5) / 15).tolist()
         bins = {"confidence": [None, *share[1:]], "accuracy": [None, *share[:-1]], "count": [0, *range(10, 150, 10)]}
         return {"reliability": bins}
-    if cell.variant.startswith("test-samples"):
-        return {"samples": SAMPLES, **{name: random.random(8).tolist() for name in ("accuracy", "nll", "ece")}}
     if cell.experiment == "loss-landscape":
+        grid = np.linspace(-math.pi, math.pi, 101)
         loss = np.abs(grid) + np.abs(np.sin(12 * grid + np.arange(6)[:, None]))
         return {"grid": grid.tolist(), "loss": loss.tolist(), "images": pixels(6, 28, 28)}
-    if cell.experiment == "placed-fashion" and pstn:
+    if cell.experiment in ("placed-fashion", "traffic-signs") and pstn:
+        corners = (random.uniform(20, 40, (6, 10, 1, 2)) + square).round(2).tolist()
+        if cell.experiment == "traffic-signs":
+            return {"images": pixels(6, 64, 64, 3), "corners": corners}
         return {"inputs": pixels(6, 96, 96), "warped": pixels(6, 5, 28, 28), "corners": corners}
-    if cell.experiment == "traffic-signs" and pstn:
-        return {"images": pixels(6, 64, 64, 3), "corners": corners}
     if cell.experiment == "time-series" and pstn:
-        return {"series": np.sin(time).tolist(), "warped": np.sin(time + shifts).tolist()}
+        time = np.linspace(0, 9, 128)
+        return {"series": np.sin(time).tolist(), "warped": np.sin(np.add.outer([0.1, 0.2, 0.3], time)).tolist()}
     return {}

@@ -95,7 +95,7 @@ def stated_by_hand(sections):
     found, wanted = (sum(counts) for counts in zip(*(section.runs for section in sections), strict=True))
     planned = {c.full_name for e in STUDIES for g in e.groups for c in g.cells(RunContext(RESULTS))}
     drawn = len(planned & {r.full_name for r in read_results(RESULTS)}) - found, len(planned) - wanted
-    yield "experiments.md", f"{found} of the {wanted} runs that the tables want"
+    yield "experiments.md", f"{found} of the {wanted} runs that the tables need"
     yield "experiments.md", "{} of {} that only a figure shows".format(*drawn)
     yield "experiments.md", f"took {duration(sum(section.seconds for section in sections))} on one H200"
 

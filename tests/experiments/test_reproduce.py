@@ -33,11 +33,6 @@ def equal_weights(one, two):
     return all(torch.equal(tensor, two.state_dict()[name]) for name, tensor in one.state_dict().items())
 
 
-def interrupt_at(text, number=signal.SIGINT):
-    """A log that raises a signal when it is given a text."""
-    return lambda line: signal.raise_signal(number) if text in line else None
-
-
 def cell_names(chosen, context, *arguments, **options):
     return [cell.full_name for piece in plan(chosen, context, *arguments, **options) for cell in piece.cells]
 
@@ -84,11 +79,9 @@ def test_a_quick_run_writes_whole_results_apart_from_the_others(tmp_path):
     assert reproduce([experiment(SMALL)], quiet(tmp_path)) == 2
     assert read_results(tmp_path) == []
     results = read_results(tmp_path / "quick")
-    assert [r.seed for r in results] == [0, 1]
+    assert [(r.seed, r.quick, r.settings["parameters"]) for r in results] == [(0, True, 28_086), (1, True, 28_086)]
     for result in results:
-        assert result.quick
         assert {"accuracy", "nll", "ece", "ece10"} <= result.metrics.keys()
-        assert result.settings["parameters"] == 28_086
         assert "Not the paper's setting" in result.departures[0]
         assert result.versions["torch"] == torch.__version__
     assert not list(tmp_path.glob("quick/.work/small/*"))
@@ -104,8 +97,7 @@ def test_cells_that_are_there_are_not_run_again(tmp_path):
     killed.write_text(f"{first}\n{second[:50]}")  # of a process that was killed
     assert reproduce([experiment(SMALL)], context) == 1
     kept, again = read_results(context.folder)
-    assert kept.to_line() == first
-    assert again.seed == json.loads(second)["seed"]
+    assert (kept.to_line(), again.seed) == (first, json.loads(second)["seed"])
     assert reproduce([experiment(SMALL)], context) == 0
 
 
@@ -128,45 +120,34 @@ def test_a_model_that_diverged_has_a_cell_that_says_so_and_its_neighbours_go_on(
     context = quiet(tmp_path)
     assert reproduce([experiment(group, OTHER)], context) == 4
     broken, whole, *others = sorted(read_results(context.folder), key=lambda r: (r.data != "MNIST30", r.seed))
-    assert (broken.metrics, broken.figure) == ({}, {})
-    assert broken.settings["parameters"] == 28_086
-    assert any(note.startswith("No numbers: this model diverged.") for note in broken.departures)
-    assert any("Stopped in training at step 0" in note for note in broken.departures)
-    assert (whole.metrics["even"], "odd" in whole.metrics, whole.departures[-1]) == (
-        2.0,
-        False,
-        "odd is nan: left out.",
-    )
+    assert (broken.metrics, broken.figure, broken.settings["parameters"]) == ({}, {}, 28_086)
+    for note in ("No numbers: this model diverged.", "Stopped in training at step 0"):
+        assert any(note in departure for departure in broken.departures)
+    assert (whole.metrics["even"], "odd" in whole.metrics) == (2.0, False)
+    assert whole.departures[-1].startswith("odd is nan")
     for result in (whole, *others):
         assert math.isfinite(result.metrics["nll"])
         assert not any("diverged" in note or "Stopped" in note for note in result.departures)
 
 
-def test_cells_of_one_training_share_its_time_and_say_what_it_was_trained_on(tmp_path, monkeypatch):
-    train = runner._train
-    monkeypatch.setattr(runner, "_train", lambda *a: [run._replace(seconds=600.0) for run in train(*a)])
-    group = replace(SMALL, aliases=("again",), also={"rotated": rotated})
-    reproduce([experiment(group)], quiet(tmp_path))
-    results = [r for r in read_results(tmp_path / "quick") if r.seed == 0]
-    assert len(results) == 4
-    assert 600 < sum(r.seconds for r in results) < 700
-    assert {r.training for r in results} == {"mnist30-cnn-0"}
-    assert {(r.settings["source"], r.settings["train_examples"]) for r in results} == {("digits train", 30)}
-
-
-def test_groups_that_train_side_by_side_share_the_time_on_the_clock(tmp_path, monkeypatch):
-    run = runner._TrainingJob.run
+def test_the_time_on_the_clock_is_shared_by_the_cells_it_was_spent_on(tmp_path, monkeypatch):
+    run = runner._Job.run
 
     def timed(job, interrupt):
         run(job, interrupt)
-        job.population.progress.seconds = 100.0 if job.group is SMALL else 300.0
+        job.population.progress.seconds = 300.0 if job.group is OTHER else 100.0
 
-    monkeypatch.setattr(runner._TrainingJob, "run", timed)
-    reproduce([experiment(SMALL, OTHER)], quiet(tmp_path, together=2))
+    monkeypatch.setattr(runner._Job, "run", timed)
+    several = replace(SMALL, aliases=("again",), also={"rotated": rotated})  # four cells of each model
+    reproduce([experiment(several, OTHER)], quiet(tmp_path, together=2))
     results = read_results(tmp_path / "quick")
     # The longer one ran 200 of its 300 seconds alone: together they took 300, not the mean of 200.
     assert 300 < sum(r.seconds for r in results) < 350
-    assert 75 < sum(r.seconds for r in results if r.data == "MNIST30") < 100
+    own = [r for r in results if r.data != "MNIST100"]
+    assert 75 < sum(r.seconds for r in own) < 100
+    assert {(r.seed, r.training) for r in own} == {(0, "mnist30-cnn-0"), (1, "mnist30-cnn-1")}
+    assert {(r.settings["source"], r.settings["train_examples"]) for r in own} == {("digits train", 30)}
+    assert len(own) == 8
 
 
 @pytest.fixture
@@ -220,21 +201,6 @@ def test_a_part_without_work_is_no_mistake_and_a_pattern_without_cells_is(tmp_pa
             reproduce([experiment(SMALL)], quiet(tmp_path), part, ["mnist3-*"])
 
 
-def test_shortened_epochs_take_their_schedule_along(tmp_path):
-    context, declared = RunContext(tmp_path, epochs_scale=0.1), Recipe(epochs=600, lr_step=200)
-    taken = context.shorten(declared, 1000)
-    assert (taken.epochs, taken.lr_step) == (60, 20)
-    assert context.shorten(declared, 1000, whole=True) == declared
-    with pytest.raises(ValueError, match="epochs_scale"):
-        RunContext(tmp_path, epochs_scale=0)
-    # Cells that were shortened are done for those who shorten, and for no others.
-    planned, departures = plan([experiment(SMALL)], context), context.departures(declared, taken)
-    for cell in planned[0].cells:
-        replace(cell, departures=departures).write(tmp_path)
-    assert runner.done_cells(RunContext(tmp_path), planned) == set()
-    assert len(runner.done_cells(context, planned)) == len(planned[0].cells)
-
-
 def test_the_module_runs_without_the_command_lines_packages(tmp_path):
     packages = ("typer", "rich", "yaml", "pooch", "matplotlib", "scipy", "jinja2")
     code = (
@@ -286,26 +252,26 @@ def test_the_command_lists_cells_and_names_mistakes(tmp_path):
 @pytest.mark.parametrize(("together", "number"), [(1, signal.SIGINT), (2, signal.SIGINT), (1, signal.SIGTERM)])
 def test_a_stopped_training_goes_on_to_the_same_results(tmp_path, together, number):
     groups, said = [experiment(SMALL, replace(OTHER, recipe=Recipe(epochs=1, batch_size=8)))], []
+
+    def log(text):
+        said.append(text)
+        if "mnist30-cnn: 2 models" in text:
+            signal.raise_signal(number)
+
     reproduce(groups, quiet(tmp_path / "whole"))
-    interrupt = interrupt_at("mnist30-cnn: 2 models", number)
-    context = quiet(tmp_path / "cut", together=together, log=lambda text: [said.append(text), interrupt(text)])
+    context = quiet(tmp_path / "cut", together=together, log=log)
     with pytest.raises(Stopped):
         reproduce(groups, context)
     assert read_results(context.folder) == []
     assert (context.work / "small" / "mnist30-cnn.safetensors").exists()
-    context.log = said.append
+    context.log, context.save_every = said.append, 0.0  # a checkpoint after every round, with a word about it
     assert reproduce(groups, context) == 4
     before, after = [int(t.split(", ")[1].split()[0]) for t in said if "mnist30-cnn: 2 models" in t]
     assert after < before
+    assert any(text.endswith("%") for text in said)
     assert not list(context.work.rglob("*.safetensors"))
     for one, two in zip(read_results(tmp_path / "whole" / "quick"), read_results(context.folder), strict=True):
         assert one.metrics == two.metrics
-
-
-def test_a_checkpoint_is_written_now_and_then(tmp_path):
-    said = []
-    reproduce([experiment(SMALL)], quiet(tmp_path, save_every=0.0, log=said.append))
-    assert any("mnist30-cnn: " in text and text.endswith("%") for text in said)
 
 
 def test_a_checkpoint_of_more_models_than_are_missing_is_taken_up(tmp_path, monkeypatch):
@@ -334,13 +300,6 @@ def test_kept_weights_are_not_trained_twice_and_keep_what_became_of_them(tmp_pat
     assert equal_weights(first, trained(context, keeping, 1))
 
 
-def test_a_damaged_checkpoint_is_trained_again(tmp_path):
-    first, said = trained(quiet(tmp_path), KEPT, 0), []
-    (tmp_path / "quick" / ".work" / "small" / "mnist30-cnn.safetensors").write_bytes(b"junk")
-    assert equal_weights(first, trained(quiet(tmp_path, log=said.append), KEPT, 0))
-    assert "is not a readable checkpoint" in said[0]
-
-
 def other_files(context):
     """The same number of examples under the same name, from another copy of the data."""
     task = subset(30)(context)
@@ -356,11 +315,12 @@ def other_weights(context, seed):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"lr": 1e-4}, {"weight_decay": 0.1}, {"make": other_weights}, {"task": other_files}],
-    ids=lambda change: next(iter(change)),
+    "change", [{"lr": 1e-4}, {"weight_decay": 0.1}, {"make": other_weights}, {"task": other_files}, {}]
 )
-def test_weights_are_trained_again_for_another_setting_start_or_data(tmp_path, change):
+def test_weights_are_trained_again_for_another_setting_start_or_data_or_a_damaged_file(tmp_path, change):
     first, said = trained(quiet(tmp_path), KEPT, 0), []
-    assert not equal_weights(first, trained(quiet(tmp_path, log=said.append), replace(KEPT, **change), 0))
-    assert "of other settings" in said[0]
+    if not change:
+        (tmp_path / "quick" / ".work" / "small" / "mnist30-cnn.safetensors").write_bytes(b"junk")
+    again = trained(quiet(tmp_path, log=said.append), replace(KEPT, **change), 0)
+    assert equal_weights(first, again) == (not change)
+    assert ("of other settings" if change else "is not a readable checkpoint") in said[0]

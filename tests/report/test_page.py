@@ -15,20 +15,19 @@ from pstn.cli import app
 from pstn.experiments import EXPERIMENTS
 from pstn.report.figures import style_of
 from pstn.report.page import make_section, update_pages, write_report
-from pstn.report.results import Result
+from pstn.report.results import Result, grouped
 
 STUDIES = tuple(experiment for experiment in EXPERIMENTS.values() if not experiment.extra)
-# All that are declared, and those of the searches, which draw themselves.
-FIGURES = {spec.name for study in STUDIES for spec in study.figures} | {
-    s.search.experiment for s in STUDIES if s.search
-}
+FIGURES = {spec.name for study in STUDIES for spec in study.figures}
+FIGURES |= {study.search.experiment for study in STUDIES if study.search}  # which draw themselves
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PLAIN = tuple(replace(study, figures=()) for study in STUDIES)
 
 
 def write(folder, results):
-    for result in results:
-        result.write(folder)
+    folder.mkdir(exist_ok=True)
+    for experiment, own in grouped(results, lambda r: r.experiment).items():
+        (folder / f"{experiment}.jsonl").write_text("".join(f"{r.to_line()}\n" for r in own))
     return folder
 
 
@@ -88,14 +87,11 @@ def test_the_html_holds_everything_and_asks_for_nothing(report):
 def test_every_figure_is_there_as_png_and_svg_and_the_markdown_shows_it(report):
     from matplotlib.text import Text
 
-    for path in report[0].files[:-2]:
-        if path.suffix == ".svg":
-            assert ElementTree.parse(path).getroot().tag.endswith("svg")
-        else:
-            assert path.read_bytes().startswith(b"\x89PNG")
-    assert {path.name for path in report[0].files[:-2]} == {f"{f}.{kind}" for f in FIGURES for kind in ("png", "svg")}
-    shown = re.findall(r"!\[[^\]]+\]\(figures/([^)]+)\.png\)", report[2])
-    assert sorted(shown) == sorted(FIGURES)
+    drawn = report[0].files[:-2]
+    assert {path.name for path in drawn} == {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
+    assert all(path.read_bytes().startswith(b"\x89PNG" if path.suffix == ".png" else b"<?xml") for path in drawn)
+    assert all(ElementTree.parse(path).getroot().tag.endswith("svg") for path in drawn if path.suffix == ".svg")
+    assert set(re.findall(r"!\[[^\]]+\]\(figures/([^)]+)\.png\)", report[2])) == FIGURES
     for spec, figure in (pair for section in report[0].sections for pair in section.figures):
         sizes = [t.get_fontsize() for t in figure.findobj(Text) if t.get_text() and t.get_visible()]
         assert min(sizes, default=8) >= 8, spec.name
@@ -125,10 +121,9 @@ def test_tables_are_whole_and_whole_runs_leave_nothing_missing(results, tmp_path
     assert all(image["alt"].startswith("Validation scores by w") for image in Page(html).images)  # drawn by the search
     blocks = [block.splitlines() for block in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)]
     assert len(blocks) > 30
-    for lines in blocks:
-        assert set(lines[1]) == set("| -")
-        assert len({line.count("|") for line in lines}) == 1
-        assert len(lines) > 2
+    for _, rule, *rows in blocks:
+        assert {line.count("|") for line in rows} == {rule.count("|")}
+        assert set(rule) == set("| -")
     assert not any(words in text for words in ("missing |", "are missing", "\n\n\n"))
     assert all(found == wanted for found, wanted in (section.runs for section in report.sections))
 
@@ -165,14 +160,6 @@ def test_quick_runs_carry_a_banner_and_no_published_number(tmp_path):
     assert "1 quick runs" in beside.notes[0]
 
 
-def test_the_same_results_give_the_same_files(tmp_path):
-    write(tmp_path / "results", of("failure-mode"))
-    study = [EXPERIMENTS["failure-mode"]]
-    first, second = (make_report(tmp_path / "results", study, tmp_path / name)[0].files for name in ("one", "two"))
-    assert [p.name for p in first] == ["failure-mode.png", "failure-mode.svg", "report.html", "report.md"]
-    assert [p.read_bytes() for p in first] == [p.read_bytes() for p in second]
-
-
 def test_what_is_measured_goes_between_the_marks_and_prose_stays(tmp_path):
     pages, page = tmp_path / "docs", tmp_path / "docs" / "calibration.md"
     update_pages(write(tmp_path / "quick", of("calibration", quick=True)), PLAIN, pages)
@@ -193,22 +180,21 @@ def test_what_is_measured_goes_between_the_marks_and_prose_stays(tmp_path):
         update_pages(results, PLAIN, pages)
 
 
-def test_the_command_says_how_it_went(tmp_path):
+def test_the_command_says_how_it_went_and_the_same_results_give_the_same_files(tmp_path):
+    def report(out, *options):
+        return CliRunner().invoke(app, ["report", str(tmp_path / "results"), "--out", str(tmp_path / out), *options])
+
+    empty = report("none")
+    assert (empty.exit_code, "pstn reproduce" in empty.output, (tmp_path / "none").exists()) == (2, True, False)
     worse = of("failure-mode", metrics={"accuracy": 0.5, "angle_variance": 0.0})
-    better = [replace(r, metrics={"accuracy": 0.9}) if r.model == "STN" else r for r in worse]
-    results = write(tmp_path / "results", better)
-    done = CliRunner().invoke(app, ["report", str(results), "--out", str(tmp_path / "out")])
-    assert done.exit_code == 0, done.output
+    write(tmp_path / "results", [replace(r, metrics={"accuracy": 0.9}) if r.model == "STN" else r for r in worse])
+    done, again = report("one"), report("two", "--experiment", "failure-mode")
+    assert done.exit_code == again.exit_code == 0
     assert "failure-mode     100 of 100 runs, 0 of 5 claimed orders hold, 0 significantly" in done.output
     assert "does not hold: P-STN ahead of STN, 3 layers, accuracy (%)" in done.output
-    assert f"Written: {tmp_path / 'out' / 'report.html'}" in done.output
-
-
-def test_an_empty_folder_is_an_error_that_says_what_to_do(tmp_path):
-    done = CliRunner().invoke(app, ["report", str(tmp_path), "--out", str(tmp_path / "out")])
-    assert done.exit_code == 2
-    assert "pstn reproduce" in done.output
-    assert not (tmp_path / "out").exists()
+    assert f"Written: {tmp_path / 'one' / 'report.html'}" in done.output
+    for name in ("failure-mode.png", "failure-mode.svg"):
+        assert len({(tmp_path / out / "figures" / name).read_bytes() for out in ("one", "two")}) == 1
 
 
 def test_figures_are_drawn_from_whatever_part_of_the_runs_is_there():

@@ -48,7 +48,5 @@ def test_what_the_classifier_saw_is_drawn_with_what_lay_outside(monkeypatch, tmp
 
 @pytest.mark.parametrize(("answer", "wrong"), [(1, False), (2, True)])
 def test_a_wrong_answer_says_so(monkeypatch, tmp_path, answer, wrong):
-    notes = [
-        text.get_text() for panel in drawn(monkeypatch, tmp_path, scale=1.0, answer=answer) for text in panel.texts
-    ]
-    assert ["wrong" in note for note in notes] == [wrong, wrong]
+    panels = drawn(monkeypatch, tmp_path, scale=1.0, answer=answer)
+    assert ["wrong" in text.get_text() for panel in panels for text in panel.texts] == [wrong, wrong]

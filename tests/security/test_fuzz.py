@@ -20,7 +20,7 @@ from PIL import Image
 import pstn
 from data_files import idx_bytes, mtsd_annotation, mtsd_box, save_image, tar_of, write_mtsd
 from made_up_results import make_results
-from pstn.app.core import PictureError, read_picture, to_digit
+from pstn.app import PictureError, read_picture, to_digit
 from pstn.data import DataError, from_npz, read_mtsd, read_series, read_yolo, stack_series
 from pstn.data.files import open_zip, read_npy, read_zip_member, unpack_tar
 from pstn.data.images import read_idx, read_image

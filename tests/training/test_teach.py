@@ -47,7 +47,7 @@ def found_error(model: nn.Module, random_transform, x: torch.Tensor, seed: int =
     return float(torch.where(circular, wrapped, difference).abs().median())
 
 
-few_steps = pytest.mark.filterwarnings("ignore:The transformation is the identity")
+few_steps = pytest.mark.filterwarnings("ignore:The transformation is the identity", "ignore:.*The pose was not learned")
 
 
 def test_a_layer_learns_what_undoes_a_rotation_and_says_how_sure_it_is():
@@ -66,6 +66,7 @@ def test_a_layer_learns_what_undoes_a_rotation_and_says_how_sure_it_is():
     assert float(model.layer.localize(warped).contains(theta, 0.99).float().mean()) > 0.9
 
 
+@few_steps
 def test_the_classifier_is_neither_called_nor_changed():
     model = seeded(pointer, 0)
     before = copy.deepcopy(model.state_dict())
@@ -78,6 +79,7 @@ def test_the_classifier_is_neither_called_nor_changed():
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
+@few_steps
 @pytest.mark.parametrize(
     "data",
     [
@@ -141,6 +143,13 @@ def test_the_gradient_of_the_loss_is_that_of_finite_differences(family):
         return pose_loss(family.build(transform, {**dict(zip(starts, numbers, strict=True)), **shared}), theta)
 
     assert torch.autograd.gradcheck(loss, numbers)
+
+
+@pytest.mark.parametrize("random_transform", [RandomRotation(), RandomRotation(0.5)])
+def test_a_pose_that_was_not_learned_is_reported(random_transform):
+    blank = torch.full((8, 1, 12, 12), 0.1)  # as the layer's fill: every pose looks the same
+    with pytest.warns(UserWarning, match="The pose was not learned"):
+        pstn.fit(pointer(), blank, teach=random_transform, epochs=3, batch_size=8)
 
 
 def test_a_point_is_taught_by_the_distance_on_the_line_and_the_circle():
@@ -278,6 +287,7 @@ def small_pointer() -> pstn.PSTN:
     return pstn.PSTN(pointer().layer, small_cnn())
 
 
+@few_steps
 def test_placements_and_crops_change_the_size_that_the_model_sees():
     model = pointer(pstn.Crop(), pstn.StudentT())
     seen = []
@@ -287,6 +297,7 @@ def test_placements_and_crops_change_the_size_that_the_model_sees():
     assert Population([model], torch.rand(16, 1, 6, 6), recipe=recipe).fit().step == 2
 
 
+@few_steps
 def test_the_schedule_moves_the_learning_rate():
     rates = []
 
@@ -324,6 +335,7 @@ def test_what_cannot_be_taught_is_refused(options, error, match):
         Population([pointer()], x, y, recipe=Recipe(**options))
 
 
+@few_steps
 def test_teaching_needs_a_layer_and_uses_no_labels_and_no_kl():
     x, y, rotation = upright(16), torch.zeros(16, dtype=torch.int64), RandomRotation()
     with pytest.raises(TypeError, match=r"^teach needs a model with"):

@@ -33,7 +33,6 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--cells", "--only", action="append", default=[], metavar="PATTERN", help='cells that match: "mnist100-*"')
     add("--list", action="store_true", help="show the cells, and which are done")
     add("--search", action="store_true", help="search the KL weights on validation data too")
-    add("--epochs-scale", type=float, default=1.0, help="shorten schedules by this factor; the results say so")
     add("--compile", action="store_true", help="fuse small GPU kernels before training")
     add("--backbone", metavar="FILE|MODULE:NAME", help="for the traffic signs: ImageNet weights of ResNet-18 or "
         "EfficientNet-Lite0, or a network of yours")  # fmt: skip
@@ -60,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         shard = Shard.parse(given.shard)
         network = None if given.backbone is None else find_backbone(given.backbone)
         context = RunContext(
-            given.results, make_device(given.device), given.quick, given.epochs_scale, given.compile, network,
+            given.results, make_device(given.device), given.quick, given.compile, network,
             given.together, log=_log,
         )  # fmt: skip
         if given.list:

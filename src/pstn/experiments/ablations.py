@@ -23,9 +23,7 @@ from pstn.experiments.mnist_subsets import BLACK, WEIGHTS, make_pstn, subset
 from pstn.experiments.rotated_mnist import KL_WEIGHT, PSTN_GROUP, localisation, make_model, rotated
 from pstn.nn import PSTN, STN, ConvClassifier, ConvLocalizer, GlobalLocalizer, SpatialTransformer, mnist_cnn
 from pstn.noise import SamplingMethod
-from pstn.report.figures import draw_samples_at_test, draw_variants
-from pstn.report.results import Result
-from pstn.report.tables import FigureSpec, variant_tables
+from pstn.report import FigureSpec, Result, figures, variant_tables
 from pstn.transforms import Similarity
 
 SIZE = (28, 28)
@@ -174,12 +172,12 @@ ABLATIONS = runner.Experiment(
             "ablations",
             "Each variant, mean ± one standard deviation over five runs. The P-STN’s posterior per input, precision "
             "per parameter, Student-t noise and learned augmentation are the same five runs under four names.",
-            partial(draw_variants, metrics=runner.SCORES),
+            partial(figures.draw_variants, metrics=runner.SCORES),
         ),
         FigureSpec(
             "ablations-samples",
             "Scores by the number of samples in testing, mean ± one standard deviation over the runs that are named.",
-            partial(draw_samples_at_test, metrics=runner.SCORES),
+            partial(figures.draw_samples_at_test, metrics=runner.SCORES),
         ),
     ),
 )  # fmt: skip

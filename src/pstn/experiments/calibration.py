@@ -10,9 +10,7 @@ from dataclasses import replace
 
 from pstn.experiments import runner
 from pstn.experiments.mnist_subsets import MODELS, of_size
-from pstn.report.figures import draw_reliability
-from pstn.report.statistics import Published
-from pstn.report.tables import Claim, FigureSpec, Line, Table
+from pstn.report import Claim, FigureSpec, Line, Published, Table, figures
 
 # w with the best accuracy, and w with the best calibration.
 WEIGHTS = {"w=0.0003": 3e-4, "w=0.0001": 1e-4}
@@ -68,7 +66,7 @@ CALIBRATION = runner.Experiment(
             "calibration",
             "Accuracy by confidence in 15 bins, five folds together; dotted: perfect calibration. Below: the share of "
             "the predictions in each bin. The calibration errors (ECE) are those of the table, in 10 bins.",
-            draw_reliability,
+            figures.draw_reliability,
         ),
     ),
 )  # fmt: skip

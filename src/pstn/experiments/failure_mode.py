@@ -15,8 +15,7 @@ from torch import nn
 
 from pstn.experiments import runner
 from pstn.experiments.rotated_mnist import KL_WEIGHT, ROTATING, SCHEDULE, make_layer, rotated, upright
-from pstn.report.figures import draw_by_depth
-from pstn.report.tables import Claim, FigureSpec, Line, Metric, Table
+from pstn.report import Claim, FigureSpec, Line, Metric, Table, figures
 
 # Widths of the classifiers of one to five linear layers.
 WIDTHS = {
@@ -97,7 +96,7 @@ FAILURE_MODE = runner.Experiment(
             "failure-mode",
             "Accuracy and the variance of the recovered angle by the depth of the classifier, median ± one median "
             "absolute deviation over five runs. A variance near 0 is the identity.",
-            partial(draw_by_depth, tables=_TABLES),
+            partial(figures.draw_curves, tables=_TABLES, xlabel="layers of the classifier"),
         ),
     ),
 )  # fmt: skip

@@ -349,7 +349,7 @@ def _run(jobs: Sequence[_Job], part: str, context: RunContext, cells: Sequence[R
             "scored_examples": examples_scored, "batch_size": recipe.batch_size, "steps": population.total_steps,
             "lr_step": recipe.lr_step, "steps_per_epoch": population.steps_per_epoch, "precision": recipe.precision,
         }  # fmt: skip
-        notes = [*context.departures(declared, recipe), *failures.get(number, [])]
+        notes = [*context.departures, *failures.get(number, [])]
         metrics = {f"{prefix}{name}": values[number] for name, values in scores.items()}
         for same in alike:
             yield Computed(dataclasses.replace(same.cell, settings=taken, departures=notes), metrics)

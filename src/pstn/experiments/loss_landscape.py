@@ -19,9 +19,7 @@ from pstn.distributions import Posterior
 from pstn.experiments import runner
 from pstn.experiments.rotated_mnist import CLASSIFIER, PSTN_GROUP, SIZE, SPENT, VAR_INIT, rotated, upright
 from pstn.nn import SpatialTransformer
-from pstn.report.figures import draw_landscapes
-from pstn.report.results import Result
-from pstn.report.tables import Claim, FigureSpec, Metric, Table, lines
+from pstn.report import Claim, FigureSpec, Metric, Result, Table, figures, lines
 from pstn.transforms import Similarity
 from pstn.warp import warp
 
@@ -150,7 +148,7 @@ LOSS_LANDSCAPE = runner.Experiment(
             "loss-landscape",
             "For four test images, the loss along the angle (rotated images) and along a translation (upright ones): "
             "of the STN at that point, and of the P-STN’s average around it.",
-            draw_landscapes,
+            figures.draw_landscapes,
         ),
     ),
 )

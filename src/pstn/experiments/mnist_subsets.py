@@ -7,7 +7,7 @@ behind the CNN, and that the optimal w falls as the data grow.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,8 +16,7 @@ from torch import nn
 from pstn.data import MNIST_MEAN, MNIST_STD, balanced_indices
 from pstn.experiments import runner
 from pstn.nn import mnist_cnn, mnist_pstn, mnist_stn
-from pstn.report.figures import draw_by_size
-from pstn.report.tables import Claim, FigureSpec, Metric, Search, Table, lines, published_lines
+from pstn.report import Claim, FigureSpec, Metric, Search, Table, figures, lines, published_lines
 from pstn.training.runs.sweep import AUTHORS_KL_WEIGHTS
 
 MODELS = ("CNN", "STN", "P-STN")
@@ -87,10 +86,35 @@ PUBLISHED = published_lines(runner.ACCURACY, """
 """)  # fmt: skip
 _DATA = [f"MNIST{size}" for size in WEIGHTS]
 _TABLE = Table("MNIST subsets", tuple(PUBLISHED.values()))
-VALIDATION = (
-    Metric("valid_nll", "validation NLL"),
-    Metric("valid_accuracy", "validation accuracy (%)", scale=100, higher_is_better=True),
-)
+
+
+def search_for_w(name: str, published: Mapping[str, float]) -> Search:
+    """What the report shows of the search for the KL weight w: the authors' grid, scored on validation data.
+
+    Args:
+        name: of the experiment that takes the weights.
+        published: the weight that the paper chose, by data.
+    """
+    nll = Metric("valid_nll", "validation NLL")
+    accuracy = Metric("valid_accuracy", "validation accuracy (%)", scale=100, higher_is_better=True)
+    return Search(f"{name}-search", "w", (nll, accuracy), published, AUTHORS_KL_WEIGHTS)
+
+
+def make_search(of: runner.Experiment, summary: str, groups: Sequence[runner.Training]) -> runner.Experiment:
+    """The experiment that runs this search.
+
+    Args:
+        of: the experiment that takes the weights.
+        summary: one line about the search.
+        groups: the trainings, on the data that choose.
+    """
+    weights, name = {f"w={w:g}": w for w in AUTHORS_KL_WEIGHTS}, f"{of.name}-search"
+    made = [replace(group, experiment=name, variants=weights, measures=(as_validation,)) for group in groups]
+    return runner.Experiment(
+        name, f"The search for w on {of.title}", summary=summary, needs=of.needs, groups=tuple(made),
+        quick=(made[0].name,), extra=True,
+    )  # fmt: skip
+
 
 MNIST_SUBSETS = runner.Experiment(
     "mnist-subsets",
@@ -112,12 +136,10 @@ MNIST_SUBSETS = runner.Experiment(
             "mnist-subsets",
             "Test accuracy by the number of training images, mean ± one standard deviation over five folds; hollow: "
             "the paper’s. The scale is that of the errors’ logarithm, which spreads out what is near 100%.",
-            partial(draw_by_size, table=_TABLE),
+            partial(figures.draw_curves, tables=(_TABLE,), xlabel="training images", log=True),
         ),
     ),
-    search=Search(
-        "mnist-subsets-search", "w", VALIDATION, dict(zip(_DATA, WEIGHTS.values(), strict=True)), AUTHORS_KL_WEIGHTS
-    ),
+    search=search_for_w("mnist-subsets", dict(zip(_DATA, WEIGHTS.values(), strict=True))),
 )
 
 
@@ -127,18 +149,8 @@ def as_validation(tested: runner.ModelUnderTest) -> runner.Measured:
     return {"valid_nll": scores["nll"], "valid_accuracy": scores["accuracy"]}, {}
 
 
-SEARCH = runner.Experiment(
-    "mnist-subsets-search",
-    "The search for w on MNIST subsets",
-    summary="The KL weight w of Table 1, searched on the 10,000 validation images",
-    needs=("mnist",),
-    groups=tuple(
-        replace(
-            of_size(size)["P-STN"], experiment="mnist-subsets-search", task=subset(size, validation=True),
-            variants={f"w={w:g}": w for w in AUTHORS_KL_WEIGHTS}, measures=(as_validation,),
-        )
-        for size in WEIGHTS
-    ),
-    quick=("mnist30-p-stn-w=0",),
-    extra=True,
-)  # fmt: skip
+SEARCH = make_search(
+    MNIST_SUBSETS,
+    "The KL weight w of Table 1, searched on the 10,000 validation images",
+    [replace(of_size(size)["P-STN"], task=subset(size, validation=True)) for size in WEIGHTS],
+)

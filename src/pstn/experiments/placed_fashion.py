@@ -17,8 +17,7 @@ from pstn.experiments import runner
 from pstn.experiments.mnist_subsets import BOTH_SCALED, PRECISIONS
 from pstn.experiments.rotated_mnist import DROPOUT
 from pstn.nn import ConvLocalizer, SpatialTransformer, mnist_cnn
-from pstn.report.figures import draw_windows
-from pstn.report.tables import Claim, FigureSpec, Metric, Table, lines, published_lines
+from pstn.report import Claim, FigureSpec, Metric, Table, figures, lines, published_lines
 from pstn.training import RandomWarp
 from pstn.transforms import Similarity, to_pixels
 
@@ -101,9 +100,7 @@ def make_model(*, probabilistic: bool) -> Callable[[runner.RunContext, int], nn.
 
 def _localisation(tested: runner.ModelUnderTest) -> runner.Measured:
     """How far the window's centre is from the image's, in pixels of the canvas, and its scale from 0.5."""
-    theta, truth = tested.predictions.theta, tested.predictions.truth
-    assert theta is not None
-    assert truth is not None
+    theta, truth = tested.transformations
     off = theta - Similarity().inverse(truth)
     metrics = {
         "position_error": float((off[:, 2:] * CANVAS / 2).norm(dim=1).mean()),
@@ -112,11 +109,8 @@ def _localisation(tested: runner.ModelUnderTest) -> runner.Measured:
     if (tested.cell.model, tested.cell.seed) != ("P-STN", 0):
         return metrics, {}
     # Six canvases, each under five samples, and the corners of ten windows on each.
-    x, layer = tested.task.test.batch(range(6)).x.cpu(), tested.model.get_submodule("layer")
-    assert isinstance(layer, SpatialTransformer)
-    with torch.no_grad():
-        out = layer(x, samples=10, generator=torch.Generator().manual_seed(0))
-        corners = to_pixels(layer.transform.corners(out.theta), (CANVAS, CANVAS)).transpose(0, 1)
+    x, out = tested.sample(6, 10)
+    corners = to_pixels(Similarity().corners(out.theta), (CANVAS, CANVAS)).transpose(0, 1)
     warped = runner.as_pixels(out.warped[:5, :, 0].transpose(0, 1))
     return metrics, {"inputs": runner.as_pixels(x[:, 0]), "warped": warped, "corners": runner.rounded(corners, 2)}
 
@@ -162,7 +156,7 @@ PLACED_FASHION = runner.Experiment(
         FigureSpec(
             "placed-fashion",
             "Inputs with the outlines that the P-STN sampled, and below what the classifier saw through five of them.",
-            draw_windows,
+            figures.draw_windows,
         ),
     ),
 )  # fmt: skip

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from pstn.data import RandomRotation, generate
 from pstn.experiments import runner
 from pstn.nn import ConvLocalizer, SpatialTransformer, mnist_cnn
-from pstn.report.figures import draw_angles
-from pstn.report.tables import Claim, FigureSpec, Metric, Table, lines, published_lines
+from pstn.report import Claim, FigureSpec, Metric, Table, figures, lines, published_lines
 from pstn.training import RandomWarp
 from pstn.transforms import Rotation
 
@@ -85,20 +84,15 @@ def undo_errors(mean: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
 
 def localisation(tested: runner.ModelUnderTest) -> runner.Measured:
     """Errors of the angle; for a P-STN how much larger the variance is where it localises badly."""
-    theta, truth, beta = tested.predictions.theta, tested.predictions.truth, tested.predictions.beta
-    assert theta is not None
-    assert truth is not None
+    (theta, truth), beta = tested.transformations, tested.predictions.beta
     mod_pi, wrapped = undo_errors(theta[:, 0], truth[:, 0])
     metrics = {"error_mod_pi": float(mod_pi.mean()), "error_wrapped": float(wrapped.mean())}
     figure: dict[str, Any] = {}
     if tested.cell.seed == 0:
-        x = tested.task.test.batch(range(8)).x.cpu()
-        with torch.no_grad():  # eight inputs, and each under five samples: (S, 8, 1, 28, 28)
-            layer = tested.model.get_submodule("layer")
-            warped = layer(x, samples=5, generator=torch.Generator().manual_seed(0)).warped
+        x, out = tested.sample(8, 5)
         figure = {
             "angle_true": runner.rounded(truth[:1000, 0]), "angle_mean": runner.rounded(theta[:1000, 0]),
-            "inputs": runner.as_pixels(x[:, 0]), "warped": runner.as_pixels(warped[:, :, 0].transpose(0, 1)),
+            "inputs": runner.as_pixels(x[:, 0]), "warped": runner.as_pixels(out.warped[:, :, 0].transpose(0, 1)),
         }  # fmt: skip
     if beta is not None:
         worse = mod_pi > mod_pi.median()
@@ -158,7 +152,7 @@ ROTATED_MNIST = runner.Experiment(
             "Left: true against recovered angle for 1,000 test images; on the dotted line it is recovered exactly. "
             "Right: eight inputs, and each under five samples of the P-STN’s transformation. Below: the variance β of "
             "the better (filled) and the worse localised half (hatched).",
-            draw_angles,
+            figures.draw_angles,
         ),
     ),
 )  # fmt: skip

@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -30,17 +31,18 @@ from pstn.data.split import Sized
 from pstn.distributions import Point, Posterior, PosteriorFamily, StudentT
 from pstn.experiments.backbones import Backbone
 from pstn.files import inside, require_writable
-from pstn.nn import PSTN, STN, Frozen, Prediction, SpatialTransformer, TransformerClassifier
+from pstn.nn import PSTN, STN, Frozen, Prediction, SpatialTransformer, TransformerClassifier, TransformerOutput
 from pstn.processes import import_object
 from pstn.provenance import provenance
-from pstn.report.results import RUNS, SHORTENED, Result, read_results
+from pstn.report.results import RUNS, Result, read_results
 from pstn.report.tables import Metric, Study
 from pstn.training import Member, Population, Progress, Recipe
+from pstn.training.evaluate import score
 from pstn.training.population.noise import stream_keys, uniform
 from pstn.training.population.stack import precision_flags
 from pstn.training.progress import Interrupt
 from pstn.training.runs import checkpoint
-from pstn.uncertainty import calibration_error, negative_log_likelihood, reliability_curve
+from pstn.uncertainty import calibration_error, reliability_curve
 
 ACCURACY = Metric("accuracy", "accuracy (%)", scale=100, digits=2, higher_is_better=True)
 NLL = Metric("nll", "NLL")
@@ -84,8 +86,6 @@ class RunContext:
         results: folder of the result files.
         device: where to train and test.
         quick: a minute of everything on the data that ship with the package, which shows only that it runs.
-        epochs_scale: what epochs, and the steps of learning-rate schedules, are multiplied with; trainings that
-            others build on keep theirs.
         compile: fuse small GPU kernels before training, also where the trainer would not by itself.
         backbone: the network for the traffic signs; when not given, ResNet-18 without weights, or a small one where
             torchvision does not import.
@@ -101,7 +101,6 @@ class RunContext:
     results: Path
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     quick: bool = False
-    epochs_scale: float = 1.0
     compile: bool = False
     backbone: Backbone | None = None
     together: int = 1
@@ -110,8 +109,6 @@ class RunContext:
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if not 0 < self.epochs_scale <= 1:
-            raise ValueError(f"epochs_scale must lie above 0 and be at most 1, got {self.epochs_scale}")
         require_positive_int("together", self.together)
 
     @property
@@ -153,32 +150,25 @@ class RunContext:
         """Those of the data sets that this run needs and that are not here."""
         return [] if self.quick else [name for name in dict.fromkeys(names) if KNOWN[name].where() is None]
 
-    def shorten(self, recipe: Recipe, examples: int, *, whole: bool = False) -> Recipe:
-        """The recipe as this run takes it.
+    def shorten(self, recipe: Recipe, examples: int) -> Recipe:
+        """The recipe as this run takes it: on a CPU in float32, in a quick run for a few steps.
 
         Args:
             recipe: as declared.
             examples: how many there are to train on.
-            whole: leave its epochs as they are, whatever `epochs_scale`.
         """
         if recipe.precision == "tf32" and self.device.type != "cuda":
             recipe = replace(recipe, precision="float32")
-        if self.quick:
-            batch = min(recipe.batch_size, _QUICK_BATCH, examples)
-            return replace(recipe, epochs=1, steps_per_epoch=min(_QUICK_STEPS, examples // batch), batch_size=batch)
-        if self.epochs_scale == 1 or whole:
+        if not self.quick:
             return recipe
-        step = None if recipe.lr_step is None else max(1, round(recipe.lr_step * self.epochs_scale))
-        return replace(recipe, epochs=max(1, round(recipe.epochs * self.epochs_scale)), lr_step=step)
+        batch = min(recipe.batch_size, _QUICK_BATCH, examples)
+        return replace(recipe, epochs=1, steps_per_epoch=min(_QUICK_STEPS, examples // batch), batch_size=batch)
 
-    def departures(self, declared: Recipe, taken: Recipe) -> list[str]:
-        """Where this run leaves the declared recipe, in sentences."""
-        if self.quick:
-            return ["A quick run: a few steps on the data that ship with the package. Not the paper's setting."]
-        if declared.epochs == taken.epochs:
-            return []
-        steps = "" if taken.lr_step is None else f", the learning rate's steps every {taken.lr_step} epochs"
-        return [f"{SHORTENED} {taken.epochs} epochs instead of {declared.epochs}{steps}."]
+    @property
+    def departures(self) -> list[str]:
+        """Where this run leaves what is declared, in sentences."""
+        told = "A quick run: a few steps on the data that ship with the package. Not the paper's setting."
+        return [told] if self.quick else []
 
 
 @dataclass(frozen=True)
@@ -232,6 +222,20 @@ class ModelUnderTest(NamedTuple):
     model: nn.Module
     predictions: Predictions
     cell: Result
+
+    @property
+    def transformations(self) -> tuple[Tensor, Tensor]:
+        """The recovered theta and the one that each test example was made with, (N, D) each."""
+        theta, truth = self.predictions.theta, self.predictions.truth
+        assert theta is not None
+        assert truth is not None
+        return theta, truth
+
+    def sample(self, examples: int, samples: int) -> tuple[Tensor, TransformerOutput]:
+        """The first test examples, and samples of them, always the same: what figures show."""
+        x, layer = self.task.test.batch(range(examples)).x.cpu(), self.model.get_submodule("layer")
+        with torch.no_grad():
+            return x, layer(x, samples=samples, generator=torch.Generator().manual_seed(0))
 
 
 def same(make: Callable[[], nn.Module]) -> Callable[[RunContext, int], nn.Module]:
@@ -491,10 +495,11 @@ def predict(
 def classification_scores(predictions: Predictions) -> dict[str, float]:
     """Accuracy, negative log-likelihood, and calibration error in 15 and in 10 bins, as fractions."""
     log_probs, y = predictions.log_probs, predictions.y
+    accuracy, nll, ece = score(log_probs, y)
     return {
-        "accuracy": float((log_probs.argmax(1) == y).double().mean()),
-        "nll": float(negative_log_likelihood(log_probs, y)),
-        "ece": float(calibration_error(log_probs.exp(), y)),
+        "accuracy": accuracy,
+        "nll": nll,
+        "ece": ece,
         "ece10": float(calibration_error(log_probs.exp(), y, bins=10)),
     }
 
@@ -538,7 +543,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     return found.hexdigest()
 
 
-class _TrainingJob:
+class _Job:
     """The training of a group's models, from its beginning or from its checkpoint.
 
     A checkpoint is taken up if it holds at least these models, and each has the same identity: how and on which data
@@ -551,8 +556,8 @@ class _TrainingJob:
     """
 
     def __init__(self, context: RunContext, group: Training, pairs: Sequence[Model]) -> None:
-        self.context, self.group, self.path = context, group, _checkpoint_of(context, group)
-        self._saved = time.monotonic()
+        self.context, self.group = context, group
+        self.path, self._saved = context.work / group.experiment / f"{group.name}.safetensors", time.monotonic()
         if self.path.exists():
             try:
                 held: Any = checkpoint.read_about(self.path)["settings"]
@@ -569,20 +574,28 @@ class _TrainingJob:
     def _prepare(self, pairs: Sequence[Model]) -> dict[str, Any]:
         """Make the models and their population; returns what tells this training from others."""
         context, group, task = self.context, self.group, self.group.task(self.context)
-        members, recipe = [_member_of(context, group, *pair) for pair in pairs], _recipe_of(context, group)
+        lr = group.lr(context) if callable(group.lr) else group.lr
+        self.members = {
+            (variant, seed): Member(
+                seed, lr, group.localizer_factor, group.variants[variant], group.weight_decay, task.train(seed)
+            )
+            for variant, seed in pairs
+        }
+        subset = self.members[pairs[0]].train
+        self.recipe = context.shorten(group.recipe, len(task.x) if subset is None else len(subset))
         # Labels tell other files, and other examples of them, at next to no cost.
-        data, models, identities = [recipe_settings(recipe), task.name, *task.notes, digest({"y": task.y})], [], []
-        for member, (_, seed) in zip(members, pairs, strict=True):
+        data, models, identities = [recipe_settings(self.recipe), task.name, *task.notes, digest({"y": task.y})], [], []
+        for member in self.members.values():
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                models.append(group.make(context, seed))
+                torch.manual_seed(member.seed)
+                models.append(group.make(context, member.seed))
             weights = digest(models[-1].state_dict())
             identities.append(json.dumps([*data, checkpoint.member_summary(member), repr(models[-1]), weights]))
         self.population = Population(
-            models, task.x, task.y, members, recipe, device=context.device, compile=context.compile or None,
-            groups=None if group.stacked else len(models),
+            models, task.x, task.y, list(self.members.values()), self.recipe, device=context.device,
+            compile=context.compile or None, groups=None if group.stacked else len(models),
         )  # fmt: skip
-        self.pairs, self.about = list(pairs), {"pairs": [list(pair) for pair in pairs], "identities": identities}
+        self.about = {"pairs": [list(pair) for pair in pairs], "identities": identities}
         return self.about
 
     @property
@@ -606,46 +619,36 @@ class _TrainingJob:
         checkpoint.save_checkpoint(self.path, self.population, self.about)
         self._saved = time.monotonic()
 
+    def finish(self, share: float) -> None:
+        """Take the models to the CPU, with what went wrong with which, and leave the device.
 
-def _checkpoint_of(context: RunContext, group: Training) -> Path:
-    return context.work / group.experiment / f"{group.name}.safetensors"
-
-
-def _recipe_of(context: RunContext, group: Training) -> Recipe:
-    task = group.task(context)
-    subset = task.train(0)
-    return context.shorten(group.recipe, len(task.x) if subset is None else len(subset), whole=group.keep)
-
-
-def _member_of(context: RunContext, group: Training, variant: str, seed: int) -> Member:
-    lr = group.lr(context) if callable(group.lr) else group.lr
-    subset = group.task(context).train(seed)
-    return Member(seed, lr, group.localizer_factor, group.variants[variant], group.weight_decay, subset)
-
-
-class _Run(NamedTuple):
-    """A finished training: models on the CPU, wall time of each (an equal share), what went wrong with which."""
-
-    models: dict[Model, nn.Module]
-    recipe: Recipe
-    seconds: float
-    notes: dict[Model, list[str]]
-    epochs: int
+        Args:
+            share: of its time on the clock, where other trainings ran beside it.
+        """
+        progress, pairs = self.population.progress, list(self.members)
+        self.models = dict(zip(pairs, self.population.models(), strict=True))
+        self.epochs, self.seconds = progress.epoch, progress.seconds * share / len(pairs)  # of each model
+        self.notes = {
+            pairs[failure.model]: f"Stopped in training at step {failure.step}: loss {failure.loss:g}, gradient norm "
+            f"{failure.grad_norm:g}. {failure.found} The weights are those before that step."
+            for failure in progress.failures
+        }
+        del self.population
 
 
-def _train(context: RunContext, wanted: Sequence[tuple[Training, Sequence[Model]]]) -> list[_Run]:
+def _train(context: RunContext, wanted: Sequence[tuple[Training, Sequence[Model]]]) -> list[_Job]:
     """Train the models of each group that are wanted, all groups at once, each on streams of its own.
 
     Raises:
         Stopped: after Ctrl-C or SIGTERM, with everything saved.
     """
-    jobs, runs = [_TrainingJob(context, group, pairs) for group, pairs in wanted], []
+    jobs = [_Job(context, group, pairs) for group, pairs in wanted]
     with ExitStack() as stack:
         for job in jobs:
             stack.enter_context(job.population)
         with Interrupt() as interrupt:
             for job in jobs:
-                context.log(f"  {job.group.name}: {len(job.pairs)} models, {job.steps_left:,} steps")
+                context.log(f"  {job.group.name}: {len(job.members)} models, {job.steps_left:,} steps")
                 if len(jobs) > 1:  # nothing else may run while a GPU graph is captured: one job after the other
                     job.population.fit(until=job.population.progress.step + 1)
             if len(jobs) == 1:
@@ -657,23 +660,12 @@ def _train(context: RunContext, wanted: Sequence[tuple[Training, Sequence[Model]
             raise Stopped
         # Side by side they take as long as the longest: that time is shared out, so that the shares add up to it.
         times = [job.population.progress.seconds for job in jobs]
-        share = max(times) / max(sum(times), 1e-9)
         for job in jobs:
-            progress = job.population.progress
-            notes = {
-                job.pairs[failure.model]: [
-                    f"Stopped in training at step {failure.step}: loss {failure.loss:g}, gradient norm "
-                    f"{failure.grad_norm:g}. {failure.found} The weights are those before that step."
-                ]
-                for failure in progress.failures
-            }
-            models = dict(zip(job.pairs, job.population.models(), strict=True))
-            each = progress.seconds * share / len(models)
-            runs.append(_Run(models, job.population.recipe, each, notes, progress.epoch))
-    return runs
+            job.finish(max(times) / max(sum(times), 1e-9))
+    return jobs
 
 
-def _kept(context: RunContext, group: Training) -> _Run:
+def _kept(context: RunContext, group: Training) -> _Job:
     """All models of a group whose checkpoint is kept: trained now, unless they were before."""
     key = ("trained", group.experiment, group.name)
     return context.cached(key, lambda: _train(context, [(group, group.models(context))])[0])
@@ -713,49 +705,46 @@ def run_groups(context: RunContext, planned: Sequence[Planned]) -> None:
     for group, cells in planned:
         if isinstance(group, Evaluation):
             for cell in cells:
-                notes = [*group.departures, *context.departures(Recipe(), Recipe())]
-                cell = replace(cell, training=cell.name, departures=notes)
+                cell = replace(cell, training=cell.name, departures=[*group.departures, *context.departures])
                 _record(context, [cell], partial(group.measure, context, cell))
         elif isinstance(group, Joint):
             started = time.perf_counter()
             computed = list(group.compute(context, cells))
             seconds = (time.perf_counter() - started) / len(cells)
             for cell, metrics in computed:
-                cell = replace(cell, training=cell.name, seconds=seconds)
-                _write(context, cell, (metrics, {}, cell.settings), cell.departures)
+                _write(context, replace(cell, training=cell.name, metrics=metrics, seconds=seconds))
         else:
             names = {cell.name for cell in cells}
-            pairs = [p for p in group.models(context) if any(cell.name in names for cell in group.cells_of(*p))]
-            wanted.append((group, pairs, names))
+            wanted.append((group, [p for p in group.models(context) if names & {c.name for c in group.cells_of(*p)}]))
     if wanted:
-        keep = wanted[0][0].keep
-        runs = [_kept(context, wanted[0][0])] if keep else _train(context, [(g, pairs) for g, pairs, _ in wanted])
-        for (group, pairs, names), run in zip(wanted, runs, strict=True):
+        jobs = [_kept(context, wanted[0][0])] if wanted[0][0].keep else _train(context, wanted)
+        names = {cell.name for _, cells in planned for cell in cells}
+        for job, (group, pairs) in zip(jobs, wanted, strict=True):
             for pair in pairs:
-                _test(context, group, run, pair, names)
+                _test(context, job, pair, names)
             if not group.keep:
-                _checkpoint_of(context, group).unlink(missing_ok=True)
+                job.path.unlink(missing_ok=True)
     if context.device.type == "cuda":
         torch.cuda.empty_cache()
 
 
-def _test(context: RunContext, group: Training, run: _Run, pair: Model, wanted: set[str]) -> None:
+def _test(context: RunContext, job: _Job, pair: Model, wanted: set[str]) -> None:
     """Test one model on each of its data sets, and write what is wanted."""
-    model, given = run.models[pair], group.cells_of(*pair)
+    group, given = job.group, job.group.cells_of(*pair)
     for data, read in {group.data: group.task, **group.also}.items():
         task = read(context)
         task = replace(task, test=context.quick_subset(task.test))
-        notes = [*group.departures, *task.notes, *context.departures(group.recipe, run.recipe)]
-        notes += run.notes.get(pair, [])
-        settings = _settings(context, group, run, pair, len(task.test))
+        notes = [*group.departures, *task.notes, *context.departures]
+        notes += [job.notes[pair]] if pair in job.notes else []
+        settings = _settings(context, job, pair, len(task.test))
         # One training and one test may fill several cells: each has its share, so that their sum is what it took.
-        share, first = run.seconds / len(given), given[0].name
+        share, first = job.seconds / len(given), given[0].name
         cells = [
             replace(cell, departures=notes, training=first, settings=settings, seconds=share)
             for cell in given if cell.data == data and cell.name in wanted
         ]  # fmt: skip
         if cells:
-            _record(context, cells, partial(_measure, context, group, task, model, cells[0]))
+            _record(context, cells, partial(_measure, context, group, task, job.models[pair], cells[0]))
 
 
 def _measure(context: RunContext, group: Training, task: Task, model: nn.Module, cell: Result) -> Evaluated:
@@ -772,28 +761,31 @@ def _measure(context: RunContext, group: Training, task: Task, model: nn.Module,
 def _record(context: RunContext, cells: Sequence[Result], measure: Callable[[], Evaluated]) -> None:
     """Measure once, and write it for each of the cells."""
     found: Evaluated = {}, {}, cells[0].settings
-    started, departures = time.perf_counter(), list(cells[0].departures)
+    started, notes = time.perf_counter(), list(cells[0].departures)
     try:
         with precision_flags(Recipe(), tune=True):
             found = measure()
     except NotFiniteError as error:
-        departures.append(f"No numbers: this model diverged. When it was tested, {error}.")
+        notes.append(f"No numbers: this model diverged. When it was tested, {error}.")
+    metrics, figure, settings = found
     spent = (time.perf_counter() - started) / len(cells)
     for cell in cells:
-        _write(context, replace(cell, seconds=cell.seconds + spent), found, departures)
+        seconds = cell.seconds + spent
+        _write(context, replace(
+            cell, metrics=metrics, figure=figure, settings=settings, departures=notes, seconds=seconds
+        ))  # fmt: skip
 
 
-def _write(context: RunContext, cell: Result, found: Evaluated, departures: Sequence[str]) -> None:
-    measured, figure, settings = found
-    metrics = {name: value for name, value in measured.items() if math.isfinite(value)}
-    lost = [f"{name} is {value}: left out." for name, value in measured.items() if name not in metrics]
+def _write(context: RunContext, result: Result) -> None:
+    metrics = {name: value for name, value in result.metrics.items() if math.isfinite(value)}
+    lost = [f"{name} is {value}: left out." for name, value in result.metrics.items() if name not in metrics]
     result = replace(
-        cell, metrics=metrics, figure=figure, settings=settings, departures=[*departures, *lost], quick=context.quick,
-        seconds=round(cell.seconds, 3), **context.cached("provenance", provenance),
+        result, metrics=metrics, departures=[*result.departures, *lost], quick=context.quick,
+        seconds=round(result.seconds, 3), **context.cached("provenance", provenance),
     )  # fmt: skip
     result.write(context.folder)
     shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) or result.departures[-1]
-    context.log(f"  {cell.name}: {shown}")
+    context.log(f"  {result.name}: {shown}")
 
 
 def recipe_settings(recipe: Recipe) -> dict[str, Any]:
@@ -803,24 +795,24 @@ def recipe_settings(recipe: Recipe) -> dict[str, Any]:
     return {k: v if isinstance(v, plain) else getattr(v, "__name__", repr(v)) for k, v in held.items()}
 
 
-def _settings(context: RunContext, group: Training, run: _Run, pair: Model, tests: int) -> dict[str, Any]:
+def _settings(context: RunContext, job: _Job, pair: Model, tests: int) -> dict[str, Any]:
     """How a model was trained, whole."""
-    task, model = group.task(context), run.models[pair]  # what it was trained on, whatever it is tested on
-    member = _member_of(context, group, *pair)
+    # What it was trained on, whatever it is tested on.
+    task, model, member = job.group.task(context), job.models[pair], job.members[pair]
     settings: dict[str, Any] = {
         "source": task.name,
         "train_examples": len(task.x) if member.train is None else len(member.train),
         "test_examples": tests,
         "parameters": sum(p.numel() for p in model.parameters()),
         "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
-        "recipe": recipe_settings(run.recipe), "epochs_run": run.epochs, "lr": member.lr,
+        "recipe": recipe_settings(job.recipe), "epochs_run": job.epochs, "lr": member.lr,
         "localizer_factor": member.localizer_factor, "kl_weight": member.kl_weight, "weight_decay": member.weight_decay,
     }  # fmt: skip
     if isinstance(model, TransformerClassifier):
         layer = model.layer
         settings |= {
             "transform": type(layer.transform).__name__,
-            "samples_train": (run.recipe.samples or model.train_samples) if layer.probabilistic else 1,
+            "samples_train": (job.recipe.samples or model.train_samples) if layer.probabilistic else 1,
             "samples_test": model.test_samples, "sampling": layer.sampling,
             "alpha": getattr(layer.posterior, "alpha", 1.0),
             "precision": getattr(layer.posterior, "precision", "per-parameter"), "padding_mode": layer.padding_mode,
@@ -928,14 +920,18 @@ def plan(
 def done_cells(context: RunContext, planned: Sequence[Planned]) -> set[str]:
     """The full names of the cells that are done, in the experiments of these groups.
 
-    Where nothing is to be shortened, cells that were are not done.
-
     Raises:
         ValueError: for a result that cannot be read, naming its file and line.
     """
-    names = sorted({group.experiment for group, _ in planned})
-    found = (result for name in names for result in read_results(context.folder, name))
-    return {result.full_name for result in found if context.epochs_scale < 1 or not result.shortened}
+    names = {group.experiment for group, _ in planned}
+    return {result.full_name for name in names for result in read_results(context.folder, name)}
+
+
+def _trains_beside(piece: Planned) -> tuple[str, ...]:
+    """Equal for groups that may run side by side: trainings of one experiment, if no others build on them."""
+    group = piece.group
+    alone = not isinstance(group, Training) or group.keep
+    return (group.experiment, group.name) if alone else (group.experiment,)
 
 
 def reproduce(
@@ -980,28 +976,20 @@ def reproduce(
     for name in {group.experiment for group, _ in planned}:
         for folder in (context.folder, context.work):  # what is replaced or removed there must be this folder's own
             inside(context.results, (folder / name).relative_to(context.results).as_posix())
-    done = done_cells(context, planned)
-    pending = [Planned(group, [cell for cell in cells if cell.full_name not in done]) for group, cells in planned]
-    pending = [piece for piece in pending if piece.cells]
+    done, pending = done_cells(context, planned), list[list[Planned]]()
+    left = [Planned(group, [cell for cell in cells if cell.full_name not in done]) for group, cells in planned]
+    for _, run in groupby((piece for piece in left if piece.cells), _trains_beside):
+        pieces = list(run)
+        pending += [pieces[at : at + context.together] for at in range(0, len(pieces), context.together)]
     if pending:
         require_writable(context.work, "--results")
-    written = sum(len(piece.cells) for piece in pending)
     current = ""
-    while pending:
-        # Trainings of one experiment run side by side, if no others build on them.
-        name, batch = pending[0].group.experiment, 1
-        while batch < min(context.together, len(pending)) and all(
-            isinstance(p.group, Training) and not p.group.keep and p.group.experiment == name
-            for p in pending[: batch + 1]
-        ):
-            batch += 1
-        now, pending = pending[:batch], pending[batch:]
-        if name != current:
+    for pieces in pending:
+        if current != (current := pieces[0].group.experiment):
             context.cache.clear()  # the next experiment has other data
-            current = name
-        context.log(f"{name}: {', '.join(piece.group.name for piece in now)}")
+        context.log(f"{current}: {', '.join(piece.group.name for piece in pieces)}")
         started = time.perf_counter()
-        run_groups(context, now)
-        count, seconds = sum(len(piece.cells) for piece in now), time.perf_counter() - started
-        context.log(f"  {count} results in {seconds:.1f} s")
-    return written
+        run_groups(context, pieces)
+        seconds = time.perf_counter() - started
+        context.log(f"  {sum(len(piece.cells) for piece in pieces)} results in {seconds:.1f} s")
+    return sum(len(piece.cells) for pieces in pending for piece in pieces)

@@ -10,18 +10,14 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
-import torch
 from torch import nn
 
 from pstn.data import DataWarning, stratified_indices
 from pstn.experiments import runner
-from pstn.experiments.mnist_subsets import MODELS, PRECISIONS, VALIDATION, as_validation
+from pstn.experiments.mnist_subsets import MODELS, PRECISIONS, make_search, search_for_w
 from pstn.experiments.placed_fashion import TF32
 from pstn.nn import SeriesClassifier, SeriesLocalizer, SpatialTransformer
-from pstn.report.figures import draw_series
-from pstn.report.statistics import Published
-from pstn.report.tables import Claim, FigureSpec, Line, Search, Table, lines, published_lines
-from pstn.training.runs.sweep import AUTHORS_KL_WEIGHTS
+from pstn.report import Claim, FigureSpec, Line, Published, Table, figures, lines, published_lines
 from pstn.transforms import CPAB
 
 # "which we use to find the optimal w via grid-search; those are [0.0001, 1e-05, 0.001, 0.0, 0.0001]": in the order of
@@ -87,11 +83,8 @@ def _augmentations(tested: runner.ModelUnderTest) -> runner.Measured:
     """One test series and three samples of it, for the figure."""
     if (tested.cell.model, tested.cell.seed) != ("P-STN", 0):
         return {}, {}
-    x = tested.task.test.batch([0]).x.cpu()
-    with torch.no_grad():
-        layer = tested.model.get_submodule("layer")
-        warped = layer(x, samples=3, generator=torch.Generator().manual_seed(0)).warped  # (3, 1, 1, L)
-    return {}, {"series": runner.rounded(x[0, 0]), "warped": runner.rounded(warped[:, 0, 0])}
+    x, out = tested.sample(1, 3)
+    return {}, {"series": runner.rounded(x[0, 0]), "warped": runner.rounded(out.warped[:, 0, 0])}
 
 
 def _training(name: str, model: str) -> runner.Training:
@@ -152,22 +145,14 @@ TIME_SERIES = runner.Experiment(
         for better, worse in (("P-STN", "STN"), ("STN", "CNN"))
     ),
     figures=(
-        FigureSpec("time-series", "A test series of each set, and three samples of it by the P-STN.", draw_series),
+        FigureSpec(
+            "time-series", "A test series of each set, and three samples of it by the P-STN.", figures.draw_series
+        ),
     ),
-    search=Search("time-series-search", "w", VALIDATION, {name: WEIGHTS[name] for name in _DATA}, AUTHORS_KL_WEIGHTS),
+    search=search_for_w("time-series", {name: WEIGHTS[name] for name in _DATA}),
 )
-SEARCH = runner.Experiment(
-    "time-series-search",
-    "The search for w on UCR time series",
-    summary="The KL weight w of Table 2, searched on a quarter of the training part",
-    needs=tuple(WEIGHTS),
-    groups=tuple(
-        replace(
-            _training(name, "P-STN"), experiment="time-series-search", task=series(name, search=True),
-            measures=(as_validation,), variants={f"w={w:g}": w for w in AUTHORS_KL_WEIGHTS},
-        )
-        for name in WEIGHTS
-    ),
-    quick=("faceall-p-stn-w=0",),
-    extra=True,
-)  # fmt: skip
+SEARCH = make_search(
+    TIME_SERIES,
+    "The KL weight w of Table 2, searched on a quarter of the training part",
+    [replace(_training(name, "P-STN"), task=series(name, search=True)) for name in WEIGHTS],
+)

@@ -24,8 +24,7 @@ from pstn.experiments.backbones import RESNET, SMALL, Backbone, default_backbone
 from pstn.experiments.mnist_subsets import BOTH_SCALED, PRECISIONS
 from pstn.experiments.placed_fashion import TF32
 from pstn.nn import SpatialTransformer
-from pstn.report.figures import draw_windows
-from pstn.report.tables import Claim, FigureSpec, Line, Metric, Table, lines, published_lines
+from pstn.report import Claim, FigureSpec, Line, Metric, Table, figures, lines, published_lines
 from pstn.transforms import Similarity, to_pixels
 
 # The photos are at about a third of MTSD's size: so is the margin of 150 pixels.
@@ -200,9 +199,7 @@ def overlap(boxes: Tensor, others: Tensor) -> Tensor:
 
 def _localisation(tested: runner.ModelUnderTest) -> runner.Measured:
     """How well the upright box around the mean window agrees with the sign's."""
-    theta, truth = tested.predictions.theta, tested.predictions.truth
-    assert theta is not None
-    assert truth is not None
+    theta, truth = tested.transformations
     corners = Similarity().corners(theta)
     window = torch.cat([corners.amin(1), corners.amax(1)], dim=1)
     drawn = _windows(tested) if (tested.cell.model, tested.cell.seed) == ("P-STN", 0) else {}
@@ -211,16 +208,12 @@ def _localisation(tested: runner.ModelUnderTest) -> runner.Measured:
 
 def _windows(tested: runner.ModelUnderTest, count: int = 6, side: int = 80) -> dict[str, list[object]]:
     """Six crops, small, with the corners of ten windows on each."""
-    x = tested.task.test.batch(range(count)).x.cpu()
-    layer = tested.model.get_submodule("layer")
-    assert isinstance(layer, SpatialTransformer)
-    with torch.no_grad():
-        theta = layer.localize(x).rsample(10, generator=torch.Generator().manual_seed(0))
+    x, out = tested.sample(count, 10)
     small = nn.functional.interpolate(x, size=(side, side), mode="bilinear", antialias=True)
     backbone = _backbone(tested.context)
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (backbone.mean, backbone.std))
     images = ((small * std + mean).clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1)
-    corners = to_pixels(layer.transform.corners(theta), (side, side)).transpose(0, 1)
+    corners = to_pixels(Similarity().corners(out.theta), (side, side)).transpose(0, 1)
     return {"images": images.tolist(), "corners": runner.rounded(corners, 1)}
 
 
@@ -270,5 +263,5 @@ TRAFFIC_SIGNS = runner.Experiment(
         for shown in (_ACCURACY, _NLL)
         for better, worse in (("P-STN", "STN"), ("STN", "CNN"))
     ),
-    figures=(FigureSpec("traffic-signs", "Test photos with the boxes that the P-STN sampled.", draw_windows),),
+    figures=(FigureSpec("traffic-signs", "Test photos with the boxes that the P-STN sampled.", figures.draw_windows),),
 )  # fmt: skip

@@ -1,9 +1,10 @@
 """Tables and figures from result files, and what declares them."""
 
-from pstn.report import pictures
+from pstn.report import figures, pictures
 from pstn.report.results import Result, read_results
 from pstn.report.statistics import Published, holm, non_inferiority, paired
 from pstn.report.tables import Claim, FigureSpec, Line, Metric, Search, Table, lines, published_lines, variant_tables
 
-__all__ = ["Claim", "FigureSpec", "Line", "Metric", "Published", "Result", "Search", "Table", "holm", "lines",
-           "non_inferiority", "paired", "pictures", "published_lines", "read_results", "variant_tables"]  # fmt: skip
+__all__ = ["Claim", "FigureSpec", "Line", "Metric", "Published", "Result", "Search", "Table", "figures", "holm",
+           "lines", "non_inferiority", "paired", "pictures", "published_lines", "read_results",
+           "variant_tables"]  # fmt: skip

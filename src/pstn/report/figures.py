@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pstn.data.images import without_tex
-from pstn.report.results import Result
-from pstn.report.statistics import Summary, median_and_deviation, summarise
-from pstn.report.tables import Line, Metric, Search, Table
+from pstn.report.results import Result, grouped
+from pstn.report.statistics import median_and_deviation, summarise
+from pstn.report.tables import Metric, Search, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,10 +74,8 @@ def _panels(count: int, width: float, height: float, **options: Any) -> tuple[Fi
 
 def _cells(results: Sequence[Result], *names: str, model: str = "") -> dict[tuple[str, str, str], list[Result]]:
     """The results whose figures have all of `names`, none empty, by data, model and variant, in the order they come."""
-    found: dict[tuple[str, str, str], list[Result]] = {}
-    for result in results:
-        if model in ("", result.model) and all(result.figure.get(name) not in (None, [], {}) for name in names):
-            found.setdefault((result.data, result.model, result.variant), []).append(result)
+    own = (r for r in results if model in ("", r.model) and all(r.figure.get(n) not in (None, [], {}) for n in names))
+    found = grouped(own, lambda r: (r.data, r.model, r.variant))
     if not found:
         raise NothingToDraw
     return found
@@ -88,9 +86,9 @@ def _first(results: Sequence[Result], *names: str, model: str = "") -> list[Resu
     return [min(members, key=lambda r: r.seed) for members in _cells(results, *names, model=model).values()]
 
 
-def _errorbar(axes: Axes, places: Iterable[float], summaries: Sequence[Summary], **style: Any) -> None:
-    """Means with one standard deviation up and down."""
-    axes.errorbar(list(places), [s.mean for s in summaries], [s.std or 0.0 for s in summaries], **style)
+def _errorbar(axes: Axes, places: Iterable[float], numbers: Sequence[Sequence[Any]], **style: Any) -> None:
+    """Points with their spread up and down; a number begins with its place and its spread, which may be unknown."""
+    axes.errorbar(list(places), [n[0] for n in numbers], [n[1] or 0.0 for n in numbers], **style)
 
 
 def _show_image(axes: Axes, pixels: Any) -> None:
@@ -105,12 +103,6 @@ def _mosaic(images: npt.ArrayLike, gap: int = 2) -> npt.NDArray[np.uint8]:
     tiles = np.pad(np.asarray(images, np.uint8), ((0, 0), (0, 0), (0, gap), (0, gap)), constant_values=255)
     rows, columns, height, width = tiles.shape
     return tiles.swapaxes(1, 2).reshape(rows * height, columns * width)[:-gap, :-gap]
-
-
-def _trailing_number(text: str) -> float:
-    """The number that ends a name: 100 for "MNIST100"."""
-    found = re.search(r"[\d.]+$", text)
-    return float(found.group()) if found else math.nan
 
 
 def draw_reliability(results: Sequence[Result]) -> Figure:
@@ -146,35 +138,50 @@ def draw_reliability(results: Sequence[Result]) -> Figure:
     return figure
 
 
-def draw_by_size(results: Sequence[Result], *, table: Table) -> Figure:
-    """Mean ± one standard deviation by the number that ends the data's name, ours beside the published (hollow).
+def draw_curves(results: Sequence[Result], *, tables: Sequence[Table], xlabel: str, log: bool = False) -> Figure:
+    """A panel for each table, a curve for each of its columns, by the number in the heading of each row.
+
+    A point is the mean ± one standard deviation of the runs, or of a robust table the median ± the median absolute
+    deviation. Published numbers are hollow.
 
     Args:
         results: of the experiment.
-        table: whose lines to draw.
+        tables: whose lines to draw.
+        xlabel: what the number in the rows' headings is.
+        log: whether its axis is logarithmic, with a tick for each row.
     """
-    lines = [line for line in table.lines if isinstance(line.data, str) and line.values(results)]
-    if not lines:
+    from matplotlib.ticker import MaxNLocator
+
+    quick = any(result.quick for result in results)
+    figure, panels = _panels(len(tables), *((4.2 * len(tables), 3.4) if len(tables) > 1 else (6.4, 3.7)))
+    if not any(line.values(results) for table in tables for line in table.lines):
         raise NothingToDraw
-    figure, (axes,) = _panels(1, 6.4, 3.7)
-    models, quick = list(dict.fromkeys(line.model for line in lines)), any(result.quick for result in results)
-    sizes = {line: _trailing_number(str(line.data)) for line in lines}
-    for number, model in enumerate(models):
-        style, apart = style_of(model), 1.0 + 0.05 * (number - (len(models) - 1) / 2)
-        own = [line for line in lines if line.model == model]
-        ours = [summarise(line.values(results)) for line in own]
-        _errorbar(axes, [apart * sizes[line] for line in own], ours, capsize=2.5, label=model, **style)
-        published = {1.12 * apart * sizes[line]: line.paper.summary for line in own if line.paper and not quick}
-        hollow = {"markerfacecolor": "white", "elinewidth": 0.7, "capsize": 1.5, "markersize": 4.5}
-        _errorbar(axes, published, list(published.values()), **style | {"linestyle": ""} | hollow)
-    if not quick and any(line.paper for line in lines):
-        axes.errorbar([], [], [], linestyle="", marker="o", color="0.4", markerfacecolor="white", label="the paper’s")
-    axes.set(xscale="log", xlabel="training images", ylabel=lines[0].metric.label)
-    axes.set_xticks(sorted(set(sizes.values())), [f"{size:g}" for size in sorted(set(sizes.values()))])
-    _scale_by_error(axes, lines[0].metric, axes.dataLim.y0, axes.dataLim.y1)
-    axes.minorticks_off()
-    axes.grid(axis="y")
-    axes.legend(loc="lower right")
+    for axes, table in zip(panels, tables, strict=True):
+        lines, metric = [li for li in table.lines if not li.is_mean and li.values(results)], table.lines[0].metric
+        places = {line: float(re.findall(r"[\d.]+", line.heading[0])[-1]) for line in lines}
+        columns = grouped(lines, lambda line: line.heading[1])
+        for number, (column, own) in enumerate(columns.items()):
+            style = style_of("" if own[0].data == "upright" else own[0].model)
+            apart = 1.0 + 0.05 * (number - (len(columns) - 1) / 2) if log else 1.0  # points side by side
+            ours = [(median_and_deviation if table.robust else summarise)(line.values(results)) for line in own]
+            _errorbar(axes, [apart * places[line] for line in own], ours, capsize=2.5, label=column, **style)
+            published = {1.12 * apart * places[line]: line.paper.summary for line in own if line.paper and not quick}
+            hollow = {"linestyle": "", "markerfacecolor": "white"}
+            if published:
+                thin = {"elinewidth": 0.7, "capsize": 1.5, "markersize": 4.5}
+                _errorbar(axes, published, list(published.values()), **style | hollow | thin)
+        if not quick and any(line.paper for line in lines):
+            axes.errorbar([], [], [], marker="o", color="0.4", label="the paper’s", **hollow)
+        axes.set(xlabel=xlabel, ylabel=metric.label)
+        axes.grid(axis="y")
+        if log:
+            ticks = sorted(set(places.values()))
+            axes.set(xscale="log", xticks=ticks, xticklabels=[f"{tick:g}" for tick in ticks])
+            _scale_by_error(axes, metric, axes.dataLim.y0, axes.dataLim.y1)
+            axes.minorticks_off()
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    panels[0].legend(loc="lower right" if log else "best")
     return figure
 
 
@@ -194,35 +201,6 @@ def _set_ticks(axes: Axes, ticks: Sequence[float], low: float, high: float) -> N
     shown = [tick for tick in ticks if low <= tick <= high]
     axes.set_yticks(shown, [f"{tick:g}" for tick in shown])
     axes.set_ylim(low, high)
-
-
-def draw_by_depth(results: Sequence[Result], *, tables: Sequence[Table]) -> Figure:
-    """Median ± median absolute deviation by the number that ends the variant: a panel for each table.
-
-    Args:
-        results: of the experiment.
-        tables: whose lines to draw; a curve for each of their columns.
-    """
-    from matplotlib.ticker import MaxNLocator
-
-    figure, panels = _panels(len(tables), 4.2 * len(tables), 3.4)
-    for axes, table in zip(panels, tables, strict=True):
-        columns: dict[str, list[Line]] = {}
-        for line in table.lines:
-            if line.values(results):
-                columns.setdefault(line.heading[1], []).append(line)
-        for column, own in columns.items():
-            middles, spreads = zip(*(median_and_deviation(line.values(results)) for line in own), strict=True)
-            style, depths = style_of("" if own[0].data == "upright" else own[0].model), [line.variant for line in own]
-            axes.errorbar([*map(_trailing_number, depths)], middles, spreads, capsize=2.5, label=column, **style)
-        axes.set(xlabel="layers of the classifier", ylabel=table.lines[0].metric.label)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(axis="y")
-    if not any(axes.containers for axes in panels):
-        raise NothingToDraw
-    if panels[0].containers:
-        panels[0].legend(loc="best")
-    return figure
 
 
 def draw_samples_at_test(results: Sequence[Result], *, metrics: Sequence[Metric]) -> Figure:
@@ -410,7 +388,7 @@ def draw_search(results: Sequence[Result], *, search: Search) -> Figure:
     """
     figure, panels = _panels(len(search.metrics), 4.3 * len(search.metrics), 4.0)
     for axes, metric in zip(panels, search.metrics, strict=True):
-        trials = {data: search.trials(data, metric, results) for data in search.published}
+        trials = {data: search.scores(data, metric, results) for data in search.published}
         tried, seen = sorted({value for scores in trials.values() for value in scores}), []
         if not tried:
             raise NothingToDraw

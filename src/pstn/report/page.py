@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pstn.files import inside, write_atomically
 from pstn.report import figures, tables
-from pstn.report.results import Result, read_results
+from pstn.report.results import Result, grouped, read_results
 from pstn.report.statistics import Verdict
-from pstn.report.tables import Cell, FigureSpec, Finding, Study, TableView
+from pstn.report.tables import Cell, FigureSpec, Study, TableView
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -65,31 +65,26 @@ class Section:
 
     @property
     def tables(self) -> list[TableView]:
-        """All of its tables."""
-        shown = self.study.tables if self.results else ()
-        views = [view for table in shown for view in tables.view_table(table, self.results, self.study)]
-        if (search := self.study.search) and (self.results or self.searched):
-            views.append(tables.view_search(search, self.searched))
+        """All of its tables: the numbers, what a search chose, what is claimed."""
+        study, views = self.study, list[TableView]()
+        if self.results:
+            views += [view for table in study.tables for view in tables.view_table(table, self.results, study)]
+        if study.search and (self.results or self.searched):
+            views.append(tables.view_search(study.search, self.searched))
+        if self.results and study.claims:
+            views.append(tables.view_claims(study, self.results))
         return views
 
     @property
-    def claims(self) -> TableView | None:
-        """What is claimed, if anything is and there are results."""
-        return tables.view_claims(self.study, self.results) if self.results else None
-
-    @property
-    def seeds(self) -> dict[tuple[str, str, str], set[int]]:
-        """The seeds that have been run of each cell of its tables."""
-        found: dict[tuple[str, str, str], set[int]] = {cell: set() for cell in self.study.cells}
-        for r in self.results:
-            found.get((r.model, r.data, r.variant), set()).add(r.seed)
-        return found
+    def seeds(self) -> dict[tuple[str, str, str], int]:
+        """How many of the runs that are wanted there are of each cell of its tables."""
+        found = grouped(self.results, lambda r: (r.model, r.data, r.variant))
+        return {c: min(self.study.seeds, len({r.seed for r in found.get(c, ())})) for c in self.study.cells}
 
     @property
     def runs(self) -> tuple[int, int]:
         """How many of the runs that its tables want are there, and how many there should be."""
-        wanted = self.study.seeds
-        return sum(min(len(seeds), wanted) for seeds in self.seeds.values()), wanted * len(self.seeds)
+        return sum(self.seeds.values()), self.study.seeds * len(self.seeds)
 
     @property
     def seconds(self) -> float:
@@ -99,27 +94,22 @@ class Section:
     @property
     def missing(self) -> str:
         """Which cells lack runs, by data; empty where none does."""
-        lacking: dict[str, list[str]] = {}
-        for (model, data, variant), seeds in self.seeds.items():
-            if (left := self.study.seeds - len(seeds)) > 0:
-                count = f" ({left} run{'s' * (left > 1)})" if seeds else ""
-                lacking.setdefault(data, []).append(f"{model} {variant}".strip() + count)
-        return "; ".join(f"{data}: {', '.join(names)}" for data, names in lacking.items())
-
-    @property
-    def findings(self) -> list[Finding]:
-        """What the results say of the claims that count."""
-        found = tables.check_claims(self.study, self.results)
-        return [finding for finding in found if finding.claim.claimed and finding.holds is not None]
+        lacking = []
+        for (model, data, variant), done in self.seeds.items():
+            if left := self.study.seeds - done:
+                count = f" ({left} run{'s' * (left > 1)})" if done else ""
+                lacking.append((data, f"{model} {variant}".strip() + count))
+        by_data = grouped(lacking, lambda pair: pair[0]).items()
+        return "; ".join(f"{data}: {', '.join(name for _, name in pairs)}" for data, pairs in by_data)
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
         """The P-STN's numbers that may be tested against published ones, by name, and what the test says."""
         found = {}
         for table in self.study.tables:
-            for line in table.lines:
+            for line in (line for line in table.lines if line.model == "P-STN" and not line.is_mean):
                 verdict, reason = table.judge(line, self.results)
-                if verdict and not reason and line.model == "P-STN" and not line.is_mean:
+                if verdict and not reason:
                     basis = "" if verdict.within is not None else " (against our own spread)"
                     found[f"{line.heading[1]}, {line.heading[0]}, {line.metric.label}{basis}"] = verdict
         return found
@@ -128,11 +118,12 @@ class Section:
     def outcome(self) -> tuple[list[str], list[str], str]:
         """Numbers significantly worse than the paper's, claims that do not hold, and how many do, in words."""
         worse = [name for name, verdict in self.verdicts.items() if verdict.worse]
-        held, broken = ([finding for finding in self.findings if finding.holds is holds] for holds in (True, False))
+        found = [f for f in tables.check_claims(self.study, self.results) if f.claim.claimed]
+        held, broken = ([f for f in found if f.holds is holds] for holds in (True, False))
         lines = [(finding.claim.better, finding.claim.worse) for finding in broken]
         lost = [f"{a.heading[1]} ahead of {b.heading[1]}, {a.heading[0]}, {a.metric.label}" for a, b in lines]
-        claims = f"{len(held)} of {len(held) + len(broken)}", f"{sum(f.significant for f in held)} significantly"
-        return worse, lost, ("{}, {}".format(*claims) if self.findings else "")
+        count = f"{len(held)} of {len(held + broken)}, {sum(f.significant for f in held)} significantly"
+        return worse, lost, count if held or broken else ""
 
     @property
     def summary(self) -> list[str]:
@@ -148,14 +139,8 @@ class Section:
     @property
     def departures(self) -> list[str]:
         """Each departure from the paper once; with the cells it is true of where it is not all."""
-        where: dict[str, list[Result]] = {}
-        for r in self.results:
-            for sentence in dict.fromkeys(r.departures):
-                where.setdefault(sentence, []).append(r)
-        return [
-            sentence if len(cells) == len(self.results) else f"{sentence} ({_scope(cells, self.results)})"
-            for sentence, cells in where.items()
-        ]
+        sentences = dict.fromkeys(sentence for r in self.results for sentence in r.departures)
+        return [s + _scope([r for r in self.results if s in r.departures], self.results) for s in sentences]
 
     @property
     def origin(self) -> list[tuple[str, str]]:
@@ -181,17 +166,16 @@ def _counted(names: Iterable[str]) -> str:
 
 
 def _scope(cells: Sequence[Result], results: Sequence[Result]) -> str:
-    """Which models and data these cells are of: only what sets them apart from the others is named."""
+    """Which models and data these cells are of, in brackets: only what sets them apart from the others is named."""
     parts = ("model", "data", "variant", "seed")
-    model, data, variant, seed = (", ".join(dict.fromkeys(str(getattr(r, part)) for r in cells)) for part in parts)
-    variant = ", ".join(filter(None, variant.split(", ")))
-    words = [f"{model} on {data}", f"{model} on {data}{variant and ', '}{variant}"]
-    scopes = {parts[:1]: model, parts[1:2]: data, parts[:2]: words[0], parts[:3]: words[1]}
-    for names, text in scopes.items():
+    for names in ((), parts[:1], parts[1:2], parts[:2], parts[:3], parts):
         kinds = {tuple(getattr(r, name) for name in names) for r in cells}
-        if len(cells) == sum(tuple(getattr(r, name) for name in names) in kinds for r in results):
-            return text
-    return f"{words[1]}, seed {seed}"
+        if sum(tuple(getattr(r, name) for name in names) in kinds for r in results) == len(cells):
+            break
+    told = {n: ", ".join(dict.fromkeys(str(getattr(r, n)) for r in cells if getattr(r, n) != "")) for n in names}
+    words = [" on ".join(told[n] for n in parts[:2] if n in told), told.get("variant"), told.get("seed")]
+    words[2] = words[2] and f"seed {words[2]}"
+    return f" ({', '.join(filter(None, words))})" if names else ""
 
 
 def make_section(study: Study, results: Sequence[Result]) -> Section:
@@ -204,41 +188,41 @@ def make_section(study: Study, results: Sequence[Result]) -> Section:
     Raises:
         ValueError: the results do not hold what a figure shows, naming the experiment.
     """
-    cells = study.cells
+    ranks = {cell: rank for rank, cell in enumerate(study.cells)}
     own = [r for r in results if r.experiment == study.name]
     # In the order of the tables, so that figures have it too.
-    own.sort(key=lambda r: cells.index(cell) if (cell := (r.model, r.data, r.variant)) in cells else len(cells))
+    own.sort(key=lambda r: ranks.get((r.model, r.data, r.variant), len(ranks)))
     used = [r for r in own if not r.quick] or own
     quick, notes = any(r.quick for r in used), []
     if quick:
         study = _without_paper(study, used)
-    searched = [r for r in results if study.search and r.experiment == study.search.experiment and not r.quick]
+    search = study.search
+    searched = [r for r in results if search and r.experiment == search.experiment and not r.quick]
     if not used:
-        notes.append(f"No results yet: all {study.seeds * len(cells)} runs are missing. `{study.command}` makes them.")
+        notes.append(f"No results yet: all {study.seeds * len(ranks)} runs are missing. `{study.command}` makes them.")
     if apart := len(own) - len(used):
         notes.append(f"{apart} quick runs are in the folder; they are not the paper’s setting and not shown.")
     if lost := [r for r in used if not r.metrics]:
         named = ", ".join(f"{f'{r.model} {r.variant}'.strip()} on {r.data}, seed {r.seed}" for r in lost)
         verb = "run has" if len(lost) == 1 else "runs have"
         notes.append(f"{len(lost)} {verb} no numbers: {named}. Where the runs leave the paper says why.")
-    specs = [(spec, used) for spec in study.figures]
-    if search := study.search:
+    drawn = [(spec, _draw(spec, used, study)) for spec in study.figures]
+    if search:
         text = f"Validation scores by {search.name}, mean ± one standard deviation over the runs; "
         text += "filled: the best, ring: the paper’s choice."
-        specs.append((FigureSpec(search.experiment, text, partial(figures.draw_search, search=search)), searched))
-    drawn = []
-    for spec, held in specs:
-        try:
-            with figures.figure_style():
-                if figure := spec.draw(held):
-                    drawn.append((spec, figure))
-        except figures.NothingToDraw:
-            continue
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"the figure {spec.name} of {study.name} cannot be drawn from its results: {error}"
-            ) from error
-    return Section(study, quick, used, searched, notes, drawn)
+        spec = FigureSpec(search.experiment, text, partial(figures.draw_search, search=search))
+        drawn.append((spec, _draw(spec, searched, study)))
+    return Section(study, quick, used, searched, notes, [(spec, figure) for spec, figure in drawn if figure])
+
+
+def _draw(spec: FigureSpec, results: Sequence[Result], study: Study) -> Figure | None:
+    try:
+        with figures.figure_style():
+            return spec.draw(results)
+    except figures.NothingToDraw:
+        return None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"the figure {spec.name} of {study.name} cannot be drawn from its results: {error}") from error
 
 
 def _without_paper(study: Study, results: Sequence[Result]) -> Study:
@@ -259,11 +243,8 @@ def _summary_table(sections: Sequence[Section]) -> TableView:
         published = any(line.paper for table in section.study.tables for line in table.lines)
         untested = "not tested" if section.runs[0] and published else "–"
         tested = f"none of {len(section.verdicts)}" if section.verdicts else untested
-        rows.append([
-            Cell(section.study.title), Cell("{} of {}".format(*section.runs)),
-            Cell("; ".join(worse) or tested, tone="bad" if worse else ""),
-            Cell(claims or "–", tone="bad" if lost else ""),
-        ])  # fmt: skip
+        cells = Cell("; ".join(worse) or tested, tone="bad" * bool(worse)), Cell(claims or "–", tone="bad" * bool(lost))
+        rows.append([Cell(section.study.title), Cell("{} of {}".format(*section.runs)), *cells])
     header = ["experiment", "runs", "P-STN significantly worse than the paper", "claimed orders that hold"]
     return TableView("All experiments", header, rows)
 
@@ -271,27 +252,25 @@ def _summary_table(sections: Sequence[Section]) -> TableView:
 def _costs_table(sections: Sequence[Section]) -> TableView:
     """What each study took, with nothing counted twice, and what of it is still missing; the searches below."""
 
-    def row(title: str, runs: str, seconds: float, missing: str, *, begun: bool) -> list[Cell]:
-        missing = missing if begun else "all"
-        time = Cell(duration(seconds) if begun else "–")
-        return [Cell(title), Cell(runs), time, Cell(missing or "none", tone="" if missing else "quiet")]
+    def row(title: str, runs: str, seconds: float, missing: str, *, begun: bool) -> list[Cell | str]:
+        lacking = missing if begun else "all"
+        return [title, runs, duration(seconds) if begun else "–", lacking or Cell("none", tone="quiet")]
 
     rows = [row(s.study.title, "{} of {}".format(*s.runs), s.seconds, s.missing, begun=s.runs[0] > 0) for s in sections]
     found, wanted = (sum(counts) for counts in zip(*(section.runs for section in sections), strict=True))
-    total = duration(sum(section.seconds for section in sections))
-    rows.append([Cell("together"), Cell(f"{found} of {wanted}"), Cell(total), Cell("")])
+    rows.append(["together", f"{found} of {wanted}", duration(sum(section.seconds for section in sections)), ""])
     for s in sections:
         if search := s.study.search:
             title, missing = f"{s.study.title}: the search for {search.name}", "; ".join(search.missing(s.searched))
             seconds = sum(r.seconds for r in s.searched)
             rows.append(row(title, str(len(s.searched)), seconds, missing, begun=bool(s.searched)))
     machines = dict.fromkeys(r.machine for s in sections for r in (*s.results, *s.searched))
-    notes = [
+    note = (
         f"Measured on: {', '.join(machines) or 'nothing yet'}. The time is that of training and testing what is there; "
         "reading data and starting up are not in it, and what is missing was not guessed. Models that train together "
         "share their time, and a training that fills several cells is counted once. Searches are on top."
-    ]
-    return TableView("What it took", ["experiment", "runs", "wall time", "not run yet"], rows, notes)
+    )
+    return TableView("What it took", ["experiment", "runs", "wall time", "not run yet"], rows, note)
 
 
 class Report(NamedTuple):

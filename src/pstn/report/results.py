@@ -12,9 +12,10 @@ import os
 import re
 import time
 import uuid
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pstn.files import open_regular_file, parse_json
 from pstn.limits import RESULT_BYTES
@@ -23,9 +24,8 @@ from pstn.text import excerpt
 RUNS = 5
 """Runs of every cell unless its experiment says otherwise, each with a seed or a fold of its own, as in the paper."""
 
-SHORTENED = "Shortened:"
-"""How the departure begins of a cell that was trained for fewer epochs than its declaration says."""
-
+T = TypeVar("T")
+K = TypeVar("K")
 # Names of shards sort by when their process started: where two hold the same cell, the later process wins.
 _SHARD = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:8]}"
 
@@ -73,11 +73,6 @@ class Result:
     versions: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     training: str = ""
-
-    @property
-    def shortened(self) -> bool:
-        """Whether it was trained for fewer epochs than its declaration says."""
-        return any(sentence.startswith(SHORTENED) for sentence in self.departures)
 
     @property
     def name(self) -> str:
@@ -146,6 +141,19 @@ def read_results(folder: str | Path, experiment: str | None = None) -> list[Resu
         if experiment in (None, path.name.partition(".")[0]):
             found |= {result.full_name: result for result in _read_file(path)}
     return [found[name] for name in sorted(found)]
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The items by their key, in the order in which the keys first occur.
+
+    Example:
+        >>> grouped(["CNN", "STN", "CPAB"], key=len)
+        {3: ['CNN', 'STN'], 4: ['CPAB']}
+    """
+    found: dict[K, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 def _read_file(path: Path) -> list[Result]:

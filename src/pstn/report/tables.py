@@ -14,13 +14,13 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, NamedTuple
 
 from pstn.report import statistics
-from pstn.report.results import RUNS, Result
+from pstn.report.results import RUNS, Result, grouped
 from pstn.report.statistics import LEVEL, Published, Summary, Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MISSING, DIVERGED = "missing", "diverged"
+MISSING = "missing"
 # Not broken over lines: a mean stays with its spread.
 _PLUS_MINUS = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
 
@@ -85,12 +85,13 @@ class Line:
 
     def by_seed(self, results: Sequence[Result]) -> dict[int, float]:
         """Its number for each seed that has it on all of its data, in the metric's unit."""
-        found: dict[int, list[float]] = {}
-        for result in self.select(results):
-            if self.metric.name in result.metrics:
-                found.setdefault(result.seed, []).append(self.metric.scale * result.metrics[self.metric.name])
-        wanted = len(self.data) if self.is_mean else 1
-        return {seed: sum(values) / wanted for seed, values in found.items() if len(values) == wanted}
+        name, wanted = self.metric.name, len(self.data) if self.is_mean else 1
+        runs = grouped((r for r in self.select(results) if name in r.metrics), lambda r: r.seed)
+        return {
+            seed: sum(self.metric.scale * r.metrics[name] for r in own) / wanted
+            for seed, own in runs.items()
+            if len(own) == wanted
+        }
 
     def values(self, results: Sequence[Result]) -> list[float]:
         """The numbers of `by_seed`."""
@@ -163,13 +164,12 @@ class Table:
         ours = line.summary(results)
         if line.paper is None or ours is None:
             return None, MISSING if line.paper else "not in the paper"
-        reason = self.untested.get(line.heading[0], "")
-        for result in () if reason else line.select(results):
-            reasons = (self.untested[sentence] for sentence in result.departures if sentence in self.untested)
-            if reason := "fewer epochs" if result.shortened else next(reasons, ""):
-                reason += f" ({result.data})" * line.is_mean
-                break
-        return statistics.compare(ours, line.paper, higher_is_better=line.metric.higher_is_better), reason
+        reasons = [self.untested[line.heading[0]]] if line.heading[0] in self.untested else []
+        for result in line.select(results):
+            where = f" ({result.data})" if line.is_mean else ""
+            reasons += [self.untested[s] + where for s in result.departures if s in self.untested]
+        verdict = statistics.compare(ours, line.paper, higher_is_better=line.metric.higher_is_better)
+        return verdict, f"not tested: {reasons[0]}" if reasons else ""
 
 
 def variant_tables(cells: Iterable[tuple[str, str, str]], metrics: Sequence[Metric]) -> tuple[Table, ...]:
@@ -183,13 +183,10 @@ def variant_tables(cells: Iterable[tuple[str, str, str]], metrics: Sequence[Metr
         >>> [table.title for table in variant_tables([("A", "P-STN", "w=0"), ("A", "P-STN", "w=1")], [])]
         ['w, P-STN, A']
     """
-    groups: dict[str, list[tuple[str, str, str]]] = {}
-    for cell in cells:
-        groups.setdefault(cell[-1].partition("=")[0], []).append(cell)
     tables = []
-    for group, members in groups.items():
-        data, models = (list(dict.fromkeys(names)) for names in list(zip(*members, strict=True))[:2])
-        shared = [names[0] for names in (models, data) if len(names) == 1]
+    for group, members in grouped(cells, lambda cell: cell[-1].partition("=")[0]).items():
+        data, models = ({cell[part] for cell in members} for part in (0, 1))
+        shared = [next(iter(names)) for names in (models, data) if len(names) == 1]
         made = []
         for name, model, variant in members:
             row = [variant.partition("=")[2], *[model] * (len(models) > 1), *[name] * (len(data) > 1)]
@@ -244,22 +241,20 @@ class Search:
     published: Mapping[str, float]
     values: tuple[float, ...]
 
-    def tried(self, data: str, results: Sequence[Result]) -> list[tuple[float, Result]]:
-        """The value of every trial on a data set and the trial, by increasing value."""
-        own = [(float(r.variant.partition("=")[2]), r) for r in results if r.data == data]
-        return sorted(own, key=lambda pair: pair[0])
+    def trials(self, data: str, results: Sequence[Result]) -> dict[float, list[Result]]:
+        """The trials on a data set by the value that was tried, in increasing order."""
+        own = (r for r in results if r.data == data)
+        return dict(sorted(grouped(own, lambda r: float(r.variant.partition("=")[2])).items()))
 
-    def trials(self, data: str, metric: Metric, results: Sequence[Result]) -> dict[float, list[float]]:
+    def scores(self, data: str, metric: Metric, results: Sequence[Result]) -> dict[float, list[float]]:
         """The scores of every value that was tried on a data set, one for each run, by increasing value."""
-        found: dict[float, list[float]] = {}
-        for value, result in self.tried(data, results):
-            if metric.name in result.metrics:
-                found.setdefault(value, []).append(result.metrics[metric.name])
-        return found
+        trials = self.trials(data, results).items()
+        found = {value: [r.metrics[metric.name] for r in runs if metric.name in r.metrics] for value, runs in trials}
+        return {value: runs for value, runs in found.items() if runs}
 
     def best(self, data: str, metric: Metric, results: Sequence[Result]) -> list[float]:
         """The value with the best mean on validation data, or the values that share it; empty without trials."""
-        means = {value: fmean(runs) for value, runs in self.trials(data, metric, results).items()}
+        means = {value: fmean(runs) for value, runs in self.scores(data, metric, results).items()}
         wanted = (max if metric.higher_is_better else min)(means.values(), default=math.nan)
         return [value for value, mean in means.items() if math.isclose(mean, wanted)]
 
@@ -267,7 +262,7 @@ class Search:
         """The data sets on which not every value was tried in every run, in words."""
         wanted, lacking = {(value, seed) for value in self.values for seed in range(RUNS)}, []
         for data in self.published:
-            done = {(value, result.seed) for value, result in self.tried(data, results)}
+            done = {(value, r.seed) for value, runs in self.trials(data, results).items() for r in runs}
             if left := len(wanted - done):
                 lacking.append(f"{data}: {left} of {len(wanted)} runs" if done else data)
         return lacking
@@ -324,10 +319,8 @@ class Study:
     @property
     def cells(self) -> list[tuple[str, str, str]]:
         """Model, data and variant of all that its tables show, in their order."""
-        shown = [line for table in self.tables for line in table.lines]
-        return list(
-            dict.fromkeys((line.model, line.data, line.variant) for line in shown if isinstance(line.data, str))
-        )
+        shown = (line for table in self.tables for line in table.lines)
+        return list(dict.fromkeys((li.model, li.data, li.variant) for li in shown if isinstance(li.data, str)))
 
 
 class Cell(NamedTuple):
@@ -339,14 +332,12 @@ class Cell(NamedTuple):
     below: Cell | None = None
 
 
-@dataclass(frozen=True)
 class TableView:
-    """A table to be written: heading, rows of cells, sentences under it."""
+    """A table to be written: heading, rows of cells (a text is a plain cell), sentences under it."""
 
-    title: str
-    header: list[str]
-    rows: list[list[Cell]]
-    notes: list[str] = field(default_factory=list)
+    def __init__(self, title: str, header: Sequence[str], rows: Iterable[Iterable[Cell | str]], *notes: str) -> None:
+        self.title, self.header, self.notes = title, header, list(notes)
+        self.rows = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
 
 
 def _quiet(text: str) -> Cell:
@@ -370,22 +361,26 @@ def view_table(table: Table, results: Sequence[Result], study: Study) -> list[Ta
     is_grid = len({line.heading for line in shown}) == len(shown) and len(rows) > 1 and len(columns) > 1
     views = []
     if is_grid:
-        cells = {line.heading: _ours(table, line, results, study.seeds)._replace(
-            strong=line in strong, below=_printed(line) if published else None) for line in shown}  # fmt: skip
-        texts = {row: [Cell(text.get(row, "")) for text in table.beside.values()] for row in rows}
-        body = [[Cell(row), *texts[row], *(cells.get((row, column), Cell("")) for column in columns)] for row in rows]
-        below = "; below it the paper’s" if published else ""
-        views.append(TableView(f"{title}: {spread}{below}", [table.row_label, *table.beside, *columns], body))
+        cells = {
+            line.heading: _ours(table, line, results, study.seeds)._replace(
+                strong=line in strong, below=_printed(line) if published else None
+            )
+            for line in shown
+        }
+        texts = {row: [text.get(row, "") for text in table.beside.values()] for row in rows}
+        body = [[row, *texts[row], *(cells.get((row, column), "") for column in columns)] for row in rows]
+        heading = f"{title}: {spread}{'; below it the paper’s' * published}"
+        views.append(TableView(heading, [table.row_label, *table.beside, *columns], body))
     if published or not is_grid:
         header = [table.row_label, "model", *["measure"] * (len(metrics) > 1), "ours", "runs"]
         header += ["paper", "difference", "within the paper’s spread", "p", "verdict"] * published
         body = []
         for line in shown:
-            count = len(line.values(results))
-            names = [*line.heading, *[line.metric.label] * (len(metrics) > 1)]
+            count, measure = len(line.values(results)), [line.metric.label] * (len(metrics) > 1)
+            ours = _ours(table, line, results)._replace(strong=line in strong)
             runs = f"{count}" if count >= study.seeds else f"{count} of {study.seeds}"
-            ours = [_ours(table, line, results)._replace(strong=line in strong), Cell(runs)]
-            body.append([*map(Cell, names), *ours, *(_beside_paper(table, line, results) if published else ())])
+            beside = _beside_paper(table, line, results) if published else []
+            body.append([*line.heading, *measure, ours, runs, *beside])
         views.append(TableView(f"{title}: {'line by line beside the paper’s' if is_grid else spread}", header, body))
     own = [line for line in shown if not line.is_mean]
     if missing := sum(max(0, study.seeds - len(line.select(results))) for line in own):
@@ -397,12 +392,9 @@ def view_table(table: Table, results: Sequence[Result], study: Study) -> list[Ta
 
 def _significantly_best(table: Table, results: Sequence[Result]) -> set[Line]:
     """The lines to set in bold."""
-    groups: dict[tuple[str, str], list[Line]] = {}
-    for line in table.lines if table.bold else ():
-        if line.metric.higher_is_better is not None:
-            groups.setdefault((line.rivals or line.heading[0], line.metric.name), []).append(line)
+    compared = (line for line in table.lines if table.bold and line.metric.higher_is_better is not None)
     strong = set()
-    for rivals in groups.values():
+    for rivals in grouped(compared, lambda line: (line.rivals or line.heading[0], line.metric)).values():
         summaries, higher = [line.summary(results) for line in rivals], rivals[0].metric.higher_is_better is True
         strong |= {rivals[k] for k in statistics.best(summaries, higher_is_better=higher)}
     return strong
@@ -413,7 +405,7 @@ def _ours(table: Table, line: Line, results: Sequence[Result], runs: int = 0) ->
     values, digits = line.values(results), line.metric.digits
     if not values:
         diverged = not line.is_mean and any(not result.metrics for result in line.select(results))
-        return _quiet(DIVERGED if diverged else MISSING)
+        return _quiet("diverged" if diverged else MISSING)
     middle, spread, *_ = (statistics.median_and_deviation if table.robust else statistics.summarise)(values)
     text = f"{middle:.{digits}f}" + ("" if spread is None else f"{_PLUS_MINUS}{spread:.{digits}f}")
     return Cell(text + (f" ({len(values)} of {runs} runs)" if len(values) < runs else ""))
@@ -425,17 +417,15 @@ def _printed(line: Line) -> Cell:
     return Cell(paper.text.replace(" ± ", _PLUS_MINUS), paper.bold, "quiet") if paper else _quiet("–")
 
 
-def _beside_paper(table: Table, line: Line, results: Sequence[Result]) -> list[Cell]:
+def _beside_paper(table: Table, line: Line, results: Sequence[Result]) -> list[Cell | str]:
     """The published number, the difference, whether it is within the published spread, p, and the verdict."""
-    (verdict, reason), blank = table.judge(line, results), Cell("")
-    if verdict is None:
-        return [_printed(line), blank, blank, blank, _quiet(reason)]
-    difference = Cell(_signed(verdict.difference, line.metric.digits))
-    if reason:
-        return [_printed(line), difference, blank, blank, _quiet(f"not tested: {reason}")]
+    verdict, reason = table.judge(line, results)
+    difference = _signed(verdict.difference, line.metric.digits) if verdict else ""
+    if verdict is None or reason:
+        return [_printed(line), difference, "", "", _quiet(reason)]
     within = {None: "–", True: "yes", False: "no"}[verdict.within]
     judged = Cell(verdict.words, tone="bad" if verdict.worse else "good")
-    return [_printed(line), difference, Cell(within), Cell(_p_value(verdict.p)), judged]
+    return [_printed(line), difference, within, _p_value(verdict.p), judged]
 
 
 def _signed(value: float, digits: int) -> str:
@@ -452,15 +442,13 @@ class Finding(NamedTuple):
 
     Args:
         claim: what is claimed.
-        holds: whether the better line is ahead, or behind by less than the margin; None where that cannot be said.
-        reason: why it cannot be said.
+        holds: whether the better line is ahead, or behind by less than the margin; None where runs are missing.
         p: of the test of the difference.
         difference: better minus worse, in the metric's unit.
     """
 
     claim: Claim
     holds: bool | None
-    reason: str = ""
     p: float | None = None
     difference: float = 0.0
 
@@ -474,7 +462,7 @@ class Finding(NamedTuple):
         """The finding, for the reader."""
         sure = "significantly" if self.significant else "not significantly"
         against = f"does not hold{':' if self.significant else ','} {sure} reversed"
-        return self.reason if self.holds is None else f"holds, {sure}" if self.holds else against
+        return MISSING if self.holds is None else f"holds, {sure}" if self.holds else against
 
 
 def check_claims(study: Study, results: Sequence[Result]) -> list[Finding]:
@@ -491,9 +479,7 @@ def _check_claim(claim: Claim, results: Sequence[Result]) -> Finding:
         runs = [{seed: run[seed] for seed in sorted(runs[0].keys() & runs[1].keys())} for run in runs]
     better, worse = (list(run.values()) for run in runs)
     if not better or not worse:
-        return Finding(claim, None, MISSING)
-    if any(result.shortened for line in (claim.better, claim.worse) for result in line.select(results)):
-        return Finding(claim, None, "not tested: fewer epochs")
+        return Finding(claim, None)
     centre, higher = median if claim.robust else fmean, claim.better.metric.higher_is_better is True
     difference, margin = centre(better) - centre(worse), claim.margin or 0.0
     holds = difference > -margin if higher else difference < margin
@@ -503,25 +489,26 @@ def _check_claim(claim: Claim, results: Sequence[Result]) -> Finding:
         p = statistics.paired(better, worse)
     else:
         p = statistics.welch(statistics.summarise(better), statistics.summarise(worse))
-    return Finding(claim, holds, p=p, difference=difference)
+    return Finding(claim, holds, p, difference)
 
 
-def view_claims(study: Study, results: Sequence[Result]) -> TableView | None:
-    """A row for each claim; None where nothing is claimed."""
-    rows, claims = [], study.claims
+def view_claims(study: Study, results: Sequence[Result]) -> TableView:
+    """A row for each claim."""
+    rows: list[list[Cell | str]] = []
+    claims = study.claims
     for finding in check_claims(study, results):
         claim, metric = finding.claim, finding.claim.better.metric
         (row, ahead), (other, behind) = claim.better.heading, claim.worse.heading
         papers = [line.paper.summary.mean for line in (claim.better, claim.worse) if line.paper]
-        order = "ahead of" if claim.margin is None else f"at most {claim.margin:g} worse than"
         published = _quiet(_signed(papers[0] - papers[1], metric.digits) if len(papers) == 2 else "–")
+        order = "ahead of" if claim.margin is None else f"at most {claim.margin:g} worse than"
         rows.append([
-            Cell(row if row == other else f"{row} / {other}"),
-            Cell(f"{ahead} {order} {behind}{'' if claim.claimed else ' (not a claim of the paper)'}"),
-            Cell(metric.label),
-            Cell("" if finding.holds is None else _signed(finding.difference, metric.digits)),
+            row if row == other else f"{row} / {other}",
+            f"{ahead} {order} {behind}{'' if claim.claimed else ' (not a claim of the paper)'}",
+            metric.label,
+            "" if finding.holds is None else _signed(finding.difference, metric.digits),
             *[published] * study.from_paper,
-            Cell(_p_value(finding.p)),
+            _p_value(finding.p),
             Cell(finding.words, tone={None: "quiet", True: "good", False: "bad"}[finding.holds]),
         ])  # fmt: skip
     notes = {
@@ -532,29 +519,24 @@ def view_claims(study: Study, results: Sequence[Result]) -> TableView | None:
         "Against a margin, p is one-sided.": any(c.margin is not None for c in claims),
         "p is corrected for the number of claims, by Holm’s method.": study.holm,
     }  # fmt: skip
-    header = ["where", "claim", "measure", "difference, ours", "the paper’s", "p", "holds in ours?"]
-    if not study.from_paper:
-        header.remove("the paper’s")
+    header = ["where", "claim", "measure", "difference, ours", *["the paper’s"] * study.from_paper, "p"]
     title = "The order that the paper claims" if study.from_paper else "The order that is claimed"
-    return TableView(title, header, rows, [note for note, applies in notes.items() if applies]) if rows else None
+    return TableView(title, [*header, "holds in ours?"], rows, *(note for note, applies in notes.items() if applies))
 
 
 def view_search(search: Search, results: Sequence[Result]) -> TableView:
     """For each data set, what validation chooses and what the paper chose."""
+
+    def listed(values: Iterable[float]) -> str:
+        return ", ".join(f"{value:g}" for value in values)
+
     rows = []
     for data, published in search.published.items():
-        own = search.tried(data, results)
-        tried = list(dict.fromkeys(value for value, _ in own))
+        trials = search.trials(data, results)
         chosen = [search.best(data, metric, results) for metric in search.metrics]
-        rows.append([
-            Cell(data),
-            *(Cell("all alike" if len(c) == len(tried) > 1 else _listed(c)) if c else _quiet(MISSING) for c in chosen),
-            _quiet(f"{published:g}"), Cell(_listed(tried)), Cell(str(len({r.seed for _, r in own}))),
-        ])  # fmt: skip
+        best = ["all alike" if len(c) == len(trials) > 1 else listed(c) or _quiet(MISSING) for c in chosen]
+        runs = len({r.seed for own in trials.values() for r in own})
+        rows.append([data, *best, _quiet(f"{published:g}"), listed(trials), str(runs)])
     header = ["data", *(f"best {m.label}" for m in search.metrics), "the paper’s", "tried", "runs of each"]
     notes = [f"`pstn reproduce {search.experiment}` runs what is missing."] * bool(search.missing(results))
-    return TableView(f"{search.name}, chosen on validation data", header, rows, notes)
-
-
-def _listed(values: Sequence[float]) -> str:
-    return ", ".join(f"{value:g}" for value in values)
+    return TableView(f"{search.name}, chosen on validation data", header, rows, *notes)
