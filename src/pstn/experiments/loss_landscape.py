@@ -19,7 +19,7 @@ from pstn.distributions import Posterior
 from pstn.experiments import runner
 from pstn.experiments.rotated_mnist import CLASSIFIER, PSTN_GROUP, SIZE, SPENT, VAR_INIT, rotated, upright
 from pstn.nn import SpatialTransformer
-from pstn.report import Claim, FigureSpec, Metric, Result, Table, figures, lines
+from pstn.report import FigureSpec, Metric, Result, Table, claim_order, figures, lines
 from pstn.transforms import Similarity
 from pstn.warp import warp
 
@@ -141,8 +141,8 @@ LOSS_LANDSCAPE = runner.Experiment(
         for data in GRIDS
         for model in ("STN", "P-STN")
     ),
-    tables=(Table("Loss landscape", tuple(line for shown in _LINES for line in shown.values())),),
-    claims=tuple(Claim(shown["P-STN", data], shown["STN", data]) for shown in _LINES for data in GRIDS),
+    tables=(Table.of("Loss landscape", *_LINES),),
+    claims=tuple(claim for shown in _LINES for claim in claim_order(shown, "P-STN", "STN")),
     figures=(
         FigureSpec(
             "loss-landscape",

@@ -17,7 +17,7 @@ from pstn.experiments import runner
 from pstn.experiments.mnist_subsets import BOTH_SCALED, PRECISIONS
 from pstn.experiments.rotated_mnist import DROPOUT
 from pstn.nn import ConvLocalizer, SpatialTransformer, mnist_cnn
-from pstn.report import Claim, FigureSpec, Metric, Table, figures, lines, published_lines
+from pstn.report import FigureSpec, Metric, Table, claim_order, figures, lines, published_lines
 from pstn.training import RandomWarp
 from pstn.transforms import Similarity, to_pixels
 
@@ -145,13 +145,12 @@ PLACED_FASHION = runner.Experiment(
     needs=("fashion-mnist",),
     groups=(CLASSIFIER, STN_GROUP, PSTN_GROUP),
     tables=(
-        Table(
+        Table.of(
             "Random placement FashionMNIST",
-            (*_ACCURACY.values(),
-             *(line for metric in _ERRORS for line in lines(metric, ("STN", "P-STN"), ("placed",)).values())),
+            _ACCURACY, *(lines(metric, ("STN", "P-STN"), ("placed",)) for metric in _ERRORS),
         ),
     ),
-    claims=(Claim(_ACCURACY["P-STN", "placed"], _ACCURACY["STN", "placed"]),),
+    claims=claim_order(_ACCURACY, "P-STN", "STN"),
     figures=(
         FigureSpec(
             "placed-fashion",
