@@ -120,14 +120,8 @@ def _crops(context: runner.RunContext, *, tight: bool) -> runner.Task:
     return context.cached(("crops", tight), make)
 
 
-def wide(context: runner.RunContext) -> runner.Task:
-    """The sign and the margin around it."""
-    return _crops(context, tight=False)
-
-
-def tight(context: runner.RunContext) -> runner.Task:
-    """The sign alone."""
-    return _crops(context, tight=True)
+wide, tight = partial(_crops, tight=False), partial(_crops, tight=True)
+"""The sign and the margin around it, and the sign alone."""
 
 
 def _backbone(context: runner.RunContext) -> Backbone:

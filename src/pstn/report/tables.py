@@ -114,8 +114,8 @@ def lines(
         models: as in `Result`.
         data: as in `Result`.
         variants: as in `Result`.
-        headings: `row`, `column` and `rivals` as in `Line`, where {model}, {data} and {variant} stand for the line's own
-            and {value} for what follows "=" in its variant.
+        headings: `row`, `column` and `rivals` as in `Line`, where {model}, {data} and {variant} stand for the line's
+            own and {value} for what follows "=" in its variant.
 
     Example:
         >>> shown = lines(Metric("nll", "NLL"), ["P-STN"], ["digits"], ["taught=no", "taught=yes"], column="{value}")
@@ -126,7 +126,7 @@ def lines(
     for name, variant, model in product(data, variants, models):
         own = {"model": model, "data": name, "variant": variant, "value": variant.partition("=")[2]}
         texts = {heading: text.format(**own) for heading, text in headings.items()}
-        made[model, name, *filter(None, [variant])] = Line(model, name, metric, variant, **texts)
+        made[model, name, *filter(None, [variant])] = Line(model, name, metric, variant, None, **texts)
     return made
 
 
@@ -438,8 +438,8 @@ def view_table(table: Table, results: Sequence[Result], study: Study) -> list[Ta
         views.append(TableView(f"{title}: {'line by line beside the paper’s' if is_grid else spread}", header, body))
     own = [line for line in shown if not line.is_mean]
     if missing := sum(max(0, study.seeds - len(line.select(results))) for line in own):
-        told = f"{missing} of the {study.seeds * len(own)} numbers under this table are missing."
-        views[-1].notes.append(f"{told} `{study.command}` runs what is missing.")
+        note = f"{missing} of the {study.seeds * len(own)} numbers under this table are missing."
+        views[-1].notes.append(f"{note} `{study.command}` runs what is missing.")
     views[-1].notes.extend(table.notes)
     return views
 
