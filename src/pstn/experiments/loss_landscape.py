@@ -3,13 +3,15 @@
 The loss of a fixed classifier over one parameter of the transformation. The paper claims that the P-STN’s, which
 averages over nearby transformations, is smoother and has fewer local minima. It gives a figure, no numbers; here they
 are counted.
+
+For four test images, the loss along the angle (rotated images) and along a translation (upright ones): of the STN at
+that point, and of the P-STN’s average around it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -90,7 +92,7 @@ def _noise_scale(context: runner.RunContext, cell: Result, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def measure(context: runner.RunContext, cell: Result) -> tuple[dict[str, float], dict[str, Any], dict[str, Any]]:
+def measure(context: runner.RunContext, cell: Result) -> runner.Evaluated:
     """Count the minima of the loss over the grid, as it is (STN) or averaged under the noise (P-STN)."""
     test = (rotated if cell.data == "angle" else upright)(context).test.batch(range(4 if context.quick else IMAGES))
     classifier = runner.trained(context, CLASSIFIER, cell.seed).to(context.device)
@@ -143,12 +145,5 @@ LOSS_LANDSCAPE = runner.Experiment(
     ),
     tables=(Table.of("Loss landscape", *_LINES),),
     claims=tuple(claim for shown in _LINES for claim in claim_order(shown, "P-STN", "STN")),
-    figures=(
-        FigureSpec(
-            "loss-landscape",
-            "For four test images, the loss along the angle (rotated images) and along a translation (upright ones): "
-            "of the STN at that point, and of the P-STN’s average around it.",
-            figures.draw_landscapes,
-        ),
-    ),
+    figures=(FigureSpec("loss-landscape", runner.description_of(__doc__, 2), figures.draw_landscapes),),
 )

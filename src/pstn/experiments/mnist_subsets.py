@@ -3,6 +3,9 @@
 CNN, STN and P-STN of about 28 thousand parameters learn from 30 to 10,000 digits, five folds each. The paper claims
 that the P-STN is the most accurate on small sets and that the differences vanish on large ones, that the STN stays
 behind the CNN, and that the optimal w falls as the data grow.
+
+Test accuracy by the number of training images, mean ± one standard deviation over five folds; hollow: the paper’s. The
+scale is that of the errors’ logarithm, which spreads out what is near 100%.
 """
 
 from __future__ import annotations
@@ -135,8 +138,7 @@ MNIST_SUBSETS = runner.Experiment(
     figures=(
         FigureSpec(
             "mnist-subsets",
-            "Test accuracy by the number of training images, mean ± one standard deviation over five folds; hollow: "
-            "the paper’s. The scale is that of the errors’ logarithm, which spreads out what is near 100%.",
+            runner.description_of(__doc__, 2),
             partial(figures.draw_curves, tables=(_TABLE,), xlabel="training images", log=True),
         ),
     ),

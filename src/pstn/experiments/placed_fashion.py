@@ -2,6 +2,8 @@
 
 A garment is placed at random on a larger black canvas; localizers of about 193 thousand parameters learn to find it
 for a frozen classifier. The paper claims that both succeed, the P-STN slightly better.
+
+Inputs with the outlines that the P-STN sampled, and below what the classifier saw through five of them.
 """
 
 from __future__ import annotations
@@ -151,11 +153,5 @@ PLACED_FASHION = runner.Experiment(
         ),
     ),
     claims=claim_order(_ACCURACY, "P-STN", "STN"),
-    figures=(
-        FigureSpec(
-            "placed-fashion",
-            "Inputs with the outlines that the P-STN sampled, and below what the classifier saw through five of them.",
-            figures.draw_windows,
-        ),
-    ),
+    figures=(FigureSpec("placed-fashion", runner.description_of(__doc__, 2), figures.draw_windows),),
 )  # fmt: skip

@@ -402,9 +402,9 @@ class Joint:
     data: str = ""
 
 
-def description_of(docstring: str | None) -> str:
-    """What a module's docstring says in its second paragraph, as one line: the description of its experiment."""
-    return " ".join((docstring or "").split("\n\n")[1:2]).replace("\n", " ").strip()
+def description_of(docstring: str | None, paragraph: int = 1) -> str:
+    """A paragraph of a module's docstring as one line: the second describes its experiment, the next its figures."""
+    return " ".join(" ".join((docstring or "").split("\n\n")[paragraph : paragraph + 1]).split())
 
 
 @dataclass(frozen=True)
