@@ -14,40 +14,18 @@ import argparse
 import copy
 import math
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
 import pstn
-from pstn.data import Generated, RandomRotation, RandomTransform, generate, load
+from pstn.data import Generated, RandomRotation, RandomTransform, RandomTranslation, generate, load
 from pstn.report.pictures import draw_samples
-
-
-@dataclass(frozen=True)
-class RandomShift(RandomTransform):
-    """Shifts images by up to `limit` along each axis, in coordinates from -1 to 1."""
-
-    limit: float = 0.5
-    transform = pstn.Similarity()
-    width = 2
-
-    def theta(self, u: Tensor) -> Tensor:
-        """Uniform numbers (B, 2) -> theta (B, 4) of a similarity."""
-        shift = self.limit * (2 * u - 1)
-        return torch.cat([torch.zeros_like(shift[:, :1]), torch.ones_like(shift[:, :1]), shift], dim=1)
-
-    def make(self, x: Tensor, theta: Tensor, *, fill: Any = 0.0) -> Tensor:
-        """The shifted images."""
-        return pstn.warp(x, self.transform.grid(theta, (x.shape[-2], x.shape[-1])), fill=fill)
-
 
 # For each, the smallest family that covers it, and the localizer's factor: a rotation cannot leave the image.
 DISTURBANCES: dict[str, tuple[RandomTransform, pstn.Transform, float]] = {
     "rotated": (RandomRotation(math.pi / 3), pstn.Rotation(), 1.0),
-    "shifted": (RandomShift(), pstn.Translation(scale=1.0), 0.1),
+    "shifted": (RandomTranslation(0.5), pstn.Translation(scale=1.0), 0.1),
 }
 
 

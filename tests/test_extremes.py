@@ -15,7 +15,8 @@ ENDS = [0.0, 1e-45, 2**-24, 0.5, 1 - 2**-24, 1.0]
 def model_with_scale(family, scale):
     """A classifier whose posterior has the given scale, for inputs of 9 along each axis."""
     inverse_softplus = scale**2 + torch.log(-torch.expm1(-torch.tensor(float(scale) ** 2, dtype=torch.float64))).item()
-    layer = pstn.SpatialTransformer(family, nn.Flatten(), features=2 * 9**family.ndim, var_init=inverse_softplus)
+    posterior = pstn.StudentT(alpha=1.0, var_init=inverse_softplus)
+    layer = pstn.SpatialTransformer(family, nn.Flatten(), features=2 * 9**family.ndim, posterior=posterior)
     return pstn.PSTN(layer, nn.Sequential(nn.Flatten(), nn.Linear(2 * 9**family.ndim, 3)))
 
 

@@ -175,11 +175,7 @@ test_bad_arguments_are_named = refused(
     (lambda: pstn.Posterior(torch.zeros(3), torch.zeros(3)), ValueError, "beta must be above 0"),
     (lambda: pstn.Posterior(torch.zeros(3), -torch.ones(3)), ValueError, "beta must be above 0.*minimum of -1"),
     (lambda: pstn.Posterior(torch.zeros(3), torch.ones(4)), ValueError, "loc and beta must have one shape"),
-    (
-        lambda: pstn.Posterior(torch.zeros(3), torch.ones(3), 0.0),
-        ValueError,
-        "alpha must be a finite number above 0",
-    ),
+    (lambda: pstn.Posterior(torch.zeros(3), torch.ones(3), 0.0), ValueError, "alpha must be a finite"),
     (lambda: pstn.Posterior(torch.zeros(3), torch.ones(3), 0.1), ValueError, "alpha must be at least 0.25"),
     (lambda: pstn.Posterior(torch.zeros(3).long(), torch.ones(3)), TypeError, "loc must be a floating-point"),
     (lambda: pstn.Posterior(torch.full((3,), float("nan")), torch.ones(3)), ValueError, "mean head"),

@@ -79,10 +79,8 @@ def require_floating(name: str, tensor: Any) -> None:
     """Refuse anything but a floating-point tensor."""
     require_tensor(name, tensor)
     if not tensor.is_floating_point():
-        raise TypeError(
-            f"{name} must be a floating-point tensor, got {tensor.dtype}: convert it first, "
-            f"e.g. {name}.float(), and divide by 255 if it holds 8-bit pixels"
-        )
+        hint = f"{name}.float(), divided by 255 if it holds 8-bit pixels"
+        raise TypeError(f"{name} must be a floating-point tensor, got {tensor.dtype}: pass {hint}")
 
 
 def _require_int(name: str, value: Any, meaning: str) -> int:

@@ -370,10 +370,7 @@ def _read_settings(
             values[name] = value.split(",") if typing.get_origin(hints[name]) is list else value
     settings = TrainSettings.from_dict(values)
     if not resume and "data" not in values:
-        raise SettingsError(
-            "DATA is missing: give the name of a known data set (see `pstn data list`), a folder or a file, for "
-            f"example `pstn {command} digits`"
-        )
+        raise SettingsError(f"DATA must be a name of `pstn data list`, a folder or a file, as in pstn {command} digits")
     if is_object_name(given["transform"] or ""):  # from the command line only: a settings file imports no code
         describe(import_transform(given["transform"], "--transform"))  # one that cannot be saved is refused now
     return values, settings
@@ -410,10 +407,7 @@ def train(
         saved = saved_settings(settings.folder)
         for name in values:
             if name != "out" and (wanted := getattr(settings, name)) != (own := getattr(saved, name)):
-                raise SettingsError(
-                    f"{name} of the run in {settings.folder} is {own}, got {wanted}: a resumed run keeps its settings; "
-                    "leave the option out, or start a new run in another --out"
-                )
+                raise SettingsError(f"{name} of the run is {own}, got {wanted}: a resumed run keeps its settings")
     outcome = run(settings, resume=resume, overwrite=overwrite, say=lambda text: echo(text, err=True), quiet=as_json)
     if as_json:
         models = sorted(str(path.parent) for path in outcome.folder.glob("model-*/config.json"))
@@ -559,7 +553,7 @@ def predict(
     rows that cannot be read are reported on standard error and skipped.
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
     """
-    from pstn.io.predict import predict_files, require_about, write_answers
+    from pstn.predict import predict_files, require_about, write_answers
 
     skipped, loaded = _Skipped(), _load_model(model, allow)
     about = require_about(loaded)
@@ -596,8 +590,8 @@ def show(
 
     import torch
 
-    from pstn.io.predict import read_items, require_about
     from pstn.nn import PSTN, STN
+    from pstn.predict import read_items, require_about
     from pstn.report.pictures import draw_samples
 
     skipped = _Skipped()
@@ -640,7 +634,7 @@ def export(
     The exported model takes batches of any size; the file contains the class names and how to prepare the input.
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
     """
-    from pstn.io.export import advice_on_running, export_onnx, export_program
+    from pstn.export import advice_on_running, export_onnx, export_program
     from pstn.nn import PSTN, TransformerClassifier
 
     suffix = "" if out is None else out.suffix.lower().removeprefix(".")

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from pstn.app.core import SERIES
+from pstn.app import SERIES
 from pstn.demo import DIGITS, LABELS
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import pstn
-from pstn.app import core
-from pstn.app.core import PLANS, Answer, ModelCache, compare, load_models
+from pstn import app
+from pstn.app import PLANS, Answer, ModelCache, compare, load_models
 from pstn.data import load_digits
 from pstn.demo import DemoData
 from pstn.io import ModelFileError
@@ -91,7 +91,7 @@ def test_the_first_start_trains_and_the_next_one_does_not(monkeypatch):
         f"Training the {label} for {name}" for name in ("digits", "series") for label in ("CNN", "STN", "P-STN")
     ]
     assert first.fraction == pytest.approx(1)
-    monkeypatch.setattr(core, "train", lambda *args, **kwargs: pytest.fail("trained again"))
+    monkeypatch.setattr(app, "train", lambda *args, **kwargs: pytest.fail("trained again"))
     second = small_cache()
     second.train()
     digit = second.ready["digits"]["pstn"].about.prepare(load_digits("test").x[:2])

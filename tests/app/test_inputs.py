@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pstn.app.core import SKETCH_SIDE, PictureError, move_digit, move_series, read_picture, read_sketch, to_digit
+from pstn.app import SKETCH_SIDE, PictureError, move_digit, move_series, read_picture, read_sketch, to_digit
 from pstn.data import load_digits
 from pstn.limits import PAGE_FILE_BYTES
 

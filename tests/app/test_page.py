@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 import torch
 
-from pstn.app.core import compare
+from pstn.app import compare
 from pstn.app.page import draw_digit, draw_series, summarise
 from pstn.data import load_digits
 from pstn.demo import LABELS

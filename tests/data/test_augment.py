@@ -25,6 +25,7 @@ from pstn.data import (
     load_digits,
     load_placed_fashion,
     load_rotated_mnist,
+    make_random_transform,
 )
 
 
@@ -409,3 +410,32 @@ def test_a_cropped_example_shows_nothing_outside_and_is_at_the_originals_resolut
 def test_ranges_that_cannot_be_are_refused(make, match):
     with pytest.raises((ValueError, TypeError), match=f"^{match}"):
         make()
+
+
+def test_a_random_transform_is_read_from_text():
+    assert make_random_transform("rotation") == RandomRotation()
+    assert make_random_transform("rotation=0.5") == RandomRotation(0.5)
+    assert make_random_transform("similarity=3,0.2,0.1") == RandomSimilarity(3.0, 0.2, 0.1)
+    assert make_random_transform("similarity=shift=0.1") == RandomSimilarity(shift=0.1)
+    assert make_random_transform("crop=0.2,shift=0.1", ndim=3) == RandomCrop(0.2, 0.1, ndim=3)
+    assert make_random_transform("rotation=3.14,keep=0.7") == Cropped(RandomRotation(3.14), 0.7)
+    assert make_random_transform("placement=40,20") == RandomPlacement(40, 20, None)
+    warps = make_random_transform("cpab=0.3", ndim=1)
+    assert (warps.transform.tess, warps.scale, warps.length) == ((10,), 0.3, 0.2)
+    assert make_random_transform(warps) is warps
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "match"),
+    [
+        ("turn", ValueError, "the name of a random transform must"),
+        ("rotation=x", ValueError, "limit of rotation must be a number"),
+        ("rotation=1,2", ValueError, "rotation takes the ranges limit and keep"),
+        ("rotation=scale=2", ValueError, "rotation takes the ranges limit and keep"),
+        ("rotation=0", ValueError, "limit must"),
+        (3.0, TypeError, "teach must"),
+    ],
+)
+def test_text_that_describes_no_random_transform_is_refused(text, error, match):
+    with pytest.raises(error, match=rf"^{match}"):
+        make_random_transform(text)

@@ -12,6 +12,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import pstn
+from pstn.data import RandomRotation
 from pstn.defaults import default_batch_size, default_epochs, default_kl_weight
 from pstn.estimators import classifiers
 
@@ -73,6 +74,8 @@ def test_defaults_are_chosen_from_the_data():
     classifier = pstn.CNNClassifier(width=2, random_state=0).fit(*examples((4,), count=12))
     assert classifier.n_iter_ == default_epochs(12, default_batch_size(12))
     assert classifier._steps == classifier.n_iter_ * (12 // default_batch_size(12))
+    recipe = classifier._recipe(600)
+    assert (recipe.batch_size, recipe.epochs) == (default_batch_size(600), default_epochs(600, recipe.batch_size))
     # Nothing to hold out, and partial_fit, which does not search: the rule of thumb.
     tiny = quick(kl_weight="auto").fit(*examples(count=2))
     assert isinstance(tiny.model_.layer.transform, pstn.CPAB)
@@ -281,3 +284,42 @@ def test_a_loss_is_given_the_weight_that_it_takes_and_no_other():
         quick(loss=plain_loss, kl_weight="auto").fit(X, y, sample_weight=np.ones(20))
     with pytest.raises(TypeError, match="loss"):
         quick(loss="elbo").fit(X, y)
+
+
+def bars(count=60, seed=0):
+    """Upright bars with a foot to the left or the right, which is their class: a turn does not change it."""
+    rng, y = np.random.default_rng(seed), np.arange(count) % 2
+    x = 0.05 * rng.random((count, 12, 12))
+    x[:, 1:9, 5:7] += 1
+    for number, side in enumerate(y):
+        x[number, 7:9, 7:11] += side
+        x[number, 7:9, 1:5] += 1 - side
+    return x, y
+
+
+def test_a_pose_is_taught_beside_the_labels():
+    X, y = bars()
+    classifier = quick(teach=RandomRotation(), epochs=30, width=8, batch_size=10).fit(X, y)
+    assert classifier.tuned_ is None
+    assert isinstance(classifier.model_.layer.transform, pstn.Rotation)
+    X, y = bars(200, seed=1)
+    theta = RandomRotation().draw(200, generator=torch.Generator().manual_seed(0))
+    turned = RandomRotation().make(torch.from_numpy(X)[:, None], theta)[:, 0].numpy()
+    assert classifier.score(turned, y) > 0.9
+    upright = classifier.transform(turned)
+    assert np.abs(upright - X).mean() < np.abs(turned - X).mean() / 2
+    again = pickle.loads(pickle.dumps(classifier))
+    np.testing.assert_allclose(again.predict_proba(turned), classifier.predict_proba(turned), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [pstn.PSTNClassifier, pstn.STNClassifier])
+def test_a_random_transform_that_is_taught_may_be_a_text(kind):
+    classifier = quick(kind, teach="crop=0.2,0.1").fit(*examples((24,)))
+    assert repr(classifier.model_.layer.transform) == "Crop(scale='log', ndim=1)"
+    assert clone(classifier).teach == "crop=0.2,0.1"
+    with pytest.raises(ValueError, match=r"^teach must keep the size"):
+        quick(kind, teach="rotation=1,keep=0.5").fit(*examples((12, 12)))
+    with pytest.raises(ValueError, match=r"^teach must keep the size"):
+        quick(kind, teach="rotation").fit(*examples((24,)))
+    with pytest.raises(TypeError, match=r"^teach must"):
+        quick(kind, teach=1.0).fit(*examples((12, 12)))

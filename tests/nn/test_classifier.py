@@ -45,7 +45,7 @@ def test_a_series_too_short_for_unpadded_networks_is_refused():
     for network in (pstn.nn.SeriesLocalizer(1, padded=False), pstn.nn.SeriesClassifier(1, 3, padded=False)):
         least = 1 + sum(kernel - 1 for kernel in network.kernels)
         assert network.eval()(torch.randn(2, 1, least)).shape[0] == 2
-        with pytest.raises(ValueError, match=f"at least {least} values .* padded=True"):
+        with pytest.raises(ValueError, match=f"x must have at least {least} values, .* padded=True"):
             network(torch.randn(2, 1, least - 1))
 
 

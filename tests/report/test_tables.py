@@ -167,6 +167,25 @@ def test_claims_are_tested_as_they_say_and_corrected_together():
     assert (len(view.notes), {len(row) for row in view.rows}) == (4, {len(view.header)})
 
 
+def test_claims_of_a_table_are_corrected_together_and_shown_as_a_grid():
+    better, worse = [90, 91, 93, 92, 90], {"STN": [89, 91, 91, 91, 90], "CNN": [70, 71, 73, 72, 70]}
+    results = [*runs("P-STN", "A", better), *(r for model in worse for r in runs(model, "A", worse[model]))]
+    pairs = [(Line("P-STN", "A", ACCURACY), Line(model, "A", ACCURACY)) for model in worse]
+    claims = tuple(Claim(*pair, paired=True, table=table) for table in ("one", "two") for pair in pairs)
+    study = replace(STUDY, claims=claims, holm=True, from_paper=False)
+    corrected = holm([paired(better, values) for values in worse.values()])
+    assert [finding.p for finding in check_claims(study, results)] == pytest.approx([*corrected, *corrected])
+    view = view_claims(study, results)
+    assert view.header == ["claim", "where", "STN", "CNN", "all"]
+    assert texts(view)[0] == ["one", "A", f"+0.80 ({corrected[0]:.3f})", "+20.00 (< 0.001)", "yes"]
+    assert [[cell.strong for cell in row] for row in view.rows] == [[False, False, False, True, False]] * 2
+    without = view_claims(study, [r for r in results if r.model != "STN"])
+    assert texts(without)[0][2:] == ["missing", "+20.00 (< 0.001)", "missing"]
+    behind = view_claims(replace(study, claims=(Claim(*pairs[0][::-1], table="one"),)), results)
+    assert behind.rows[0][-1].text == "no"
+    assert behind.rows[0][2].tone == "bad"
+
+
 VALIDATION = (Metric("valid_nll", "NLL"), Metric("valid_accuracy", "accuracy", scale=100, higher_is_better=True))
 SEARCH = Search("made-up-search", "w", VALIDATION, {"A": 1e-3, "B": 0.0}, values=(0.0, 1e-4, 1e-3))
 SCORES = {"0.001": {"valid_nll": 0.4, "valid_accuracy": 0.9}, "0": {"valid_nll": 0.5, "valid_accuracy": 0.8},

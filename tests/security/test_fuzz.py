@@ -1,4 +1,4 @@
-"""Every reader of files from strangers, on a fixed number of damaged ones: it reads them or raises as documented."""
+"""Every reader of untrusted files, on a fixed number of damaged ones: it reads them or raises as documented."""
 
 import contextlib
 import gzip
@@ -20,7 +20,7 @@ from PIL import Image
 import pstn
 from data_files import idx_bytes, mtsd_annotation, mtsd_box, save_image, tar_of, write_mtsd
 from made_up_results import make_results
-from pstn.app.core import PictureError, read_picture, to_digit
+from pstn.app import PictureError, read_picture, to_digit
 from pstn.data import DataError, from_npz, read_mtsd, read_series, read_yolo, stack_series
 from pstn.data.files import open_zip, read_npy, read_zip_member, unpack_tar
 from pstn.data.images import read_idx, read_image
@@ -290,12 +290,12 @@ TARGETS = {
 def test_damaged_files_are_read_or_refused(name, make, documented, tmp_path):
     content, attempt = make(tmp_path)
     change = mutate_json if name.endswith("json") else mutate
-    dice, refused = Random(name), 0
+    rng, refused = Random(name), 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         attempt(content)
         for case in range(CASES):
-            damaged, message, start = change(content, dice), "", time.process_time()
+            damaged, message, start = change(content, rng), "", time.process_time()
             try:
                 attempt(damaged)
             except documented as error:

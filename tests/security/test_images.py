@@ -1,4 +1,4 @@
-"""Images from strangers: only the documented formats are decoded, within limits, and no other program is started."""
+"""Untrusted images: only the documented formats are decoded, within limits, and no other program is started."""
 
 import io
 import os
@@ -14,7 +14,7 @@ from PIL import EpsImagePlugin, Image
 
 import pstn
 from data_files import refused
-from pstn.app.core import PictureError, read_picture
+from pstn.app import PictureError, read_picture
 from pstn.data import check, from_folder
 from pstn.data.images import IMAGE_SUFFIXES, image_size, read_image
 from pstn.limits import JPEG_SCANS

@@ -23,7 +23,7 @@ import json, sys
 from pstn import limits
 for name, value in json.loads(sys.argv[2]).items():
     setattr(limits, name, value)
-from pstn.app.core import ModelCache
+from pstn.app import ModelCache
 from pstn.app.page import open_page
 with open_page(ModelCache(), port=int(sys.argv[1]), names=["page.example"]):
     print("ready", flush=True)

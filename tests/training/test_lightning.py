@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import pstn
+from pstn.data import RandomRotation
+from pstn.training import one_cycle
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -127,3 +129,46 @@ def test_two_processes_have_the_gradients_of_one(tmp_path):
         assert max(float(g.abs().max()) for g in alone) > 1e-3
         for a, b in zip(alone, shared, strict=True):
             torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
+
+
+def make_rotating() -> pstn.PSTN:
+    torch.manual_seed(0)
+    localizer = pstn.nn.PoseLocalizer(1, (12, 12), (8, 16), 3, 32)
+    family = pstn.Mixture(2, pstn.StudentT(alpha=2.0, var_init=0.0))
+    return pstn.PSTN(pstn.SpatialTransformer(pstn.Rotation(), localizer, posterior=family), make_model().classifier)
+
+
+def test_a_pose_is_taught_without_labels_and_the_classifier_stays(tmp_path):
+    model = make_rotating()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    bar = torch.zeros(16, 1, 12, 12)
+    bar[:, :, 2:7, 5:7], bar[:, :, 5:7, 7:10] = 1.0, 0.6
+    loader = torch.utils.data.DataLoader(bar, batch_size=8)
+    module = LitPSTN(model, teach=RandomRotation(), lr=3e-3, weight_decay=1e-5, lr_schedule=one_cycle)
+    trainer, losses = make_trainer(tmp_path, max_epochs=60), []
+    trainer.callbacks.append(pl.callbacks.LambdaCallback(
+        on_train_batch_end=lambda trainer, *_: losses.append(float(trainer.callback_metrics["train_loss"]))
+    ))  # fmt: skip
+    trainer.fit(module, loader, loader)
+    assert sum(losses[-10:]) < sum(losses[:10]) - 5
+    assert set(trainer.callback_metrics) == {"train_loss", "val_loss"}
+    assert trainer.optimizers[0].param_groups[0]["lr"] < 1e-5
+    changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert {name.partition(".")[0] for name in changed} == {"layer"}
+    assert trainer.predict(module, loader)[0].shape == (8, 4)
+
+
+def test_a_pose_is_taught_beside_labels(tmp_path):
+    module = LitPSTN(make_rotating(), teach=RandomRotation(), teach_weight=2.0, kl_weight=0.1)
+    trainer = make_trainer(tmp_path, max_epochs=1)
+    trainer.fit(module, make_data(batch_size=8))
+    assert {"train_loss", "train_kl", "train_accuracy", "val_nll", "val_accuracy"} <= set(trainer.callback_metrics)
+
+
+def test_what_cannot_be_taught_is_refused():
+    with pytest.raises(ValueError, match=r"^teach_weight must"):
+        LitPSTN(make_rotating(), teach_weight=1.0)
+    with pytest.raises(TypeError, match=r"^teach must"):
+        LitPSTN(make_rotating(), teach="rotation")
+    with pytest.raises(ValueError, match=r"^lr_schedule must"):
+        LitPSTN(make_rotating(), lr_schedule=one_cycle, lr_step=1)

@@ -9,7 +9,16 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pstn
-from pstn.data import Cropped, RandomCPAB, RandomCrop, RandomPlacement, RandomRotation, RandomSimilarity, Split
+from pstn.data import (
+    Cropped,
+    RandomAffine,
+    RandomCPAB,
+    RandomCrop,
+    RandomPlacement,
+    RandomRotation,
+    RandomSimilarity,
+    Split,
+)
 from pstn.data import RandomTranslation as Shift
 from pstn.nn import PoseLocalizer
 from pstn.objective import pose_loss
@@ -47,7 +56,7 @@ def found_error(model: nn.Module, random_transform, x: torch.Tensor, seed: int =
     return float(torch.where(circular, wrapped, difference).abs().median())
 
 
-few_steps = pytest.mark.filterwarnings("ignore:The transformation is the identity")
+few_steps = pytest.mark.filterwarnings("ignore:The transformation is the identity", "ignore:.*The pose was not learned")
 
 
 def test_a_layer_learns_what_undoes_a_rotation_and_says_how_sure_it_is():
@@ -66,6 +75,7 @@ def test_a_layer_learns_what_undoes_a_rotation_and_says_how_sure_it_is():
     assert float(model.layer.localize(warped).contains(theta, 0.99).float().mean()) > 0.9
 
 
+@few_steps
 def test_the_classifier_is_neither_called_nor_changed():
     model = seeded(pointer, 0)
     before = copy.deepcopy(model.state_dict())
@@ -78,6 +88,7 @@ def test_the_classifier_is_neither_called_nor_changed():
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
+@few_steps
 @pytest.mark.parametrize(
     "data",
     [
@@ -141,6 +152,13 @@ def test_the_gradient_of_the_loss_is_that_of_finite_differences(family):
         return pose_loss(family.build(transform, {**dict(zip(starts, numbers, strict=True)), **shared}), theta)
 
     assert torch.autograd.gradcheck(loss, numbers)
+
+
+@pytest.mark.parametrize("random_transform", [RandomRotation(), RandomRotation(0.5)])
+def test_a_pose_that_was_not_learned_is_reported(random_transform):
+    blank = torch.full((8, 1, 12, 12), 0.1)  # as the layer's fill: every pose looks the same
+    with pytest.warns(UserWarning, match="The pose was not learned"):
+        pstn.fit(pointer(), blank, teach=random_transform, epochs=3, batch_size=8)
 
 
 def test_a_point_is_taught_by_the_distance_on_the_line_and_the_circle():
@@ -278,6 +296,7 @@ def small_pointer() -> pstn.PSTN:
     return pstn.PSTN(pointer().layer, small_cnn())
 
 
+@few_steps
 def test_placements_and_crops_change_the_size_that_the_model_sees():
     model = pointer(pstn.Crop(), pstn.StudentT())
     seen = []
@@ -287,6 +306,7 @@ def test_placements_and_crops_change_the_size_that_the_model_sees():
     assert Population([model], torch.rand(16, 1, 6, 6), recipe=recipe).fit().step == 2
 
 
+@few_steps
 def test_the_schedule_moves_the_learning_rate():
     rates = []
 
@@ -324,6 +344,7 @@ def test_what_cannot_be_taught_is_refused(options, error, match):
         Population([pointer()], x, y, recipe=Recipe(**options))
 
 
+@few_steps
 def test_teaching_needs_a_layer_and_uses_no_labels_and_no_kl():
     x, y, rotation = upright(16), torch.zeros(16, dtype=torch.int64), RandomRotation()
     with pytest.raises(TypeError, match=r"^teach needs a model with"):
@@ -356,3 +377,28 @@ def test_the_larger_localizer_reads_series_images_and_volumes(size, axes):
         PoseLocalizer(2, (3,) * axes, filters=(4, 6))
     with pytest.raises(ValueError, match="kernel must"):
         PoseLocalizer(2, size, kernel=4)
+
+
+@pytest.mark.parametrize(
+    ("transform", "random_transform", "size"),
+    [
+        (pstn.Similarity(), Cropped(RandomSimilarity(scale=0.05, shift=0.05), 0.6), (20, 20)),
+        (pstn.Crop(ndim=1), RandomCrop(ndim=1), (12,)),
+        (pstn.CPAB(tess=3), None, (12,)),
+        (pstn.CPAB(tess=(2, 2)), None, (12, 12)),
+        (pstn.Affine(ndim=3), RandomAffine(ndim=3), (12, 12, 12)),
+        (pstn.Crop(), RandomPlacement(12, 6, None), (6, 6)),
+    ],
+    ids=str,
+)
+def test_a_traced_step_takes_the_same_steps(transform, random_transform, size, monkeypatch):
+    random_transform = random_transform or RandomCPAB(transform)
+    seen, found, x = (12,) * len(size), [], torch.rand(8, 1, *size)
+    for after in (0, 100):
+        monkeypatch.setattr("pstn.training.population.step._TRACE_AFTER", after)
+        models = [seeded(lambda: pointer(transform, None, seen), seed) for seed in (0, 1)]
+        recipe = Recipe(epochs=1, batch_size=4, teach=random_transform)
+        population = Population(models, x, recipe=recipe, groups=1, workers=False)
+        population.fit()
+        found.append(population.tensors()["rows"])
+    assert torch.equal(*found)

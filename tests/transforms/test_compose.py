@@ -63,12 +63,6 @@ def test_inverse_identity_and_gradients(transform):
     assert torch.autograd.gradcheck(transform.apply, inputs, fast_mode=True, atol=1e-5)
 
 
-def test_state_dict_and_precision():
-    transform = Compose(Similarity(), CPAB(tess=(3, 3))).half()
-    assert list(transform.state_dict()) == ["transforms.1.basis"]
-    assert transform.transforms[1].basis.dtype == torch.float64
-
-
 test_bad_families_are_refused = refused(
     (lambda: Compose(CPAB(tess=10), Similarity()), ValueError, "transforms"),
     (lambda: Compose(Similarity()), ValueError, "transforms"),

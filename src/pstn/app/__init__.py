@@ -1,1 +1,363 @@
-"""The page: three networks read what a visitor draws, and show where they looked and how sure they are."""
+"""What the page of `pstn app` computes, without gradio: digits from pictures, and how three models read an input."""
+
+from __future__ import annotations
+
+import base64
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+import pstn
+from pstn.data import DataError, cache_folder, load_italy_power_demand
+from pstn.data.images import open_image, orientation, turn_upright, with_bytes
+from pstn.demo import DIGITS, LABELS, DemoData, Plan, train
+from pstn.io import ModelFileError
+from pstn.limits import PAGE_FILE_BYTES, PAGE_FILE_PIXELS
+from pstn.nn import PSTN, STN, About, Shareable, make_model
+from pstn.nn.factory import ModelKind
+from pstn.transforms import CPAB, Similarity
+from pstn.uncertainty import entropy, mutual_information
+from pstn.warp import warp
+
+SIDE = 28
+SKETCH_SIDE = 4 * SIDE
+HOURS = 24
+SAMPLES = 10
+# The archive calls the classes 1 and 2: days from October to March, whose evening peak comes early, and the others.
+SEASONS = ("winter", "summer")
+_INK_SIDE = 20  # the digits of MNIST are 20 pixels long, in an image of 28
+_FAINTEST = 0.12  # of the range from black to white: less contrast than this is paper, not ink
+Grey = npt.NDArray[np.uint8]
+
+
+class PictureError(ValueError):
+    """A picture that the page cannot use; the message is for the visitor."""
+
+
+def read_picture(path: str | Path) -> Grey:
+    """The grey levels (H, W) of an untrusted image file, upright by its EXIF data; transparent is white.
+
+    The size of the file is checked before it is opened, and that of the image before it is decoded.
+
+    Raises:
+        PictureError: it is too large, damaged, or not an image.
+    """
+    from PIL import Image
+
+    path = Path(path)
+    if path.stat().st_size > PAGE_FILE_BYTES:
+        raise PictureError(f"That file is too large: the limit is {PAGE_FILE_BYTES >> 20} MB.")
+    huge = False
+    try:
+        with (
+            warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning),
+            open_image(path) as image,
+        ):
+            if huge := image.width * image.height > PAGE_FILE_PIXELS:
+                raise DataError(path, "too large")
+            flat = image
+            if image.has_transparency_data:
+                flat = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+            return np.asarray(turn_upright(with_bytes(flat, "L", path), orientation(image)), dtype=np.uint8)
+    except DataError as error:  # of open_image, whatever the reason
+        if huge or isinstance(error.__cause__, (Image.DecompressionBombError, Image.DecompressionBombWarning)):
+            most = PAGE_FILE_PIXELS // 10**6
+            raise PictureError(f"That picture is too large: the limit is {most} million pixels.") from None
+        raise PictureError("That file does not open as a picture. Try a PNG or a JPEG, or draw a digit.") from None
+
+
+def read_sketch(ink: Any) -> Grey:
+    """The grey levels (112, 112) of a drawing, from base64 of one byte of ink per pixel, row by row.
+
+    Raises:
+        PictureError: it is anything else.
+    """
+    try:
+        if not isinstance(ink, str) or len(ink) > 2 * SKETCH_SIDE**2:
+            raise ValueError
+        levels = np.frombuffer(base64.b64decode(ink, validate=True), np.uint8).reshape(SKETCH_SIDE, SKETCH_SIDE)
+    except ValueError:
+        raise PictureError("That drawing did not arrive complete: please draw it again.") from None
+    return 255 - levels
+
+
+def to_digit(grey: Grey) -> Tensor:
+    """Find the ink in a picture and place it as in MNIST: (H, W) uint8 -> (1, 28, 28) from 0 (paper) to 1 (ink).
+
+    Ink is what differs from the border of the picture, so both dark on light and light on dark work.
+
+    Raises:
+        PictureError: there is no ink.
+
+    Example:
+        >>> picture = np.full((90, 60), 255, np.uint8)
+        >>> picture[20:70, 28:34] = 0
+        >>> digit = to_digit(picture)
+        >>> digit.shape, int((digit[0].sum(1) > 0.5).sum())
+        (torch.Size([1, 28, 28]), 20)
+    """
+    from PIL import Image
+
+    image = Image.fromarray(grey)
+    image.thumbnail((256, 256), Image.Resampling.BOX)
+    levels = np.asarray(image, dtype=np.float32) / 255
+    border = np.concatenate([levels[0], levels[-1], levels[:, 0], levels[:, -1]])
+    contrast = np.abs(levels - np.median(border))
+    strongest = float(np.quantile(contrast, 0.995)) if min(levels.shape) > 1 else 0.0
+    if strongest < _FAINTEST:  # a dot is less than one in 200 pixels
+        strongest = float(contrast.max())
+    if strongest < _FAINTEST:
+        raise PictureError("There is no digit in that picture: draw a thick, dark one on a light background.")
+    ink = np.clip((contrast / strongest - 0.25) / 0.5, 0, 1)
+    rows, columns = np.flatnonzero(ink.max(1) > 0.3), np.flatnonzero(ink.max(0) > 0.3)
+    ink = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+
+    factor = _INK_SIDE / max(ink.shape)
+    height, width = (max(1, round(extent * factor)) for extent in ink.shape)
+    small = np.asarray(Image.fromarray(ink).resize((width, height), Image.Resampling.BOX))
+    centre = [(small.sum(1 - axis) @ np.arange(extent)) / small.sum() for axis, extent in enumerate(small.shape)]
+    top, left = (
+        int(np.clip(round((SIDE - 1) / 2 - middle), 0, SIDE - extent))
+        for middle, extent in zip(centre, small.shape, strict=True)
+    )
+    digit = np.zeros((1, SIDE, SIDE), np.float32)
+    digit[0, top : top + height, left : left + width] = small
+    return torch.from_numpy(digit)
+
+
+def move_digit(digit: Tensor, turn: float = 0.0, right: float = 0.0, down: float = 0.0, size: float = 1.0) -> Tensor:
+    """Rotate, shift and scale a digit on a black background.
+
+    Args:
+        digit: (1, H, W), from 0 to 1.
+        turn: degrees, clockwise.
+        right: pixels to the right.
+        down: pixels downwards.
+        size: scale factor.
+
+    Example:
+        >>> digit = torch.zeros(1, 28, 28)
+        >>> digit[0, 4, 13] = 1
+        >>> move_digit(digit, right=3, down=2)[0].argmax().item() == 6 * 28 + 16
+        True
+    """
+    height, width = digit.shape[-2:]
+    moved = torch.tensor([math.radians(turn), size, 2 * right / width, 2 * down / height])
+    family = Similarity()
+    # A grid maps output to input coordinates, the inverse of how the content moves.
+    grid = family.grid(family.inverse(moved), size=(height, width))
+    return warp(digit[None], grid[None])[0].clamp(0, 1)
+
+
+def move_series(
+    series: Tensor, later: float = 0.0, stretch: float = 1.0, noise: float = 0.0, *, seed: int = 0
+) -> Tensor:
+    """Shift a series in time, stretch it about its middle, and add noise; beyond its ends it is constant.
+
+    Args:
+        series: (1, L).
+        later: delay, in steps.
+        stretch: factor by which everything takes longer.
+        noise: standard deviation of the noise.
+        seed: of the noise, which is the same at each call, so that a slider scales it.
+
+    Example:
+        >>> move_series(torch.tensor([[0.0, 1.0, 2.0, 3.0]]), later=1)
+        tensor([[0., 0., 1., 2.]])
+    """
+    values: Any = series[0].double().numpy()
+    steps = np.arange(len(values))
+    middle = (len(values) - 1) / 2
+    moved = torch.from_numpy(np.interp(middle + (steps - middle - later) / stretch, steps, values)).float()
+    return (moved + noise * torch.randn(len(values), generator=torch.Generator().manual_seed(seed)))[None]
+
+
+ModelSet = Mapping[str, Any]
+"""The models that the page compares, by "cnn", "stn" and "pstn", trained on the same data, in evaluation mode."""
+
+
+class Answer(NamedTuple):
+    """The answer of one model to one input.
+
+    Attributes:
+        probs: the probability of each class, by its name.
+        votes: the most probable class under each sample; one for a model without samples.
+        entropy: of `probs`, in nats.
+        mutual_information: the part of it that comes from not knowing where to look, in nats.
+        theta: (S, D), the transformations; None for the CNN.
+        seen: (S, C, *size), what its classifier read, as a person sees it; None for the CNN.
+    """
+
+    probs: dict[str, float]
+    votes: tuple[str, ...]
+    entropy: float
+    mutual_information: float
+    theta: Any = None
+    seen: Any = None
+
+    @property
+    def best(self) -> str:
+        """The most probable class."""
+        return max(self.probs, key=self.probs.__getitem__)
+
+    @property
+    def sureness(self) -> str:
+        """How sure the model is, in words.
+
+        exp(entropy) is the number of classes of a uniform distribution with that entropy. A model with one class at
+        60% or more is not guessing, however the rest is spread.
+        """
+        left = math.exp(self.entropy)
+        if left > min(2.5, 0.97 * len(self.probs)) and max(self.probs.values()) < 0.6:
+            return "guessing"
+        return "sure" if left < 1.25 else "fairly sure" if left < 1.7 else "unsure"
+
+    @property
+    def explanation(self) -> str:
+        """How the samples voted; empty for a model without samples.
+
+        Example:
+            >>> Answer({"a": 0.75, "b": 0.25}, ("a", "a", "a", "b"), 0.56, 0.5).explanation
+            '3 of 4 samples say a, 1 says b. Most of its uncertainty comes from not knowing where to look.'
+        """
+        if len(self.votes) < 2:
+            return ""
+        counts = {name: self.votes.count(name) for name in self.probs if name in self.votes}
+        first, *rest = sorted(counts, key=counts.__getitem__, reverse=True)
+        others = "".join(f", {counts[name]} {'says' if counts[name] == 1 else 'say'} {name}" for name in rest)
+        text = f"{counts[first]} of {len(self.votes)} samples say {first}{others}."
+        if self.sureness != "sure" and self.mutual_information > self.entropy / 2:
+            text += " Most of its uncertainty comes from not knowing where to look."
+        return text
+
+
+def compare(models: ModelSet, shown: Tensor, *, samples: int = SAMPLES, seed: int = 0) -> dict[str, Answer]:
+    """The answer of each model to one input.
+
+    Args:
+        models: the models.
+        shown: (C, *size), the input as a person sees it: pixels from 0 to 1, or a series.
+        samples: S, for the P-STN.
+        seed: of its samples: with the same seed, only the input makes a difference.
+    """
+    about, answers = models["pstn"].about, {}
+    x = about.prepare(shown[None])
+    with torch.inference_mode():
+        for kind, model in models.items():
+            sampled = {"samples": samples, "generator": torch.Generator().manual_seed(seed)}
+            output = model(x, **sampled) if kind == "pstn" else model(x)
+            theta = seen = None
+            if kind == "cnn":
+                log_probs = output.log_softmax(-1)
+                each = log_probs[None]
+            else:
+                log_probs, each, theta = output.log_probs, output.sample_log_probs, output.theta[:, 0]
+                seen = about.undo(model.layer.warp(x, output.theta)[:, 0])
+            votes = tuple(about.classes[k] for k in each[:, 0].argmax(-1).tolist())
+            probs = dict(zip(about.classes, log_probs[0].exp().tolist(), strict=True))
+            uncertainty = entropy(log_probs).item(), mutual_information(each).item()
+            answers[kind] = Answer(probs, votes, *uncertainty, theta, seen)
+    return answers
+
+
+def season_data() -> DemoData:
+    """Days of electricity demand in Italy: 67 for training, 1,029 for the test."""
+    splits = load_italy_power_demand(validation=0.0)
+    assert splits.test is not None
+    return DemoData(splits.train.x, splits.train.y, splits.test.x, splits.test.y)
+
+
+def _make_series_model(kind: ModelKind) -> Shareable:
+    return make_model(
+        kind, 1, (HOURS,), len(SEASONS), CPAB(tess=5), networks="auto", width=16, fill=None,
+        samples=1, alpha=1.0, var_init=-5.0,
+    )  # fmt: skip
+
+
+_SEASONS = About(SEASONS, 1, (HOURS,), kl_weight=1e-3, data="ItalyPowerDemand")
+SERIES = Plan(_make_series_model, dict.fromkeys(LABELS, 3e-3), season_data, _SEASONS, 60, 1e-3)
+PLANS = {"digits": DIGITS, "series": SERIES}
+
+
+def load_models(folder: Path, size: tuple[int, ...] | None) -> ModelSet:
+    """The three models in the subfolders cnn, stn and pstn, as `pstn demo` writes them.
+
+    Args:
+        folder: where they are.
+        size: spatial size of the input that they must take, with one channel.
+
+    Raises:
+        ModelFileError: one is missing, damaged, or takes other input.
+    """
+    if not all((folder / name).is_dir() for name in LABELS):  # the Hub would be asked: the page contacts no one
+        raise ModelFileError(f"{folder} must contain the folders cnn, stn and pstn, as `pstn demo` writes them")
+    found: dict[str, Any] = {name: pstn.from_pretrained(folder / name) for name in LABELS}
+    kinds = {name: next((kind for kind in (STN, PSTN) if isinstance(found[name], kind)), None) for name in LABELS}
+    if kinds != {"cnn": None, "stn": STN, "pstn": PSTN}:
+        raise ModelFileError(f"{folder}: cnn, stn and pstn must contain what their names say")
+    inputs = {(model.about.classes, model.about.channels, model.about.size) for model in found.values()}
+    if len(inputs) > 1 or next(iter(inputs))[1:] != (1, size):
+        wanted = " × ".join(map(str, size or ()))
+        raise ModelFileError(f"{folder} must contain three models of the same classes, for grey input of {wanted}")
+    return found
+
+
+@final
+class ModelCache:
+    """The models of the page: from a folder, from the cache, or trained while the page shows the progress.
+
+    Args:
+        folder: contains the models for digits, as `pstn demo` writes them; pstn-demo or the cache by default.
+        plans: how missing models are trained.
+
+    Attributes:
+        ready: the models that are ready, by "digits" and "series".
+        status: the current work.
+        fraction: how much of the training is done, from 0 to 1.
+
+    Raises:
+        ModelFileError: there are no such models in `folder`.
+    """
+
+    def __init__(self, folder: Path | None = None, plans: Mapping[str, Plan] = PLANS) -> None:
+        self._plans, self._cache = plans, cache_folder() / "app" / pstn.__version__
+        self.ready: dict[str, ModelSet] = {}
+        self.status, self.fraction = "Starting", 0.0
+        if folder is None and Path("pstn-demo", "pstn").is_dir():
+            folder = Path("pstn-demo")
+        if folder is not None:
+            self.ready["digits"] = load_models(folder, plans["digits"].about.size)
+        for name in plans.keys() - self.ready.keys():
+            try:
+                self.ready[name] = load_models(self._cache / name, plans[name].about.size)
+            except (ModelFileError, OSError):  # missing or damaged: trained again
+                continue
+
+    def train(self, say: Callable[[str], None] = lambda text: None) -> None:
+        """Train the missing models and keep them for the next start; `say` is given messages."""
+        missing = {name: plan for name, plan in self._plans.items() if name not in self.ready}
+        steps = len(LABELS) * sum(plan.epochs for plan in missing.values())
+
+        def advance(loss: float) -> None:
+            self.fraction += 1 / steps
+
+        for name, plan in missing.items():
+            data = plan.data()
+            trained: dict[str, Any] = {}
+            for kind, label in LABELS.items():
+                self.status = f"Training the {label} for {name}"
+                say(self.status)
+                trained[kind] = train(plan, kind, data, on_loss=advance)
+            self.ready[name] = trained
+            try:
+                for key, model in trained.items():
+                    model.save_pretrained(self._cache / name / key)
+            except OSError as error:
+                say(f"The models for {name} could not be kept for the next start: {error}")

@@ -1,4 +1,4 @@
-"""The page of `pstn app`: gradio components around `pstn.app.core`. Needs `pstn[app]`.
+"""The page of `pstn app`: gradio components around `pstn.app`. Needs `pstn[app]`.
 
 gradio is imported when the page is opened, as it reads its settings then. Pictures are SVG in HTML: they take
 milliseconds, are sharp on every screen, follow the dark mode, and need no file that gradio would have to serve.
@@ -31,9 +31,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torch import Tensor
 
-from pstn import limits
-from pstn.app import core
-from pstn.app.core import Answer, ModelCache, ModelSet
+from pstn import app, limits
+from pstn.app import Answer, ModelCache, ModelSet
 from pstn.data import load_digits
 from pstn.demo import LABELS
 from pstn.files import parse_json
@@ -127,7 +126,7 @@ def build_page(cache: ModelCache) -> gr.Blocks:
     """The page, ready to be launched."""
     import gradio as gr
 
-    digits, days = load_digits("test"), core.season_data()
+    digits, days = load_digits("test"), app.season_data()
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 
     def pick(x: Tensor, y: Tensor, label: int, number: int) -> Tensor:
@@ -176,7 +175,7 @@ def build_page(cache: ModelCache) -> gr.Blocks:
             if name not in cache.ready:
                 return [draw_progress(cache.status, cache.fraction), None, None, None, ""]
             models, shown = cache.ready[name], move(*values[:-1], seed=values[-1])
-            answers = core.compare(models, shown, seed=values[-1])
+            answers = app.compare(models, shown, seed=values[-1])
             probs = [answer.probs for answer in answers.values()]
             return [draw(models, shown, answers), *probs, summarise(models, shown, answers)]
 
@@ -193,7 +192,7 @@ def build_page(cache: ModelCache) -> gr.Blocks:
 
     def add_digits(base: Any, number: Any) -> list[Any]:
         template, script = ((files("pstn.app") / name).read_text("utf-8") for name in ("sketch.html", "sketch.js"))
-        sketch = gr.HTML(value=0, html_template=template, js_on_load=script, side=core.SKETCH_SIDE, elem_id="sketch")
+        sketch = gr.HTML(value=0, html_template=template, js_on_load=script, side=app.SKETCH_SIDE, elem_id="sketch")
         upload = gr.UploadButton("or upload a picture", file_types=["image"], size="sm", elem_id="upload")
         note = gr.Markdown("", elem_id="note")
         gr.Markdown("or choose one that they have not seen; again for another:")
@@ -203,15 +202,15 @@ def build_page(cache: ModelCache) -> gr.Blocks:
         def read(base: Tensor, reader: Callable[[], Any]) -> tuple[Tensor, str]:
             """The digit that a visitor gave, or the one before with a message."""
             try:
-                return core.to_digit(reader()), ""
-            except core.PictureError as error:
+                return app.to_digit(reader()), ""
+            except app.PictureError as error:
                 return base, str(error)
 
         def drawn(event: gr.EventData, base: Tensor) -> tuple[Tensor, str]:
-            return read(base, lambda: core.read_sketch(getattr(event, "ink", None)))
+            return read(base, lambda: app.read_sketch(getattr(event, "ink", None)))
 
         def uploaded(path: str, base: Tensor) -> tuple[Tensor, str]:
-            return read(base, lambda: core.read_picture(path))
+            return read(base, lambda: app.read_picture(path))
 
         def take(digit: int, number: int) -> tuple[Tensor, int, str, int]:
             # The canvas is cleared when its value changes: it no longer shows what is classified.
@@ -232,7 +231,7 @@ def build_page(cache: ModelCache) -> gr.Blocks:
             return pick(days.test_x, days.test_y, season, number + 1), number + 1
 
         with gr.Row():
-            keys = [gr.Button(f"Another {season} day", size="sm", min_width=100) for season in core.SEASONS]
+            keys = [gr.Button(f"Another {season} day", size="sm", min_width=100) for season in app.SEASONS]
         return [key.click(partial(take, season), number, [base, number], **quiet) for season, key in enumerate(keys)]
 
     # Uploads are removed after an hour, and their folder when the page is closed.
@@ -244,7 +243,7 @@ def build_page(cache: ModelCache) -> gr.Blocks:
         )
         with gr.Tab("Digit"):
             add_tab(
-                "digits", lambda *values, seed: core.move_digit(*values), draw_digit, pick(digits.x, digits.y, 7, 0),
+                "digits", lambda *values, seed: app.move_digit(*values), draw_digit, pick(digits.x, digits.y, 7, 0),
                 add_digits,
                 [
                     ("turn", "Rotate (degrees)", -180, 180, 0, 1), ("right", "Shift right (pixels)", -10, 10, 0, 0.5),
@@ -257,7 +256,7 @@ def build_page(cache: ModelCache) -> gr.Blocks:
                 "the lights go on early, or in summer (April to September)?"
             )
             add_tab(
-                "series", core.move_series, draw_series, pick(days.test_x, days.test_y, 0, 0), add_days,
+                "series", app.move_series, draw_series, pick(days.test_x, days.test_y, 0, 0), add_days,
                 [
                     ("later", "Delay (hours)", -4, 4, 0, 0.25), ("stretch", "Stretch (times)", 0.7, 1.4, 1, 0.05),
                     ("noise", "Noise (standard deviation)", 0, 1, 0, 0.05),

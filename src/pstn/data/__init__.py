@@ -7,7 +7,7 @@ from pstn.data.files import DataError, DataWarning, MissingDataError, cache_fold
 
 from pstn.data.augment import (  # isort: skip
     Cropped, Generated, RandomAffine, RandomCPAB, RandomCrop, RandomPlacement, RandomRotation, RandomSimilarity,
-    RandomTransform, RandomTranslation, generate,
+    RandomTransform, RandomTranslation, generate, make_random_transform,
 )  # fmt: skip
 from pstn.data.images import (  # isort: skip
     MNIST_MEAN, MNIST_STD, Digits, contact_sheet, from_folder, load_digits, load_mnist, load_placed_fashion,
@@ -32,8 +32,8 @@ __all__ = [
     "RawSeries", "Sign", "Split", "Splits", "balanced_indices", "batches", "cache_folder", "check", "commonest_classes",
     "contact_sheet", "data_folder", "divide", "from_arrays", "from_dataset", "from_folder", "from_npz", "generate",
     "get", "isolated", "isolated_signs", "load", "load_digits", "load_italy_power_demand", "load_mnist", "load_mtsd",
-    "load_placed_fashion", "load_rotated_mnist", "load_series_file", "load_ucr", "load_yolo", "make_signs",
-    "mnist_subset", "read_idx", "read_indices", "read_mtsd", "read_series", "read_yolo", "stack_series",
+    "load_placed_fashion", "load_rotated_mnist", "load_series_file", "load_ucr", "load_yolo", "make_random_transform",
+    "make_signs", "mnist_subset", "read_idx", "read_indices", "read_mtsd", "read_series", "read_yolo", "stack_series",
     "stratified_indices",
 ]  # fmt: skip
 

@@ -16,18 +16,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pstn._checks import require_floating, require_nonnegative_number, require_positive_int, require_positive_number
+from pstn._checks import (
+    require_choice,
+    require_floating,
+    require_nonnegative_number,
+    require_positive_int,
+    require_positive_number,
+)
 from pstn._deprecation import renamed
 from pstn.data.split import Split, Splits
-from pstn.transforms import CPAB, MatrixTransform, SmoothPrior, Transform
+from pstn.transforms import CPAB, MatrixTransform, SmoothPrior, Transform, make_transform
 from pstn.transforms.affine import Affine, Crop, Rotation, Similarity, Translation
 from pstn.transforms.base import invert_matrix
 from pstn.transforms.coordinates import corner_points
-from pstn.warp import Fill, warp
+from pstn.warp import Fill, PaddingMode, warp
 
 __all__ = [
     "Cropped", "Generated", "RandomAffine", "RandomCPAB", "RandomCrop", "RandomPlacement", "RandomRotation",
-    "RandomSimilarity", "RandomTransform", "RandomTranslation", "generate",
+    "RandomSimilarity", "RandomTransform", "RandomTranslation", "generate", "make_random_transform",
 ]  # fmt: skip
 
 
@@ -66,9 +72,9 @@ class RandomTransform(ABC):
         """The coordinates in the original that an example of `size` reads, (B, *size, ndim)."""
         return self.transform.grid(theta, size)
 
-    def make(self, x: Tensor, theta: Tensor, *, fill: Fill = 0.0) -> Tensor:
-        """Warp x (B, C, *size) by theta (B, D); what comes into view is `fill`."""
-        return warp(x, self.grid(theta, x.shape[2:]), fill=fill)
+    def make(self, x: Tensor, theta: Tensor, *, fill: Fill = 0.0, padding_mode: PaddingMode = "zeros") -> Tensor:
+        """Warp x (B, C, *size) by theta (B, D); what comes into view is `fill`, or as `padding_mode` says."""
+        return warp(x, self.grid(theta, x.shape[2:]), fill=fill, padding_mode=padding_mode)
 
     def undo(self, theta: Tensor, transform: Transform, *, aspect: Sequence[float] | None = None) -> Tensor:
         """The theta of a model's family, (B, D'), that undoes a random theta.
@@ -417,13 +423,13 @@ class Cropped(RandomTransform):
         """That of the random transform."""
         return self.random_transform.theta(u)
 
-    def make(self, x: Tensor, theta: Tensor, *, fill: Fill = 0.0) -> Tensor:
+    def make(self, x: Tensor, theta: Tensor, *, fill: Fill = 0.0, padding_mode: PaddingMode = "zeros") -> Tensor:
         """Warp x (B, C, *size) by theta (B, D) and keep the middle."""
         size = [max(1, round(self.crop * extent)) for extent in x.shape[2:]]
         grid = self.random_transform.grid(theta, size)
         shares = [part / whole for part, whole in zip(size[::-1], x.shape[:1:-1], strict=True)]
         kept = torch.stack([axis * share for axis, share in zip(grid.unbind(-1), shares, strict=True)], dim=-1)
-        return warp(x, kept, fill=fill)
+        return warp(x, kept, fill=fill, padding_mode=padding_mode)
 
     def require_undo(self, transform: Transform, size: Sequence[int]) -> None:
         """Refuse a family that cannot undo it, and a `crop` that lets something outside of the originals be seen."""
@@ -498,11 +504,58 @@ class RandomPlacement(RandomTransform):
         angle = torch.zeros_like(shift[:, :1])
         return torch.cat([angle, torch.full_like(angle, self.canvas / self.size), shift], dim=1)
 
-    def make(self, x: Tensor, theta: Tensor, *, fill: Fill = 0.0) -> Tensor:
+    def make(self, x: Tensor, theta: Tensor, *, fill: Fill = 0.0, padding_mode: PaddingMode = "zeros") -> Tensor:
         """Canvases (B, C, canvas, canvas) with the images `x` (B, C, H, W) on them and `fill` around."""
         if x.shape[-2:] != (self.size, self.size):
             x = F.interpolate(x, (self.size, self.size), mode="bilinear", antialias=True)
-        return warp(x, self.transform.grid(theta, (self.canvas, self.canvas)), fill=fill)
+        return warp(x, self.grid(theta, (self.canvas, self.canvas)), fill=fill, padding_mode=padding_mode)
+
+
+_NAMED: dict[str, type[Any]] = {
+    "rotation": RandomRotation, "translation": RandomTranslation, "crop": RandomCrop, "similarity": RandomSimilarity,
+    "affine": RandomAffine, "cpab": RandomCPAB, "placement": RandomPlacement,
+}  # fmt: skip
+
+
+def make_random_transform(text: str | RandomTransform, ndim: int = 2) -> RandomTransform:
+    """The random transform that a text describes, for command lines and estimators; any other is returned unchanged.
+
+    Args:
+        text: a name and the ranges of that transform, in their order or by name, such as "rotation=3.14",
+            "similarity=3.14,0.3,0.3" or "crop=shift=0.2"; without any, the defaults. A range `keep=0.7` at the end
+            makes it a `Cropped` one.
+        ndim: how many spatial axes the examples have.
+
+    Example:
+        >>> make_random_transform("similarity=3.14,shift=0.1,keep=0.5")
+        Cropped(random_transform=RandomSimilarity(angle=3.14, scale=0.3, shift=0.1), crop=0.5)
+    """
+    if isinstance(text, RandomTransform):
+        return text
+    if not isinstance(text, str):
+        raise TypeError(f"teach must be a random transform such as pstn.data.RandomRotation(), got {text!r}")
+    name, _, rest = text.partition("=")
+    require_choice("the name of a random transform", name, tuple(_NAMED))
+    cls, options = _NAMED[name], dict[str, Any]()
+    names = [field.name for field in dataclasses.fields(cls) if field.name not in ("ndim", "cpab")]
+    for place, part in enumerate(rest.split(",") if rest else ()):
+        key, _, number = part.rpartition("=")
+        key = key or (names[place] if place < len(names) else "")
+        if key not in (*names, "keep"):
+            raise ValueError(f"{name} takes the ranges {', '.join(names)} and keep, got {text!r}")
+        try:
+            options[key] = int(number) if name == "placement" else float(number)
+        except ValueError:
+            raise ValueError(f"{key} of {name} must be a number, got {number!r}") from None
+    keep = options.pop("keep", None)
+    if name == "placement" and options:
+        options.setdefault("corners", None)
+    if name == "cpab":
+        options["cpab"] = make_transform("cpab", ndim)
+    elif "ndim" in cls.__dataclass_fields__:
+        options["ndim"] = ndim
+    made: RandomTransform = cls(**options)
+    return made if keep is None else Cropped(made, keep)
 
 
 @final

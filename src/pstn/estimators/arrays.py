@@ -83,10 +83,8 @@ def choose_layout(shape: tuple[int, ...], kind: str = "auto") -> Layout:
     if kind == "series" and axes in (1, 2):
         return Layout("series", shape)
     if kind == "series" or axes not in (2, 3):
-        raise ValueError(
-            f"X must be (N, H, W) or (N, H, W, C) for images, (N, L) or (N, C, L) for series, got (N, {listed}) for "
-            f"kind={kind!r}: flat images get their shape back by X.reshape(-1, H, W)"
-        )
+        accepted = "(N, H, W) or (N, H, W, C) for images, such as X.reshape(-1, H, W), (N, L) or (N, C, L) for series"
+        raise ValueError(f"X must be {accepted}, got (N, {listed}) for kind={kind!r}")
     if min(shape[:2]) < _SMALLEST_SIDE:
         hint = ": channels come last, X.transpose(0, 2, 3, 1)" if axes == 3 else ""
         raise ValueError(f"images in X must be {_SMALLEST_SIDE}x{_SMALLEST_SIDE} or larger, got {listed}{hint}")

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from pstn import _checks
 from pstn._deprecation import renamed
+from pstn.data.augment import RandomTransform, make_random_transform
 from pstn.data.split import stratified_indices
 from pstn.defaults import LOCALIZER_FACTOR, RESTARTS, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT, default_kl_weight
 from pstn.estimators.arrays import Layout, Scaling, choose_layout, fit_scaling
@@ -89,6 +90,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     _make: partial[Any]
     _optimiser: dict[str, Tensor] | None
     _kl_weight: float | None
+    _teach: RandomTransform | None = None
     _tuned: Tuned | None
     _seed: int
     _steps: int
@@ -121,7 +123,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         if not continues:
             known._kl_weight = self._default_kl_weight(len(data.y))
             known.model_ = known._make(seed=seed)  # refuses a transform that does not suit the data
-            if isinstance(getattr(self, "kl_weight", None), str) and known._kl_weight is not None:
+            if isinstance(getattr(self, "kl_weight", None), str) and known._kl_weight is not None and not known._teach:
                 known._tuned = known._search(data, seed)
                 known._kl_weight, alpha = known._tuned.best.kl_weight, known._tuned.best.alpha
                 set_alpha(known.model_, alpha)
@@ -130,10 +132,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         if self.early_stopping:
             train, valid = stratified_indices(data.y, self.validation_fraction, seed=seed)
             if len(valid) == 0:
-                raise ValueError(
-                    "early_stopping must be False here: validation_fraction leaves no example to validate on, as every "
-                    "class must keep one to learn from"
-                )
+                raise ValueError("early_stopping must be False here: validation_fraction leaves no example")
         member = known._member(seed, known._kl_weight, train, valid)
         recipe = known._recipe(len(data.y) if train is None else len(train))
         with known._population([known.model_], data, [member], recipe) as population:
@@ -158,9 +157,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             The estimator itself.
         """
         if isinstance(self.class_weight, str):
-            raise ValueError(
-                "class_weight must be a dict or None for partial_fit, got 'balanced': the classes' shares are not known"
-            )
+            raise ValueError("class_weight must be a dict or None for partial_fit, got 'balanced'")
         known = self
         if not hasattr(self, "model_"):
             if classes is None:
@@ -183,7 +180,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             data = TrainingData(x, y, weights)
         # Noise and batches are functions of the step, and a pass starts at a multiple of its length.
         passed = -(-known._steps // per_pass)
-        recipe, member = Recipe(passed + 1, batch, loss=self.loss), known._member(known._seed, known._kl_weight)
+        recipe, member = Recipe(passed + 1, batch, **known._task()), known._member(known._seed, known._kl_weight)
         with known._population([known.model_], data, [member], recipe) as population:
             if known._optimiser is not None:
                 population.load_tensors({**population.tensors(), **known._optimiser})
@@ -198,18 +195,20 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         fresh.classes_ = np.unique(labels) if classes is None else classes
         if len(fresh.classes_) < 2:
             what, found = ("y", "one class") if classes is None else ("classes", "only")
-            raise ValueError(
-                f"{what} must hold at least two classes, got {found}: {_checks.plain(fresh.classes_[0])!r}"
-            )
+            only = _checks.plain(fresh.classes_[0])
+            raise ValueError(f"{what} must hold at least two classes, got {found}: {only!r}")
         fresh.layout_ = layout = choose_layout(array.shape[1:], self.kind)
         fresh.scaling_ = fit_scaling(layout.channels_first(array), getattr(self, "fill", "auto"))
         fresh._check_parameters()
+        fresh._teach = _teaching(getattr(self, "teach", None), layout)
         transform = vars(self).get("transform")
+        if isinstance(transform, str) and transform == "auto":
+            transform = None if fresh._teach is None else fresh._teach.transform
         fresh._make = partial(
             make_model, self._model_kind, layout.channels, layout.size, len(fresh.classes_),
-            None if isinstance(transform, str) and transform == "auto" else transform,
-            networks="auto", width=self.width, fill=fresh.scaling_.scaled_fill,
+            transform, networks="auto", width=self.width, fill=fresh.scaling_.scaled_fill,
             samples=int(getattr(self, "train_samples", 1)), test_samples=int(getattr(self, "test_samples", 1)),
+            taught=fresh._teach is not None,
         )  # fmt: skip
         fresh.loss_curve_, fresh._optimiser, fresh._steps, fresh._slower = [], None, 0, 1.0
         fresh._kl_weight, fresh._tuned = None, None
@@ -226,8 +225,8 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     def _default_kl_weight(self, examples: int) -> float | None:
         """The weight w without a search: as given, or by the number of examples; None if the loss takes none."""
         given, loss = getattr(self, "kl_weight", 0.0), TrainingLoss(self.loss)
-        if isinstance(given, str):
-            _checks.require_choice("kl_weight (unless it is a number)", given, ("auto",))
+        if given is None or isinstance(given, str):
+            _checks.require_choice("kl_weight (unless it is a number)", given, ("auto", None))
             return default_kl_weight(examples) if loss.takes_kl_weight else None
         if self._model_kind != "pstn" and not loss.takes_kl_weight:
             return None
@@ -237,8 +236,12 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         """For so many examples; learning rates fall to a tenth after two thirds of the epochs."""
         batch_size: Any = None if self.batch_size is None else min(self.batch_size, examples)
         patience = self.patience if self.early_stopping else None
-        recipe = Recipe(self.epochs, batch_size, patience=patience, loss=self.loss).for_examples(examples)
+        recipe = Recipe(self.epochs, batch_size, patience=patience, **self._task()).for_examples(examples)
         return replace(recipe, lr_step=math.ceil(2 * recipe.epochs / 3))
+
+    def _task(self) -> dict[str, Any]:
+        """The part of a recipe that says what to minimise."""
+        return {"loss": self.loss, "teach": self._teach, "teach_weight": None if self._teach is None else 1.0}
 
     def _member(
         self, seed: int, kl_weight: float | None, train: Tensor | None = None, valid: Tensor | None = None
@@ -420,6 +423,17 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         return tags
 
 
+def _teaching(teach: str | RandomTransform | None, layout: Layout) -> RandomTransform | None:
+    """The random transform that is taught; one that changes the size of inputs is refused."""
+    if teach is None:
+        return None
+    made = make_random_transform(teach, len(layout.size))
+    x = torch.zeros(1, layout.channels, *layout.size)
+    if made.transform.ndim != x.dim() - 2 or Recipe(teach=made).as_seen(x).shape != x.shape:
+        raise ValueError(f"teach must keep the size of inputs, {layout.size}, got {made}")
+    return made
+
+
 def _make_for_seed(make: Callable[..., nn.Module], seed: int) -> nn.Module:
     return make(seed=seed)
 
@@ -451,7 +465,7 @@ class Warping(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore[mis
     @parameter_too
     @torch.no_grad()
     def transform(self, X: ArrayLike) -> NDArray[np.float32]:
-        """Inputs as the classifier sees them, warped by the mean of the transformation that it predicts.
+        """Inputs as the classifier sees them, warped by the most probable transformation that it predicts.
 
         Args:
             X: as for `fit`.
@@ -510,13 +524,17 @@ class PSTNClassifier(Warping, ArrayClassifier):
 
     Args:
         transform: the family of transformations: "similarity", "affine", "crop", "cpab", ..., a `pstn.Transform`, or
-            "auto": a similarity for images, CPAB for series.
+            "auto": that of `teach`, or a similarity for images and CPAB for series.
         kind: what (N, a, b) is: "image" (N, H, W), "series" (N, C, L), or "auto": images if both sides are at least 8
             and neither is more than 4 times the other.
-        kl_weight: w, the pull of the posterior towards the prior; "auto" chooses it, the localizer's factor and the
-            posterior's alpha on held-out data, among settings around the defaults that are trained together.
+        kl_weight: w, the pull of the posterior towards the prior; by the number of examples when None. "auto" chooses
+            it, the localizer's factor and the posterior's alpha on held-out data, among twelve settings around the
+            defaults that are trained together, which takes some twenty times as long.
+        teach: a random transform such as `pstn.data.RandomRotation()`, or a text such as "rotation=3.14": the inputs of
+            `fit` are aligned, are warped by it afresh in every step, and the network is taught what undoes it beside
+            the labels. There is no search then, and `localizer_factor` is not used. None: as they are.
         loss: what to minimise, (prediction, y) -> a scalar or a `pstn.Loss`, as in `pstn.fit`; the negative ELBO when
-            None. `kl_weight` is left at "auto" for a function without a parameter `kl_weight`.
+            None. `kl_weight` stays None for a function without a parameter `kl_weight`.
         width: channels of the classifier's first convolution; chosen by the size of the input when None.
         train_samples: S in training.
         test_samples: S in prediction.
@@ -540,7 +558,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
     Attributes:
         classes_: (K,), the labels.
         kl_weight_: the w that was used.
-        tuned_: what the search tried and chose, and why; None where there was none: for a number, and after
+        tuned_: what the search tried and chose, and why; None where there was none: without "auto", and after
             `partial_fit` alone, which takes the defaults. `kl_weight_losses_` has the lowest validation loss of each w.
         n_iter_: epochs trained; `loss_curve_` has the loss of each, `validation_curve_` that of held-out data.
         n_features_in_: the length of X's second axis; `layout_` says what the axes are.
@@ -558,8 +576,9 @@ class PSTNClassifier(Warping, ArrayClassifier):
 
     @renamed(localizer_rate="localizer_factor")
     def __init__(
-        self, transform: str | Transform = "auto", kind: str = "auto", *, kl_weight: float | str = "auto",
-        loss: LossFunction | None = None, width: int | None = None, train_samples: int = TRAIN_SAMPLES,
+        self, transform: str | Transform = "auto", kind: str = "auto", *, kl_weight: float | str | None = None,
+        teach: str | RandomTransform | None = None, loss: LossFunction | None = None, width: int | None = None,
+        train_samples: int = TRAIN_SAMPLES,
         test_samples: int = TEST_SAMPLES, fill: Any = "auto", epochs: int | None = None, batch_size: int | None = None,
         learning_rate: float | None = None, localizer_factor: float = LOCALIZER_FACTOR, weight_decay: float = 1e-4,
         early_stopping: bool = False, validation_fraction: float = 0.2, patience: int = 20, class_weight: Any = None,
@@ -637,6 +656,7 @@ class STNClassifier(Warping, ArrayClassifier):
     Args:
         transform: the family of transformations.
         kind: "auto", "image" or "series".
+        teach: a random transform that is taught, as in `PSTNClassifier`.
         loss: what to minimise, as in `PSTNClassifier`.
         width: channels of the classifier's first convolution.
         fill: what lies outside an input.
@@ -664,8 +684,9 @@ class STNClassifier(Warping, ArrayClassifier):
 
     @renamed(localizer_rate="localizer_factor")
     def __init__(
-        self, transform: str | Transform = "auto", kind: str = "auto", *, loss: LossFunction | None = None,
-        width: int | None = None, fill: Any = "auto", epochs: int | None = None, batch_size: int | None = None,
+        self, transform: str | Transform = "auto", kind: str = "auto", *, teach: str | RandomTransform | None = None,
+        loss: LossFunction | None = None, width: int | None = None, fill: Any = "auto", epochs: int | None = None,
+        batch_size: int | None = None,
         learning_rate: float | None = None, localizer_factor: float = LOCALIZER_FACTOR, weight_decay: float = 1e-4,
         early_stopping: bool = False, validation_fraction: float = 0.2, patience: int = 20, class_weight: Any = None,
         warm_start: bool = False, restarts: int = RESTARTS, random_state: Any = None, device: str = "auto",

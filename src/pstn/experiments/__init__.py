@@ -4,7 +4,7 @@ from pstn._deprecation import old_names
 from pstn.experiments import ablations, calibration, failure_mode, finding, little_data, loss_landscape, mnist_subsets
 
 # isort: split
-from pstn.experiments import placed_fashion, rotated_mnist, time_series, traffic_signs
+from pstn.experiments import placed_fashion, prediction_cost, rotated_mnist, time_series, traffic_signs
 
 # isort: split
 from pstn.experiments.runner import ACCURACY, ECE, NLL, SCORES, Evaluation, Experiment, ModelUnderTest, RunContext
@@ -26,8 +26,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     for experiment in (
         rotated_mnist.ROTATED_MNIST, placed_fashion.PLACED_FASHION, traffic_signs.TRAFFIC_SIGNS,
         mnist_subsets.MNIST_SUBSETS, time_series.TIME_SERIES, calibration.CALIBRATION, failure_mode.FAILURE_MODE,
-        loss_landscape.LOSS_LANDSCAPE, ablations.ABLATIONS, finding.FINDING, mnist_subsets.SEARCH, time_series.SEARCH,
-        little_data.SEARCH,
+        loss_landscape.LOSS_LANDSCAPE, ablations.ABLATIONS, finding.FINDING, little_data.LITTLE_DATA,
+        prediction_cost.PREDICTION_COST, mnist_subsets.SEARCH, time_series.SEARCH, little_data.SEARCH,
     )
 }  # fmt: skip
 """All experiments by name, in the paper's order; the searches for w last."""

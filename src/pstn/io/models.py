@@ -180,10 +180,7 @@ def _described(model: nn.Module, about: About | None) -> tuple[dict[str, Any], A
     classes, channels, size = describe_input(description)
     if about is None:
         if classes is None or channels is None:
-            raise ValueError(
-                "about must be given: config.json does not say how many classes and channels this model has. Pass "
-                "about=pstn.About(classes, channels, size)"
-            )
+            raise ValueError("about must be given for this model: about=pstn.About(classes, channels, size)")
         about = About(tuple(map(str, range(classes))), channels, size)
     _check_about(about, classes, channels, size)
     require_modest(model, about)
@@ -195,10 +192,7 @@ def _refuse_shared(model: nn.Module) -> None:
     seen: dict[int, str] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         if (first := seen.setdefault(id(tensor), name)) != name:
-            raise ValueError(
-                f"{first} and {name} are one tensor, and config.json cannot say so: give one of the two parts weights "
-                "of its own with copy.deepcopy(part), or keep model.state_dict() with torch.save"
-            )
+            raise ValueError(f"{first} and {name} are one tensor, which cannot be saved: deepcopy one of the two")
 
 
 def _check_about(about: About, classes: int | None, channels: int | None, size: tuple[int, ...] | None) -> None:
@@ -384,6 +378,8 @@ def card_text(description: Mapping[str, Any], about: About, parameters: int) -> 
         facts.append(f"- samples for a prediction: {description['test_samples']}")
     if about.data:
         facts.append(f"- trained on: {_code(about.data)}")
+    if about.supervision:
+        facts.append(f"- supervision: {_code(about.supervision)}")
     if about.kl_weight is not None and description["type"] == "PSTN":
         facts.append(f"- KL weight: {about.kl_weight:g}")
     facts.append(f"- classes: {', '.join(map(_code, about.classes[:100]))}{', …' if len(about.classes) > 100 else ''}")

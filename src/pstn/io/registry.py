@@ -246,10 +246,7 @@ def describe(module: Any) -> dict[str, Any]:
         return {"type": cls.__name__, **{name: _value(getattr(module, name)) for name in fields}}
     kind = cls.__name__ if _REGISTERED.get(cls.__name__) is cls else f"{cls.__module__}:{cls.__qualname__}"
     if ":" in kind and (cls.__module__ == "__main__" or "<locals>" in kind):
-        raise TypeError(
-            f"{cls.__name__} can be found neither by a name that it is registered under nor in a module: put it into a "
-            "module, or put @pstn.register before it"
-        )
+        raise TypeError(f"{cls.__name__} could not be found again: define it in a module, or use @pstn.register")
     return {"type": kind, **dict(_user_values(cls, module))}
 
 
@@ -261,11 +258,8 @@ def _user_values(cls: type, module: Any) -> Iterator[tuple[str, Any]]:
     """The arguments of the constructor of a user's class, which it must keep as attributes."""
     for p in inspect.signature(cls).parameters.values():
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) or not hasattr(module, p.name):
-            raise TypeError(
-                f"config.json cannot say how to build {cls.__name__}: each argument of its constructor must have a "
-                f"name and be kept as an attribute, self.{p.name}. Or keep the weights alone, with safetensors.torch."
-                "save_file(model.state_dict(), path), for pstn.load_weights(model, path)"
-            )
+            kept = f"keep each argument of its constructor as an attribute, self.{p.name}"
+            raise TypeError(f"{cls.__name__} must {kept}; or save its state_dict, for pstn.load_weights")
         value = _value(getattr(module, p.name))
         try:
             json.dumps(value, allow_nan=False)
@@ -377,10 +371,8 @@ def _find_user_class(place: str, kind: str) -> type:
         return _REGISTERED[kind]
     module, _, path = kind.partition(":")
     if not path or module not in _ALLOWED.get():
-        raise ValueError(
-            f"{place} is {excerpt(kind)}, which is neither of pstn nor registered nor of a module that you allow: "
-            "import the module that registers it, or pass allow=[MODULE] if you trust that module"
-        )
+        hint = "import the module that registers it, or pass allow=[MODULE] if you trust it"
+        raise ValueError(f"{place} is {excerpt(kind)}, which is neither of pstn nor registered nor allowed: {hint}")
     value: Any = importlib.import_module(module)
     for name in path.split("."):
         value = getattr(value, name, None)

@@ -36,6 +36,7 @@ class About:
         metrics: its scores, by name.
         policy: how missing values and other lengths in series are handled, as in its training: "refuse", "resample" or
             "pad".
+        supervision: what it learned from, e.g. "labels", or aligned inputs and the random transform that warped them.
 
     Example:
         >>> about = About(("cat", "dog"), channels=1, size=(2, 2), mean=(0.5,), std=(0.25,))
@@ -55,6 +56,7 @@ class About:
     data: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
     policy: Literal["refuse", "resample", "pad"] = "refuse"
+    supervision: str = ""
 
     def __post_init__(self) -> None:
         for name in ("classes", "size", "mean", "std"):
@@ -88,7 +90,7 @@ class About:
             raise ValueError(f"classes must be different names, at least one, got {len(self.classes)} of them")
         if len(self.classes) > MODEL_CLASSES:
             raise ValueError(f"classes must be at most {MODEL_CLASSES:,} names, got {len(self.classes):,}")
-        for name in (*self.classes, self.data, *self.metrics):
+        for name in (*self.classes, self.data, self.supervision, *self.metrics):
             # Names are printed on terminals and written into tables: control characters are refused.
             if not isinstance(name, str) or not name.isprintable():
                 raise ValueError(f"classes, data and metrics must have names that can be printed, got {excerpt(name)}")
@@ -126,8 +128,8 @@ class About:
             ValueError: a key is missing or unknown, or a value cannot be.
         """
         known = [f.name for f in fields(cls)]
-        # Earlier files have no policy: theirs was always to refuse.
-        if not isinstance(config, dict) or {"policy", *config} != set(known):
+        # Earlier files have no policy, as theirs was always to refuse, and do not say what the model learned from.
+        if not isinstance(config, dict) or {"policy", "supervision", *config} != set(known):
             got = sorted(map(str, config)) if isinstance(config, dict) else type(config).__name__
             raise ValueError(f"about must hold {', '.join(known)}, got {excerpt(got)}")
         if not isinstance(config["metrics"], dict):

@@ -295,9 +295,7 @@ class STN(TransformerClassifier):
     def __init__(self, layer: SpatialTransformer, classifier: nn.Module, *, temperature: float = 1.0) -> None:
         super().__init__(layer, classifier, temperature)
         if layer.probabilistic:
-            raise ValueError(
-                "layer of an STN must be SpatialTransformer(..., probabilistic=False); PSTN takes this one"
-            )
+            raise ValueError("layer must be made with probabilistic=False for an STN; PSTN takes this one")
         self.train_samples = self.test_samples = 1
 
 
@@ -311,10 +309,7 @@ def refuse_softmax(classifier: nn.Module) -> None:
     while isinstance(last, nn.Sequential) and len(last) > 0:
         last = last[-1]
     if isinstance(last, nn.Softmax):
-        raise ValueError(
-            "classifier must return logits, which the model turns into probabilities itself, got one that ends in "
-            "nn.Softmax: leave it out, such as with classifier[:-1]"
-        )
+        raise ValueError("classifier must return logits, got one that ends in nn.Softmax: leave that out")
 
 
 def _trainable(module: nn.Module) -> list[nn.Parameter]:

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from typing import Any, Literal, cast
 
 import torch
+from torch import nn
 
 from pstn._checks import require_choice
 from pstn.defaults import ALPHA, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT
+from pstn.distributions import Mixture, Point, PosteriorFamily, StudentT
 from pstn.nn.about import Shareable
 from pstn.nn.classifier import PSTN, STN
 from pstn.nn.layer import SpatialTransformer
-from pstn.nn.networks import ConvClassifier, ConvLocalizer, SeriesClassifier, SeriesLocalizer
+from pstn.nn.networks import ConvClassifier, ConvLocalizer, PoseLocalizer, SeriesClassifier, SeriesLocalizer
 from pstn.transforms import Transform, make_transform
 from pstn.warp import Fill
 
@@ -46,6 +48,7 @@ def make_model(
     test_samples: int = TEST_SAMPLES,
     var_init: float = VAR_INIT,
     alpha: float = ALPHA,
+    taught: bool = False,
     seed: int | None = None,
 ) -> Shareable:
     """An untrained classifier for images (B, C, H, W) or series (B, C, L).
@@ -64,6 +67,8 @@ def make_model(
         test_samples: S in prediction.
         var_init: where the variance head starts, before softplus.
         alpha: of the posterior, a Student-t with 2 alpha degrees of freedom.
+        taught: make it for teaching the pose, with a larger localizer, and for a P-STN with a posterior of four such
+            modes, which start wide.
         seed: of the weights, which then leaves torch's own random state as it is; drawn from that state when None.
 
     Example:
@@ -78,7 +83,7 @@ def make_model(
             torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed every GPU as well
             return make_model(
                 kind, channels, size, classes, transform, networks=networks, width=width, fill=fill, samples=samples,
-                test_samples=test_samples, var_init=var_init, alpha=alpha,
+                test_samples=test_samples, var_init=var_init, alpha=alpha, taught=taught,
             )  # fmt: skip
     size, ndim = tuple(size), len(size)
     paper_filters, paper_hidden, paper_localizer = _PAPER[kind]
@@ -88,13 +93,14 @@ def make_model(
             raise TypeError(f"transform must be a name or a pstn.Transform, got {transform!r}")
         family = make_transform(transform or _DEFAULT_TRANSFORM[ndim], ndim)
         if family.ndim != ndim:
-            data = "images" if ndim == 2 else "series"
-            raise ValueError(
-                f"transform must act on {ndim} axes for {data}, got {family!r}, which acts on {family.ndim}"
-            )
+            raise ValueError(f"transform must act on {ndim} axes here, got {family!r}, which acts on {family.ndim}")
         reduced = _LOCALIZER_SIZE if networks == "auto" and ndim == 2 and min(size) > 48 else None
-        localizer: ConvLocalizer | SeriesLocalizer
-        if ndim == 1 and networks == "paper":
+        localizer: nn.Module
+        if taught:
+            reduced = _LOCALIZER_SIZE if ndim == 2 and min(size) > 48 else None
+            stages = min(3, min(reduced or size).bit_length() - 1)
+            localizer = PoseLocalizer(channels, reduced or size, (32, 64, 128)[:stages])
+        elif ndim == 1 and networks == "paper":
             localizer = SeriesLocalizer(channels)
         elif ndim == 1:
             localizer = SeriesLocalizer(channels, (16, 32, 16), _series_kernels(size[0]))
@@ -118,9 +124,12 @@ def make_model(
         classifier = ConvClassifier(channels, size, classes, filters, hidden=5 * width, kernel=kernel)
     if kind == "cnn":
         return classifier
+    posterior: PosteriorFamily = Point() if kind == "stn" else StudentT(alpha=alpha, var_init=var_init)
+    if taught and kind == "pstn":
+        # A narrow start, which the paper has, often stays at the even density over all poses.
+        posterior = Mixture(4, StudentT(alpha=alpha, var_init=0.0))
     layer = SpatialTransformer(
-        family, localizer, size, localizer_size=reduced, probabilistic=kind == "pstn", var_init=var_init,
-        alpha=alpha if kind == "pstn" else None, fill=0.0 if fill is None else fill,
+        family, localizer, size, localizer_size=reduced, posterior=posterior, fill=0.0 if fill is None else fill,
         padding_mode="border" if fill is None else "zeros",
     )  # fmt: skip
     return STN(layer, classifier) if kind == "stn" else PSTN(layer, classifier, samples, test_samples)

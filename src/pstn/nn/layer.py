@@ -196,9 +196,8 @@ class SpatialTransformer(nn.Module):
         """
         require_input("source", source, self.transform.ndim)
         if theta.dim() != 3 or theta.shape[1] != source.shape[0]:
-            raise ValueError(
-                f"source must have the batch size of theta {tuple(theta.shape)}, (S, B, D), got {tuple(source.shape)}"
-            )
+            shapes = f"{tuple(theta.shape)}, (S, B, D), got {tuple(source.shape)}"
+            raise ValueError(f"source must have the batch size of theta {shapes}")
         # The samples of one input lie side by side in memory, as the warp reads them: it then copies no coordinates.
         grid = self.grid(theta.transpose(0, 1), source.shape[2:]).transpose(0, 1)
         return warp(source, grid, fill=self.fill, mode=self.mode, padding_mode=self.padding_mode)
@@ -210,16 +209,11 @@ class SpatialTransformer(nn.Module):
     def _check_features(self, features: Any, x: Tensor) -> None:
         if not isinstance(features, Tensor) or features.dim() != 2 or features.shape[0] != x.shape[0]:
             shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-            raise ValueError(
-                f"localizer must return features of shape (B, F) with B = {x.shape[0]}, got {shape}: "
-                "end it with nn.Flatten() or a global average"
-            )
+            raise ValueError(f"localizer must return features of shape ({x.shape[0]}, F), got {shape}: add nn.Flatten")
         width = self.features
         if width is not None and features.shape[1] != width:
-            raise ValueError(
-                f"localizer must return {width} features for the heads of this layer, got {features.shape[1]}: its "
-                "input has another size than it was built for, or features= is wrong"
-            )
+            found = f"got {features.shape[1]}: is x of another size, or features= wrong?"
+            raise ValueError(f"localizer must return {width} features for the heads of this layer, {found}")
 
     def extra_repr(self) -> str:
         """The settings, for printing."""
@@ -399,16 +393,11 @@ def call_on(role: str, module: nn.Module, x: Tensor) -> Any:
         precision = next((p.dtype for p in module.parameters() if p.is_floating_point()), x.dtype)
         mixed = precision != x.dtype and not torch.is_autocast_enabled(x.device.type)
         if mixed and any(words in str(error) for words in _OVER_PRECISION):
-            raise TypeError(
-                f"x (or source) must be of the precision of the {role}, {precision}, got {x.dtype}: convert it, "
-                f"x.to({precision}), or the model, model.to({x.dtype}): {error}"
-            ) from error
+            raise TypeError(f"x (or source) must be {precision} as the {role}, got {x.dtype}: {error}") from error
         wanted = _wanted(module, x)
         if wanted is None:
             raise
-        raise ValueError(
-            f"x (or source) must have {wanted} for the {role}, which got {tuple(x.shape)}: {error}"
-        ) from error
+        raise ValueError(f"x (or source) must have {wanted} for the {role}, got {tuple(x.shape)}: {error}") from error
 
 
 def _wanted(module: nn.Module, x: Tensor) -> str | None:

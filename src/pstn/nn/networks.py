@@ -191,10 +191,7 @@ def _require_length(x: Tensor, kernels: Sequence[int]) -> None:
     """Refuse a series of which convolutions without padding would leave nothing."""
     least = 1 + sum(kernel - 1 for kernel in kernels)
     if x.shape[-1] < least:
-        raise ValueError(
-            f"x must have at least {least} values for kernels {tuple(kernels)}, got {x.shape[-1]}: "
-            "pass padded=True, or smaller kernels"
-        )
+        raise ValueError(f"x must have at least {least} values, or the network padded=True, got {x.shape[-1]}")
 
 
 @final

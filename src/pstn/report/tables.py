@@ -248,6 +248,7 @@ class Claim:
         claimed: false for one that is shown beside the paper's, and is not counted among them.
         paired: the lines share their folds: test the differences of runs with the same seed.
         margin: how far `better` may be behind, in the metric's unit: a one-sided test that it is not worse than that.
+        table: what the claim is one of: those of one table are corrected together, and shown as a grid.
     """
 
     better: Line
@@ -257,6 +258,7 @@ class Claim:
     claimed: bool = True
     paired: bool = False
     margin: float | None = None
+    table: str = ""
 
 
 def claim_order(shown: Lines, better: str, worse: str, **options: Any) -> tuple[Claim, ...]:
@@ -522,9 +524,11 @@ class Finding(NamedTuple):
 def check_claims(study: Study, results: Sequence[Result]) -> list[Finding]:
     """Whether the lines that should be ahead are, in the means or, for a robust claim, in the medians."""
     found = [_check_claim(claim, results) for claim in study.claims]
-    p_values = [finding.p for finding in found]
-    corrected = statistics.holm(p_values) if study.holm else p_values
-    return [finding._replace(p=p) for finding, p in zip(found, corrected, strict=True)]
+    for table in dict.fromkeys(claim.table for claim in study.claims if study.holm):
+        own = [place for place, finding in enumerate(found) if finding.claim.table == table]
+        for place, p in zip(own, statistics.holm([found[place].p for place in own]), strict=True):
+            found[place] = found[place]._replace(p=p)
+    return found
 
 
 def _check_claim(claim: Claim, results: Sequence[Result]) -> Finding:
@@ -547,10 +551,11 @@ def _check_claim(claim: Claim, results: Sequence[Result]) -> Finding:
 
 
 def view_claims(study: Study, results: Sequence[Result]) -> TableView:
-    """A row for each claim."""
+    """A row for each claim, or for all claims of one table and place."""
     rows: list[list[Cell | str]] = []
-    claims = study.claims
-    for finding in check_claims(study, results):
+    claims, findings = study.claims, check_claims(study, results)
+    as_grid = any(claim.table for claim in claims)
+    for finding in () if as_grid else findings:
         claim, metric = finding.claim, finding.claim.better.metric
         (row, ahead), (other, behind) = claim.better.heading, claim.worse.heading
         papers = [line.paper.summary.mean for line in (claim.better, claim.worse) if line.paper]
@@ -573,9 +578,32 @@ def view_claims(study: Study, results: Sequence[Result]) -> TableView:
         "Against a margin, p is one-sided.": any(c.margin is not None for c in claims),
         "p is corrected for the number of claims, by Holm’s method.": study.holm,
     }  # fmt: skip
-    header = ["where", "claim", "measure", "difference, ours", *["the paper’s"] * study.from_paper, "p"]
+    published_too = ["the paper’s"] * study.from_paper
+    header = ["where", "claim", "measure", "difference, ours", *published_too, "p", "holds in ours?"]
+    if as_grid:
+        header, rows = _grid_of_claims(findings)
     title = "The order that the paper claims" if study.from_paper else "The order that is claimed"
-    return TableView(title, [*header, "holds in ours?"], rows, *(note for note, applies in notes.items() if applies))
+    return TableView(title, header, rows, *(note for note, applies in notes.items() if applies))
+
+
+def _grid_of_claims(findings: Sequence[Finding]) -> tuple[list[str], list[list[Cell | str]]]:
+    """Header and rows: for each table and place the difference to each of the others, and p; bold where significant."""
+    others = list(dict.fromkeys(finding.claim.worse.heading[1] for finding in findings))
+    places: dict[tuple[str, str], dict[str, Finding]] = {}
+    for finding in findings:
+        key = finding.claim.table, finding.claim.better.heading[0]
+        places.setdefault(key, {})[finding.claim.worse.heading[1]] = finding
+    rows: list[list[Cell | str]] = []
+    for (table, place), found in places.items():
+        cells = {}
+        for other, f in found.items():
+            text = f"{_signed(f.difference, f.claim.better.metric.digits)} ({_p_value(f.p)})"
+            tone = {None: "quiet", True: "", False: "bad"}[f.holds]
+            cells[other] = Cell(MISSING if f.holds is None else text, bool(f.holds) and f.significant, tone)
+        held, sure = {f.holds for f in found.values()}, all(cell.strong for cell in cells.values())
+        word = MISSING if None in held else "significantly" if sure else "no" if False in held else "yes"
+        rows.append([table, place, *(cells.get(other, "") for other in others), Cell(word, sure)])
+    return ["claim", "where", *others, "all"], rows
 
 
 def view_search(search: Search, results: Sequence[Result]) -> TableView:

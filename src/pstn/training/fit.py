@@ -95,7 +95,8 @@ def fit(
             with a parameter `kl_weight` is given the weight.
         teach: a random transform such as `pstn.data.RandomRotation()`, by which the inputs, which are aligned, are
             warped afresh in every step; the model learns the posterior of what undoes it. No labels are used: data may
-            be a tensor x, or batches of it. Only the layer learns, at the rate `lr`, and the classifier is not called.
+            be a tensor x, or batches of it. Only the layer learns, at the rate `lr` without `localizer_factor`, and
+            the classifier is not called.
         teach_weight: learn from labels too: what that loss is multiplied with before it is added to `loss`.
         lr_schedule: what learning rates are multiplied with, as a function of the progress of training from 0 to 1,
             such as `pstn.training.one_cycle`; needs data of a known length to change within an epoch.
@@ -148,7 +149,7 @@ def fit(
         options: dict[str, Any] = {"clip_norm": clip_norm, "lr_schedule": lr_schedule, "loss": loss}
         recipe = Recipe(epochs, batch_size, teach=teach, teach_weight=teach_weight, **options)
         asked, localizer_factor = _tune(model, data, member, recipe, say=progress)
-    optimiser = make_optimiser(learner, lr, localizer_factor, weight_decay)
+    optimiser = make_optimiser(learner, lr, localizer_factor if teach is None else 1.0, weight_decay)
     rates = [group["lr"] for group in optimiser.param_groups]
     limit = math.inf if clip_norm is None else require_positive_number("clip_norm", clip_norm)
     length = max(1, -(-len(data) // batch_size) if is_set(data) else len(data)) if isinstance(data, Sized) else math.inf
@@ -193,9 +194,11 @@ def fit(
             bar.update(number, f"epoch {number}/{epochs}", known)
             stop = on_epoch is not None and on_epoch(epoch)
             failure = watch.judge(epoch.nll, x[:64], last=number == epochs)
+            if teaching is not None and not labels and number == epochs:
+                failure = teaching.judge(epoch.loss)
             if stop or failure:
                 break
-    if failure and restarts and not isinstance(data, Iterator) and (change := watch.start_again()):
+    if failure and labels and restarts and not isinstance(data, Iterator) and (change := watch.start_again()):
         warnings.warn(f"{failure} Training starts again with {change}.", UserWarning, stacklevel=3)
         factor = slower(cast(TransformerModel, model), localizer_factor)
         again = {"data": data, "kl_weight": asked, "localizer_factor": factor, "restarts": restarts - 1}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from functools import partial
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +21,16 @@ except ModuleNotFoundError as error:
 from pstn._deprecation import renamed
 from pstn.defaults import LR, WEIGHT_DECAY, default_kl_weight
 from pstn.nn.classifier import Prediction, TransformerModel
-from pstn.objective import LossFunction, TrainingLoss
+from pstn.noise import SamplingMethod
+from pstn.objective import LossFunction
 from pstn.training.fit import make_optimiser
 from pstn.training.population.noise import stream_keys, uniform
-from pstn.training.population.recipe import KLWeight, kl_weight_at, progress_at
+from pstn.training.population.recipe import KLWeight, LRSchedule, Recipe, kl_weight_at, progress_at
 from pstn.training.population.step import report_parts
+from pstn.training.teach import Localizing, Teaching
+
+if TYPE_CHECKING:
+    from pstn.data.augment import RandomTransform
 
 
 @final
@@ -47,6 +53,11 @@ class LitPSTN(pl.LightningModule):
         seed: of the posterior samples.
         loss: what to minimise, (prediction, y) -> a scalar or a `pstn.Loss`; the negative ELBO when None. A function
             with a parameter `kl_weight` is given the weight.
+        teach: a random transform by which the inputs are warped, to teach the model what undoes it, as in `pstn.fit`;
+            without `teach_weight` no labels are used, and `val_loss` is the loss of the pose.
+        teach_weight: what that loss is multiplied with before it is added to `loss`.
+        lr_schedule: what learning rates are multiplied with, as a function of the progress of training from 0 to 1;
+            instead of `lr_step`.
 
     Example:
         >>> module = LitPSTN(pstn.nn.mnist_pstn(), kl_weight=1e-3)
@@ -67,10 +78,20 @@ class LitPSTN(pl.LightningModule):
         lr_gamma: float = 0.1,
         seed: int = 0,
         loss: LossFunction | None = None,
+        teach: RandomTransform | None = None,
+        teach_weight: float | None = None,
+        lr_schedule: LRSchedule | None = None,
     ) -> None:
         super().__init__()
-        self.save_hyperparameters(ignore=["model", "loss", "kl_weight"])
-        self.model, self.training_loss = model, TrainingLoss(loss)
+        self.save_hyperparameters(ignore=["model", "loss", "kl_weight", "teach", "lr_schedule"])
+        # The recipe refuses what does not go together.
+        self.recipe = Recipe(
+            lr_step=lr_step, lr_schedule=lr_schedule, loss=loss, teach=teach, teach_weight=teach_weight
+        )
+        self.model, self.training_loss = model, self.recipe.training_loss()
+        self._teaching = None if teach is None else Teaching(teach, model)
+        # Not as a module of its own: its parameters are the model's.
+        self._learner = [Localizing(model) if self.training_loss.only_teaches else model]
         self.kl_weight: KLWeight | None = self.training_loss.choose_kl_weight(kl_weight, None)
         if self.kl_weight is not None and not callable(self.kl_weight):
             self.save_hyperparameters({"kl_weight": kl_weight_at(self.kl_weight, 0.0)})
@@ -86,17 +107,19 @@ class LitPSTN(pl.LightningModule):
         return self.model(x)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The negative ELBO of a batch (x, y)."""
-        x, y = batch
+        """The loss of a batch (x, y), by default the negative ELBO; of x alone, where no labels are used."""
+        x, y = self._read(batch)
         # With accumulated gradients several batches share a global step: epochs and batches never repeat.
-        output = self._predict(x, "theta", (self.current_epoch << 32) + batch_idx)
+        step = (self.current_epoch << 32) + batch_idx
+        x, theta = self._move(x, "augment", step)
+        output = self._predict(self._learner[0], x, "theta", step)
         weight = kl_weight_at(self.kl_weight, self._progress(batch_idx))
-        made = self.training_loss(output, y, weight, None)
+        made = self.training_loss(output, y, weight, None, theta)
         parts = report_parts(made, output, y)
         figures = {"train_loss": made.total.detach()}
         if made.kl is not None:
             figures["train_kl"] = parts[1]
-        if not y.is_floating_point():
+        if y is not None and not y.is_floating_point():
             figures["train_accuracy"] = parts[2]
         self.log_dict(figures, prog_bar=True, batch_size=len(x))
         return made.total
@@ -121,13 +144,26 @@ class LitPSTN(pl.LightningModule):
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The classes' log-probabilities (B, K) for a batch: (x, y) as everywhere, or x alone."""
         x = batch[0] if isinstance(batch, (list, tuple)) else batch
-        return _log_probs(self._predict(x, "evaluate", batch_idx))
+        return _log_probs(self._predict(self.model, x, "evaluate", batch_idx))
+
+    def _read(self, batch: Any) -> tuple[Tensor, Any]:
+        if self.training_loss.only_teaches:
+            return (batch[0] if isinstance(batch, (list, tuple)) else batch), None
+        x, y = batch
+        return x, y
+
+    def _move(self, x: Tensor, stream: str, step: int) -> tuple[Tensor, Tensor | None]:
+        """Inputs as the random transform warps them, by counted noise, and what undoes it; as they are without one."""
+        if self._teaching is None:
+            return x, None
+        return self._teaching(x, self._noise(x, stream, step, (), self._teaching.width))
 
     def _score(self, part: str, batch: Any, batch_idx: int) -> Any:
-        x, y = batch
-        output = self._predict(x, "evaluate", batch_idx)
-        if y.is_floating_point():
-            made = self.training_loss(output, y, 0.0, None)
+        x, y = self._read(batch)
+        x, theta = self._move(x, "validate", batch_idx)
+        output = self._predict(self._learner[0], x, "evaluate", batch_idx)
+        if y is None or y.is_floating_point():
+            made = self.training_loss(output, y, 0.0, None, theta)
             figures = {"loss": made.total if made.nll is None else made.nll}
         else:
             p = _log_probs(output)
@@ -139,22 +175,31 @@ class LitPSTN(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         """Adam, with the localizer's learning rate apart, and the step schedule."""
         values = self.hparams
-        optimiser = make_optimiser(self.model, values["lr"], values["localizer_factor"], values["weight_decay"])
+        factor = values["localizer_factor"] if self._teaching is None else 1.0
+        optimiser = make_optimiser(self._learner[0], values["lr"], factor, values["weight_decay"])
+        if self.recipe.lr_schedule is not None:
+            last = max(1, int(self.trainer.estimated_stepping_batches) - 1)
+            by_step = torch.optim.lr_scheduler.LambdaLR(optimiser, partial(_rate_at, self.recipe.lr_schedule, last))
+            return {"optimizer": optimiser, "lr_scheduler": {"scheduler": by_step, "interval": "step"}}
         if values["lr_step"] is None:
             return optimiser
         schedule = torch.optim.lr_scheduler.StepLR(optimiser, values["lr_step"], values["lr_gamma"])
         return {"optimizer": optimiser, "lr_scheduler": schedule}
 
-    def _predict(self, x: Tensor, stream: str, step: int) -> Any:
-        model = self.model
+    def _predict(self, model: nn.Module, x: Tensor, stream: str, step: int) -> Any:
         if not isinstance(model, TransformerModel) or not model.layer.probabilistic:
             return model(x)
+        layer = model.layer
+        return model(x, noise=self._noise(x, stream, step, (model.samples,), layer.noise_width, layer.sampling))
+
+    def _noise(
+        self, x: Tensor, stream: str, step: int, samples: tuple[int, ...], width: int, method: SamplingMethod = "iid"
+    ) -> Tensor:
+        """Uniform noise (*samples, B, width) for a batch, a function of its examples' places in the global batch."""
         keys = stream_keys([self.hparams["seed"]], stream, device=x.device)
         world, rank = self.trainer.world_size, self.trainer.global_rank
-        shape = (model.samples, len(x) * world, model.layer.noise_width)
         # A distributed sampler deals examples out in turn: this process has every world-th of the global batch.
-        noise = uniform(keys, step, 1, shape, model.layer.sampling)[0, 0]
-        return model(x, noise=noise[:, rank::world])
+        return uniform(keys, step, 1, (*samples, len(x) * world, width), method)[0, 0, ..., rank::world, :]
 
     def _draw_samples(self, x: Tensor, theta: Tensor) -> None:
         """Images that the first inputs become under their samples, for TensorBoard: a row per input."""
@@ -168,6 +213,10 @@ class LitPSTN(pl.LightningModule):
         shown = ((warped - low) / (high - low).clamp_min(1e-8))[:, :, :3]
         rows = shown.permute(2, 1, 3, 0, 4).flatten(3, 4).flatten(1, 2)  # (C, b h, S w)
         board.add_image("posterior samples", rows[:1] if rows.shape[0] == 2 else rows, self.global_step)
+
+
+def _rate_at(schedule: LRSchedule, last: int, step: int) -> float:
+    return schedule(min(1.0, step / last))
 
 
 def _log_probs(output: Any) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, final
 
 from torch import Tensor, nn
@@ -12,6 +13,10 @@ from pstn.nn.classifier import TransformerModel
 if TYPE_CHECKING:  # `import pstn` is to load this and not the data
     from pstn.data.augment import RandomTransform
     from pstn.nn.layer import SpatialTransformer
+
+
+# By how many nats a loss must be below that of an even density to say that something was learned.
+_LEARNED = 0.1
 
 
 @final
@@ -38,7 +43,7 @@ class Teaching:
 
     Args:
         random_transform: what warps the inputs.
-        model: whose family is to undo it; the layer's `fill` is what lies outside the inputs.
+        model: whose family is to undo it; what lies outside the inputs is as for its layer.
 
     Example:
         >>> teaching = Teaching(pstn.data.RandomRotation(), pstn.nn.mnist_pstn())
@@ -60,10 +65,23 @@ class Teaching:
         size = self.random_transform.make(x[:1], theta).shape[2:]
         self.random_transform.require_undo(self.layer.transform, tuple(size))
 
+    def judge(self, loss: float) -> str | None:
+        """What is to be said of the loss of the pose, if it is that of an even density over all that was taught."""
+        with suppress(ValueError):  # not every transform has a density
+            even = -self.random_transform.log_density()
+            if self.layer.probabilistic and self.layer.transform.dim == self.width and loss > even - _LEARNED:
+                return (
+                    f"The pose was not learned: the loss is {loss:.3f}, and {even:.3f} for an even density over all "
+                    "poses. Try var_init=0.0 in the posterior, a pstn.Mixture, a larger localizer, or more steps."
+                )
+        return None
+
     def __call__(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs (B, C, *size) warped by uniform noise u (B, width), and what undoes it, (B, D)."""
         theta = self.random_transform.theta(u)
-        warped = self.random_transform.make(x, theta, fill=self.layer.fill)
+        # A transform of the user's need not know of other paddings than that with `fill`.
+        padding: Any = {} if self.layer.padding_mode == "zeros" else {"padding_mode": self.layer.padding_mode}
+        warped = self.random_transform.make(x, theta, fill=self.layer.fill, **padding)
         return warped, self.random_transform.undo(theta, self.layer.transform, aspect=tuple(warped.shape[:1:-1]))
 
 

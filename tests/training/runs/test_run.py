@@ -6,9 +6,10 @@ import signal
 
 import pytest
 
+import pstn
 from pstn.io import from_pretrained
 from pstn.training import Population
-from pstn.training.runs.run import choose, evaluate_run, prepare, train
+from pstn.training.runs.run import choose, evaluate_run, make_about, prepare, train
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings, write_settings
 from small_runs import final_weights, run_command, same, small
 
@@ -208,3 +209,40 @@ def test_a_collapse_is_told_once_however_its_figures_move(data, tmp_path, monkey
     said: list[str] = []
     train(small(data, tmp_path / "run", models=1, save_every=0.0), say=said.append)
     assert said[1:] == ["Warning: model 0: The scale has gone to nothing: 0.0 is left."]  # the first is the plan
+
+
+def test_a_run_is_taught_and_says_so(data, tmp_path):
+    settings = small(data, tmp_path / "run", teach="rotation=1.5", teach_weight=0.5, lr_schedule="one-cycle")
+    source = prepare(settings.replace(teach="rotation=1.5,keep=0.75"))
+    assert source.size == (12, 12)
+    assert source.x.shape[2:] == (16, 16)  # warped afresh in training
+    assert source.test[0].shape[2:] == (12, 12)  # and once for the test
+    outcome = train(settings, say=lambda _: None)
+    model = pstn.from_pretrained(tmp_path / "run" / "model-0")
+    assert isinstance(model.layer.transform, pstn.Rotation)
+    assert isinstance(model.layer.localizer, pstn.nn.PoseLocalizer)
+    expected = "labels, and aligned inputs warped by RandomRotation(limit=1.5)"
+    assert model.about.supervision == expected
+    assert f"- supervision: `{expected}`" in (tmp_path / "run" / "model-0" / "README.md").read_text()
+    scores, count = evaluate_run(tmp_path / "run")
+    assert (scores["nll"], count) == (pytest.approx(outcome.scores["nll"]), 6)
+    untaught = make_about(small(data, tmp_path), prepare(small(data, tmp_path)), 0)
+    assert untaught.supervision == "labels"
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        ({"teach": "rotation", "augment": "rotation"}, "teach must"),
+        ({"teach": "rotation", "model": "cnn"}, "teach must"),
+        ({"teach": "rotation", "teach_weight": 0.0}, "teach_weight must"),
+        ({"teach": "turning"}, "the name of a random transform must"),
+        ({"teach": "similarity", "transform": "rotation"}, "teach must"),
+        ({"teach": "rotation", "data": "rotated-digits"}, "teach must"),
+        ({"lr_schedule": "one-cycle", "lr_step": 1}, "lr_schedule must"),
+    ],
+)
+def test_what_cannot_be_taught_is_refused_before_training(data, tmp_path, values, match):
+    with pytest.raises(ValueError, match=rf"^{match}"):
+        train(small(**{"data": data, "out": tmp_path / "run", **values}), say=lambda _: None)
+    assert not (tmp_path / "run").exists()

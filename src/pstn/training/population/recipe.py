@@ -106,7 +106,8 @@ class Recipe:
             with a parameter `kl_weight` is given each model's own, and one with a parameter `weights` those of the
             examples, (B,) or None. To train in processes of their own it must be a function of a module.
         teach: a random transform by which the inputs, which are aligned, are warped afresh at each access; the models
-            learn the posterior of what undoes it. No labels are used, and only the layer learns, at the rate `lr`.
+            learn the posterior of what undoes it. No labels are used, and only the layer learns, at the rate `lr`
+            itself, without the `localizer_factor`.
         teach_weight: learn from labels too: what that loss is multiplied with before it is added to `loss`.
 
     Example:

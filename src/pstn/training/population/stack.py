@@ -201,7 +201,7 @@ class Stack:
             "alive": torch.ones(len(models), dtype=torch.bool, device=self.device),
             **{f"buffer.{name}": stacked(name) for name in self.buffers},
         }  # fmt: skip
-        slower = not self.loss.only_teaches
+        slower = self.teaching is None
         rates = torch.zeros_like(rows)
         for row, (model, member) in enumerate(zip(models, self.members, strict=True)):
             groups: list[Any] = []

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import pstn.data
-from pstn.data.augment import RandomPlacement, RandomRotation, RandomTransform, generate_all
+from pstn.data.augment import RandomPlacement, RandomRotation, RandomTransform, generate_all, make_random_transform
 from pstn.data.files import DataWarning, MissingDataError, cache_folder, expand
 from pstn.data.registry import detect, find_known
 from pstn.data.series import series_format
@@ -81,6 +81,8 @@ class Source(NamedTuple):
     """What was subtracted from pixels in [0, 1], one number or one per channel."""
     std: tuple[float, ...] = (1.0,)
     """What they were then divided by."""
+    teach: RandomTransform | None = None
+    """What changes the examples in `x`, as `augment` does, where models are taught to undo it."""
 
     @property
     def train(self) -> Tensor:
@@ -90,7 +92,7 @@ class Source(NamedTuple):
     @property
     def size(self) -> tuple[int, ...]:
         """What a model sees: an augmentation may place an example on a larger canvas."""
-        return tuple(Recipe(augment=self.augment).as_seen(self.x[:1]).shape[2:])
+        return tuple(Recipe(augment=self.augment, teach=self.teach).as_seen(self.x[:1]).shape[2:])
 
     @property
     def classes(self) -> int:
@@ -107,6 +109,7 @@ def load_source(
     policy: Policy = "refuse",
     length: int | None = None,
     augment: Literal["none", "rotation", "placement"] = "none",
+    teach: str = "",
 ) -> Source:
     """Load a data set.
 
@@ -119,6 +122,7 @@ def load_source(
         policy: what becomes of missing values and unequal lengths in series.
         length: what series of a file are made by it, where a model has chosen that; by the data when not given.
         augment: how images are changed at random, where the set does not change its own; those for the test once.
+        teach: likewise for a model that is taught to undo it, as `pstn.data.make_random_transform` takes it.
 
     Example:
         >>> source = load_source("digits")
@@ -147,7 +151,13 @@ def load_source(
             if changes is not None or splits.train.ndim != 2:
                 raise ValueError(f"augment must be 'none' for {data}: it has changes of its own, or no images")
             splits = generate_all(Splits(*map(_as_split, splits)), wanted)
-    return _from_splits(splits)
+    if not teach:
+        return _from_splits(splits)
+    if hasattr(splits.train, "random_transform"):
+        raise ValueError(f"teach must be left out for {data}, whose examples are not aligned, got {teach}")
+    taught = make_random_transform(teach, splits.train.ndim)
+    source = _from_splits(generate_all(Splits(*map(_as_split, splits)), taught))
+    return source._replace(augment=None, teach=taught)
 
 
 def prepare(settings: TrainSettings) -> Source:
@@ -161,8 +171,9 @@ def prepare(settings: TrainSettings) -> Source:
         SettingsError: the size or kind that was asked for is not that of the data, and cannot be.
     """
     source = load_source(
-        settings.data, size=settings.size, kind=settings.kind, policy=settings.policy, augment=settings.augment
-    )
+        settings.data, size=settings.size, kind=settings.kind, policy=settings.policy, augment=settings.augment,
+        teach=settings.teach,
+    )  # fmt: skip
     found = tuple(source.x.shape[2:])
     if settings.size is not None and found != (settings.size, settings.size):
         shape = " × ".join(map(str, found))
@@ -242,12 +253,13 @@ def make_run_model(settings: TrainSettings, source: Source, seed: int) -> Sharea
         source: the data, for its shape.
         seed: of the weights.
     """
+    family = settings.transform or (None if source.teach is None else source.teach.transform)
     return make_model(
-        settings.model, source.x.shape[1], source.size, source.classes, settings.transform or None,
+        settings.model, source.x.shape[1], source.size, source.classes, family,
         # A series has no background: it continues with its last value.
         fill=None if len(source.size) == 1 else source.fill,
         samples=settings.samples, test_samples=settings.test_samples, var_init=settings.var_init,
-        alpha=settings.alpha, seed=seed,
+        alpha=settings.alpha, taught=bool(settings.teach), seed=seed,
     )  # fmt: skip
 
 
@@ -257,6 +269,7 @@ def make_about(settings: TrainSettings, source: Source, number: int, kl_weight: 
         source.names, source.x.shape[1], source.size, source.mean, source.std,
         kl_weight=kl_weight, seed=settings.seed + number,
         data=settings.data, policy=settings.policy,
+        supervision="labels" if source.teach is None else f"labels, and aligned inputs warped by {source.teach!r}",
     )  # fmt: skip
 
 
@@ -302,7 +315,7 @@ def make_population(
     if settings.calibrate and settings.model == "cnn":
         raise ValueError("calibrate must be left out for a cnn, which has no temperature")
     return Population(
-        models, source.x, source.y, members, settings.recipe(source.augment),
+        models, source.x, source.y, members, settings.recipe(source.augment, source.teach),
         device=make_device(settings.device), groups=settings.groups, compile=settings.compile,
     )  # fmt: skip
 
@@ -332,8 +345,8 @@ def choose(settings: TrainSettings, source: Source) -> tuple[TrainSettings, Tune
     start = default_kl_weight(len(train))
     member = Member(settings.seed, settings.lr[0], settings.localizer_factor, start, settings.weight_decay)
     tuned = tune(
-        partial(make_run_model, settings, source), source.x, source.y, member, settings.recipe(source.augment), splits,
-        device=make_device(settings.device),
+        partial(make_run_model, settings, source), source.x, source.y, member,
+        settings.recipe(source.augment, source.teach), splits, device=make_device(settings.device),
     )  # fmt: skip
     best = tuned.best
     chosen = {"kl_weight": [best.kl_weight], "localizer_factor": best.localizer_factor, "alpha": best.alpha}
@@ -563,11 +576,12 @@ def _problems(population: Population, source: Source) -> dict[str, str]:
 
 
 def _as_trained(population: Population, source: Source, index: Tensor) -> Tensor:
-    """Examples as models see them in training: under the augmentation, where there is one, by a draw that stays."""
-    x, augment = source.x[index], population.recipe.augment
-    return (
-        x if augment is None else augment(x, uniform(stream_keys([0], "evaluate"), 0, 1, (len(x), augment.width))[0, 0])
-    )
+    """Examples as models see them in training: under the random change, where there is one, by a draw that stays."""
+    x, recipe = source.x[index], population.recipe
+    change = recipe.augment if recipe.teach is None else RandomWarp(recipe.teach, source.fill)
+    if change is None:
+        return x
+    return change(x, uniform(stream_keys([0], "evaluate"), 0, 1, (len(x), change.width))[0, 0])
 
 
 def _finish(

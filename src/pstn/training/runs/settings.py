@@ -19,7 +19,10 @@ from pstn.defaults import ALPHA, LOCALIZER_FACTOR, LR, RESTARTS, TEST_SAMPLES, T
 from pstn.files import FileError, read_yaml, write_atomically
 from pstn.limits import MODEL_PIXELS, MODEL_SAMPLES, RUN_MODELS
 from pstn.text import ShortError, excerpt
-from pstn.training.population.recipe import Augmentation, Precision, Recipe
+from pstn.training.population.recipe import Augmentation, Precision, Recipe, one_cycle
+
+if typing.TYPE_CHECKING:
+    from pstn.data.augment import RandomTransform
 
 
 class SettingsError(ShortError):
@@ -46,8 +49,8 @@ class TrainSettings:
     out: str = _setting("", "Folder of the run; runs/DATA-MODEL when not given.")
     model: Literal["cnn", "stn", "pstn"] = _setting("pstn", "What to train.")
     transform: str = _setting(
-        "", "Family of transformations: similarity, rotation, crop, affine, cpab, ...; similarity for images and cpab "
-        "for series when not given."
+        "", "Family of transformations: similarity, rotation, crop, affine, cpab, ...; that of TEACH, or similarity "
+        "for images and cpab for series, when not given."
     )  # fmt: skip
     size: int | None = _setting(None, "Side to which the images of a folder are resized; their own when not given.")
     kind: Literal["auto", "image", "series"] = _setting("auto", "What an .npz file holds; to be said for three axes.")
@@ -71,12 +74,21 @@ class TrainSettings:
     var_init: float = _setting(VAR_INIT, "Where the variance head starts, before softplus.")
     lr_step: int | None = _setting(None, "Epochs after which learning rates are multiplied with LR_GAMMA, repeatedly.")
     lr_gamma: float = _setting(0.1, "That factor.")
+    lr_schedule: Literal["constant", "one-cycle"] = _setting(
+        "constant", "one-cycle lets learning rates rise over a quarter of the run, and fall to 0; instead of LR_STEP."
+    )
     clip_norm: float | None = _setting(None, "Largest norm of a model's gradient.")
     precision: Precision = _setting("float32", "tf32 rounds products to ten bits, on a GPU alone; bf16 is autocast.")
     augment: Literal["none", "rotation", "placement"] = _setting(
         "none", "Turn images by any angle, or place them, 28 pixels wide, on a canvas of 96: afresh at each access in "
         "training, once for validation and test."
     )  # fmt: skip
+    teach: str = _setting(
+        "", "Warp the training examples, which are aligned, at random, and teach the model what undoes it: "
+        "rotation=3.14, similarity=3.14,0.3,0.3 (angle, log scale, shift), crop, translation, affine, cpab; "
+        "...,keep=0.7 keeps the middle, where no filled corners are seen. The test part is warped once."
+    )  # fmt: skip
+    teach_weight: float = _setting(1.0, "What the loss of TEACH is multiplied with beside that of the labels.")
     valid_fraction: float = _setting(0.0, "Part of the training examples kept for validation, where the data has none.")
     patience: int | None = _setting(None, "Validations without improvement after which a model stops.")
     validate_every: int | None = _setting(None, "Epochs between validations; only with PATIENCE when not given.")
@@ -97,7 +109,7 @@ class TrainSettings:
         limits: dict[str, tuple[float, float]] = {
             "models": (1, RUN_MODELS), "samples": (1, MODEL_SAMPLES), "test_samples": (1, MODEL_SAMPLES),
             "size": (1, side), "valid_fraction": (0, math.nextafter(1, 0)), "groups": (1, math.inf),
-            "save_every": (0, math.inf), "restarts": (0, 10),
+            "save_every": (0, math.inf), "restarts": (0, 10), "teach_weight": (math.ulp(0.0), math.inf),
         }  # fmt: skip
         for name, (low, high) in limits.items():
             value = getattr(self, name)
@@ -110,6 +122,8 @@ class TrainSettings:
         for name in ("kl_weight", "lr"):
             if (found := len(getattr(self, name))) not in (1, self.models) and (name, found) != ("kl_weight", 0):
                 raise SettingsError(f"{name} must hold one number or one for each of {self.models} models, got {found}")
+        if self.teach and (self.augment != "none" or self.model == "cnn"):
+            raise SettingsError(f"teach must be left out with augment, and for a cnn, got {excerpt(self.teach)}")
         if "auto" in self.kl_weight and len(self.kl_weight) > 1:
             raise SettingsError(f"kl_weight must be auto alone, or numbers, got {excerpt(self.kl_weight)}")
 
@@ -140,17 +154,16 @@ class TrainSettings:
         """Where the run goes."""
         return Path(self.out or f"runs/{Path(self.data).stem}-{self.model}")
 
-    def recipe(self, augment: Augmentation | None = None) -> Recipe:
+    def recipe(self, augment: Augmentation | None = None, teach: RandomTransform | None = None) -> Recipe:
         """The part that says how to train.
 
         Args:
             augment: the change that the data asks for: see `pstn.training.runs.run.prepare`.
+            teach: the random transform that is taught: see there.
         """
-        names = (
-            "epochs", "batch_size", "accumulate", "lr_step", "lr_gamma", "clip_norm", "precision", "patience",
-            "validate_every", "loss_limit",
-        )  # fmt: skip
-        return Recipe(samples=self.samples, augment=augment, **{name: getattr(self, name) for name in names})
+        named = {f.name: getattr(self, f.name) for f in dataclasses.fields(Recipe) if hasattr(self, f.name)}
+        named |= {"augment": augment, "teach": teach, "teach_weight": None if teach is None else self.teach_weight}
+        return Recipe(**{**named, "lr_schedule": None if self.lr_schedule == "constant" else one_cycle})
 
 
 def _convert(name: str, value: Any, hint: Any) -> Any:
