@@ -89,7 +89,7 @@ def test_lines_that_cannot_be_compared_are_not_tested(untested, reasons):
         assert (verdicts["Mean"] == f"not tested: {reasons[1]}") == (reasons[1] is not None)
 
 
-def test_the_summary_tells_what_was_tested_from_what_was_not_and_how_many_claims_hold():
+def test_the_summary_says_what_was_tested_and_how_many_claims_hold():
     untested = replace(STUDY, tables=(replace(TABLE, untested={"A": "other data"}),), claims=())
     unpublished = replace(STUDY, tables=(Table("Ours", tuple(B.values())),), claims=())
     ours = replace(STUDY, claims=(CLAIM, replace(CLAIM, claimed=False)))  # one that is shown and not counted
@@ -260,7 +260,7 @@ def test_variants_are_grouped_by_what_is_varied():
     assert [row[0].text for row in dropout.rows] == ["off, P-STN, A", "on, STN, B"]
 
 
-def test_where_numbers_come_from_is_told_once_with_what_sets_cells_apart():
+def test_departures_and_provenance_are_listed_once_with_the_cells_they_apply_to():
     told = {"commit": "abc", "machine": "H200", "versions": {"torch": "2.11"}, "seconds": 90.0}
     results = [
         *runs("STN", "A", [80, 80], departures=["Fewer epochs."], **told),

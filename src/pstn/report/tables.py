@@ -10,8 +10,9 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from statistics import fmean, median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pstn.report import statistics
 from pstn.report.results import RUNS, Result, grouped
@@ -103,13 +104,33 @@ class Line:
         return statistics.summarise(values) if values else None
 
 
-def lines(metric: Metric, models: Iterable[str], data: Iterable[str]) -> dict[tuple[str, str], Line]:
-    """A line for every model on every data set, by (model, data)."""
-    names = list(models)
-    return {(model, name): Line(model, name, metric) for name in data for model in names}
+def lines(
+    metric: Metric, models: Iterable[str], data: Iterable[str], variants: Iterable[str] = ("",), **headings: str
+) -> Lines:
+    """A line for every model on every data set in every variant, by (model, data) or (model, data, variant).
+
+    Args:
+        metric: of all of them.
+        models: as in `Result`.
+        data: as in `Result`.
+        variants: as in `Result`.
+        headings: `row`, `column` and `rivals` as in `Line`, where {model}, {data} and {variant} stand for the line's
+            own and {value} for what follows "=" in its variant.
+
+    Example:
+        >>> shown = lines(Metric("nll", "NLL"), ["P-STN"], ["digits"], ["taught=no", "taught=yes"], column="{value}")
+        >>> [line.heading for line in shown.values()]
+        [('digits', 'no'), ('digits', 'yes')]
+    """
+    made = {}
+    for name, variant, model in product(data, variants, models):
+        own = {"model": model, "data": name, "variant": variant, "value": variant.partition("=")[2]}
+        texts = {heading: text.format(**own) for heading, text in headings.items()}
+        made[model, name, *filter(None, [variant])] = Line(model, name, metric, variant, None, **texts)
+    return made
 
 
-def published_lines(metric: Metric, text: str) -> dict[tuple[str, str], Line]:
+def published_lines(metric: Metric, text: str) -> Lines:
     """Lines with the numbers of a published table, by (model, data).
 
     Args:
@@ -132,6 +153,10 @@ def published_lines(metric: Metric, text: str) -> dict[tuple[str, str], Line]:
         for model, number in zip(models, numbers, strict=True)
         if number != "-"
     }
+
+
+Lines = dict[tuple[str, ...], Line]
+"""Lines by model and data, and by variant where they have one."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +183,17 @@ class Table:
     untested: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     beside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, title: str, *shown: Lines, **options: Any) -> Table:
+        """The table of all of these lines.
+
+        Args:
+            title: what they are.
+            shown: of `lines` or `published_lines`.
+            options: the other arguments of `Table`.
+        """
+        return cls(title, tuple(line for each in shown for line in each.values()), **options)
 
     def judge(self, line: Line, results: Sequence[Result]) -> tuple[Verdict | None, str]:
         """How a line compares with its published number, if there are both, and why that is no test of it, if so."""
@@ -223,6 +259,24 @@ class Claim:
     paired: bool = False
     margin: float | None = None
     table: str = ""
+
+
+def claim_order(shown: Lines, better: str, worse: str, **options: Any) -> tuple[Claim, ...]:
+    """A claim for each data set, and variant, that one model is ahead of another.
+
+    Args:
+        shown: of `lines` or `published_lines`.
+        better: the model that should be ahead.
+        worse: the model that should be behind.
+        options: the other arguments of `Claim`.
+
+    Example:
+        >>> shown = lines(Metric("nll", "NLL"), ["STN", "P-STN"], ["A", "B"])
+        >>> len(claim_order(shown, "P-STN", "STN", paired=True))
+        2
+    """
+    both = [key for model, *key in shown if model == better and (worse, *key) in shown]
+    return tuple(Claim(shown[better, *key], shown[worse, *key], **options) for key in both)
 
 
 @dataclass(frozen=True)
@@ -386,8 +440,8 @@ def view_table(table: Table, results: Sequence[Result], study: Study) -> list[Ta
         views.append(TableView(f"{title}: {'line by line beside the paper’s' if is_grid else spread}", header, body))
     own = [line for line in shown if not line.is_mean]
     if missing := sum(max(0, study.seeds - len(line.select(results))) for line in own):
-        told = f"{missing} of the {study.seeds * len(own)} numbers under this table are missing."
-        views[-1].notes.append(f"{told} `{study.command}` runs what is missing.")
+        note = f"{missing} of the {study.seeds * len(own)} numbers under this table are missing."
+        views[-1].notes.append(f"{note} `{study.command}` runs what is missing.")
     views[-1].notes.extend(table.notes)
     return views
 
