@@ -124,6 +124,12 @@ def test_log_prob_equals_torch_distributions():
     torch.testing.assert_close(q.log_prob(theta), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_parameters_are_held_in_float32_at_least(dtype):
+    q = pstn.Posterior(torch.zeros(3, dtype=dtype), torch.ones(3, dtype=dtype))
+    assert q.loc.dtype == q.beta.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+
+
 @pytest.mark.parametrize("alpha", [1.0, 2.0])
 def test_intervals_hold_what_they_promise(alpha):
     q = pstn.Posterior(torch.randn(3), torch.rand(3) + 0.1, alpha)

@@ -145,6 +145,16 @@ def test_processes_of_their_own_change_no_bit():
     assert all(torch.equal(a, b) for a, b in zip(rows[0].values(), rows[1].values(), strict=True))
 
 
+def test_gradients_shorter_than_clip_norm_are_left_as_they_are():
+    x, y = images(16)
+    rows = []
+    for clip_norm in (None, 1e6):
+        population = Population([seeded(small_pstn, 0)], x, y, recipe=recipe(clip_norm=clip_norm))
+        population.fit(until=2)
+        rows.append(population.tensors()["rows"])
+    assert torch.equal(*rows)
+
+
 def test_a_broken_model_leaves_its_neighbours_untouched():
     x, y = images(16)
     models = [seeded(small_pstn, i) for i in range(3)]
