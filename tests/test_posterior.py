@@ -97,6 +97,17 @@ def test_exporting_leaves_nothing_behind():
     assert theta.numpy().shape == (4, 2, 3)
 
 
+def test_one_compiled_function_serves_every_alpha():
+    loc, beta, noise = torch.randn(2, 3), torch.rand(2, 3) + 0.1, torch.rand(4, 2, 3)
+
+    def draw(alpha):
+        return pstn.Posterior(loc, beta, alpha).rsample(noise=noise)
+
+    compiled = torch.compile(draw, backend="eager", fullgraph=True, dynamic=True)
+    for alpha in (1.5, 2.5, 0.7):
+        torch.testing.assert_close(compiled(alpha), draw(alpha))
+
+
 def test_the_caller_can_pass_the_noise():
     q = pstn.Posterior(torch.randn(4, 3), torch.rand(4, 3) + 0.1)
     noise = pstn.draw_noise(6, (4, 3), generator=generator())
