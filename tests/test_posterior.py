@@ -207,6 +207,7 @@ test_bad_arguments_are_named = refused(
     (lambda: good().quantile(1.5), ValueError, "probability must lie between 0 and 1"),
     (lambda: pstn.PointPosterior(torch.zeros(3)).quantile(1.5), ValueError, "probability must lie"),
     (lambda: pstn.PointPosterior(torch.zeros(3)).rsample(method="z"), ValueError, "method must be one of"),
+    (lambda: pstn.PointPosterior(torch.zeros(3)).rsample(0), ValueError, "samples must be at least 1"),
     (lambda: good().interval(1.0), ValueError, "level must lie between 0 and 1"),
     (lambda: pstn.draw_noise(2, 5), TypeError, r"shape must hold whole numbers, \(\.\.\., D\), got 5"),
     (lambda: pstn.draw_noise(2, "ab"), TypeError, "shape must hold whole numbers"),
