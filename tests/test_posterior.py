@@ -198,6 +198,7 @@ test_bad_arguments_are_named = refused(
     (lambda: pstn.Posterior(torch.full((3,), float("nan")), torch.ones(3)), ValueError, "mean head"),
     (lambda: pstn.Posterior(torch.zeros(3), torch.full((3,), float("nan"))), ValueError, "variance head"),
     (lambda: pstn.PointPosterior(torch.full((3,), float("inf"))), ValueError, "mean head"),
+    (lambda: pstn.PointPosterior(torch.zeros(3).long()), TypeError, "loc must"),
     (lambda: good().rsample(0), ValueError, "samples must be at least 1, got 0"),
     (lambda: good().rsample(2.5), TypeError, "samples must be a whole number"),
     (lambda: good().rsample(2, method="halton"), ValueError, "method must be one of 'iid', 'antithetic', 'sobol'"),
