@@ -206,7 +206,7 @@ def test_a_transformation_is_imported_from_the_current_folder(own_module, name, 
 
 
 def test_a_model_with_code_of_the_users_needs_permission_to_import_it(own_module, digit, monkeypatch):
-    monkeypatch.setattr("pstn.io.export.export_program", lambda model, path, samples: path)
+    monkeypatch.setattr("pstn.export.export_program", lambda model, path, samples: path)
     assert run("train", "digits", *ONE_STEP, "--transform", f"{own_module}:Own", "--out", "run").exit_code == 0
     monkeypatch.delitem(sys.modules, own_module)
     refused(run("predict", "run", digit, "--allow", "no_such_module"), "--allow", "no_such_module")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from pstn import nn
 from pstn.distributions import (
-    GammaPrior, Gated, GatedPosterior, Global, Hierarchical, Mixture, MixturePosterior, NoPrior, Normal,
+    AtMode, GammaPrior, Gated, GatedPosterior, Global, Hierarchical, Mixture, MixturePosterior, NoPrior, Normal,
     NormalPosterior, NormalPrior, Point, PointPosterior, Posterior, PosteriorFamily, Prior, StudentT,
     ThetaDistribution,
 )  # fmt: skip
@@ -14,6 +14,7 @@ from pstn.nn import PSTN, STN, About, Prediction, SpatialTransformer, Transforme
 from pstn.noise import draw_noise
 from pstn.objective import Loss, elbo_loss
 from pstn.training.calibrate import calibrate
+from pstn.training.distil import distil
 from pstn.training.evaluate import Scores, evaluate
 from pstn.training.fit import Epoch, fit
 from pstn.transforms import (
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
     )  # fmt: skip
 
 __all__ = [
-    "CPAB", "PSTN", "STN", "About", "Affine", "Compose", "Crop", "Epoch", "GammaPrior", "Gated", "GatedPosterior",
-    "Global", "Hierarchical", "Loss", "MatrixTransform", "Mixture", "MixturePosterior", "NoPrior", "Normal",
-    "NormalPosterior", "NormalPrior", "Point", "PointPosterior", "Posterior", "PosteriorFamily", "Prediction",
+    "CPAB", "PSTN", "STN", "About", "Affine", "AtMode", "Compose", "Crop", "Epoch", "GammaPrior", "Gated",
+    "GatedPosterior", "Global", "Hierarchical", "Loss", "MatrixTransform", "Mixture", "MixturePosterior", "NoPrior",
+    "Normal", "NormalPosterior", "NormalPrior", "Point", "PointPosterior", "Posterior", "PosteriorFamily", "Prediction",
     "Prior", "Rotation", "Scores", "Similarity", "SmoothPrior", "SpatialTransformer", "StudentT", "ThetaDistribution",
     "Transform", "TransformerOutput", "Translation", "accuracy", "brier_score", "calibrate", "calibration_error",
-    "draw_noise", "elbo_loss", "entropy", "evaluate", "fit", "from_pixels", "from_pretrained", "load_weights",
+    "distil", "draw_noise", "elbo_loss", "entropy", "evaluate", "fit", "from_pixels", "from_pretrained", "load_weights",
     "make_transform", "mutual_information", "negative_log_likelihood", "nn", "push_to_hub", "register",
     "reliability_curve", "save_pretrained", "to_pixels", "warp", "wrap",
 ]  # fmt: skip

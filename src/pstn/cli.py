@@ -553,7 +553,7 @@ def predict(
     rows that cannot be read are reported on standard error and skipped.
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
     """
-    from pstn.io.predict import predict_files, require_about, write_answers
+    from pstn.predict import predict_files, require_about, write_answers
 
     skipped, loaded = _Skipped(), _load_model(model, allow)
     about = require_about(loaded)
@@ -590,8 +590,8 @@ def show(
 
     import torch
 
-    from pstn.io.predict import read_items, require_about
     from pstn.nn import PSTN, STN
+    from pstn.predict import read_items, require_about
     from pstn.report.pictures import draw_samples
 
     skipped = _Skipped()
@@ -634,7 +634,7 @@ def export(
     The exported model takes batches of any size; the file contains the class names and how to prepare the input.
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
     """
-    from pstn.io.export import advice_on_running, export_onnx, export_program
+    from pstn.export import advice_on_running, export_onnx, export_program
     from pstn.nn import PSTN, TransformerClassifier
 
     suffix = "" if out is None else out.suffix.lower().removeprefix(".")

@@ -1,5 +1,178 @@
-"""Export to ONNX and `torch.export` programs; see `pstn.io.export`."""
+"""Export models to files that run without this package: ONNX files and programs of torch.export.
 
-from pstn.io.export import advice_on_running, export_onnx, export_program
+Both hold the same function of tensors: it takes x, prepared as the model requires it, and the noise if it samples. The
+caller thus chooses the random numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from pstn._checks import require_positive_int
+from pstn.files import write_atomically
+from pstn.nn import PSTN, Shareable, TransformerClassifier
+from pstn.nn.classifier import evaluating
+from pstn.noise import Samples
+from pstn.transforms import CPAB
+from pstn.uncertainty import entropy
 
 __all__ = ["advice_on_running", "export_onnx", "export_program"]
+
+# Warnings of the exporters that users can neither cause nor avoid.
+_REMARKS = (
+    r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # torch, of itself
+    "# The axis name: batch will not be used",  # for the outputs: it is the inputs' already
+)
+
+
+@final
+class _Tensors(nn.Module):
+    """A classifier as a function from tensors to a tuple of tensors, in the order of the outputs' names."""
+
+    def __init__(self, model: Shareable, samples: Samples | None) -> None:
+        super().__init__()
+        self.model, self.samples = model, samples
+
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> tuple[Tensor, ...]:
+        model = self.model
+        if not isinstance(model, TransformerClassifier):
+            log_probs = model(x).log_softmax(-1)
+            return log_probs.exp(), entropy(log_probs)
+        aspect = tuple(x.shape[2:])[::-1]
+        if self.samples is None and isinstance(model, PSTN):
+            theta = model.layer.localize(x).mode[None]
+            log_probs = model.classifier(model.layer.warp(x, theta)[0]).log_softmax(-1)
+            return log_probs.exp(), entropy(log_probs), theta, model.layer.transform.corners(theta, aspect=aspect)
+        p = model(x, "modes" if self.samples == "modes" else None, noise=noise)
+        boxes = model.layer.transform.corners(p.theta, aspect=aspect)
+        disagreement = () if self.samples is None else (p.mutual_information,)
+        return p.probs, p.entropy, p.theta, boxes, *disagreement
+
+
+def export_onnx(model: Shareable, path: str | Path, *, samples: Samples | None = None) -> Path:
+    """Write a classifier as an ONNX file with a batch of any size. Needs the extra "onnx".
+
+    Inputs are x (B, C, *size), and with `samples` also noise (S, B, D), uniform in (0, 1). Outputs are probabilities
+    (B, K), entropy (B,), and where the model looks, theta (S, B, D), boxes (S, B, corners, ndim) in [-1, 1], x first,
+    and with `samples` mutual_information (B,). The file's metadata has the names of the classes, and how x is prepared.
+
+    Args:
+        model: a classifier of images or series with `about`, such as `pstn.from_pretrained` returns.
+        path: file to write.
+        samples: S, with the noise as an input; "modes" for one weighted sample at the centre of each of the posterior's
+            modes, without noise; None takes the one most probable transformation, without noise and, as that fits
+            averaged probabilities, without the temperature of a PSTN.
+
+    Returns:
+        The path.
+    """
+    import onnx
+
+    module, args, shapes, inputs, outputs, metadata = _plan(model, samples)
+    try:
+        with evaluating(module), _quiet():
+            program = torch.onnx.export(
+                module, args, dynamo=True, dynamic_shapes=shapes, input_names=inputs, output_names=outputs,
+                verbose=False,
+            )  # fmt: skip
+            assert program is not None
+            proto = program.model_proto
+    except Exception as error:  # the exporter raises errors of many kinds, with reports of many lines
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = re.split(r"\x1b|\. ", first)[0]  # without colours and advice on the exporter's own use
+        raise ValueError(f"this model cannot be written as ONNX ({reason}): try pt2, which torch runs") from error
+    onnx.helper.set_model_props(proto, metadata)
+    with write_atomically(path) as draft:
+        onnx.save(proto, str(draft))
+    return Path(path)
+
+
+def export_program(model: Shareable, path: str | Path, *, samples: Samples | None = None) -> Path:
+    """Write a classifier as a program of `torch.export`, a .pt2 file that `torch.export.load` reads.
+
+    It needs torch to run, and this package neither to load nor to run. Inputs, outputs and arguments are those of
+    `export_onnx`; `torch.export.load(path, extra_files=files)` with `files = {"about.json": ""}` reads the metadata.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "model.pt2"
+        >>> model = pstn.from_pretrained(pstn.nn.mnist_pstn().save_pretrained(tempfile.mkdtemp()))
+        >>> program = torch.export.load(export_program(model, path)).module()
+        >>> probabilities, entropy, theta, boxes = program(torch.rand(3, 1, 28, 28))
+        >>> probabilities.shape
+        torch.Size([3, 10])
+    """
+    module, args, shapes, _, _, metadata = _plan(model, samples)
+    with evaluating(module), _quiet():
+        program = torch.export.export(module, args, dynamic_shapes=shapes)
+        with write_atomically(path) as draft, draft.open("wb") as stream:
+            torch.export.save(program, stream, extra_files={"about.json": json.dumps(metadata)})
+    return Path(path)
+
+
+def advice_on_running(model: Shareable) -> str:
+    """What to know before opening a model's ONNX file in onnxruntime; empty if there is nothing.
+
+    Example:
+        >>> advice_on_running(pstn.nn.mnist_pstn())
+        ''
+    """
+    transform = model.layer.transform if isinstance(model, TransformerClassifier) else None
+    if transform is None or transform.ndim != 1 or not any(isinstance(part, CPAB) for part in transform.modules()):
+        return ""
+    return (
+        "onnxruntime 1.31 crashes while it optimises a CPAB transformation of series: open the file with "
+        'InferenceSession(path, disabled_optimizers=["NchwcTransformer"])'
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress the warnings and log messages of the exporters."""
+    logger = logging.getLogger("torch.onnx")  # it lists packages that are not installed
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="|".join(_REMARKS))
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+def _plan(
+    model: Shareable, samples: Samples | None
+) -> tuple[_Tensors, tuple[Tensor, ...], tuple[dict[int, Any], ...], list[str], list[str], dict[str, str]]:
+    """The module, example arguments, dynamic shapes, names of inputs and outputs, and metadata for an exporter."""
+    about = model.about
+    if about is None or about.size is None:
+        raise ValueError("the model does not say what input it takes: save it with about=pstn.About(..., size=...)")
+    if samples is not None and not isinstance(model, PSTN):
+        raise ValueError(f"samples must be left out for a {type(model).__name__}, which does not sample, got {samples}")
+    batch = torch.export.Dim("batch")
+    x = torch.rand(3, about.channels, *about.size, generator=torch.Generator().manual_seed(0))
+    args, shapes, inputs, outputs = [about.prepare(x)], [{0: batch}], ["x"], ["probabilities", "entropy"]
+    if isinstance(model, TransformerClassifier):
+        outputs += ["theta", "boxes"]
+    facts: dict[str, Any] = about.to_config()
+    if samples is not None:
+        assert isinstance(model, PSTN)
+        outputs.append("mutual_information")
+        facts |= {"samples": samples, "theta_dim": model.layer.transform.dim}
+        if samples != "modes":
+            facts["noise_width"] = width = model.layer.noise_width
+            args.append(torch.full((require_positive_int("samples", samples), 3, width), 0.4))
+            shapes.append({1: batch})
+            inputs.append("noise")
+    metadata = {name: json.dumps(value) for name, value in facts.items()}
+    return _Tensors(model, samples), tuple(args), tuple(shapes), inputs, outputs, metadata

@@ -71,9 +71,10 @@ def require_regular_file(path: str | os.PathLike[str], *, error: type[FileError]
         Traceback (most recent call last):
         pstn.files.FileError: /dev/null: is not a regular file
     """
-    if not stat.S_ISREG(Path(path).stat().st_mode):
+    path = Path(path)
+    if not stat.S_ISREG(path.stat().st_mode):
         raise error(path, "is not a regular file")
-    return Path(path)
+    return path
 
 
 @contextmanager
@@ -167,7 +168,8 @@ def parse_json(
             raise error(path, f"holds {excerpt(digits)}, which is not a finite number")
         return value
 
-    _require_length(text, path, limit, error)
+    if len(text) > limit:
+        raise error(path, f"is longer than {limit:,} characters, which is the limit")
     options: dict[str, Any] = {} if constants else {"parse_constant": finite, "parse_float": finite}
     try:
         value = json.loads(text, object_pairs_hook=unique, **options)
@@ -182,11 +184,6 @@ def parse_json(
         raise error(path, f"is not JSON that can be read: {str(problem)[:120]}") from problem
 
 
-def _require_length(text: str, path: str | os.PathLike[str], limit: int, error: type[FileError]) -> None:
-    if len(text) > limit:
-        raise error(path, f"is longer than {limit:,} characters, which is the limit")
-
-
 def _is_deep(value: Any) -> bool:
     """Whether lists and mappings within each other have more levels than the limit."""
     level = [value]
@@ -197,7 +194,7 @@ def _is_deep(value: Any) -> bool:
 
 
 def read_yaml(path: str | os.PathLike[str], *, limit: int = YAML_BYTES, error: type[FileError] = FileError) -> Any:
-    """The value in a YAML file from anybody; see `parse_yaml`.
+    """The value in an untrusted YAML file; see `parse_yaml`.
 
     Args:
         path: a regular file.
@@ -222,7 +219,7 @@ def parse_yaml(
     text: str, path: str | os.PathLike[str], *, limit: int = YAML_BYTES, strings: bool = False,
     error: type[FileError] = FileError,
 ) -> Any:  # fmt: skip
-    """The value of a YAML text from anybody; needs PyYAML.
+    """The value of an untrusted YAML text; needs PyYAML.
 
     Beside what YAML itself refuses: aliases, with which a short text describes an endless value, merge keys (`<<`), a
     key that occurs twice in a mapping, a depth above the limit, and tags other than those of plain values.
@@ -243,7 +240,8 @@ def parse_yaml(
     """
     import yaml
 
-    _require_length(text, path, limit, error)
+    if len(text) > limit:
+        raise error(path, f"is longer than {limit:,} characters, which is the limit")
     try:
         return _yaml_loader(text, path, error, strings).get_single_data()
     except FileError:
@@ -259,32 +257,36 @@ def _yaml_loader(text: str, path: str | os.PathLike[str], error: type[FileError]
 
     base: Any = yaml.BaseLoader if strings else yaml.SafeLoader
 
-    # Before anything is composed, which recurses and follows aliases.
-    depth = 0
-    for event in yaml.parse(text, Loader=base):
-        place = f"line {event.start_mark.line + 1}"
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if isinstance(event, yaml.AliasEvent):
-            raise error(path, f"holds an alias, *{str(event.anchor)[:40]}: aliases are refused", place=place)
-        if depth > TEXT_DEPTH:
-            raise error(path, f"is nested more than {TEXT_DEPTH} levels deep", place=place)
+    def refusal(at: Any, problem: str) -> FileError:
+        return error(path, problem, place=f"line {at.start_mark.line + 1}")
 
     class Loader(base):  # type: ignore[misc]  # PyYAML has no annotations
+        depth = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            event = self.peek_event()
+            if isinstance(event, yaml.AliasEvent):
+                raise refusal(event, f"holds an alias, *{str(event.anchor)[:40]}: aliases are refused")
+            if self.depth > TEXT_DEPTH:
+                raise refusal(event, f"is nested more than {TEXT_DEPTH} levels deep")
+            self.depth += 1
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+
         def construct_object(self, node: Any, deep: bool = False) -> Any:
             long = isinstance(node, yaml.ScalarNode) and not strings and node.tag != "tag:yaml.org,2002:str"
             if long and len(node.value) > YAML_NUMBER:
-                place = f"line {node.start_mark.line + 1}"
-                raise error(path, f"{excerpt(node.value)} is too long for a value that is not text", place=place)
+                raise refusal(node, f"{excerpt(node.value)} is too long for a value that is not text")
             return super().construct_object(node, deep)
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             seen = set()
             for key, _ in node.value:
-                place = f"line {key.start_mark.line + 1}"
                 if key.tag == "tag:yaml.org,2002:merge":
-                    raise error(path, "holds a merge key (<<): they are refused", place=place)
+                    raise refusal(key, "holds a merge key (<<): they are refused")
                 if (name := self.construct_object(key, deep=True)) in seen:
-                    raise error(path, f"the key {excerpt(name)} occurs twice", place=place)
+                    raise refusal(key, f"the key {excerpt(name)} occurs twice")
                 seen.add(name)
             return super().construct_mapping(node, deep)
 
@@ -317,17 +319,14 @@ def inside(
         pstn.files.FileError: images: '../secret.jpg' leads out of the folder
     """
     posix, windows = PurePosixPath(name), PureWindowsPath(name)
-    bad = not name.strip() or "\0" in name or posix.is_absolute() or bool(windows.drive) or bool(windows.root)
-    if bad or ".." in posix.parts or ".." in windows.parts:
-        raise error(owner if owner is not None else root, f"{excerpt(name)} leads out of the folder")
-    target = root / name
+    relative = not (posix.is_absolute() or windows.drive or windows.root or ".." in {*posix.parts, *windows.parts})
     try:
-        stays = target.resolve().is_relative_to(root.resolve())
-    except (OSError, RuntimeError):  # a cycle of links
+        stays = relative and bool(name.strip()) and (root / name).resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError, ValueError):  # a cycle of links, or a zero byte
         stays = False
     if not stays:
-        raise error(owner if owner is not None else root, f"{excerpt(name)} leads out of the folder, through a link")
-    return target
+        raise error(root if owner is None else owner, f"{excerpt(name)} leads out of the folder")
+    return root / name
 
 
 def import_optional(module: str, package: str, extra: str) -> Any:
@@ -437,12 +436,4 @@ def to_json(value: Any, **options: Any) -> str:
         >>> to_json({"nll": [0.5, float("nan")]})
         '{"nll": [0.5, null]}'
     """
-    return json.dumps(_finite(value), allow_nan=False, **options)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(json.loads(json.dumps(value), parse_constant=lambda name: None), **options)

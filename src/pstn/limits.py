@@ -1,4 +1,4 @@
-"""How much a file or a request from a stranger may ask for: every limit of the package, in one table."""
+"""How much an untrusted file or request may ask for: every limit of the package, in one table."""
 
 from __future__ import annotations
 
@@ -17,15 +17,11 @@ class Limit(int):
 
     meaning: str
 
-    def __new__(cls, value: int, meaning: str) -> Limit:
-        """Make a limit."""
+    def __new__(cls, value: int, meaning: str = "") -> Limit:
+        """Make a limit; copies and pickles make one of the value alone, and set the meaning then."""
         made = super().__new__(cls, value)
         made.meaning = meaning
         return made
-
-    def __getnewargs__(self) -> tuple[int, str]:  # type: ignore[override]
-        """What a copy is made from."""
-        return int(self), self.meaning
 
 
 # Pillow's own limit, above which it warns: a quarter of a gigabyte in colour.

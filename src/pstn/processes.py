@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext, SpawnContext, SpawnProcess
 from typing import Any
 
@@ -116,8 +116,6 @@ def loader_context() -> BaseContext | None:
         if hasattr(signal, "pthread_sigmask"):  # not on Windows, which has none of them
             resource_tracker.ensure_running()
         if method == "forkserver":
-            from multiprocessing import forkserver
-
             forkserver.ensure_running()
     return spawn_context() if method == "spawn" else None
 

@@ -63,7 +63,7 @@ class ShortError(ValueError):
 def printable(text: object, *, lines: bool = True) -> str:
     r"""Text for a terminal, with every control character replaced by its escape sequence in Python and JSON.
 
-    Names of files and classes may come from anybody, and a terminal executes control sequences.
+    Names of files and classes are untrusted, and a terminal executes control sequences.
 
     Args:
         text: anything; it is converted with `str`.

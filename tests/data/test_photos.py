@@ -145,8 +145,8 @@ BAD_ANNOTATIONS = {
 @pytest.mark.parametrize("name", BAD_ANNOTATIONS)
 def test_bad_annotations_are_named_with_the_place(mtsd, name):
     root, annotations, splits = mtsd
-    spoil, place = BAD_ANNOTATIONS[name]
-    spoil(annotations["alone"])
+    damage, place = BAD_ANNOTATIONS[name]
+    damage(annotations["alone"])
     write_mtsd(root, annotations, splits)
     assert refused(r"alone\.json", read_mtsd, "train", root=root).place == place
 

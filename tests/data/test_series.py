@@ -86,7 +86,7 @@ def test_bad_files_are_named_with_the_line(tmp_path, name):
 
 
 def test_lines_are_read_one_by_one(tmp_path, monkeypatch):
-    """What is wrong on the first line is told before the rest is read, which would fail here."""
+    """What is wrong on the first line is reported before the rest is read, which would fail here."""
     path = write(tmp_path / "Toy.tsv.gz", "a\t1\tx\n" + "".join(f"a\t{i / 7}\n" for i in range(20_000)))
     path.write_bytes(path.read_bytes()[:-1000])
     refused("line 1, column 3", read_series, path)
@@ -138,7 +138,7 @@ def test_pad():
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
-def test_a_header_is_passed_over(separator, tmp_path):
+def test_a_header_is_skipped(separator, tmp_path):
     rows = [["class", "t0", "t1"], ["up", "1", "2"], ["down", "3", "4"]]
     series = read_series(write(tmp_path / "mine.csv", "\n".join(map(separator.join, rows))))
     assert (series.labels, series.lines) == (("up", "down"), (2, 3))
@@ -290,7 +290,7 @@ def test_the_archives_site(site, tmp_path):
     ("bad", "message"),
     [
         ("<html>not found</html>", "is not a zip archive"),
-        ({"Toy_TRAIN.ts": TS, "Toy_TEST.ts": "junk"}, "Toy_TEST.ts in it"),
+        ({"Toy_TRAIN.ts": TS, "Toy_TEST.ts": "junk"}, "Toy_TEST.ts"),
         ({"Toy_TRAIN.ts": TS}, "holds none of Toy_TEST.ts"),
     ],
 )

@@ -29,7 +29,7 @@ def fitted():
     ("name", "value"),
     [
         ("kind", "sound"), ("transform", "twist"), ("transform", pstn.Similarity()), ("transform", 3),
-        ("kl_weight", "large"), ("kl_weight", -1), ("kl_weight", np.nan), ("kl_weight", None), ("weight_decay", -1e-3),
+        ("kl_weight", "large"), ("kl_weight", -1), ("kl_weight", np.nan), ("weight_decay", -1e-3),
         ("width", 0), ("epochs", 0), ("epochs", 2.5), ("batch_size", -3), ("train_samples", 0), ("test_samples", "ten"),
         ("learning_rate", 0), ("localizer_factor", -1), ("validation_fraction", 1.0), ("validation_fraction", "some"),
         ("patience", 0), ("fill", "black"), ("class_weight", "fair"), ("class_weight", {0: 0.0, 1: 0.0}),

@@ -16,7 +16,6 @@ from pstn.experiments import placed_fashion as placed
 from pstn.experiments import rotated_mnist as rotating
 from pstn.experiments import time_series as series
 from pstn.experiments.backbones import Backbone
-from pstn.experiments.failure_mode import make_classifier
 from pstn.experiments.runner import recipe_settings, transformer_model
 from pstn.report.results import read_results
 from pstn.report.statistics import best
@@ -124,20 +123,17 @@ def test_a_set_without_its_test_part_is_split_and_noted(tmp_path, monkeypatch, s
     assert len(without.x) + (len(without.test) if search else 0) == len(train)
 
 
-def test_failure_mode_has_five_depths_of_four_kinds():
-    assert len({(g.model, g.data, next(iter(g.variants))) for g in EXPERIMENTS["failure-mode"].groups}) == 20
-    model = group("failure-mode", "rotated-p-stn-depth=3").make(CONTEXT, 0)
-    assert all(p.requires_grad for p in model.parameters())
-    assert (model.train_samples, model.layer.variance_head.last.bias.tolist()) == (10, [-3.0])
-
-
 @pytest.mark.parametrize("widths", [(784, 10), (784, 128, 10), (784, 256, 128, 10), (784, 256, 256, 128, 10),
                                     (784, 256, 256, 128, 128, 10)])  # fmt: skip
-def test_classifiers_of_the_failure_mode_have_the_authors_widths(widths):
-    stages = list(make_classifier(len(widths) - 1))
-    linear = [m for m in stages if isinstance(m, nn.Linear)]
-    assert (linear[0].in_features, *(m.out_features for m in linear)) == widths
-    assert [m.p for m in stages if isinstance(m, nn.Dropout)] == [0.5] * (len(widths) - 2)
+def test_classifiers_of_the_failure_mode_have_the_authors_widths_and_train_with_their_localizers(widths):
+    kinds = ("upright-nn", "rotated-nn", "rotated-stn", "rotated-p-stn")
+    made = [group("failure-mode", f"{kind}-depth={len(widths) - 1}").make(CONTEXT, 0) for kind in kinds]
+    assert all(p.requires_grad for model in made for p in model.parameters())
+    assert (made[-1].train_samples, made[-1].layer.variance_head.last.bias.tolist()) == (10, [-3.0])
+    for stages in ([*made[0]], [*made[1]], [*made[2].classifier], [*made[3].classifier]):
+        linear = [m for m in stages if isinstance(m, nn.Linear)]
+        assert (linear[0].in_features, *(m.out_features for m in linear)) == widths
+        assert [m.p for m in stages if isinstance(m, nn.Dropout)] == [0.5] * (len(widths) - 2)
 
 
 @pytest.mark.parametrize("dropout", [True, False])
@@ -149,13 +145,10 @@ def test_a_frozen_classifier_drops_units_in_training_unless_it_is_told_not_to(tm
 
 def test_every_experiment_says_what_it_is_and_what_it_needs():
     for name, held in EXPERIMENTS.items():
-        assert held.name == name
-        assert held.title
-        assert held.summary
-        assert held.needs
         names = [each.name for each in held.groups]
-        assert len(set(names)) == len(names), held.name
-        assert held.quick is None or set(held.quick) <= set(names), held.name
+        assert (held.name, len(set(names))) == (name, len(names))
+        assert all((held.title, held.summary, held.needs)), name
+        assert set(held.quick or ()) <= set(names), name
     for wrong in ({"seeds": 3}, {"name": "other"}):
         with pytest.raises(ValueError, match="groups"):
             Experiment(**{"name": "small", "title": "small", "groups": (SMALL,)} | wrong)

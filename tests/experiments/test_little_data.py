@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+from pathlib import Path
+
 import pytest
 import torch
 
 from pstn.experiments.little_data import (
+    CHOSEN,
     DATA,
     FIXED,
     MODELS,
@@ -18,8 +23,11 @@ from pstn.experiments.little_data import (
     trials_of,
 )
 from pstn.experiments.runner import RunContext
-from pstn.report.results import Result
+from pstn.report.results import Result, read_results
 from pstn.training.population.stack import require_one_shape
+
+ROOT = Path(__file__).parents[2]
+RESULTS, PAGE = ROOT / "results", ROOT / "docs" / "experiments" / "little-data.md"
 
 
 def classifier_of(model):
@@ -116,3 +124,30 @@ def test_little_data_come_first_and_series_last():
     places = [place(group.name) for group in SEARCH.groups]
     assert places == sorted(places)
     assert set(places) == {0, 1, 2}
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="a source distribution has no results")
+def test_the_committed_choice_is_that_of_the_committed_search():
+    assert json.loads(CHOSEN.read_text()) == json.loads(json.dumps(choose_settings(read_results(RESULTS, SEARCH.name))))
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="a source distribution has no results")
+def test_the_page_tells_what_the_search_found():
+    scores = {(r.model, r.data, int(r.variant[-2:])): r.metrics for r in read_results(RESULTS, SEARCH.name)}
+    chosen, page = json.loads(CHOSEN.read_text()), PAGE.read_text()
+    places = {model: [json.loads(json.dumps(asdict(s))) for s in trials_of(model)] for model in MODELS}
+    for variant in ("tuned", "defaults"):
+        lowest = dict.fromkeys(MODELS, 0)
+        for data in DATA:
+            settings = {m: chosen[variant][m] if variant == "defaults" else chosen[variant][m][data] for m in MODELS}
+            found = {m: scores[m, data, places[m].index(settings[m])] for m in MODELS}
+            best = min(MODELS, key=lambda m: found[m]["valid_nll"])
+            lowest[best] += 1
+            cells = []
+            for model, s in found.items():
+                nll = f"{s['valid_nll']:.3f}"
+                cells.append(f"**{nll}**" if model == best else nll)
+                cells[-1] += f" / {100 * s['valid_accuracy']:.1f} / {s['valid_ece']:.3f}"
+            assert f"| {data} | {' | '.join(cells)} |" in page
+        told = ", ".join(f"{model} {count}" for model, count in lowest.items() if count)
+        assert f"lowest NLL: {told}." in " ".join(page.split())

@@ -35,7 +35,7 @@ def digits(count=40):
     return load("digits", normalise=False).test.take(range(count))
 
 
-def test_who_tests_a_model_again_says_which_it_was(tmp_path):
+def test_evaluations_of_a_trained_model_record_its_weights(tmp_path):
     reproduce([EXPERIMENTS["ablations"]], quiet(tmp_path), cells=["*posterior=per-input-*", "*test-samples-[01]"])
     weights = {(r.variant, r.seed): r.settings["weights"] for r in read_results(tmp_path / "quick")}
     again, first = ([weights[variant, seed] for seed in (0, 1)] for variant in ("test-samples", "posterior=per-input"))

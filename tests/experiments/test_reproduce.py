@@ -46,7 +46,7 @@ def test_shards_are_a_partition_of_the_cells(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/", "-1/2"])
-def test_a_shard_that_is_none_is_refused(text):
+def test_invalid_shards_are_refused(text):
     with pytest.raises(ValueError, match="shard"):
         Shard.parse(text)
 
@@ -165,9 +165,9 @@ def test_missing_data_is_an_early_error_and_cells_need_their_own_alone(tmp_path,
         reproduce([EXPERIMENTS[name]], RunContext(tmp_path, log=pytest.fail), cells=cells)
 
 
-def test_all_is_all_whose_data_can_be_had(tmp_path, no_data, monkeypatch):
+def test_all_is_every_experiment_with_available_data(tmp_path, no_data, monkeypatch):
     everything, given = choose(["all"], EXPERIMENTS), []
-    # What can be downloaded is the user's to get: only what cannot be is left out.
+    # Only what cannot be downloaded is skipped.
     assert runner.unavailable(everything, RunContext(tmp_path)) == {"traffic-signs": ["traffic-signs"]}
     assert runner.unavailable(everything, RunContext(tmp_path, quick=True)) == {}
     monkeypatch.setattr(command, "reproduce", lambda *arguments: given.append(set(arguments[-1])) or 0)
@@ -176,7 +176,7 @@ def test_all_is_all_whose_data_can_be_had(tmp_path, no_data, monkeypatch):
     assert given == [{"traffic-signs"}, set()]
 
 
-def test_what_is_left_out_keeps_its_share_of_the_work(tmp_path, monkeypatch):
+def test_skipped_experiments_leave_the_shards_as_they_are(tmp_path, monkeypatch):
     done = []
     monkeypatch.setattr(runner, "run_groups", lambda context, work: done.append([p.group.experiment for p in work]))
     both = [experiment(replace(SMALL, experiment=name), name=name) for name in ("first", "second")]
@@ -193,7 +193,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_traine
         reproduce([experiment(SMALL)], quiet(tmp_path / "file" if blocked == "file" else tmp_path, log=pytest.fail))
 
 
-def test_a_part_without_work_is_no_mistake_and_a_pattern_without_cells_is(tmp_path):
+def test_an_empty_shard_is_no_error_but_a_pattern_without_cells_is(tmp_path):
     for cells in ([], ["*-cnn-*"]):
         assert reproduce([experiment(SMALL)], quiet(tmp_path), Shard(2, 2), cells) == 0
     for part in (Shard(1, 2), Shard(2, 2)):

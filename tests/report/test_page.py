@@ -136,7 +136,7 @@ def test_models_can_be_told_apart_without_colour():
     assert min(b - a for a, b in itertools.pairwise(shades)) > 10
 
 
-def test_part_of_the_runs_is_reported_as_such_and_unknown_experiments_are_named(tmp_path):
+def test_missing_runs_and_unknown_experiments_are_reported(tmp_path):
     kept = [r for r in of("mnist-subsets") if r.data == "MNIST30" and r.seed < 3]
     write(tmp_path / "results", [*kept, Result("novel", "P-STN", "A", 0, metrics={"accuracy": 0.5})])
     report, _, text = make_report(tmp_path / "results", STUDIES, tmp_path / "out")

@@ -89,7 +89,7 @@ def test_lines_that_cannot_be_compared_are_not_tested(untested, reasons):
         assert (verdicts["Mean"] == f"not tested: {reasons[1]}") == (reasons[1] is not None)
 
 
-def test_the_summary_tells_what_was_tested_from_what_was_not_and_how_many_claims_hold():
+def test_the_summary_says_what_was_tested_and_how_many_claims_hold():
     untested = replace(STUDY, tables=(replace(TABLE, untested={"A": "other data"}),), claims=())
     unpublished = replace(STUDY, tables=(Table("Ours", tuple(B.values())),), claims=())
     ours = replace(STUDY, claims=(CLAIM, replace(CLAIM, claimed=False)))  # one that is shown and not counted
@@ -167,6 +167,25 @@ def test_claims_are_tested_as_they_say_and_corrected_together():
     assert (len(view.notes), {len(row) for row in view.rows}) == (4, {len(view.header)})
 
 
+def test_claims_of_a_table_are_corrected_together_and_shown_as_a_grid():
+    better, worse = [90, 91, 93, 92, 90], {"STN": [89, 91, 91, 91, 90], "CNN": [70, 71, 73, 72, 70]}
+    results = [*runs("P-STN", "A", better), *(r for model in worse for r in runs(model, "A", worse[model]))]
+    pairs = [(Line("P-STN", "A", ACCURACY), Line(model, "A", ACCURACY)) for model in worse]
+    claims = tuple(Claim(*pair, paired=True, table=table) for table in ("one", "two") for pair in pairs)
+    study = replace(STUDY, claims=claims, holm=True, from_paper=False)
+    corrected = holm([paired(better, values) for values in worse.values()])
+    assert [finding.p for finding in check_claims(study, results)] == pytest.approx([*corrected, *corrected])
+    view = view_claims(study, results)
+    assert view.header == ["claim", "where", "STN", "CNN", "all"]
+    assert texts(view)[0] == ["one", "A", f"+0.80 ({corrected[0]:.3f})", "+20.00 (< 0.001)", "yes"]
+    assert [[cell.strong for cell in row] for row in view.rows] == [[False, False, False, True, False]] * 2
+    without = view_claims(study, [r for r in results if r.model != "STN"])
+    assert texts(without)[0][2:] == ["missing", "+20.00 (< 0.001)", "missing"]
+    behind = view_claims(replace(study, claims=(Claim(*pairs[0][::-1], table="one"),)), results)
+    assert behind.rows[0][-1].text == "no"
+    assert behind.rows[0][2].tone == "bad"
+
+
 VALIDATION = (Metric("valid_nll", "NLL"), Metric("valid_accuracy", "accuracy", scale=100, higher_is_better=True))
 SEARCH = Search("made-up-search", "w", VALIDATION, {"A": 1e-3, "B": 0.0}, values=(0.0, 1e-4, 1e-3))
 SCORES = {"0.001": {"valid_nll": 0.4, "valid_accuracy": 0.9}, "0": {"valid_nll": 0.5, "valid_accuracy": 0.8},
@@ -241,7 +260,7 @@ def test_variants_are_grouped_by_what_is_varied():
     assert [row[0].text for row in dropout.rows] == ["off, P-STN, A", "on, STN, B"]
 
 
-def test_where_numbers_come_from_is_told_once_with_what_sets_cells_apart():
+def test_departures_and_provenance_are_listed_once_with_the_cells_they_apply_to():
     told = {"commit": "abc", "machine": "H200", "versions": {"torch": "2.11"}, "seconds": 90.0}
     results = [
         *runs("STN", "A", [80, 80], departures=["Fewer epochs."], **told),

@@ -24,46 +24,46 @@ _VALUES: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def mutate(content: bytes, dice: Random) -> bytes:
+def mutate(content: bytes, rng: Random) -> bytes:
     """A damaged copy: flipped bits, cuts, copies of parts in other places, and huge or odd numbers and tokens."""
-    for _ in range(dice.randint(1, 3)):
-        start, other = (dice.randrange(len(content) + 1) for _ in range(2))
-        end, over = start + dice.randint(1, 64), start + dice.choice((0, 0, 1, 4))
+    for _ in range(rng.randint(1, 3)):
+        start, other = (rng.randrange(len(content) + 1) for _ in range(2))
+        end, over = start + rng.randint(1, 64), start + rng.choice((0, 0, 1, 4))
         numbers = [*re.finditer(rb"\d+(\.\d+)?", content)]
-        way = dice.choice(("flip", "flip", "cut", "remove", "copy", "insert", "number", "number"))
+        way = rng.choice(("flip", "flip", "cut", "remove", "copy", "insert", "number", "number"))
         if way == "flip":
-            changed = bytes(byte ^ 1 << dice.randrange(8) for byte in content[start : start + 8])
+            changed = bytes(byte ^ 1 << rng.randrange(8) for byte in content[start : start + 8])
             content = content[:start] + changed + content[start + 8 :]
         elif way == "cut":
             content = content[:start]
         elif way == "remove":
             content = content[:start] + content[end:]
         elif way == "copy":
-            content = content[:other] + content[start:end] * dice.choice((1, 1, 2, 50)) + content[other:]
+            content = content[:other] + content[start:end] * rng.choice((1, 1, 2, 50)) + content[other:]
         elif way == "number" and numbers:
-            spot = dice.choice(numbers)
-            content = content[: spot.start()] + dice.choice(_NUMBERS) + content[spot.end() :]
+            spot = rng.choice(numbers)
+            content = content[: spot.start()] + rng.choice(_NUMBERS) + content[spot.end() :]
         else:
-            content = content[:start] + dice.choice(_TOKENS) + content[over:]
+            content = content[:start] + rng.choice(_TOKENS) + content[over:]
     return content
 
 
-def mutate_json(content: bytes, dice: Random) -> bytes:
+def mutate_json(content: bytes, rng: Random) -> bytes:
     """A copy of a JSON text in which values are replaced, removed or moved; some are damaged as any bytes are."""
-    if dice.random() < 0.3:
-        return mutate(content, dice)
+    if rng.random() < 0.3:
+        return mutate(content, rng)
     value = json.loads(content)
-    for _ in range(dice.randint(1, 2)):
+    for _ in range(rng.randint(1, 2)):
         places = [*_places(value)]
-        holder, key = dice.choice(places)
-        way = dice.random()
+        holder, key = rng.choice(places)
+        way = rng.random()
         if way < 0.2:
             del holder[key]
         elif way < 0.4:
-            other, other_key = dice.choice(places)
+            other, other_key = rng.choice(places)
             holder[key] = copy.deepcopy(other[other_key])
         else:
-            holder[key] = copy.deepcopy(dice.choice(_VALUES))
+            holder[key] = copy.deepcopy(rng.choice(_VALUES))
         if not [*_places(value)]:
             break
     return json.dumps(value).encode()

@@ -1,4 +1,4 @@
-"""Archives and arrays from strangers: what is not asked for is not read, and what is asked for is bounded."""
+"""Untrusted archives and arrays: what is not asked for is not read, and what is asked for is bounded."""
 
 import gzip
 import io
@@ -113,7 +113,7 @@ def test_a_pipe_called_npz_is_refused(tmp_path):
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
 def test_headers_of_a_tar_archive_are_bounded(tmp_path, kind):
-    """tarfile reads names and comments whole before anybody can count them."""
+    """tarfile reads names and comments whole before they can be counted."""
     path, info = tmp_path / "a.tar.gz", tarfile.TarInfo("x")
     info.type, info.size = kind, 4 << 30
     path.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT)) + gzip.compress(bytes(1 << 26), 1) * 64)

@@ -1,4 +1,4 @@
-"""Folders of data from strangers: links stay inside, nothing is listed twice, and names cost linear time."""
+"""Untrusted folders of data: links stay inside, nothing is listed twice, and names cost linear time."""
 
 import os
 import time

@@ -73,7 +73,7 @@ def picture(kind="PNG", mode="RGB", size=(20, 24)):
 
 
 def ask(port, body, length=None):
-    """The status and the answer; None where nobody listens."""
+    """The status and the answer; None where no server listens."""
     length = str(len(body) if length is None else length).encode()
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
@@ -87,7 +87,7 @@ def ask(port, body, length=None):
     return int(head.split()[1]), json.loads(content)
 
 
-def test_idle_connections_block_nobody(port):
+def test_idle_connections_block_no_other(port):
     with contextlib.ExitStack() as stack:
         for number in range(10):
             idle = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))

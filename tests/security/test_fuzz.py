@@ -1,4 +1,4 @@
-"""Every reader of files from strangers, on a fixed number of damaged ones: it reads them or raises as documented."""
+"""Every reader of untrusted files, on a fixed number of damaged ones: it reads them or raises as documented."""
 
 import contextlib
 import gzip
@@ -290,12 +290,12 @@ TARGETS = {
 def test_damaged_files_are_read_or_refused(name, make, documented, tmp_path):
     content, attempt = make(tmp_path)
     change = mutate_json if name.endswith("json") else mutate
-    dice, refused = Random(name), 0
+    rng, refused = Random(name), 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         attempt(content)
         for case in range(CASES):
-            damaged, message, start = change(content, dice), "", time.process_time()
+            damaged, message, start = change(content, rng), "", time.process_time()
             try:
                 attempt(damaged)
             except documented as error:

@@ -1,4 +1,4 @@
-"""Images from strangers: only the documented formats are decoded, within limits, and no other program is started."""
+"""Untrusted images: only the documented formats are decoded, within limits, and no other program is started."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Model folders of strangers: what they may ask for is limited before anything is built."""
+"""Untrusted model folders: what they may ask for is limited before anything is built."""
 
 import json
 import os

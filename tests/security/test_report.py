@@ -1,4 +1,4 @@
-"""The report of result files from strangers: text stays text in Markdown and in HTML, and damaged files are named."""
+"""The report of untrusted result files: text stays text in Markdown and in HTML, and damaged files are named."""
 
 import dataclasses
 import json

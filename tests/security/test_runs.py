@@ -1,4 +1,4 @@
-"""Run folders, worker processes, settings and studies that a stranger had a hand in."""
+"""Untrusted run folders, current folders, settings and studies."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Series from strangers: what is filled up to the length of the longest is bounded, and so is the time for bad rows."""
+"""Untrusted series: what is filled up to the length of the longest is bounded, and so is the time for bad rows."""
 
 import time
 

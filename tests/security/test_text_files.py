@@ -1,4 +1,4 @@
-"""JSON and YAML from strangers: what is refused, within little memory and time."""
+"""Untrusted JSON and YAML: what is refused, within little memory and time."""
 
 import os
 import re

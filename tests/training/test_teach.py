@@ -9,7 +9,16 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pstn
-from pstn.data import Cropped, RandomCPAB, RandomCrop, RandomPlacement, RandomRotation, RandomSimilarity, Split
+from pstn.data import (
+    Cropped,
+    RandomAffine,
+    RandomCPAB,
+    RandomCrop,
+    RandomPlacement,
+    RandomRotation,
+    RandomSimilarity,
+    Split,
+)
 from pstn.data import RandomTranslation as Shift
 from pstn.nn import PoseLocalizer
 from pstn.objective import pose_loss
@@ -368,3 +377,28 @@ def test_the_larger_localizer_reads_series_images_and_volumes(size, axes):
         PoseLocalizer(2, (3,) * axes, filters=(4, 6))
     with pytest.raises(ValueError, match="kernel must"):
         PoseLocalizer(2, size, kernel=4)
+
+
+@pytest.mark.parametrize(
+    ("transform", "random_transform", "size"),
+    [
+        (pstn.Similarity(), Cropped(RandomSimilarity(scale=0.05, shift=0.05), 0.6), (20, 20)),
+        (pstn.Crop(ndim=1), RandomCrop(ndim=1), (12,)),
+        (pstn.CPAB(tess=3), None, (12,)),
+        (pstn.CPAB(tess=(2, 2)), None, (12, 12)),
+        (pstn.Affine(ndim=3), RandomAffine(ndim=3), (12, 12, 12)),
+        (pstn.Crop(), RandomPlacement(12, 6, None), (6, 6)),
+    ],
+    ids=str,
+)
+def test_a_traced_step_takes_the_same_steps(transform, random_transform, size, monkeypatch):
+    random_transform = random_transform or RandomCPAB(transform)
+    seen, found, x = (12,) * len(size), [], torch.rand(8, 1, *size)
+    for after in (0, 100):
+        monkeypatch.setattr("pstn.training.population.step._TRACE_AFTER", after)
+        models = [seeded(lambda: pointer(transform, None, seen), seed) for seed in (0, 1)]
+        recipe = Recipe(epochs=1, batch_size=4, teach=random_transform)
+        population = Population(models, x, recipe=recipe, groups=1, workers=False)
+        population.fit()
+        found.append(population.tensors()["rows"])
+    assert torch.equal(*found)

@@ -602,23 +602,16 @@ def locate(
         MissingDataError: it is missing, and downloading it failed or was not allowed; where it was looked for.
     """
     folders = search_folders(kind, root)
-
-    def search() -> Path | None:
+    for attempt in range(2):
         for folder in folders:
             if (path := find(folder)) is not None:
                 return path if path == folder else require_inside(folder, path)
-        return None
-
-    path = search()
-    if path is None and root is None and obtain is not None and not offline():
+        if attempt or root is not None or obtain is None or offline():
+            break
         try:
             obtain()
-            path = search()
         except (DataError, ImportError) as error:
-            reason = getattr(error, "problem", error)
-            advice = f"downloading it failed: {reason}; try again later, or put it into one of these folders"
-    if path is not None:
-        return path
+            advice = f"downloading it failed ({error}): try again later, or put it into one of these folders"
     places = ", ".join(map(str, folders))
     if root is None:
         places += "" if data_folder() else " ($PSTN_DATA is not set)"
@@ -682,7 +675,7 @@ def download(
                 time.sleep(pause * attempt)
                 try:
                     return Path(pooch.retrieve(url, known_hash, remote.name, folder, downloader=transfer))
-                except (ValueError, OSError) as error:  # a wrong checksum; anything of the network or the disk
+                except Exception as error:  # a wrong checksum; anything of the network or the disk
                     failures.append(f"{url}: {' '.join(str(error).split())[:200]}")
         raise DataError(folder / remote.name, "; ".join(dict.fromkeys(failures)))
     except Exception:  # but an interrupt leaves the part
@@ -731,7 +724,6 @@ class _Transfer:
 
     def _receive(self, url: str, given_up: threading.Event) -> None:
         import requests
-        import urllib3
 
         start = self.part.stat().st_size if self.part.exists() and self.remote.sha256 is not None else 0
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
@@ -745,17 +737,14 @@ class _Transfer:
             with self.part.open("r+b" if self.part.exists() else "wb", buffering=0) as file:
                 file.truncate(done)
                 file.seek(done)
-                try:
-                    # Undecoded: a .gz must not be unpacked because a server labels it so.
-                    for portion in response.raw.stream(_PORTION, decode_content=False):
-                        if given_up.is_set():
-                            return
-                        file.write(portion)
-                        done += len(portion)
-                        self.received += len(portion)
-                        if done > self.remote.size:
-                            raise OSError(f"the server sends more than the {self.remote.size:,} bytes expected")
-                        if self.progress is not None:
-                            self.progress(self.remote.name, done, total)
-                except urllib3.exceptions.HTTPError as error:
-                    raise OSError(str(error)) from error
+                # Undecoded: a .gz must not be unpacked because a server labels it so.
+                for portion in response.raw.stream(_PORTION, decode_content=False):
+                    if given_up.is_set():
+                        return
+                    file.write(portion)
+                    done += len(portion)
+                    self.received += len(portion)
+                    if done > self.remote.size:
+                        raise OSError(f"the server sends more than the {self.remote.size:,} bytes expected")
+                    if self.progress is not None:
+                        self.progress(self.remote.name, done, total)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
+import stat
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +13,7 @@ from contextlib import contextmanager
 from importlib import resources
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +30,7 @@ from pstn.data.files import DataError, ErrorHandler, Listing, Progress, RemoteFi
 from pstn.data.split import (  # isort: skip
     Sized, Split, Splits, balanced_indices, divide, encode_labels, name_parts, read_indices,
 )  # fmt: skip
-from pstn.files import import_optional, open_regular_file, write_atomically
+from pstn.files import import_optional, write_atomically
 
 __all__ = [
     "MNIST_MEAN", "MNIST_STD", "Digits", "contact_sheet", "from_folder", "load_digits", "load_mnist",
@@ -75,12 +77,9 @@ def open_image(path: Path) -> Iterator[Any]:
     import_optional("PIL", "Pillow", "data")
     from PIL import Image
 
-    if not path.is_file():
-        raise DataError(path, "there is no such image file")
     Image.preinit()
-    with files.decoding(path, "does not decode as an image"), open_regular_file(path, error=DataError) as file:
-        stream = _ImageStream(file, path)
-        image = Image.open(cast("IO[bytes]", stream), formats=IMAGE_FORMATS)
+    with files.decoding(path, "does not decode as an image"), _ImageStream(path) as stream:
+        image = Image.open(stream, formats=IMAGE_FORMATS)
         stream.reads_left = -1  # the header has been read
         pixels, scans = image.width * image.height, stream.length // _SHORTEST_SCAN
         if pixels > limits.IMAGE_PIXELS or max(image.size) > limits.IMAGE_SIDE:
@@ -92,21 +91,25 @@ def open_image(path: Path) -> Iterator[Any]:
         yield image
 
 
-class _ImageStream:
+class _ImageStream(io.BufferedReader):
     """The bytes of an image file. Its parts may refer to the same bytes, of which Pillow makes a copy for each."""
 
-    def __init__(self, file: IO[bytes], path: Path) -> None:
-        self.seek, self.tell, self._file, self.path = file.seek, file.tell, file, path
-        self.length = os.fstat(file.fileno()).st_size
-        if self.length > limits.IMAGE_BYTES:
-            raise DataError(path, f"is longer than {limits.IMAGE_BYTES:,} bytes, which is the limit")
+    def __init__(self, path: Path) -> None:
+        # By hand, as `open_regular_file` takes as long as the header of a small image; a pipe is not waited for.
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        super().__init__(io.FileIO(os.open(path, flags), "rb"))
+        state = os.fstat(self.fileno())
+        if not stat.S_ISREG(state.st_mode) or state.st_size > limits.IMAGE_BYTES:
+            self.close()
+            raise DataError(path, f"is no regular file of at most {limits.IMAGE_BYTES:,} bytes, which is the limit")
+        self.path, self.length = path, state.st_size
         self.reads_left = int(limits.IMAGE_READS)
         self._left = 2 * self.length + (1 << 20)
         self._exif_left = int(limits.EXIF_BYTES)
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int | None = -1, /) -> bytes:
         # No more than there is: memory is taken for what is asked for.
-        found = self._file.read(size if 0 <= size <= self.length else self.length)
+        found = super().read(size if size is not None and 0 <= size <= self.length else self.length)
         self._left -= len(found)
         if self._left < 0:
             raise DataError(self.path, "has parts that repeat the same bytes: save it anew")

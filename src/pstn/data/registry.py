@@ -258,7 +258,7 @@ class Finding:
 
     Attributes:
         path: the file or folder.
-        status: "verified", its checksum is the published one; "readable", no checksum is on record; "differs", it can
+        status: "verified", its checksum is the published one; "readable", no checksum is known; "differs", it can
             be read but is not the published file; "damaged", it cannot be used; "skipped", text that is no table of
             series, as a note may be.
         note: what is in it, or what is wrong.
@@ -276,7 +276,7 @@ class Finding:
 def check(path: str | os.PathLike[str]) -> Iterator[Finding]:
     r"""Look through a file or a folder and everything below it, one finding at a time.
 
-    Files of kinds that this package does not read are passed over, and so are links that lead out of the folder; no
+    Files of kinds that this package does not read are skipped, and so are links that lead out of the folder; no
     file or folder is looked at twice. A .csv or .txt file among others may be a note: one that is no table of series is
     "skipped", not "damaged". YOLO and MTSD folders are one finding each, and so are the images of one folder. Nothing
     is written but what an archive holds, in a temporary folder.

@@ -439,7 +439,7 @@ class ArchiveRecord(NamedTuple):
     counts: tuple[int, int]
     """How many series its training and its test file hold."""
     sha256: tuple[str | None, str | None] = (None, None)
-    """Of their values, see `values_sha256`; None where no complete copy was at hand."""
+    """Of their values, see `values_sha256`; None where no complete copy was available."""
 
 
 UCR_RECORDS = {name: ArchiveRecord(**record) for name, record in files.CHECKSUMS["ucr"].items()}
@@ -646,10 +646,7 @@ def _fetch_ucr(name: str, progress: Progress | None) -> None:
                 content = files.read_zip_member(archive, members[found], path, limit=files.most_unpacked(path))
                 drafts.append(path.with_name(found))
                 drafts[-1].write_bytes(content)
-                try:
-                    read_series(drafts[-1])
-                except DataError as error:
-                    raise DataError(remote.name, f"{found} in it cannot be read: {error.problem}") from error
+                read_series(drafts[-1])
         folder.mkdir(exist_ok=True)
         for draft in drafts:  # the training part last: it is what is looked for first
             draft.replace(folder / draft.name)

@@ -401,7 +401,7 @@ def _proportional_shares(sizes: list[int], fraction: float) -> list[int]:
 
 
 def read_indices(path: str | os.PathLike[str], *, size: int) -> Tensor:
-    """Positions of training examples from a .npy file that somebody published.
+    """Positions of training examples from a published .npy file.
 
     Args:
         path: the file: whole numbers of shape (k,).

@@ -5,12 +5,13 @@ from pstn.distributions.gate import Gated, GatedPosterior
 from pstn.distributions.hierarchy import Global, Hierarchical
 from pstn.distributions.mixture import Mixture, MixturePosterior
 from pstn.distributions.normal import Normal, NormalPosterior
-from pstn.distributions.point import Point, PointPosterior
+from pstn.distributions.point import AtMode, Point, PointPosterior
 from pstn.distributions.priors import GammaPrior, NoPrior, NormalPrior
 from pstn.distributions.quantiles import normal_quantile
 from pstn.distributions.student_t import Posterior, StudentT
 
 __all__ = [
+    "AtMode",
     "GammaPrior",
     "Gated",
     "GatedPosterior",

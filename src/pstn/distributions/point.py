@@ -23,7 +23,7 @@ from pstn.distributions.base import (
 from pstn.distributions.priors import NoPrior, built_prior, shared_with_prior
 from pstn.transforms import Transform
 
-__all__ = ["Point", "PointPosterior"]
+__all__ = ["AtMode", "Point", "PointPosterior"]
 
 
 @final
@@ -126,3 +126,36 @@ class Point(PosteriorFamily):
     def build(self, transform: Transform, numbers: Mapping[str, Tensor]) -> PointPosterior:
         """All mass at the mean."""
         return PointPosterior(numbers["mean"], built_prior(self.prior, transform, numbers), transform.circular)
+
+
+@final
+@dataclass(frozen=True)
+class AtMode(PosteriorFamily):
+    """All mass at the mode of another family's posterior: one sample for each input, where that is most probable.
+
+    Args:
+        base: the family whose mode it is.
+
+    Example:
+        >>> layer = pstn.SpatialTransformer(pstn.Rotation(), nn.Flatten(), posterior=pstn.AtMode(pstn.Mixture(4)))
+        >>> layer(torch.rand(2, 1, 8, 8)).theta.shape, layer.probabilistic
+        (torch.Size([1, 2, 1]), False)
+    """
+
+    base: PosteriorFamily
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.base, PosteriorFamily):
+            raise TypeError(f"base must be a pstn.PosteriorFamily, got {self.base!r}")
+
+    def starts(self, transform: Transform) -> Mapping[str, Tensor]:
+        """The heads of the base."""
+        return self.base.starts(transform)
+
+    def shared(self, transform: Transform) -> Mapping[str, Tensor]:
+        """The base's tensors."""
+        return self.base.shared(transform)
+
+    def build(self, transform: Transform, numbers: Mapping[str, Tensor]) -> PointPosterior:
+        """All mass at the mode of what the base builds."""
+        return PointPosterior(self.base.build(transform, numbers).mode, NoPrior(), transform.circular)

@@ -225,8 +225,8 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     def _default_kl_weight(self, examples: int) -> float | None:
         """The weight w without a search: as given, or by the number of examples; None if the loss takes none."""
         given, loss = getattr(self, "kl_weight", 0.0), TrainingLoss(self.loss)
-        if isinstance(given, str):
-            _checks.require_choice("kl_weight (unless it is a number)", given, ("auto",))
+        if given is None or isinstance(given, str):
+            _checks.require_choice("kl_weight (unless it is a number)", given, ("auto", None))
             return default_kl_weight(examples) if loss.takes_kl_weight else None
         if self._model_kind != "pstn" and not loss.takes_kl_weight:
             return None
@@ -527,13 +527,14 @@ class PSTNClassifier(Warping, ArrayClassifier):
             "auto": that of `teach`, or a similarity for images and CPAB for series.
         kind: what (N, a, b) is: "image" (N, H, W), "series" (N, C, L), or "auto": images if both sides are at least 8
             and neither is more than 4 times the other.
-        kl_weight: w, the pull of the posterior towards the prior; "auto" chooses it, the localizer's factor and the
-            posterior's alpha on held-out data, among settings around the defaults that are trained together.
+        kl_weight: w, the pull of the posterior towards the prior; by the number of examples when None. "auto" chooses
+            it, the localizer's factor and the posterior's alpha on held-out data, among twelve settings around the
+            defaults that are trained together, which takes some twenty times as long.
         teach: a random transform such as `pstn.data.RandomRotation()`, or a text such as "rotation=3.14": the inputs of
             `fit` are aligned, are warped by it afresh in every step, and the network is taught what undoes it beside
             the labels. There is no search then, and `localizer_factor` is not used. None: as they are.
         loss: what to minimise, (prediction, y) -> a scalar or a `pstn.Loss`, as in `pstn.fit`; the negative ELBO when
-            None. `kl_weight` is left at "auto" for a function without a parameter `kl_weight`.
+            None. `kl_weight` stays None for a function without a parameter `kl_weight`.
         width: channels of the classifier's first convolution; chosen by the size of the input when None.
         train_samples: S in training.
         test_samples: S in prediction.
@@ -557,7 +558,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
     Attributes:
         classes_: (K,), the labels.
         kl_weight_: the w that was used.
-        tuned_: what the search tried and chose, and why; None where there was none: for a number, and after
+        tuned_: what the search tried and chose, and why; None where there was none: without "auto", and after
             `partial_fit` alone, which takes the defaults. `kl_weight_losses_` has the lowest validation loss of each w.
         n_iter_: epochs trained; `loss_curve_` has the loss of each, `validation_curve_` that of held-out data.
         n_features_in_: the length of X's second axis; `layout_` says what the axes are.
@@ -575,7 +576,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
 
     @renamed(localizer_rate="localizer_factor")
     def __init__(
-        self, transform: str | Transform = "auto", kind: str = "auto", *, kl_weight: float | str = "auto",
+        self, transform: str | Transform = "auto", kind: str = "auto", *, kl_weight: float | str | None = None,
         teach: str | RandomTransform | None = None, loss: LossFunction | None = None, width: int | None = None,
         train_samples: int = TRAIN_SAMPLES,
         test_samples: int = TEST_SAMPLES, fill: Any = "auto", epochs: int | None = None, batch_size: int | None = None,

@@ -26,7 +26,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     for experiment in (
         rotated_mnist.ROTATED_MNIST, placed_fashion.PLACED_FASHION, traffic_signs.TRAFFIC_SIGNS,
         mnist_subsets.MNIST_SUBSETS, time_series.TIME_SERIES, calibration.CALIBRATION, failure_mode.FAILURE_MODE,
-        loss_landscape.LOSS_LANDSCAPE, ablations.ABLATIONS, finding.FINDING,
+        loss_landscape.LOSS_LANDSCAPE, ablations.ABLATIONS, finding.FINDING, little_data.LITTLE_DATA,
         prediction_cost.PREDICTION_COST, mnist_subsets.SEARCH, time_series.SEARCH, little_data.SEARCH,
     )
 }  # fmt: skip

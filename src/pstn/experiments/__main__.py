@@ -21,7 +21,7 @@ __all__ = ["main"]
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="pstn reproduce",
-        description="Run experiments of the paper, or of one's own, one result per cell; stop with Ctrl-C, go on with "
+        description="Run experiments of the paper, or of one's own, one result per cell; stop with Ctrl-C, resume with "
         "the same command.",
     )
     add = parser.add_argument
@@ -73,16 +73,16 @@ def main(arguments: list[str] | None = None) -> int:
             torch.set_num_threads(1)
         if given.quick:
             _log("A quick run on the data that ship with the package: this is not the paper's setting.")
-        # An experiment asked for by name reports what is missing; "all" is all whose data can be had.
+        # "all" stands for the experiments whose data are available; one given by name reports what is missing.
         left_out = unavailable(chosen, context) if "all" in given.names else {}
         for name, data in left_out.items():
-            _log(f"{name} is left out: {', '.join(data)} cannot be downloaded, and is not here.")
+            _log(f"{name} is left out: {', '.join(data)} is not here and cannot be downloaded.")
         written = reproduce(chosen, context, shard, given.cells, left_out)
     except (ValueError, OSError) as error:
         print(printable(f"pstn reproduce: {error}"), file=sys.stderr)
         return 2
     except (Stopped, KeyboardInterrupt):
-        _log("Stopped. The same command goes on from here.")
+        _log("Stopped. Run the same command to resume.")
         return 130
     _log(f"{written} results written; what was asked for is in {context.folder}")
     return 0

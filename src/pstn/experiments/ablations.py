@@ -4,6 +4,11 @@ Beyond the paper: what each choice is worth, one changed at a time. A point, a g
 precision per input or per parameter; Gaussian or Student-t; no augmentation, a fixed one with as many copies in
 training and testing, or the learned one; independent or Sobol samples; dropout in the frozen classifier; the number
 of samples in testing.
+
+Each variant, mean ± one standard deviation over five runs. The P-STN’s posterior per input, precision per parameter,
+Student-t noise and learned augmentation are the same five runs under four names.
+
+Scores by the number of samples in testing, mean ± one standard deviation over the runs that are named.
 """
 
 from __future__ import annotations
@@ -17,7 +22,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from pstn.distributions.student_t import PrecisionKind
 from pstn.experiments import runner
 from pstn.experiments.mnist_subsets import BLACK, WEIGHTS, make_pstn, subset
 from pstn.experiments.rotated_mnist import KL_WEIGHT, PSTN_GROUP, localisation, make_model, rotated
@@ -39,21 +43,12 @@ def _inverse_softplus(value: float) -> float:
     return math.log(math.expm1(value))
 
 
-def _layer(
-    localizer: nn.Module | None = None,
-    *,
-    probabilistic: bool = True,
-    alpha: float = 1.0,
-    precision: PrecisionKind = "per-parameter",
-    sampling: SamplingMethod = "iid",
-) -> SpatialTransformer:
-    """The P-STN's layer of Table 1, with one thing changed."""
+def _layer(localizer: nn.Module | None = None, *, alpha: float = 1.0, **options: Any) -> SpatialTransformer:
+    """The P-STN's layer of Table 1, with one option of `SpatialTransformer` changed."""
     # The variance starts where it does in Table 1, whatever alpha: scale² is beta / alpha.
-    return SpatialTransformer(
-        Similarity(), localizer or ConvLocalizer(1, SIZE, filters=(8, 14)), SIZE, fill=BLACK,
-        var_init=_inverse_softplus(alpha * math.log1p(math.exp(-5.0))),
-        probabilistic=probabilistic, alpha=alpha, precision=precision, sampling=sampling,
-    )  # fmt: skip
+    options |= {"alpha": alpha, "var_init": _inverse_softplus(alpha * math.log1p(math.exp(-5.0)))}
+    localizer = localizer or ConvLocalizer(1, SIZE, filters=(8, 14))
+    return SpatialTransformer(Similarity(), localizer, SIZE, fill=BLACK, **options)
 
 
 def _classifier() -> ConvClassifier:
@@ -93,7 +88,7 @@ def _sampling(method: SamplingMethod) -> runner.Training:
 def _by_test_samples(method: SamplingMethod) -> runner.Evaluation:
     """The baseline's scores by the number of samples at test."""
 
-    def measure(context: runner.RunContext, cell: Result) -> tuple[dict[str, float], dict[str, Any], dict[str, Any]]:
+    def measure(context: runner.RunContext, cell: Result) -> runner.Evaluated:
         model, test = runner.trained(context, BASE, cell.seed), context.quick_subset(BASE.task(context).test)
         model.get_submodule("layer").sampling = method  # type: ignore[assignment]
         rows = {
@@ -118,7 +113,7 @@ def _errors(tested: runner.ModelUnderTest) -> runner.Measured:
     return localisation(tested)[0], {}
 
 
-def _with_dropout(context: runner.RunContext, cell: Result) -> tuple[dict[str, float], dict[str, Any], dict[str, Any]]:
+def _with_dropout(context: runner.RunContext, cell: Result) -> runner.Evaluated:
     """Rotated MNIST's P-STN as it is: its frozen classifier dropped units while the localizer trained."""
     model, task = runner.trained(context, PSTN_GROUP, cell.seed), rotated(context)
     task = replace(task, test=context.quick_subset(task.test))
@@ -169,14 +164,10 @@ ABLATIONS = runner.Experiment(
     ),
     figures=(
         FigureSpec(
-            "ablations",
-            "Each variant, mean ± one standard deviation over five runs. The P-STN’s posterior per input, precision "
-            "per parameter, Student-t noise and learned augmentation are the same five runs under four names.",
-            partial(figures.draw_variants, metrics=runner.SCORES),
+            "ablations", runner.description_of(__doc__, 2), partial(figures.draw_variants, metrics=runner.SCORES)
         ),
         FigureSpec(
-            "ablations-samples",
-            "Scores by the number of samples in testing, mean ± one standard deviation over the runs that are named.",
+            "ablations-samples", runner.description_of(__doc__, 3),
             partial(figures.draw_samples_at_test, metrics=runner.SCORES),
         ),
     ),

@@ -2,6 +2,9 @@
 
 Confidence against accuracy of the models trained on 100 digits. The paper claims that both P-STNs, the more accurate
 (w = 0.0003) and the better calibrated (w = 0.0001), are better calibrated than the CNN and the STN.
+
+Accuracy by confidence in 15 bins, five folds together; dotted: perfect calibration. Below: the share of the predictions
+in each bin. The calibration errors (ECE) are those of the table, in 10 bins.
 """
 
 from __future__ import annotations
@@ -61,12 +64,5 @@ CALIBRATION = runner.Experiment(
     claims=tuple(
         Claim(PUBLISHED["P-STN", variant], PUBLISHED[other, ""]) for variant in WEIGHTS for other in ("CNN", "STN")
     ),
-    figures=(
-        FigureSpec(
-            "calibration",
-            "Accuracy by confidence in 15 bins, five folds together; dotted: perfect calibration. Below: the share of "
-            "the predictions in each bin. The calibration errors (ECE) are those of the table, in 10 bins.",
-            figures.draw_reliability,
-        ),
-    ),
+    figures=(FigureSpec("calibration", runner.description_of(__doc__, 2), figures.draw_reliability),),
 )  # fmt: skip

@@ -3,13 +3,15 @@
 The loss of a fixed classifier over one parameter of the transformation. The paper claims that the P-STN’s, which
 averages over nearby transformations, is smoother and has fewer local minima. It gives a figure, no numbers; here they
 are counted.
+
+For four test images, the loss along the angle (rotated images) and along a translation (upright ones): of the STN at
+that point, and of the P-STN’s average around it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +21,7 @@ from pstn.distributions import Posterior
 from pstn.experiments import runner
 from pstn.experiments.rotated_mnist import CLASSIFIER, PSTN_GROUP, SIZE, SPENT, VAR_INIT, rotated, upright
 from pstn.nn import SpatialTransformer
-from pstn.report import Claim, FigureSpec, Metric, Result, Table, figures, lines
+from pstn.report import FigureSpec, Metric, Result, Table, claim_order, figures, lines
 from pstn.transforms import Similarity
 from pstn.warp import warp
 
@@ -90,7 +92,7 @@ def _noise_scale(context: runner.RunContext, cell: Result, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def measure(context: runner.RunContext, cell: Result) -> tuple[dict[str, float], dict[str, Any], dict[str, Any]]:
+def measure(context: runner.RunContext, cell: Result) -> runner.Evaluated:
     """Count the minima of the loss over the grid, as it is (STN) or averaged under the noise (P-STN)."""
     test = (rotated if cell.data == "angle" else upright)(context).test.batch(range(4 if context.quick else IMAGES))
     classifier = runner.trained(context, CLASSIFIER, cell.seed).to(context.device)
@@ -141,14 +143,7 @@ LOSS_LANDSCAPE = runner.Experiment(
         for data in GRIDS
         for model in ("STN", "P-STN")
     ),
-    tables=(Table("Loss landscape", tuple(line for shown in _LINES for line in shown.values())),),
-    claims=tuple(Claim(shown["P-STN", data], shown["STN", data]) for shown in _LINES for data in GRIDS),
-    figures=(
-        FigureSpec(
-            "loss-landscape",
-            "For four test images, the loss along the angle (rotated images) and along a translation (upright ones): "
-            "of the STN at that point, and of the P-STN’s average around it.",
-            figures.draw_landscapes,
-        ),
-    ),
+    tables=(Table.of("Loss landscape", *_LINES),),
+    claims=tuple(claim for shown in _LINES for claim in claim_order(shown, "P-STN", "STN")),
+    figures=(FigureSpec("loss-landscape", runner.description_of(__doc__, 2), figures.draw_landscapes),),
 )

@@ -3,6 +3,9 @@
 CNN, STN and P-STN of about 28 thousand parameters learn from 30 to 10,000 digits, five folds each. The paper claims
 that the P-STN is the most accurate on small sets and that the differences vanish on large ones, that the STN stays
 behind the CNN, and that the optimal w falls as the data grow.
+
+Test accuracy by the number of training images, mean ± one standard deviation over five folds; hollow: the paper’s. The
+scale is that of the errors’ logarithm, which spreads out what is near 100%.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from torch import nn
 from pstn.data import MNIST_MEAN, MNIST_STD, balanced_indices
 from pstn.experiments import runner
 from pstn.nn import mnist_cnn, mnist_pstn, mnist_stn
-from pstn.report import Claim, FigureSpec, Metric, Search, Table, figures, lines, published_lines
+from pstn.report import FigureSpec, Metric, Search, Table, claim_order, figures, lines, published_lines
 from pstn.training.runs.sweep import AUTHORS_KL_WEIGHTS
 
 MODELS = ("CNN", "STN", "P-STN")
@@ -85,7 +88,7 @@ PUBLISHED = published_lines(runner.ACCURACY, """
     MNIST10000  *97.82 ± 0.34*  96.96 ± 0.20  *97.63 ± 0.23*
 """)  # fmt: skip
 _DATA = [f"MNIST{size}" for size in WEIGHTS]
-_TABLE = Table("MNIST subsets", tuple(PUBLISHED.values()))
+_TABLE = Table.of("MNIST subsets", PUBLISHED)
 
 
 def search_for_w(name: str, published: Mapping[str, float]) -> Search:
@@ -124,18 +127,18 @@ MNIST_SUBSETS = runner.Experiment(
     needs=("mnist",),
     groups=tuple(group for size in WEIGHTS for group in of_size(size).values()),
     quick=("mnist30-cnn", "mnist30-stn", "mnist30-p-stn", "mnist100-cnn", "mnist100-stn", "mnist100-p-stn"),
-    tables=(_TABLE, *(Table("MNIST subsets", tuple(lines(m, MODELS, _DATA).values())) for m in runner.SCORES[1:])),
+    tables=(_TABLE, *(Table.of("MNIST subsets", lines(m, MODELS, _DATA)) for m in runner.SCORES[1:])),
     claims=(
         # By the bold numbers of its table: the P-STN's is the best alone on the small sets, together with the CNN on
         # the large ones, and the CNN is ahead of the STN on all.
-        *(Claim(PUBLISHED["P-STN", data], PUBLISHED["CNN", data]) for data in _DATA[:3]),
-        *(Claim(PUBLISHED[model, data], PUBLISHED["STN", data]) for model in ("P-STN", "CNN") for data in _DATA),
+        *claim_order(PUBLISHED, "P-STN", "CNN")[:3],
+        *claim_order(PUBLISHED, "P-STN", "STN"),
+        *claim_order(PUBLISHED, "CNN", "STN"),
     ),
     figures=(
         FigureSpec(
             "mnist-subsets",
-            "Test accuracy by the number of training images, mean ± one standard deviation over five folds; hollow: "
-            "the paper’s. The scale is that of the errors’ logarithm, which spreads out what is near 100%.",
+            runner.description_of(__doc__, 2),
             partial(figures.draw_curves, tables=(_TABLE,), xlabel="training images", log=True),
         ),
     ),

@@ -2,6 +2,8 @@
 
 A garment is placed at random on a larger black canvas; localizers of about 193 thousand parameters learn to find it
 for a frozen classifier. The paper claims that both succeed, the P-STN slightly better.
+
+Inputs with the outlines that the P-STN sampled, and below what the classifier saw through five of them.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pstn.experiments import runner
 from pstn.experiments.mnist_subsets import BOTH_SCALED, PRECISIONS
 from pstn.experiments.rotated_mnist import DROPOUT
 from pstn.nn import ConvLocalizer, SpatialTransformer, mnist_cnn
-from pstn.report import Claim, FigureSpec, Metric, Table, figures, lines, published_lines
+from pstn.report import FigureSpec, Metric, Table, claim_order, figures, lines, published_lines
 from pstn.training import RandomWarp
 from pstn.transforms import Similarity, to_pixels
 
@@ -145,18 +147,11 @@ PLACED_FASHION = runner.Experiment(
     needs=("fashion-mnist",),
     groups=(CLASSIFIER, STN_GROUP, PSTN_GROUP),
     tables=(
-        Table(
+        Table.of(
             "Random placement FashionMNIST",
-            (*_ACCURACY.values(),
-             *(line for metric in _ERRORS for line in lines(metric, ("STN", "P-STN"), ("placed",)).values())),
+            _ACCURACY, *(lines(metric, ("STN", "P-STN"), ("placed",)) for metric in _ERRORS),
         ),
     ),
-    claims=(Claim(_ACCURACY["P-STN", "placed"], _ACCURACY["STN", "placed"]),),
-    figures=(
-        FigureSpec(
-            "placed-fashion",
-            "Inputs with the outlines that the P-STN sampled, and below what the classifier saw through five of them.",
-            figures.draw_windows,
-        ),
-    ),
+    claims=claim_order(_ACCURACY, "P-STN", "STN"),
+    figures=(FigureSpec("placed-fashion", runner.description_of(__doc__, 2), figures.draw_windows),),
 )  # fmt: skip

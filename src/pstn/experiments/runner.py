@@ -60,7 +60,7 @@ PAPER = Recipe(
 # A quick run takes this many steps of each training, in batches no larger than this, tests on this many examples, and
 # has this many seeds and variants.
 _QUICK_STEPS, _QUICK_BATCH, _QUICK_TEST, _QUICK_SEEDS = 5, 16, 50, 2
-# What stands in for data that do not ship with the package.
+# The data of a quick run, by kind.
 _SHIPPED = {"images": "digits", "series": "ItalyPowerDemand"}
 
 T = TypeVar("T")
@@ -75,17 +75,17 @@ Evaluated = tuple[dict[str, float], dict[str, Any], dict[str, Any]]
 
 
 class Stopped(Exception):
-    """Ctrl-C or SIGTERM came: everything is saved, and the same command goes on."""
+    """Raised after Ctrl-C or SIGTERM: everything is saved, and the same command resumes."""
 
 
 @dataclass
 class RunContext:
-    """Everything about a run that is not the experiment.
+    """The settings of a run, apart from those of the experiment.
 
     Args:
         results: folder of the result files.
         device: where to train and test.
-        quick: a minute of everything on the data that ship with the package, which shows only that it runs.
+        quick: a short run on the data that ship with the package, to see that everything works.
         compile: fuse small GPU kernels before training, also where the trainer would not by itself.
         backbone: the network for the traffic signs; when not given, ResNet-18 without weights, or a small one where
             torchvision does not import.
@@ -167,8 +167,8 @@ class RunContext:
     @property
     def departures(self) -> list[str]:
         """Where this run leaves what is declared, in sentences."""
-        told = "A quick run: a few steps on the data that ship with the package. Not the paper's setting."
-        return [told] if self.quick else []
+        note = "A quick run: a few steps on the data that ship with the package. Not the paper's setting."
+        return [note] if self.quick else []
 
 
 @dataclass(frozen=True)
@@ -402,9 +402,9 @@ class Joint:
     data: str = ""
 
 
-def description_of(docstring: str | None) -> str:
-    """What a module's docstring says in its second paragraph, as one line: the description of its experiment."""
-    return " ".join((docstring or "").split("\n\n")[1:2]).replace("\n", " ").strip()
+def description_of(docstring: str | None, paragraph: int = 1) -> str:
+    """A paragraph of a module's docstring as one line: the second describes its experiment, the next its figures."""
+    return " ".join(" ".join((docstring or "").split("\n\n")[paragraph : paragraph + 1]).split())
 
 
 @dataclass(frozen=True)
@@ -546,7 +546,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 class _Job:
     """The training of a group's models, from its beginning or from its checkpoint.
 
-    A checkpoint is taken up if it holds at least these models, and each has the same identity: how and on which data
+    A checkpoint is resumed if it holds at least these models, and each has the same identity: how and on which data
     it is trained, and the weights that it starts from, be they random, of a file, or of another training.
 
     Args:
@@ -567,7 +567,7 @@ class _Job:
                 checkpoint.load_checkpoint(self.path, self.population)
                 return
             except (KeyError, TypeError, ValueError) as error:
-                context.log(f"{error}: starting anew")
+                context.log(f"{error}: starting over")
                 self.path.unlink()
         self._prepare(pairs)
 
@@ -583,7 +583,7 @@ class _Job:
         }
         subset = self.members[pairs[0]].train
         self.recipe = context.shorten(group.recipe, len(task.x) if subset is None else len(subset))
-        # Labels tell other files, and other examples of them, at next to no cost.
+        # The labels identify the data cheaply.
         data, models, identities = [recipe_settings(self.recipe), task.name, *task.notes, digest({"y": task.y})], [], []
         for member in self.members.values():
             with torch.random.fork_rng(devices=[]):
@@ -658,7 +658,7 @@ def _train(context: RunContext, wanted: Sequence[tuple[Training, Sequence[Model]
                     list(pool.map(lambda job: job.run(interrupt), jobs))
         if interrupt.asked and any(job.steps_left for job in jobs):
             raise Stopped
-        # Side by side they take as long as the longest: that time is shared out, so that the shares add up to it.
+        # Trainings side by side take as long as the longest one: each gets its share of that time.
         times = [job.population.progress.seconds for job in jobs]
         for job in jobs:
             job.finish(max(times) / max(sum(times), 1e-9))
@@ -819,7 +819,7 @@ def _settings(context: RunContext, job: _Job, pair: Model, tests: int) -> dict[s
             "fill": layer.fill.tolist() if isinstance(layer.fill, Tensor) else layer.fill,
         }  # fmt: skip
     settings["network"] = {name: list(p.shape) for name, p in model.named_parameters()}
-    settings["weights"] = digest(model.state_dict())  # for those who test the model again, later
+    settings["weights"] = digest(model.state_dict())  # identifies the model in later evaluations
     return settings
 
 
@@ -948,7 +948,7 @@ def reproduce(
         context: of the run.
         shard: which machine this is.
         cells: patterns of cells; all when empty.
-        leave_out: names of experiments that other machines are to run: they keep their share of the work.
+        leave_out: names of experiments to skip; the division into shards stays the same.
 
     Returns:
         How many results were written.
@@ -961,7 +961,7 @@ def reproduce(
         Stopped: after Ctrl-C or SIGTERM, with everything saved.
     """
     planned = [piece for piece in plan(experiments, context, shard, cells) if piece.group.experiment not in leave_out]
-    if not planned:  # more parts than groups: some machines of a job array have nothing to do
+    if not planned:  # there are more shards than groups
         context.log(f"Part {shard} has nothing to do.")
         return 0
     needs = {experiment.name: experiment.needs for experiment in experiments}
@@ -971,10 +971,10 @@ def reproduce(
         raise MissingDataError(
             ", ".join(missing),
             "not found: set PSTN_DATA to a folder that holds it (docs/data.md has the layout), get it with "
-            "`pstn data get NAME` where it can be had, or add --quick, which needs no data",
+            "`pstn data get NAME` where it can be downloaded, or add --quick, which needs no data",
         )
     for name in {group.experiment for group, _ in planned}:
-        for folder in (context.folder, context.work):  # what is replaced or removed there must be this folder's own
+        for folder in (context.folder, context.work):  # no link may lead out of the folder of results
             inside(context.results, (folder / name).relative_to(context.results).as_posix())
     done, pending = done_cells(context, planned), list[list[Planned]]()
     left = [Planned(group, [cell for cell in cells if cell.full_name not in done]) for group, cells in planned]

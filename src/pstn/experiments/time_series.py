@@ -137,7 +137,7 @@ TIME_SERIES = runner.Experiment(
                 "the paper’s, nor is the mean that holds it.",
             ),
         ),
-        *(Table("UCR series", tuple(lines(metric, MODELS, _DATA).values())) for metric in runner.SCORES[1:]),
+        *(Table.of("UCR series", lines(metric, MODELS, _DATA)) for metric in runner.SCORES[1:]),
     ),
     claims=tuple(
         Claim(mean[better], mean[worse], claimed=mean is MEAN)

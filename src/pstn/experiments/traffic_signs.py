@@ -24,7 +24,7 @@ from pstn.experiments.backbones import RESNET, SMALL, Backbone, default_backbone
 from pstn.experiments.mnist_subsets import BOTH_SCALED, PRECISIONS
 from pstn.experiments.placed_fashion import TF32
 from pstn.nn import SpatialTransformer
-from pstn.report import Claim, FigureSpec, Line, Metric, Table, figures, lines, published_lines
+from pstn.report import FigureSpec, Metric, Table, claim_order, figures, lines, published_lines
 from pstn.transforms import Similarity, to_pixels
 
 # The photos are at about a third of MTSD's size: so is the margin of 150 pixels.
@@ -120,14 +120,8 @@ def _crops(context: runner.RunContext, *, tight: bool) -> runner.Task:
     return context.cached(("crops", tight), make)
 
 
-def wide(context: runner.RunContext) -> runner.Task:
-    """The sign and the margin around it."""
-    return _crops(context, tight=False)
-
-
-def tight(context: runner.RunContext) -> runner.Task:
-    """The sign alone."""
-    return _crops(context, tight=True)
+wide, tight = partial(_crops, tight=False), partial(_crops, tight=True)
+"""The sign and the margin around it, and the sign alone."""
 
 
 def _backbone(context: runner.RunContext) -> Backbone:
@@ -251,17 +245,16 @@ TRAFFIC_SIGNS = runner.Experiment(
     needs=("traffic-signs",),
     groups=(CLASSIFIER, CNN_GROUP, STN_GROUP, PSTN_GROUP),
     tables=(
-        Table(
+        Table.of(
             "Traffic signs, stand-in photos",
-            (*(Line("classifier", "tight boxes", metric) for metric in runner.SCORES[:2]), *_ACCURACY.values(),
-             *_NLL.values(), *lines(_IOU, ("STN", "P-STN"), (DATA,)).values()),
-            untested={DATA: "other data"},
+            *(lines(metric, ("classifier",), ("tight boxes",)) for metric in runner.SCORES[:2]),
+            _ACCURACY, _NLL, lines(_IOU, ("STN", "P-STN"), (DATA,)), untested={DATA: "other data"},
         ),
     ),
     claims=tuple(
-        Claim(shown[better, DATA], shown[worse, DATA], comparable=False)
-        for shown in (_ACCURACY, _NLL)
-        for better, worse in (("P-STN", "STN"), ("STN", "CNN"))
+        claim
+        for shown in (_ACCURACY, _NLL) for order in (("P-STN", "STN"), ("STN", "CNN"))
+        for claim in claim_order(shown, *order, comparable=False)
     ),
     figures=(FigureSpec("traffic-signs", "Test photos with the boxes that the P-STN sampled.", figures.draw_windows),),
 )  # fmt: skip

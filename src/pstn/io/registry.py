@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from pstn.distributions import (
+    AtMode,
     GammaPrior,
     Gated,
     Global,
@@ -174,8 +175,8 @@ _LISTED = (
     Part(GammaPrior, "alpha0 beta0"), Part(NormalPrior, "loc scale learned"), Part(NoPrior, ""),
     Part(StudentT, "alpha precision var_init prior"), Part(Normal, "var_init prior"), Part(Point, "prior"),
     Part(Mixture, "k base spread"), Part(Gated, "base probability log_density"), Part(Global, "base"),
-    Part(Hierarchical, "base shrink"), Part(ConvLocalizer, _CONV), Part(PoseLocalizer, f"{_CONV} hidden"),
-    Part(SeriesLocalizer, _SERIES, later="padded"),
+    Part(AtMode, "base"), Part(Hierarchical, "base shrink"), Part(ConvLocalizer, _CONV),
+    Part(PoseLocalizer, f"{_CONV} hidden"), Part(SeriesLocalizer, _SERIES, later="padded"),
     Part(GlobalLocalizer, ""), Part(ConvClassifier, f"{_CONV} classes hidden dropout"),
     Part(SeriesClassifier, f"{_SERIES} classes", later="padded"), Part(Frozen, "module"),
     Part(

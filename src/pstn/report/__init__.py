@@ -3,8 +3,11 @@
 from pstn.report import figures, pictures
 from pstn.report.results import Result, read_results
 from pstn.report.statistics import Published, holm, non_inferiority, paired
-from pstn.report.tables import Claim, FigureSpec, Line, Metric, Search, Table, lines, published_lines, variant_tables
+from pstn.report.tables import Claim, FigureSpec, Line, Metric, Search, Table, claim_order, lines, published_lines
 
-__all__ = ["Claim", "FigureSpec", "Line", "Metric", "Published", "Result", "Search", "Table", "figures", "holm",
-           "lines", "non_inferiority", "paired", "pictures", "published_lines", "read_results",
+# isort: split
+from pstn.report.tables import variant_tables
+
+__all__ = ["Claim", "FigureSpec", "Line", "Metric", "Published", "Result", "Search", "Table", "claim_order", "figures",
+           "holm", "lines", "non_inferiority", "paired", "pictures", "published_lines", "read_results",
            "variant_tables"]  # fmt: skip

@@ -172,9 +172,9 @@ def _scope(cells: Sequence[Result], results: Sequence[Result]) -> str:
         kinds = {tuple(getattr(r, name) for name in names) for r in cells}
         if sum(tuple(getattr(r, name) for name in names) in kinds for r in results) == len(cells):
             break
-    told = {n: ", ".join(dict.fromkeys(str(getattr(r, n)) for r in cells if getattr(r, n) != "")) for n in names}
-    words = [" on ".join(told[n] for n in parts[:2] if n in told), told.get("variant"), told.get("seed")]
-    words[2] = words[2] and f"seed {words[2]}"
+    found = {n: ", ".join(dict.fromkeys(str(getattr(r, n)) for r in cells if getattr(r, n) != "")) for n in names}
+    seeds = f"seed {found['seed']}" if "seed" in found else ""
+    words = [" on ".join(found[n] for n in parts[:2] if n in found), found.get("variant"), seeds]
     return f" ({', '.join(filter(None, words))})" if names else ""
 
 

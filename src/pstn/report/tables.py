@@ -10,8 +10,9 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from statistics import fmean, median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pstn.report import statistics
 from pstn.report.results import RUNS, Result, grouped
@@ -103,13 +104,33 @@ class Line:
         return statistics.summarise(values) if values else None
 
 
-def lines(metric: Metric, models: Iterable[str], data: Iterable[str]) -> dict[tuple[str, str], Line]:
-    """A line for every model on every data set, by (model, data)."""
-    names = list(models)
-    return {(model, name): Line(model, name, metric) for name in data for model in names}
+def lines(
+    metric: Metric, models: Iterable[str], data: Iterable[str], variants: Iterable[str] = ("",), **headings: str
+) -> Lines:
+    """A line for every model on every data set in every variant, by (model, data) or (model, data, variant).
+
+    Args:
+        metric: of all of them.
+        models: as in `Result`.
+        data: as in `Result`.
+        variants: as in `Result`.
+        headings: `row`, `column` and `rivals` as in `Line`, where {model}, {data} and {variant} stand for the line's
+            own and {value} for what follows "=" in its variant.
+
+    Example:
+        >>> shown = lines(Metric("nll", "NLL"), ["P-STN"], ["digits"], ["taught=no", "taught=yes"], column="{value}")
+        >>> [line.heading for line in shown.values()]
+        [('digits', 'no'), ('digits', 'yes')]
+    """
+    made = {}
+    for name, variant, model in product(data, variants, models):
+        own = {"model": model, "data": name, "variant": variant, "value": variant.partition("=")[2]}
+        texts = {heading: text.format(**own) for heading, text in headings.items()}
+        made[model, name, *filter(None, [variant])] = Line(model, name, metric, variant, None, **texts)
+    return made
 
 
-def published_lines(metric: Metric, text: str) -> dict[tuple[str, str], Line]:
+def published_lines(metric: Metric, text: str) -> Lines:
     """Lines with the numbers of a published table, by (model, data).
 
     Args:
@@ -132,6 +153,10 @@ def published_lines(metric: Metric, text: str) -> dict[tuple[str, str], Line]:
         for model, number in zip(models, numbers, strict=True)
         if number != "-"
     }
+
+
+Lines = dict[tuple[str, ...], Line]
+"""Lines by model and data, and by variant where they have one."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +183,17 @@ class Table:
     untested: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     beside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, title: str, *shown: Lines, **options: Any) -> Table:
+        """The table of all of these lines.
+
+        Args:
+            title: what they are.
+            shown: of `lines` or `published_lines`.
+            options: the other arguments of `Table`.
+        """
+        return cls(title, tuple(line for each in shown for line in each.values()), **options)
 
     def judge(self, line: Line, results: Sequence[Result]) -> tuple[Verdict | None, str]:
         """How a line compares with its published number, if there are both, and why that is no test of it, if so."""
@@ -212,6 +248,7 @@ class Claim:
         claimed: false for one that is shown beside the paper's, and is not counted among them.
         paired: the lines share their folds: test the differences of runs with the same seed.
         margin: how far `better` may be behind, in the metric's unit: a one-sided test that it is not worse than that.
+        table: what the claim is one of: those of one table are corrected together, and shown as a grid.
     """
 
     better: Line
@@ -221,6 +258,25 @@ class Claim:
     claimed: bool = True
     paired: bool = False
     margin: float | None = None
+    table: str = ""
+
+
+def claim_order(shown: Lines, better: str, worse: str, **options: Any) -> tuple[Claim, ...]:
+    """A claim for each data set, and variant, that one model is ahead of another.
+
+    Args:
+        shown: of `lines` or `published_lines`.
+        better: the model that should be ahead.
+        worse: the model that should be behind.
+        options: the other arguments of `Claim`.
+
+    Example:
+        >>> shown = lines(Metric("nll", "NLL"), ["STN", "P-STN"], ["A", "B"])
+        >>> len(claim_order(shown, "P-STN", "STN", paired=True))
+        2
+    """
+    both = [key for model, *key in shown if model == better and (worse, *key) in shown]
+    return tuple(Claim(shown[better, *key], shown[worse, *key], **options) for key in both)
 
 
 @dataclass(frozen=True)
@@ -384,8 +440,8 @@ def view_table(table: Table, results: Sequence[Result], study: Study) -> list[Ta
         views.append(TableView(f"{title}: {'line by line beside the paper’s' if is_grid else spread}", header, body))
     own = [line for line in shown if not line.is_mean]
     if missing := sum(max(0, study.seeds - len(line.select(results))) for line in own):
-        told = f"{missing} of the {study.seeds * len(own)} numbers under this table are missing."
-        views[-1].notes.append(f"{told} `{study.command}` runs what is missing.")
+        note = f"{missing} of the {study.seeds * len(own)} numbers under this table are missing."
+        views[-1].notes.append(f"{note} `{study.command}` runs what is missing.")
     views[-1].notes.extend(table.notes)
     return views
 
@@ -468,9 +524,11 @@ class Finding(NamedTuple):
 def check_claims(study: Study, results: Sequence[Result]) -> list[Finding]:
     """Whether the lines that should be ahead are, in the means or, for a robust claim, in the medians."""
     found = [_check_claim(claim, results) for claim in study.claims]
-    p_values = [finding.p for finding in found]
-    corrected = statistics.holm(p_values) if study.holm else p_values
-    return [finding._replace(p=p) for finding, p in zip(found, corrected, strict=True)]
+    for table in dict.fromkeys(claim.table for claim in study.claims if study.holm):
+        own = [place for place, finding in enumerate(found) if finding.claim.table == table]
+        for place, p in zip(own, statistics.holm([found[place].p for place in own]), strict=True):
+            found[place] = found[place]._replace(p=p)
+    return found
 
 
 def _check_claim(claim: Claim, results: Sequence[Result]) -> Finding:
@@ -493,10 +551,11 @@ def _check_claim(claim: Claim, results: Sequence[Result]) -> Finding:
 
 
 def view_claims(study: Study, results: Sequence[Result]) -> TableView:
-    """A row for each claim."""
+    """A row for each claim, or for all claims of one table and place."""
     rows: list[list[Cell | str]] = []
-    claims = study.claims
-    for finding in check_claims(study, results):
+    claims, findings = study.claims, check_claims(study, results)
+    as_grid = any(claim.table for claim in claims)
+    for finding in () if as_grid else findings:
         claim, metric = finding.claim, finding.claim.better.metric
         (row, ahead), (other, behind) = claim.better.heading, claim.worse.heading
         papers = [line.paper.summary.mean for line in (claim.better, claim.worse) if line.paper]
@@ -519,9 +578,32 @@ def view_claims(study: Study, results: Sequence[Result]) -> TableView:
         "Against a margin, p is one-sided.": any(c.margin is not None for c in claims),
         "p is corrected for the number of claims, by Holm’s method.": study.holm,
     }  # fmt: skip
-    header = ["where", "claim", "measure", "difference, ours", *["the paper’s"] * study.from_paper, "p"]
+    published_too = ["the paper’s"] * study.from_paper
+    header = ["where", "claim", "measure", "difference, ours", *published_too, "p", "holds in ours?"]
+    if as_grid:
+        header, rows = _grid_of_claims(findings)
     title = "The order that the paper claims" if study.from_paper else "The order that is claimed"
-    return TableView(title, [*header, "holds in ours?"], rows, *(note for note, applies in notes.items() if applies))
+    return TableView(title, header, rows, *(note for note, applies in notes.items() if applies))
+
+
+def _grid_of_claims(findings: Sequence[Finding]) -> tuple[list[str], list[list[Cell | str]]]:
+    """Header and rows: for each table and place the difference to each of the others, and p; bold where significant."""
+    others = list(dict.fromkeys(finding.claim.worse.heading[1] for finding in findings))
+    places: dict[tuple[str, str], dict[str, Finding]] = {}
+    for finding in findings:
+        key = finding.claim.table, finding.claim.better.heading[0]
+        places.setdefault(key, {})[finding.claim.worse.heading[1]] = finding
+    rows: list[list[Cell | str]] = []
+    for (table, place), found in places.items():
+        cells = {}
+        for other, f in found.items():
+            text = f"{_signed(f.difference, f.claim.better.metric.digits)} ({_p_value(f.p)})"
+            tone = {None: "quiet", True: "", False: "bad"}[f.holds]
+            cells[other] = Cell(MISSING if f.holds is None else text, bool(f.holds) and f.significant, tone)
+        held, sure = {f.holds for f in found.values()}, all(cell.strong for cell in cells.values())
+        word = MISSING if None in held else "significantly" if sure else "no" if False in held else "yes"
+        rows.append([table, place, *(cells.get(other, "") for other in others), Cell(word, sure)])
+    return ["claim", "where", *others, "all"], rows
 
 
 def view_search(search: Search, results: Sequence[Result]) -> TableView:

@@ -161,14 +161,9 @@ class TrainSettings:
             augment: the change that the data asks for: see `pstn.training.runs.run.prepare`.
             teach: the random transform that is taught: see there.
         """
-        names = (
-            "epochs", "batch_size", "accumulate", "lr_step", "lr_gamma", "clip_norm", "precision", "patience",
-            "validate_every", "loss_limit",
-        )  # fmt: skip
-        values = {name: getattr(self, name) for name in names}
-        values["lr_schedule"] = None if self.lr_schedule == "constant" else one_cycle
-        weight = None if teach is None else self.teach_weight
-        return Recipe(samples=self.samples, augment=augment, teach=teach, teach_weight=weight, **values)
+        named = {f.name: getattr(self, f.name) for f in dataclasses.fields(Recipe) if hasattr(self, f.name)}
+        named |= {"augment": augment, "teach": teach, "teach_weight": None if teach is None else self.teach_weight}
+        return Recipe(**{**named, "lr_schedule": None if self.lr_schedule == "constant" else one_cycle})
 
 
 def _convert(name: str, value: Any, hint: Any) -> Any:

@@ -11,12 +11,12 @@ import torch
 from PIL import Image
 
 import pstn
-from pstn.io.export import export_onnx, export_program
+from pstn.export import export_onnx, export_program
 from pstn.nn import About, ConvClassifier, ConvLocalizer, SeriesClassifier, SeriesLocalizer
 from shared_models import moved
 from small_runs import run_command as command
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "serve_onnx.py"
+EXAMPLE = Path(__file__).parents[1] / "examples" / "serve_onnx.py"
 SAMPLES = 3
 
 
@@ -175,8 +175,8 @@ def test_the_example_serves_without_torch(exported, image):
 def written(monkeypatch):
     """Which exporter was called, in place of the seconds that it takes."""
     calls = []
-    monkeypatch.setattr("pstn.io.export.export_onnx", lambda *_, **__: calls.append("onnx"))
-    monkeypatch.setattr("pstn.io.export.export_program", lambda *_, **__: calls.append("pt2"))
+    monkeypatch.setattr("pstn.export.export_onnx", lambda *_, **__: calls.append("onnx"))
+    monkeypatch.setattr("pstn.export.export_program", lambda *_, **__: calls.append("pt2"))
     return calls
 
 

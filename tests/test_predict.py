@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 import pstn
-from pstn.io.predict import Answer, predict_files, write_answers
 from pstn.nn import About
+from pstn.predict import Answer, predict_files, write_answers
 from pstn.training.runs.run import score_models
 from shared_models import moved
 from small_runs import run_command as run
