@@ -97,6 +97,17 @@ def test_exporting_leaves_nothing_behind():
     assert theta.numpy().shape == (4, 2, 3)
 
 
+def test_one_compiled_function_serves_every_alpha():
+    loc, beta, noise = torch.randn(2, 3), torch.rand(2, 3) + 0.1, torch.rand(4, 2, 3)
+
+    def draw(alpha):
+        return pstn.Posterior(loc, beta, alpha).rsample(noise=noise)
+
+    compiled = torch.compile(draw, backend="eager", fullgraph=True, dynamic=True)
+    for alpha in (1.5, 2.5, 0.7):
+        torch.testing.assert_close(compiled(alpha), draw(alpha))
+
+
 def test_the_caller_can_pass_the_noise():
     q = pstn.Posterior(torch.randn(4, 3), torch.rand(4, 3) + 0.1)
     noise = pstn.draw_noise(6, (4, 3), generator=generator())
@@ -122,6 +133,12 @@ def test_log_prob_equals_torch_distributions():
     theta = torch.randn(7, 5, 3)
     expected = torch.distributions.StudentT(q.df, q.loc, q.scale).log_prob(theta)
     torch.testing.assert_close(q.log_prob(theta), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_parameters_are_held_in_float32_at_least(dtype):
+    q = pstn.Posterior(torch.zeros(3, dtype=dtype), torch.ones(3, dtype=dtype))
+    assert q.loc.dtype == q.beta.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 2.0])
@@ -181,6 +198,7 @@ test_bad_arguments_are_named = refused(
     (lambda: pstn.Posterior(torch.full((3,), float("nan")), torch.ones(3)), ValueError, "mean head"),
     (lambda: pstn.Posterior(torch.zeros(3), torch.full((3,), float("nan"))), ValueError, "variance head"),
     (lambda: pstn.PointPosterior(torch.full((3,), float("inf"))), ValueError, "mean head"),
+    (lambda: pstn.PointPosterior(torch.zeros(3).long()), TypeError, "loc must"),
     (lambda: good().rsample(0), ValueError, "samples must be at least 1, got 0"),
     (lambda: good().rsample(2.5), TypeError, "samples must be a whole number"),
     (lambda: good().rsample(2, method="halton"), ValueError, "method must be one of 'iid', 'antithetic', 'sobol'"),
@@ -190,6 +208,7 @@ test_bad_arguments_are_named = refused(
     (lambda: good().quantile(1.5), ValueError, "probability must lie between 0 and 1"),
     (lambda: pstn.PointPosterior(torch.zeros(3)).quantile(1.5), ValueError, "probability must lie"),
     (lambda: pstn.PointPosterior(torch.zeros(3)).rsample(method="z"), ValueError, "method must be one of"),
+    (lambda: pstn.PointPosterior(torch.zeros(3)).rsample(0), ValueError, "samples must be at least 1"),
     (lambda: good().interval(1.0), ValueError, "level must lie between 0 and 1"),
     (lambda: pstn.draw_noise(2, 5), TypeError, r"shape must hold whole numbers, \(\.\.\., D\), got 5"),
     (lambda: pstn.draw_noise(2, "ab"), TypeError, "shape must hold whole numbers"),

@@ -49,8 +49,9 @@ def test_every_family_samples_scores_and_learns(name):
     q = layer.localize(images())
     samples = 3 if layer.probabilistic else 1
     assert q.shape == q.mean.shape == q.mode.shape == (5, 4)
-    theta = q.rsample(3, generator=torch.Generator().manual_seed(2))
+    theta, log_weights = q.weighted_sample(3, generator=torch.Generator().manual_seed(2))
     assert theta.shape == (samples, 5, 4)
+    assert q.weighted or torch.allclose(log_weights.exp(), torch.full((samples, 5), 1 / samples))
     assert q.log_prob(theta).shape == theta.shape
     low, high = q.interval(0.5)
     assert (low <= high).all()

@@ -157,6 +157,7 @@ def test_regions_hold_theta_as_often_as_they_say(level):
     assert q.contains(theta, level).float().mean().item() == pytest.approx(level, abs=0.035)
     region = q.region(level)
     assert region.inside.float().mean().item() == pytest.approx(level, abs=0.01)
+    assert q.region(0.9999).inside.all()
     with pytest.raises(ValueError, match="level"):
         q.region(1.0)
 

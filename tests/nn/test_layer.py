@@ -89,6 +89,15 @@ def test_hidden_heads():
         flat_layer(pstn.Rotation(), hidden=20)
 
 
+def test_heads_read_in_full_precision_under_autocast():
+    head = pstn.SpatialTransformer(pstn.Similarity(), nn.Flatten(), features=64).mean_head
+    nn.init.normal_(head.last.weight)
+    features = torch.randn(2, 64)
+    expected = head(features)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(head(features), expected)
+
+
 def test_localizer_reads_low_resolution_and_the_warp_reads_the_source():
     seen = []
     localizer = nn.Sequential(nn.Flatten())
@@ -196,6 +205,7 @@ test_a_localizer_that_does_not_fit_is_named_and_other_failures_are_left_as_they_
     (lambda: read(nn.Unflatten(1, (1, 1))), ValueError, "localizer"),
     (lambda: read(nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten())), ValueError, "x .* 3 channels"),
     (lambda: read(nn.Sequential(nn.Flatten(), nn.Linear(81, 2))), ValueError, "x .* 81 values"),
+    (lambda: read(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)).double()), TypeError, "x .* torch.float64"),
     (lambda: read(nn.Sequential(nn.Conv2d(1, 2, 3), Raises()), features=2), RuntimeError, "^mine$"),
 )
 

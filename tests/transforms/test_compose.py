@@ -32,6 +32,11 @@ def test_the_last_family_is_applied_to_points_first(transform):
     assert torch.allclose(transform.apply(theta, p), expected, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_families_may_be_given_as_one_list(kind):
+    assert str(Compose(kind([Rotation(), Crop()]))) == str(Compose(Rotation(), Crop()))
+
+
 def test_warping_twice_is_warping_by_the_composition():
     """Warp by the first family, then the result by the second: up to the blur of reading twice, the same image."""
     torch.manual_seed(0)

@@ -1,6 +1,7 @@
 """Invariants of every family, in one loop; and a comparison with torch's affine_grid."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import pstn
 from families import FAMILIES, SIZES, SMOOTH_FAMILIES, WITHOUT_IDENTITY, near_identity
-from pstn.transforms import base_grid
+from pstn.transforms import base_grid, coordinates
 from pstn.transforms.base import invert_matrix
 from pstn.transforms.coordinates import cached_grid_points
 from refusals import refused
@@ -275,9 +276,15 @@ def test_a_grid_changed_in_place_affects_no_other():
 def test_the_points_of_a_grid_are_cached_unless_they_are_fake():
     with FakeTensorMode():
         pstn.Crop(ndim=1).grid(torch.zeros(2), 11)
-    first, second = (cached_grid_points((11,), dtype=torch.float32, device=torch.device("cpu")) for _ in range(2))
-    assert first is second
+    points_of = partial(cached_grid_points, dtype=torch.float32, device=torch.device("cpu"))
+    coordinates._CACHE.clear()
+    first = points_of((11,))
     torch.testing.assert_close(first, base_grid((11,)))
+    for length in range(12, 11 + coordinates._CACHE_SIZE):
+        points_of((length,))
+    assert points_of((11,)) is first
+    points_of((10,))
+    assert len(coordinates._CACHE) == 1
 
 
 @pytest.mark.parametrize("in_place", [False, True])

@@ -12,6 +12,7 @@ import pstn
 from pstn.data import RandomPlacement, RandomRotation
 from pstn.threads import choose_threads, count_multiplications
 from pstn.training import Member, Population, RandomWarp, Recipe, make_members
+from pstn.training.population import step
 from pstn.training.population.trainer import choose_conv, choose_groups
 from pstn.training.runs.checkpoint import load_checkpoint, save_checkpoint
 from small_models import (
@@ -143,6 +144,28 @@ def test_processes_of_their_own_change_no_bit():
             population.fit()
             rows.append(population.tensors())
     assert all(torch.equal(a, b) for a, b in zip(rows[0].values(), rows[1].values(), strict=True))
+
+
+def test_noise_is_drawn_for_as_many_steps_as_a_block_holds(monkeypatch):
+    x, y = images(16)
+    population = Population([seeded(small_pstn, 0)], x, y, recipe=recipe(epochs=4), workers=False)
+    (stack,), counts = population.stacks, []
+    draw = stack.draw
+    monkeypatch.setitem(step._BLOCK, "cpu", 3 * stack.noise_per_step)
+    monkeypatch.setattr(stack, "draw", lambda start, count: counts.append(count) or draw(start, count))
+    population.fit(until=8)
+    assert max(counts) == 3
+    assert sum(counts) == 8
+
+
+def test_gradients_shorter_than_clip_norm_are_left_as_they_are():
+    x, y = images(16)
+    rows = []
+    for clip_norm in (None, 1e6):
+        population = Population([seeded(small_pstn, 0)], x, y, recipe=recipe(clip_norm=clip_norm))
+        population.fit(until=2)
+        rows.append(population.tensors()["rows"])
+    assert torch.equal(*rows)
 
 
 def test_a_broken_model_leaves_its_neighbours_untouched():
