@@ -243,8 +243,9 @@ def test_a_file_that_is_there_is_not_downloaded(server, tmp_path, monkeypatch):
     message = str(refused("file.bin", files.locate_file, remote, error=MissingDataError))  # offline
     for part in (str(tmp_path / "data" / "set"), str(tmp_path / "cache" / "set"), "pstn data get set", "PSTN_OFFLINE"):
         assert part in message
-    assert server.requests == []
     monkeypatch.delenv("PSTN_OFFLINE")
+    refused("file.bin", files.locate_file, remote, root=tmp_path / "elsewhere", error=MissingDataError)
+    assert server.requests == []
     assert files.locate_file(remote) == tmp_path / "cache" / "set" / "file.bin"
     (tmp_path / "data" / "set" / "file.bin").write_bytes(b"mine")
     assert files.locate_file(remote).read_bytes() == b"mine"

@@ -162,6 +162,7 @@ def test_idx_files(tmp_path):
 BAD_IDX = {
     "empty": (b"", "offset 0"),
     "wrong magic": (b"\x89PNG\r\n\x1a\n", "offset 0"),
+    "no axes": (bytes([0, 0, 8, 0]), "offset 0"),
     "unknown type": (bytes([0, 0, 7, 1, 0, 0, 0, 0]), "offset 0"),
     "cut header": (bytes([0, 0, 8, 3, 0, 0]), "header"),
     "too few": (bytes([0, 0, 8, 1]) + struct.pack(">I", 10) + b"12345", "offset 13"),

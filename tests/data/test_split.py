@@ -109,6 +109,7 @@ def test_bytes_are_pixels_in_images_and_numbers_in_series():
     [
         (np.zeros((4, 8, 8)), [0] * 4, {}, ValueError, "pass kind="),
         (np.zeros((4, 8)), [0] * 3, {}, ValueError, "one label per example, 4"),
+        (np.zeros((4, 8)), [[0]] * 4, {}, ValueError, "one label per example"),
         (np.full((2, 8), np.nan), [0, 1], {}, ValueError, "must be finite"),
         (np.array([["a"] * 8]), [0], {}, TypeError, "must hold numbers"),
         (np.zeros((2, 3, 8, 8)), [0, 1], {}, ValueError, "channels last"),

@@ -529,7 +529,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
             and neither is more than 4 times the other.
         kl_weight: w, the pull of the posterior towards the prior; by the number of examples when None. "auto" chooses
             it, the localizer's factor and the posterior's alpha on held-out data, among twelve settings around the
-            defaults that are trained together, which takes some twenty times as long.
+            defaults that are trained together, each on up to three splits for half the epochs.
         teach: a random transform such as `pstn.data.RandomRotation()`, or a text such as "rotation=3.14": the inputs of
             `fit` are aligned, are warped by it afresh in every step, and the network is taught what undoes it beside
             the labels. There is no search then, and `localizer_factor` is not used. None: as they are.
