@@ -177,6 +177,13 @@ def test_a_point_under_a_normal_prior_pays_its_negative_log_density():
     assert torch.equal(q.kl(), torch.zeros(4, 3))
 
 
+def test_a_normal_prior_is_of_scale_1_around_the_start_unless_said_otherwise():
+    q = make_layer(pstn.Normal(prior=pstn.NormalPrior())).localize(images())
+    prior = torch.distributions.Normal(pstn.Similarity().identity(), 1.0)
+    expected = torch.distributions.kl_divergence(torch.distributions.Normal(q.mean, q.variance.sqrt()), prior)
+    torch.testing.assert_close(q.kl(), expected)
+
+
 def test_a_learned_prior_moves_to_where_the_posteriors_are():
     layer = make_layer(pstn.Normal(prior=pstn.NormalPrior(scale=1.0, learned=True))).requires_grad_(False)
     layer.shared.requires_grad_(True)

@@ -23,6 +23,11 @@ def test_number_of_parameters():
 
 
 @pytest.mark.parametrize("settings", FAMILIES)
+def test_is_printed_with_the_settings_that_it_was_given(settings):
+    assert str(CPAB(**settings)) == f"CPAB({', '.join(f'{name}={value}' for name, value in settings.items())})"
+
+
+@pytest.mark.parametrize("settings", FAMILIES)
 def test_columns_are_orthonormal_and_fields_continuous(settings):
     """At a vertex, all cells around it agree on the velocity."""
     transform = CPAB(**settings)
