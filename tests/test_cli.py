@@ -317,7 +317,7 @@ def test_what_is_not_an_image_is_named_and_the_rest_is_answered(model, digit, tm
     cut_off.write_bytes(cut_off.read_bytes()[:300])
     out = tmp_path / "answers.csv"
     result = run("predict", model, digit, tmp_path / "text.png", cut_off, tmp_path / "none.png", "--out", out)
-    refused(result, "text.png", "cut.jpg", "none.png: there is no such image", "3 input(s) could not be read, 1 were")
+    refused(result, "text.png", "cut.jpg", "none.png", "3 input(s) could not be read, 1 were")
     assert len(out.read_text().splitlines()) == 2
     (tmp_path / "empty").mkdir()
     refused(run("predict", model, tmp_path / "empty"), "holds no images")

@@ -414,12 +414,8 @@ TUNED, DEFAULT = "tuned", "default"
 """The variants: settings chosen on the validation images of each data set, and one choice for all of them."""
 
 
-def _chosen() -> dict[str, dict[str, Any]]:
-    return parse_json(CHOSEN.read_text(), "little_data.json") if CHOSEN.is_file() else {TUNED: {}, "defaults": {}}
-
-
 def _final_jobs() -> Iterator[_Job]:
-    chosen = _chosen()
+    chosen: dict[str, dict[str, Any]] = parse_json(CHOSEN.read_text(), "little_data.json")
     for model in chosen["defaults"]:
         for data, tuned in chosen[TUNED][model].items():
             for variant, values in ((TUNED, tuned), (DEFAULT, chosen["defaults"][model])):
