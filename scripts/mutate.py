@@ -9,7 +9,8 @@ suite, as `make test` runs it. Everything happens in temporary copies of the rep
 the tests fail, or take five times as long as without it.
 
 A survivor is a gap in the tests, or does not change behaviour. `--reasons FILE`, JSON that maps the name of a mutant to
-the reason, lists the latter; they do not count.
+the reason, lists the latter, and those in code that needs a device that is not there; they do not count.
+`scripts/mutants.json` has those known so far.
 """
 
 from __future__ import annotations

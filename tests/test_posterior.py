@@ -162,6 +162,7 @@ def test_gradients_reach_loc_and_beta(alpha):
 def test_a_point_posterior_has_one_sample_and_no_kl():
     q = pstn.PointPosterior(torch.randn(4, 3))
     assert torch.equal(q.rsample(10), q.loc[None])
+    assert torch.equal(q.region().theta, q.loc[None])
     assert torch.equal(q.kl(), torch.zeros(4, 3))
     low, high = q.interval()
     assert torch.equal(low, high)

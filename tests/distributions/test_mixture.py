@@ -48,9 +48,10 @@ def test_the_density_of_an_angle_is_that_of_the_circle(alpha, scale):
         assert q.log_prob(whole).exp().item() == pytest.approx(density, rel=1e-9)
 
 
-def test_the_joint_density_with_one_precision_integrates_to_one_over_the_circle():
+@pytest.mark.parametrize("beta", [0.09, 1.5])  # with the second, whole turns matter
+def test_the_joint_density_with_one_precision_integrates_to_one_over_the_circle(beta):
     q = pstn.Posterior(
-        torch.tensor([[2.8, 0.1]]).double(), torch.tensor([[0.09]]).double(), 1.5, circular=(True, False)
+        torch.tensor([[2.8, 0.1]]).double(), torch.tensor([[beta]]).double(), 1.5, circular=(True, False)
     )
 
     angle = torch.linspace(-math.pi, math.pi, 401).double()
@@ -58,7 +59,7 @@ def test_the_joint_density_with_one_precision_integrates_to_one_over_the_circle(
     density = q.log_prob(torch.stack(torch.meshgrid(angle, x, indexing="ij"), -1)).sum(-1).exp()
     total = torch.trapezoid(torch.trapezoid(density, x), angle).item()
     # What lies outside the window of the second parameter.
-    outside = 2 * stats.t(3.0, 0.1, math.sqrt(0.09 / 1.5)).sf(6)
+    outside = 2 * stats.t(3.0, 0.1, math.sqrt(beta / 1.5)).sf(6)
     assert total == pytest.approx(1 - outside, abs=4e-3)
 
 

@@ -41,7 +41,7 @@ def test_shapes_and_dtypes(family):
     for dtype, expected in [(f64, f64), (f32, f32), (torch.bfloat16, f32)]:
         grid = family.grid(theta.to(dtype), size)
         assert grid.shape == (3, 2, *size, family.ndim)
-        assert grid.dtype == expected
+        assert grid.dtype == family.corners(theta.to(dtype)).dtype == expected
     assert family.apply(theta, points).shape == points.shape
     assert family.corners(theta).shape == (3, 2, 2**family.ndim, family.ndim)
     with torch.device("meta"):  # as models are built before their weights are read

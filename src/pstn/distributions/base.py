@@ -167,7 +167,7 @@ class ThetaDistribution(ABC):
         """
         require_level(level)
         noise = _region_noise(self.noise_width).to(self.device)
-        noise = noise.reshape(-1, *[1] * (len(self.shape) - 1), self.noise_width)
+        noise = noise.reshape(len(noise), *[1] * (len(self.shape) - 1), self.noise_width)
         theta = self.from_noise(noise.expand(-1, *self.shape[:-1], -1))
         density = self.log_prob(theta).sum(-1)
         rank = max(1, round((1 - level) * (len(density) + 1)))

@@ -158,6 +158,29 @@ def test_noise_is_drawn_for_as_many_steps_as_a_block_holds(monkeypatch):
     assert sum(counts) == 8
 
 
+class _Doubled(torch.autograd.Function):
+    """Without a rule for vmap."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad
+
+
+class _Doubles(nn.Module):
+    def forward(self, x):
+        return _Doubled.apply(x)
+
+
+def test_a_model_alone_may_hold_what_cannot_be_stacked():
+    x, y = images(16)
+    population = Population([nn.Sequential(nn.Flatten(), nn.Linear(144, 4), _Doubles())], x, y, recipe=recipe(epochs=1))
+    assert all(math.isfinite(loss) for loss in population.fit().history[-1]["loss"])
+
+
 def test_gradients_shorter_than_clip_norm_are_left_as_they_are():
     x, y = images(16)
     rows = []
