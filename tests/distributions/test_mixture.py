@@ -365,6 +365,7 @@ def test_a_hierarchical_posterior_shrinks_what_is_said_of_one_input():
     torch.testing.assert_close(at_small, 0.1 * at_large)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
     [pstn.Mixture(2), pstn.Global(), pstn.Hierarchical(pstn.Mixture(2, pstn.Normal())), pstn.Gated(pstn.Mixture(2))],

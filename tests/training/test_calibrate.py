@@ -64,6 +64,7 @@ def test_the_temperature_is_saved_and_refused_where_it_makes_no_sense(tmp_path):
         pstn.calibrate(nn.Linear(2, 2), (x, torch.zeros(2, dtype=torch.long)))
 
 
+@pytest.mark.slow
 def test_exported_programs_have_the_temperature_that_fits_what_they_average(tmp_path):
     session = pytest.importorskip("onnxruntime").InferenceSession
     x = torch.rand(3, 1, 28, 28)

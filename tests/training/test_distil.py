@@ -25,6 +25,7 @@ def teacher():
     )
 
 
+@pytest.mark.slow
 def test_a_student_keeps_most_of_what_ten_samples_gain_over_one(teacher, tmp_path):
     torch.manual_seed(0)
     train, test = pstn.data.load_digits("train"), pstn.data.load_digits("test")

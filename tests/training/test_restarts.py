@@ -166,6 +166,7 @@ def test_a_window_that_shows_nothing_is_named_for_every_family():
     assert "wider than the prior" in fatal_collapse(wide, x)
 
 
+@pytest.mark.slow
 def test_an_estimator_restarts_and_is_pickled_as_it_ended():
     import pickle
 
@@ -205,6 +206,7 @@ def test_a_hopeless_run_says_chance_and_exits_with_an_error(tmp_path):
     assert results["failed"] == [0]
 
 
+@pytest.mark.slow
 def test_a_run_trains_the_model_that_failed_again(tmp_path):
     x, y = bars()
     x = nn.functional.interpolate(x, size=16).movedim(1, -1)
