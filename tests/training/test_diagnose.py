@@ -24,6 +24,16 @@ def test_a_healthy_model_has_none():
     assert collapses(make([0.1, 0.9, 0.0, 0.1], -3.0), X) == []
 
 
+def test_samples_around_the_identity_are_fine_beside_a_classifier_that_learns():
+    model = make([0.0, 1.0, 0.0, 0.0], -3.0)
+    with torch.no_grad():
+        model.layer.mean_head.last.weight.zero_()
+    assert collapses(model, X) == []
+    model.classifier.requires_grad_(False)
+    (found,) = collapses(model, X)
+    assert "identity for every input" in found
+
+
 @pytest.mark.parametrize(
     ("loc", "var", "words"),
     [
