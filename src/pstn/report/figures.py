@@ -39,6 +39,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     "P-STN": {"color": "#0072B2", "marker": "o", "linestyle": "-"},
 }  # fmt: skip
 _HATCHES = {"CNN": "///", "NN": "///", "STN": "...", "P-STN": ""}
+_MARKERS = "osD^v"
 _COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#D55E00", "#0072B2", INK)
 
 
@@ -162,6 +163,8 @@ def draw_curves(results: Sequence[Result], *, tables: Sequence[Table], xlabel: s
         columns = grouped(lines, lambda line: line.heading[1])
         for number, (column, own) in enumerate(columns.items()):
             style = style_of("" if own[0].data == "upright" else own[0].model)
+            if sum(other[0].model not in _STYLES for other in columns.values()) > 1 and own[0].model not in _STYLES:
+                style |= {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
             apart = 1.0 + 0.05 * (number - (len(columns) - 1) / 2) if log else 1.0  # points side by side
             ours = [(median_and_deviation if table.robust else summarise)(line.values(results)) for line in own]
             _errorbar(axes, [apart * places[line] for line in own], ours, capsize=2.5, label=column, **style)
