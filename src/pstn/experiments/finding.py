@@ -329,7 +329,8 @@ QUALITY = (
 PERFECT = Metric("perfect_accuracy", "accuracy at the true pose (%)", 100, 2, True)
 _UPRIGHT_AND = "the classifier’s; upright images without labels, any angle"
 SUPERVISION = {
-    ALONE: "upright images with labels", FIXED: "the classifier’s; rotated validation images with labels, for the temperature",
+    ALONE: "upright images with labels",
+    FIXED: "the classifier’s; rotated validation images with labels, for the temperature",
     ANEW: "rotated images with labels",
     LARGER: "rotated images with labels", ANEW_POSED: "posed images with labels",
     **{group.model: _UPRIGHT_AND for group in (*ROTATED.values(), FEW_ROTATED)},
