@@ -228,13 +228,6 @@ def shared_precision(alpha=1.0, count=4000):
     return pstn.Posterior(torch.zeros(count, 3), torch.full((count, 1), 0.5), alpha)
 
 
-def test_parameters_of_one_precision_are_each_student_t():
-    theta = shared_precision().rsample(1, generator=generator())[0]
-    for d in range(3):
-        result = stats.kstest(theta[:, d].numpy(), "t", args=(2.0, 0.0, math.sqrt(0.5)))
-        assert result.pvalue > 0.01, (d, result)
-
-
 def test_one_precision_makes_parameters_go_far_out_together():
     # The squared length of D parameters with one precision, over D and the squared scale, is F(D, 2 alpha).
     theta = shared_precision(alpha=2.0).rsample(1, generator=generator())[0]

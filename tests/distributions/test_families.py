@@ -1,6 +1,5 @@
 """What every distribution over theta must do, against torch.distributions and scipy; families and priors in a layer."""
 
-import dataclasses
 import math
 
 import pytest
@@ -123,13 +122,6 @@ def test_the_normal_posterior_equals_torch_distributions(scale):
     torch.testing.assert_close(reference.cdf(high) - reference.cdf(low), torch.full((6, 3), 0.8), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", ["iid", "antithetic", "sobol"])
-def test_samples_of_the_normal_posterior_are_normal(method):
-    q = pstn.NormalPosterior(torch.full((2000, 2), 0.3), torch.full((2000, 2), 0.2))
-    theta = q.rsample(10, method=method, generator=torch.Generator().manual_seed(0))
-    assert stats.kstest(theta[7, :, 1].numpy(), "norm", args=(0.3, 0.2)).pvalue > 0.01
-
-
 def test_quantiles_of_the_normal_equal_scipys_and_have_its_slope():
     u = torch.cat([torch.logspace(-7, -0.31, 500, dtype=torch.float64), torch.tensor([0.075, 0.5]).double()])
     u = torch.cat([u, 1 - u]).requires_grad_()
@@ -243,66 +235,6 @@ def test_a_family_and_a_short_form_are_too_much(short):
 def test_bad_arguments_are_named(make, error, argument):
     with pytest.raises(error, match=argument):
         make()
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Uniform(pstn.ThetaDistribution):
-    """One noise value moves all parameters of theta: noise is narrower than theta."""
-
-    low: torch.Tensor
-    width: torch.Tensor
-
-    @property
-    def noise_width(self):
-        return 1
-
-    def from_noise(self, noise):
-        return self.low + self.width * noise
-
-    def log_prob(self, theta):
-        inside = (theta >= self.low) & (theta <= self.low + self.width)
-        return torch.where(inside, -self.width.log(), -torch.inf)
-
-    def kl(self, prior=None):
-        return -self.width.log()
-
-    @property
-    def mean(self):
-        return self.low + self.width / 2
-
-    mode = mean
-
-    def interval(self, level=0.9):
-        return self.mean - level * self.width / 2, self.mean + level * self.width / 2
-
-
-@dataclasses.dataclass(frozen=True)
-class UniformFamily(pstn.PosteriorFamily):
-    def starts(self, transform):
-        return {"low": transform.initial() - 0.1, "log_width": torch.full((transform.dim,), -1.6)}
-
-    def build(self, transform, numbers):
-        return Uniform(numbers["low"], numbers["log_width"].exp())
-
-
-def small_uniform_model():
-    torch.manual_seed(0)
-    return pstn.PSTN(make_layer(UniformFamily()), nn.Sequential(nn.Flatten(), nn.Linear(144, 3)), 2, 4)
-
-
-def test_a_family_with_less_noise_than_parameters_works_everywhere(tmp_path):
-    x, y = images(12), torch.arange(12) % 3
-    model = small_uniform_model()
-    assert model.layer.noise_width == 1
-    assert model(x, noise=torch.rand(3, 12, 1)).theta.shape == (3, 12, 4)
-    pstn.fit(model, [(x, y)], epochs=2)
-    population = pstn.training.Population(
-        [small_uniform_model() for _ in range(2)], x, y, recipe=pstn.training.Recipe(epochs=2, batch_size=4)
-    )
-    population.fit()
-    assert population.evaluate(x, y)["accuracy"][0] >= 0
-    whole = pstn.evaluate(model, (x, y), generator=torch.Generator().manual_seed(0))
-    assert 0 <= whole.accuracy <= 1
 
 
 def test_models_of_different_families_do_not_stack():

@@ -1,14 +1,13 @@
 """Distributions over theta, the families that make them from a localizer's features, and priors."""
 
 from pstn.distributions.base import PosteriorFamily, Prior, Region, ThetaDistribution
-from pstn.distributions.gate import Gated, GatedPosterior
-from pstn.distributions.hierarchy import Global, Hierarchical
 from pstn.distributions.mixture import Mixture, MixturePosterior
 from pstn.distributions.normal import Normal, NormalPosterior
 from pstn.distributions.point import AtMode, Point, PointPosterior
 from pstn.distributions.priors import GammaPrior, NoPrior, NormalPrior
 from pstn.distributions.quantiles import normal_quantile
 from pstn.distributions.student_t import Posterior, StudentT
+from pstn.distributions.wrappers import Gated, GatedPosterior, Global, Hierarchical
 
 __all__ = [
     "AtMode",

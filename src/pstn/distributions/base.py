@@ -13,32 +13,12 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-from pstn._checks import (
-    can_inspect_values,
-    require_choice,
-    require_finite,
-    require_floating,
-    require_positive_int,
-)
+from pstn import _checks
 from pstn.distributions.angles import by_kind, wrap
 from pstn.noise import SAMPLING_METHODS, Samples, SamplingMethod, draw_noise
 from pstn.transforms import Transform
 
-__all__ = [
-    "DIVERGED",
-    "PosteriorFamily",
-    "Prior",
-    "Region",
-    "ThetaDistribution",
-    "at_least_float32",
-    "central_interval",
-    "checked_parameters",
-    "checked_probability",
-    "even_log_weights",
-    "require_level",
-    "sampled_interval",
-    "stratified",
-]
+__all__ = ["PosteriorFamily", "Prior", "Region", "ThetaDistribution"]
 
 DIVERGED = "the {head} head diverged, or the localizer before it; lower the localizer's learning rate"
 # Fields annotated with one of these are constants of the program; all others hold tensors, or containers of them.
@@ -226,8 +206,8 @@ class ThetaDistribution(ABC):
         """
         if samples == "modes":
             return self.modes()
-        require_positive_int("samples", samples)
-        require_choice("method", method, SAMPLING_METHODS)
+        _checks.require_positive_int("samples", samples)
+        _checks.require_choice("method", method, SAMPLING_METHODS)
         shape = (*self.shape[:-1], self.noise_width)
         device = self.device
         if shape[-1] == 0:
@@ -334,18 +314,16 @@ def checked_parameters(loc: Any, spread: Any, name: str) -> tuple[Tensor, Tensor
         spread: (..., D) or (..., 1), above 0.
         name: of the spread, for messages.
     """
-    require_floating("loc", loc)
-    require_floating(name, spread)
+    _checks.require_floating("loc", loc)
+    _checks.require_floating(name, spread)
     shapes = (loc.shape, torch.Size((*loc.shape[:-1], 1)))
     if loc.dim() < 1 or spread.shape not in shapes:
-        raise ValueError(
-            f"loc and {name} must have one shape (..., D), or {name} (..., 1), got {tuple(loc.shape)} and "
-            f"{tuple(spread.shape)}"
-        )
+        found = f"{tuple(loc.shape)} and {tuple(spread.shape)}"
+        raise ValueError(f"loc and {name} must have one shape (..., D), or {name} (..., 1), got {found}")
     # One sum that is finite just when every value is good: on a GPU each look at a value stalls.
-    if can_inspect_values(loc, spread) and not bool(torch.isfinite(loc.sum() + spread.log().sum())):
-        require_finite("loc of the posterior", loc, DIVERGED.format(head="mean"))
-        require_finite(f"{name} of the posterior", spread, DIVERGED.format(head="variance"))
+    if _checks.can_inspect_values(loc, spread) and not bool(torch.isfinite(loc.sum() + spread.log().sum())):
+        _checks.require_finite("loc of the posterior", loc, DIVERGED.format(head="mean"))
+        _checks.require_finite(f"{name} of the posterior", spread, DIVERGED.format(head="variance"))
         if not bool((spread > 0).all()):
             raise ValueError(f"{name} must be above 0 everywhere, got a minimum of {float(spread.min()):g}")
     return at_least_float32(loc), at_least_float32(spread)
@@ -409,16 +387,16 @@ def sampled_interval(q: ThetaDistribution, level: float, circular: tuple[bool, .
 def checked_probability(probability: float | Tensor, loc: Tensor) -> Tensor:
     """A probability, or a tensor of them, in float64 on the device of `loc`; all must lie inside (0, 1)."""
     u = torch.as_tensor(probability, dtype=torch.float64, device=loc.device)
-    if can_inspect_values(u) and not bool(((u > 0) & (u < 1)).all()):
+    if _checks.can_inspect_values(u) and not bool(((u > 0) & (u < 1)).all()):
         raise ValueError(f"probability must lie between 0 and 1, got {probability}")
     return u
 
 
 def _check_noise(noise: Any, samples: int, shape: tuple[int, ...]) -> None:
-    require_floating("noise", noise)
+    _checks.require_floating("noise", noise)
     if noise.dim() != len(shape) + 1 or noise.shape[1:] != torch.Size(shape) or noise.shape[0] < 1:
         raise ValueError(f"noise must have shape (S, {', '.join(map(str, shape))}), got {tuple(noise.shape)}")
     if samples not in (1, noise.shape[0]):
         raise ValueError(f"samples must be left out or be the S of noise, {noise.shape[0]}, got {samples}")
-    if can_inspect_values(noise) and not bool(((noise >= 0) & (noise <= 1)).all()):
+    if _checks.can_inspect_values(noise) and not bool(((noise >= 0) & (noise <= 1)).all()):
         raise ValueError("noise must lie in (0, 1)")

@@ -13,15 +13,8 @@ from torch import Tensor
 
 from pstn._checks import require_finite_number
 from pstn.defaults import VAR_INIT
+from pstn.distributions import base
 from pstn.distributions.angles import REACH, by_kind, sum_over_turns, wrap
-from pstn.distributions.base import (
-    PosteriorFamily,
-    Prior,
-    ThetaDistribution,
-    central_interval,
-    checked_parameters,
-    checked_probability,
-)
 from pstn.distributions.priors import NormalPrior, built_prior, shared_with_prior
 from pstn.distributions.quantiles import normal_quantile
 from pstn.transforms import Transform
@@ -34,7 +27,7 @@ _MIN_VARIANCE = 1e-8
 
 @final
 @dataclass(frozen=True, eq=False)
-class NormalPosterior(ThetaDistribution):
+class NormalPosterior(base.ThetaDistribution):
     """Normal, independent per parameter.
 
     Args:
@@ -51,11 +44,11 @@ class NormalPosterior(ThetaDistribution):
 
     loc: Tensor
     scale: Tensor
-    prior: Prior | None = None
+    prior: base.Prior | None = None
     circular: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
-        loc, scale = checked_parameters(self.loc, self.scale, "scale")
+        loc, scale = base.checked_parameters(self.loc, self.scale, "scale")
         object.__setattr__(self, "loc", loc)
         object.__setattr__(self, "scale", scale.expand_as(loc))
 
@@ -74,7 +67,7 @@ class NormalPosterior(ThetaDistribution):
         line = _log_density(difference, self.scale)
         return by_kind(line, self.circular, _log_density_of_angles, difference, self.scale.expand_as(line))
 
-    def kl(self, prior: Prior | None = None) -> Tensor:
+    def kl(self, prior: base.Prior | None = None) -> Tensor:
         """KL from a prior, (..., D), analytic for a `NormalPrior`; from its own when None."""
         return (prior or self.prior or NormalPrior(0.0)).kl(self)
 
@@ -104,12 +97,12 @@ class NormalPosterior(ThetaDistribution):
         Args:
             probability: in (0, 1), a number or a tensor that broadcasts with (..., D).
         """
-        z = normal_quantile(checked_probability(probability, self.loc))
+        z = normal_quantile(base.checked_probability(probability, self.loc))
         return self.loc + self.scale * z.to(self.loc.dtype)
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The central interval that holds each parameter with probability `level`, each end (..., D)."""
-        return central_interval(self.quantile, level, self.mode, self.circular)
+        return base.central_interval(self.quantile, level, self.mode, self.circular)
 
 
 def _log_density(difference: Tensor, scale: Tensor) -> Tensor:
@@ -123,7 +116,7 @@ def _log_density_of_angles(line: Tensor, difference: Tensor, scale: Tensor) -> T
 
 @final
 @dataclass(frozen=True)
-class Normal(PosteriorFamily):
+class Normal(base.PosteriorFamily):
     """The family of normal posteriors, one variance for each parameter.
 
     Args:
@@ -137,7 +130,7 @@ class Normal(PosteriorFamily):
     """
 
     var_init: float = VAR_INIT
-    prior: Prior = NormalPrior()
+    prior: base.Prior = NormalPrior()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "var_init", require_finite_number("var_init", self.var_init))

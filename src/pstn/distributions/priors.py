@@ -47,10 +47,7 @@ class GammaPrior(Prior):
         """
         alpha, beta = getattr(q, "alpha", None), getattr(q, "beta", None)
         if not isinstance(alpha, float) or not isinstance(beta, Tensor):
-            raise TypeError(
-                f"GammaPrior is over the precision of a Student-t posterior, got {type(q).__name__}, which has none: "
-                "use NormalPrior or NoPrior"
-            )
+            raise TypeError(f"GammaPrior needs a posterior with a precision, alpha and beta, got {type(q).__name__}")
         divergence = self.alpha0 * torch.log(beta / self.beta0) + alpha * (self.beta0 / beta - 1)
         if alpha == self.alpha0:
             return divergence
@@ -118,10 +115,7 @@ class NormalPrior(Prior):
         try:
             mean, variance, entropy = q.mean, q.variance, q.entropy  # type: ignore[attr-defined]
         except AttributeError as error:
-            raise TypeError(
-                f"NormalPrior needs the mean, variance and entropy of a distribution, and {type(q).__name__} has not "
-                f"all of them ({error}): give it these, or a kl of its own"
-            ) from error
+            raise TypeError(f"NormalPrior needs a mean, a variance and an entropy of q: {error}") from error
         scale, loc = cast("Tensor", self.scale), cast("Tensor", self.loc)
         energy = (variance + (mean - loc).square()) / (2 * scale.square())
         return energy + torch.log(scale) + 0.5 * math.log(2 * math.pi) - entropy

@@ -35,12 +35,13 @@ def student_t_quantile(u: Tensor, df: float) -> Tensor:
     Returns:
         (...), at least float32.
     """
-    u = uniform_bounds(u)
+    u, shape = uniform_bounds(u), u.shape
     if df == 2:
         return (2 * u - 1) / torch.sqrt(2 * u * (1 - u))
     if torch.compiler.is_compiling():
         # With dynamic=True a float is a symbol; the length of a range makes the compiler settle on its value.
         df = len(range(int(df * 2**40))) / 2**40
+        u = u.flatten()  # one long loop, also where the last axis is short and the memory has gaps
     knots, slopes = getattr(_TABLES, _reader_of(df))(str(u.device)).to(u.dtype)
     tail = torch.minimum(u, 1 - u)
     step = _REACH / _PIECES
@@ -50,7 +51,7 @@ def student_t_quantile(u: Tensor, df: float) -> Tensor:
     f, g = depth - index, 1 - (depth - index)
     height = knots[at] * (1 + 2 * f) * g**2 + knots[at + 1] * (1 + 2 * g) * f**2
     height = height + step * (slopes[at] * f * g**2 - slopes[at + 1] * g * f**2)
-    return torch.where(u < 0.5, -torch.sinh(height), torch.sinh(height))
+    return torch.where(u < 0.5, -torch.sinh(height), torch.sinh(height)).reshape(shape)
 
 
 # Wichura's algorithm AS 241 (1988), PPND16: numerators and denominators of rational functions, lowest power first. The

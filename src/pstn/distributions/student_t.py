@@ -14,15 +14,8 @@ from torch import Tensor
 
 from pstn._checks import require_choice, require_finite_number, require_positive_number
 from pstn.defaults import ALPHA, VAR_INIT
+from pstn.distributions import base
 from pstn.distributions.angles import REACH, by_kind, sum_over_turns, turns, wrap
-from pstn.distributions.base import (
-    PosteriorFamily,
-    Prior,
-    ThetaDistribution,
-    central_interval,
-    checked_parameters,
-    checked_probability,
-)
 from pstn.distributions.priors import GammaPrior, NormalPrior, built_prior, shared_with_prior
 from pstn.distributions.quantiles import student_t_quantile
 from pstn.transforms import Transform
@@ -51,7 +44,7 @@ def require_alpha(alpha: float) -> float:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Posterior(ThetaDistribution):
+class Posterior(base.ThetaDistribution):
     r"""Student-t, independent per parameter: theta given a precision lambda is normal, and lambda is Gamma.
 
     With lambda ~ Gamma(alpha, rate=beta) and theta | lambda ~ N(loc, 1/lambda), theta itself is Student-t with
@@ -78,12 +71,12 @@ class Posterior(ThetaDistribution):
     loc: Tensor
     beta: Tensor
     alpha: float = 1.0
-    prior: Prior | None = None  # a default object would not compile
+    prior: base.Prior | None = None  # a default object would not compile
     circular: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "alpha", require_alpha(self.alpha))
-        loc, beta = checked_parameters(self.loc, self.beta, "beta")
+        loc, beta = base.checked_parameters(self.loc, self.beta, "beta")
         object.__setattr__(self, "loc", loc)
         object.__setattr__(self, "beta", beta)
 
@@ -113,7 +106,7 @@ class Posterior(ThetaDistribution):
         return wrap(torch.addcmul(self.loc, self.scale, t.to(self.loc.dtype)), self.circular)
 
     def kl(
-        self, prior: Prior | float | None = None, beta0: float | None = None, *, alpha0: float | None = None
+        self, prior: base.Prior | float | None = None, beta0: float | None = None, *, alpha0: float | None = None
     ) -> Tensor:
         """The divergence from a prior: between precisions for a `GammaPrior`, with the shape of beta.
 
@@ -159,7 +152,7 @@ class Posterior(ThetaDistribution):
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The central interval that holds each parameter with probability `level`, each end (..., D)."""
-        return central_interval(self.quantile, level, self.mode, self.circular)
+        return base.central_interval(self.quantile, level, self.mode, self.circular)
 
     def quantile(self, probability: float | Tensor) -> Tensor:
         """The value that each parameter stays below with this probability, (..., D).
@@ -168,7 +161,7 @@ class Posterior(ThetaDistribution):
             probability: in (0, 1), a number or a tensor that broadcasts with (..., D); read no closer than 2**-24 to
                 either end.
         """
-        u = checked_probability(probability, self.loc)
+        u = base.checked_probability(probability, self.loc)
         return self.loc + self.scale * student_t_quantile(u, self.df).to(self.loc.dtype)
 
     def log_prob(self, theta: Tensor) -> Tensor:
@@ -253,7 +246,7 @@ def _log_constant(df: float) -> float:
 
 @final
 @dataclass(frozen=True)
-class StudentT(PosteriorFamily):
+class StudentT(base.PosteriorFamily):
     """The family of Student-t posteriors; the paper's is `StudentT(alpha=1.0, var_init=-5.0)`.
 
     Args:
@@ -273,17 +266,14 @@ class StudentT(PosteriorFamily):
     alpha: float = ALPHA
     precision: PrecisionKind = "per-parameter"
     var_init: float = VAR_INIT
-    prior: Prior = GammaPrior()
+    prior: base.Prior = GammaPrior()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "alpha", require_alpha(self.alpha))
         require_choice("precision", self.precision, ("per-parameter", "per-input"))
         object.__setattr__(self, "var_init", require_finite_number("var_init", self.var_init))
         if isinstance(self.prior, NormalPrior) and self.alpha <= 1:
-            raise ValueError(
-                f"alpha must be above 1 with a NormalPrior, got {self.alpha}: the variance, and with it the KL, is "
-                "infinite"
-            )
+            raise ValueError(f"alpha must be above 1 with a NormalPrior, got {self.alpha}: the KL is infinite")
 
     def starts(self, transform: Transform) -> Mapping[str, Tensor]:
         """Two heads: "mean" (D,), and "variance" (D,), or (1,) for one precision per input."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from inspect import signature
 from typing import TYPE_CHECKING, Any, final
 
+import torch
 from torch import Tensor, nn
 
 from pstn.distributions import ThetaDistribution
@@ -41,6 +43,9 @@ class Localizing(nn.Module):
 class Teaching:
     """Random poses for a model, each with the theta that undoes it.
 
+    Of images, the second half of a batch is read by bicubic interpolation, which hardly blurs: a localizer that has
+    seen nothing but bilinear interpolation takes images that were never warped for others.
+
     Args:
         random_transform: what warps the inputs.
         model: whose family is to undo it; what lies outside the inputs is as for its layer.
@@ -56,6 +61,11 @@ class Teaching:
         require_teach(random_transform)
         self.random_transform, self.layer = random_transform, _layer_of(model)
         self.width = random_transform.width
+        # A transform of the user's need not know of ways to interpolate.
+        known = "mode" in signature(random_transform.make).parameters
+        self.mixes = known and random_transform.transform.ndim == 2
+        fill = self.layer.fill
+        self.fills: list[float] = fill.tolist() if isinstance(fill, Tensor) else [fill]
 
     def check(self, x: Tensor) -> None:
         """Refuse a random transform that does not warp inputs such as x (B, C, *size), or cannot be undone."""
@@ -70,18 +80,28 @@ class Teaching:
         with suppress(ValueError):  # not every transform has a density
             even = -self.random_transform.log_density()
             if self.layer.probabilistic and self.layer.transform.dim == self.width and loss > even - _LEARNED:
-                return (
-                    f"The pose was not learned: the loss is {loss:.3f}, and {even:.3f} for an even density over all "
-                    "poses. Try var_init=0.0 in the posterior, a pstn.Mixture, a larger localizer, or more steps."
-                )
+                text = f"The pose was not learned: the loss is {loss:.3f}, that of an even density {even:.3f}."
+                return f"{text} Try var_init=0.0 in the posterior, a pstn.Mixture, a larger localizer, or more steps."
         return None
+
+    def make(self, x: Tensor, theta: Tensor) -> Tensor:
+        """Inputs (B, C, *size) warped by theta (B, D) of the random transform, as they are taught."""
+        # A transform of the user's need not know of other paddings than that with `fill`.
+        padding: Any = {} if self.layer.padding_mode == "zeros" else {"padding_mode": self.layer.padding_mode}
+        options, make = {"fill": self.layer.fill, **padding}, self.random_transform.make
+        half = len(x) // 2 if self.mixes else 0
+        if not half:
+            return make(x, theta, **options)
+        # Bicubic interpolation goes beyond the values of the image: of each its own, whatever else is in the batch.
+        low, high = x[half:].amin((1, 2, 3), keepdim=True), x[half:].amax((1, 2, 3), keepdim=True)
+        sharp = make(x[half:], theta[half:], mode="bicubic", **options)
+        sharp = sharp.clamp(low.clamp(max=min(self.fills)), high.clamp(min=max(self.fills)))
+        return torch.cat([make(x[:half], theta[:half], **options), sharp])
 
     def __call__(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs (B, C, *size) warped by uniform noise u (B, width), and what undoes it, (B, D)."""
         theta = self.random_transform.theta(u)
-        # A transform of the user's need not know of other paddings than that with `fill`.
-        padding: Any = {} if self.layer.padding_mode == "zeros" else {"padding_mode": self.layer.padding_mode}
-        warped = self.random_transform.make(x, theta, fill=self.layer.fill, **padding)
+        warped = self.make(x, theta)
         return warped, self.random_transform.undo(theta, self.layer.transform, aspect=tuple(warped.shape[:1:-1]))
 
 

@@ -47,8 +47,11 @@ def make_basis(tess: Sequence[int], zero_boundary: bool, volume_preserving: bool
         zero_boundary: whether the velocity normal to the boundary is zero on it.
         volume_preserving: whether the divergence is zero in every cell.
     """
-    nodes, cells = _interval(tess[0]) if len(tess) == 1 else triangles(tess[0], tess[1])
-    ndim = len(tess)
+    ndim, index = len(tess), np.arange(tess[0])
+    if ndim == 1:
+        nodes, cells = np.linspace(0.0, 1.0, tess[0] + 1)[:, None], np.stack([index, index + 1], axis=1)
+    else:
+        nodes, cells = triangles(tess[0], tess[1])
     free = np.ones(nodes.shape, dtype=bool)
     if zero_boundary:
         free &= (nodes != 0) & (nodes != 1)
@@ -87,12 +90,6 @@ def _product(theta: Tensor, nodal: Tensor) -> Tensor:
         return (theta[..., None, :] * nodal.unsqueeze(-3)).sum(-1)
     # In float32, TF32 and autocast would round a product of matrices to a few bits; neither affects float64.
     return (theta.double() @ nodal.double().mT).to(theta.dtype)
-
-
-def _interval(n: int) -> tuple[Array, Index]:
-    """Vertices (n + 1, 1) and cells (n, 2) of the unit interval."""
-    index = np.arange(n)
-    return np.linspace(0.0, 1.0, n + 1)[:, None], np.stack([index, index + 1], axis=1)
 
 
 def triangles(nx: int, ny: int) -> tuple[Array, Index]:

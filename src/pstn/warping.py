@@ -12,15 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pstn._checks import (
-    can_inspect_values,
-    is_transformed,
-    overwritable,
-    plain,
-    require_choice,
-    require_finite,
-    require_floating,
-)
+from pstn import _checks
 
 __all__ = ["Fill", "InterpolationMode", "PaddingMode", "require_modes", "warp"]
 
@@ -86,7 +78,7 @@ def warp(
 
     dtype = torch.promote_types(torch.promote_types(x.dtype, grid.dtype), torch.float32)
     source, coordinates = x.to(dtype), grid.to(dtype).clamp(-_FAR, _FAR)
-    if _VMAP_WANTS_INPUT_GRADIENT and not torch.compiler.is_compiling() and is_transformed(grid):
+    if _VMAP_WANTS_INPUT_GRADIENT and not torch.compiler.is_compiling() and _checks.is_transformed(grid):
         source = source + 0 * coordinates.flatten()[0]
     level = _fill_level(fill, source)
     if level is None:
@@ -103,7 +95,7 @@ def warp(
     else:
         # Zero outside of (x - fill) is `fill` outside of x: as cheap as padding with zeros.
         read = _read_samples(source - level, coordinates, mode, padding_mode)
-        read = read.add_(level) if overwritable(read) else read + level
+        read = read.add_(level) if _checks.overwritable(read) else read + level
     return read.to(x.dtype)
 
 
@@ -122,20 +114,18 @@ def _read_samples(source: Tensor, grid: Tensor, mode: str, padding_mode: str) ->
 
 def require_modes(mode: Any, padding_mode: Any, fill: Any, ndim: int) -> Fill:
     """Refuse interpolation settings that do not exist or do not go together; return `fill` without numpy's types."""
-    require_choice("mode", mode, ("bilinear", "nearest", "bicubic"))
-    require_choice("padding_mode", padding_mode, ("zeros", "border", "reflection"))
+    _checks.require_choice("mode", mode, ("bilinear", "nearest", "bicubic"))
+    _checks.require_choice("padding_mode", padding_mode, ("zeros", "border", "reflection"))
     if mode == "bicubic" and ndim != 2:
         raise ValueError(f"mode='bicubic' is for images, got {ndim} spatial axis/axes: use 'bilinear' or 'nearest'")
     level = _require_fill(fill)
     if padding_mode != "zeros" and not (isinstance(level, (int, float)) and level == 0):
-        raise ValueError(
-            f"fill is what padding_mode='zeros' reads outside the input, got padding_mode={padding_mode!r}"
-        )
+        raise ValueError(f"fill is for padding_mode='zeros' alone, got padding_mode={padding_mode!r}")
     return level
 
 
 def _require_fill(fill: Any) -> Fill:
-    level: Fill = plain(fill)
+    level: Fill = _checks.plain(fill)
     values = level if isinstance(level, Sequence) else (level,)
     if isinstance(level, (str, bytes)) or not all(isinstance(v, _LEVELS) for v in values):
         raise TypeError(f"fill must be one number or one per channel, got {fill!r}")
@@ -144,47 +134,40 @@ def _require_fill(fill: Any) -> Fill:
             if not -math.inf < value < math.inf:
                 raise ValueError(f"fill must be finite, got {fill}")
         elif value.device.type == "cpu":  # elsewhere each warp would wait for the device to be read
-            require_finite("fill", value, "pass the background's value")
+            _checks.require_finite("fill", value, "pass the background's value")
     return level
 
 
 def _fill_level(fill: Fill, source: Tensor) -> Tensor | None:
-    """`fill` shaped to broadcast over (B, C, *in), or None where it is plain zero."""
+    """`fill` shaped to broadcast over (B, C, *in), or None where it is _checks.plain zero."""
     if isinstance(fill, (int, float)):
         return torch.full((), float(fill), dtype=source.dtype, device=source.device) if fill != 0 else None
     level = torch.as_tensor(fill, dtype=source.dtype, device=source.device)
     # Not `in`: with dynamic shapes the compiler finds no number in a tuple.
     if level.dim() > 1 or (level.dim() == 1 and level.shape[0] != 1 and level.shape[0] != source.shape[1]):
-        raise ValueError(
-            f"fill must be one number or one per channel ({source.shape[1]}), got shape {tuple(level.shape)}"
-        )
+        raise ValueError(f"fill must be one number or {source.shape[1]}, one per channel, got {tuple(level.shape)}")
     return level.reshape(-1, *[1] * (source.dim() - 2))
 
 
 def _is_far_off(fill: Fill) -> bool:
     """Whether `fill` is of another size than inputs are; a tensor is asked only where that waits for nothing."""
     if isinstance(fill, Tensor):
-        return can_inspect_values(fill) and fill.device.type == "cpu" and bool((fill.abs() > _USUAL).any())
+        return _checks.can_inspect_values(fill) and fill.device.type == "cpu" and bool((fill.abs() > _USUAL).any())
     values: Sequence[Any] = fill if isinstance(fill, Sequence) else (fill,)
     return any(_is_far_off(v) if isinstance(v, Tensor) else abs(v) > _USUAL for v in values)
 
 
 def _check_shapes(x: Any, grid: Any) -> bool:
     """Refuse what cannot be warped; return whether the grid has an axis of samples."""
-    require_floating("x", x)
-    require_floating("grid", grid)
+    _checks.require_floating("x", x)
+    _checks.require_floating("grid", grid)
     ndim = x.dim() - 2
     if ndim not in (1, 2, 3):
         raise ValueError(f"x must have shape (B, C, *size) with 1, 2 or 3 spatial axes, got {tuple(x.shape)}")
     if grid.dim() not in (ndim + 2, ndim + 3) or grid.shape[-1] != ndim:
-        raise ValueError(
-            f"grid must have shape (S, B, *out, {ndim}) or (B, *out, {ndim}) for x of shape {tuple(x.shape)}, "
-            f"got {tuple(grid.shape)}"
-        )
+        raise ValueError(f"grid must have shape (S, B, *out, {ndim}) or (B, *out, {ndim}), got {tuple(grid.shape)}")
     if grid.shape[-ndim - 2] != x.shape[0]:
-        raise ValueError(
-            f"grid must have the batch size of x, {x.shape[0]}, got {grid.shape[-ndim - 2]} in {tuple(grid.shape)}"
-        )
+        raise ValueError(f"grid must have the batch size of x, {x.shape[0]}, got shape {tuple(grid.shape)}")
     if 0 in x.shape or 0 in grid.shape:
         raise ValueError(f"x and grid must not be empty, got {tuple(x.shape)} and {tuple(grid.shape)}")
     return grid.dim() == ndim + 3
