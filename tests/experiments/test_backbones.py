@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -11,10 +10,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from data_files import REAL
-from pstn.data import Box, Photo, Sign, Split
 from pstn.experiments import RunContext, backbones, traffic_signs
-from pstn.experiments.backbones import EFFICIENTNET, RESNET, SMALL, EfficientNetLite0, find_backbone, make_small
-from pstn.experiments.runner import ModelUnderTest
+from pstn.experiments.backbones import RESNET, SMALL, EfficientNetLite0, find_backbone, make_small
 
 WEIGHTS = Path(REAL, "weights", "efficientnet-lite0-57934424.pth")
 
@@ -119,22 +116,6 @@ def test_files_of_other_weights_are_refused(lite_weights, tmp_path, change, name
         find_backbone(path)
 
 
-def test_photos_are_scaled_for_the_backbone_and_back_for_the_figure(tmp_path, monkeypatch):
-    box = Box(40.0, 40.0, 60.0, 60.0, "stop")
-    sign = Sign(Photo("street", Path("street.jpg"), 100, 100, (box,)), box)
-    grey = torch.full((1, 3, 8, 8), 200, dtype=torch.uint8)
-    monkeypatch.setattr(traffic_signs, "_signs", lambda context: {"train": [sign], "test": [sign]})
-    monkeypatch.setattr(traffic_signs, "make_signs", lambda *a, **k: Split(grey, torch.zeros(1).long(), ("stop",), "x"))
-    context = RunContext(tmp_path, backbone=replace(EFFICIENTNET, weights={}))
-    task, model = traffic_signs.wide(context), nn.Module()
-    torch.testing.assert_close(task.x, torch.full_like(task.x, (200 - 127) / 128))
-    model.layer = traffic_signs._layer(context, probabilistic=True).eval()
-    assert isinstance(model.layer.localizer, EfficientNetLite0)
-    torch.testing.assert_close(model.layer.fill, torch.full((3,), -127 / 128))
-    drawn = traffic_signs._windows(ModelUnderTest(context, task, model, None, None), count=1, side=8)
-    assert (torch.tensor(drawn["images"]) == 200).all()
-
-
 MINE = """
 from torch import nn
 from pstn.experiments.backbones import Backbone
@@ -161,8 +142,7 @@ def test_the_experiment_follows_its_backbone_and_refuses_what_is_none(tmp_path, 
     assert with_weights.startswith("Tiny with ImageNet weights")
     assert without.startswith("tiny in place")
     assert from_scratch.startswith("No ImageNet weights")
-    assert [traffic_signs._lr(context) for context in (learned, scratch, RunContext(tmp_path))] == [1e-4, 1e-3, 1e-3]
-    assert traffic_signs._layer(learned, probabilistic=True).localizer.features == 4
+    assert traffic_signs.Network(learned.backbone, None).features == 4
     for name in ("picture", "number", "nothing"):
         with pytest.raises(ValueError, match=f"backbone {mine}:{name}"):
             find_backbone(f"{mine}:{name}")

@@ -6,12 +6,13 @@ import json
 import statistics
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import pstn
-from pstn.experiments import EXPERIMENTS, Experiment, RunContext, Training, calibration, mnist_subsets, traffic_signs
+from pstn.experiments import EXPERIMENTS, Experiment, RunContext, Training, calibration, mnist_subsets, prior
 from pstn.experiments import placed_fashion as placed
 from pstn.experiments import rotated_mnist as rotating
 from pstn.experiments import time_series as series
@@ -23,7 +24,7 @@ from small_experiment import SMALL, quiet
 
 RESULTS = Path(__file__).parents[2] / "results"
 SIZES = {"CNN": 28_086, "STN": 28_726, "P-STN": 26_662}
-STUDIES = [held for held in EXPERIMENTS.values() if not held.extra]
+STUDIES = [held for held in EXPERIMENTS.values() if not held.extra or held.name == "ablations"]
 CONTEXT = RunContext(RESULTS, backbone=Backbone("pretrained", nn.Identity, pretrained=True))
 
 
@@ -67,6 +68,42 @@ def test_mnist_subsets(model):
         assert made.layer.mean_head.last.bias.tolist() == [0.0, 1.0, 0.0, 0.0]
 
 
+def test_table_1_takes_the_authors_folds_where_they_are_found(tmp_path, monkeypatch):
+    y = torch.arange(10).repeat(10)
+    images = pstn.data.Split(y.view(-1, 1, 1, 1).float(), y, tuple("0123456789"), name="all")
+    asked = []
+
+    def data(self, name, **settings):
+        asked.append(settings.get("validation"))
+        return images, images, images.take(range(7))
+
+    monkeypatch.setattr(RunContext, "data", data)
+    monkeypatch.setenv("PSTN_DATA", str(tmp_path))
+    monkeypatch.setenv("PSTN_CACHE", str(tmp_path / "cache"))
+    read = group("mnist-subsets", "mnist30-cnn").task
+    own = read(RunContext(tmp_path))
+    assert (own.name, len(own.train(1)), asked) == ("all", 30, [None])
+    assert own.notes == mnist_subsets.OWN_FOLDS.groups[0].departures  # the results say that the draw is our own
+    (tmp_path / "mnist").mkdir()
+    folds = {f"MNIST30_fold_{fold}": np.arange(fold, fold + 30) for fold in range(5)}
+    np.savez(tmp_path / "mnist" / "authors_folds.npz", **folds)
+    authors = read(RunContext(tmp_path))
+    assert (authors.name, authors.notes, len(authors.test)) == ("all, the authors' folds", (), 7)
+    assert authors.train(3).tolist() == list(range(3, 33))
+    assert asked[-1] == 0  # they count in all 60,000 training images
+    assert read(RunContext(tmp_path, quick=True)).notes
+
+
+def test_the_prior_is_all_that_changes_in_its_sweep():
+    table_1 = mnist_subsets.make_pstn()
+    for each in EXPERIMENTS["prior"].groups:
+        made = each.make(CONTEXT, 0)
+        assert {n: p.shape for n, p in made.named_parameters()} == {n: p.shape for n, p in table_1.named_parameters()}
+        assert made.layer.variance_head.last.bias.tolist() == [-5.0] * 4
+        assert f"beta0={made.layer.posterior.prior.beta0:g}" == each.model
+        assert prior.FIXED in each.variants.values()
+
+
 def test_rotated_mnist():
     for probabilistic in (False, True):
         layer = rotating.make_layer(probabilistic)
@@ -94,6 +131,29 @@ def test_placed_fashion(tmp_path):
     assert wanted[:, 0].abs().max() == 0
     assert wanted[:, 1].tolist() == pytest.approx([0.5] * 20)
     assert batch.x.shape == (20, 1, 96, 96)
+
+
+def test_placed_fashion_as_the_authors_ran_it(tmp_path):
+    def group(model):
+        return next(g for g in placed.PLACED_FASHION.groups if (g.model, *g.variants) == (model, placed.AUTHORS))
+
+    context = quiet(tmp_path)
+    for model, start in (("STN", 0.5), ("P-STN", 1.0)):
+        layer = group(model).make(context, 0).layer
+        assert layer.mean_head.last.bias.tolist() == [0.0, start, 0.0, 0.0]
+        assert layer.localizer(torch.zeros(1, 1, 96, 96)).abs().max() > 0  # biases start at random
+        assert layer.fill == 0  # although black is not 0 after normalising
+    assert layer.variance_head.last.bias.tolist() == [-20.0] * 4
+    assert {group(model).weight_decay for model in ("CNN", "STN", "P-STN")} == {1e-5}
+    task, recipe = group("P-STN").task(context), group("P-STN").recipe
+    black = -0.1307 / 0.3081
+    assert float(task.x.min()) == pytest.approx(black)
+    assert float(group("CNN").task(context).x.min()) == 0  # the classifier learned from images that are not normalised
+    batch = task.test.batch(range(20))
+    assert pstn.Similarity().inverse(batch.theta)[:, 1].tolist() == pytest.approx([28 / 96] * 20)
+    assert recipe.augment(task.x[:2], torch.rand(2, 2)).amin() == pytest.approx(black)
+    assert float(batch.x.min()) == pytest.approx(black)
+    assert {(g.recipe.epochs, g.recipe.lr_step) for g in placed.LONG.groups} == {(600, 200)}
 
 
 def test_time_series():
@@ -193,7 +253,6 @@ def layers():
     yield series.make_model("P-STN", 2, 60).layer, -5.0, series.RECIPE.samples == 10
     for layer, start in ((rotating.make_layer(True), -3.0), (placed.make_layer(probabilistic=True), -5.0)):
         yield layer, start, transformer_model(layer, nn.Flatten()).train_samples == 10
-    yield traffic_signs._layer(RunContext(RESULTS, quick=True), probabilistic=True), -5.0, True
 
 
 def test_no_default_changes_the_posteriors_of_the_paper():

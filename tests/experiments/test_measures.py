@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 import torch
+from scipy import stats
 
 import pstn
 from pstn._checks import NotFiniteError
-from pstn.data import Box, Photo, RandomPlacement, RandomRotation, Sign, generate, load
+from pstn.data import RandomPlacement, RandomRotation, generate, load
 from pstn.experiments import (
     EXPERIMENTS,
     ModelUnderTest,
+    calibration,
+    finding,
     placed_fashion,
     reproduce,
     rotated_mnist,
     runner,
-    traffic_signs,
+    time_series,
 )
 from pstn.experiments.ablations import FIXED, make_fixed
 from pstn.experiments.loss_landscape import count_minima, losses_along
@@ -44,6 +47,15 @@ def test_evaluations_of_a_trained_model_record_its_weights(tmp_path):
     assert len(set(weights.values())) == 2
 
 
+def test_a_student_is_scored_beside_its_teacher(tmp_path):
+    reproduce([EXPERIMENTS["prediction-cost"]], quiet(tmp_path), cells=["*student-0"])
+    (found,) = read_results(tmp_path / "quick")
+    kept = (found.metrics["nll"] - found.metrics["nll_1"]) / (found.metrics["nll_10"] - found.metrics["nll_1"])
+    assert found.metrics["kept_nll"] == pytest.approx(kept)
+    assert found.metrics["nll_1"] != found.metrics["nll_10"]
+    assert found.settings["inputs"] == 50
+
+
 def test_errors_of_angles():
     angle = generate(digits(), RandomRotation(), seed=0).all().theta[:, 0]
     for error in rotated_mnist.undo_errors(-angle, angle):
@@ -59,6 +71,37 @@ def test_errors_of_angles():
     assert metrics["error_mod_pi"] == pytest.approx(0.6)
 
 
+def test_the_width_of_a_region_is_that_of_a_cube_of_its_volume():
+    scale = torch.tensor([[0.1, 0.2, 0.3, 0.4], [1.0, 1.0, 1.0, 2.0]])
+    one, four = pstn.NormalPosterior(torch.zeros(2, 1), scale[:, :1]), pstn.NormalPosterior(torch.zeros(2, 4), scale)
+    torch.testing.assert_close(
+        finding.region_width(one, 0.9), 2 * stats.norm.ppf(0.95) * scale[:, 0], rtol=0.02, atol=0
+    )
+    # An ellipsoid, with the squared radius that a chi-squared variable of four degrees of freedom stays below.
+    volume = math.pi**2 / 2 * stats.chi2.ppf(0.9, 4) ** 2 * scale.prod(-1)
+    torch.testing.assert_close(finding.region_width(four, 0.9), (volume**0.25).float(), rtol=0.02, atol=0)
+    # Two narrow modes count twice; all angles alike fill 90% of the circle.
+    parts = pstn.NormalPosterior(torch.tensor([[[-1.0], [1.0]]]), torch.full((1, 2, 1), 0.1))
+    two = pstn.MixturePosterior(torch.full((1, 2), 0.5).log(), parts)
+    assert float(finding.region_width(two, 0.9)) == pytest.approx(4 * stats.norm.ppf(0.95) * 0.1, rel=0.02)
+    uniform = pstn.NormalPosterior(torch.zeros(1, 1), torch.full((1, 1), 20.0), circular=(True,))
+    assert float(finding.region_width(uniform, 0.9)) == pytest.approx(0.9 * 2 * math.pi, rel=0.02)
+
+
+def test_the_cost_of_a_prediction_counts_every_pass():
+    x, predictors = torch.rand(4, 1, 28, 28), finding._predictors(torch.device("cpu"))
+    with torch.no_grad():
+        found = {name: finding.prediction_cost(predict, x)[0] for name, predict in predictors.items()}
+    # Two convolutions of 5 by 5, of 12 and of 24 filters on 24 by 24 and 8 by 8 places, and two linear layers.
+    alone = 24 * 24 * 25 * 12 + 8 * 8 * 25 * 12 * 24 + 384 * 52 + 52 * 10
+    assert found[finding.ALONE] == found[finding.ANEW] == alone
+    assert found[finding.FIXED] == finding.ANGLES * alone
+    localizer = found["taught, 4 modes"] - 10 * alone
+    assert found["taught, 4 modes, at the modes"] == localizer + 4 * alone
+    assert found["taught, 1 mode, at the modes"] == pytest.approx(localizer + alone, rel=0.01)
+    assert found[finding.CANONICAL] == pytest.approx(localizer + alone, rel=0.01)
+
+
 def test_a_window_that_is_two_pixels_off_has_a_position_error_of_two_pixels():
     truth = RandomPlacement().draw(10, generator=torch.Generator().manual_seed(0))
     theta = pstn.Similarity().inverse(truth)
@@ -68,24 +111,21 @@ def test_a_window_that_is_two_pixels_off_has_a_position_error_of_two_pixels():
     assert metrics["scale_error"] == pytest.approx(0.0, abs=1e-6)
 
 
-def test_a_box_is_found_again_in_its_crop():
-    # The crop runs from 50 to 200 and from 40 to 190, so a box from 100 to 150 is its middle third; at the photo's edge
-    # the crop ends, and the box is no longer in the middle.
-    for left, wanted in ((100.0, [-1 / 3, -1 / 3, 1 / 3, 1 / 3]), (0.0, [-1.0, -1 / 3, 0.0, 1 / 3])):
-        box = Box(left, 90.0, left + 50, 140.0, "stop")
-        sign = Sign(Photo("street", Path("street.jpg"), 600, 400, (box,)), box)
-        assert traffic_signs._box_in_crop(sign) == pytest.approx(wanted)
-    others = torch.tensor([[0.0, 0.0, 2.0, 2.0], [1.0, 1.0, 3.0, 3.0], [5.0, 5.0, 6.0, 6.0]])
-    torch.testing.assert_close(traffic_signs.overlap(others[:1].expand(3, 4), others), torch.tensor([1.0, 1 / 7, 0.0]))
-
-
-def test_the_stand_in_of_a_quick_run_knows_where_its_digits_are(tmp_path):
-    task = traffic_signs.wide(quiet(tmp_path))
-    boxes = (task.test.theta + 1) * 32
-    for image, (left, top, right, bottom) in zip(task.test.x[:, 0], boxes, strict=True):
-        rows, columns = torch.nonzero(image > 1e-3).unbind(1)  # a warp by whole pixels rounds
-        assert left <= columns.min() <= columns.max() < right
-        assert top <= rows.min() <= rows.max() < bottom
+def test_a_perfect_window_and_the_mean_window_are_scored_without_sampling(tmp_path):
+    # The window of the layer is the whole canvas wherever the image is: the true window shows the image itself.
+    base = digits(30)
+    test = pstn.data.generate(base, RandomPlacement(), seed=0)
+    classifier = pstn.nn.mnist_cnn().eval()
+    layer = placed_fashion.make_layer(probabilistic=True, start=1.0)
+    model = pstn.PSTN(layer, classifier, test_samples=10).eval()
+    task = runner.Task(base.x, base.y, test, "placed")
+    tested = runner.ModelUnderTest(quiet(tmp_path), task, model, None, None)
+    metrics, _ = placed_fashion._at_the_mean(tested)
+    whole = pstn.warp(test.all().x, pstn.Similarity().grid(pstn.Similarity().initial().expand(30, 4), (28, 28)))
+    with torch.no_grad():
+        for name, x in (("perfect_accuracy", base.x), ("mean_accuracy", whole)):
+            wanted = float((classifier(x).argmax(1) == base.y).float().mean())
+            assert metrics[name] == pytest.approx(wanted)
 
 
 def test_scores_are_those_of_the_library():
@@ -145,6 +185,51 @@ def test_losses_along_a_grid_are_the_classifiers_own():
         found = losses_along(classifier, test.x, test.y, theta)
         upright = torch.nn.functional.cross_entropy(classifier(test.x), test.y, reduction="none")
     torch.testing.assert_close(found[:, 0], upright, atol=1e-5, rtol=1e-5)
+
+
+def test_a_shift_out_of_sight_leaves_the_fill():
+    classifier, test = pstn.nn.mnist_cnn().eval(), digits(2)
+    theta = torch.tensor([[0.0, 1.0, 3.0, 0.0]]).expand(2, 1, 4)
+    with torch.no_grad():
+        found = losses_along(classifier, test.x, test.y, theta, fill=-0.4)
+        empty = torch.nn.functional.cross_entropy(classifier(torch.full_like(test.x, -0.4)), test.y, reduction="none")
+    torch.testing.assert_close(found[:, 0], empty, atol=1e-5, rtol=1e-5)
+
+
+def test_a_temperature_is_found_on_images_that_the_model_was_not_trained_on(tmp_path, monkeypatch):
+    context, asked = quiet(tmp_path), []
+    (group,) = [g for g in calibration.CALIBRATION.groups if (g.model, g.data) == ("CNN", calibration.DATA)]
+    train, held_out, _ = context.data("mnist", normalise=True)
+    # As the authors' folds count: position 1 of the validation part is an image that was trained on.
+    task = replace(group.task(context), train=lambda seed: torch.tensor([3, len(train) + 1]))
+
+    def predict(model, test, *, seed):
+        asked.append(test)
+        return wrong
+
+    monkeypatch.setattr(runner, "predict", predict)
+    sure = torch.tensor([[0.99, 0.01], [0.99, 0.01]]).log()
+    wrong = runner.Predictions(sure, torch.tensor([0, 1]))
+    tested = runner.ModelUnderTest(context, task, pstn.nn.mnist_cnn(), wrong, Result("calibration", "CNN", "", 0))
+    metrics, figure = calibration.measure(tested)
+    torch.testing.assert_close(asked[0].x[:2], held_out.x[[0, 2]])
+    scaled = (sure / metrics["temperature"]).log_softmax(-1)
+    assert metrics["scaled_nll"] == pytest.approx(float(-scaled.diagonal().mean()), rel=1e-5)
+    assert sum(figure["reliability"]["count"]) == 2
+
+
+def test_noise_in_some_parameters_alone_displaces_some_times_more():
+    layer, start = time_series.make_model("P-STN", 14, 131).layer, torch.full((1, 9), 0.0067)
+    even = time_series.displacement(layer, pstn.Posterior(torch.zeros(1, 9), start), 131)
+    beta = torch.cat([start, 4 * start, torch.where(torch.arange(9) < 6, 1.0, 4.0) * start])
+    relative = (
+        time_series.displacement(layer, pstn.Posterior(torch.zeros(3, 9), beta), 131)[:, 13:-13] / even[:, 13:-13]
+    )
+    torch.testing.assert_close(relative[0], torch.ones(105))
+    # Displacements this small grow with the scale, the root of beta.
+    torch.testing.assert_close(relative[1], torch.full((105,), 2.0), rtol=0.1, atol=0)
+    assert relative[2, :10].max() < 1.2
+    assert relative[2, -20:].min() > 1.8
 
 
 def test_the_fixed_augmentation_has_the_stated_size_and_nothing_to_learn():

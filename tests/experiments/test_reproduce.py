@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from pstn.experiments.rotated_mnist import rotated
 from pstn.nn import mnist_cnn
 from pstn.report.results import Result, read_results
 from pstn.training import Recipe
+from pstn.training.population import trainer
+from pstn.training.population.stack import precision_flags
 from small_experiment import SMALL, experiment, quiet
 
 OTHER = replace(SMALL, data="MNIST100", task=subset(100))
@@ -228,11 +231,11 @@ def test_the_command_lists_cells_and_names_mistakes(tmp_path):
     def listed(*options):
         return CliRunner().invoke(app, ["reproduce", "calibration", "--list", "--results", str(tmp_path), *options])
 
-    first = listed("--shard", "1/3")
+    first = listed("--shard", "1/6")
     assert first.exit_code == 0
     assert first.stdout.splitlines() == [f"to do  calibration/mnist100-cnn-{seed}" for seed in range(5)]
     shard = Result("calibration", "CNN", "MNIST100", 0).write(tmp_path)
-    assert [line[:5] for line in listed("--cells", "*-cnn-[01]").stdout.splitlines()] == ["done ", "to do"]
+    assert [line[:5] for line in listed("--cells", "mnist100-cnn-[01]").stdout.splitlines()] == ["done ", "to do"]
     shard.write_text("{\n")
     for options, named in (
         (("--shard", "4/3"), "shard"),
@@ -283,6 +286,33 @@ def test_a_checkpoint_of_more_models_than_are_missing_is_taken_up(tmp_path, monk
     context.log = said.append
     assert reproduce([experiment(SMALL)], context, cells=["*-1"]) == 1
     assert any("2 models, 0 steps" in text for text in said)
+
+
+def test_kept_groups_train_the_seeds_that_are_needed_alone(tmp_path):
+    told = []
+    reproduce([experiment(KEPT)], quiet(tmp_path, log=told.append), cells=["*-1"])
+    assert any("1 models" in line for line in told)
+    reproduce([experiment(KEPT)], quiet(tmp_path))
+    assert [r.seed for r in read_results(tmp_path / "quick")] == [0, 1]
+
+
+def test_deterministic_runs_choose_no_kernel_by_its_speed(monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    monkeypatch.setattr(trainer.shutil, "which", lambda name: name)
+    monkeypatch.setattr(trainer.importlib.util, "find_spec", lambda name: name)
+    before = torch.utils.deterministic.fill_uninitialized_memory
+    gpu = torch.device("cuda")
+    with precision_flags(Recipe(), tune=True):
+        assert (torch.backends.cudnn.benchmark, trainer.choose_compile(10**9, gpu)) == (True, True)
+    runner.be_deterministic()
+    try:
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        with precision_flags(Recipe(), tune=True):
+            assert (torch.backends.cudnn.benchmark, trainer.choose_compile(10**9, gpu)) == (False, False)
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.utils.deterministic.fill_uninitialized_memory = before
 
 
 def test_kept_weights_are_not_trained_twice_and_keep_what_became_of_them(tmp_path):

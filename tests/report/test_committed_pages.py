@@ -26,11 +26,12 @@ def test_committed_results_are_one_file_per_experiment_and_complete():
         assert not result.quick, result.full_name
         late = {s.removesuffix(" Noted after the run.") for s in result.departures} - set(result.departures)
         groups = [g for g in EXPERIMENTS[result.experiment].groups if getattr(g, "model", "") == result.model]
-        assert all(late <= set(group.departures) for group in groups), result.full_name
+        assert not late or any(late <= set(group.departures) for group in groups), result.full_name
 
 
 def test_every_experiment_has_a_page_with_the_command_that_runs_it():
-    assert {page.stem for page in PAGES.glob("*.md")} == {study.name for study in (*STUDIES, *BEYOND)} | {"overview"}
+    wanted = {study.name for study in (*STUDIES, *BEYOND)} | {"overview", "claims"}
+    assert {page.stem for page in PAGES.glob("*.md")} == wanted
     for study in (*STUDIES, *BEYOND):
         text = (PAGES / f"{study.name}.md").read_text()
         assert study.command in text

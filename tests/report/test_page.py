@@ -142,7 +142,7 @@ def test_missing_runs_and_unknown_experiments_are_reported(tmp_path):
     report, _, text = make_report(tmp_path / "results", STUDIES, tmp_path / "out")
     assert "(3 of 5 runs)" in text
     assert "| MNIST100 | missing" in text
-    assert "No results yet: all 20 runs are missing. `pstn reproduce calibration` makes them." in text
+    assert "No results yet: all 50 runs are missing. `pstn reproduce calibration` makes them." in text
     assert "1 results of novel are not shown" in text
     assert [path.name for path in report.files if path.suffix == ".png"] == ["mnist-subsets.png"]
 
@@ -190,8 +190,8 @@ def test_the_command_says_how_it_went_and_the_same_results_give_the_same_files(t
     write(tmp_path / "results", [replace(r, metrics={"accuracy": 0.9}) if r.model == "STN" else r for r in worse])
     done, again = report("one"), report("two", "--experiment", "failure-mode")
     assert done.exit_code == again.exit_code == 0
-    assert "failure-mode     100 of 100 runs, 0 of 5 claimed orders hold, 0 significantly" in done.output
-    assert "does not hold: P-STN ahead of STN, 3 layers, accuracy (%)" in done.output
+    assert "failure-mode     100 of 100 runs, claimed orders: 5 reversed" in done.output
+    assert "reversed: P-STN ahead of STN, 3 layers, accuracy (%)" in done.output
     assert f"Written: {tmp_path / 'one' / 'report.html'}" in done.output
     for name in ("failure-mode.png", "failure-mode.svg"):
         assert len({(tmp_path / out / "figures" / name).read_bytes() for out in ("one", "two")}) == 1

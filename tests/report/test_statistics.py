@@ -2,13 +2,23 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
 from pstn.report import Published, holm, non_inferiority, paired
-from pstn.report.statistics import Summary, best, compare, median_and_deviation, one_more_run, summarise, welch
+from pstn.report.statistics import (
+    Summary,
+    best,
+    compare,
+    equivalence,
+    median_and_deviation,
+    one_more_run,
+    summarise,
+    welch,
+)
 
 OURS, OTHERS = [0.91, 0.93, 0.90, 0.95, 0.92], [0.90, 0.90, 0.91, 0.92, 0.89]
 
@@ -92,28 +102,78 @@ def test_bold_is_for_the_significantly_best(candidates, higher_is_better, bold):
     assert best(summaries, higher_is_better=higher_is_better) == bold
 
 
+@given(
+    st.lists(st.floats(-10, 10), min_size=2, max_size=6), st.lists(st.floats(-10, 10), min_size=2, max_size=6),
+    st.floats(0, 20),
+)  # fmt: skip
+def test_equivalence_is_two_one_sided_tests_of_scipys(a, b, margin):
+    first, second = summarise(a), summarise(b)
+    assume(first.std > 1e-3 and second.std > 1e-3)
+    options = {"equal_var": False}
+    above = stats.ttest_ind([x + margin for x in a], b, alternative="greater", **options).pvalue
+    below = stats.ttest_ind([x - margin for x in a], b, alternative="less", **options).pvalue
+    found = equivalence(first, second, margin)
+    assert found == pytest.approx(max(above, below), rel=1e-6, abs=1e-12)
+    low, high = stats.ttest_ind(a, b, **options).confidence_interval(0.9)
+    if abs(found - 0.05) > 1e-6:
+        assert (found < 0.05) == (-margin < low and high < margin)
+
+
+def test_equivalence_by_hand_and_where_there_is_no_spread():
+    # Both of variance 1 and five runs: a standard error of sqrt(2 / 5), and 8 degrees of freedom.
+    unit, quantile = Summary(0.0, 1.0, 5), 1.8595480375228424
+    for distance in (0.0, 0.5, -1.0):
+        margin = abs(distance) + quantile * math.sqrt(0.4)
+        assert equivalence(Summary(distance, 1.0, 5), unit, margin) == pytest.approx(0.05, rel=1e-6)
+    assert equivalence(unit, unit, 0.0) == 0.5
+    assert equivalence(Summary(1.0, None, 1), unit, 1.0) is equivalence(unit, Summary(1.0, None, 1), 1.0) is None
+    same = Summary(1.0, 0.0, 5)
+    assert (equivalence(same, same, 0.1), equivalence(same, Summary(1.5, 0.0, 5), 0.1)) == (0.0, 1.0)
+    one_sided = equivalence(same, Summary(1.0, 0.5, 5), 0.4)  # a spread on one side alone: a one-sample test
+    assert one_sided == pytest.approx(stats.t.sf(0.4 / (0.5 / math.sqrt(5)), 4))
+    with pytest.raises(ValueError, match="margin"):
+        equivalence(unit, unit, -1.0)
+
+
+def test_the_papers_spread_is_divided_by_n_and_ours_by_one_less():
+    runs = [1.0, 2.0, 3.0, 4.0, 6.0]
+    printed = Published(f"{np.mean(runs)} ± {np.std(runs)}")
+    assert printed.sample == pytest.approx(summarise(runs))
+    assert Published("3.0").sample == Summary(3.0, None, 5)
+
+
 SPREAD, NONE = "92.70 ± 0.74", "82.98"
 
 
 @pytest.mark.parametrize(
-    ("mean", "std", "printed", "higher_is_better", "words", "worse", "within"),
+    ("mean", "std", "printed", "higher_is_better", "kind", "words"),
     [
-        (93.0, 1.0, SPREAD, True, "above", False, True),
-        (95.0, 0.5, SPREAD, True, "significantly above", False, False),
-        (92.0, 1.0, SPREAD, True, "not significantly below", False, True),
-        (90.0, 0.5, SPREAD, True, "significantly below", True, False),
-        (92.7, 1.0, SPREAD, True, "equal", False, True),
-        (90.0, None, SPREAD, True, "below; one run, no test", False, False),
-        (90.0, 1.0, SPREAD, False, "significantly lower", False, False),
-        (95.0, 1.0, SPREAD, False, "significantly higher", True, False),
-        (82.5, 1.0, NONE, True, "below, within our spread; no spread in the paper", False, None),
-        (70.0, 1.0, NONE, True, "below, outside our spread; no spread in the paper", True, None),
-        (80.0, None, NONE, True, "below, one run; no spread in the paper", False, None),
-        (90.0, 1.0, NONE, None, "higher, outside our spread; no spread in the paper", False, None),
+        (92.7, 0.8, SPREAD, True, "agrees", "agrees"),
+        (92.3, 0.5, SPREAD, True, "agrees", "agrees"),
+        (92.28, 1.29, SPREAD, True, "undecided", "undecided"),  # no difference is shown, and no agreement
+        (91.4, 0.5, SPREAD, True, "worse", "below"),
+        (95.0, 0.5, SPREAD, True, "better", "above"),
+        (90.0, None, SPREAD, True, "undecided", "undecided: one run"),
+        (90.0, 1.0, SPREAD, False, "better", "better"),
+        (95.0, 1.0, SPREAD, False, "worse", "worse"),
+        (82.98, 1.0, NONE, True, "undecided", "undecided: within our spread; no spread in the paper"),
+        (70.0, 1.0, NONE, True, "worse", "below: outside our spread; no spread in the paper"),
+        (80.0, None, NONE, True, "undecided", "undecided: one run; no spread in the paper"),
+        (90.0, 1.0, NONE, None, "differs", "higher: outside our spread; no spread in the paper"),
     ],
 )
-def test_a_verdict_says_which_side_and_whether_chance_explains_it(
-    mean, std, printed, higher_is_better, words, worse, within
-):
-    verdict = compare(Summary(mean, std, 5 if std else 1), Published(printed), higher_is_better=higher_is_better)
-    assert (verdict.words, verdict.worse, verdict.within) == (words, worse, within)
+def test_a_verdict_is_agreement_a_difference_or_neither(mean, std, printed, higher_is_better, kind, words):
+    ours, paper = Summary(mean, std, 5 if std else 1), Published(printed)
+    verdict = compare(ours, paper, higher_is_better=higher_is_better)
+    assert (verdict.kind, verdict.words) == (kind, words)
+    if printed == NONE:
+        assert (verdict.margin, verdict.p_equivalence, verdict.p) == (None, None, one_more_run(ours, 82.98))
+    else:  # two standard deviations as printed
+        assert verdict.margin == 2 * paper.summary.std
+        assert verdict.p == welch(ours, paper.sample)
+
+
+def test_a_difference_that_is_there_and_too_small_to_matter_is_agreement():
+    verdict = compare(Summary(92.4, 0.1, 5), Published("92.70 ± 0.5", runs=100), higher_is_better=True)
+    assert verdict.p < 0.05
+    assert verdict.kind == "agrees"

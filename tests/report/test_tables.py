@@ -49,8 +49,8 @@ def test_a_grid_shows_ours_over_the_papers_with_the_significantly_best_in_bold()
 def test_each_number_stands_beside_the_papers_with_difference_spread_p_and_verdict():
     _, shown = view_table(TABLE, [*PSTN_A, *runs("STN", "A", [70, 71, 72, 71, 71])], STUDY)
     assert texts(shown)[:2] == [
-        ["A", "STN", "71.00 ± 0.71", "5", "80.0 ± 1.0", "−9.00", "no", "< 0.001", "significantly below"],
-        ["A", "P-STN", "90.00 ± 0.71", "5", "90.0 ± 1.0", "+0.00", "yes", "1.000", "equal"],
+        ["A", "STN", "71.00 ± 0.71", "5", "80.0 ± 1.0", "−9.00", "2.00", "1.000", "< 0.001", "below"],
+        ["A", "P-STN", "90.00 ± 0.71", "5", "90.0 ± 1.0", "+0.00", "2.00", "0.006", "1.000", "agrees"],
     ]
     assert [row[-1].tone for row in shown.rows[:2]] == ["bad", "good"]
 
@@ -83,7 +83,7 @@ def test_lines_that_cannot_be_compared_are_not_tested(untested, reasons):
     results = [*runs("P-STN", "A", [10, 10, 11, 10, 10], departures=["No test part."]), *PSTN_B]
     verdicts = {row[0]: row[-1] for row in texts(view_table(table, results, STUDY)[-1])}
     section = make_section(replace(STUDY, tables=(table,)), results)
-    assert verdicts["A"] == (f"not tested: {reasons[0]}" if reasons else "significantly below")
+    assert verdicts["A"] == (f"not tested: {reasons[0]}" if reasons else "below")
     assert section.outcome[0] == ([] if reasons else ["P-STN, A, accuracy (%)"])
     if reasons:
         assert (verdicts["Mean"] == f"not tested: {reasons[1]}") == (reasons[1] is not None)
@@ -95,11 +95,11 @@ def test_the_summary_says_what_was_tested_and_how_many_claims_hold():
     ours = replace(STUDY, claims=(CLAIM, replace(CLAIM, claimed=False)))  # one that is shown and not counted
     near = [*runs("STN", "A", [80, 81, 82]), *runs("P-STN", "A", [80, 82, 82])]
     for study, results, tested, claims in (
-        (ours, FULL, "none of 1", "1 of 1, 1 significantly"), (STUDY, near, "P-STN, A, accuracy (%)", "1 of 1, 0 sig"),
+        (ours, FULL, "1 agrees", "1 holds"), (STUDY, near, "1 worse; P-STN, A, accuracy (%)", "1 tie"),
         (untested, FULL, "not tested", "–"), (STUDY, [], "–", "–"), (unpublished, FULL, "–", "–"),
     ):  # fmt: skip
         row = _summary_table([make_section(study, results)]).rows[0]
-        assert (row[2].text, row[3].text[: len(claims)]) == (tested, claims)
+        assert (row[2].text, row[3].text) == (tested, claims)
 
 
 def test_a_run_that_diverged_is_not_missing_and_is_named():
@@ -130,22 +130,22 @@ def test_a_published_table_is_read_as_it_is_printed():
 @pytest.mark.parametrize(
     ("better", "worse", "options", "words"),
     [
-        ([90, 91, 92], [80, 81, 82], {}, "holds, significantly"),
-        ([90, 91, 92], [90, 91, 91], {}, "holds, not significantly"),
-        ([90, 91, 91], [90, 91, 92], {}, "does not hold, not significantly reversed"),
-        ([80, 81, 82], [90, 91, 92], {}, "does not hold: significantly reversed"),
+        ([90, 91, 92], [80, 81, 82], {}, "holds"),
+        ([90, 91, 92], [90, 91, 91], {}, "tie"),
+        ([90, 91, 91], [90, 91, 92], {}, "tie"),
+        ([80, 81, 82], [90, 91, 92], {}, "reversed"),
         ([80, 81, 82], [], {}, "missing"),
-        ([90, 90, 90, 1, 1], [80] * 5, {"robust": True}, "holds, not significantly"),
-        ([90, 90, 90, 1, 1], [80] * 5, {}, "does not hold, not significantly reversed"),
-        ([61, 71, 82], [60, 70, 80], {"paired": True}, "holds, not significantly"),
-        ([61, 71, 81.1], [60, 70, 80], {"paired": True}, "holds, significantly"),
-        ([80, 81, 82], [81, 82, 83], {"margin": 5.0}, "holds, significantly"),
-        ([80, 81, 82], [81, 82, 83], {"margin": 1.5}, "holds, not significantly"),
-        ([80, 81, 82], [81, 82, 83], {"margin": 0.5}, "does not hold, not significantly reversed"),
+        ([90, 90, 90, 1, 1], [80] * 5, {"robust": True}, "tie"),
+        ([90, 90, 90, 1, 1], [80] * 5, {}, "tie"),
+        ([61, 71, 82], [60, 70, 80], {"paired": True}, "tie"),
+        ([61, 71, 81.1], [60, 70, 80], {"paired": True}, "holds"),
+        ([80, 81, 82], [81, 82, 83], {"margin": 5.0}, "holds"),
+        ([80, 81, 82], [81, 82, 83], {"margin": 1.5}, "not shown"),
+        ([80, 81, 82], [81, 82, 83], {"margin": 0.5}, "not shown"),
     ],
 )
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_claim_holds_or_does_not(better, worse, options, words, sign):
+def test_a_claim_holds_is_reversed_or_a_tie(better, worse, options, words, sign):
     metric = replace(ACCURACY, higher_is_better=sign > 0)
     claim = Claim(*(Line(model, "A", metric) for model in ("P-STN", "STN")), **options)
     values = {"P-STN": better, "STN": worse}

@@ -4,7 +4,10 @@ from pstn._deprecation import old_names
 from pstn.experiments import ablations, calibration, failure_mode, finding, little_data, loss_landscape, mnist_subsets
 
 # isort: split
-from pstn.experiments import placed_fashion, prediction_cost, rotated_mnist, time_series, traffic_signs
+from pstn.experiments import per_input, placed_fashion, prediction_cost, prior, rotated_12k, rotated_mnist
+
+# isort: split
+from pstn.experiments import time_series, traffic_signs
 
 # isort: split
 from pstn.experiments.runner import ACCURACY, ECE, NLL, SCORES, Evaluation, Experiment, ModelUnderTest, RunContext
@@ -26,8 +29,10 @@ EXPERIMENTS: dict[str, Experiment] = {
     for experiment in (
         rotated_mnist.ROTATED_MNIST, placed_fashion.PLACED_FASHION, traffic_signs.TRAFFIC_SIGNS,
         mnist_subsets.MNIST_SUBSETS, time_series.TIME_SERIES, calibration.CALIBRATION, failure_mode.FAILURE_MODE,
-        loss_landscape.LOSS_LANDSCAPE, ablations.ABLATIONS, finding.FINDING, little_data.LITTLE_DATA,
-        prediction_cost.PREDICTION_COST, mnist_subsets.SEARCH, time_series.SEARCH, little_data.SEARCH,
+        loss_landscape.LOSS_LANDSCAPE, prior.PRIOR, ablations.ABLATIONS, finding.FINDING, rotated_12k.ROTATED_12K,
+        little_data.LITTLE_DATA, prediction_cost.PREDICTION_COST, per_input.PER_INPUT, mnist_subsets.OWN_FOLDS,
+        mnist_subsets.SEARCH, time_series.SEARCH, little_data.SEARCH, per_input.SEARCH, placed_fashion.LONG,
+        traffic_signs.SEARCH, traffic_signs.ON_MTSD,
     )
 }  # fmt: skip
 """All experiments by name, in the paper's order; the searches for w last."""

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad, relu6
 
 from pstn.data import IMAGENET_MEAN, IMAGENET_STD
 from pstn.files import load_safetensors
+from pstn.nn.backbones import EfficientNetLite0
 from pstn.processes import import_object, is_object_name
 
 
@@ -50,83 +50,6 @@ def make_small(outputs: int | None, filters: tuple[int, ...] = (3, 16, 32, 64)) 
         network.features = filters[-1]  # type: ignore[assignment]  # as above
         return network
     return network.append(nn.Linear(filters[-1], outputs))
-
-
-class _Halving(nn.Conv2d):
-    """A convolution of stride 2, padded as in TensorFlow: one pixel less before an even side than after it."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        after = self.kernel_size[0] // 2
-        top, left = (after - 1 + side % 2 for side in x.shape[-2:])
-        return super().forward(pad(x, (left, after, top, after)))
-
-
-def _conv(inputs: int, filters: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> nn.Module:
-    if stride == 2:
-        return _Halving(inputs, filters, kernel, stride, groups=groups, bias=False)
-    return nn.Conv2d(inputs, filters, kernel, padding=kernel // 2, groups=groups, bias=False)
-
-
-def _norm(filters: int) -> nn.Module:
-    return nn.BatchNorm2d(filters, eps=1e-3, momentum=0.01)
-
-
-class _Block(nn.Module):
-    """Expand, convolve each channel by itself, project; the input is added where the shapes agree."""
-
-    def __init__(self, inputs: int, filters: int, kernel: int, stride: int, ratio: int) -> None:
-        super().__init__()
-        width = inputs * ratio
-        if ratio > 1:
-            self._expand_conv, self._bn0 = _conv(inputs, width), _norm(width)
-        self._depthwise_conv, self._bn1 = _conv(width, width, kernel, stride, groups=width), _norm(width)
-        self._project_conv, self._bn2 = _conv(width, filters), _norm(filters)
-        self._expands, self._skips = ratio > 1, stride == 1 and inputs == filters
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = relu6(self._bn0(self._expand_conv(x))) if self._expands else x
-        out = relu6(self._bn1(self._depthwise_conv(out)))
-        out = self._bn2(self._project_conv(out))
-        return out + x if self._skips else out
-
-
-class EfficientNetLite0(nn.Module):
-    """EfficientNet with ReLU6, and without squeeze and excitation (Tan and Le, 2019).
-
-    (N, 3, H, W), scaled to (x - 127) / 128 of pixels from 0 to 255, -> (N, outputs), or (N, 1280) features. Modules are
-    called as in the published weights. There is no dropout and no dropping of blocks in training: ResNet-18, in whose
-    place it stands, has neither.
-
-    Args:
-        outputs: of the last layer; None leaves it out.
-
-    Example:
-        >>> EfficientNetLite0(10)(torch.rand(2, 3, 64, 64)).shape, EfficientNetLite0(None).features
-        (torch.Size([2, 10]), 1280)
-    """
-
-    # Number of blocks, kernel, stride of the first block, ratio of expansion, filters.
-    _STAGES = ((1, 3, 1, 1, 16), (2, 3, 2, 6, 24), (2, 5, 2, 6, 40), (3, 3, 2, 6, 80), (3, 5, 1, 6, 112),
-               (4, 5, 2, 6, 192), (1, 3, 1, 6, 320))  # fmt: skip
-
-    def __init__(self, outputs: int | None) -> None:
-        super().__init__()
-        self.features = 1280 if outputs is None else outputs  # the width that SpatialTransformer reads
-        self._conv_stem, self._bn0 = _conv(3, 32, 3, stride=2), _norm(32)
-        blocks, inputs = [], 32
-        for count, kernel, stride, ratio, filters in self._STAGES:
-            for k in range(count):
-                blocks.append(_Block(inputs, filters, kernel, stride if k == 0 else 1, ratio))
-                inputs = filters
-        self._blocks = nn.Sequential(*blocks)
-        self._conv_head, self._bn1 = _conv(inputs, 1280), _norm(1280)
-        self._fc = nn.Identity() if outputs is None else nn.Linear(1280, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Features, or the last layer's outputs."""
-        features = self._blocks(relu6(self._bn0(self._conv_stem(x))))
-        out: Tensor = self._fc(relu6(self._bn1(self._conv_head(features))).mean((2, 3)))
-        return out
 
 
 @dataclass(frozen=True)

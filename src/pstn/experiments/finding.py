@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import copy
 import math
+import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,18 +21,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from pstn.data import RandomRotation, RandomSimilarity, RandomTransform, balanced_indices, generate
-from pstn.distributions import Gated, Mixture, PosteriorFamily, StudentT
+from pstn.data import Generated, RandomRotation, RandomSimilarity, RandomTransform, balanced_indices, generate
+from pstn.distributions import Gated, Mixture, NormalPrior, Point, PosteriorFamily, StudentT, ThetaDistribution
 from pstn.experiments import placed_fashion, rotated_mnist, runner
 from pstn.experiments.runner import ACCURACY, ECE, NLL
-from pstn.nn import PSTN, PoseLocalizer, SpatialTransformer, mnist_cnn
+from pstn.nn import PSTN, STN, PoseLocalizer, SpatialTransformer, mnist_cnn
+from pstn.report.results import RUNS
 from pstn.report.tables import Claim, FigureSpec, Line, Metric, Table
 from pstn.training import RandomWarp, one_cycle
+from pstn.training.teach import Teaching
 from pstn.transforms import Rotation, Similarity, Transform
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, FigureBase
 
     from pstn.report.results import Result
 
@@ -44,10 +49,10 @@ ANGLES = 12
 """Of the fixed test-time augmentation."""
 LEVELS = (0.5, 0.9, 0.99)
 ALPHA = 4.0
-GATE = 0.5
-"""How many inputs are taken to be upright already; chosen on validation images, with another localizer."""
+GATE = 0.65
+"""How many inputs are taken to be upright already; chosen on validation images."""
 BATCH = 256
-STEPS = {"rotated": 6000, "posed": 10_000, "placed": 5000}
+STEPS = {"rotated": 9000, "posed": 15_000, "placed": 5000}
 CANVAS_READ = (48, 48)
 """At which the localizer reads a canvas of 96 by 96."""
 
@@ -55,6 +60,7 @@ ALONE, FIXED, ANEW, ANEW_POSED, LARGER = (
     "classifier alone", f"{ANGLES} fixed angles", "classifier trained anew", "classifier trained anew on poses",
     "larger classifier trained anew",
 )  # fmt: skip
+PUBLISHED, CANONICAL, AT_MODES = "P-STN as published", "canonicalisation from labels", ", at the modes"
 NOTE = (
     "At the modes: one weighted sample at the centre of each mode instead of ten samples; with one mode it is a point "
     "estimate, a learned canonicalisation. The classifier’s supervision is 50,000 upright images with labels."
@@ -118,7 +124,7 @@ def _tasks(*names: str) -> dict[str, Callable[[runner.RunContext], runner.Task]]
 # --- Models ----------------------------------------------------------------------------------------------------------
 
 CLASSIFIER = replace(
-    rotated_mnist.CLASSIFIER, experiment=NAME, model=ALONE, task=TASKS["upright"], departures=(),
+    rotated_mnist.CLASSIFIER, experiment=NAME, model=ALONE, task=TASKS["upright"], departures=(), seeds=RUNS,
     also=_tasks("rotated", "posed"),
 )  # fmt: skip
 GARMENTS = replace(
@@ -146,8 +152,8 @@ def make_layer(data: str, posterior: PosteriorFamily) -> SpatialTransformer:
 def _make(data: str, modes: int, context: runner.RunContext, seed: int) -> PSTN:
     """A P-STN of ten samples in front of the seed's frozen classifier, with so many modes."""
     head = runner.trained(context, GARMENTS if data == "placed" else CLASSIFIER, seed).requires_grad_(False)
-    # A single angle has to start wide: from -5 four of five localizers stayed at the uniform posterior.
-    var_init = 0.0 if modes == 1 and data != "placed" else -5.0
+    # An angle has to start wide: from -5 some localizers stay at the uniform posterior.
+    var_init = -5.0 if data == "placed" else 0.0
     posterior = Mixture(modes, StudentT(ALPHA, var_init=var_init))
     return PSTN(make_layer(data, posterior), head, train_samples=1, test_samples=10)
 
@@ -205,10 +211,30 @@ def mode_scores(model: PSTN, test: Any) -> dict[str, float]:
     return {f"modes_{name}": value for name, value in found.items()}
 
 
+def region_width(q: ThetaDistribution, level: float) -> Tensor:
+    """How wide the region of a level is, (...): the side of a cube of its volume; with one parameter its length.
+
+    The volume is the mean, over samples of q, of 1 / density inside the region and 0 outside it.
+
+    Args:
+        q: over theta (..., D).
+        level: of the region.
+
+    Example:
+        >>> q = pstn.NormalPosterior(torch.zeros(1, 1), torch.ones(1, 1))
+        >>> round(float(region_width(q, 0.9)), 1)  # 2 * 1.645
+        3.3
+    """
+    region = q.region(level)
+    volume = torch.where(region.inside, (-q.log_prob(region.theta).sum(-1)).exp(), 0.0).mean(0)
+    return volume ** (1 / q.shape[-1])
+
+
 def pose(data: str, tested: runner.ModelUnderTest) -> runner.Measured:
     """Scores at the modes, and where the true pose is known and within the taught range, how good the posterior is.
 
     A region of level q holds theta where fewer than q of the posterior's own samples have a higher density than theta.
+    It is asked of images that are made as those that were taught.
     """
     test = tested.task.test
     device = test.batch([0]).x.device
@@ -217,32 +243,34 @@ def pose(data: str, tested: runner.ModelUnderTest) -> runner.Measured:
     metrics, layer = mode_scores(model, test), model.layer
     if tested.cell.data != data:
         return metrics, {}
-    parts = []
+    parts, teaching = [], Teaching(RANDOM[data], model)
+    assert isinstance(test, Generated)
+    assert test.theta is not None
     with torch.no_grad():
-        for at in torch.arange(len(test)).split(500):
-            batch = test.batch(at)
-            assert batch.theta is not None
-            truth, q = RANDOM[data].undo(batch.theta, layer.transform), layer.localize(batch.x)
+        for at in torch.arange(len(test), device=device).split(500):
+            x, y = teaching.make(test.base.x[at], test.theta[at]), test.y[at]
+            truth, q = RANDOM[data].undo(test.theta[at], layer.transform), layer.localize(x)
             density, others = q.log_prob(truth).sum(-1), q.log_prob(q.region(0.5).theta).sum(-1)
             off = (layer.transform.corners(q.mode) - layer.transform.corners(truth)).norm(dim=-1).mean(-1)
-            hits = model.classifier(layer.warp(batch.x, truth[None])[0]).argmax(-1) == batch.y
+            hits = model.classifier(layer.warp(x, truth[None])[0]).argmax(-1) == y
             doubt = 1 - q.modes()[1].exp().amax(0)
-            parts.append(torch.stack([density, (others > density).float().mean(0), off, hits.float(), doubt]))
-    density, level, off, hits, doubt = torch.cat(parts, dim=1)
+            width = region_width(q, 0.9)
+            parts.append(torch.stack([density, (others > density).float().mean(0), off, hits.float(), doubt, width]))
+    density, level, off, hits, doubt, width = torch.cat(parts, dim=1)
     metrics |= {f"covered_{100 * wanted:.0f}": float((level < wanted).float().mean()) for wanted in LEVELS}
     metrics |= {
         "log_density": float(density.mean()), "window_error": float(off.median()),
-        "perfect_accuracy": float(hits.mean()),
+        "perfect_accuracy": float(hits.mean()), "region_width": float(width.median()),
     }  # fmt: skip
     ticks = torch.arange(1, 20, device=device) / 20
     figure = {"covered": runner.rounded((level[:, None] < ticks).float().mean(0))}
     if tested.cell.seed == 0 and data == "rotated":
         shown = [*range(3), *doubt.topk(3).indices.tolist()]  # some as they come, and those with the most doubt
-        figure |= _examples(model, test.batch(shown).x)
+        figure |= examples_of(model, test.batch(shown).x)
     return metrics, figure
 
 
-def _examples(model: PSTN, x: Tensor) -> dict[str, Any]:
+def examples_of(model: PSTN, x: Tensor) -> dict[str, Any]:
     """Inputs, the density of the angle that undoes each, and what the classifier reads at each mode."""
     angles = torch.linspace(-math.pi, math.pi, 181, device=x.device)
     with torch.no_grad():
@@ -274,19 +302,19 @@ def _gated(group: runner.Training, data: str) -> runner.Evaluation:
     return runner.Evaluation(NAME, f"{group.model}, gate", data, measure)
 
 
+def _over_angles(model: nn.Module, x: Tensor) -> Tensor:
+    """Log-probabilities (B, K), averaged over fixed angles."""
+    angles = torch.arange(ANGLES, device=x.device) * (2 * math.pi / ANGLES)
+    turned = [ROTATION.make(x, angle.expand(len(x), 1)) for angle in angles]
+    return torch.logsumexp(torch.stack([model(each).log_softmax(-1) for each in turned]), 0) - math.log(ANGLES)
+
+
 def _fixed_angles(data: str) -> runner.Evaluation:
     """Test-time augmentation by fixed angles, with the temperature that suits rotated validation images best."""
 
     def predict(model: nn.Module, test: Any) -> tuple[Tensor, Tensor]:
-        parts = []
-        for at in torch.arange(len(test)).split(500):
-            batch = test.batch(at)
-            angles = torch.arange(ANGLES, device=batch.x.device) * (2 * math.pi / ANGLES)
-            turned = [ROTATION.make(batch.x, angle.expand(len(at), 1)) for angle in angles]
-            log_probs = torch.stack([model(x).log_softmax(-1) for x in turned])
-            parts.append((torch.logsumexp(log_probs, 0) - math.log(ANGLES), batch.y))
-        log_probs, y = (torch.cat(column) for column in zip(*parts, strict=True))
-        return log_probs, y
+        batches = [test.batch(at) for at in torch.arange(len(test)).split(500)]
+        return torch.cat([_over_angles(model, b.x) for b in batches]), torch.cat([b.y for b in batches])
 
     def measure(context: runner.RunContext, cell: Result) -> runner.Evaluated:
         task, (_, validation, _) = TASKS[data](context), context.data("mnist", normalise=False)
@@ -302,6 +330,100 @@ def _fixed_angles(data: str) -> runner.Evaluation:
     return runner.Evaluation(NAME, FIXED, data, measure)
 
 
+# --- What people use -------------------------------------------------------------------------------------------------
+
+# Localizers that learn from labels, through the frozen classifier: as many images as it learned from, a cycle each.
+_FROM_LABELS = replace(
+    rotated_mnist.ROTATING, epochs=20, batch_size=BATCH, lr_step=None, lr_schedule=one_cycle, clip_norm=5.0,
+    precision="tf32",
+)  # fmt: skip
+
+
+def _from_labels(model: str, layer: Callable[[], SpatialTransformer], kl_weight: float) -> runner.Training:
+    return runner.Training(
+        NAME, model, "rotated", TASKS["rotated"], runner.in_front_of(CLASSIFIER, lambda context: layer()), _FROM_LABELS,
+        lr=1e-3, localizer_factor=1.0, weight_decay=1e-5, variants={"": kl_weight}, also=_tasks("upright"),
+    )  # fmt: skip
+
+
+def make_canonical() -> SpatialTransformer:
+    """A layer that turns its input to where the classifier wants it: a point estimate, drawn to the identity.
+
+    Example:
+        >>> make_canonical()(torch.rand(2, 1, 28, 28)).warped.shape
+        torch.Size([1, 2, 1, 28, 28])
+    """
+    return make_layer("rotated", Point(NormalPrior()))
+
+
+FROM_LABELS = (
+    _from_labels(PUBLISHED, partial(rotated_mnist.make_layer, True), rotated_mnist.KL_WEIGHT),
+    _from_labels(CANONICAL, make_canonical, 1e-3),
+)
+
+
+def _predictors(device: torch.device) -> dict[str, Callable[[Tensor], object]]:
+    """By model what predicts, with untrained weights: they do not change what a prediction costs."""
+    classifier = mnist_cnn().eval().to(device)
+
+    def behind(posterior: PosteriorFamily) -> PSTN:
+        return PSTN(make_layer("rotated", posterior), classifier, test_samples=10).eval().to(device)
+
+    one, four = Mixture(1, StudentT(ALPHA)), Mixture(4, StudentT(ALPHA))
+    gate = Gated(four, probability=GATE, log_density=ROTATION.log_density())
+    sampled = {_taught_name("rotated", m): behind(q) for m, q in ((1, one), (4, four))}
+    sampled[f"{_taught_name('rotated', 4)}, gate"] = behind(gate)
+    return {
+        ALONE: classifier, FIXED: partial(_over_angles, classifier), ANEW: classifier,
+        LARGER: make_larger().eval().to(device), CANONICAL: STN(make_canonical(), classifier).eval().to(device),
+        PUBLISHED: PSTN(rotated_mnist.make_layer(True), classifier, test_samples=10).eval().to(device), **sampled,
+        **{f"{name}{AT_MODES}": partial(model, samples="modes") for name, model in sampled.items()},
+    }  # fmt: skip
+
+
+def prediction_cost(predict: Callable[[Tensor], object], x: Tensor) -> tuple[float, float]:
+    """Multiply-adds of convolutions and matrix products for each input, and seconds of a prediction of all of them.
+
+    Args:
+        predict: what is counted and measured; the median of ten calls, after two more.
+        x: (B, C, *size).
+
+    Example:
+        >>> prediction_cost(nn.Linear(5, 3), torch.zeros(2, 5))[0]
+        15.0
+    """
+    counter, times = FlopCounterMode(display=False), []
+    with counter:
+        predict(x)
+    for _ in range(12):
+        started = _now(x.device)
+        predict(x)
+        times.append(_now(x.device) - started)
+    return counter.get_total_flops() / 2 / len(x), statistics.median(times[2:])
+
+
+def _now(device: torch.device) -> float:
+    """Seconds: of a GPU after all that it was asked to do, of a CPU those of this process, whatever else it runs."""
+    if device.type != "cuda":
+        return time.process_time()
+    torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _cost(model: str) -> runner.Evaluation:
+    """What a prediction of this model costs, its time beside that of the classifier alone."""
+
+    def measure(context: runner.RunContext, cell: Result) -> runner.Evaluated:
+        predictors = _predictors(context.device)
+        count = 4 if context.quick else BATCH if context.device.type == "cuda" else BATCH // 8
+        x = torch.rand(count, 1, *SIZE, device=context.device)
+        with torch.no_grad():
+            (counted, seconds), (_, alone) = (prediction_cost(predictors[m], x) for m in (model, ALONE))
+        return {"multiply_adds": counted, "relative_time": seconds / alone}, {}, {"batch_size": count}
+
+    return runner.Evaluation(NAME, model, "cost", measure)
+
+
 # --- The experiment --------------------------------------------------------------------------------------------------
 
 ROTATED = {
@@ -311,11 +433,18 @@ ROTATED = {
 POSED = {modes: _taught("posed", modes, ("upright", "beyond posed")) for modes in (4, 1)}
 PLACED = {modes: _taught("placed", modes) for modes in (1, 4)}
 FEW_ROTATED = _taught("rotated", 4, ("upright",), few=True)
+_GATED = f"{ROTATED[4].model}, gate"
+COMPARED = (
+    ALONE, FIXED, ANEW, LARGER, CANONICAL, f"{ROTATED[1].model}{AT_MODES}", PUBLISHED, ROTATED[4].model,
+    f"{ROTATED[4].model}{AT_MODES}", _GATED, f"{_GATED}{AT_MODES}",
+)  # fmt: skip
+"""The rows of the table of what people use."""
 GROUPS: tuple[runner.Training | runner.Evaluation, ...] = (
     CLASSIFIER, ROTATED[4], *(_gated(ROTATED[4], data) for data in ("rotated", "upright")), _retrained("rotated", ANEW),
     *(_fixed_angles(data) for data in ("rotated", "upright")), FEW_ROTATED, ROTATED[1],
     POSED[4], *(_gated(POSED[4], data) for data in ("posed", "upright")), _retrained("posed", ANEW_POSED),
     GARMENTS, PLACED[1], POSED[1], PLACED[4], _retrained("rotated", LARGER, make_larger),
+    *FROM_LABELS, *map(_cost, COMPARED),
 )  # fmt: skip
 
 MODES = tuple(replace(metric, name=f"modes_{metric.name}") for metric in (ACCURACY, NLL, ECE))
@@ -324,6 +453,7 @@ COVERED = tuple(
 )
 QUALITY = (
     *COVERED, Metric("log_density", "log-density of the true pose", higher_is_better=True),
+    Metric("region_width", "width of the 90% region, median", higher_is_better=None),
     Metric("window_error", "error of the window, median", digits=4),
 )  # fmt: skip
 PERFECT = Metric("perfect_accuracy", "accuracy at the true pose (%)", 100, 2, True)
@@ -337,6 +467,12 @@ SUPERVISION = {
     **{group.model: f"{_UPRIGHT_AND}, scale and shift" for group in POSED.values()},
 }  # fmt: skip
 SUPERVISION |= {f"{group.model}, gate": SUPERVISION[group.model] for group in (ROTATED[4], POSED[4])}
+SUPERVISION |= dict.fromkeys((PUBLISHED, CANONICAL), "the classifier’s; rotated images with labels")
+SUPERVISION |= {f"{name}{AT_MODES}": text for name, text in SUPERVISION.items()}
+COST = (
+    Metric("multiply_adds", "multiply-adds of a prediction (million)", 1e-6, 2),
+    Metric("relative_time", "time of a prediction (classifier alone: 1)", digits=1),
+)
 
 
 def _row(model: str, columns: Sequence[tuple[str, Metric]], also: Sequence[Metric] = ()) -> list[Line]:
@@ -352,10 +488,29 @@ def _scores(title: str, data: str, models: Sequence[str], taught: Sequence[str])
     return Table(title, tuple(shown), row_label="model", beside={"supervision": SUPERVISION}, notes=(NOTE,))
 
 
+def _against() -> Table:
+    """What people use, and what is taught: scores and costs."""
+    shown = []
+    for row in COMPARED:
+        accuracy, nll, ece = MODES if row.endswith(AT_MODES) else (ACCURACY, NLL, ECE)
+        columns = [("upright", accuracy), ("rotated", accuracy), ("rotated", nll), ("rotated", ece)]
+        lines = [(row.removesuffix(AT_MODES), data, metric, f"{data}: {metric.label}") for data, metric in columns]
+        lines += [(row, "cost", metric, metric.label) for metric in COST]
+        shown += [Line(model, data, m, row=row, column=name) for model, data, m, name in lines]
+    return Table(
+        "Against what people use", tuple(shown), row_label="model", bold=False, beside={"supervision": SUPERVISION},
+        notes=(
+            "Cost: multiply-adds of convolutions and linear layers for one image; the time is that of a GPU for a "
+            f"batch of {BATCH} images, or of one core of a CPU for {BATCH // 8}.",
+        ),
+    )  # fmt: skip
+
+
 _TAUGHT_ROTATED = (ROTATED[1].model, ROTATED[4].model, f"{ROTATED[4].model}, gate", FEW_ROTATED.model)
 _TAUGHT_POSED = (POSED[1].model, POSED[4].model, f"{POSED[4].model}, gate")
 TABLES = (
     _scores("Rotated MNIST", "rotated", (ALONE, FIXED, ANEW, LARGER, *_TAUGHT_ROTATED), _TAUGHT_ROTATED),
+    _against(),
     _scores("Any angle, scale and shift", "posed", (ALONE, ANEW_POSED, *_TAUGHT_POSED), _TAUGHT_POSED),
     Table(
         "Placed FashionMNIST",
@@ -375,6 +530,10 @@ TABLES = (
             for group in (*ROTATED.values(), FEW_ROTATED, *POSED.values(), *PLACED.values()) for metric in QUALITY
         ),
         row_label="data and model",
+        notes=(
+            "Width: the side of a cube of the region’s volume in theta, whose angle is in radians; for an angle alone "
+            "the length of the region.",
+        ),
     ),
     Table(
         "Does anything but the pose give it away?",
@@ -403,19 +562,18 @@ def _claims() -> tuple[Claim, ...]:
     )  # fmt: skip
 
 
-def draw(results: Sequence[Result]) -> Figure | None:
-    """Six turned digits, the density of what undoes each, what the classifier reads at the modes; then coverage."""
-    import numpy as np
-    from matplotlib.figure import Figure
+def draw_examples(figure: FigureBase, shown: Mapping[str, Any], title: str) -> None:
+    """What `examples_of` returns, a row for each input.
 
-    held = [r for r in results if "density" in r.figure and r.model == ROTATED[4].model]
-    if not held:
-        return None
-    shown = held[0].figure
+    Args:
+        figure: to draw in.
+        shown: what to draw.
+        title: of the density.
+    """
+    import numpy as np
+
     count, modes = len(shown["inputs"]), len(shown["weights"][0])
-    figure = Figure(figsize=(9.5, 1.05 * count), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=(2.2, 1), squeeze=False)[0]
-    axes = left.subplots(count, 2 + modes, width_ratios=(1, 2.4, *[1] * modes), squeeze=False)
+    axes = figure.subplots(count, 2 + modes, width_ratios=(1, 2.4, *[1] * modes), squeeze=False)
     angles = np.linspace(-180, 180, len(shown["density"][0]))
     for row, panels in enumerate(axes):
         order = np.argsort(shown["weights"][row])[::-1]
@@ -429,7 +587,21 @@ def draw(results: Sequence[Result]) -> Figure | None:
         for panel in (panels[0], *panels[2:]):
             panel.set(xticks=[], yticks=[])
     axes[0][0].set_title("input", fontsize=9)
-    axes[0][1].set_title("density of the angle that undoes it", fontsize=9)
+    axes[0][1].set_title(title, fontsize=9)
+
+
+def draw(results: Sequence[Result]) -> Figure | None:
+    """Six turned digits, the density of what undoes each, what the classifier reads at the modes; then coverage."""
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    held = [r for r in results if "density" in r.figure and r.model == ROTATED[4].model]
+    if not held:
+        return None
+    shown = held[0].figure
+    figure = Figure(figsize=(9.5, 1.05 * len(shown["inputs"])), layout="constrained")
+    left, right = figure.subfigures(1, 2, width_ratios=(2.2, 1), squeeze=False)[0]
+    draw_examples(left, shown, "density of the angle that undoes it")
     panel = right.subplots()
     ticks = np.arange(1, 20) / 20
     panel.plot([0, 1], [0, 1], color="0.6", linestyle=":")

@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -92,6 +93,8 @@ class RunContext:
         together: how many groups train side by side: small networks leave most of a GPU idle.
         save_every: seconds between checkpoints.
         log: where messages go.
+        needed_seeds: those of the cells that this run lacks: groups whose weights are kept train no others. All when
+            None.
 
     Example:
         >>> RunContext(Path("results"), quick=True).folder.as_posix()
@@ -106,6 +109,7 @@ class RunContext:
     together: int = 1
     save_every: float = 30.0
     log: Callable[[str], None] = print
+    needed_seeds: Collection[int] | None = None
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -528,6 +532,18 @@ def as_pixels(images: Tensor) -> list[Any]:
 # --- Training --------------------------------------------------------------------------------------------------------
 
 
+def be_deterministic() -> None:
+    """Make every run on a GPU give the same numbers, to the last bit, on the same GPU with the same versions.
+
+    For the rest of this process, and before it uses the GPU. Operations that have no deterministic form warn: of these,
+    the models of the paper use the gradient of `grid_sample`, and not the part of it that is random, which is that of
+    the image.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
 def digest(tensors: Mapping[str, Tensor]) -> str:
     """The SHA-256 of tensors and their names.
 
@@ -666,9 +682,10 @@ def _train(context: RunContext, wanted: Sequence[tuple[Training, Sequence[Model]
 
 
 def _kept(context: RunContext, group: Training) -> _Job:
-    """All models of a group whose checkpoint is kept: trained now, unless they were before."""
-    key = ("trained", group.experiment, group.name)
-    return context.cached(key, lambda: _train(context, [(group, group.models(context))])[0])
+    """The models of a group whose checkpoint is kept, of all seeds that are needed: trained now, unless before."""
+    seeds = context.needed_seeds
+    pairs = [model for model in group.models(context) if seeds is None or model[1] in seeds]
+    return context.cached(("trained", group.experiment, group.name), lambda: _train(context, [(group, pairs)])[0])
 
 
 def trained(context: RunContext, group: Training, seed: int) -> nn.Module:
@@ -709,10 +726,10 @@ def run_groups(context: RunContext, planned: Sequence[Planned]) -> None:
                 _record(context, [cell], partial(group.measure, context, cell))
         elif isinstance(group, Joint):
             started = time.perf_counter()
-            computed = list(group.compute(context, cells))
-            seconds = (time.perf_counter() - started) / len(cells)
-            for cell, metrics in computed:
-                _write(context, replace(cell, training=cell.name, metrics=metrics, seconds=seconds))
+            for cell, metrics in group.compute(context, cells):  # written as they come: a run may be cut off
+                ended = time.perf_counter()
+                _write(context, replace(cell, training=cell.name, metrics=metrics, seconds=ended - started))
+                started = ended
         else:
             names = {cell.name for cell in cells}
             wanted.append((group, [p for p in group.models(context) if names & {c.name for c in group.cells_of(*p)}]))
@@ -956,7 +973,7 @@ def reproduce(
     Raises:
         MissingDataError: before anything is trained.
         ValueError: for a result that cannot be read, naming its file and line; when no cell matches.
-        FileError: when a folder in it is a link that leads out of it, before anything is trained.
+        DataError: when a folder in it is a link that leads out of it, before anything is trained.
         OSError: when nothing can be written to the folder, before anything is trained.
         Stopped: after Ctrl-C or SIGTERM, with everything saved.
     """
@@ -983,6 +1000,7 @@ def reproduce(
         pending += [pieces[at : at + context.together] for at in range(0, len(pieces), context.together)]
     if pending:
         require_writable(context.work, "--results")
+    context = replace(context, needed_seeds={cell.seed for piece in left for cell in piece.cells})
     current = ""
     for pieces in pending:
         if current != (current := pieces[0].group.experiment):

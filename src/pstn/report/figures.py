@@ -275,6 +275,7 @@ def draw_landscapes(results: Sequence[Result]) -> Figure:
     """
     found = _first(results, "grid", "loss", "images")
     labels = {"angle": "angle (radians)", "translation": "shift (half widths)"}
+    labels["translation, learned noise"] = f"{labels['translation']}, learned noise"
     data = list(dict.fromkeys(result.data for result in found))
     count = min(4, *(len(r.figure["loss"]) for r in found))
     figure = _new_figure(2.3 * count + 0.5, 2.9 * len(data))

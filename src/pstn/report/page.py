@@ -110,30 +110,28 @@ class Section:
             for line in (line for line in table.lines if line.model == "P-STN" and not line.is_mean):
                 verdict, reason = table.judge(line, self.results)
                 if verdict and not reason:
-                    basis = "" if verdict.within is not None else " (against our own spread)"
+                    basis = "" if verdict.margin is not None else " (against our own spread)"
                     found[f"{line.heading[1]}, {line.heading[0]}, {line.metric.label}{basis}"] = verdict
         return found
 
     @property
     def outcome(self) -> tuple[list[str], list[str], str]:
-        """Numbers significantly worse than the paper's, claims that do not hold, and how many do, in words."""
-        worse = [name for name, verdict in self.verdicts.items() if verdict.worse]
-        found = [f for f in tables.check_claims(self.study, self.results) if f.claim.claimed]
-        held, broken = ([f for f in found if f.holds is holds] for holds in (True, False))
-        lines = [(finding.claim.better, finding.claim.worse) for finding in broken]
+        """Numbers worse than the paper's, claims that are reversed, and what became of all claims, in words."""
+        worse = [name for name, verdict in self.verdicts.items() if verdict.kind == "worse"]
+        found = [f for f in tables.check_claims(self.study, self.results) if f.claim.claimed and f.ahead is not None]
+        lines = [(finding.claim.better, finding.claim.worse) for finding in found if finding.words == "reversed"]
         lost = [f"{a.heading[1]} ahead of {b.heading[1]}, {a.heading[0]}, {a.metric.label}" for a, b in lines]
-        count = f"{len(held)} of {len(held + broken)}, {sum(f.significant for f in held)} significantly"
-        return worse, lost, count if held or broken else ""
+        return worse, lost, _tally(finding.words for finding in found)
 
     @property
     def summary(self) -> list[str]:
         """The study in one line for the terminal, and one more for each thing that went the wrong way."""
         worse, lost, claims = self.outcome
-        claims = f", {claims.replace(',', ' claimed orders hold,')}" if claims else ""
+        claims = f", claimed orders: {claims}" if claims else ""
         return [
             f"{self.study.name:16} {'{} of {}'.format(*self.runs)} {'quick ' * self.quick}runs{claims}",
-            *(f"{'':16} significantly worse than the paper: {what}" for what in worse),
-            *(f"{'':16} does not hold: {what}" for what in lost),
+            *(f"{'':16} worse than the paper: {what}" for what in worse),
+            *(f"{'':16} reversed: {what}" for what in lost),
         ]
 
     @property
@@ -157,6 +155,12 @@ class Section:
             ("versions", ", ".join(sorted(versions))),
         ]
         return rows if results else []
+
+
+def _tally(words: Iterable[str]) -> str:
+    """How many of each, the most frequent first: "9 hold, 3 tie"."""
+    plural = {"holds": "hold", "agrees": "agree"}
+    return ", ".join(f"{n} {word if n == 1 else plural.get(word, word)}" for word, n in Counter(words).most_common())
 
 
 def _counted(names: Iterable[str]) -> str:
@@ -242,29 +246,38 @@ def _summary_table(sections: Sequence[Section]) -> TableView:
         worse, lost, claims = section.outcome
         published = any(line.paper for table in section.study.tables for line in table.lines)
         untested = "not tested" if section.runs[0] and published else "–"
-        tested = f"none of {len(section.verdicts)}" if section.verdicts else untested
-        cells = Cell("; ".join(worse) or tested, tone="bad" * bool(worse)), Cell(claims or "–", tone="bad" * bool(lost))
+        judged = "; ".join([_tally(verdict.kind for verdict in section.verdicts.values()) or untested, *worse])
+        cells = Cell(judged, tone="bad" * bool(worse)), Cell(claims or "–", tone="bad" * bool(lost))
         rows.append([Cell(section.study.title), Cell("{} of {}".format(*section.runs)), *cells])
-    header = ["experiment", "runs", "P-STN significantly worse than the paper", "claimed orders that hold"]
+    header = ["experiment", "runs", "P-STN’s numbers beside the paper’s own", "claimed orders, in ours"]
     return TableView("All experiments", header, rows)
 
 
 def _costs_table(sections: Sequence[Section]) -> TableView:
     """What each study took, with nothing counted twice, and what of it is still missing; the searches below."""
+    results = [r for s in sections for r in (*s.results, *s.searched)]
+    main = Counter(r.machine for r in results).most_common(1)[0][0] if results else ""
 
-    def row(title: str, runs: str, seconds: float, missing: str, *, begun: bool) -> list[Cell | str]:
+    def spent(own: Iterable[Result]) -> str:
+        """The time on the machine that ran most; that on others beside it."""
+        times = {main: 0.0}
+        for r in own:
+            times[r.machine] = times.get(r.machine, 0.0) + r.seconds
+        elsewhere = [f"{duration(seconds)} on {machine}" for machine, seconds in times.items() if machine != main]
+        return ", and ".join([duration(times[main]), *elsewhere])
+
+    def row(title: str, runs: str, own: Sequence[Result], missing: str, *, begun: bool) -> list[Cell | str]:
         lacking = missing if begun else "all"
-        return [title, runs, duration(seconds) if begun else "–", lacking or Cell("none", tone="quiet")]
+        return [title, runs, spent(own) if begun else "–", lacking or Cell("none", tone="quiet")]
 
-    rows = [row(s.study.title, "{} of {}".format(*s.runs), s.seconds, s.missing, begun=s.runs[0] > 0) for s in sections]
+    rows = [row(s.study.title, "{} of {}".format(*s.runs), s.results, s.missing, begun=s.runs[0] > 0) for s in sections]
     found, wanted = (sum(counts) for counts in zip(*(section.runs for section in sections), strict=True))
-    rows.append(["together", f"{found} of {wanted}", duration(sum(section.seconds for section in sections)), ""])
+    rows.append(["together", f"{found} of {wanted}", spent(r for s in sections for r in s.results), ""])
     for s in sections:
         if search := s.study.search:
             title, missing = f"{s.study.title}: the search for {search.name}", "; ".join(search.missing(s.searched))
-            seconds = sum(r.seconds for r in s.searched)
-            rows.append(row(title, str(len(s.searched)), seconds, missing, begun=bool(s.searched)))
-    machines = dict.fromkeys(r.machine for s in sections for r in (*s.results, *s.searched))
+            rows.append(row(title, str(len(s.searched)), s.searched, missing, begun=bool(s.searched)))
+    machines = [machine for machine, _ in Counter(r.machine for r in results).most_common()]
     note = (
         f"Measured on: {', '.join(machines) or 'nothing yet'}. The time is that of training and testing what is there; "
         "reading data and starting up are not in it, and what is missing was not guessed. Models that train together "
@@ -297,10 +310,11 @@ def write_report(
     """
     found = read_results(results)
     if not found:
-        raise ValueError(
-            f"no result files in {results}. `pstn reproduce NAME` makes them; a quick run's are in its folder quick"
-        )
-    html, markdown = _templates(), _templates(markdown=True)  # a missing package is reported before figures are drawn
+        raise ValueError(f"results must be a folder of result files, got none in {results}: see `pstn reproduce`")
+    html, markdown = (
+        make_templates(),
+        make_templates(markdown=True),
+    )  # a missing package is reported before figures are drawn
     sections = [make_section(study, found) for study in studies]
     files = _save_figures(sections, Path(out) / "figures", ("png", "svg"))
     known = {name for s in studies for name in (s.name, s.search and s.search.experiment)}
@@ -348,7 +362,7 @@ def update_pages(results: str | Path, studies: Sequence[Study], pages: str | Pat
 def measured(results: str | Path, studies: Sequence[Study]) -> tuple[list[Section], dict[str, str]]:
     """The sections of all but quick runs, and what `update_pages` writes on each page, by the page's name."""
     found = [r for r in read_results(results) if not r.quick]
-    sections, templates = [make_section(study, found) for study in studies], _templates(markdown=True)
+    sections, templates = [make_section(study, found) for study in studies], make_templates(markdown=True)
     texts = {}
     for section in sections:
         images = {spec.name: f"images/{spec.name}.png" for spec, _ in section.figures}
@@ -404,7 +418,7 @@ def escape_markdown(text: str) -> str:
     return re.sub(r"^(\d+)(?=[.)](?: |$))", r"\1\\", line)
 
 
-def _templates(*, markdown: bool = False) -> Environment:
+def make_templates(*, markdown: bool = False) -> Environment:
     """The templates of HTML or of Markdown; whatever they are given is text, and is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup, escape

@@ -46,7 +46,7 @@ def draw_samples(
         y: (B,), the true classes, if known.
         samples: S, how many samples to draw.
         undo: turns what the model takes, (B, C, ...), into what a person should see, images from 0 to 1: the other
-            way round than normalising, as `About.undo` does; leaves it as it is when not given.
+            way round than normalising, as `ModelMetadata.undo` does; leaves it as it is when not given.
         classes: the names of the classes, for the bars; their numbers when not given.
         names: of the inputs, to stand beside them.
         generator: where the randomness comes from.

@@ -127,6 +127,38 @@ def non_inferiority(
     return p / 2 if statistics.fmean(moved) > statistics.fmean(other) else 1 - p / 2
 
 
+def equivalence(a: Summary, b: Summary, margin: float) -> float | None:
+    """The p-value of two one-sided tests (TOST) against "the means differ by at least `margin`", spreads unequal.
+
+    Below `LEVEL` it is shown that the means are less than `margin` apart. That is the same as the 90% confidence
+    interval of Welch's for their difference lying within the margins. None where a spread is unknown.
+
+    Args:
+        a: some runs.
+        b: others.
+        margin: the smallest difference that matters, in the unit of the runs, not negative.
+
+    Example:
+        >>> round(equivalence(Summary(92.5, 0.8, 5), Summary(92.7, 0.8, 5), margin=1.5), 3)
+        0.017
+        >>> round(equivalence(Summary(91.5, 0.8, 5), Summary(92.7, 0.8, 5), margin=1.5), 3)
+        0.285
+    """
+    from scipy import stats
+
+    if not margin >= 0:
+        raise ValueError(f"margin must not be negative, got {margin}")
+    if a.std is None or b.std is None:
+        return None
+    left, parts = margin - abs(a.mean - b.mean), [s.std**2 / s.runs for s in (a, b) if s.std]
+    if not parts:
+        return float(left <= 0)
+    freedom = sum(parts) ** 2 / sum(
+        (s.std**2 / s.runs) ** 2 / (s.runs - 1) for s in (a, b) if s.std
+    )  # Welch and Satterthwaite
+    return float(stats.t.sf(left / math.sqrt(sum(parts)), freedom))  # the larger of the two one-sided p-values
+
+
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Holm's correction of the p-values of one table, so that the level is that of a false finding anywhere in it.
 
@@ -193,34 +225,50 @@ class Published:
 
     @property
     def summary(self) -> Summary:
-        """Its mean, its standard deviation where one is printed, and its number of runs."""
+        """Its mean, its standard deviation as printed, if it is, and its number of runs."""
         mean, _, std = self.text.partition("±")
         return Summary(float(mean), float(std) if std else None, self.runs)
+
+    @property
+    def sample(self) -> Summary:
+        """The same with n - 1 in the denominator of the standard deviation, as in ours: the authors' code divides by n.
+
+        Example:
+            >>> round(Published("95.80 ± 0.33").sample.std, 3)
+            0.369
+        """
+        mean, std, runs = self.summary
+        return Summary(mean, None if std is None else std * math.sqrt(runs / (runs - 1)), runs)
 
 
 class Verdict(NamedTuple):
     """How our runs compare with a published number.
 
     Args:
+        kind: "agrees", "worse", "better", "differs" (where neither is better) or "undecided".
         words: for the reader.
-        worse: whether ours are significantly worse.
         difference: ours minus the published, in the metric's unit.
-        within: whether it is at most one published standard deviation; None where none was published.
-        p: of the test; None where there can be none.
+        margin: two published standard deviations; None where none was published.
+        p_equivalence: of the test that the difference is smaller than the margin; None where there can be none.
+        p: of the test that there is a difference; None where there can be none.
     """
 
+    kind: str
     words: str
-    worse: bool
     difference: float
-    within: bool | None
+    margin: float | None
+    p_equivalence: float | None
     p: float | None
 
 
 def compare(ours: Summary, paper: Published, *, higher_is_better: bool | None) -> Verdict:
-    """Compare our runs with a published number.
+    """Compare our runs with a published number: do they agree, differ, or is that undecided?
 
-    With a published spread this is Welch's t-test. Without, the published number counts as one more run with our own
-    spread, and the words say so.
+    They agree if it is shown that the means are less than two published standard deviations apart (`equivalence`).
+    If it is not, and there is a significant difference (Welch's t-test), ours are worse or better; if neither is shown,
+    the verdict is "undecided". A significant difference that is surely smaller than the margin is agreement. Without a
+    published spread there is no margin, and agreement cannot be shown: the published number then counts as one more run
+    with our own spread, and ours differ or are undecided.
 
     Args:
         ours: our runs.
@@ -228,23 +276,28 @@ def compare(ours: Summary, paper: Published, *, higher_is_better: bool | None) -
         higher_is_better: false for errors and losses; None where neither is better.
 
     Example:
-        >>> compare(Summary(79.1, 4.8, 5), Published("81.00 ± 3.92"), higher_is_better=True).words
-        'not significantly below'
+        >>> compare(Summary(80.6, 3.2, 5), Published("81.00 ± 3.92"), higher_is_better=True).words
+        'agrees'
+        >>> compare(Summary(77.1, 4.8, 5), Published("81.00 ± 3.92"), higher_is_better=True).words
+        'undecided'
         >>> compare(Summary(79.1, 4.8, 5), Published("81.00"), higher_is_better=True).words
-        'below, within our spread; no spread in the paper'
+        'undecided: within our spread; no spread in the paper'
     """
-    mean, std, _ = paper.summary
-    difference = ours.mean - mean
-    above, below = ("above", "below") if higher_is_better else ("higher", "lower")
-    side = "equal" if difference == 0 else above if difference > 0 else below
-    behind = higher_is_better is not None and difference != 0 and (difference > 0) != higher_is_better
-    p = one_more_run(ours, mean) if std is None else welch(ours, paper.summary)
-    significant = p is not None and p < LEVEL
-    if std is None:
-        spread = "one run" if p is None else f"{'outside' if significant else 'within'} our spread"
-        words = f"{side}, {spread}; no spread in the paper"
-    elif p is None:
-        words = f"{side}; one run, no test"
-    else:
-        words = f"significantly {side}" if significant else f"not significantly {side}" if behind else side
-    return Verdict(words, behind and significant, difference, None if std is None else abs(difference) <= std, p)
+    published = paper.sample
+    difference, std = ours.mean - published.mean, paper.summary.std
+    above, below = {True: ("above", "below"), False: ("worse", "better"), None: ("higher", "lower")}[higher_is_better]
+    margin = None if std is None else 2 * std
+    p_equivalence = None if margin is None else equivalence(ours, published, margin)
+    p = one_more_run(ours, published.mean) if std is None else welch(ours, published)
+    kind, words = "undecided", "undecided"
+    if p_equivalence is not None and p_equivalence < LEVEL:
+        kind = words = "agrees"
+    elif p is not None and p < LEVEL:
+        words = above if difference > 0 else below
+        kind = "differs" if higher_is_better is None else "better" if (difference > 0) == higher_is_better else "worse"
+    if p is None:
+        words += ": one run"
+    elif std is None:
+        words += f": {'outside' if p < LEVEL else 'within'} our spread"
+    words += "; no spread in the paper" * (std is None)
+    return Verdict(kind, words, difference, margin, p_equivalence, p)

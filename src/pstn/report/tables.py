@@ -429,7 +429,7 @@ def view_table(table: Table, results: Sequence[Result], study: Study) -> list[Ta
         views.append(TableView(heading, [table.row_label, *table.beside, *columns], body))
     if published or not is_grid:
         header = [table.row_label, "model", *["measure"] * (len(metrics) > 1), "ours", "runs"]
-        header += ["paper", "difference", "within the paper’s spread", "p", "verdict"] * published
+        header += ["paper", "difference", "margin", "p, equivalence", "p, difference", "verdict"] * published
         body = []
         for line in shown:
             count, measure = len(line.values(results)), [line.metric.label] * (len(metrics) > 1)
@@ -474,14 +474,15 @@ def _printed(line: Line) -> Cell:
 
 
 def _beside_paper(table: Table, line: Line, results: Sequence[Result]) -> list[Cell | str]:
-    """The published number, the difference, whether it is within the published spread, p, and the verdict."""
+    """The published number, the difference, the margin, p of both tests, and the verdict."""
     verdict, reason = table.judge(line, results)
-    difference = _signed(verdict.difference, line.metric.digits) if verdict else ""
+    digits = line.metric.digits
+    difference = _signed(verdict.difference, digits) if verdict else ""
     if verdict is None or reason:
-        return [_printed(line), difference, "", "", _quiet(reason)]
-    within = {None: "–", True: "yes", False: "no"}[verdict.within]
-    judged = Cell(verdict.words, tone="bad" if verdict.worse else "good")
-    return [_printed(line), difference, within, _p_value(verdict.p), judged]
+        return [_printed(line), difference, "", "", "", _quiet(reason)]
+    margin = "–" if verdict.margin is None else f"{verdict.margin:.{digits}f}"
+    judged = Cell(verdict.words, tone={"worse": "bad", "undecided": "quiet"}.get(verdict.kind, "good"))
+    return [_printed(line), difference, margin, _p_value(verdict.p_equivalence), _p_value(verdict.p), judged]
 
 
 def _signed(value: float, digits: int) -> str:
@@ -498,13 +499,13 @@ class Finding(NamedTuple):
 
     Args:
         claim: what is claimed.
-        holds: whether the better line is ahead, or behind by less than the margin; None where runs are missing.
+        ahead: whether the better line is ahead, or behind by less than the margin; None where runs are missing.
         p: of the test of the difference.
         difference: better minus worse, in the metric's unit.
     """
 
     claim: Claim
-    holds: bool | None
+    ahead: bool | None
     p: float | None = None
     difference: float = 0.0
 
@@ -515,10 +516,12 @@ class Finding(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The finding, for the reader."""
-        sure = "significantly" if self.significant else "not significantly"
-        against = f"does not hold{':' if self.significant else ','} {sure} reversed"
-        return MISSING if self.holds is None else f"holds, {sure}" if self.holds else against
+        """The finding, for the reader: a difference that chance explains is a tie, whichever is ahead."""
+        if self.ahead is None:
+            return MISSING
+        if self.significant:
+            return "holds" if self.ahead else "reversed"
+        return "tie" if self.claim.margin is None else "not shown"
 
 
 def check_claims(study: Study, results: Sequence[Result]) -> list[Finding]:
@@ -540,14 +543,14 @@ def _check_claim(claim: Claim, results: Sequence[Result]) -> Finding:
         return Finding(claim, None)
     centre, higher = median if claim.robust else fmean, claim.better.metric.higher_is_better is True
     difference, margin = centre(better) - centre(worse), claim.margin or 0.0
-    holds = difference > -margin if higher else difference < margin
+    ahead = difference > -margin if higher else difference < margin
     if claim.margin is not None:
         p = statistics.non_inferiority(better, worse, margin, higher_is_better=higher, by_fold=claim.paired)
     elif claim.paired:
         p = statistics.paired(better, worse)
     else:
         p = statistics.welch(statistics.summarise(better), statistics.summarise(worse))
-    return Finding(claim, holds, p, difference)
+    return Finding(claim, ahead, p, difference)
 
 
 def view_claims(study: Study, results: Sequence[Result]) -> TableView:
@@ -565,21 +568,22 @@ def view_claims(study: Study, results: Sequence[Result]) -> TableView:
             row if row == other else f"{row} / {other}",
             f"{ahead} {order} {behind}{'' if claim.claimed else ' (not a claim of the paper)'}",
             metric.label,
-            "" if finding.holds is None else _signed(finding.difference, metric.digits),
+            "" if finding.ahead is None else _signed(finding.difference, metric.digits),
             *[published] * study.from_paper,
             _p_value(finding.p),
-            Cell(finding.words, tone={None: "quiet", True: "good", False: "bad"}[finding.holds]),
+            Cell(finding.words, tone={"holds": "good", "reversed": "bad"}.get(finding.words, "quiet")),
         ])  # fmt: skip
+    elsewhere = dict.fromkeys(claim.better.heading[0] for claim in claims if not claim.comparable)
     notes = {
-        "These are not the paper’s data: that its order holds here, or does not, says little about it.":
-            not all(claim.comparable for claim in claims),
+        f"{', '.join(elsewhere)}: not the paper’s data; that its order holds here, or does not, says little about it.":
+            bool(elsewhere),
         "The order is that of the medians; p is Welch’s, which compares means.": any(c.robust for c in claims),
-        "p is of the paired t-test, on the runs that share their folds.": any(c.paired for c in claims),
+        "p is of the paired t-test, on the runs that share a fold or a classifier.": any(c.paired for c in claims),
         "Against a margin, p is one-sided.": any(c.margin is not None for c in claims),
         "p is corrected for the number of claims, by Holm’s method.": study.holm,
     }  # fmt: skip
     published_too = ["the paper’s"] * study.from_paper
-    header = ["where", "claim", "measure", "difference, ours", *published_too, "p", "holds in ours?"]
+    header = ["where", "claim", "measure", "difference, ours", *published_too, "p", "in ours"]
     if as_grid:
         header, rows = _grid_of_claims(findings)
     title = "The order that the paper claims" if study.from_paper else "The order that is claimed"
@@ -598,10 +602,10 @@ def _grid_of_claims(findings: Sequence[Finding]) -> tuple[list[str], list[list[C
         cells = {}
         for other, f in found.items():
             text = f"{_signed(f.difference, f.claim.better.metric.digits)} ({_p_value(f.p)})"
-            tone = {None: "quiet", True: "", False: "bad"}[f.holds]
-            cells[other] = Cell(MISSING if f.holds is None else text, bool(f.holds) and f.significant, tone)
-        held, sure = {f.holds for f in found.values()}, all(cell.strong for cell in cells.values())
-        word = MISSING if None in held else "significantly" if sure else "no" if False in held else "yes"
+            tone = {None: "quiet", True: "", False: "bad"}[f.ahead]
+            cells[other] = Cell(MISSING if f.ahead is None else text, bool(f.ahead) and f.significant, tone)
+        ahead, sure = {f.ahead for f in found.values()}, all(cell.strong for cell in cells.values())
+        word = MISSING if None in ahead else "significantly" if sure else "no" if False in ahead else "yes"
         rows.append([table, place, *(cells.get(other, "") for other in others), Cell(word, sure)])
     return ["claim", "where", *others, "all"], rows
 
