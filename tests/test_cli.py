@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import pstn
 from pstn.cli import app, plain_errors
 from pstn.files import write_atomically
-from pstn.nn import About
+from pstn.nn import ModelMetadata
 from pstn.predict import predict_files
 
 SEVEN = pstn.data.load_digits("test").x[7, 0]
@@ -52,7 +52,7 @@ def python(code):
 def test_version_and_the_help_of_every_command():
     assert run("--version").output.strip() == pstn.__version__
     commands = typer.main.get_command(app).commands
-    assert len(commands) == 12
+    assert len(commands) == 13
     assert all(command in run("--help").output for command in commands)
     for command in [*commands, "data list", "data get", "data check", "data show"]:
         result = run(*command.split(), "--help")
@@ -247,7 +247,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     torch.manual_seed(0)
-    about = About(tuple("0123456789"), 1, (28, 28), (0.1307,), (0.3081,), data="digits")
+    about = ModelMetadata(tuple("0123456789"), 1, (28, 28), (0.1307,), (0.3081,), data="digits")
     return pstn.nn.mnist_pstn().save_pretrained(tmp_path_factory.mktemp("model"), about=about)
 
 
@@ -255,7 +255,7 @@ def model(tmp_path_factory):
 def series_model(tmp_path_factory):
     torch.manual_seed(0)
     network = pstn.nn.SeriesClassifier(1, 2, (4,), (3,))
-    return network.save_pretrained(tmp_path_factory.mktemp("series"), about=About(("up", "down"), 1, (4,)))
+    return network.save_pretrained(tmp_path_factory.mktemp("series"), about=ModelMetadata(("up", "down"), 1, (4,)))
 
 
 @pytest.fixture

@@ -38,3 +38,10 @@ def test_an_example_runs_and_leaves_its_picture(name, labels, files, tmp_path, c
     assert set(scores) == labels
     assert pictures(tmp_path) == files
     assert "accuracy" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore:Training failed. The pose was not learned")  # too short to learn anything
+def test_volumes_are_taught(capsys):
+    scores = run("volumes", "--quick")
+    assert set(scores) == {f"{where}, {by}" for where in ("centred", "moved") for by in ("classifier alone", "taught")}
+    assert "Regions of 50, 90 and 99% hold" in capsys.readouterr().out

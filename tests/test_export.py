@@ -12,7 +12,7 @@ from PIL import Image
 
 import pstn
 from pstn.export import export_onnx, export_program
-from pstn.nn import About, ConvClassifier, ConvLocalizer, SeriesClassifier, SeriesLocalizer
+from pstn.nn import ConvClassifier, ConvLocalizer, ModelMetadata, SeriesClassifier, SeriesLocalizer
 from shared_models import moved
 from small_runs import run_command as command
 
@@ -28,14 +28,14 @@ def finished(model, about):
 def small_pstn():
     torch.manual_seed(0)
     layer = pstn.SpatialTransformer(pstn.Similarity(), ConvLocalizer(3, (12, 10), (3,), 3), fill=(0.1, 0.2, 0.3))
-    about = About(("cat", "dog"), 3, (12, 10), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+    about = ModelMetadata(("cat", "dog"), 3, (12, 10), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
     return finished(pstn.PSTN(layer, ConvClassifier(3, (12, 10), 2, (3,), 4, 3)), about)
 
 
 def series_pstn():
     torch.manual_seed(0)
     layer = pstn.SpatialTransformer(pstn.CPAB(tess=4), SeriesLocalizer(2, (3, 4), (5, 3)), size=(20,))
-    return finished(pstn.PSTN(layer, SeriesClassifier(2, 3, (3, 4), (4, 3))), About(tuple("abc"), 2, (20,)))
+    return finished(pstn.PSTN(layer, SeriesClassifier(2, 3, (3, 4), (4, 3))), ModelMetadata(tuple("abc"), 2, (20,)))
 
 
 def expected(model, x, noise=None):
@@ -117,8 +117,8 @@ def test_a_program_gives_the_models_answers_for_any_batch(samples, tmp_path):
 
 
 OTHERS = {
-    "stn": (lambda: finished(pstn.nn.mnist_stn(), About(tuple("0123456789"), 1, (28, 28))), None),
-    "cnn": (lambda: finished(pstn.nn.mnist_cnn(), About(tuple("0123456789"), 1, (28, 28))), None),
+    "stn": (lambda: finished(pstn.nn.mnist_stn(), ModelMetadata(tuple("0123456789"), 1, (28, 28))), None),
+    "cnn": (lambda: finished(pstn.nn.mnist_cnn(), ModelMetadata(tuple("0123456789"), 1, (28, 28))), None),
     "series": (series_pstn, SAMPLES),
     "series mean": (series_pstn, None),
 }

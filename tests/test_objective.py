@@ -79,9 +79,9 @@ test_bad_arguments_are_named = refused(
     (lambda p, y: pstn.elbo_loss(p, y, 0.1, log_likelihood=returns(torch.zeros(6))), ValueError, "log_likelihood must"),
     (lambda p, y: pstn.elbo_loss(p, y, 0.1, log_likelihood=returns(torch.full((1, 6), torch.nan))), ValueError, "NaN"),
     (lambda p, y: pstn.elbo_loss(p, y, 0.1, log_likelihood=returns(-1.5)), TypeError, "log_likelihood returns must"),
-    (lambda p, y: pstn.elbo_loss(p.log_probs, y, 1.0), TypeError, "got Tensor: pass the whole .* Prediction"),
-    (lambda p, y: pstn.elbo_loss(None, y, 1.0), TypeError, "prediction must .* got NoneType"),
-    (lambda p, y: pstn.elbo_loss(pstn.TransformerOutput(*p[1:4]), y, 1.0), TypeError, "prediction must have sample_"),
-    (lambda p, y: pstn.elbo_loss(y, y, 1.0, log_likelihood=returns(torch.zeros(1, 6))), TypeError, "have a posterior"),
+    (lambda p, y: pstn.elbo_loss(p.log_probs, y, 1.0), TypeError, "prediction must"),
+    (lambda p, y: pstn.elbo_loss(None, y, 1.0), TypeError, "prediction must"),
+    (lambda p, y: pstn.elbo_loss(pstn.TransformerOutput(*p[1:4]), y, 1.0), TypeError, "prediction must"),
+    (lambda p, y: pstn.elbo_loss(y, y, 1.0, log_likelihood=returns(torch.zeros(1, 6))), TypeError, "prediction must"),
     given=lambda: (prediction(), torch.tensor([0, 1, 2, 3, 0, 1])),
 )

@@ -33,8 +33,9 @@ def run(code):
     ).stdout
 
 
-def test_importing_pstn_loads_the_core_alone():
-    loaded = run("import sys, pstn; print(*sys.modules)").split()
+def test_importing_pstn_loads_nothing_and_its_first_name_the_core_alone():
+    assert "torch" not in run("import sys, pstn; print(*sys.modules)").split()
+    loaded = run("import sys, pstn; pstn.PSTN; print(*sys.modules)").split()
     assert "pstn.nn" in loaded
     assert not {f"pstn.{name}" for name in (*ROOMS, "estimators", "app", "commands") if name != "training"} & set(
         loaded
@@ -65,3 +66,7 @@ def test_the_citation_and_the_changelog_are_of_this_version():
     # A release has its date in both.
     assert released == str(citation.get("date-released", "unreleased"))
     assert citation["preferred-citation"]["url"] in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_function_stays_one_whatever_was_imported_before():
+    run("import pstn.data; import pstn; pstn.warp; from pstn import warp; assert callable(warp)")

@@ -12,13 +12,13 @@ import torch
 from PIL import Image
 
 import pstn
-from pstn.nn import About
+from pstn.nn import ModelMetadata
 from pstn.predict import Answer, predict_files, write_answers
 from pstn.training.runs.run import score_models
 from shared_models import moved
 from small_runs import run_command as run
 
-ABOUT = About(tuple("0123456789"), 1, (28, 28), (0.1307,), (0.3081,), data="digits")
+ABOUT = ModelMetadata(tuple("0123456789"), 1, (28, 28), (0.1307,), (0.3081,), data="digits")
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_evaluate_finds_classes_by_name_and_prepares_images(folder, images, tmp_
 @pytest.fixture(scope="module")
 def resampling(tmp_path_factory):
     torch.manual_seed(0)
-    about = About(("1", "2"), 1, (5,), policy="resample")
+    about = ModelMetadata(("1", "2"), 1, (5,), policy="resample")
     return pstn.nn.SeriesClassifier(1, 2, (4,), (3,)).save_pretrained(tmp_path_factory.mktemp("series"), about=about)
 
 
@@ -189,6 +189,6 @@ def test_show_goes_on_past_what_cannot_be_read(folder, images, tmp_path, monkeyp
 def test_answers_that_are_not_numbers_are_null_in_json():
     broken = Answer("a.png", "cat", (math.nan, math.nan), math.nan, 0.0, ((math.inf, 1.0),))
     written = io.StringIO()
-    write_answers(written, [broken], About(("cat", "dog"), 1), as_json=True)
+    write_answers(written, [broken], ModelMetadata(("cat", "dog"), 1), as_json=True)
     told = json.loads(written.getvalue(), parse_constant=pytest.fail)
     assert (told["probabilities"], told["box"]) == ({"cat": None, "dog": None}, [[None, 1.0]])

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import pstn
-from pstn.threads import suit_threads, using_threads
+from pstn.threads import count_multiplications, suit_threads, using_threads
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +71,10 @@ def test_counting_the_work_draws_no_random_numbers_and_changes_no_statistics():
         suit_threads(model, torch.rand(4, 1, 2, 2, generator=torch.Generator()))
     assert torch.equal(torch.rand(3), expected)
     assert torch.equal(model[1].running_mean, torch.zeros(4))
+
+
+def test_a_posterior_that_all_inputs_share_is_counted():
+    posterior = pstn.Global(pstn.StudentT())
+    layer = pstn.SpatialTransformer(pstn.Rotation(), nn.Flatten(), (4, 4), posterior=posterior)
+    model = pstn.PSTN(layer, nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), test_samples=2)
+    assert count_multiplications(model, torch.rand(1, 1, 4, 4)) >= 2 * 16 * 3

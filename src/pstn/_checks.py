@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pstn.text import did_you_mean
+
 _skip_values: ContextVar[bool] = ContextVar("skip_values", default=False)
 
 
@@ -83,33 +85,30 @@ def require_floating(name: str, tensor: Any) -> None:
         raise TypeError(f"{name} must be a floating-point tensor, got {tensor.dtype}: pass {hint}")
 
 
-def _require_int(name: str, value: Any, meaning: str) -> int:
+def _require_int(name: str, value: Any, least: int | None = None) -> int:
     if isinstance(value, np.integer):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
-        raise TypeError(f"{name} must be {meaning}, got {value!r}")
+        limit = "" if least is None else f" of at least {least}"
+        raise TypeError(f"{name} must be a whole number{limit}, got {value!r}")
+    if least is not None and isinstance(value, int) and value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
     return value  # type: ignore[return-value]  # a SymInt stands for an int while compiling
 
 
 def require_positive_int(name: str, value: Any) -> int:
     """Refuse anything but a whole number of at least 1."""
-    value = _require_int(name, value, "a whole number of at least 1")
-    if isinstance(value, int) and value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
-    return value
+    return _require_int(name, value, 1)
 
 
 def require_nonnegative_int(name: str, value: Any) -> int:
     """Refuse anything but a whole number of at least 0."""
-    value = _require_int(name, value, "a whole number of at least 0")
-    if isinstance(value, int) and value < 0:
-        raise ValueError(f"{name} must be at least 0, got {value}")
-    return value
+    return _require_int(name, value, 0)
 
 
 def require_seed(name: str, value: Any, count: int = 1) -> int:
     """Refuse anything but a whole number that torch takes as a seed, with `count` - 1 others that follow it."""
-    value = _require_int(name, value, "a whole number")
+    value = _require_int(name, value)
     low, high = -(2**63), 2**64 - count
     if not low <= value <= high:
         raise ValueError(f"{name} must lie between {low} and {high}, got {value}")
@@ -150,7 +149,8 @@ def require_bool(name: str, value: Any) -> bool:
 def require_choice(name: str, value: Any, accepted: Sequence[Any]) -> None:
     """Refuse anything that is not among `accepted`."""
     if value not in accepted:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, accepted))}, got {value!r}")
+        meant = did_you_mean(value, accepted)
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, accepted))}, got {value!r}{meant}")
 
 
 def require_size(name: str, size: Any, ndim: int) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from pstn.training import Population, Recipe, make_members
 from pstn.training.fit import fit
 from pstn.training.population.trainer import make_device
 from pstn.transforms import CPAB, Similarity, Transform
-from pstn.warp import warp
+from pstn.warping import warp
 
 __all__ = ["PARTS", "Figure", "measure", "time_in_turns"]
 
@@ -105,9 +105,8 @@ def _predictions(device: torch.device, seconds: float) -> list[Figure]:
         x = torch.rand(batch, 1, 28, 28, device=device)
         with torch.inference_mode():
             warped = model.layer(x, SAMPLES).warped.flatten(0, 1).contiguous()
-            times = time_in_turns(
-                {"model": partial(model, x, SAMPLES), "classifier": partial(model.classifier, warped)}, seconds, device
-            )
+            works = {"model": partial(model, x, SAMPLES), "classifier": partial(model.classifier, warped)}
+            times = time_in_turns(works, seconds, device)
         ratios = [a / b for a, b in zip(times["model"], times["classifier"], strict=True)]
         name = f"{batch} image(s) at a time"
         figures += [
@@ -166,9 +165,6 @@ def _warps(device: torch.device, seconds: float) -> list[Figure]:
     return [Figure("warp", name, 1e3 * median(each), "ms") for name, each in times.items()]
 
 
-PARTS: dict[str, Callable[[torch.device, float], list[Figure]]] = {
-    "predict": _predictions,
-    "train": _training,
-    "warp": _warps,
-}
+PARTS: dict[str, Callable[[torch.device, float], list[Figure]]]
+PARTS = {"predict": _predictions, "train": _training, "warp": _warps}
 """The benchmarks, by name: functions of the device and the seconds that each comparison takes."""

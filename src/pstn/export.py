@@ -22,7 +22,7 @@ from pstn._checks import require_positive_int
 from pstn.files import write_atomically
 from pstn.nn import PSTN, Shareable, TransformerClassifier
 from pstn.nn.classifier import evaluating
-from pstn.noise import Samples
+from pstn.noise import Samples, draw_noise
 from pstn.transforms import CPAB
 from pstn.uncertainty import entropy
 
@@ -33,6 +33,9 @@ _REMARKS = (
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # torch, of itself
     "# The axis name: batch will not be used",  # for the outputs: it is the inputs' already
 )
+
+# Numbers of noise that the metadata hold.
+_MOST_NOISE = 10_000
 
 
 @final
@@ -64,7 +67,8 @@ def export_onnx(model: Shareable, path: str | Path, *, samples: Samples | None =
 
     Inputs are x (B, C, *size), and with `samples` also noise (S, B, D), uniform in (0, 1). Outputs are probabilities
     (B, K), entropy (B,), and where the model looks, theta (S, B, D), boxes (S, B, corners, ndim) in [-1, 1], x first,
-    and with `samples` mutual_information (B,). The file's metadata has the names of the classes, and how x is prepared.
+    and with `samples` mutual_information (B,). The file's metadata has the names of the classes, how x is
+    prepared, and noise that may be repeated for each input, as `pstn predict` does.
 
     Args:
         model: a classifier of images or series with `about`, such as `pstn.from_pretrained` returns.
@@ -130,10 +134,8 @@ def advice_on_running(model: Shareable) -> str:
     transform = model.layer.transform if isinstance(model, TransformerClassifier) else None
     if transform is None or transform.ndim != 1 or not any(isinstance(part, CPAB) for part in transform.modules()):
         return ""
-    return (
-        "onnxruntime 1.31 crashes while it optimises a CPAB transformation of series: open the file with "
-        'InferenceSession(path, disabled_optimizers=["NchwcTransformer"])'
-    )
+    session = 'InferenceSession(path, disabled_optimizers=["NchwcTransformer"])'
+    return f"onnxruntime 1.31 crashes while it optimises a CPAB transformation of series: open the file with {session}"
 
 
 @contextmanager
@@ -156,7 +158,7 @@ def _plan(
     """The module, example arguments, dynamic shapes, names of inputs and outputs, and metadata for an exporter."""
     about = model.about
     if about is None or about.size is None:
-        raise ValueError("the model does not say what input it takes: save it with about=pstn.About(..., size=...)")
+        raise ValueError("the model does not say what input it takes: save it with about=pstn.ModelMetadata(...)")
     if samples is not None and not isinstance(model, PSTN):
         raise ValueError(f"samples must be left out for a {type(model).__name__}, which does not sample, got {samples}")
     batch = torch.export.Dim("batch")
@@ -171,7 +173,12 @@ def _plan(
         facts |= {"samples": samples, "theta_dim": model.layer.transform.dim}
         if samples != "modes":
             facts["noise_width"] = width = model.layer.noise_width
-            args.append(torch.full((require_positive_int("samples", samples), 3, width), 0.4))
+            if require_positive_int("samples", samples) * width <= _MOST_NOISE:
+                # That of `pstn predict`, so that a server gives its answers.
+                source = torch.Generator().manual_seed(0)
+                noise = draw_noise(samples, (1, width), method=model.layer.sampling, generator=source)
+                facts["noise"] = [float(f"{value:.9g}") for value in noise.flatten().tolist()]
+            args.append(torch.full((samples, 3, width), 0.4))
             shapes.append({1: batch})
             inputs.append("noise")
     metadata = {name: json.dumps(value) for name, value in facts.items()}

@@ -22,13 +22,13 @@ from pstn.limits import JSON_BYTES, TEXT_DEPTH, YAML_BYTES, YAML_NUMBER
 from pstn.text import excerpt, printable, shorten
 
 __all__ = [
-    "FileError", "import_optional", "inside", "load_safetensors", "open_regular_file", "parse_json", "parse_yaml",
+    "DataError", "import_optional", "inside", "load_safetensors", "open_regular_file", "parse_json", "parse_yaml",
     "read_json", "read_text_file", "read_yaml", "require_regular_file", "require_writable", "sha256_of", "to_json",
     "write_atomically",
 ]  # fmt: skip
 
 
-class FileError(ValueError):
+class DataError(ValueError):
     """A file that cannot be used as it is.
 
     Args:
@@ -37,7 +37,7 @@ class FileError(ValueError):
         place: where in the file: a line, an offset, a key; also shortened.
 
     Example:
-        >>> print(FileError("settings.yaml", "the key 'seed' occurs twice", place="line 3"))
+        >>> print(DataError("settings.yaml", "the key 'seed' occurs twice", place="line 3"))
         settings.yaml: line 3: the key 'seed' occurs twice
     """
 
@@ -52,73 +52,70 @@ class FileError(ValueError):
         return partial(type(self), place=self.place), (self.path, self.problem)
 
 
-def require_regular_file(path: str | os.PathLike[str], *, error: type[FileError] = FileError) -> Path:
+def require_regular_file(path: str | os.PathLike[str]) -> Path:
     """Refuse anything but a regular file: opening a named pipe blocks, and a device has no end.
 
     Args:
         path: a file; a link to one is followed.
-        error: the type of the error to raise.
 
     Returns:
         The path.
 
     Raises:
-        FileError: it is a folder, a named pipe, a socket or a device.
+        DataError: it is a folder, a named pipe, a socket or a device.
         FileNotFoundError: it does not exist.
 
     Example:
         >>> require_regular_file(os.devnull)
         Traceback (most recent call last):
-        pstn.files.FileError: /dev/null: is not a regular file
+        pstn.files.DataError: /dev/null: is not a regular file
     """
     path = Path(path)
     if not stat.S_ISREG(path.stat().st_mode):
-        raise error(path, "is not a regular file")
+        raise DataError(path, "is not a regular file")
     return path
 
 
 @contextmanager
-def open_regular_file(path: str | os.PathLike[str], *, error: type[FileError] = FileError) -> Iterator[IO[bytes]]:
+def open_regular_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Open a regular file for reading bytes; anything else is refused without blocking.
 
     Args:
         path: a file; a link to one is followed.
-        error: the type of the error to raise.
 
     Raises:
-        FileError: it is a folder, a named pipe, a socket or a device.
+        DataError: it is a folder, a named pipe, a socket or a device.
     """
-    require_regular_file(path, error=error)
+    require_regular_file(path)
     # Checked again once it is open: it may have been replaced by a pipe in between.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with os.fdopen(os.open(path, flags), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise error(path, "is not a regular file")
+            raise DataError(path, "is not a regular file")
         yield file
 
 
-def read_text_file(path: str | os.PathLike[str], limit: int, error: type[FileError] = FileError) -> str:
+def read_text_file(path: str | os.PathLike[str], limit: int) -> str:
     """The text of a regular file of at most `limit` bytes, as UTF-8 with or without a byte-order mark."""
-    with open_regular_file(path, error=error) as file:
+    with open_regular_file(path) as file:
         content = file.read(limit + 1)
     if len(content) > limit:
-        raise error(path, f"is longer than {limit:,} bytes, which is the limit")
+        raise DataError(path, f"is longer than {limit:,} bytes, which is the limit")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
-        raise error(path, f"is not UTF-8 text ({problem.reason})", place=f"byte {problem.start}") from problem
+        raise DataError(path, f"is not UTF-8 text ({problem.reason})", place=f"byte {problem.start}") from problem
 
 
-def read_json(path: str | os.PathLike[str], *, limit: int = JSON_BYTES, error: type[FileError] = FileError) -> Any:
+def read_json(path: str | os.PathLike[str], *, limit: int = JSON_BYTES) -> Any:
     """The value in an untrusted JSON file; see `parse_json`.
 
     Args:
         path: a regular file.
         limit: the most bytes that it may hold.
-        error: the type of the error to raise.
 
     Raises:
-        FileError: it is no regular file, is too long, or `parse_json` refuses it.
+        DataError: it is no regular file, is too long, or `parse_json` refuses it.
         OSError: it cannot be read.
 
     Example:
@@ -128,13 +125,10 @@ def read_json(path: str | os.PathLike[str], *, limit: int = JSON_BYTES, error: t
         >>> read_json(path)
         {'seed': 1}
     """
-    return parse_json(read_text_file(path, limit, error), path, limit=limit, error=error)
+    return parse_json(read_text_file(path, limit), path, limit=limit)
 
 
-def parse_json(
-    text: str, path: str | os.PathLike[str], *, limit: int = JSON_BYTES, constants: bool = False,
-    error: type[FileError] = FileError,
-) -> Any:  # fmt: skip
+def parse_json(text: str, path: str | os.PathLike[str], *, limit: int = JSON_BYTES, constants: bool = False) -> Any:
     """The value of an untrusted JSON text.
 
     A key that occurs twice in an object, a depth above the limit and numbers that are not finite are refused.
@@ -144,44 +138,43 @@ def parse_json(
         path: the file that holds it, for messages.
         limit: the most characters that it may have.
         constants: whether NaN and Infinity, which Python writes though JSON has neither, are accepted.
-        error: the type of the error to raise.
 
     Raises:
-        FileError: the text is refused.
+        DataError: the text is refused.
 
     Example:
         >>> parse_json('{"seed": 1, "seed": 2}', "config.json")
         Traceback (most recent call last):
-        pstn.files.FileError: config.json: the key 'seed' occurs twice in one object
+        pstn.files.DataError: config.json: the key 'seed' occurs twice in one object
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
             [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
-            raise error(path, f"the key {excerpt(twice)} occurs twice in one object")
+            raise DataError(path, f"the key {excerpt(twice)} occurs twice in one object")
         return found
 
     def finite(digits: str) -> float:
         value = float(digits)
         if not math.isfinite(value):
-            raise error(path, f"holds {excerpt(digits)}, which is not a finite number")
+            raise DataError(path, f"holds {excerpt(digits)}, which is not a finite number")
         return value
 
     if len(text) > limit:
-        raise error(path, f"is longer than {limit:,} characters, which is the limit")
+        raise DataError(path, f"is longer than {limit:,} characters, which is the limit")
     options: dict[str, Any] = {} if constants else {"parse_constant": finite, "parse_float": finite}
     try:
         value = json.loads(text, object_pairs_hook=unique, **options)
         if _is_deep(value):
             raise RecursionError
         return value
-    except FileError:
+    except DataError:
         raise
     except RecursionError:
-        raise error(path, f"is nested more than {TEXT_DEPTH} levels deep") from None
+        raise DataError(path, f"is nested more than {TEXT_DEPTH} levels deep") from None
     except ValueError as problem:  # not JSON, or an integer with more digits than Python reads
-        raise error(path, f"is not JSON that can be read: {str(problem)[:120]}") from problem
+        raise DataError(path, f"is not JSON that can be read: {str(problem)[:120]}") from problem
 
 
 def _is_deep(value: Any) -> bool:
@@ -193,16 +186,15 @@ def _is_deep(value: Any) -> bool:
     return bool(held)
 
 
-def read_yaml(path: str | os.PathLike[str], *, limit: int = YAML_BYTES, error: type[FileError] = FileError) -> Any:
+def read_yaml(path: str | os.PathLike[str], *, limit: int = YAML_BYTES) -> Any:
     """The value in an untrusted YAML file; see `parse_yaml`.
 
     Args:
         path: a regular file.
         limit: the most bytes that it may hold.
-        error: the type of the error to raise.
 
     Raises:
-        FileError: it is no regular file, is too long, or `parse_yaml` refuses it.
+        DataError: it is no regular file, is too long, or `parse_yaml` refuses it.
         OSError: it cannot be read.
 
     Example:
@@ -212,13 +204,10 @@ def read_yaml(path: str | os.PathLike[str], *, limit: int = YAML_BYTES, error: t
         >>> read_yaml(path)
         {'seed': 1}
     """
-    return parse_yaml(read_text_file(path, limit, error), path, limit=limit, error=error)
+    return parse_yaml(read_text_file(path, limit), path, limit=limit)
 
 
-def parse_yaml(
-    text: str, path: str | os.PathLike[str], *, limit: int = YAML_BYTES, strings: bool = False,
-    error: type[FileError] = FileError,
-) -> Any:  # fmt: skip
+def parse_yaml(text: str, path: str | os.PathLike[str], *, limit: int = YAML_BYTES, strings: bool = False) -> Any:
     """The value of an untrusted YAML text; needs PyYAML.
 
     Beside what YAML itself refuses: aliases, with which a short text describes an endless value, merge keys (`<<`), a
@@ -229,10 +218,9 @@ def parse_yaml(
         path: the file that holds it, for messages.
         limit: the most characters that it may have.
         strings: leave every scalar the text that is written: class names such as "no" or "1".
-        error: the type of the error to raise.
 
     Raises:
-        FileError: the text is refused.
+        DataError: the text is refused.
 
     Example:
         >>> parse_yaml("seed: 1", "settings.yaml"), parse_yaml("[no, 1]", "data.yaml", strings=True)
@@ -241,24 +229,24 @@ def parse_yaml(
     import yaml
 
     if len(text) > limit:
-        raise error(path, f"is longer than {limit:,} characters, which is the limit")
+        raise DataError(path, f"is longer than {limit:,} characters, which is the limit")
     try:
-        return _yaml_loader(text, path, error, strings).get_single_data()
-    except FileError:
+        return _yaml_loader(text, path, strings).get_single_data()
+    except DataError:
         raise
     # The last three: a date that does not exist, a key that cannot be one.
     except (yaml.YAMLError, ValueError, TypeError, OverflowError) as problem:
-        raise error(path, f"is not YAML that can be read: {' '.join(str(problem).split())[:200]}") from problem
+        raise DataError(path, f"is not YAML that can be read: {' '.join(str(problem).split())[:200]}") from problem
 
 
-def _yaml_loader(text: str, path: str | os.PathLike[str], error: type[FileError], strings: bool) -> Any:
+def _yaml_loader(text: str, path: str | os.PathLike[str], strings: bool) -> Any:
     """PyYAML's loader of plain values, stricter."""
     import yaml
 
     base: Any = yaml.BaseLoader if strings else yaml.SafeLoader
 
-    def refusal(at: Any, problem: str) -> FileError:
-        return error(path, problem, place=f"line {at.start_mark.line + 1}")
+    def refusal(at: Any, problem: str) -> DataError:
+        return DataError(path, problem, place=f"line {at.start_mark.line + 1}")
 
     class Loader(base):  # type: ignore[misc]  # PyYAML has no annotations
         depth = 0
@@ -293,9 +281,7 @@ def _yaml_loader(text: str, path: str | os.PathLike[str], error: type[FileError]
     return Loader(text)
 
 
-def inside(
-    root: Path, name: str, *, owner: str | os.PathLike[str] | None = None, error: type[FileError] = FileError
-) -> Path:
+def inside(root: Path, name: str, *, owner: str | os.PathLike[str] | None = None) -> Path:
     """`root / name`, refused if it would lead out of `root`.
 
     Names in index files and archives, and links in a folder, are untrusted. Absolute names, drive letters, ".." and
@@ -305,18 +291,17 @@ def inside(
         root: the folder to stay in; it may itself be a link.
         name: a relative name with forward slashes.
         owner: the file that contains the name, for the message.
-        error: the type of the error to raise.
 
     Returns:
         The path, whether or not it exists.
 
     Raises:
-        FileError: it leads out of the folder.
+        DataError: it leads out of the folder.
 
     Example:
         >>> inside(Path("images"), "../secret.jpg")
         Traceback (most recent call last):
-        pstn.files.FileError: images: '../secret.jpg' leads out of the folder
+        pstn.files.DataError: images: '../secret.jpg' leads out of the folder
     """
     posix, windows = PurePosixPath(name), PureWindowsPath(name)
     relative = not (posix.is_absolute() or windows.drive or windows.root or ".." in {*posix.parts, *windows.parts})
@@ -325,7 +310,7 @@ def inside(
     except (OSError, RuntimeError, ValueError):  # a cycle of links, or a zero byte
         stays = False
     if not stays:
-        raise error(root if owner is None else owner, f"{excerpt(name)} leads out of the folder")
+        raise DataError(root if owner is None else owner, f"{excerpt(name)} leads out of the folder")
     return root / name
 
 

@@ -62,6 +62,12 @@ PAGE_SESSIONS = Limit(256, "visitors whose drawings the page remembers")
 PAGE_UPLOADED_BYTES = Limit(100 << 20, "bytes of uploads that the page keeps; the oldest are removed")
 PAGE_UPLOADED_FILES = Limit(1_000, "uploads that the page keeps; the oldest are removed")
 
+# The server, pstn serve.
+SERVE_BYTES = Limit(16 << 20, "bytes of a request to the server, unless it is told otherwise")
+SERVE_BODY_SECONDS = Limit(30, "seconds that the body of a request to the server may take to arrive")
+SERVE_INPUTS = Limit(1_000, "inputs in one request to the server")
+SERVE_AT_ONCE = Limit(1_000, "connections that a process of the server holds at once")
+
 CONFIG_BYTES = Limit(1 << 23, "bytes of a model's config.json")
 MODEL_PARTS = Limit(64, "modules that a model's description lists")
 MODEL_DEPTH = Limit(8, "levels of modules within each other in a model's description")

@@ -15,17 +15,7 @@ from pstn.distributions import GammaPrior, PointPosterior, Prior, ThetaDistribut
 from pstn.distributions.angles import by_kind
 from pstn.uncertainty import require_labels
 
-__all__ = [
-    "HasPosterior",
-    "Loss",
-    "LossFunction",
-    "TrainingLoss",
-    "class_log_likelihood",
-    "count_hits",
-    "elbo_loss",
-    "elbo_parts",
-    "pose_loss",
-]
+__all__ = ["HasPosterior", "Loss", "LossFunction", "class_log_likelihood", "elbo_loss", "elbo_parts", "pose_loss"]
 
 
 class HasPosterior(Protocol):
@@ -61,10 +51,7 @@ def class_log_likelihood(prediction: HasSampleLogProbs, y: Tensor) -> Tensor:
         (S, B).
     """
     if not hasattr(prediction, "sample_log_probs"):
-        raise TypeError(
-            f"prediction must have sample_log_probs, got {type(prediction).__name__}: pass the whole Prediction that a "
-            "PSTN returns, or log_likelihood= for any other task"
-        )
+        raise TypeError(f"prediction must be what a PSTN returns, got {type(prediction).__name__}")
     log_probs = prediction.sample_log_probs
     y = require_labels(y, log_probs.shape[1:])
     index = y[None, :, None].expand(log_probs.shape[0], -1, 1)
@@ -133,10 +120,7 @@ def elbo_loss(
             raise ValueError("prior must be left out where alpha0 or beta0 is given, got both")
         prior = GammaPrior(1.0 if alpha0 is None else alpha0, 1.0 if beta0 is None else beta0)
     if not hasattr(prediction, "posterior"):
-        raise TypeError(
-            f"prediction must have a posterior, got {type(prediction).__name__}: pass the whole of what the model or "
-            "the layer returned, such as a Prediction, not its log_probs alone"
-        )
+        raise TypeError(f"prediction must be all that the model or layer returned, got {type(prediction).__name__}")
     kl_weight = _checked_kl_weight(kl_weight)
     loss = elbo_parts(prediction, y, kl_weight, weights, log_likelihood=log_likelihood, prior=prior).total
     if can_inspect_values(loss) and bool(torch.isnan(loss)):
@@ -171,10 +155,7 @@ def elbo_parts(
     posterior: ThetaDistribution = output.posterior
     batch = posterior.shape[0]
     if log_p.dim() != 2 or log_p.shape[1] != batch:
-        raise ValueError(
-            f"log_likelihood must return (S, B) with B = {batch}: one number per sample and input, got "
-            f"{tuple(log_p.shape)}"
-        )
+        raise ValueError(f"log_likelihood must return shape (S, B) with B = {batch}, got {tuple(log_p.shape)}")
     log_weights = getattr(output, "log_weights", None)
     if log_weights is None or not posterior.weighted:
         nll = -_weighted(log_p, weights).mean()
@@ -261,9 +242,7 @@ class TrainingLoss:
         return made._replace(total=made.total + self.teach_weight * taught)
 
     def _task(self, output: Any, y: Any, kl_weight: float | Tensor, weights: Tensor | None) -> Loss:
-        options: dict[str, Any] = {}
-        if self.takes_kl_weight:
-            options["kl_weight"] = kl_weight
+        options: dict[str, Any] = {"kl_weight": kl_weight} if self.takes_kl_weight else {}
         if self.takes_weights:
             options["weights"] = weights
         made = self.function(output, y, **options)
@@ -280,11 +259,6 @@ class TrainingLoss:
         if not self.takes_kl_weight:
             raise ValueError(f"kl_weight must be left out: this loss does not take it, got {kl_weight!r}")
         return kl_weight
-
-    def require_weights(self) -> None:
-        """Refuse weights of examples for a function that does not take them."""
-        if not self.takes_weights:
-            raise ValueError("weights must be left out: this loss has no parameter weights")
 
 
 def count_hits(output: Any, y: Tensor | None) -> Tensor | None:

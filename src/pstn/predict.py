@@ -16,10 +16,11 @@ from torch import Tensor
 from pstn._checks import require_finite, require_positive_int, require_seed
 from pstn._deprecation import renamed
 from pstn.data.files import DataError, ErrorHandler, raise_error
-from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, find_images, read_image
+from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, find_images
 from pstn.data.series import Wanted, read_rows
+from pstn.decode import read_image
 from pstn.files import to_json
-from pstn.nn import PSTN, About, Prediction, Shareable, TransformerClassifier
+from pstn.nn import PSTN, ModelMetadata, Prediction, Shareable, TransformerClassifier
 from pstn.nn.classifier import evaluating
 from pstn.noise import Samples, draw_noise
 from pstn.text import printable
@@ -64,11 +65,11 @@ class Answer(NamedTuple):
     which spans (0, 0) to (width, height); for a series its two ends; None for a model without a transformation."""
 
 
-def require_about(model: Shareable) -> About:
+def require_about(model: Shareable) -> ModelMetadata:
     """The metadata of a model, checked to suffice for reading files for it."""
     about = model.about
     if about is None or about.size is None or len(about.size) > 2:
-        raise ValueError("the model does not say what images or series it takes: save it with about=pstn.About(...)")
+        raise ValueError("the model does not say what input it takes: save it with about=pstn.ModelMetadata(...)")
     if len(about.size) == 2 and about.channels not in (1, 3):
         raise ValueError(f"the model takes images of {about.channels} channels; files have 1 or 3")
     return about
@@ -155,7 +156,11 @@ def _corners(box: Tensor, size: tuple[int, ...]) -> tuple[tuple[float, ...], ...
 
 @renamed(refuse="on_error")
 def read_items(
-    paths: Iterable[str | os.PathLike[str]], about: About, *, batch_size: int = 64, on_error: ErrorHandler = raise_error
+    paths: Iterable[str | os.PathLike[str]],
+    about: ModelMetadata,
+    *,
+    batch_size: int = 64,
+    on_error: ErrorHandler = raise_error,
 ) -> Iterator[Item]:
     """The inputs in files and folders, as a model takes them; the arguments are those of `predict_files`."""
     if about.ndim == 1:
@@ -180,7 +185,7 @@ def _image_paths(paths: Iterable[str | os.PathLike[str]], on_error: ErrorHandler
             yield from images
 
 
-def _images(paths: Sequence[Path], about: About, on_error: ErrorHandler) -> Iterator[Item]:
+def _images(paths: Sequence[Path], about: ModelMetadata, on_error: ErrorHandler) -> Iterator[Item]:
     assert about.size is not None
     size = (about.size[0], about.size[1])
     read: list[Item | DataError | None] = [None] * len(paths)
@@ -200,7 +205,7 @@ def _images(paths: Sequence[Path], about: About, on_error: ErrorHandler) -> Iter
             on_error(item)
 
 
-def _series(path: Path, about: About, on_error: ErrorHandler) -> Iterator[Item]:
+def _series(path: Path, about: ModelMetadata, on_error: ErrorHandler) -> Iterator[Item]:
     assert about.size is not None
     wanted = Wanted(about.channels, about.size[0], about.classes, about.policy)
     for line, x in read_rows(path, wanted, on_error):
@@ -227,8 +232,8 @@ def _cell(text: str) -> str:
     return ("'" if formula else "") + shown
 
 
-def write_answers(stream: TextIO, answers: Iterable[Answer], about: About, *, as_json: bool = False) -> int:
-    """Write answers as CSV with a header, or as JSON, one object a line.
+def write_answers(stream: TextIO, answers: Iterable[Answer], about: ModelMetadata, *, as_json: bool = False) -> int:
+    """Write answers as CSV with a header, or as JSON, one object a line, with the same numbers.
 
     Control characters in names are written as escape sequences. In CSV, an apostrophe stands before a name that a
     spreadsheet would take for a formula; numbers are left alone.
@@ -244,17 +249,25 @@ def write_answers(stream: TextIO, answers: Iterable[Answer], about: About, *, as
     """
     count = 0
     if as_json:
-        for count, answer in enumerate(answers, 1):  # noqa: B007
+        for count, answer in enumerate(map(_rounded, answers), 1):  # noqa: B007
             named = dict(zip(about.classes, answer.probabilities, strict=True))
-            stream.write(printable(to_json({**answer._asdict(), "probabilities": named}, ensure_ascii=False)) + "\n")
+            values = {**answer._asdict(), "probability": max(answer.probabilities), "probabilities": named}
+            stream.write(printable(to_json(values, ensure_ascii=False)) + "\n")
         return count
     corners = ["start", "end"] if about.ndim == 1 else [f"{axis}{i}" for i in range(1, 5) for axis in "xy"]
     table = csv.writer(stream, lineterminator="\n")
     fixed = ["input", "label", "probability", "entropy", "mutual_information"]
     table.writerow([*fixed, *corners, *(_cell(f"p({name})") for name in about.classes)])
-    for count, answer in enumerate(answers, 1):  # noqa: B007
-        box = [f"{value:.2f}" for corner in answer.box or () for value in corner] or [""] * len(corners)
-        numbers = (max(answer.probabilities), answer.entropy, answer.mutual_information, *answer.probabilities)
-        texts = [f"{value:.6g}" for value in numbers]
-        table.writerow([_cell(answer.input), _cell(answer.label), *texts[:3], *box, *texts[3:]])
+    for count, answer in enumerate(map(_rounded, answers), 1):  # noqa: B007
+        box: list[Any] = [value for corner in answer.box or () for value in corner] or [""] * len(corners)
+        numbers = (max(answer.probabilities), answer.entropy, answer.mutual_information)
+        table.writerow([_cell(answer.input), _cell(answer.label), *numbers, *box, *answer.probabilities])
     return count
+
+
+def _rounded(answer: Answer) -> Answer:
+    """The answer with as many digits as it is written with: six, and hundredths of a pixel."""
+    numbers = (answer.entropy, answer.mutual_information, *answer.probabilities)
+    unsure, disagreement, *probs = (float(f"{value:.6g}") for value in numbers)
+    box = None if answer.box is None else tuple(tuple(round(v, 2) for v in corner) for corner in answer.box)
+    return Answer(answer.input, answer.label, tuple(probs), unsure, disagreement, box)

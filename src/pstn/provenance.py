@@ -26,7 +26,10 @@ def provenance(packages: tuple[str, ...] = ()) -> dict[str, Any]:
     """
     own = sys.modules["pstn"].__version__  # not imported, as this module is below the package in the layers
     versions = {"pstn": own} | {name: _version(name) for name in ("torch", "numpy", *packages)}
-    return {"commit": _commit(), "machine": _machine(), "versions": versions | {"python": platform.python_version()}}
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} thread(s)"
+    if torch.cuda.is_available():
+        machine = torch.cuda.get_device_name()
+    return {"commit": _commit(), "machine": machine, "versions": versions | {"python": platform.python_version()}}
 
 
 def _commit() -> str:
@@ -44,12 +47,6 @@ def _commit() -> str:
     command = [git, "describe", "--always", "--dirty", "--abbrev=12"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=root, env=settings, check=False)
     return done.stdout.strip() or "unknown"
-
-
-def _machine() -> str:
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
-    return f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} thread(s)"
 
 
 def _version(package: str) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import reprlib
+from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["ShortError", "excerpt", "printable", "shorten"]
+__all__ = ["ShortError", "did_you_mean", "excerpt", "printable", "shorten"]
 
 # Control characters other than tab and newline; characters that change the direction of text or end a line; lone
 # surrogates, by which Python represents bytes of a file name that are not text.
@@ -58,6 +60,24 @@ class ShortError(ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(shorten(message, 800))
+
+
+def did_you_mean(given: object, known: Iterable[object]) -> str:
+    """The end of a message about a name that is not known: the known one that is nearest, or nothing.
+
+    Args:
+        given: what was given.
+        known: what is accepted.
+
+    Example:
+        >>> did_you_mean("similarty", ["affine", "similarity"]), did_you_mean("qqq", ["affine"])
+        ("; did you mean 'similarity'?", '')
+    """
+    names = {str(name).lower(): name for name in known if isinstance(name, str)}
+    text = str(given)[:80].lower()
+    begun = [name for name in names if len(text) > 1 and name.startswith(text)]
+    close = begun or difflib.get_close_matches(text, names, n=1)
+    return f"; did you mean {names[close[0]]!r}?" if close else ""
 
 
 def printable(text: object, *, lines: bool = True) -> str:

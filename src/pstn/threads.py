@@ -45,7 +45,8 @@ def count_multiplications(model: nn.Module, x: Tensor, **options: Any) -> int:
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counter, torch.no_grad(), torch.random.fork_rng(devices=[]):
-        copy.deepcopy(model).eval()(x, **options)
+        # The counter asks for the gradient functions of outputs that need one: parameters have none under no_grad.
+        copy.deepcopy(model).requires_grad_(False).eval()(x, **options)
     return counter.get_total_flops() // 2
 
 

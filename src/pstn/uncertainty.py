@@ -11,6 +11,7 @@ from pstn._checks import can_inspect_values, require_finite, require_floating, r
 
 __all__ = [
     "ReliabilityCurve",
+    "RiskCoverageCurve",
     "accuracy",
     "brier_score",
     "calibration_error",
@@ -20,6 +21,7 @@ __all__ = [
     "negative_log_likelihood",
     "reliability_curve",
     "require_labels",
+    "risk_coverage_curve",
 ]
 
 
@@ -129,6 +131,43 @@ def reliability_curve(probs: Tensor, y: Tensor, bins: int = 15) -> ReliabilityCu
     return ReliabilityCurve(mean_confidence.to(dtype), mean_accuracy.to(dtype), (count / len(y)).to(dtype))
 
 
+class RiskCoverageCurve(NamedTuple):
+    """How many answers are wrong where only the surest are given, each (N,)."""
+
+    coverage: Tensor
+    """The share of examples that are answered: 1/N, 2/N, ..., 1."""
+    risk: Tensor
+    """The share of wrong answers among them."""
+    confidence: Tensor
+    """The lowest confidence among them."""
+
+    @property
+    def area(self) -> Tensor:
+        """The mean risk over all coverages: the lower the better."""
+        return self.risk.mean()
+
+
+def risk_coverage_curve(probs: Tensor, y: Tensor) -> RiskCoverageCurve:
+    """The risk of answering only the surest examples, for every share of them.
+
+    Args:
+        probs: (N, K), probabilities.
+        y: (N,), class indices.
+
+    Example:
+        >>> curve = risk_coverage_curve(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
+        >>> curve.risk, curve.area
+        (tensor([0.0000, 0.5000]), tensor(0.2500))
+    """
+    probs, y = _checked_probs(probs, y)
+    confidence, predicted = probs.max(-1)
+    order = confidence.argsort(descending=True, stable=True)
+    answered = torch.arange(1, len(y) + 1, device=probs.device)
+    wrong = (predicted != y)[order].cumsum(0)
+    dtype = torch.promote_types(probs.dtype, torch.float32)
+    return RiskCoverageCurve(answered.to(dtype) / len(y), wrong.to(dtype) / answered, confidence[order])
+
+
 def calibration_error(probs: Tensor, y: Tensor, bins: int = 15) -> Tensor:
     """Expected calibration error (Guo et al. 2017): the mean gap between confidence and accuracy, weighted by bin.
 
@@ -212,9 +251,8 @@ def require_labels(y: Any, prediction_shape: torch.Size) -> Tensor:
     if batch == 0:
         raise ValueError("y must not be empty")
     if can_inspect_values(y) and not bool(((y >= 0) & (y < classes)).all()):
-        raise ValueError(
-            f"y must hold class indices from 0 to {classes - 1}, got values from {int(y.min())} to {int(y.max())}"
-        )
+        found = f"{int(y.min())} to {int(y.max())}"
+        raise ValueError(f"y must hold class indices from 0 to {classes - 1}, got {found}")
     return y.long()
 
 
@@ -228,10 +266,7 @@ def _require_log_probs(name: str, log_probs: Any) -> None:
     # Rounding may leave the logarithm of a mean that is 1 a few digits above 0.
     rounding = max(1e-4, 8 * torch.finfo(log_probs.dtype).eps)
     if can_inspect_values(log_probs) and bool((log_probs > rounding).any()):
-        raise ValueError(
-            f"{name} must be at most 0, as logarithms of probabilities are, got a maximum of {log_probs.max():.3g}: "
-            "pass log-probabilities, such as prediction.log_probs or logits.log_softmax(-1)"
-        )
+        raise ValueError(f"{name} must be logarithms of probabilities, at most 0, got up to {log_probs.max():.3g}")
 
 
 def _checked_probs(probs: Any, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -71,6 +71,11 @@ def test_published_indices(tmp_path, array):
     assert splitting.read_indices(path, size=4).tolist() == [3, 1, 2]
     np.save(path, np.asarray(array))
     refused(r"i\.npy", splitting.read_indices, path, size=4)
+    several = tmp_path / "several.npz"
+    np.savez(several, good=[3, 1], bad=np.asarray(array))
+    assert splitting.read_indices(several, size=4, array="good").tolist() == [3, 1]
+    for name in ("bad", "other"):
+        refused(r"several\.npz", splitting.read_indices, several, size=4, array=name)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from pstn.estimators.arrays import choose_layout, fit_scaling
+from pstn.data.scaling import fit_scaling
+from pstn.estimators.arrays import choose_layout
 
 
 @pytest.mark.parametrize(

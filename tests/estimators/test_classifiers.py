@@ -297,6 +297,7 @@ def bars(count=60, seed=0):
     return x, y
 
 
+@pytest.mark.slow
 def test_a_pose_is_taught_beside_the_labels():
     X, y = bars()
     classifier = quick(teach=RandomRotation(), epochs=30, width=8, batch_size=10).fit(X, y)

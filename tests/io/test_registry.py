@@ -13,7 +13,7 @@ import pstn
 from pstn.io import registry
 from shared_models import edit_config
 
-ABOUT = pstn.About(("a", "b", "c"), 1, (12, 12))
+ABOUT = pstn.ModelMetadata(("a", "b", "c"), 1, (12, 12))
 
 
 @pytest.fixture

@@ -191,22 +191,15 @@ test_bad_settings_are_named = refused(
 )
 
 
-class Raises(nn.Module):
-    def forward(self, x):
-        raise RuntimeError("mine")
-
-
 def read(localizer, **options):
     return pstn.SpatialTransformer(pstn.Crop(), localizer, **options)(torch.rand(2, 1, 8, 8))
 
 
-test_a_localizer_that_does_not_fit_is_named_and_other_failures_are_left_as_they_are = refused(
+test_a_localizer_that_does_not_fit_is_named = refused(
     (lambda: read(nn.Flatten(), features=7), ValueError, "localizer"),
     (lambda: read(nn.Unflatten(1, (1, 1))), ValueError, "localizer"),
-    (lambda: read(nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten())), ValueError, "x .* 3 channels"),
-    (lambda: read(nn.Sequential(nn.Flatten(), nn.Linear(81, 2))), ValueError, "x .* 81 values"),
-    (lambda: read(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)).double()), TypeError, "x .* torch.float64"),
-    (lambda: read(nn.Sequential(nn.Conv2d(1, 2, 3), Raises()), features=2), RuntimeError, "^mine$"),
+    (lambda: read(nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten())), RuntimeError, "3 channels.*\nin the localizer"),
+    (lambda: read(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)).double()), RuntimeError, "\nin the localizer"),
 )
 
 

@@ -28,7 +28,7 @@ from pstn.data.photos import read_class_names
 from pstn.io import ModelFileError
 from pstn.nn import ConvClassifier, ConvLocalizer
 from pstn.report.results import read_results
-from pstn.training.population import Population
+from pstn.training import Population
 from pstn.training.population.recipe import Recipe
 from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, read_about, save_checkpoint
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings

@@ -16,13 +16,14 @@ import pstn
 from data_files import refused
 from pstn.app import PictureError, read_picture
 from pstn.data import check, from_folder
-from pstn.data.images import IMAGE_SUFFIXES, image_size, read_image
+from pstn.data.images import IMAGE_SUFFIXES
+from pstn.decode import image_size, read_image
 from pstn.limits import JPEG_SCANS
 from pstn.predict import read_items
 from security.limited import run_limited
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
-ABOUT = pstn.About(classes=("a", "b"), size=(8, 8), channels=1)
+ABOUT = pstn.ModelMetadata(classes=("a", "b"), size=(8, 8), channels=1)
 
 
 def programs(tmp_path, *names):

@@ -27,7 +27,7 @@ def answer(name, label="a"):
 
 def rows(answers, classes=("a", "b")):
     stream = io.StringIO()
-    write_answers(stream, answers, pstn.About(classes=classes, size=(8, 8), channels=1))
+    write_answers(stream, answers, pstn.ModelMetadata(classes=classes, size=(8, 8), channels=1))
     return list(csv.reader(io.StringIO(stream.getvalue())))
 
 
@@ -39,7 +39,7 @@ def test_formulas_from_file_names_do_not_reach_a_table(name):
     for cell in row[:2]:
         assert cell.startswith("'")
     assert row[2:5] == ["0.75", "0.5", "0.1"]
-    assert row[head.index("x1")] == "-1.00"
+    assert float(row[head.index("x1")]) == -1
 
 
 def test_a_semicolon_starts_no_formula_and_plain_names_are_left_alone():
@@ -53,7 +53,7 @@ def test_a_semicolon_starts_no_formula_and_plain_names_are_left_alone():
 def test_terminal_escapes_do_not_reach_tables_or_json():
     for as_json in (False, True):
         stream = io.StringIO()
-        about = pstn.About(classes=("a", "b"), size=(8, 8), channels=1)
+        about = pstn.ModelMetadata(classes=("a", "b"), size=(8, 8), channels=1)
         write_answers(stream, [answer(f"x{ESCAPE}.png", label=f"a{ESCAPE}")], about, as_json=as_json)
         assert not BAD.search(stream.getvalue())
     assert json.loads(stream.getvalue())["input"] == f"x{ESCAPE}.png"

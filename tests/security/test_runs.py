@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from pstn.experiments import reproduce
-from pstn.files import FileError, require_writable
+from pstn.files import DataError, require_writable
 from pstn.limits import RESULT_BYTES
 from pstn.training.runs.settings import read_settings
 from security.limited import run_limited_command
@@ -145,7 +145,7 @@ def test_reproduce_writes_through_no_link(tmp_path, victim, name):
     link = tmp_path / "results" / name
     link.parent.mkdir(parents=True)
     link.symlink_to(victim)
-    with pytest.raises(FileError, match="quick"):
+    with pytest.raises(DataError, match="quick"):
         reproduce([experiment(SMALL)], quiet(tmp_path / "results"))
     assert untouched(victim)
 

@@ -68,7 +68,7 @@ def test_the_temperature_is_saved_and_refused_where_it_makes_no_sense(tmp_path):
 def test_exported_programs_have_the_temperature_that_fits_what_they_average(tmp_path):
     session = pytest.importorskip("onnxruntime").InferenceSession
     x = torch.rand(3, 1, 28, 28)
-    about = pstn.About(tuple("0123456789"), 1, (28, 28))
+    about = pstn.ModelMetadata(tuple("0123456789"), 1, (28, 28))
     stn = pstn.STN(pstn.nn.mnist_stn().layer, pstn.nn.mnist_cnn(), temperature=2.5).eval()
     pstn_ = pstn.PSTN(pstn.nn.mnist_pstn().layer, pstn.nn.mnist_cnn(), temperature=2.5).eval()
     noise = torch.rand(4, 3, pstn_.layer.noise_width).clamp(0.01, 0.99)

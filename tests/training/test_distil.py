@@ -44,7 +44,7 @@ def test_a_student_keeps_most_of_what_ten_samples_gain_over_one(teacher, tmp_pat
         averaged = teacher(train.x[:100], 50, generator=generator).probs
         alone, learned = (model(train.x[:100], "modes").probs for model in (teacher, student))
     assert kl(averaged, learned) < 0.5 * kl(averaged, alone)
-    about = pstn.About(tuple("0123456789"), 1, (28, 28))
+    about = pstn.ModelMetadata(tuple("0123456789"), 1, (28, 28))
     loaded = pstn.from_pretrained(student.save_pretrained(tmp_path / "student", about=about))
     torch.testing.assert_close(loaded(x).log_probs, student(x).log_probs)
     path = pstn.export.export_onnx(loaded, tmp_path / "student.onnx")

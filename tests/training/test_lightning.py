@@ -39,7 +39,8 @@ class KeepGradients(pl.Callback):
 
     def on_before_optimizer_step(self, trainer, module, optimizer) -> None:
         if trainer.global_rank == 0:
-            torch.save([p.grad.clone() for p in module.parameters()], self.path / f"{trainer.global_step}.pt")
+            grads = [p.grad.clone() for p in module.parameters() if p.grad is not None]
+            torch.save(grads, self.path / f"{trainer.global_step}.pt")
 
 
 def make_trainer(folder: Path, **options) -> pl.Trainer:
@@ -108,8 +109,18 @@ def test_a_batch_larger_than_the_data_is_refused(tmp_path):
         make_trainer(tmp_path, max_epochs=1).fit(LitPSTN(make_model()), make_data(batch_size=32))
 
 
+def labelled():
+    return LitPSTN(make_model(), kl_weight=1e-3)
+
+
+def taught():
+    """Taught alone: the classifier gets no gradients."""
+    return LitPSTN(make_rotating(), teach=RandomRotation())
+
+
 @pytest.mark.slow
-def test_two_processes_have_the_gradients_of_one(tmp_path):
+@pytest.mark.parametrize("make", [labelled, taught])
+def test_two_processes_have_the_gradients_of_one(make, tmp_path):
     from lightning.pytorch.strategies import DDPStrategy
 
     folders = {devices: tmp_path / str(devices) for devices in (1, 2)}
@@ -123,7 +134,7 @@ def test_two_processes_have_the_gradients_of_one(tmp_path):
             strategy=strategy,
             limit_val_batches=0,
             callbacks=[KeepGradients(folder)],
-        ).fit(LitPSTN(make_model(), kl_weight=1e-3), make_data(batch_size=8 // devices))
+        ).fit(make(), make_data(batch_size=8 // devices))
     for step in range(2):
         alone, shared = (torch.load(folders[devices] / f"{step}.pt") for devices in (1, 2))
         assert max(float(g.abs().max()) for g in alone) > 1e-3

@@ -78,15 +78,6 @@ def test_the_elbo_is_the_default_and_its_parts_are_reported():
     assert {"nll", "kl", "accuracy"} <= set(entry)
 
 
-def test_a_population_minimises_the_loss_that_it_is_given_and_reports_what_there_is():
-    x, y = images(16)
-    models = [seeded(small_pstn, i) for i in range(2)]
-    recipe = Recipe(epochs=2, batch_size=8, samples=3, loss=importance_weighted)
-    with Population(models, x, y, recipe=recipe) as population:
-        entry = population.fit().history[0]
-    assert set(entry) == {"epoch", "loss", "accuracy", "grad_norm"}
-
-
 @pytest.mark.parametrize("loss", [importance_weighted, lambda prediction, y: prediction.log_probs.mean()])
 def test_a_weight_that_the_loss_does_not_take_is_refused(loss):
     x, y = images(16)

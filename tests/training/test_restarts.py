@@ -108,7 +108,7 @@ def test_a_careful_model_starts_where_one_that_was_made_so_does(posterior, tmp_p
     if posterior != pstn.Point():
         widths = [(high - low)[0, 0].item() for low, high in (before.interval(0.5), after.interval(0.5))]
         assert widths[1] < 0.75 * widths[0]
-    about = pstn.About(("a", "b"), 1, (12, 12))
+    about = pstn.ModelMetadata(("a", "b"), 1, (12, 12))
     loaded = pstn.from_pretrained(pstn.save_pretrained(changed, tmp_path, about=about))
     torch.testing.assert_close(loaded.layer.localize(x).mode, after.mode)
 

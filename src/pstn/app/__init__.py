@@ -16,15 +16,15 @@ from torch import Tensor
 
 import pstn
 from pstn.data import DataError, cache_folder, load_italy_power_demand
-from pstn.data.images import open_image, orientation, turn_upright, with_bytes
+from pstn.decode import open_image, orientation, turn_upright, with_bytes
 from pstn.demo import DIGITS, LABELS, DemoData, Plan, train
 from pstn.io import ModelFileError
 from pstn.limits import PAGE_FILE_BYTES, PAGE_FILE_PIXELS
-from pstn.nn import PSTN, STN, About, Shareable, make_model
+from pstn.nn import PSTN, STN, ModelMetadata, Shareable, make_model
 from pstn.nn.factory import ModelKind
 from pstn.transforms import CPAB, Similarity
 from pstn.uncertainty import entropy, mutual_information
-from pstn.warp import warp
+from pstn.warping import warp
 
 SIDE = 28
 SKETCH_SIDE = 4 * SIDE
@@ -281,7 +281,7 @@ def _make_series_model(kind: ModelKind) -> Shareable:
     )  # fmt: skip
 
 
-_SEASONS = About(SEASONS, 1, (HOURS,), kl_weight=1e-3, data="ItalyPowerDemand")
+_SEASONS = ModelMetadata(SEASONS, 1, (HOURS,), kl_weight=1e-3, data="ItalyPowerDemand")
 SERIES = Plan(_make_series_model, dict.fromkeys(LABELS, 3e-3), season_data, _SEASONS, 60, 1e-3)
 PLANS = {"digits": DIGITS, "series": SERIES}
 

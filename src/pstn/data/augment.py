@@ -16,20 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pstn._checks import (
-    require_choice,
-    require_floating,
-    require_nonnegative_number,
-    require_positive_int,
-    require_positive_number,
-)
+from pstn import _checks
 from pstn._deprecation import renamed
 from pstn.data.split import Split, Splits
 from pstn.transforms import CPAB, MatrixTransform, SmoothPrior, Transform, make_transform
 from pstn.transforms.affine import Affine, Crop, Rotation, Similarity, Translation
 from pstn.transforms.base import invert_matrix
 from pstn.transforms.coordinates import corner_points
-from pstn.warp import Fill, PaddingMode, warp
+from pstn.warping import Fill, InterpolationMode, PaddingMode, warp
 
 __all__ = [
     "Cropped", "Generated", "RandomAffine", "RandomCPAB", "RandomCrop", "RandomPlacement", "RandomRotation",
@@ -72,9 +66,22 @@ class RandomTransform(ABC):
         """The coordinates in the original that an example of `size` reads, (B, *size, ndim)."""
         return self.transform.grid(theta, size)
 
-    def make(self, x: Tensor, theta: Tensor, *, fill: Fill = 0.0, padding_mode: PaddingMode = "zeros") -> Tensor:
+    def make(
+        self,
+        x: Tensor,
+        theta: Tensor,
+        *,
+        fill: Fill = 0.0,
+        padding_mode: PaddingMode = "zeros",
+        mode: InterpolationMode = "bilinear",
+    ) -> Tensor:
         """Warp x (B, C, *size) by theta (B, D); what comes into view is `fill`, or as `padding_mode` says."""
-        return warp(x, self.grid(theta, x.shape[2:]), fill=fill, padding_mode=padding_mode)
+        originals, grid = self._reading(x, theta)
+        return warp(originals, grid, fill=fill, padding_mode=padding_mode, mode=mode)
+
+    def _reading(self, x: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """What is read, and where: x (B, C, *size), and the coordinates (B, *size, ndim)."""
+        return x, self.grid(theta, x.shape[2:])
 
     def undo(self, theta: Tensor, transform: Transform, *, aspect: Sequence[float] | None = None) -> Tensor:
         """The theta of a model's family, (B, D'), that undoes a random theta.
@@ -147,7 +154,7 @@ class _Uniform(RandomTransform):
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
             if field.name != "ndim":
-                require_nonnegative_number(field.name, getattr(self, field.name))
+                _checks.require_nonnegative_number(field.name, getattr(self, field.name))
         _ = self.transform  # refuses an ndim that there is not
         if not any(self._limits):
             raise ValueError(f"{dataclasses.fields(self)[0].name} must be above 0, got {self}")  # type: ignore[arg-type]
@@ -406,7 +413,7 @@ class Cropped(RandomTransform):
         inner = self.random_transform
         if not isinstance(inner, RandomTransform) or isinstance(inner, RandomPlacement):
             raise TypeError(f"random_transform must be one that keeps the size of examples, got {inner}")
-        if not 0 < require_positive_number("crop", self.crop) < 1:
+        if not 0 < _checks.require_positive_number("crop", self.crop) < 1:
             raise ValueError(f"crop must be below 1, got {self.crop}")
 
     @property
@@ -423,13 +430,13 @@ class Cropped(RandomTransform):
         """That of the random transform."""
         return self.random_transform.theta(u)
 
-    def make(self, x: Tensor, theta: Tensor, *, fill: Fill = 0.0, padding_mode: PaddingMode = "zeros") -> Tensor:
-        """Warp x (B, C, *size) by theta (B, D) and keep the middle."""
+    def _reading(self, x: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """The middle of what the random transform reads."""
         size = [max(1, round(self.crop * extent)) for extent in x.shape[2:]]
         grid = self.random_transform.grid(theta, size)
         shares = [part / whole for part, whole in zip(size[::-1], x.shape[:1:-1], strict=True)]
         kept = torch.stack([axis * share for axis, share in zip(grid.unbind(-1), shares, strict=True)], dim=-1)
-        return warp(x, kept, fill=fill, padding_mode=padding_mode)
+        return x, kept
 
     def require_undo(self, transform: Transform, size: Sequence[int]) -> None:
         """Refuse a family that cannot undo it, and a `crop` that lets something outside of the originals be seen."""
@@ -478,12 +485,12 @@ class RandomPlacement(RandomTransform):
     width = 2
 
     def __post_init__(self) -> None:
-        require_positive_int("canvas", self.canvas)
-        require_positive_int("size", self.size)
+        _checks.require_positive_int("canvas", self.canvas)
+        _checks.require_positive_int("size", self.size)
         most = self.canvas - self.size + 1
         if most < 1:
             raise ValueError(f"size must be at most the canvas, {self.canvas}, got {self.size}")
-        if self.corners is not None and not 1 <= require_positive_int("corners", self.corners) <= most:
+        if self.corners is not None and not 1 <= _checks.require_positive_int("corners", self.corners) <= most:
             raise ValueError(f"corners must be from 1 to {most} so that the image fits, got {self.corners}")
 
     @classmethod
@@ -504,11 +511,11 @@ class RandomPlacement(RandomTransform):
         angle = torch.zeros_like(shift[:, :1])
         return torch.cat([angle, torch.full_like(angle, self.canvas / self.size), shift], dim=1)
 
-    def make(self, x: Tensor, theta: Tensor, *, fill: Fill = 0.0, padding_mode: PaddingMode = "zeros") -> Tensor:
-        """Canvases (B, C, canvas, canvas) with the images `x` (B, C, H, W) on them and `fill` around."""
+    def _reading(self, x: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Images of `size`, and canvases around them."""
         if x.shape[-2:] != (self.size, self.size):
             x = F.interpolate(x, (self.size, self.size), mode="bilinear", antialias=True)
-        return warp(x, self.grid(theta, (self.canvas, self.canvas)), fill=fill, padding_mode=padding_mode)
+        return x, self.grid(theta, (self.canvas, self.canvas))
 
 
 _NAMED: dict[str, type[Any]] = {
@@ -535,7 +542,7 @@ def make_random_transform(text: str | RandomTransform, ndim: int = 2) -> RandomT
     if not isinstance(text, str):
         raise TypeError(f"teach must be a random transform such as pstn.data.RandomRotation(), got {text!r}")
     name, _, rest = text.partition("=")
-    require_choice("the name of a random transform", name, tuple(_NAMED))
+    _checks.require_choice("the name of a random transform", name, tuple(_NAMED))
     cls, options = _NAMED[name], dict[str, Any]()
     names = [field.name for field in dataclasses.fields(cls) if field.name not in ("ndim", "cpab")]
     for place, part in enumerate(rest.split(",") if rest else ()):
@@ -587,7 +594,7 @@ class Generated:
     generator: torch.Generator | None = None
 
     def __post_init__(self) -> None:
-        require_floating("base.x", self.base.x)
+        _checks.require_floating("base.x", self.base.x)
         if self.theta is not None and self.theta.shape[0] != len(self.base):
             raise ValueError(f"theta must have one row per example, {len(self.base)}, got {self.theta.shape[0]}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
 import hashlib
 import io
@@ -28,7 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pstn import limits
-from pstn.files import FileError, import_optional, inside, open_regular_file, read_json, require_regular_file
+from pstn.decode import decoding
+from pstn.files import DataError, import_optional, inside, open_regular_file, read_json, require_regular_file
 
 __all__ = ["DataError", "DataWarning", "MissingDataError", "cache_folder", "data_folder"]
 
@@ -37,20 +37,6 @@ _CHUNK = 1 << 20
 _LONGEST_HEADER = 1 << 16  # of a .npy file; numpy accepts fewer bytes
 _MOST_AXES = 32  # of any version of numpy
 _FOLDER_BYTES = 4096  # that a new folder takes on a disk
-
-
-class DataError(FileError):
-    """A file of data that cannot be used as it is.
-
-    Args:
-        path: the file or folder at fault.
-        problem: what is wrong with it, and what is accepted.
-        place: where in it: a line, an offset, a key.
-
-    Example:
-        >>> print(DataError("FaceAll_TRAIN.tsv", "'abc' is not a number", place="line 3, column 2"))
-        FaceAll_TRAIN.tsv: line 3, column 2: 'abc' is not a number
-    """
 
 
 class MissingDataError(DataError):
@@ -70,26 +56,6 @@ def raise_error(error: DataError) -> NoReturn:
     raise error
 
 
-@contextmanager
-def decoding(path: Path, problem: str, place: str | None = None, *, writes: bool = False) -> Iterator[None]:
-    """Turn whatever a decoder raises on a damaged file, which may be anything, into a DataError.
-
-    Args:
-        path: the file.
-        problem: what to say of it.
-        place: where in it.
-        writes: whether files are written, too: errors of the disk stay what they are then.
-    """
-    try:
-        yield
-    except (DataError, MemoryError):
-        raise
-    except Exception as error:
-        if writes and isinstance(error, OSError) and error.errno not in (None, errno.ENAMETOOLONG):
-            raise
-        raise DataError(path, f"{problem} ({error or type(error).__name__})", place=place) from error
-
-
 def most_unpacked(path: Path) -> int:
     """The most bytes that a compressed file or an archive may unpack to.
 
@@ -106,7 +72,7 @@ def most_unpacked(path: Path) -> int:
 @contextmanager
 def open_stream(path: Path) -> Iterator[IO[bytes]]:
     """The bytes of a regular file, unpacked while reading where it is gzipped, whatever its name."""
-    with open_regular_file(path, error=DataError) as file:
+    with open_regular_file(path) as file:
         if cast("io.BufferedReader", file).peek(2)[:2] != b"\x1f\x8b":
             yield file
             return
@@ -378,7 +344,7 @@ def open_zip(path: Path, kind: str = "a zip archive") -> Iterator[zipfile.ZipFil
         path: the file.
         kind: what it should be, for the message.
     """
-    require_regular_file(path, error=DataError)
+    require_regular_file(path)
     with _ZipFile(path) as file:
         with decoding(path, f"is not {kind}"):
             archive = zipfile.ZipFile(file)
@@ -460,7 +426,7 @@ def _unpack_into(path: Path, work: Path) -> None:
     folders, files, left = {work}, 0, most_unpacked(path)
     with tarfile.open(path, tarinfo=_StrictHeader) as archive:
         for number, member in enumerate(archive):
-            destination = inside(work, member.name, owner=path, error=DataError)
+            destination = inside(work, member.name, owner=path)
             folder = destination if member.isdir() else destination.parent
             left -= tarfile.BLOCKSIZE + (member.size if member.isreg() else 0)
             depth = len(PurePosixPath(member.name).parts)

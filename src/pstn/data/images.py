@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
-import stat
 import struct
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import resources
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
@@ -20,16 +20,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pstn import limits
 from pstn._checks import require_choice, require_positive_int
 from pstn._deprecation import renamed
 from pstn.data import files
 from pstn.data.augment import Generated, RandomPlacement, RandomRotation, generate_all
-from pstn.data.files import DataError, ErrorHandler, Listing, Progress, RemoteFile, raise_error
+from pstn.data.files import DataError, DataWarning, ErrorHandler, Listing, Progress, RemoteFile, raise_error
 
 from pstn.data.split import (  # isort: skip
     Sized, Split, Splits, balanced_indices, divide, encode_labels, name_parts, read_indices,
 )  # fmt: skip
+from pstn.decode import open_image, orientation, read_image
 from pstn.files import import_optional, write_atomically
 
 __all__ = [
@@ -39,19 +39,11 @@ __all__ = [
 
 T = TypeVar("T")
 R = TypeVar("R")
+SizeRule = Callable[[Sequence[tuple[int, int]]], tuple[int, int]]
 _PARTS = {"train": ("train", "training"), "validation": ("val", "valid", "validation"), "test": ("test", "testing")}
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
-# The first five are what Pillow knows from the start; the others make it import all its decoders, once.
-IMAGE_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
-"""The formats that are decoded, by Pillow's names, whatever the suffix: other decoders of Pillow start programs."""
-_SHORTEST_SCAN = 10  # bytes
-_PIXELS_IN_SECONDS = 1 << 32  # of all scans together
-_ORIENTATION = 0x0112  # the tag of EXIF
-# By Pillow's name of the turn that undoes it.
-_TURNS = {
-    2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270", 7: "TRANSVERSE",
-    8: "ROTATE_90",
-}  # fmt: skip
+# Sides of images that keep their size, and of those that are resized, where nobody says otherwise.
+_LARGEST_OWN_SIDE, _LARGEST_SIDE = 128, 64
 
 
 def find_images(folder: Path, on_error: ErrorHandler = raise_error) -> Iterator[Path]:
@@ -66,138 +58,6 @@ def find_images(folder: Path, on_error: ErrorHandler = raise_error) -> Iterator[
     """
     with files.list_folder(folder) as listing:
         yield from listing.files(folder, IMAGE_SUFFIXES, on_error)
-
-
-@contextmanager
-def open_image(path: Path) -> Iterator[Any]:
-    """A Pillow image of the file, open for as long as the block runs; what goes wrong in it is a DataError.
-
-    This is the only place that opens image files: only `IMAGE_FORMATS` are decoded, and only within the limits.
-    """
-    import_optional("PIL", "Pillow", "data")
-    from PIL import Image
-
-    Image.preinit()
-    with files.decoding(path, "does not decode as an image"), _ImageStream(path) as stream:
-        image = Image.open(stream, formats=IMAGE_FORMATS)
-        stream.reads_left = -1  # the header has been read
-        pixels, scans = image.width * image.height, stream.length // _SHORTEST_SCAN
-        if pixels > limits.IMAGE_PIXELS or max(image.size) > limits.IMAGE_SIDE:
-            raise DataError(path, f"has {image.width}x{image.height} pixels, too many to decode safely: shrink it")
-        if image.info.get("progressive") and pixels * scans > _PIXELS_IN_SECONDS:
-            _require_few(path, "scans", b"\xff\xda", limits.JPEG_SCANS)  # a marker that compressed data cannot hold
-        elif image.format == "PPM" and image.tile and image.tile[0][0] == "ppm_plain":
-            _require_few(path, "comments", b"#", limits.PPM_COMMENTS)
-        yield image
-
-
-class _ImageStream(io.BufferedReader):
-    """The bytes of an image file. Its parts may refer to the same bytes, of which Pillow makes a copy for each."""
-
-    def __init__(self, path: Path) -> None:
-        # By hand, as `open_regular_file` takes as long as the header of a small image; a pipe is not waited for.
-        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-        super().__init__(io.FileIO(os.open(path, flags), "rb"))
-        state = os.fstat(self.fileno())
-        if not stat.S_ISREG(state.st_mode) or state.st_size > limits.IMAGE_BYTES:
-            self.close()
-            raise DataError(path, f"is no regular file of at most {limits.IMAGE_BYTES:,} bytes, which is the limit")
-        self.path, self.length = path, state.st_size
-        self.reads_left = int(limits.IMAGE_READS)
-        self._left = 2 * self.length + (1 << 20)
-        self._exif_left = int(limits.EXIF_BYTES)
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        # No more than there is: memory is taken for what is asked for.
-        found = super().read(size if size is not None and 0 <= size <= self.length else self.length)
-        self._left -= len(found)
-        if self._left < 0:
-            raise DataError(self.path, "has parts that repeat the same bytes: save it anew")
-        if self.reads_left >= 0:
-            self.reads_left -= 1
-            if found[:6] == b"Exif\0\0":  # of a JPEG file, which may have several; they are parsed when it is opened
-                self._exif_left -= len(found)
-            if self.reads_left < 0 or self._exif_left < 0:
-                raise DataError(self.path, "has a header of too many pieces: save it anew")
-        return found
-
-
-def _require_few(path: Path, what: str, marker: bytes, most: int) -> None:
-    """Refuse a file whose scans would take minutes to decode, or whose comments would to skip."""
-    found, last = 0, b""
-    with path.open("rb") as file:
-        while portion := file.read(1 << 20):
-            found += (last + portion).count(marker)
-            last = portion[len(portion) - len(marker) + 1 :]
-    if found > most:
-        raise DataError(path, f"has {found:,} {what}, more than the limit of {most:,}: save it anew")
-
-
-def image_size(path: Path) -> tuple[int, int]:
-    """(width, height) of an image file, from its header alone."""
-    with open_image(path) as image:
-        return image.width, image.height
-
-
-def with_bytes(image: Any, mode: str, path: Path) -> Any:
-    """The image in Pillow's mode "L" or "RGB", 8 bits a channel.
-
-    Pillow's own conversion cuts off what is above 255, which makes a picture of 16 bits white, and drops what says
-    which pixels are transparent. They become black here, which is what warps read outside a picture.
-    """
-    from PIL import Image
-
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", image.size, "black"), image).convert(mode)
-    # These formats have no integers beyond 16 bits, which older versions of Pillow keep in 32.
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
-        levels = np.asarray(image).astype(np.uint32)
-        image = Image.fromarray(((levels + 128) // 257).astype(np.uint8))
-    elif image.mode in ("I", "F"):
-        problem = "has 32 bits a pixel, and nothing says which value is white"
-        raise DataError(path, f"{problem}: save it with 8 or 16 bits, or pass its numbers to from_arrays")
-    return image if image.mode == mode else image.convert(mode)
-
-
-def orientation(image: Any) -> int:
-    """How the camera was held, by EXIF: 1 to 8, of which 1 is upright and 5 and above lie on their side."""
-    image.load()  # raises what is wrong with the picture itself; in a PNG the tag may come after it, too
-    notes = [image.info[name] for name in ("exif", "Raw profile type exif") if name in image.info]
-    try:
-        found = image.getexif().get(_ORIENTATION) if all(len(note) <= limits.EXIF_BYTES for note in notes) else None
-    except Exception:  # damaged metadata of a good picture
-        found = None
-    return found if found in _TURNS else 1
-
-
-def turn_upright(image: Any, orientation: int) -> Any:
-    """The image as it is meant to be seen, which is how viewers show it."""
-    from PIL import Image
-
-    return image if orientation == 1 else image.transpose(Image.Transpose[_TURNS[orientation]])
-
-
-def read_image(
-    path: Path, channels: int, size: tuple[int, int] | None = None
-) -> tuple[npt.NDArray[np.uint8], tuple[int, int]]:
-    """A file as (C, H, W) uint8, upright, resized to `size` where given, and the (height, width) that it had.
-
-    Args:
-        path: the file.
-        channels: 1 for grey, 3 for colour.
-        size: (height, width).
-    """
-    with open_image(path) as image:
-        converted = turn_upright(with_bytes(image, "L" if channels == 1 else "RGB", path), orientation(image))
-        had = (converted.height, converted.width)
-        return to_array(converted if size in (None, had) else converted.resize((size[1], size[0]))), had
-
-
-def to_array(image: Any) -> npt.NDArray[np.uint8]:
-    """A decoded image as (C, H, W) uint8."""
-    pixels = np.asarray(image, dtype=np.uint8)
-    return np.ascontiguousarray(pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0))
 
 
 def each_in_parallel(work: Callable[[T], R], items: Iterable[T], workers: int | None = None) -> list[R]:
@@ -216,19 +76,23 @@ def each_in_parallel(work: Callable[[T], R], items: Iterable[T], workers: int | 
 
 
 def from_folder(
-    root: str | os.PathLike[str], *, size: int | tuple[int, int] | None = None, channels: Literal[1, 3] | None = None,
-    test: float = 0.2, validation: float = 0.0, seed: int = 0, workers: int | None = None,
+    root: str | os.PathLike[str], *, size: int | tuple[int, int] | Literal["auto"] | SizeRule | None = None,
+    channels: Literal[1, 3] | None = None, test: float = 0.2, validation: float = 0.0, seed: int = 0,
+    workers: int | None = None, skip_broken: bool = False,
 ) -> Splits[Split]:  # fmt: skip
     """A folder of images per class: root/cat/1.png, or root/train/cat/1.png with val/ and test/ beside it.
 
     Args:
         root: the folder.
-        size: resize every image to this side, or to (height, width); without it all must be of one size.
+        size: resize every image to this side, or to (height, width); without it all must be of one size. "auto" leaves
+            images that are all of one size of at most 128 as they are, and makes others square: 64, or less if most are
+            smaller. A function makes (height, width) from the sizes of all images.
         channels: 1 for grey, 3 for colour; colour where any image has it, if None.
         test: the share of each class to test on, where the folder is not divided already.
         validation: likewise for validation.
         seed: of that division.
         workers: decoding threads.
+        skip_broken: leave out images that cannot be read, with a `DataWarning`; else the first one is an error.
 
     Returns:
         Images (N, C, H, W) as uint8; `as_float` makes numbers of them.
@@ -247,7 +111,14 @@ def from_folder(
     root = Path(root)
     if not root.is_dir():
         raise DataError(root, "there is no such folder")
+    if isinstance(size, str):
+        require_choice("size (unless it is a number)", size, ("auto",))
     target = (require_positive_int("size", size),) * 2 if isinstance(size, int) else size
+    target = choose_size if target == "auto" else target
+    broken: list[DataError] = []
+    read = partial(
+        _read_classes, size=target, channels=channels, workers=workers, broken=broken if skip_broken else None
+    )
     with files.list_folder(root) as listing:
         folders = listing.entries(root)[0]
         found = {folder.name.lower(): folder for folder in folders}
@@ -256,21 +127,53 @@ def from_folder(
         beside = found.keys() - set(chain(*_PARTS.values()))
         # A folder called "train" is a class, of vehicles say, where it has other classes beside it and images in it.
         if train is None or (beside and any(f.suffix.lower() in IMAGE_SUFFIXES for f in train.iterdir())):
-            everything = _read_classes(listing, root, folders, None, target, channels, workers)
-            return divide(everything, test=test, validation=validation, seed=seed)
-        made: dict[str, Split] = {}
-        for part, folder in parts.items():
-            if folder is not None:
-                inner = listing.entries(folder)[0]
-                made[part] = _read_classes(listing, folder, inner, made.get("train"), target, channels, workers)
-        return Splits(**made)
+            made = divide(read(listing, root, folders), test=test, validation=validation, seed=seed)
+        else:
+            held: dict[str, Split] = {}
+            for part, folder in parts.items():
+                if folder is not None:
+                    held[part] = read(listing, folder, listing.entries(folder)[0], like=held.get("train"))
+            made = Splits(**held)
+    if broken:
+        warnings.warn(DataWarning(f"{len(broken):,} broken image(s) skipped: {name_some(broken)}"), stacklevel=2)
+    return made
+
+
+def has_colour(root: Path, most: int = 50) -> bool:
+    """Whether any of the first images in a folder has colours; those that cannot be read are passed over."""
+    for path in islice(find_images(root, lambda error: None), most):
+        with suppress(DataError), open_image(path) as image:
+            if image.mode not in ("L", "1", "LA", "I", "F") and not image.mode.startswith("I;16"):
+                return True
+    return False
+
+
+def name_some(broken: list[DataError], most: int = 5) -> str:
+    """The first errors for a message, and how many more there are."""
+    more = f"; and {len(broken) - most:,} more" if len(broken) > most else ""
+    return "; ".join(sorted(map(str, broken))[:most]) + more
+
+
+def choose_size(sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """The (height, width) to which images of these sizes are resized.
+
+    Example:
+        >>> choose_size([(28, 28), (28, 28)]), choose_size([(480, 640), (640, 480)]), choose_size([(30, 50), (40, 44)])
+        ((28, 28), (64, 64), (35, 35))
+    """
+    if len(set(sizes)) == 1 and max(sizes[0]) <= _LARGEST_OWN_SIDE:
+        return sizes[0]
+    return (min(_LARGEST_SIDE, int(np.median([min(size) for size in sizes]))),) * 2
 
 
 def _read_classes(
-    listing: Listing, root: Path, folders: list[Path], like: Split | None, size: tuple[int, int] | None,
-    channels: int | None, workers: int | None,
+    listing: Listing, root: Path, folders: list[Path], *, size: tuple[int, int] | SizeRule | None,
+    channels: int | None, workers: int | None, broken: list[DataError] | None, like: Split | None = None,
 ) -> Split:  # fmt: skip
-    """The images in folders, one per class; with the classes, the size and the channels of `like` where given."""
+    """The images in folders, one per class; with the classes, the size and the channels of `like` where given.
+
+    Errors of images are added to `broken`, where it is a list, and the images left out.
+    """
     if not folders:
         raise DataError(root, "holds no folders: one per class is expected, with its images in it")
     if like is not None:
@@ -287,28 +190,47 @@ def _read_classes(
     if not paths:
         raise DataError(root, "holds no images")
     y = encode_labels(labels, names, lambda i, problem: DataError(paths[i], problem))
-    if size is None or channels is None:
+
+    def attempt(work: Callable[[Path], R], path: Path) -> R | None:
+        try:
+            return work(path)
+        except DataError as error:
+            if broken is None:
+                raise DataError(path, f"{error.problem}; skip_broken=True (--skip-broken) skips such files") from error
+            broken.append(error)
+            return None
+
+    if not isinstance(size, tuple) or channels is None:
 
         def look(path: Path) -> tuple[bool, tuple[int, int]]:
             with open_image(path) as image:
                 grey = image.mode in ("L", "1", "LA", "I", "F") or image.mode.startswith("I;16")
-                return grey, image.size[:: 1 if size is None and orientation(image) >= 5 else -1]
+                return grey, image.size[:: 1 if not isinstance(size, tuple) and orientation(image) >= 5 else -1]
 
-        grey, sizes = zip(*each_in_parallel(look, paths, workers), strict=True)
+        found_out = each_in_parallel(partial(attempt, look), paths, workers)
+        paths, y = [path for path, seen in zip(paths, found_out, strict=True) if seen], y[[bool(s) for s in found_out]]
+        grey, sizes = zip(*filter(None, found_out), strict=True) if paths else ((), ())
         channels = channels or (1 if all(grey) else 3)
-        if size is None:
+        if callable(size) and paths:
+            size = size(sizes)
+        elif size is None and paths:
             size = sizes[0]
             odd = next((i for i, other in enumerate(sizes) if other != size), None)
             if odd is not None:
-                shapes = " and ".join(f"{width}x{height}" for height, width in (sizes[odd], size))
+                shapes = " and ".join(f"{width}x{height}" for height, width in (sizes[odd], sizes[0]))
                 raise DataError(paths[odd], f"images must be of one size, got {shapes}: pass size= (--size)")
-    out = np.empty((len(paths), channels, *size), np.uint8)
+    fits = size if isinstance(size, tuple) else (1, 1)  # of no image
+    out, at = np.empty((len(paths), channels, fits[0], fits[1]), np.uint8), {path: i for i, path in enumerate(paths)}
 
-    def read(i: int) -> None:
-        out[i], _ = read_image(paths[i], out.shape[1], size)
+    def read(path: Path) -> bool:
+        out[at[path]], _ = read_image(path, out.shape[1], fits)
+        return True
 
-    each_in_parallel(read, range(len(paths)), workers)
-    return Split(torch.from_numpy(out), y, names, root.name)
+    fine = torch.tensor([bool(done) for done in each_in_parallel(partial(attempt, read), paths, workers)])
+    if not fine.any() or (like is None and len(y[fine].unique()) < len(names)):
+        raise DataError(root, f"holds a class without an image that can be read: {name_some(broken or [])}")
+    x = torch.from_numpy(out)
+    return Split(x if fine.all() else x[fine], y[fine], names, root.name)
 
 
 @contextmanager

@@ -27,8 +27,9 @@ from torch import Tensor
 from pstn._checks import require_choice, require_positive_int
 from pstn.data import files
 from pstn.data.files import DataError, DataWarning, MissingDataError, cache_folder
-from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, image_size, open_image, to_array, with_bytes
+from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel
 from pstn.data.split import Split, Splits, encode_labels, name_parts
+from pstn.decode import decoding, image_size, open_image, to_array, with_bytes
 from pstn.files import import_optional, parse_yaml, read_json, sha256_of
 from pstn.limits import CLASSES
 
@@ -207,7 +208,7 @@ def _with_boxes(photo: Photo, path: Path, entries: _Entries, parse: _Parser, on_
     found = []
     width, height = photo.width, photo.height
     for place, entry in entries:
-        with files.decoding(path, "is not a box with its label", place):
+        with decoding(path, "is not a box with its label", place):
             (xmin, ymin, xmax, ymax), label = parse(entry)
         bad = DataError(path, f"box {(xmin, ymin, xmax, ymax)} is not inside {width}x{height} pixels", place=place)
         if min(xmin, xmax, ymin) < -_SLACK or max(xmin, xmax) > width + _SLACK or ymax > height + _SLACK:
@@ -303,7 +304,7 @@ def _read_keys(folder: Path, split: str) -> list[str]:
 
 
 def _read_annotation(path: Path, key: str, image: Path, on_bad_box: files.ErrorHandler) -> Photo:
-    content = read_json(path, error=DataError)
+    content = read_json(path)
     held: dict[str, Any] = {"ispano": False, **content} if isinstance(content, dict) else {}
     values = [held.get(name) for name in ("width", "height", "ispano", "objects")]
     width, height, panorama, objects = cast("tuple[int, int, bool, list[Any]]", values)
@@ -429,7 +430,7 @@ def read_class_names(root: Path) -> tuple[str, ...]:
 def _yaml_names(path: Path, text: str) -> list[str]:
     """The `names` entry of a data.yaml: a list, or a mapping from 0..K-1; every name is read as text."""
     import_optional("yaml", "PyYAML", "data")
-    top = parse_yaml(text, path, strings=True, error=DataError)
+    top = parse_yaml(text, path, strings=True)
     names = top.get("names") if isinstance(top, dict) else None
     if isinstance(names, dict):
         names = [names.get(str(i)) for i in range(len(names))]
@@ -594,10 +595,14 @@ def unpacked(root: Path) -> Path:
 
 
 def find_traffic_signs(root: str | os.PathLike[str] | None = None) -> Path:
-    """The Italian traffic signs as a YOLO folder or archive, in $PSTN_DATA/traffic-signs or the cache."""
+    """The Italian traffic signs as a YOLO folder or archive, in $PSTN_DATA/traffic-signs or the cache.
+
+    Or, for the experiment alone, as a file of crops, .npz.
+    """
 
     def find(folder: Path) -> Path | None:
-        return folder if (folder / "images").is_dir() else next(iter(sorted(folder.glob("*.tar.gz"))), None)
+        held = (folder.glob(pattern) for pattern in ("*.tar.gz", "*.npz"))
+        return folder if (folder / "images").is_dir() else next(chain(*map(sorted, held)), None)
 
     advice = "it has no public mirror: put a YOLO folder or its .tar.gz there, or pass its path to load_yolo"
     return files.locate("traffic-signs", "traffic-signs", find, advice=advice, root=root)

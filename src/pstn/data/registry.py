@@ -19,7 +19,8 @@ from pstn.data.augment import RandomRotation, generate_all
 from pstn.data.files import DataError, MissingDataError, Progress, expand, locate_file
 from pstn.data.images import MNIST_FILES, load_mnist
 from pstn.data.split import NO_ARRAYS, Split, Splits, divide, from_npz, name_parts
-from pstn.text import printable
+from pstn.decode import read_image
+from pstn.text import did_you_mean, printable
 
 __all__ = ["KNOWN", "Finding", "Known", "check", "get", "load"]
 
@@ -155,7 +156,9 @@ def load(data: str | os.PathLike[str], **settings: Any) -> Splits[Any]:
             return series.load_ucr(text[4:], **settings)
     path = expand(text)
     if not path.exists():
-        raise MissingDataError(text, f"is no folder or file, and no known data set: {_NAMES}")
+        beside = [str(path.with_name(each.name)) for each in path.parent.iterdir()] if path.parent.is_dir() else []
+        meant = did_you_mean(text, [*KNOWN, *beside])
+        raise MissingDataError(text, f"is no folder or file, and no known data set: {_NAMES}{meant}")
     kind = detect(path)
     if kind not in _LOADERS:
         accepted = f".npz; {', '.join(series.SERIES_SUFFIXES)}, also with .gz; or a tar archive of a YOLO folder"
@@ -179,7 +182,7 @@ def get(name: str, *, progress: Progress | None = None) -> str:
         return known.get(progress)
     if name.startswith("ucr:"):
         return str(_find_ucr(series.ucr_name(name[4:]), fetch=True, progress=progress))
-    raise ValueError(f"name must be a known data set ({_NAMES}), got {name!r}")
+    raise ValueError(f"name must be a known data set ({_NAMES}), got {name!r}{did_you_mean(name, KNOWN)}")
 
 
 def find_known(name: str) -> Known | None:
@@ -425,7 +428,7 @@ def _damaged(paths: list[Path]) -> list[DataError]:
 
     def decode(path: Path) -> DataError | None:
         try:
-            images.read_image(path, 1)  # as training would: not every picture that decodes can be used
+            read_image(path, 1)  # as training would: not every picture that decodes can be used
             return None
         except DataError as error:
             return error

@@ -18,7 +18,7 @@ from torch import Tensor
 from pstn._checks import plain, require_choice, require_finite, require_positive_int
 from pstn.data.files import DataError, most_unpacked, open_zip, parse_npy, read_npy, read_zip_member
 from pstn.limits import ARRAY_BYTES, CLASSES, EXAMPLES
-from pstn.nn.about import standardise
+from pstn.nn.metadata import standardise
 
 __all__ = [
     "Split", "Splits", "balanced_indices", "batches", "divide", "from_arrays", "from_dataset", "from_npz",
@@ -400,12 +400,13 @@ def _proportional_shares(sizes: list[int], fraction: float) -> list[int]:
     return shares
 
 
-def read_indices(path: str | os.PathLike[str], *, size: int) -> Tensor:
-    """Positions of training examples from a published .npy file.
+def read_indices(path: str | os.PathLike[str], *, size: int, array: str | None = None) -> Tensor:
+    """Positions of training examples from a published .npy file, or from one array of an .npz file.
 
     Args:
         path: the file: whole numbers of shape (k,).
         size: how many training examples there are; every position must be below it.
+        array: the name of the array, of an .npz file.
 
     Returns:
         (k,) int64, in the file's order.
@@ -421,12 +422,19 @@ def read_indices(path: str | os.PathLike[str], *, size: int) -> Tensor:
         tensor([   17,    42, 51023])
     """
     path = Path(path)
-    array = read_npy(path)
-    if array.dtype.kind not in "iu" or array.ndim != 1 or len(array) == 0:
-        raise DataError(path, f"must hold whole numbers of shape (k,), got {array.dtype} of shape {array.shape}")
-    if ((array < 0) | (array >= size)).any() or len(np.unique(array)) < len(array):
+    if array is None:
+        held = read_npy(path)
+    else:
+        member = f"{array}.npy"
+        with open_zip(path, "an .npz file") as archive:
+            if member not in archive.namelist():
+                raise DataError(path, f"holds no array {array!r}")
+            held = parse_npy(read_zip_member(archive, member, path, limit=most_unpacked(path)), path, member)
+    if held.dtype.kind not in "iu" or held.ndim != 1 or len(held) == 0:
+        raise DataError(path, f"must hold whole numbers of shape (k,), got {held.dtype} of shape {held.shape}")
+    if ((held < 0) | (held >= size)).any() or len(np.unique(held)) < len(held):
         raise DataError(path, f"must hold different positions among the {size:,} training examples")
-    return torch.from_numpy(array.astype("int64"))
+    return torch.from_numpy(held.astype("int64"))
 
 
 def from_arrays(

@@ -26,15 +26,18 @@ from torch import Tensor, nn
 from pstn import _checks
 from pstn._deprecation import renamed
 from pstn.data.augment import RandomTransform, make_random_transform
+from pstn.data.scaling import Scaling, fit_scaling
 from pstn.data.split import stratified_indices
 from pstn.defaults import LOCALIZER_FACTOR, RESTARTS, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT, default_kl_weight
-from pstn.estimators.arrays import Layout, Scaling, choose_layout, fit_scaling
+from pstn.estimators.arrays import Layout, choose_layout
 from pstn.files import load_safetensors
-from pstn.nn import Prediction, TransformerModel, make_model
+from pstn.nn import Prediction, TransformerModel, find_pretrained, make_model
 from pstn.noise import draw_noise
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.training import Member, Population, Recipe
 from pstn.training.calibrate import find_temperature
+from pstn.training.evaluate import log_probs_of
+from pstn.training.linear import start_heads
 from pstn.training.population.trainer import make_device
 from pstn.training.restarts import train_again
 from pstn.training.tune import Tuned, hold_out, set_alpha, tune
@@ -123,6 +126,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         if not continues:
             known._kl_weight = self._default_kl_weight(len(data.y))
             known.model_ = known._make(seed=seed)  # refuses a transform that does not suit the data
+            start_heads([known.model_], data.x, data.y, [(torch.arange(len(data.y)), None)])
             if isinstance(getattr(self, "kl_weight", None), str) and known._kl_weight is not None and not known._teach:
                 known._tuned = known._search(data, seed)
                 known._kl_weight, alpha = known._tuned.best.kl_weight, known._tuned.best.alpha
@@ -199,6 +203,13 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             raise ValueError(f"{what} must hold at least two classes, got {found}: {only!r}")
         fresh.layout_ = layout = choose_layout(array.shape[1:], self.kind)
         fresh.scaling_ = fit_scaling(layout.channels_first(array), getattr(self, "fill", "auto"))
+        pretrained = None if self.backbone is None else find_pretrained(self.backbone)
+        if pretrained is not None:
+            if layout.kind != "image" or layout.channels != 3:
+                raise ValueError(f"backbone must be None but for images (N, H, W, 3), got X (N, {layout.shape})")
+            white = 1.0 if array.max() <= 1 else 255.0
+            mean, std = (tuple(white * v for v in values) for values in (pretrained.mean, pretrained.std))
+            fresh.scaling_ = replace(fresh.scaling_, mean=mean, std=std)
         fresh._check_parameters()
         fresh._teach = _teaching(getattr(self, "teach", None), layout)
         transform = vars(self).get("transform")
@@ -207,6 +218,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         fresh._make = partial(
             make_model, self._model_kind, layout.channels, layout.size, len(fresh.classes_),
             transform, networks="auto", width=self.width, fill=fresh.scaling_.scaled_fill,
+            backbone=None if pretrained is None else pretrained.make(),
             samples=int(getattr(self, "train_samples", 1)), test_samples=int(getattr(self, "test_samples", 1)),
             taught=fresh._teach is not None,
         )  # fmt: skip
@@ -270,9 +282,8 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         def run(score: Callable[[Any], list[float]], parts: list[Any]) -> Any:
             return Parallel(n_jobs=jobs)(delayed(score)(part) for part in parts)
 
-        make = partial(_make_for_seed, self._make)
         return tune(
-            make, data.x, data.y, member, recipe, splits, weights=data.weights, device=make_device(self.device),
+            self._make, data.x, data.y, member, recipe, splits, weights=data.weights, device=make_device(self.device),
             jobs=jobs, run=run,
         )  # fmt: skip
 
@@ -282,9 +293,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         def fit(second: Population) -> None:
             second.fit()
 
-        def say(text: str) -> None:
-            warnings.warn(text, ConvergenceWarning)
-
+        say = partial(warnings.warn, category=ConvergenceWarning)
         restarted = train_again(population, getattr(self, "restarts", 0), fit, say)
         broken = {failure.model for failure in population.progress.failures}  # which `_keep` tells of
         for number, text in restarted.failed.items():
@@ -333,14 +342,12 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             output = self._predict(x)
             if isinstance(output, Tensor):
                 _checks.require_finite("logits", output, "the classifier returned them; lower its learning rate")
-            log_probs = output.log_softmax(-1) if isinstance(output, Tensor) else output.log_probs
-            parts.append(log_probs.cpu().numpy())
+            parts.append(log_probs_of(output).cpu().numpy())
         return np.concatenate(parts)
 
     def _predict(self, x: Tensor) -> Tensor | Prediction:
         """A batch (B, C, *size) through the network."""
-        output: Tensor | Prediction = self.model_(x)
-        return output
+        return cast(Tensor, self.model_(x))
 
     def _check_examples(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[NDArray[Any], NDArray[Any]]:
         array, labels = self._check_inputs(X, y, reset=reset)
@@ -379,9 +386,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     def _batches(self, X: ArrayLike, samples: int = 1) -> Iterator[Tensor]:
         """Inputs as the network takes them, some at a time, on its device."""
         check_is_fitted(self)
-        samples = _checks.require_positive_int(
-            "test_samples", samples
-        )  # which set_params may have changed since the fit
+        samples = _checks.require_positive_int("test_samples", samples)  # which may have changed since the fit
         array = self._check_inputs(X)
         device = make_device(self.device)
         self.model_.to(device)
@@ -432,10 +437,6 @@ def _teaching(teach: str | RandomTransform | None, layout: Layout) -> RandomTran
     if made.transform.ndim != x.dim() - 2 or Recipe(teach=made).as_seen(x).shape != x.shape:
         raise ValueError(f"teach must keep the size of inputs, {layout.size}, got {made}")
     return made
-
-
-def _make_for_seed(make: Callable[..., nn.Module], seed: int) -> nn.Module:
-    return make(seed=seed)
 
 
 class parameter_too:
@@ -499,9 +500,7 @@ class Warping(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore[mis
 
     def _restored(self, warped: Any) -> NDArray[np.float32]:
         """(..., C, *size) as the network has it -> (..., *shape) as the user has it."""
-        layout, scaling = self.layout_, self.scaling_
-        restored: NDArray[np.float32] = layout.as_given(scaling.restore(warped, len(layout.size)))
-        return restored
+        return self.layout_.as_given(self.scaling_.restore(warped, len(self.layout_.size)))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Names and values of the constructor's parameters, of nested estimators too if `deep`."""
@@ -536,6 +535,8 @@ class PSTNClassifier(Warping, ArrayClassifier):
         loss: what to minimise, (prediction, y) -> a scalar or a `pstn.Loss`, as in `pstn.fit`; the negative ELBO when
             None. `kl_weight` stays None for a function without a parameter `kl_weight`.
         width: channels of the classifier's first convolution; chosen by the size of the input when None.
+        backbone: a pretrained network for images in colour, frozen, as `pstn.nn.find_pretrained` takes it, such as
+            "efficientnet-lite0"; the last layer on it starts at a logistic regression.
         train_samples: S in training.
         test_samples: S in prediction.
         fill: what lies outside an input, in the units of the data, one number or one per channel; "border" repeats
@@ -578,6 +579,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
     def __init__(
         self, transform: str | Transform = "auto", kind: str = "auto", *, kl_weight: float | str | None = None,
         teach: str | RandomTransform | None = None, loss: LossFunction | None = None, width: int | None = None,
+        backbone: str | None = None,
         train_samples: int = TRAIN_SAMPLES,
         test_samples: int = TEST_SAMPLES, fill: Any = "auto", epochs: int | None = None, batch_size: int | None = None,
         learning_rate: float | None = None, localizer_factor: float = LOCALIZER_FACTOR, weight_decay: float = 1e-4,
@@ -611,8 +613,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
         source = torch.Generator().manual_seed(self._seed)
         shape = (1, self.model_.layer.noise_width)
         noise = draw_noise(samples, shape, method="sobol", generator=source, device=x.device)
-        prediction: Prediction = self.model_(x, noise=noise.expand(-1, len(x), -1))
-        return prediction
+        return cast(Prediction, self.model_(x, noise=noise.expand(-1, len(x), -1)))
 
     @torch.no_grad()
     def uncertainty(self, X: ArrayLike) -> Uncertainty:
@@ -659,6 +660,8 @@ class STNClassifier(Warping, ArrayClassifier):
         teach: a random transform that is taught, as in `PSTNClassifier`.
         loss: what to minimise, as in `PSTNClassifier`.
         width: channels of the classifier's first convolution.
+        backbone: a pretrained network for images in colour, frozen, as `pstn.nn.find_pretrained` takes it, such as
+            "efficientnet-lite0"; the last layer on it starts at a logistic regression.
         fill: what lies outside an input.
         epochs: passes over the data.
         batch_size: examples in a step.
@@ -685,7 +688,8 @@ class STNClassifier(Warping, ArrayClassifier):
     @renamed(localizer_rate="localizer_factor")
     def __init__(
         self, transform: str | Transform = "auto", kind: str = "auto", *, teach: str | RandomTransform | None = None,
-        loss: LossFunction | None = None, width: int | None = None, fill: Any = "auto", epochs: int | None = None,
+        loss: LossFunction | None = None, width: int | None = None,
+        backbone: str | None = None, fill: Any = "auto", epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | None = None, localizer_factor: float = LOCALIZER_FACTOR, weight_decay: float = 1e-4,
         early_stopping: bool = False, validation_fraction: float = 0.2, patience: int = 20, class_weight: Any = None,
@@ -704,6 +708,8 @@ class CNNClassifier(ArrayClassifier):
         kind: "auto", "image" or "series".
         loss: what to minimise, as in `PSTNClassifier`; its prediction is the logits (B, K).
         width: channels of the first convolution.
+        backbone: a pretrained network for images in colour, frozen, as `pstn.nn.find_pretrained` takes it, such as
+            "efficientnet-lite0"; the last layer on it starts at a logistic regression.
         epochs: passes over the data.
         batch_size: examples in a step.
         learning_rate: Adam's; chosen by the kind of data when None.
@@ -726,6 +732,7 @@ class CNNClassifier(ArrayClassifier):
 
     def __init__(
         self, kind: str = "auto", *, loss: LossFunction | None = None, width: int | None = None,
+        backbone: str | None = None,
         epochs: int | None = None, batch_size: int | None = None, learning_rate: float | None = None,
         weight_decay: float = 1e-4, early_stopping: bool = False, validation_fraction: float = 0.2, patience: int = 20,
         class_weight: Any = None, warm_start: bool = False, random_state: Any = None, device: str = "auto",

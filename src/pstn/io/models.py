@@ -18,12 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pstn.files import FileError, load_safetensors, read_json, require_regular_file, sha256_of, write_atomically
+from pstn import files
+from pstn.files import DataError, read_json, require_regular_file, sha256_of, write_atomically
 from pstn.io.registry import build, describe, describe_input, rebuild
 from pstn.limits import CONFIG_BYTES, MODEL_BYTES, MODEL_LAYER, MODEL_VALUES, MODEL_WORK
-from pstn.nn.about import About
+from pstn.nn.backbones import Trunk
+from pstn.nn.metadata import ModelMetadata
 from pstn.nn.networks import ConvLocalizer, PoseLocalizer, SeriesClassifier, SeriesLocalizer
-from pstn.text import ShortError, excerpt
+from pstn.text import ShortError, did_you_mean, excerpt
 
 __all__ = ["ModelFileError", "from_pretrained", "load_weights", "push_to_hub", "require_modest", "save_pretrained"]
 
@@ -43,7 +45,7 @@ class ModelFileError(ShortError):
     """A model's file that is missing, damaged, or not one of this package's."""
 
 
-def save_pretrained(model: nn.Module, folder: str | Path, *, about: About | None = None) -> Path:
+def save_pretrained(model: nn.Module, folder: str | Path, *, about: ModelMetadata | None = None) -> Path:
     """Write model.safetensors, config.json and README.md, a model card, into a folder.
 
     A part of the model that is not of this package is written down as the arguments of its constructor, which it must
@@ -67,10 +69,11 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, about: About | None
         >>> sorted(path.name for path in folder.iterdir())
         ['README.md', 'config.json', 'model.safetensors']
     """
-    safetensors = load_safetensors("hub")
+    safetensors = files.load_safetensors("hub")
     description, about = _described(model, about or getattr(model, "about", None))
     folder = Path(folder)
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    # Cloned, as a file cannot hold one tensor twice, which a frozen trunk of two parts may be.
+    weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
     with write_atomically(folder / WEIGHTS) as draft:
         safetensors.torch.save_file(weights, draft, metadata={"format": "pt"})
         digest = sha256_of(draft)
@@ -83,7 +86,7 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, about: About | None
 
 
 def push_to_hub(
-    model: nn.Module, repo_id: str, *, about: About | None = None, private: bool | None = None,
+    model: nn.Module, repo_id: str, *, about: ModelMetadata | None = None, private: bool | None = None,
     token: str | None = None, commit_message: str = "Upload a model of pstn",
 ) -> str:  # fmt: skip
     """Upload a model to the Hugging Face Hub. Needs huggingface_hub: `pip install 'pstn[hub]'`.
@@ -139,7 +142,7 @@ def from_pretrained(name: str | Path, *, revision: str | None = None, allow: Seq
     try:
         with torch.device("meta"):  # no memory is spent before the file is known to fill it
             empty = build(config["model"], allow)
-        about = About.from_config(config["about"])
+        about = ModelMetadata.from_config(config["about"])
         _check_about(about, *describe_input(config["model"]))
         require_modest(empty, about)
     except ValueError as error:
@@ -169,10 +172,17 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     model.load_state_dict(_read_tensors(Path(path), model))
 
 
-def _described(model: nn.Module, about: About | None) -> tuple[dict[str, Any], About]:
+def _described(model: nn.Module, about: ModelMetadata | None) -> tuple[dict[str, Any], ModelMetadata]:
     """The model as config.json has it; refused where a model that is built from that would be another one."""
     description = describe(model)
-    _refuse_shared(model)
+    seen: dict[int, str] = {}
+    fixed = [part for part in model.modules() if isinstance(part, Trunk) and part.learns == "none"]
+    kept = {id(tensor) for trunk in fixed for tensor in trunk.state_dict(keep_vars=True).values()}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) in kept:
+            continue
+        if (first := seen.setdefault(id(tensor), name)) != name:  # a model that is loaded would have two
+            raise ValueError(f"{first} and {name} are one tensor, which cannot be saved: deepcopy one of the two")
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
         built = {name: tensor.shape for name, tensor in rebuild(model, description).state_dict().items()}
     if built != {name: tensor.shape for name, tensor in model.state_dict().items()}:
@@ -180,22 +190,14 @@ def _described(model: nn.Module, about: About | None) -> tuple[dict[str, Any], A
     classes, channels, size = describe_input(description)
     if about is None:
         if classes is None or channels is None:
-            raise ValueError("about must be given for this model: about=pstn.About(classes, channels, size)")
-        about = About(tuple(map(str, range(classes))), channels, size)
+            raise ValueError("about must be given for this model: about=pstn.ModelMetadata(classes, channels, size)")
+        about = ModelMetadata(tuple(map(str, range(classes))), channels, size)
     _check_about(about, classes, channels, size)
     require_modest(model, about)
     return description, about
 
 
-def _refuse_shared(model: nn.Module) -> None:
-    """Refuse weights that two parts share: the parts of a model that is loaded would each have their own."""
-    seen: dict[int, str] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if (first := seen.setdefault(id(tensor), name)) != name:
-            raise ValueError(f"{first} and {name} are one tensor, which cannot be saved: deepcopy one of the two")
-
-
-def _check_about(about: About, classes: int | None, channels: int | None, size: tuple[int, ...] | None) -> None:
+def _check_about(about: ModelMetadata, classes: int | None, channels: int | None, size: tuple[int, ...] | None) -> None:
     """Refuse what does not fit the model, as far as its description says."""
     for name, wanted, found in (
         ("the number of classes", classes, len(about.classes)), ("channels", channels, about.channels),
@@ -205,7 +207,7 @@ def _check_about(about: About, classes: int | None, channels: int | None, size: 
             raise ValueError(f"{name} must be that of the model, {wanted}, got {found}")
 
 
-def require_modest(model: nn.Module, about: About) -> None:
+def require_modest(model: nn.Module, about: ModelMetadata) -> None:
     """Refuse a model that would take very much memory to load or to use, before any is allocated.
 
     Args:
@@ -216,7 +218,7 @@ def require_modest(model: nn.Module, about: About) -> None:
         ValueError: it exceeds a limit of `pstn.limits`, and could not be loaded again.
 
     Example:
-        >>> require_modest(pstn.nn.mnist_pstn(), pstn.About(tuple("0123456789"), 1, (28, 28)))
+        >>> require_modest(pstn.nn.mnist_pstn(), pstn.ModelMetadata(tuple("0123456789"), 1, (28, 28)))
     """
     layer, samples = getattr(model, "layer", None), getattr(model, "test_samples", 1)
     seen = about.size if layer is None or layer.size is None else layer.size
@@ -232,7 +234,7 @@ def require_modest(model: nn.Module, about: About) -> None:
             raise ValueError(f"model must take at most {limit:,} {what}, got {found:,}")
 
 
-def _convolutions(model: nn.Module, about: About) -> tuple[int, int]:
+def _convolutions(model: nn.Module, about: ModelMetadata) -> tuple[int, int]:
     """The most numbers that one of this package's convolutions makes of an input, and the multiplications of all."""
     layer, samples = getattr(model, "layer", None), getattr(model, "test_samples", 1)
     together = min(samples, getattr(model, "chunk_size", None) or samples)
@@ -266,12 +268,15 @@ def _find(name: str | Path, revision: str | None) -> tuple[Path, Path]:
     # If there is a folder "runs", "runs/name" is a mistyped path, not a model of a user called "runs".
     mistyped = folder.parent != Path() and folder.parent.is_dir()
     if mistyped or folder.exists() or not _HUB_NAME.fullmatch(str(name)):
-        raise ModelFileError(f"there is no folder {name} of a model: pstn train and save_pretrained write one")
+        beside = (
+            [str(folder.with_name(each.name)) for each in folder.parent.iterdir()] if folder.parent.is_dir() else []
+        )
+        meant = did_you_mean(str(folder), beside)
+        raise ModelFileError(f"there is no folder {name} of a model: pstn train and save_pretrained write one{meant}")
     try:
-        hub = _hub()
+        return _on_hub(_hub(), str(name), revision)
     except ImportError as error:
         raise ModelFileError(f"there is no folder {name}; to look for it on the Hugging Face Hub: {error}") from error
-    return _on_hub(hub, str(name), revision)
 
 
 def _in_folder(folder: Path) -> tuple[Path, Path]:
@@ -290,37 +295,22 @@ def _in_folder(folder: Path) -> tuple[Path, Path]:
 
 def _on_hub(hub: Any, name: str, revision: str | None) -> tuple[Path, Path]:
     """The two files from the Hub or, if that cannot be reached, from the cache of its client."""
-    problem: Exception | None = None
     try:
-        # Requested once: without a network the client's download alone would retry for half a minute, with messages.
-        hub.get_hf_file_metadata(hub.hf_hub_url(name, CONFIG, revision=revision))
+        config, weights = (Path(hub.hf_hub_download(name, file, revision=revision)) for file in (CONFIG, WEIGHTS))
     except Exception as error:  # the Hub's client raises its own, its network library's and the system's
-        problem = error
-    try:
-        if isinstance(problem, hub.errors.HfHubHTTPError):  # the Hub answered: there is no such model
-            raise problem
-        config, weights = (
-            Path(hub.hf_hub_download(name, file, revision=revision, local_files_only=problem is not None))
-            for file in (CONFIG, WEIGHTS)
-        )
-    except Exception as error:
-        first = (str(problem or error).splitlines() or [type(error).__name__])[0]
+        first = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelFileError(f"there is no folder {name}, nor such a model on the Hugging Face Hub: {first}") from error
     return config, weights
 
 
 def _hub() -> Any:
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise ImportError("this needs huggingface_hub, which is not installed: pip install 'pstn[hub]'") from error
-    return huggingface_hub
+    return files.import_optional("huggingface_hub", "huggingface_hub", "hub")
 
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
         config = read_json(path, limit=CONFIG_BYTES)
-    except FileError as error:
+    except DataError as error:
         raise ModelFileError(str(error)) from error
     if not isinstance(config, dict) or set(config) != set(_KEYS) or config["format"] != _FORMAT:
         wanted = f"format must be {_FORMAT!r}, beside {', '.join(_KEYS[1:])}"
@@ -330,7 +320,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _read_tensors(path: Path, model: nn.Module) -> dict[str, Tensor]:
     """The tensors of a file, once their names and shapes are those of the model; all finite."""
-    safetensors = load_safetensors("hub")
+    safetensors = files.load_safetensors("hub")
     expected = model.state_dict()
     try:
         if require_regular_file(path).stat().st_size > 2 * MODEL_BYTES:  # float64 takes twice the room
@@ -348,7 +338,7 @@ def _read_tensors(path: Path, model: nn.Module) -> dict[str, Tensor]:
                 if dtype not in (_FLOATS if tensor.is_floating_point() else _WHOLE_NUMBERS):
                     raise ModelFileError(f"{path}: {name} must be of {tensor.dtype}, got {dtype}")
             tensors = {name: stream.get_tensor(name) for name in expected}
-    except (safetensors.SafetensorError, FileError, OSError) as error:
+    except (safetensors.SafetensorError, DataError, OSError) as error:
         raise ModelFileError(f"{path} is not a readable safetensors file: {error}") from error
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
@@ -356,7 +346,7 @@ def _read_tensors(path: Path, model: nn.Module) -> dict[str, Tensor]:
     return tensors
 
 
-def card_text(description: Mapping[str, Any], about: About, parameters: int) -> str:
+def card_text(description: Mapping[str, Any], about: ModelMetadata, parameters: int) -> str:
     """The text of a model card.
 
     Args:
@@ -365,13 +355,18 @@ def card_text(description: Mapping[str, Any], about: About, parameters: int) -> 
         parameters: their number.
 
     Example:
-        >>> text = card_text({"type": "ConvClassifier"}, About(("a", "b"), 1), parameters=7)
+        >>> text = card_text({"type": "ConvClassifier"}, ModelMetadata(("a", "b"), 1), parameters=7)
         >>> text.splitlines()[5]
         '# A convolutional network for 2 classes'
     """
     title = f"{_WORDS.get(description['type'], 'A convolutional network')} for {len(about.classes)} classes"
     layer = description.get("layer")
-    facts = [f"- parameters: {parameters:,}", f"- input: {_input(about)}"]
+    shape = f"{about.channels} channel{'s' if about.channels > 1 else ''}, "
+    shape += "any size" if about.size is None else " × ".join(map(str, about.size))
+    if set(about.mean) != {0.0} or set(about.std) != {1.0}:
+        mean, std = (", ".join(f"{value:g}" for value in values) for values in (about.mean, about.std))
+        shape += f", normalised: (x − [{mean}]) / [{std}]"
+    facts = [f"- parameters: {parameters:,}", f"- input: {shape}"]
     if layer is not None:
         facts.append(f"- transformation: {layer['transform']['type']}")
     if "test_samples" in description:
@@ -390,16 +385,7 @@ def card_text(description: Mapping[str, Any], about: About, parameters: int) -> 
     return "\n".join([*_header(about, title, scores), f"# {title}", "", *facts, "", *table, *_use(about)])
 
 
-def _input(about: About) -> str:
-    channels = f"{about.channels} channel{'s' if about.channels > 1 else ''}"
-    size = "any size" if about.size is None else " × ".join(map(str, about.size))
-    if set(about.mean) == {0.0} and set(about.std) == {1.0}:
-        return f"{channels}, {size}"
-    mean, std = (", ".join(f"{value:g}" for value in values) for values in (about.mean, about.std))
-    return f"{channels}, {size}, normalised: (x − [{mean}]) / [{std}]"
-
-
-def _header(about: About, title: str, scores: Mapping[str, float]) -> list[str]:
+def _header(about: ModelMetadata, title: str, scores: Mapping[str, float]) -> list[str]:
     """YAML that the Hub reads. JSON's strings are YAML's: names of classes and data cannot break out of them."""
     lines = ["---", "library_name: pstn", "tags: [pstn, spatial-transformer, uncertainty]"]
     task = _TASKS.get(about.ndim or 0)
@@ -417,7 +403,7 @@ def _code(text: str) -> str:
     return f"`{text.replace('`', chr(39))}`"
 
 
-def _use(about: About) -> list[str]:
+def _use(about: ModelMetadata) -> list[str]:
     if about.ndim == 1:
         file, call = "series.csv", "model.about.prepare(series))  # series (B, C, L), floats as in the files"
     else:

@@ -19,32 +19,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from pstn.distributions import (
-    AtMode,
-    GammaPrior,
-    Gated,
-    Global,
-    Hierarchical,
-    Mixture,
-    NoPrior,
-    Normal,
-    NormalPrior,
-    Point,
-    PosteriorFamily,
-    Prior,
-    StudentT,
-)  # fmt: skip
+from pstn import distributions
+from pstn.distributions import PosteriorFamily, Prior
 from pstn.limits import MODEL_CELLS, MODEL_DEPTH, MODEL_PARTS, MODEL_PIXELS, MODEL_SAMPLES
+from pstn.nn import networks
+from pstn.nn.backbones import BackboneClassifier, EfficientNetLite0, TimmNetwork, Trunk
 from pstn.nn.classifier import PSTN, STN
 from pstn.nn.layer import SpatialTransformer
-from pstn.nn.networks import (
-    ConvClassifier,
-    ConvLocalizer,
-    GlobalLocalizer,
-    PoseLocalizer,
-    SeriesClassifier,
-    SeriesLocalizer,
-)
 from pstn.nn.wrap import Frozen
 from pstn.text import excerpt
 from pstn.transforms import CPAB, Affine, Compose, Crop, Rotation, Similarity, Transform, Translation
@@ -162,23 +143,31 @@ _CHECKS: dict[str, Check] = {
     "in_channels": _ANY, "classes": _ANY, "features": _maybe(_ANY), "hidden": _maybe(_ANY), "size": _maybe(_size),
     "localizer_size": _maybe(_size), "filters": _each(_whole(high=65536)), "kernel": _KERNEL,
     "kernels": _each(_KERNEL), "dropout": _number(0, 1), "padded": _FLAG,
-    "module": _part(nn.Module, "ConvClassifier", "SeriesClassifier"), "transform": _part(Transform),
-    "localizer": _part(nn.Module, "ConvLocalizer", "PoseLocalizer", "SeriesLocalizer", "GlobalLocalizer"),
+    "module": _part(nn.Module, "ConvClassifier", "SeriesClassifier", "BackboneClassifier"),
+    "transform": _part(Transform),
+    "localizer": _part(nn.Module, "ConvLocalizer", "PoseLocalizer", "SeriesLocalizer", "GlobalLocalizer", "Trunk"),
+    "network": _part(nn.Module, "EfficientNetLite0", "TimmNetwork"), "learns": _choice("none", "last", "all"),
+    "trunk": _part(Trunk), "outputs": _maybe(_ANY), "name": lambda _, value: value,
     "posterior": _part(PosteriorFamily), "sampling": _choice("iid", "antithetic", "sobol"), "fill": _numbers,
     "mode": _choice("bilinear", "nearest", "bicubic"), "padding_mode": _choice("zeros", "border", "reflection"),
-    "layer": _part(SpatialTransformer), "classifier": _part(nn.Module, "ConvClassifier", "SeriesClassifier", "Frozen"),
+    "layer": _part(SpatialTransformer),
+    "classifier": _part(nn.Module, "ConvClassifier", "SeriesClassifier", "Frozen", "BackboneClassifier"),
     "train_samples": _SAMPLES, "test_samples": _SAMPLES, "chunk_size": _maybe(_ANY), "temperature": _number(1e-3, 1e3),
 }  # fmt: skip
 _LISTED = (
     Part(Rotation, ""), Part(Translation, "scale ndim"), Part(Crop, "scale ndim"), Part(Similarity, "scale"),
     Part(Affine, "ndim"), Part(CPAB, "tess zero_boundary volume_preserving"), Part(Compose, "transforms"),
-    Part(GammaPrior, "alpha0 beta0"), Part(NormalPrior, "loc scale learned"), Part(NoPrior, ""),
-    Part(StudentT, "alpha precision var_init prior"), Part(Normal, "var_init prior"), Part(Point, "prior"),
-    Part(Mixture, "k base spread"), Part(Gated, "base probability log_density"), Part(Global, "base"),
-    Part(AtMode, "base"), Part(Hierarchical, "base shrink"), Part(ConvLocalizer, _CONV),
-    Part(PoseLocalizer, f"{_CONV} hidden"), Part(SeriesLocalizer, _SERIES, later="padded"),
-    Part(GlobalLocalizer, ""), Part(ConvClassifier, f"{_CONV} classes hidden dropout"),
-    Part(SeriesClassifier, f"{_SERIES} classes", later="padded"), Part(Frozen, "module"),
+    Part(distributions.GammaPrior, "alpha0 beta0"), Part(distributions.NormalPrior, "loc scale learned"),
+    Part(distributions.NoPrior, ""), Part(distributions.StudentT, "alpha precision var_init prior"),
+    Part(distributions.Normal, "var_init prior"), Part(distributions.Point, "prior"),
+    Part(distributions.Mixture, "k base spread"), Part(distributions.Gated, "base probability log_density"),
+    Part(distributions.Global, "base"), Part(distributions.AtMode, "base"),
+    Part(distributions.Hierarchical, "base shrink"), Part(networks.ConvLocalizer, _CONV),
+    Part(networks.PoseLocalizer, f"{_CONV} hidden"), Part(networks.SeriesLocalizer, _SERIES, later="padded"),
+    Part(networks.GlobalLocalizer, ""), Part(networks.ConvClassifier, f"{_CONV} classes hidden dropout"),
+    Part(networks.SeriesClassifier, f"{_SERIES} classes", later="padded"), Part(Frozen, "module"),
+    Part(EfficientNetLite0, "outputs"), Part(TimmNetwork, "name"), Part(Trunk, "network learns"),
+    Part(BackboneClassifier, "trunk classes"),
     Part(
         SpatialTransformer,
         "transform localizer size features hidden posterior localizer_size sampling fill mode padding_mode",
@@ -188,6 +177,7 @@ _LISTED = (
     Part(STN, "layer classifier temperature", later="temperature"),
 )  # fmt: skip
 _PARTS = {part.cls.__name__: part for part in _LISTED}
+_MODELS = ("PSTN", "STN", "ConvClassifier", "SeriesClassifier", "BackboneClassifier")
 
 
 _BASES = (Transform, PosteriorFamily, Prior, nn.Module)
@@ -300,7 +290,7 @@ def build(description: Any, allow: Sequence[str] = ()) -> Any:
     _require_modest(description)
     token = _ALLOWED.set(tuple(allow))
     try:
-        return _build("model", description, ("PSTN", "STN", "ConvClassifier", "SeriesClassifier"), nn.Module)
+        return _build("model", description, _MODELS, nn.Module)
     finally:
         _ALLOWED.reset(token)
 
@@ -409,6 +399,6 @@ def describe_input(description: Mapping[str, Any]) -> tuple[int | None, int | No
     own = [part.get("type") in _PARTS for part in (head, reader)]
     return (
         head["classes"] if own[0] else None,
-        reader["in_channels"] if own[1] else None,
+        reader.get("in_channels", 3) if own[1] else None,  # pretrained networks read colours
         tuple(size) if own[1] and size is not None else None,
     )

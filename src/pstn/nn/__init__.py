@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from pstn.nn.about import About, Shareable
+from pstn._deprecation import old_names
+from pstn.nn.backbones import BackboneClassifier, EfficientNetLite0, Pretrained, TimmNetwork, Trunk, find_pretrained
 from pstn.nn.classifier import PSTN, STN, Prediction, TransformerClassifier, TransformerModel
 from pstn.nn.factory import make_model, mnist_cnn, mnist_pstn, mnist_stn
 from pstn.nn.layer import SpatialTransformer, TransformerOutput
+from pstn.nn.metadata import ModelMetadata, Shareable
 from pstn.nn.networks import (
     ConvClassifier,
     ConvLocalizer,
@@ -19,20 +21,26 @@ from pstn.nn.wrap import Frozen, wrap
 __all__ = [
     "PSTN",
     "STN",
-    "About",
+    "BackboneClassifier",
     "ConvClassifier",
     "ConvLocalizer",
+    "EfficientNetLite0",
     "Frozen",
     "GlobalLocalizer",
+    "ModelMetadata",
     "PoseLocalizer",
     "Prediction",
+    "Pretrained",
     "SeriesClassifier",
     "SeriesLocalizer",
     "Shareable",
     "SpatialTransformer",
+    "TimmNetwork",
     "TransformerClassifier",
     "TransformerModel",
     "TransformerOutput",
+    "Trunk",
+    "find_pretrained",
     "make_model",
     "mnist_cnn",
     "mnist_pstn",
@@ -50,4 +58,4 @@ def __getattr__(name: str) -> Any:
         from pstn import io
 
         return getattr(io, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return old_names(__name__, {"About": "ModelMetadata"})(name)

@@ -12,17 +12,11 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 from torch.utils.checkpoint import checkpoint
 
-from pstn._checks import (
-    can_inspect_values,
-    require_finite,
-    require_floating,
-    require_positive_int,
-    require_positive_number,
-)
+from pstn import _checks
 from pstn.defaults import FROZEN_FACTOR, LOCALIZER_FACTOR, TEST_SAMPLES, TRAIN_SAMPLES
 from pstn.distributions import ThetaDistribution
-from pstn.nn.about import Shareable
 from pstn.nn.layer import SpatialTransformer, call_on
+from pstn.nn.metadata import Shareable
 from pstn.noise import Samples
 from pstn.uncertainty import entropy, log_mean_exp, mutual_information
 
@@ -137,12 +131,13 @@ class TransformerModel(nn.Module, ABC):
             >>> [(group["name"], group["lr"]) for group in optimiser.param_groups]
             [('localizer', 8e-06), ('classifier', 0.001)]
         """
-        lr = require_positive_number("lr", lr)
+        lr = _checks.require_positive_number("lr", lr)
         localizer = _trainable(self.layer)
         shared = {id(parameter) for parameter in localizer}
         classifier = [p for p in _trainable(self) if id(p) not in shared]
         default = LOCALIZER_FACTOR if classifier else FROZEN_FACTOR
-        factor = require_positive_number("localizer_factor", default if localizer_factor is None else localizer_factor)
+        chosen = default if localizer_factor is None else localizer_factor
+        factor = _checks.require_positive_number("localizer_factor", chosen)
         groups = ("localizer", localizer, lr * factor), ("classifier", classifier, lr)
         return [{"params": own, "lr": rate, "name": name, **options} for name, own, rate in groups if own]
 
@@ -158,7 +153,7 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
             raise TypeError(f"classifier must be a torch.nn.Module, got {type(classifier).__name__}")
         refuse_softmax(classifier)
         self.layer, self.classifier = layer, classifier
-        self.temperature = require_positive_number("temperature", temperature)
+        self.temperature = _checks.require_positive_number("temperature", temperature)
 
     def forward(
         self,
@@ -182,9 +177,9 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
         if samples is None:
             samples = self.samples
             if noise is not None:
-                require_floating("noise", noise)
+                _checks.require_floating("noise", noise)
                 samples = noise.shape[0] if noise.dim() else 1  # noise without axes is refused by the posterior
-        require_floating("x", x)
+        _checks.require_floating("x", x)
         chunk = self._chunk(x) if self.chunk_size is None else self.chunk_size
         if chunk is None or (samples != "modes" and samples <= chunk):
             out = self.layer(x, samples, source=source, noise=noise, generator=generator)
@@ -205,7 +200,7 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
 
         Their intermediate results then stay in its caches, which is a third faster than 1,000 small images at once.
         """
-        if self.training or torch.is_grad_enabled() or not can_inspect_values(x) or x.device.type != "cpu":
+        if self.training or torch.is_grad_enabled() or not _checks.can_inspect_values(x) or x.device.type != "cpu":
             return None
         if self.layer._forward_hooks or self.layer._forward_pre_hooks:
             return None  # hooks on the layer expect one call with all inputs
@@ -219,7 +214,7 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
 
         # Recomputing a chunk in the backward pass is what keeps memory from growing with S. torch.func has no such
         # recomputation, and a compiler plans memory by itself.
-        if torch.is_grad_enabled() and can_inspect_values(theta):
+        if torch.is_grad_enabled() and _checks.can_inspect_values(theta):
             return torch.cat([checkpoint(classify, part, use_reentrant=False) for part in theta.split(chunk)])
         return torch.cat([classify(part) for part in theta.split(chunk)])
 
@@ -230,7 +225,7 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
         if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[0] != samples * batch:
             shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ValueError(f"classifier must return logits of shape (N, K) for a batch of N, got {shape}")
-        require_finite("logits", logits, "the classifier returned them; lower its learning rate")
+        _checks.require_finite("logits", logits, "the classifier returned them; lower its learning rate")
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return logits.log_softmax(-1).reshape(samples, batch, -1)
 
@@ -273,9 +268,9 @@ class PSTN(TransformerClassifier):
         temperature: float = 1.0,
     ) -> None:
         super().__init__(layer, classifier, temperature)
-        self.train_samples = require_positive_int("train_samples", train_samples)
-        self.test_samples = require_positive_int("test_samples", test_samples)
-        self.chunk_size = None if chunk_size is None else require_positive_int("chunk_size", chunk_size)
+        self.train_samples = _checks.require_positive_int("train_samples", train_samples)
+        self.test_samples = _checks.require_positive_int("test_samples", test_samples)
+        self.chunk_size = None if chunk_size is None else _checks.require_positive_int("chunk_size", chunk_size)
 
 
 @final

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Sequence
 from typing import Any, Literal, cast
@@ -12,12 +13,13 @@ from torch import nn
 from pstn._checks import require_choice
 from pstn.defaults import ALPHA, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT
 from pstn.distributions import Mixture, Point, PosteriorFamily, StudentT
-from pstn.nn.about import Shareable
+from pstn.nn.backbones import BackboneClassifier, Learns, Trunk
 from pstn.nn.classifier import PSTN, STN
 from pstn.nn.layer import SpatialTransformer
+from pstn.nn.metadata import Shareable
 from pstn.nn.networks import ConvClassifier, ConvLocalizer, PoseLocalizer, SeriesClassifier, SeriesLocalizer
 from pstn.transforms import Transform, make_transform
-from pstn.warp import Fill
+from pstn.warping import Fill
 
 __all__ = ["make_model", "mnist_cnn", "mnist_pstn", "mnist_stn"]
 
@@ -42,6 +44,9 @@ def make_model(
     transform: str | Transform | None = None,
     *,
     networks: Literal["paper", "auto"] = "paper",
+    backbone: nn.Module | None = None,
+    backbone_for: Literal["classifier", "localizer", "both"] = "classifier",
+    learns: Learns = "none",
     width: int | None = None,
     fill: Fill | None = 0.0,
     samples: int = TRAIN_SAMPLES,
@@ -61,6 +66,10 @@ def make_model(
         transform: the family of transformations or its name; a similarity for images and CPAB for series when None.
         networks: "paper" for the networks of the paper's experiments; "auto" for networks whose depth, kernels and
             channels are chosen by the size of the input.
+        backbone: a pretrained network (N, 3, H, W) -> (N, F) with an attribute `features`, such as
+            `find_pretrained("efficientnet-lite0").make()`, instead of a small one.
+        backbone_for: what reads by it: a linear classifier, the localizer, or both, which share it where it is frozen.
+        learns: what of it learns: "none", "last" layers or "all".
         width: channels of the classifier's first convolution, for `networks="auto"`; chosen by the size when None.
         fill: what lies outside the input, one number or one per channel; None repeats the border.
         samples: S in training.
@@ -82,10 +91,21 @@ def make_model(
         with _SEEDED, torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed every GPU as well
             return make_model(
-                kind, channels, size, classes, transform, networks=networks, width=width, fill=fill, samples=samples,
+                kind, channels, size, classes, transform, networks=networks, backbone=backbone,
+                backbone_for=backbone_for, learns=learns, width=width, fill=fill, samples=samples,
                 test_samples=test_samples, var_init=var_init, alpha=alpha, taught=taught,
             )  # fmt: skip
     size, ndim = tuple(size), len(size)
+    require_choice("backbone_for", backbone_for, ("classifier", "localizer", "both"))
+    trunk = None
+    if backbone is not None:
+        if ndim != 2 or channels != 3:
+            raise ValueError(f"backbone must be left out but for images in colour, got {channels} channel(s), {size}")
+        trunk = Trunk(copy.deepcopy(backbone), learns)
+        networks = "auto"
+    reads = trunk if backbone_for != "classifier" else None
+    if trunk is not None and backbone_for == "both" and learns != "none":
+        reads = copy.deepcopy(trunk)
     paper_filters, paper_hidden, paper_localizer = _PAPER[kind]
     # The localizer comes before the classifier: a seed's weights depend on the order.
     if kind != "cnn":
@@ -96,7 +116,9 @@ def make_model(
             raise ValueError(f"transform must act on {ndim} axes here, got {family!r}, which acts on {family.ndim}")
         reduced = _LOCALIZER_SIZE if networks == "auto" and ndim == 2 and min(size) > 48 else None
         localizer: nn.Module
-        if taught:
+        if reads is not None:
+            localizer, reduced = reads, None
+        elif taught:
             reduced = _LOCALIZER_SIZE if ndim == 2 and min(size) > 48 else None
             stages = min(3, min(reduced or size).bit_length() - 1)
             localizer = PoseLocalizer(channels, reduced or size, (32, 64, 128)[:stages])
@@ -109,8 +131,10 @@ def make_model(
         else:
             kernel, stages = _stages(reduced or size)
             localizer = ConvLocalizer(channels, reduced or size, (8, 14, 20, 20)[:stages], kernel)
-    classifier: ConvClassifier | SeriesClassifier
-    if ndim == 1 and networks == "paper":
+    classifier: ConvClassifier | SeriesClassifier | BackboneClassifier
+    if trunk is not None and (backbone_for != "localizer" or kind == "cnn"):
+        classifier = BackboneClassifier(trunk, classes)
+    elif ndim == 1 and networks == "paper":
         classifier = SeriesClassifier(channels, classes)
     elif ndim == 1:
         width = width or 32

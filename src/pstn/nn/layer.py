@@ -11,25 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from pstn._checks import (
-    require_bool,
-    require_choice,
-    require_finite,
-    require_floating,
-    require_positive_int,
-    require_size,
-)
+from pstn import _checks
 from pstn.distributions import Point, PosteriorFamily, StudentT, ThetaDistribution
 from pstn.distributions.student_t import PrecisionKind
 from pstn.noise import SAMPLING_METHODS, Samples, SamplingMethod
 from pstn.transforms import Transform
-from pstn.warp import Fill, InterpolationMode, PaddingMode, require_modes, warp
+from pstn.warping import Fill, InterpolationMode, PaddingMode, require_modes, warp
 
 __all__ = ["SpatialTransformer", "TransformerOutput"]
-
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_OVER_PRECISION = ("same dtype", "should be the same", "expected scalar type")  # in messages of torch
-_PASSING = (nn.Sequential, nn.Flatten, nn.Identity)  # what leaves the values of its input as they are
 
 
 class TransformerOutput(NamedTuple):
@@ -115,11 +104,11 @@ class SpatialTransformer(nn.Module):
         if not isinstance(localizer, nn.Module):
             raise TypeError(f"localizer must be a torch.nn.Module, got {type(localizer).__name__}")
         fill = require_modes(mode, padding_mode, fill, transform.ndim)
-        require_choice("sampling", sampling, SAMPLING_METHODS)
+        _checks.require_choice("sampling", sampling, SAMPLING_METHODS)
         self.transform, self.localizer = transform, localizer
-        self.size = None if size is None else require_size("size", size, transform.ndim)
+        self.size = None if size is None else _checks.require_size("size", size, transform.ndim)
         self.localizer_size = (
-            None if localizer_size is None else require_size("localizer_size", localizer_size, transform.ndim)
+            None if localizer_size is None else _checks.require_size("localizer_size", localizer_size, transform.ndim)
         )
         self.posterior = _family(posterior, probabilistic, alpha=alpha, var_init=var_init, precision=precision)
         self.sampling, self.mode, self.padding_mode, self.hidden = sampling, mode, padding_mode, hidden
@@ -127,7 +116,7 @@ class SpatialTransformer(nn.Module):
             self.fill = float(fill)
         else:
             self.register_buffer("fill", torch.as_tensor(fill, dtype=torch.float32), persistent=False)
-        width = require_positive_int("features", features) if features is not None else feature_width(localizer)
+        width = _checks.require_positive_int("features", features) if features is not None else feature_width(localizer)
         starts = self.posterior.starts(transform)
         self.heads = tuple(name for name, start in starts.items() if len(start))
         self._empty_heads = tuple(name for name in starts if name not in self.heads)
@@ -229,7 +218,7 @@ def _family(posterior: PosteriorFamily | None, probabilistic: bool, **short: Any
     given = {name: value for name, value in short.items() if value is not None}
     if posterior is None:
         family = StudentT(**given)
-        return family if require_bool("probabilistic", probabilistic) else Point()
+        return family if _checks.require_bool("probabilistic", probabilistic) else Point()
     if not isinstance(posterior, PosteriorFamily):
         raise TypeError(f"posterior must be a pstn.PosteriorFamily such as pstn.StudentT(), got {posterior!r}")
     if given or probabilistic is not True:
@@ -265,13 +254,13 @@ class _Shared(nn.Module):
 
 def require_input(name: str, x: Any, ndim: int) -> None:
     """Refuse anything but a finite, non-empty batch (B, C, *size)."""
-    require_floating(name, x)
+    _checks.require_floating(name, x)
     if x.dim() != ndim + 2:
         layout = ("length", "height, width", "depth, height, width")[ndim - 1]
         raise ValueError(f"{name} must have shape (batch, channels, {layout}), got {tuple(x.shape)}")
     if 0 in x.shape:
         raise ValueError(f"{name} must not be empty, got {tuple(x.shape)}")
-    require_finite(name, x, "clean or mask missing values before the model sees them")
+    _checks.require_finite(name, x, "clean or mask missing values before the model sees them")
 
 
 def _average_to(x: Tensor, size: tuple[int, ...]) -> Tensor:
@@ -297,7 +286,7 @@ class Head(nn.Module):
             self.last: nn.Linear = _LazyStart(start)
             return
         if hidden is not None:
-            self.first = nn.Linear(features, require_positive_int("hidden", hidden))
+            self.first = nn.Linear(features, _checks.require_positive_int("hidden", hidden))
             features = hidden
         # skip_init: a fresh nn.Linear would draw random numbers only to have them overwritten.
         self.last = nn.utils.skip_init(nn.Linear, features, start.shape[0], device=start.device)
@@ -370,9 +359,7 @@ def feature_width(localizer: nn.Module) -> int | None:
 
 
 def call_on(role: str, module: nn.Module, x: Tensor) -> Any:
-    """`module(x)`; if it fails over the shape or the precision of its input, the error says what it takes.
-
-    What a user's module requires is not known for sure, so its first layer is only inspected to explain a failure.
+    """`module(x)`; a note on its error says in which module, and what that was given.
 
     Args:
         role: of the module, for the message.
@@ -383,31 +370,6 @@ def call_on(role: str, module: nn.Module, x: Tensor) -> Any:
         return module(x)
     try:
         return module(x)
-    except torch.OutOfMemoryError:
+    except Exception as error:
+        error.add_note(f"in the {role}, which was given x (or source) of shape {tuple(x.shape)} and {x.dtype}")
         raise
-    except ValueError as error:
-        if type(error) is not ValueError:  # a subclass that a caller may catch
-            raise
-        raise ValueError(f"in the {role}: {error}") from error
-    except RuntimeError as error:
-        precision = next((p.dtype for p in module.parameters() if p.is_floating_point()), x.dtype)
-        mixed = precision != x.dtype and not torch.is_autocast_enabled(x.device.type)
-        if mixed and any(words in str(error) for words in _OVER_PRECISION):
-            raise TypeError(f"x (or source) must be {precision} as the {role}, got {x.dtype}: {error}") from error
-        wanted = _wanted(module, x)
-        if wanted is None:
-            raise
-        raise ValueError(f"x (or source) must have {wanted} for the {role}, got {tuple(x.shape)}: {error}") from error
-
-
-def _wanted(module: nn.Module, x: Tensor) -> str | None:
-    layers = [m for m in module.modules() if not isinstance(m, _PASSING)]
-    first = next((m for m in layers if isinstance(m, (*_CONVOLUTIONS, nn.Linear))), None)
-    if first is None or first.weight.dtype != x.dtype or first.weight.device != x.device:
-        return None  # the failure may be due to these
-    if isinstance(first, _CONVOLUTIONS) and first.in_channels != x.shape[1]:
-        return f"{first.in_channels} channels"
-    # After anything else, or in a forward pass that is somebody's own, a linear layer need not see the input's values.
-    if isinstance(first, nn.Linear) and first is layers[0] and first.in_features != x[0].numel():
-        return f"{first.in_features} values per input"
-    return None

@@ -10,7 +10,7 @@ from typing import Any, final
 from torch import Tensor, nn
 
 from pstn._checks import require_choice, require_positive_int, require_size
-from pstn.nn.about import Shareable
+from pstn.nn.metadata import Shareable
 
 __all__ = ["ConvClassifier", "ConvLocalizer", "GlobalLocalizer", "PoseLocalizer", "SeriesClassifier", "SeriesLocalizer"]
 
@@ -175,27 +175,31 @@ class ConvClassifier(Shareable):
         return self.head(self.body(x))
 
 
-def _series_body(in_channels: int, filters: Sequence[int], kernels: Sequence[int], padded: bool) -> nn.Sequential:
+class _OfSeries(nn.Module):
     """Conv-BatchNorm-ReLU stages, then the mean over time: (B, C, L) -> (B, F)."""
-    if len(_require_widths("filters", filters)) != len(_require_widths("kernels", kernels)):
-        raise ValueError(f"kernels must hold {len(filters)} widths, one per entry of filters, got {tuple(kernels)}")
-    stages: list[nn.Module] = []
-    for (inputs, outputs), kernel in zip(pairwise((in_channels, *filters)), kernels, strict=True):
-        # padding="same" would do, but warns that it copies the input where the kernel is even.
-        pad = nn.ZeroPad1d(((kernel - 1) // 2, kernel // 2)) if padded else nn.Identity()
-        stages += [pad, nn.Conv1d(inputs, outputs, kernel), nn.BatchNorm1d(outputs), nn.ReLU()]
-    return nn.Sequential(*stages, nn.AdaptiveAvgPool1d(1), nn.Flatten())
 
+    def __init__(self, in_channels: int, filters: Sequence[int], kernels: Sequence[int], padded: bool) -> None:
+        super().__init__()
+        self.in_channels, self.padded = require_positive_int("in_channels", in_channels), padded
+        self.filters, self.kernels = _require_widths("filters", filters), _require_widths("kernels", kernels)
+        if len(filters) != len(kernels):
+            raise ValueError(f"kernels must hold {len(filters)} widths, one per entry of filters, got {self.kernels}")
+        stages: list[nn.Module] = []
+        for (inputs, outputs), kernel in zip(pairwise((in_channels, *filters)), kernels, strict=True):
+            # padding="same" would do, but warns that it copies the input where the kernel is even.
+            pad = nn.ZeroPad1d(((kernel - 1) // 2, kernel // 2)) if padded else nn.Identity()
+            stages += [pad, nn.Conv1d(inputs, outputs, kernel), nn.BatchNorm1d(outputs), nn.ReLU()]
+        self.body = nn.Sequential(*stages, nn.AdaptiveAvgPool1d(1), nn.Flatten())
 
-def _require_length(x: Tensor, kernels: Sequence[int]) -> None:
-    """Refuse a series of which convolutions without padding would leave nothing."""
-    least = 1 + sum(kernel - 1 for kernel in kernels)
-    if x.shape[-1] < least:
-        raise ValueError(f"x must have at least {least} values, or the network padded=True, got {x.shape[-1]}")
+    def _read(self, x: Tensor) -> Tensor:
+        least = 1 + sum(kernel - 1 for kernel in self.kernels)
+        if not self.padded and x.shape[-1] < least:
+            raise ValueError(f"x must have at least {least} values, or the network padded=True, got {x.shape[-1]}")
+        return self.body(x)
 
 
 @final
-class SeriesLocalizer(nn.Module):
+class SeriesLocalizer(_OfSeries):
     """The paper's localizer of time series: three Conv-BN-ReLU, global average, dropout. (B, C, L) -> (B, F).
 
     Args:
@@ -222,22 +226,17 @@ class SeriesLocalizer(nn.Module):
         dropout: float = 0.5,
         padded: bool = True,
     ) -> None:
-        super().__init__()
-        self.in_channels = require_positive_int("in_channels", in_channels)
-        self.body = _series_body(in_channels, filters, kernels, padded)
-        self.filters, self.kernels, self.padded = tuple(filters), tuple(kernels), padded
+        super().__init__(in_channels, filters, kernels, padded)
         self.dropout = nn.Dropout(dropout)
         self.features = filters[-1]
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, L) -> (B, F)."""
-        if not self.padded:
-            _require_length(x, self.kernels)
-        return self.dropout(self.body(x))
+        return self.dropout(self._read(x))
 
 
 @final
-class SeriesClassifier(Shareable):
+class SeriesClassifier(_OfSeries, Shareable):
     """The paper's classifier of time series: five Conv-BN-ReLU, global average, dropout, linear.
 
     Args:
@@ -263,18 +262,13 @@ class SeriesClassifier(Shareable):
         dropout: float = 0.25,
         padded: bool = True,
     ) -> None:
-        super().__init__()
-        self.in_channels = require_positive_int("in_channels", in_channels)
-        self.classes = require_positive_int("classes", classes)
-        self.body = _series_body(in_channels, filters, kernels, padded)
-        self.filters, self.kernels, self.dropout, self.padded = tuple(filters), tuple(kernels), dropout, padded
+        super().__init__(in_channels, filters, kernels, padded)
+        self.classes, self.dropout = require_positive_int("classes", classes), dropout
         self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(filters[-1], classes))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, L) -> (B, K) logits."""
-        if not self.padded:
-            _require_length(x, self.kernels)
-        return self.head(self.body(x))
+        return self.head(self._read(x))
 
 
 def _require_widths(name: str, values: Any) -> tuple[int, ...]:

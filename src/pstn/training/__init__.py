@@ -3,17 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from pstn.training.diagnose import collapses
-from pstn.training.population import (
-    Augmentation,
-    Failure,
-    Member,
-    Population,
-    Progress,
-    RandomWarp,
-    Recipe,
-    make_members,
-    one_cycle,
-)
+from pstn.training.population.recipe import Augmentation, Member, RandomWarp, Recipe, make_members, one_cycle
+from pstn.training.population.trainer import Failure, Population, Progress
 from pstn.training.runs.settings import TrainSettings
 
 if TYPE_CHECKING:

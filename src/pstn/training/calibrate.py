@@ -79,18 +79,9 @@ def find_temperature(log_probs: Tensor, y: Tensor) -> float:
     def nll(log_temperature: float) -> float:
         return float(F.cross_entropy(log_probs / math.exp(log_temperature), y))
 
-    # Golden section search: the loss is convex in 1 / T, so it has one minimum.
+    # The loss is convex in 1 / T, so it has one minimum, and what lies beyond the worse of two points is left out.
     low, high = _RANGE
-    ratio = (math.sqrt(5) - 1) / 2
-    inner, outer = high - ratio * (high - low), low + ratio * (high - low)
-    at_inner, at_outer = nll(inner), nll(outer)
     while high - low > 1e-4:
-        if at_inner < at_outer:
-            high, outer, at_outer = outer, inner, at_inner
-            inner = high - ratio * (high - low)
-            at_inner = nll(inner)
-        else:
-            low, inner, at_inner = inner, outer, at_outer
-            outer = low + ratio * (high - low)
-            at_outer = nll(outer)
+        inner, outer = (2 * low + high) / 3, (low + 2 * high) / 3
+        low, high = (low, outer) if nll(inner) < nll(outer) else (inner, high)
     return math.exp((low + high) / 2)

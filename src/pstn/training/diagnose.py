@@ -15,8 +15,8 @@ from pstn.training.population.stack import Stack, Tensors
 from pstn.training.population.step import differentiate_one, make_batch
 
 
-def diagnose(stack: Stack, row: int, step: int, loss: float) -> str:
-    """Take the step at which a model broke once more, without its update, and say which part is not finite.
+def diagnose(stack: Stack, row: int, step: int) -> str:
+    """Take the step at which a model broke once more, without its update, and name what is not finite first.
 
     A broken model's weights are those before the step, and its noise is a function of the step: the same numbers come
     out again. An error in the diagnosis is reported, not raised: the other models keep training.
@@ -25,70 +25,32 @@ def diagnose(stack: Stack, row: int, step: int, loss: float) -> str:
         stack: the stack that the model belongs to.
         row: its place there.
         step: the step at which it broke.
-        loss: the loss that it had there.
     """
-    try:
-        return _repeat(stack, row, step, loss)
-    except Exception as error:
-        return f"Repeating the step raised: {error}."
 
-
-def _repeat(stack: Stack, row: int, step: int, loss: float) -> str:
     def only(tensors: Tensors) -> Tensors:
         return {name: t[row : row + 1] for name, t in tensors.items()}
 
+    def look(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and not bool(torch.isfinite(output).all()):
+            found.append(f"the output of {name or 'the model'}")
+
+    found: list[str] = []
     noise = {name: t[0] for name, t in stack.draw(step, 1).items()}
-    params = only(stack.parameters(stack.state["rows"]))
-    if bad := _first_not_finite(params):
-        return f"The parameter {bad} was not finite before the step."
     own = only({name: stack.state[f"buffer.{name}"].clone() for name in stack.buffers} | stack.constants.frozen)
-    parts, seen, theta = _named_parts(stack.module), Tensors(), ""
-    hooks = [part.register_forward_hook(partial(_keep, seen, name)) for name, part in parts.items()]
+    hooks = [part.register_forward_hook(partial(look, name)) for name, part in stack.module.named_modules()]
     try:
-        for number in range(stack.recipe.accumulate):
-            seen.clear()
+        for part in range(stack.recipe.accumulate):
             with skip_value_checks():
-                batch = only(make_batch(stack, stack.constants, noise, number))
+                batch = only(make_batch(stack, stack.constants, noise, part))
+                params = only(stack.parameters(stack.state["rows"]))
                 grads, _ = differentiate_one(stack, params, own, stack.constants.shared, batch)
-            theta = _theta_report(stack.module, seen)
-            if bad := _first_not_finite(seen):
-                return f"The first part with values that are not finite: the {bad}. {theta}"
-            if bad := _first_not_finite(grads):
-                return f"The forward pass was finite, the gradient of {bad} was not. {theta}"
+            found += [f"the gradient of {name}" for name, g in grads.items() if not bool(torch.isfinite(g).all())]
+    except Exception as error:
+        return f"Repeating the step raised: {error}."
     finally:
         for hook in hooks:
             hook.remove()
-    reason = "the loss exceeded its limit" if loss >= stack.recipe.loss_limit else "its gradient's norm overflowed"
-    return f"{theta} Every value was finite when the step was repeated: {reason}."
-
-
-def _first_not_finite(tensors: Tensors) -> str | None:
-    return next((name for name, value in tensors.items() if not bool(torch.isfinite(value).all())), None)
-
-
-def _named_parts(module: nn.Module) -> dict[str, nn.Module]:
-    if not isinstance(module, TransformerModel):
-        return {"classifier": module}
-    heads = {f"{name} head": module.layer.get_submodule(f"{name}_head") for name in module.layer.heads}
-    return {"localizer": module.layer.localizer, **heads, "classifier": getattr(module, "classifier", module)}
-
-
-def _keep(seen: Tensors, name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
-    while not isinstance(output, Tensor):
-        output = output[0]  # a tuple, or whatever else a module of the user's returns
-    seen.setdefault(name, output.detach())
-
-
-def _theta_report(module: nn.Module, seen: Tensors) -> str:
-    if not isinstance(module, TransformerModel) or not all(f"{h} head" in seen for h in module.layer.heads):
-        return ""
-    layer = module.layer
-    heads = {name: seen[f"{name} head"].flatten(0, -2) for name in layer.heads}
-    with skip_value_checks(), torch.no_grad():
-        posterior = layer.posterior.build(layer.transform, {**heads, **layer.shared()})
-        low, high = posterior.interval(0.5)
-    means = [[f"{v:.3g}" for v in t.mean(0).tolist()] for t in (posterior.mode, high - low)]
-    return "Theta's mean over the batch was ({}), the width of its 50% interval ({}).".format(*map(", ".join, means))
+    return f"Not finite is {found[0]}." if found else "Every value was finite when the step was repeated."
 
 
 def collapses(model: nn.Module, x: Tensor, *, tolerance: float = 1e-3) -> list[str]:
@@ -120,6 +82,14 @@ def fatal_collapse(model: nn.Module, x: Tensor) -> str:
         return ""
 
 
+def look_for_collapses(model: nn.Module, x: Tensor) -> list[str]:
+    """`collapses` for trainers: an error is reported as a problem, as a warning must not stop a run."""
+    try:
+        return collapses(model, x)
+    except Exception as error:
+        return [f"The check for a collapsed transformation failed: {error}."]
+
+
 def _found(model: nn.Module, x: Tensor, tolerance: float = 1e-3) -> list[tuple[bool, str]]:
     """The collapses of a model: whether its classifier is shown nothing, and in words."""
     if not isinstance(model, TransformerModel):
@@ -131,69 +101,34 @@ def _found(model: nn.Module, x: Tensor, tolerance: float = 1e-3) -> list[tuple[b
     transform = model.layer.transform
     corners = transform.corners(loc)
     extent = float(((corners.amax(-2) - corners.amin(-2)).amax(-1) / 2).median())
-    contrast = [float(images.flatten(1).std(1).median()) for images in (x, shown)]
+    given, seen = (float(images.flatten(1).std(1).median()) for images in (x, shown))
+    found = list[tuple[bool, str]]()
     # Samples around the identity are an augmentation, which a classifier that learns beside it can use.
-    augments = model.layer.probabilistic and any(
-        p.requires_grad for name, p in model.named_parameters() if not name.startswith("layer.")
-    )
-    checks = [
-        (
-            False,
-            float((loc - transform.initial().to(loc)).abs().max()) < tolerance and not augments,
-            "The transformation is the identity for every input: the localizer has learned nothing. Try a larger "
-            "localizer_factor, more samples, or a larger kl_weight.",
-        ),
-        (
-            True,
-            extent < 0.05,
-            f"The scale has gone to nothing: the median input is read through {extent:.3g} of its width. Try a smaller "
-            "localizer_factor, transform='similarity-log', or fill= with the background's value.",
-        ),
-        (
-            True,
-            extent > 5,
-            f"The transformation looks far outside: it spans {extent:.3g} widths of the median input, mostly "
-            "background. Try a smaller localizer_factor, or fill= with the background's value.",
-        ),
-        (
-            True,
-            0.05 <= extent <= 5 and contrast[1] < 0.02 * contrast[0],
-            f"The window shows nothing: what the classifier reads varies by {contrast[1]:.2g}, the inputs by "
-            f"{contrast[0]:.2g}. Try a smaller localizer_factor, or a smaller family.",
-        ),
-    ]
-    student_t = posterior
-    while isinstance(student_t, (MixturePosterior, GatedPosterior)):
-        student_t = student_t.components if isinstance(student_t, MixturePosterior) else student_t.base
-    if isinstance(student_t, Posterior):
-        scale, beta = float(student_t.scale.median()), float(student_t.beta.median())
-        is_prior = 0.8 < beta < 1.25 and float(student_t.beta.std()) < 0.1 and scale >= 1e-3
-        checks += [
-            (
-                False,
-                scale < 1e-3,
-                f"The posterior's variance has gone to nothing (median scale {scale:.2g}): samples no longer differ, "
-                "and this is an STN. Try a larger kl_weight.",
-            ),
-            (
-                False,
-                is_prior,
-                f"The posterior is the prior (median beta {beta:.3g}): samples are as wild as before seeing any data. "
-                "Try a smaller kl_weight.",
-            ),
-            (
-                True,
-                scale > 1.5 and not is_prior,
-                f"The posterior is wider than the prior (median scale {scale:.3g}): most samples miss the input, and "
-                "the classifier reads background. Try a smaller localizer_factor, var_init or family.",
-            ),
-        ]
-    return [(fatal, text) for fatal, found, text in checks if found]
-
-
-def look_for_collapses(model: nn.Module, x: Tensor) -> list[str]:
-    """`collapses` for trainers: an error is reported as a problem, as a warning must not stop a run."""
-    try:
-        return collapses(model, x)
-    except Exception as error:
-        return [f"The check for a collapsed transformation failed: {error}."]
+    learns = any(p.requires_grad for name, p in model.named_parameters() if not name.startswith("layer."))
+    stays = float((loc - transform.initial().to(loc)).abs().max()) < tolerance
+    if stays and not (learns and model.layer.probabilistic):
+        text = "The transformation is the identity for every input: the localizer has learned nothing."
+        found.append((False, f"{text} Try a larger localizer_factor, more samples, or a larger kl_weight."))
+    if extent < 0.05:
+        text = f"The scale has gone to nothing: the median input is read through {extent:.3g} of its width."
+        found.append((True, f"{text} Try a smaller localizer_factor, transform='similarity-log', or another fill."))
+    elif extent > 5:
+        text = f"The transformation looks far outside: it spans {extent:.3g} widths of the median input."
+        found.append((True, f"{text} Try a smaller localizer_factor, or fill= with the background's value."))
+    elif seen < 0.02 * given:
+        text = f"The window shows nothing: what the classifier reads varies by {seen:.2g}, the inputs by {given:.2g}."
+        found.append((True, f"{text} Try a smaller localizer_factor, or a smaller family."))
+    while isinstance(posterior, (MixturePosterior, GatedPosterior)):
+        posterior = posterior.components if isinstance(posterior, MixturePosterior) else posterior.base
+    if isinstance(posterior, Posterior):
+        scale, beta = float(posterior.scale.median()), float(posterior.beta.median())
+        if scale < 1e-3:
+            text = f"The posterior's variance has gone to nothing (median scale {scale:.2g}): this is an STN."
+            found.append((False, f"{text} Try a larger kl_weight."))
+        elif 0.8 < beta < 1.25 and float(posterior.beta.std()) < 0.1:
+            text = f"The posterior is the prior (median beta {beta:.3g}): samples are as wild as before any data."
+            found.append((False, f"{text} Try a smaller kl_weight."))
+        elif scale > 1.5:
+            text = f"The posterior is wider than the prior (median scale {scale:.3g}): most samples miss the input."
+            found.append((True, f"{text} Try a smaller localizer_factor, var_init or family."))
+    return found

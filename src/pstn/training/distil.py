@@ -76,7 +76,7 @@ def distil(
     classifier = model.classifier.module if isinstance(model.classifier, Frozen) else model.classifier
     classifier = copy.deepcopy(classifier).requires_grad_(True)
     fit(
-        _OnSamples(layer, classifier), (torch.cat(inputs), torch.cat(answers)), loss=_cross_entropy, epochs=epochs,
+        _OnSamples(layer, classifier), (torch.cat(inputs), torch.cat(answers)), loss=F.cross_entropy, epochs=epochs,
         lr=lr, weight_decay=weight_decay, batch_size=batch_size, progress=progress,
     )  # fmt: skip
     layer.posterior, layer.noise_width = AtMode(layer.posterior), 0
@@ -96,9 +96,5 @@ class _OnSamples(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():
             warped = self._held[0](x).warped[0]
-        logits: Tensor = self.classifier(warped)
+        logits: Tensor = self.classifier(warped).float()
         return logits
-
-
-def _cross_entropy(logits: Tensor, probs: Tensor) -> Tensor:
-    return F.cross_entropy(logits.float(), probs)

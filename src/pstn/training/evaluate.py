@@ -92,12 +92,17 @@ def predict_all(
             if not labels:
                 suit_threads(model, x)
             output = model(x, samples, generator=generator) if isinstance(model, TransformerModel) else model(x)
-            log_probs.append(output.log_probs if isinstance(output, Prediction) else output.float().log_softmax(-1))
+            log_probs.append(log_probs_of(output))
             labels.append(y)
     if not labels:
         raise ValueError("data holds no batches")
     p = torch.cat(log_probs)
     return p, require_labels(torch.cat(labels), p.shape)
+
+
+def log_probs_of(output: Any) -> Tensor:
+    """The log-probabilities (B, K) of what a classifier returned: a `Prediction`, or logits."""
+    return output.log_probs if isinstance(output, Prediction) else output.float().log_softmax(-1)
 
 
 def require_data(data: Any, *, labels: bool = True) -> Any:
@@ -144,16 +149,8 @@ def read_batches(
     for batch in data:
         if hasattr(batch, "x") and hasattr(batch, "y"):
             batch = (batch.x, batch.y)
-        if not labels:
-            x = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
-            if not isinstance(x, Tensor):
-                raise TypeError(f"data must hold batches x or (x, y) of tensors, got {type(batch).__name__}")
-            yield x.to(device), None
-            continue
-        pair = batch[:2] if isinstance(batch, (tuple, list)) else ()
-        if len(pair) < 2 or not all(isinstance(part, Tensor) for part in pair) or pair[1].dim() == 0:
-            raise TypeError(
-                f"data must hold batches (x, y) of tensors, got {type(batch).__name__}: pass a DataLoader, a list of "
-                "such batches, a tuple of tensors (x, y), or a set of pstn.data"
-            )
-        yield batch[0].to(device), batch[1].to(device)
+        pair = tuple(batch[: 1 + labels]) if isinstance(batch, (tuple, list)) else (batch,)
+        if len(pair) <= labels or not all(isinstance(part, Tensor) and part.dim() for part in pair):
+            wanted = "(x, y)" if labels else "x or (x, y)"
+            raise TypeError(f"data must hold batches {wanted} of tensors, got {type(batch).__name__}")
+        yield pair[0].to(device), pair[1].to(device) if labels else None

@@ -178,10 +178,10 @@ def fit(
                 made.total.backward()
                 norm, value = float(nn.utils.clip_grad_norm_(learner.parameters(), limit)), made.total.detach()
                 if not (math.isfinite(float(value)) and math.isfinite(norm)):
-                    raise FloatingPointError(
-                        f"the loss is {float(value):g} and its gradient's norm {norm:g} in epoch {number}, batch {at}; "
-                        "the weights are those before it. Look at the data; try a smaller lr, or clip_norm"
+                    found = (
+                        f"the loss is {float(value):g} and its gradient's norm {norm:g} in epoch {number}, batch {at}"
                     )
+                    raise FloatingPointError(f"{found}: look at the data, or try a smaller lr, or clip_norm")
                 optimiser.step()
                 total += len(x) * torch.cat([value[None], report_parts(made, output, y)]).cpu().double()
                 count += len(x)

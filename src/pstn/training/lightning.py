@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -23,6 +22,7 @@ from pstn.defaults import LR, WEIGHT_DECAY, default_kl_weight
 from pstn.nn.classifier import Prediction, TransformerModel
 from pstn.noise import SamplingMethod
 from pstn.objective import LossFunction
+from pstn.training.evaluate import log_probs_of
 from pstn.training.fit import make_optimiser
 from pstn.training.population.noise import stream_keys, uniform
 from pstn.training.population.recipe import KLWeight, LRSchedule, Recipe, kl_weight_at, progress_at
@@ -85,13 +85,15 @@ class LitPSTN(pl.LightningModule):
         super().__init__()
         self.save_hyperparameters(ignore=["model", "loss", "kl_weight", "teach", "lr_schedule"])
         # The recipe refuses what does not go together.
-        self.recipe = Recipe(
-            lr_step=lr_step, lr_schedule=lr_schedule, loss=loss, teach=teach, teach_weight=teach_weight
-        )
+        task: dict[str, Any] = {"loss": loss, "teach": teach, "teach_weight": teach_weight}
+        self.recipe = Recipe(lr_step=lr_step, lr_schedule=lr_schedule, **task)
         self.model, self.training_loss = model, self.recipe.training_loss()
         self._teaching = None if teach is None else Teaching(teach, model)
         # Not as a module of its own: its parameters are the model's.
         self._learner = [Localizing(model) if self.training_loss.only_teaches else model]
+        # What learns nothing gets no gradients for several processes to wait for; torch's DDP reads the names here.
+        learned = set(map(id, self._learner[0].parameters()))
+        self._ddp_params_and_buffers_to_ignore = [n for n, p in self.named_parameters() if id(p) not in learned]
         self.kl_weight: KLWeight | None = self.training_loss.choose_kl_weight(kl_weight, None)
         if self.kl_weight is not None and not callable(self.kl_weight):
             self.save_hyperparameters({"kl_weight": kl_weight_at(self.kl_weight, 0.0)})
@@ -144,7 +146,7 @@ class LitPSTN(pl.LightningModule):
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The classes' log-probabilities (B, K) for a batch: (x, y) as everywhere, or x alone."""
         x = batch[0] if isinstance(batch, (list, tuple)) else batch
-        return _log_probs(self._predict(self.model, x, "evaluate", batch_idx))
+        return log_probs_of(self._predict(self.model, x, "evaluate", batch_idx))
 
     def _read(self, batch: Any) -> tuple[Tensor, Any]:
         if self.training_loss.only_teaches:
@@ -166,7 +168,7 @@ class LitPSTN(pl.LightningModule):
             made = self.training_loss(output, y, 0.0, None, theta)
             figures = {"loss": made.total if made.nll is None else made.nll}
         else:
-            p = _log_probs(output)
+            p = log_probs_of(output)
             figures = {"nll": nn.functional.nll_loss(p, y), "accuracy": (p.argmax(1) == y).float().mean()}
         named = {f"{part}_{name}": value for name, value in figures.items()}
         self.log_dict(named, prog_bar=True, batch_size=len(x), sync_dist=True)
@@ -177,14 +179,14 @@ class LitPSTN(pl.LightningModule):
         values = self.hparams
         factor = values["localizer_factor"] if self._teaching is None else 1.0
         optimiser = make_optimiser(self._learner[0], values["lr"], factor, values["weight_decay"])
-        if self.recipe.lr_schedule is not None:
+        if (schedule := self.recipe.lr_schedule) is not None:
             last = max(1, int(self.trainer.estimated_stepping_batches) - 1)
-            by_step = torch.optim.lr_scheduler.LambdaLR(optimiser, partial(_rate_at, self.recipe.lr_schedule, last))
+            by_step = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: schedule(min(1.0, step / last)))
             return {"optimizer": optimiser, "lr_scheduler": {"scheduler": by_step, "interval": "step"}}
         if values["lr_step"] is None:
             return optimiser
-        schedule = torch.optim.lr_scheduler.StepLR(optimiser, values["lr_step"], values["lr_gamma"])
-        return {"optimizer": optimiser, "lr_scheduler": schedule}
+        by_epoch = torch.optim.lr_scheduler.StepLR(optimiser, values["lr_step"], values["lr_gamma"])
+        return {"optimizer": optimiser, "lr_scheduler": by_epoch}
 
     def _predict(self, model: nn.Module, x: Tensor, stream: str, step: int) -> Any:
         if not isinstance(model, TransformerModel) or not model.layer.probabilistic:
@@ -213,14 +215,6 @@ class LitPSTN(pl.LightningModule):
         shown = ((warped - low) / (high - low).clamp_min(1e-8))[:, :, :3]
         rows = shown.permute(2, 1, 3, 0, 4).flatten(3, 4).flatten(1, 2)  # (C, b h, S w)
         board.add_image("posterior samples", rows[:1] if rows.shape[0] == 2 else rows, self.global_step)
-
-
-def _rate_at(schedule: LRSchedule, last: int, step: int) -> float:
-    return schedule(min(1.0, step / last))
-
-
-def _log_probs(output: Any) -> Tensor:
-    return output.log_probs if isinstance(output, Prediction) else output.float().log_softmax(-1)
 
 
 @final

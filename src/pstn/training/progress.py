@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, final
 
-from pstn.training.population import Progress
+from pstn.training.population.trainer import Progress
 
 
 def summary(progress: Progress, models: int) -> dict[str, str]:

@@ -15,7 +15,7 @@ from pstn.distributions import PosteriorFamily
 from pstn.nn.classifier import TransformerModel
 from pstn.nn.layer import SpatialTransformer
 from pstn.training.diagnose import fatal_collapse
-from pstn.training.population import Population
+from pstn.training.population.trainer import Population
 from pstn.transforms import Compose, Crop, Similarity, Transform
 
 # What the localizer's learning rate is multiplied with in each restart.
@@ -170,14 +170,18 @@ def _with_smaller_start(family: PosteriorFamily) -> PosteriorFamily | None:
 def failed_models(population: Population) -> dict[int, str]:
     """Models of a population that were stopped or whose training loss is at chance, by number, and what to say of each.
 
-    Of a loss at chance nothing is said before 200 steps, nor where the loss does not report its likelihood.
+    Of a loss at chance nothing is said before 200 steps, unless the model has given up by then, nor where the loss does
+    not report its likelihood.
     """
     progress, data = population.progress, population.stacks[0].constants.data
+    patience = math.inf if population.recipe.patience is None else population.recipe.patience
     found = {f.model: f"Training stopped at step {f.step}: the loss was {f.loss:g}." for f in progress.failures}
     losses = progress.history[-1].get("nll") if progress.history else None
-    if losses is None or progress.step < _STEPS or "y" not in data or data["y"].is_floating_point():
+    if losses is None or "y" not in data or data["y"].is_floating_point():
         return found
     for number, (nll, member) in enumerate(zip(losses, population.members, strict=True)):
+        if progress.step < _STEPS and (not progress.waited or progress.waited[number] < patience):
+            continue
         index = slice(None) if member.train is None else member.train.to(data["y"].device)
         weights = data["weights"][index] if "weights" in data else None
         said = None if number in found else _chance(nll, chance_loss(data["y"][index], weights))

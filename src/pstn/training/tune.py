@@ -10,7 +10,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -21,7 +20,8 @@ from pstn.data.split import stratified_indices
 from pstn.defaults import default_kl_weight
 from pstn.distributions import StudentT
 from pstn.nn.classifier import TransformerModel
-from pstn.training.population import Member, Population, Recipe
+from pstn.training.population.recipe import Member, Recipe
+from pstn.training.population.trainer import Population
 
 __all__ = ["Trial", "Tuned", "candidates", "hold_out", "set_alpha", "tune"]
 
@@ -152,7 +152,7 @@ def set_alpha(model: nn.Module, alpha: float | None) -> None:
 
 
 def tune(
-    make: Callable[[int], nn.Module],
+    make: Callable[..., nn.Module],
     x: Tensor,
     y: Tensor,
     member: Member,
@@ -170,7 +170,7 @@ def tune(
     from the same weights and see the same batches.
 
     Args:
-        make: an untrained P-STN for a seed.
+        make: an untrained P-STN for a `seed`.
         x: (N, C, *size), all examples.
         y: (N,), their classes.
         member: seed, learning rate and weight decay, and the factor and w to start from.
@@ -187,7 +187,7 @@ def tune(
         >>> len(tuned.trials), tuned.splits
         (12, 3)
     """
-    first = make(member.seed)
+    first = make(seed=member.seed)
     default_w = default_kl_weight(len(y)) if member.kl_weight is None else member.kl_weight
     if callable(default_w):
         raise ValueError(f"kl_weight must be a number to start a search from, got {default_w!r}")
@@ -213,37 +213,28 @@ def tune(
             rows += [(trial, replace(own, seed=own.seed + k, train=a, valid=b)) for k, (a, b) in enumerate(splits)]
         parts = min(len(rows), math.ceil(jobs * len(rows) / (len(tried) * len(splits))))
         stacks += [rows[len(rows) * j // parts : len(rows) * (j + 1) // parts] for j in range(parts)]
-    score = partial(_held_out_losses, make, x, y, recipe, weights, device)
+
+    def score(rows: Sequence[tuple[Trial, Member]]) -> list[float]:
+        """Train candidates of one alpha, and score each on what its division holds out; infinite if training failed."""
+        models = []
+        for trial, member in rows:
+            model = copy.deepcopy(make(seed=member.seed))
+            set_alpha(model, trial.alpha)
+            models.append(model)
+        on_cuda = torch.device(x.device if device is None else device).type == "cuda"
+        # On a CPU one stack in this process: starting others would run a script without a main guard twice.
+        with Population(
+            models, x, y, [member for _, member in rows], recipe, device=device, groups=None if on_cuda else 1,
+            workers=False, weights=weights,
+        ) as population:  # fmt: skip
+            population.fit()
+            scores = population.evaluate_members()
+            failed = {failure.model for failure in population.progress.failures}
+        losses = scores["nll"] if "nll" in scores else scores["loss"]
+        return [math.inf if i in failed or math.isnan(loss) else loss for i, loss in enumerate(losses)]
+
     losses = [loss for part in run(score, stacks) for loss in part]
     means = [fmean(losses[at : at + len(splits)]) for at in range(0, len(losses), len(splits))]
     trials = [replace(trial, nll=nll) for trial, nll in zip(tried, means, strict=True)]
     known = next(trial for trial in trials if str(trial) == str(default))
     return Tuned(tuple(sorted(trials, key=lambda trial: trial.nll)), known, len(splits[0][1]), len(splits))
-
-
-def _held_out_losses(
-    make: Callable[[int], nn.Module],
-    x: Tensor,
-    y: Tensor,
-    recipe: Recipe,
-    weights: Tensor | None,
-    device: torch.device | str | None,
-    rows: Sequence[tuple[Trial, Member]],
-) -> list[float]:
-    """Train candidates of one alpha, and score each on what its division holds out; infinite if training failed."""
-    models = []
-    for trial, member in rows:
-        model = copy.deepcopy(make(member.seed))
-        set_alpha(model, trial.alpha)
-        models.append(model)
-    on_cuda = torch.device(x.device if device is None else device).type == "cuda"
-    # On a CPU one stack in this process: starting others would run a script without a main guard twice.
-    with Population(
-        models, x, y, [member for _, member in rows], recipe, device=device, groups=None if on_cuda else 1,
-        workers=False, weights=weights,
-    ) as population:  # fmt: skip
-        population.fit()
-        scores = population.evaluate_members()
-        failed = {failure.model for failure in population.progress.failures}
-    losses = scores["nll"] if "nll" in scores else scores["loss"]
-    return [math.inf if i in failed or math.isnan(loss) else loss for i, loss in enumerate(losses)]

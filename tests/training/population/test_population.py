@@ -215,7 +215,7 @@ def test_a_broken_model_leaves_its_neighbours_untouched():
     assert largest_difference(hurt.models()[1], before) == 0
 
 
-def test_an_exploding_loss_reports_step_head_and_theta():
+def test_an_exploding_loss_is_reported_with_its_step():
     x, y = images(16)
     models = [seeded(small_pstn, i) for i in range(2)]
     population = Population(models, x, y, make_members(2, kl_weight=[0.0, 1.0]), Recipe(epochs=1, loss_limit=100.0))
@@ -223,8 +223,7 @@ def test_an_exploding_loss_reports_step_head_and_theta():
     (failure,) = population.progress.failures
     assert (failure.model, failure.step) == (1, 0)
     assert failure.loss > 100
-    assert "Theta's mean over the batch was (0, 1, 0, 0)" in str(failure)
-    assert "exceeded its limit" in str(failure)
+    assert "finite when the step was repeated" in failure.found
 
 
 @pytest.mark.parametrize("count", [1, 5])
@@ -243,8 +242,8 @@ def test_bf16_trains_however_many_models_there_are(count):
     [
         ({"members": [Member()]}, "one entry for each of 2 models"),
         ({"y": torch.zeros(40)}, "y must be classes, int64"),
-        ({"recipe": Recipe(batch_size=64)}, r"for 40: give batch_size=40 \(--batch-size 40\) or less"),
-        ({"recipe": Recipe(batch_size=1, accumulate=64)}, "for 40: give a smaller accumulate"),
+        ({"recipe": Recipe(batch_size=64)}, "batch_size times accumulate must be at most 40"),
+        ({"recipe": Recipe(batch_size=1, accumulate=64)}, "batch_size times accumulate must be at most 40"),
         ({"members": [Member(train=torch.arange(50)), Member()]}, "must index 40 examples"),
         ({"models": [small_cnn(), small_pstn()]}, "must have one shape"),
         ({"groups": 3}, "between 1 and the number of models"),
@@ -252,7 +251,10 @@ def test_bf16_trains_however_many_models_there_are(count):
         ({"recipe": Recipe(precision="tf32")}, "precision must be"),
         ({"models": [nn.Sequential(nn.Flatten(), nn.AlphaDropout(), nn.Linear(144, 4))] * 2}, "draws random numbers"),
         ({"members": [Member(train=torch.arange(8)), Member()]}, "steps_per_epoch must be given"),
-        ({"members": [Member(), Member(train=torch.arange(8))], "recipe": Recipe(batch_size=16)}, "got 16 for 8"),
+        (
+            {"members": [Member(), Member(train=torch.arange(8))], "recipe": Recipe(batch_size=16)},
+            "batch_size times accumulate must be at most 8",
+        ),
         ({"recipe": Recipe(patience=2)}, "patience needs examples to validate on"),
         ({"recipe": Recipe(validate_every=2)}, "validate_every needs examples to validate on"),
         ({"y": torch.arange(40) % 5}, "y must hold classes from 0 to 3.*got 0 to 4"),

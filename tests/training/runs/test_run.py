@@ -77,7 +77,7 @@ def test_train_writes_a_whole_run_and_evaluate_agrees(data, tmp_path):
     assert outcome.finished
     names = {p.name for p in (tmp_path / "run").iterdir()}
     assert {"settings.yaml", "checkpoint.safetensors", "results.json", "model-0", "model-1"} <= names
-    resolved = small(data, tmp_path / "run").replace(compile=False)
+    resolved = small(data, tmp_path / "run").replace(compile=False, backbone="paper")
     assert TrainSettings.from_dict(read_settings(tmp_path / "run" / "settings.yaml")) == resolved
     assert evaluate_run(tmp_path / "run")[0] == outcome.scores
     assert json.loads((tmp_path / "run" / "results.json").read_text())["history"][-1]["epoch"] == 3
@@ -146,10 +146,10 @@ def test_resuming_follows_the_checkpoint_not_a_settings_file_of_another_run(data
 def test_a_resumed_run_refuses_other_settings(data, tmp_path):
     out = tmp_path / "run"
     assert run_command("train", data, "--out", out, "--epochs", 1, "--no-compile").exit_code == 0
-    found = run_command("train", data, "--out", out, "--epochs", 9, "--resume")
+    found = run_command("train", data, "--out", out, "--seed", 9, "--resume")
     assert found.exit_code == 2
-    assert "epochs of the run" in found.output
-    assert "is 1, got 9" in found.output
+    assert "seed of the run" in found.output
+    assert "is 0, got 9" in found.output
     assert run_command("train", data, "--out", out, "--epochs", 1, "--resume").exit_code == 0
 
 
@@ -224,8 +224,8 @@ def test_a_run_is_taught_and_says_so(data, tmp_path):
     expected = "labels, and aligned inputs warped by RandomRotation(limit=1.5)"
     assert model.about.supervision == expected
     assert f"- supervision: `{expected}`" in (tmp_path / "run" / "model-0" / "README.md").read_text()
-    scores, count = evaluate_run(tmp_path / "run")
-    assert (scores["nll"], count) == (pytest.approx(outcome.scores["nll"]), 6)
+    found = evaluate_run(tmp_path / "run")
+    assert (found.scores["nll"], found.examples) == (pytest.approx(outcome.scores["nll"]), 6)
     untaught = make_about(small(data, tmp_path), prepare(small(data, tmp_path)), 0)
     assert untaught.supervision == "labels"
 

@@ -49,7 +49,7 @@ def test_a_command_says_what_it_trains_and_json_is_quiet(data, tmp_path):
     assert "Training 1 cnn for 1 epoch(s)." in found.stderr
     assert "On 6 test examples:" in found.stdout
     assert f"Use it: pstn predict '{tmp_path / 'a run' / 'model-0'}' IMAGES" in found.stdout
-    assert "On 6 test examples:" in run_command("evaluate", tmp_path / "a run").stdout
+    assert f"On 6 test examples of {data}:" in run_command("evaluate", tmp_path / "a run").stdout
     found = run_command("train", data, "--out", tmp_path / "b", *options, "--json")
     assert found.stderr == ""
     assert json.loads(found.stdout)["finished"]

@@ -23,14 +23,12 @@ _FEW = 16  # channels
 def stand_in(conv: nn.Module, kind: ConvKind) -> nn.Module | None:
     """What computes a convolution in this way, with the same parameters; None where it is to stay as it is."""
     if kind == "blocks":
-        return BlockConv(conv) if isinstance(conv, nn.Conv2d) and _can_cut(conv) else None
+        if not isinstance(conv, nn.Conv2d) or not can_multiply(conv, "rows"):
+            return None
+        return BlockConv(conv) if conv.in_channels <= _FEW and conv.padding in ("valid", (0, 0)) else None
     if isinstance(conv, (nn.Conv1d, nn.Conv2d)) and kind != "library" and can_multiply(conv, kind):
         return MatmulConv(conv, kind)
     return None
-
-
-def _can_cut(conv: nn.Conv2d) -> bool:
-    return can_multiply(conv, "rows") and conv.in_channels <= _FEW and conv.padding in ("valid", (0, 0))
 
 
 def can_multiply(conv: nn.Module, kind: ConvKind) -> bool:

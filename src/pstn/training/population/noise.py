@@ -150,9 +150,8 @@ class BatchOrder:
         if epoch != self._epoch:
             # An epoch's counters start at a multiple of 2**32, so that they do not depend on the length of any subset.
             counters = (epoch << 32) + torch.arange(self._table.shape[1], device=self._table.device)
-            sort_keys = random_bits(self._keys[:, None], counters).masked_fill(
-                self._beyond, torch.iinfo(torch.int64).max
-            )
+            sort_keys = random_bits(self._keys[:, None], counters)
+            sort_keys = sort_keys.masked_fill(self._beyond, torch.iinfo(torch.int64).max)
             self._kept = self._table.gather(1, sort_keys.argsort(dim=1, stable=True))
             self._epoch = epoch
         return self._kept

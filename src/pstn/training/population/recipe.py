@@ -16,6 +16,8 @@ from pstn._deprecation import renamed
 from pstn.defaults import LR, WEIGHT_DECAY, default_batch_size, default_epochs
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.training.teach import require_teach
+from pstn.transforms import Similarity
+from pstn.warping import warp
 
 if TYPE_CHECKING:  # `import pstn` is to load this and not the data
     from pstn.data.augment import RandomTransform
@@ -267,6 +269,64 @@ class Augmentation(ABC):
     @abstractmethod
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         """Change `x` (B, C, *size) with `u` (B, width) in [0, 1)."""
+
+    @property
+    def in_use(self) -> bool:
+        """Whether inputs are changed like this in use too: validation examples are then changed as well."""
+        return True
+
+
+@final
+@dataclass(frozen=True)
+class Jitter(Augmentation):
+    """Images that are turned, scaled, shifted, mirrored and re-coloured a little in training, and not in use.
+
+    Args:
+        angle: the largest angle, in radians.
+        scale: the largest logarithm of the scale.
+        shift: the largest shift along each axis, in coordinates: 1 is half of the image.
+        colour: the largest change of brightness, in standard deviations, and of the logarithm of the contrast.
+        flip: mirror every other image, left to right.
+        fill: what lies outside the image, one number or one per channel; None repeats the border.
+
+    Example:
+        >>> jitter = Jitter(flip=True)
+        >>> jitter(torch.rand(2, 3, 32, 32), torch.rand(2, jitter.width)).shape
+        torch.Size([2, 3, 32, 32])
+    """
+
+    angle: float = 0.1
+    scale: float = 0.1
+    shift: float = 0.1
+    colour: float = 0.1
+    flip: bool = False
+    fill: float | tuple[float, ...] | None = None
+
+    @property
+    def width(self) -> int:
+        """Seven: angle, scale, two shifts, brightness, contrast and mirroring."""
+        return 7
+
+    @property
+    def in_use(self) -> bool:
+        """No."""
+        return False
+
+    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
+        """(B, C, H, W), (B, 7) -> (B, C, H, W)."""
+        angle, scale, right, down, brightness, contrast, mirrored = (2 * u - 1).unbind(-1)
+        theta = torch.stack([self.angle * angle, self.scale * scale, self.shift * right, self.shift * down], -1)
+        grid = _POSE.grid(theta, x.shape[2:])
+        if self.flip:
+            side = torch.where(mirrored < 0, -1.0, 1.0).to(grid.dtype)
+            grid = torch.stack([grid[..., 0] * side[:, None, None], grid[..., 1]], -1)
+        padding: Any = {"padding_mode": "border"} if self.fill is None else {"fill": self.fill}
+        warped = warp(x, grid, **padding)
+        gain, offset = (self.colour * contrast).exp(), self.colour * brightness
+        return warped * gain[:, None, None, None] + offset[:, None, None, None]
+
+
+_POSE = Similarity("log")
 
 
 @final

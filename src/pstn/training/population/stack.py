@@ -14,10 +14,10 @@ from torch.func import functional_call, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pstn.distributions import PosteriorFamily
-from pstn.nn.classifier import Prediction, TransformerModel
+from pstn.nn.classifier import TransformerModel
 from pstn.noise import Samples
 from pstn.objective import pose_loss
-from pstn.training.evaluate import score
+from pstn.training.evaluate import log_probs_of, score
 from pstn.training.population.convolution import ConvKind, stand_in
 from pstn.training.population.noise import BatchOrder, stream_keys, uniform
 from pstn.training.population.recipe import Member, Recipe, kl_weight_at, progress_at
@@ -304,82 +304,53 @@ class Stack:
         if len(filled) < len(seeds):
             raise ValueError("valid must be given for every member to validate")
         index = filled[0] if examples else torch.stack(filled).to(self.device)
-        parts = []
-        for first in range(0, longest, batch):
-            at = index[..., first : first + batch]
-            part, noise = {"x": x[at]}, None
-            if self.recipe.noise_width and examples is None:
-                u = uniform(keys["validate"], first, at.shape[1], (self.recipe.noise_width,))
-                part = vmap(self.change)(part["x"], u.transpose(0, 1))
-            if (
-                isinstance(module, TransformerModel)
-                and module.layer.probabilistic
-                and not taught
-                and samples != "modes"
-            ):
-                shape = (samples or 1, 1, module.layer.noise_width)
-                each = uniform(keys["evaluate"], first, at.shape[-1], shape, module.layer.sampling)  # (b, N, S, 1, W)
-                noise = each.squeeze(3).permute(1, 2, 0, 3)
-            target, modes = part["pose"] if taught else y[at], samples == "modes"
-            parts.append(self.predict(module, state, part["x"], target, noise, taught=taught, modes=modes))
-        found = list(zip(torch.cat(parts, dim=1), subsets, strict=True))
-        if taught or y.is_floating_point():
-            return {"loss": [float(losses[: len(s)].mean()) for losses, s in found if s is not None]}
-        scores = [score(p[: len(s)], y[s.to(self.device)]) for p, s in found if s is not None]
-        names = {"nll": "nll", "accuracy": "accuracy", "ece": "calibration_error"}
-        return {name: [getattr(s, field) for s in scores] for name, field in names.items()}
+        buffers, modes = {name: state[f"buffer.{name}"] for name in self.buffers}, samples == "modes"
+        held = {**self.parameters(state["rows"]), **buffers, **self.constants.frozen}
 
-    def predict(
-        self,
-        module: nn.Module,
-        state: Tensors,
-        x: Tensor,
-        y: Tensor,
-        noise: Tensor | None,
-        *,
-        taught: bool,
-        modes: bool = False,
-    ) -> Tensor:
-        """Predictions in evaluation mode, without gradients.
-
-        Args:
-            module: in evaluation mode.
-            state: as in `state`.
-            x: one batch, (b, C, *size) if shared by all models, else (N, b, C, *size).
-            y: its classes, or targets in floating point, or poses, likewise.
-            noise: (N, S, b, W), None for models that sample nothing.
-            taught: whether `y` are poses.
-            modes: take the centres of the posterior's modes instead of samples.
-
-        Returns:
-            (N, b, K), log-probabilities of the classes; for other targets (N, b), the loss of each example, without the
-            KL term if the loss weighs it.
-        """
-
-        def call(held: Tensors, x: Tensor, noise: Tensor | None) -> Any:
+        def call(own: Tensors, x: Tensor, noise: Tensor | None) -> Any:
             options: dict[str, Any] = {"samples": "modes"} if modes else {} if noise is None else {"noise": noise}
-            return functional_call(module, {**held, **self.constants.shared}, (x,), options)
+            return functional_call(module, {**own, **self.constants.shared}, (x,), options)
 
-        def log_probs(held: Tensors, x: Tensor, y: Tensor, noise: Tensor | None) -> Tensor:
-            output = call(held, x, noise)
-            return output.log_probs if isinstance(output, Prediction) else output.float().log_softmax(-1)
+        def log_probs(own: Tensors, x: Tensor, y: Tensor, noise: Tensor | None) -> Tensor:
+            return log_probs_of(call(own, x, noise))
 
-        def losses(held: Tensors, x: Tensor, y: Tensor, noise: Tensor | None) -> Tensor:
+        def losses(own: Tensors, x: Tensor, y: Tensor, noise: Tensor | None) -> Tensor:
+            # Without the KL term, if the loss weighs it.
             def loss(x: Tensor, y: Tensor, noise: Tensor | None) -> Tensor:
-                made = self.loss(call(held, x[None], None if noise is None else noise[:, None]), y[None], 0.0, None)
+                made = self.loss(call(own, x[None], None if noise is None else noise[:, None]), y[None], 0.0, None)
                 return made.total if made.nll is None else made.nll
 
             return vmap(loss, in_dims=(0, 0, None if noise is None else 1))(x, y, noise)
 
-        def poses(held: Tensors, x: Tensor, y: Tensor, noise: Tensor | None) -> Tensor:
-            return pose_loss(self.call(module, {**held, **self.constants.shared}, x), y)
+        def poses(own: Tensors, x: Tensor, y: Tensor, noise: Tensor | None) -> Tensor:
+            return pose_loss(self.call(module, {**own, **self.constants.shared}, x), y)
 
-        own = None if x.dim() == len(self.example) + 1 else 0
-        buffers = {name: state[f"buffer.{name}"] for name in self.buffers}
-        held = {**self.parameters(state["rows"]), **buffers, **self.constants.frozen}
-        with torch.no_grad(), precision_flags(self.recipe):
-            one = poses if taught else losses if y.is_floating_point() else log_probs
-            return vmap(one, in_dims=(0, own, own, None if noise is None else 0))(held, x, y, noise)
+        augment = self.recipe.augment
+        changed = self.recipe.noise_width and examples is None and (augment is None or augment.in_use)
+        predict = poses if taught else losses if y.is_floating_point() else log_probs
+        layer = module.layer if isinstance(module, TransformerModel) and not taught else None
+        own_inputs = None if examples else 0
+        parts = []
+        for first in range(0, longest, batch):
+            at = index[..., first : first + batch]
+            part, noise = {"x": x[at]}, None
+            if changed:
+                u = uniform(keys["validate"], first, at.shape[1], (self.recipe.noise_width,))
+                part = vmap(self.change)(part["x"], u.transpose(0, 1))
+            if layer is not None and layer.probabilistic and samples != "modes":
+                shape = (samples or 1, 1, layer.noise_width)
+                drawn = uniform(keys["evaluate"], first, at.shape[-1], shape, layer.sampling)  # (b, N, S, 1, W)
+                noise = drawn.squeeze(3).permute(1, 2, 0, 3)
+            target = part["pose"] if taught else y[at]
+            with torch.no_grad(), precision_flags(self.recipe):
+                dims = (0, own_inputs, own_inputs, None if noise is None else 0)
+                parts.append(vmap(predict, in_dims=dims)(held, part["x"], target, noise))
+        found = list(zip(torch.cat(parts, dim=1), subsets, strict=True))
+        if taught or y.is_floating_point():
+            return {"loss": [float(each[: len(s)].mean()) for each, s in found if s is not None]}
+        scores = [score(p[: len(s)], y[s.to(self.device)]) for p, s in found if s is not None]
+        names = {"nll": "nll", "accuracy": "accuracy", "ece": "calibration_error"}
+        return {name: [getattr(s, field) for s in scores] for name, field in names.items()}
 
 
 class _Draws(TorchDispatchMode):
@@ -442,7 +413,9 @@ def precision_flags(recipe: Recipe, *, tune: bool = False) -> Iterator[None]:
     Args:
         recipe: says which precision.
         tune: let cuDNN try all of its kernels instead of guessing; at shapes this small its guesses can be far off.
+            Not where torch is to be deterministic: what is fastest is not the same in every run.
     """
+    tune = tune and not torch.are_deterministic_algorithms_enabled()
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = (matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark)
     limit = cudnn.benchmark_limit if tune else 0

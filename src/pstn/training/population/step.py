@@ -315,10 +315,8 @@ class WorkerRunner:
         try:
             reply = self._pipe.recv()
         except (EOFError, ConnectionResetError):
-            raise ChildProcessError(
-                "a training process ended unexpectedly; its output is above. A script that trains in several processes "
-                'has its work under `if __name__ == "__main__":`, or passes workers=False'
-            ) from None
+            hint = 'put the work of a script under `if __name__ == "__main__":`, or pass workers=False'
+            raise ChildProcessError(f"a training process ended, its output is above: {hint}") from None
         if isinstance(reply, Exception):
             raise reply
         return torch.as_tensor(reply)

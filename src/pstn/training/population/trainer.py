@@ -24,6 +24,7 @@ from pstn.nn.classifier import TransformerModel
 from pstn.noise import Samples
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.threads import choose_threads, count_multiplications
+from pstn.training.diagnose import diagnose
 from pstn.training.population.convolution import CONV_KINDS, ConvKind
 from pstn.training.population.recipe import Member, Recipe
 from pstn.training.population.stack import ModelScores, Stack, Tensors, require_one_shape
@@ -57,13 +58,11 @@ class Failure:
     loss: float
     grad_norm: float
     found: str = ""
-    """Which part went wrong and where theta was."""
+    """Which part went wrong."""
 
     def __str__(self) -> str:
-        return (
-            f"model {self.model} stopped at step {self.step}: loss {self.loss:g}, gradient norm {self.grad_norm:g}. "
-            f"{self.found} Its weights are those before that step; the other models go on."
-        )
+        figures = f"loss {self.loss:g}, gradient norm {self.grad_norm:g}. {self.found}"
+        return f"model {self.model} stopped at step {self.step}: {figures} Its weights are those before that step."
 
 
 @dataclass
@@ -144,7 +143,8 @@ class Population:
         loss_called = recipe.training_loss()
         y = None if loss_called.only_teaches else y
         self.members = [_with_kl_weight(member, loss_called, len(x)) for member in members]
-        _check(models, self.members, x, y, weights, recipe, self.device)
+        self.recipe = recipe
+        self._check(models, x, y, weights)
         sizes = [len(x) if m.train is None else len(m.train) for m in self.members]
         self.recipe = recipe = recipe.for_examples(min(sizes))
         self.steps_per_epoch = _count_steps(sizes, recipe)
@@ -183,20 +183,57 @@ class Population:
         ]
         self._places = [(stack, row) for stack in self.stacks for row in range(len(stack.members))]
         self.progress = Progress(best=[math.inf] * len(models), waited=[0] * len(models))
-        worth = self.total_steps * len(models) >= _WORTH_WORKERS and self._picklable()
-        self._workers = worth if workers is None else workers
+        if workers is None and (workers := self.total_steps * len(models) >= _WORTH_WORKERS):
+            try:  # a lambda as a loss or a schedule cannot be sent to another process
+                pickle.dumps((recipe, self.members))
+            except Exception:
+                workers = False
+        self._workers = workers
         self._runners: list[Runner] = []
         self._torn = False  # whether a round was begun and not finished
         self._programs: dict[Hashable, Step] = {}
         self._best: Tensors = {}
 
-    def _picklable(self) -> bool:
-        """Whether the loss and the schedules can be sent to another process: a lambda cannot."""
-        try:
-            pickle.dumps((self.recipe, [m.kl_weight for m in self.members]))
-        except Exception:
-            return False
-        return True
+    def _check(self, models: Sequence[nn.Module], x: Tensor, y: Tensor | None, weights: Tensor | None) -> None:
+        """Refuse what cannot be trained together."""
+        recipe, loss = self.recipe, self.recipe.training_loss()
+        if not models:
+            raise ValueError("models must hold at least one model, got none")
+        if len(self.members) != len(models):
+            raise ValueError(f"members must hold one entry for each of {len(models)} models, got {len(self.members)}")
+        if not x.is_floating_point():
+            raise TypeError(f"x must be a floating-point tensor, got {x.dtype}: convert it first, e.g. x.float() / 255")
+        if not loss.only_teaches:
+            other = recipe.loss is not None and y is not None and y.is_floating_point() and y.shape[:1] == x.shape[:1]
+            if not other and (y is None or y.dtype != torch.int64 or y.shape != x.shape[:1]):
+                found = "nothing" if y is None else f"{y.dtype} of {tuple(y.shape)}"
+                wanted = f"int64 of shape ({len(x)},), or with loss= floating-point targets"
+                raise ValueError(f"y must be classes, {wanted}, got {found}")
+        if not x.numel():
+            raise ValueError(f"x must hold examples, got shape {tuple(x.shape)}")
+        if recipe.teach is not None:
+            Teaching(recipe.teach, models[0]).check(x[:1])
+        largest = max(abs(float(end)) for end in torch.aminmax(x))  # no copy of all data, and NaN where there is one
+        if not largest <= _LARGEST:
+            raise ValueError(f"x must be finite and lie within {_LARGEST:g}, got up to {largest:g}")
+        if weights is not None:
+            if not loss.takes_weights:
+                raise ValueError("weights must be left out: this loss has no parameter weights")
+            if weights.shape != x.shape[:1] or not weights.is_floating_point():
+                found = f"{weights.dtype} of {tuple(weights.shape)}"
+                raise ValueError(f"weights must be floats of shape ({len(x)},), got {found}")
+            if not bool((torch.isfinite(weights) & (weights >= 0)).all()):
+                raise ValueError("weights must be finite and at least 0")
+        for number, member in enumerate(self.members):
+            for name, subset in (("train", member.train), ("valid", member.valid)):
+                if subset is not None and not 0 <= int(subset.min()) <= int(subset.max()) < len(x):
+                    found = f"{int(subset.min())} to {int(subset.max())}"
+                    raise ValueError(f"{name} of member {number} must index {len(x)} examples, got {found}")
+            if recipe.validates and member.valid is None:
+                asked = "validate_every" if recipe.patience is None else "patience"
+                raise ValueError(f"{asked} needs examples to validate on: give valid, which member {number} has not")
+        if recipe.precision == "tf32" and self.device.type != "cuda":
+            raise ValueError(f"precision must be 'float32' or 'bf16' on {self.device}, got 'tf32': CUDA alone has it")
 
     @property
     def alive(self) -> list[bool]:
@@ -223,10 +260,7 @@ class Population:
             seconds: about how long a round takes. Rounds also end where models are validated.
         """
         if self._torn:
-            raise RuntimeError(
-                "training was interrupted in the middle of a round: load a checkpoint or make the population anew; to "
-                "stop where it can go on, return True from on_round"
-            )
+            raise RuntimeError("training was interrupted in the middle of a round: load a checkpoint, or start anew")
         end = self.total_steps if until is None else min(until, self.total_steps)
         every = self.recipe.validate_every or 1
         stride = every * self.steps_per_epoch if self.recipe.validates else self.total_steps
@@ -266,8 +300,6 @@ class Population:
 
     def _record(self, start: int, metrics: Tensor) -> None:
         """Add (count, N, 5) metrics to the history, epoch by epoch, and record models that failed."""
-        from pstn.training.diagnose import diagnose
-
         progress, spe, at = self.progress, self.steps_per_epoch, 0
         while at < len(metrics):
             epoch, offset = divmod(start + at, spe)
@@ -290,7 +322,7 @@ class Population:
                 first = int((~ok[:, model]).nonzero()[0])
                 loss, norm = float(metrics[first, model, 0]), float(metrics[first, model, 4])
                 stack, row = self._places[model]
-                found = diagnose(stack, row, start + first, loss)
+                found = diagnose(stack, row, start + first)
                 progress.failures.append(Failure(model, start + first, loss, norm, found))
 
     def _validate(self) -> None:
@@ -366,6 +398,13 @@ class Population:
             made.append(trained.eval())
         return made
 
+    def renew_patience(self) -> None:
+        """Let models that early stopping stopped train on; those that broke stay stopped."""
+        failed = {failure.model for failure in self.progress.failures}
+        for model, (stack, row) in enumerate(self._places):
+            if model not in failed:
+                stack.state["alive"][row], self.progress.waited[model] = True, 0
+
     def start(self, number: int) -> nn.Module:
         """A copy of a model as it was before training, on the CPU."""
         return copy.deepcopy(self._models[number])
@@ -428,8 +467,11 @@ def choose_conv(stacked: int, device: torch.device, work: int, recipe: Recipe) -
 
 
 def choose_compile(steps: int, device: torch.device) -> bool:
-    """Whether to compile the step of a run this long: so many steps, of all stacks together."""
-    if device.type != "cuda" or steps < _WORTH_COMPILING:
+    """Whether to compile the step of a run this long: so many steps, of all stacks together.
+
+    Not where torch is to be deterministic: kernels are chosen by their speed, and sums are taken in their order.
+    """
+    if device.type != "cuda" or steps < _WORTH_COMPILING or torch.are_deterministic_algorithms_enabled():
         return False
     return importlib.util.find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))
 
@@ -459,65 +501,9 @@ def _count_steps(sizes: Sequence[int], recipe: Recipe) -> int:
     batch = recipe.batch_size * recipe.accumulate
     possible = sorted({size // batch for size in sizes})
     if possible[0] < 1:
-        fits = min(sizes) // recipe.accumulate
-        advice = f"batch_size={fits} (--batch-size {fits}) or less" if fits else "a smaller accumulate"
-        raise ValueError(
-            f"batch_size times accumulate must not exceed the smallest training set, got {batch} for {min(sizes)}: "
-            f"give {advice}"
-        )
+        raise ValueError(f"batch_size times accumulate must be at most {min(sizes)}, the examples, got {batch}")
     if recipe.steps_per_epoch is None and len(possible) > 1:
         raise ValueError(f"steps_per_epoch must be given: subsets allow different numbers of steps, {possible}")
     if (recipe.steps_per_epoch or 0) > possible[0]:
         raise ValueError(f"steps_per_epoch must be at most {possible[0]}, got {recipe.steps_per_epoch}")
     return recipe.steps_per_epoch or possible[0]
-
-
-def _check(
-    models: Sequence[nn.Module],
-    members: Sequence[Member],
-    x: Tensor,
-    y: Tensor | None,
-    weights: Tensor | None,
-    recipe: Recipe,
-    device: torch.device,
-) -> None:
-    """Refuse what cannot be trained together."""
-    if not models:
-        raise ValueError("models must hold at least one model, got none")
-    if len(members) != len(models):
-        raise ValueError(f"members must hold one entry for each of {len(models)} models, got {len(members)}")
-    if not x.is_floating_point():
-        raise TypeError(f"x must be a floating-point tensor, got {x.dtype}: convert it first, e.g. x.float() / 255")
-    if not recipe.training_loss().only_teaches:
-        other = recipe.loss is not None and y is not None and y.is_floating_point() and y.shape[:1] == x.shape[:1]
-        if not other and (y is None or y.dtype != torch.int64 or y.shape != x.shape[:1]):
-            found = "nothing" if y is None else f"{y.dtype} of {tuple(y.shape)}"
-            wanted = f"int64 of shape ({len(x)},), or with loss= floating-point targets"
-            raise ValueError(f"y must be classes, {wanted}, got {found}")
-    if not x.numel():
-        raise ValueError(f"x must hold examples, got shape {tuple(x.shape)}")
-    if recipe.teach is not None:
-        Teaching(recipe.teach, models[0]).check(x[:1])
-    largest = max(abs(float(end)) for end in torch.aminmax(x))  # no copy of all data, and NaN where there is one
-    if not largest <= _LARGEST:
-        raise ValueError(
-            f"x must be finite and lie within {_LARGEST:g}, got up to {largest:g}: fill in missing values or leave "
-            "such examples out"
-        )
-    if weights is not None:
-        recipe.training_loss().require_weights()
-        if weights.shape != x.shape[:1] or not weights.is_floating_point():
-            found = f"{weights.dtype} of {tuple(weights.shape)}"
-            raise ValueError(f"weights must be floats of shape ({len(x)},), got {found}")
-        if not bool((torch.isfinite(weights) & (weights >= 0)).all()):
-            raise ValueError("weights must be finite and at least 0")
-    for number, member in enumerate(members):
-        for name, subset in (("train", member.train), ("valid", member.valid)):
-            if subset is not None and not 0 <= int(subset.min()) <= int(subset.max()) < len(x):
-                found = f"{int(subset.min())} to {int(subset.max())}"
-                raise ValueError(f"{name} of member {number} must index {len(x)} examples, got {found}")
-        if recipe.validates and member.valid is None:
-            asked = "validate_every" if recipe.patience is None else "patience"
-            raise ValueError(f"{asked} needs examples to validate on: give valid, which member {number} has not")
-    if recipe.precision == "tf32" and device.type != "cuda":
-        raise ValueError(f"precision must be 'float32' or 'bf16' on {device}, got 'tf32', which only CUDA devices have")

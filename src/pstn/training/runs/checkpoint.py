@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pstn.files import FileError, parse_json, require_regular_file, require_writable, write_atomically
+from pstn.files import DataError, parse_json, require_regular_file, require_writable, write_atomically
 from pstn.limits import CHECKPOINT_TEXT
 from pstn.text import ShortError, excerpt
-from pstn.training.population import Failure, Population, Progress
 from pstn.training.population.recipe import Member
 from pstn.training.population.step import METRICS
+from pstn.training.population.trainer import Failure, Population, Progress
 
 _FORMAT = "pstn population 2"
 _TEXTS = ("progress", "members", "training", "settings")
@@ -96,7 +96,7 @@ def _opened(path: str | Path) -> Iterator[tuple[Any, dict[str, Any]]]:
                 raise CheckpointError(f"{path} must be a whole checkpoint of format {_FORMAT!r}, got {got}")
             # A model that broke leaves NaN in its history.
             yield stream, {n: parse_json(held[n], path, limit=CHECKPOINT_TEXT, constants=True) for n in _TEXTS}
-    except (SafetensorError, FileNotFoundError, FileError) as error:
+    except (SafetensorError, FileNotFoundError, DataError) as error:
         raise CheckpointError(f"{path} is not a readable checkpoint: {error}") from error
 
 

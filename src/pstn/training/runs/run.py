@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
+import math
 import re
 import shlex
 import time
@@ -25,22 +26,25 @@ from torch import Tensor, nn
 import pstn.data
 from pstn.data.augment import RandomPlacement, RandomRotation, RandomTransform, generate_all, make_random_transform
 from pstn.data.files import DataWarning, MissingDataError, cache_folder, expand
+from pstn.data.images import has_colour
 from pstn.data.registry import detect, find_known
+from pstn.data.scaling import fit_scaling
 from pstn.data.series import series_format
-from pstn.data.split import Splits, stratified_indices
+from pstn.data.split import Split, Splits, stratified_indices
 from pstn.defaults import default_kl_weight
 from pstn.files import inside, to_json, write_atomically
 from pstn.io import from_pretrained, require_modest
-from pstn.nn import PSTN, About, Shareable, TransformerClassifier, make_model
+from pstn.nn import PSTN, ModelMetadata, Shareable, TransformerClassifier, make_model
+from pstn.nn.backbones import Pretrained, default_pretrained, find_pretrained
 from pstn.noise import Samples
 from pstn.text import excerpt
 from pstn.training.calibrate import calibrate
 from pstn.training.diagnose import look_for_collapses
-from pstn.training.population import Population, Progress
+from pstn.training.linear import start_heads
 from pstn.training.population.noise import stream_keys, uniform
-from pstn.training.population.recipe import Augmentation, Member, RandomWarp, Recipe, kl_weight_at
+from pstn.training.population.recipe import Augmentation, Jitter, Member, RandomWarp, Recipe, kl_weight_at
 from pstn.training.population.stack import ModelScores, signature
-from pstn.training.population.trainer import make_device
+from pstn.training.population.trainer import Population, Progress, make_device
 from pstn.training.progress import Bar, Interrupt, summary
 from pstn.training.restarts import Restarted, failed_models, train_again
 from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, read_about, require_room, save_checkpoint
@@ -59,6 +63,17 @@ HOW_TO_ADD_A_TEST = "add a folder test beside the folder train, or arrays x_test
 
 # What the setting `augment` means: the changes of the generated sets.
 _RANDOM_TRANSFORMS: dict[str, RandomTransform] = {"rotation": RandomRotation(), "placement": RandomPlacement()}
+# Likewise, those of training alone.
+_JITTER = {"light": Jitter(), "standard": Jitter(angle=0.25, scale=0.2, shift=0.2, colour=0.2)}
+# Words in the names of classes of which mirroring makes another class.
+_SIDES = {
+    *("left", "right", "links", "rechts", "gauche", "droite"),
+    *("izquierda", "derecha", "esquerda", "direita", "sinistra", "destra"),
+}
+# The part of a user's own data that is kept for validation, from so many examples on.
+_VALID_FRACTION, _VALID_FROM = 0.15, 60
+# The optimiser's steps to aim for with a pretrained network.
+_STEPS = 250
 
 
 class Source(NamedTuple):
@@ -71,8 +86,8 @@ class Source(NamedTuple):
     valid: Tensor | None
     """Which of them are for validation."""
     test: tuple[Tensor, Tensor] | None
-    fill: float
-    """The background's value."""
+    fill: float | tuple[float, ...] | None
+    """The background's value, one number or one per channel; None where the border is repeated."""
     augment: Augmentation | None = None
     """How the examples in `x` are changed at each access; those for the test are changed already."""
     names: tuple[str, ...] = ()
@@ -83,6 +98,12 @@ class Source(NamedTuple):
     """What they were then divided by."""
     teach: RandomTransform | None = None
     """What changes the examples in `x`, as `augment` does, where models are taught to undo it."""
+    part: Literal["test", "all"] = "test"
+    """What `test` is of the data."""
+    kind: Literal["known", "photos", "other"] = "known"
+    """Data that are known by name, a user's folder of images, or other data of a user's."""
+    backbone: str = "paper"
+    """The networks for them: "paper", "small", or the name of a pretrained one."""
 
     @property
     def train(self) -> Tensor:
@@ -108,21 +129,36 @@ def load_source(
     kind: Literal["auto", "image", "series"] = "auto",
     policy: Policy = "refuse",
     length: int | None = None,
-    augment: Literal["none", "rotation", "placement"] = "none",
+    augment: str = "none",
+    flip: bool | None = None,
+    padding: Literal["auto", "border", "fill"] = "auto",
+    fill: float | None = None,
     teach: str = "",
+    skip_broken: bool = False,
+    whole: bool = False,
+    backbone: str = "auto",
 ) -> Source:
     """Load a data set.
 
     Args:
         data: whatever `pstn.data.load` takes; "digits" ships with the package. A known name wins over a folder or file
             of that name, with a `DataWarning`.
-        size: what the images of a folder are resized to; other data must have it already.
+        size: what the images of a folder are resized to, by their own sizes when not given; other data must have it
+            already.
         channels: likewise 1 for grey, 3 for colour.
         kind: what an .npz file holds; must be said for three axes.
         policy: what becomes of missing values and unequal lengths in series.
         length: what series of a file are made by it, where a model has chosen that; by the data when not given.
-        augment: how images are changed at random, where the set does not change its own; those for the test once.
+        augment: how images are changed at random, where the set does not change its own: "light" or "standard" in
+            training alone, "rotation" or "placement" for the test too, once; "auto" is "light" for a folder of images.
+        flip: whether "light" and "standard" mirror images; as the images and their classes suggest when None.
+        padding: what lies outside the images of a folder, which are scaled by their own mean and deviation.
+        fill: its value, from 0 to 1; the background's when not given.
         teach: likewise for a model that is taught to undo it, as `pstn.data.make_random_transform` takes it.
+        skip_broken: leave out images of a folder that cannot be read, with a `DataWarning`.
+        backbone: the networks that they are for, as in the settings: a pretrained one says how images are scaled, and
+            what size suits it.
+        whole: take all of the data to test on, where they have no test part of their own.
 
     Example:
         >>> source = load_source("digits")
@@ -131,33 +167,90 @@ def load_source(
     """
     # Only a folder of images can be read in more than one way, and only an .npz file needs to be told what it holds.
     ways: dict[str, dict[str, Any]] = {
-        "classes": {"size": size, "channels": channels},
+        "classes": {"size": size or "auto", "channels": channels, "skip_broken": skip_broken},
         "npz": {"kind": None if kind == "auto" else kind},
         "series": {"policy": policy, "length": length},
     }
+    if whole:
+        ways["classes"]["test"] = ways["series"]["test"] = 0.0
     path, known = expand(data), find_known(data)
+    backbone = _choose_backbone(backbone, path if known is None else None)
+    pretrained = None if backbone in ("paper", "small") else find_pretrained(backbone)
+    if pretrained is not None:
+        ways["classes"] |= {"size": size or pretrained.choose_size, "channels": 3}
     if known is not None and path.exists():
         what = "folder" if path.is_dir() else "file"
         warnings.warn(f"the known set {known.name!r} is used; for the {what} say ./{data}", DataWarning, stacklevel=2)
     own = known is None and path.exists()
     of_archive = data.startswith("ucr:") if known is None else known.kind == "series"
-    settings = ways.get(detect(path) or "", {}) if own else {"policy": policy} if of_archive else {}
+    detected = detect(path) if own else None
+    settings = ways.get(detected or "", {}) if own else {"policy": policy} if of_archive else {}
     splits: Any = pstn.data.load(data, **{name: value for name, value in settings.items() if value is not None})
     if own:
         _require_classes(data, splits)
-    if augment != "none":
+    everything = whole and splits.test is None
+    if everything:
+        parts = [part for part in splits if part is not None]
+        x, y = (torch.cat([getattr(part, name) for part in parts]) for name in ("x", "y"))
+        splits = Splits(splits.train, splits.validation, dataclasses.replace(splits.train, x=x, y=y))
+    repeats_border = False
+    if detected == "classes":
+        splits, repeats_border = _scaled(splits, padding, fill, pretrained)
+    if augment == "auto":
+        augment = "light" if detected == "classes" and not teach else "none"
+    if augment in _JITTER and (splits.train.ndim != 2 or hasattr(splits.train, "random_transform")):
+        raise ValueError(f"augment must be 'none' for {data}: it has changes of its own, or no images")
+    if augment in _RANDOM_TRANSFORMS:
         changes, wanted = getattr(splits.train, "random_transform", None), _RANDOM_TRANSFORMS[augment]
         if type(changes) is not type(wanted):  # else it is a generated set, which keeps its own
             if changes is not None or splits.train.ndim != 2:
                 raise ValueError(f"augment must be 'none' for {data}: it has changes of its own, or no images")
             splits = generate_all(Splits(*map(_as_split, splits)), wanted)
+    about: dict[str, Any] = {
+        "part": "all" if everything else "test",
+        "kind": "photos" if detected == "classes" else "other" if own else "known",
+        "backbone": backbone,
+    }
     if not teach:
-        return _from_splits(splits)
+        source = _from_splits(splits)
+        about |= {"fill": None} if repeats_border else {}
+        if augment in _JITTER:
+            jitter = dataclasses.replace(_JITTER[augment], fill=about.get("fill", source.fill))
+            mirrors = augment == "standard" and repeats_border and _may_be_mirrored(source) if flip is None else flip
+            about["augment"] = dataclasses.replace(jitter, flip=mirrors)
+        return source._replace(**about)
     if hasattr(splits.train, "random_transform"):
         raise ValueError(f"teach must be left out for {data}, whose examples are not aligned, got {teach}")
     taught = make_random_transform(teach, splits.train.ndim)
     source = _from_splits(generate_all(Splits(*map(_as_split, splits)), taught))
-    return source._replace(augment=None, teach=taught)
+    return source._replace(augment=None, teach=taught, **about)
+
+
+def _choose_backbone(name: str, path: Path | None) -> str:
+    """The networks that the setting "auto" stands for, which depends on the data of a path."""
+    if name != "auto":
+        return name
+    if path is None or not path.is_dir() or detect(path) != "classes":
+        return "paper"
+    return (default_pretrained() if has_colour(path) else None) or "small"
+
+
+def _scaled(splits: Any, padding: str, fill: float | None, pretrained: Pretrained | None) -> tuple[Splits[Split], bool]:
+    """Images by the mean and deviation that a pretrained network wants, else their own; and whether borders repeat."""
+    asked: Any = "border" if padding == "border" else "auto" if fill is None else 255 * fill
+    found = fit_scaling(splits.train.x.numpy(), asked)
+    mean, std, background = ([v / 255 for v in values or ()] for values in (found.mean, found.std, found.fill))
+    if pretrained is not None:
+        mean, std = list(pretrained.mean), list(pretrained.std)
+    parts = [None if p is None else dataclasses.replace(p, fill=found.fill or 0.0) for p in splits]
+    scaled = Splits(*(None if part is None else part.as_float(mean, std) for part in parts))
+    return scaled, not background and padding != "fill"
+
+
+def _may_be_mirrored(source: Source) -> bool:
+    """Whether the names of the classes leave it possible that a mirrored image is of the same class."""
+    words = {word for name in source.names for word in re.split(r"[\W_\d]+", name.lower())}
+    return not words & _SIDES and not all(len(name) < 2 for name in source.names)
 
 
 def prepare(settings: TrainSettings) -> Source:
@@ -172,7 +265,8 @@ def prepare(settings: TrainSettings) -> Source:
     """
     source = load_source(
         settings.data, size=settings.size, kind=settings.kind, policy=settings.policy, augment=settings.augment,
-        teach=settings.teach,
+        flip=settings.flip, padding=settings.padding, fill=settings.fill, teach=settings.teach,
+        skip_broken=settings.skip_broken, backbone=settings.backbone,
     )  # fmt: skip
     found = tuple(source.x.shape[2:])
     if settings.size is not None and found != (settings.size, settings.size):
@@ -206,11 +300,10 @@ def _from_splits(splits: Any) -> Source:
     if valid is not None and valid.x.shape[1:] == x.shape[1:]:
         index = torch.arange(len(x), len(x) + len(valid.x))
         x, y = torch.cat([x, valid.x]), torch.cat([y, valid.y])
-    fill = train.fill if isinstance(train.fill, float) else float(train.fill[0])
     augment = None if transform is None else RandomWarp(transform, train.fill)
     tested = None if test is None else (test.x, test.y.long())
     mean, std = (value if isinstance(value, tuple) else (value,) for value in (train.mean, train.std))
-    return Source(x, y.long(), index, tested, fill, augment, train.classes, mean, std)
+    return Source(x, y.long(), index, tested, train.fill, augment, train.classes, mean, std)
 
 
 def _as_split(part: Any) -> Any:
@@ -254,8 +347,12 @@ def make_run_model(settings: TrainSettings, source: Source, seed: int) -> Sharea
         seed: of the weights.
     """
     family = settings.transform or (None if source.teach is None else source.teach.transform)
+    pretrained = source.backbone not in ("paper", "small")
     return make_model(
         settings.model, source.x.shape[1], source.size, source.classes, family,
+        networks="paper" if source.backbone == "paper" else "auto",
+        backbone=find_pretrained(source.backbone).make() if pretrained else None,
+        backbone_for=settings.backbone_for, learns=settings.backbone_learns,
         # A series has no background: it continues with its last value.
         fill=None if len(source.size) == 1 else source.fill,
         samples=settings.samples, test_samples=settings.test_samples, var_init=settings.var_init,
@@ -263,9 +360,9 @@ def make_run_model(settings: TrainSettings, source: Source, seed: int) -> Sharea
     )  # fmt: skip
 
 
-def make_about(settings: TrainSettings, source: Source, number: int, kl_weight: float | None = None) -> About:
+def make_about(settings: TrainSettings, source: Source, number: int, kl_weight: float | None = None) -> ModelMetadata:
     """What belongs to model `number` of a run beside its weights, before it has scores."""
-    return About(
+    return ModelMetadata(
         source.names, source.x.shape[1], source.size, source.mean, source.std,
         kl_weight=kl_weight, seed=settings.seed + number,
         data=settings.data, policy=settings.policy,
@@ -275,11 +372,14 @@ def make_about(settings: TrainSettings, source: Source, number: int, kl_weight: 
 
 def _train_and_valid(settings: TrainSettings, source: Source, seed: int) -> tuple[Tensor, Tensor | None]:
     """The data's own validation part; else, where one is asked for, its share of every class."""
-    if source.valid is not None or settings.valid_fraction == 0:
+    fraction = settings.valid_fraction
+    if fraction is None:
+        fraction = _VALID_FRACTION if source.kind != "known" and len(source.train) >= _VALID_FROM else 0.0
+    if source.valid is not None or fraction == 0:
         return source.train, source.valid
-    train, valid = stratified_indices(source.y[source.train], settings.valid_fraction, seed=seed)
+    train, valid = stratified_indices(source.y[source.train], fraction, seed=seed)
     if len(valid) == 0:
-        given = f"{settings.valid_fraction:g} of {len(source.train)} examples"
+        given = f"{fraction:g} of {len(source.train)} examples"
         raise ValueError(f"valid_fraction must leave some to validate on, got {given}")
     return train, valid
 
@@ -309,15 +409,44 @@ def make_population(
         lr = settings.lr[i % len(settings.lr)]
         kl_weight = weights[i % len(weights)] if weights else None
         members.append(Member(seed, lr, factors[i], kl_weight, settings.weight_decay, train, valid))
+    recipe = settings.recipe(source.augment, source.teach)
+    if source.backbone not in ("paper", "small"):
+        start_heads(models, source.x, source.y, [(cast(Tensor, m.train), m.valid) for m in members])
+        if settings.epochs is None:  # what is pretrained needs little more
+            size = recipe.for_examples(len(cast(Tensor, members[0].train))).batch_size
+            recipe = dataclasses.replace(recipe, epochs=max(10, _STEPS * size // len(cast(Tensor, members[0].train))))
+    if settings.patience is None and settings.validate_every is None and source.kind != "known" and not source.teach:
+        recipe = _with_patience(recipe, members, settings)
     for name in ("patience", "calibrate"):
         if getattr(settings, name) and any(m.valid is None for m in members):
             raise ValueError(f"{name} needs validation data: set valid_fraction")
     if settings.calibrate and settings.model == "cnn":
         raise ValueError("calibrate must be left out for a cnn, which has no temperature")
+    balance = None
+    if settings.class_weights == "balanced":
+        counts = torch.bincount(source.y[source.train], minlength=source.classes).clamp_min(1)
+        balance = (len(source.train) / (source.classes * counts))[source.y]
     return Population(
-        models, source.x, source.y, members, settings.recipe(source.augment, source.teach),
-        device=make_device(settings.device), groups=settings.groups, compile=settings.compile,
+        models, source.x, source.y, members, recipe, device=make_device(settings.device), groups=settings.groups,
+        compile=settings.compile, weights=balance,
     )  # fmt: skip
+
+
+def _with_patience(recipe: Recipe, members: Sequence[Member], settings: TrainSettings) -> Recipe:
+    """The recipe with early stopping, where there are examples to validate on: as often as costs little.
+
+    Validations take at most about a tenth of the time of training, and there are at most a hundred.
+    """
+    sizes = [(len(m.train), len(m.valid)) for m in members if m.train is not None and m.valid is not None]
+    if len(sizes) < len(members):
+        return recipe
+    epochs = recipe.for_examples(min(train for train, _ in sizes)).epochs
+    samples = settings.test_samples / settings.samples if settings.model == "pstn" else 1.0
+    cost = (
+        max(valid / train for train, valid in sizes) * samples / 3
+    )  # in epochs; a backward pass takes twice a forward
+    every = max(1, math.ceil(10 * cost), math.ceil(epochs / 100))
+    return dataclasses.replace(recipe, patience=max(5, math.ceil(epochs / every / 5)), validate_every=every)
 
 
 def _weights(settings: TrainSettings) -> list[float]:
@@ -400,7 +529,7 @@ def train(
         SettingsError: if there is a run already, or none to resume.
         ValueError: if the run to resume was trained on a path that neither `settings` name nor this user trained it on.
         CheckpointError: if the run to resume cannot be read.
-        FileError: if a file or a model in the folder is a link that leads out of it.
+        DataError: if a file or a model in the folder is a link that leads out of it.
         OSError: if the folder cannot be written or the disk is full, before training.
     """
     folder = settings.folder
@@ -410,10 +539,12 @@ def train(
         if saved.data != settings.data:
             again = shlex.join(["pstn", "train", "DATA", "--resume", "--out", str(folder)])
             require_confirmed(folder, saved.data, again)
-        settings = saved
-    elif (folder / CHECKPOINT).exists() and not overwrite:
-        raise SettingsError(f"{folder} holds a run already: --resume goes on with it, --overwrite replaces it")
+        settings = _for_longer(saved, settings.epochs)
     source = prepare(settings)
+    if not resume and not overwrite and (folder / CHECKPOINT).exists():
+        make_population(settings, source).close()  # whatever else is wrong is said first
+        again = "--resume goes on with it, with --epochs for longer; --overwrite replaces it"
+        raise SettingsError(f"{folder} holds a run already: {again}")
     if "auto" in settings.kl_weight:
         settings, tuned = choose(settings, source)
         if not quiet:
@@ -425,9 +556,16 @@ def train(
         for draft in folder.glob(".*.draft"):  # of a process that was killed while it wrote
             draft.unlink(missing_ok=True)
         # The stacks too: elsewhere, with other cores, the same choice would round differently.
-        settings = settings.replace(groups=len(population.stacks), compile=population.compiles)
+        chosen = {"groups": len(population.stacks), "compile": population.compiles, "backbone": source.backbone}
+        settings = settings.replace(**chosen)
         if resume:
             load_checkpoint(folder / CHECKPOINT, population)
+            if population.progress.step > population.total_steps:
+                done = population.progress.epoch
+                raise SettingsError(f"epochs must be at least {done}, which {folder} has had, got {settings.epochs}")
+            if settings.epochs != saved.epochs:
+                population.renew_patience()
+            write_settings(folder / SETTINGS, settings)
         else:
             _clear(folder)
             write_settings(folder / SETTINGS, settings)
@@ -445,6 +583,15 @@ def train(
             say(f"Stopped at epoch {population.progress.epoch} and saved. To go on: {again}")
             return Outcome(folder, False, problems=problems)
         return _finish(settings, folder, population, source, problems, restarted)
+
+
+def _for_longer(saved: TrainSettings, epochs: int | None) -> TrainSettings:
+    """The settings of a run that goes on, with more epochs where that is asked for."""
+    if epochs in (None, saved.epochs):
+        return saved
+    if saved.lr_schedule != "constant":
+        raise SettingsError(f"epochs must stay {saved.epochs}: the learning rate of {saved.out} follows a schedule")
+    return saved.replace(epochs=epochs)
 
 
 def saved_settings(folder: Path) -> TrainSettings:
@@ -489,8 +636,20 @@ def _plan(settings: TrainSettings, population: Population, source: Source) -> st
     parts += [f"{valid:,} to validate on"] if recipe.validates and valid else []
     parts += ["none to test on" if source.test is None else f"{len(source.test[1]):,} to test on"]
     begun = f", from epoch {population.progress.epoch}" if population.progress.step else ""
-    plan = f"Training {settings.models} {settings.model} for {recipe.epochs:,} epoch(s){begun}."
+    models = f"{settings.models} {settings.model}{_name_networks(settings, source)}"
+    plan = f"Training {models} for {recipe.epochs:,} epoch(s){begun}."
     return f"{settings.data}: {', '.join(parts)}.\n{plan}"
+
+
+def _name_networks(settings: TrainSettings, source: Source) -> str:
+    """Which networks a folder of images is read by."""
+    if source.kind != "photos":
+        return ""
+    if source.backbone == "small":
+        other = "; a pretrained one would be better: pip install 'pstn[backbones]'"
+        return f" (small networks{other if source.x.shape[1] == 3 and default_pretrained() is None else ''})"
+    learns = {"none": ", frozen", "last": ", last layers", "all": ""}[settings.backbone_learns]
+    return f" ({source.backbone}{learns if source.backbone != 'paper' else ''})"
 
 
 def _train_again(
@@ -578,8 +737,8 @@ def _problems(population: Population, source: Source) -> dict[str, str]:
 def _as_trained(population: Population, source: Source, index: Tensor) -> Tensor:
     """Examples as models see them in training: under the random change, where there is one, by a draw that stays."""
     x, recipe = source.x[index], population.recipe
-    change = recipe.augment if recipe.teach is None else RandomWarp(recipe.teach, source.fill)
-    if change is None:
+    change = recipe.augment if recipe.teach is None else RandomWarp(recipe.teach, source.fill or 0.0)
+    if change is None or not change.in_use:
         return x
     return change(x, uniform(stream_keys([0], "evaluate"), 0, 1, (len(x), change.width))[0, 0])
 
@@ -706,6 +865,19 @@ def score_models(
     return scores
 
 
+class Evaluation(NamedTuple):
+    """Scores of trained models, and what they are over."""
+
+    scores: ModelScores
+    """{"nll": [...], "accuracy": [...], "ece": [...]}, one number per model."""
+    examples: int
+    """How many examples they are over."""
+    part: Literal["test", "all"]
+    """The test part of the data, or all of them."""
+    data: str
+    """What was evaluated on."""
+
+
 def evaluate_run(
     name: str | Path,
     data: str | None = None,
@@ -714,8 +886,11 @@ def evaluate_run(
     seed: int | None = None,
     policy: Policy | None = None,
     allow: Sequence[str] = (),
-) -> tuple[ModelScores, int]:
-    """Score the trained models of a run, or one model, on the test part of a data set.
+    skip_broken: bool = False,
+) -> Evaluation:
+    """Score the trained models of a run, or one model, on a data set.
+
+    That is the test part of the data that they were trained on, and of others that have one; else all of the others.
 
     Args:
         name: folder of a run, or whatever `pstn.from_pretrained` takes.
@@ -726,20 +901,20 @@ def evaluate_run(
         seed: of the samples; that of each model's training when not given.
         policy: for missing values and unequal lengths in series; that of the models' training when not given.
         allow: modules that may be imported for the models, as in `pstn.from_pretrained`.
-
-    Returns:
-        {"nll": [...], "accuracy": [...], "ece": [...]}, one number per model, and over how many examples they are.
+        skip_broken: leave out images of a folder that cannot be read, with a `DataWarning`.
     """
-    folder, run = Path(name), None
-    if (folder / SETTINGS).exists() and (folder / CHECKPOINT).exists():
-        run = TrainSettings.from_dict(read_settings(inside(folder, SETTINGS)))
-        run = run if policy is None else run.replace(policy=policy)
+    folder = Path(name)
+    run = _read_run(folder)
+    if run is not None:
         folders = [model_folder(folder, number) for number in range(run.models)]
         if not all(model.is_dir() for model in folders):
             raise SettingsError(f"{folder} is not finished: pstn train --resume --out {shlex.quote(str(folder))}")
         models = [from_pretrained(model, allow=allow) for model in folders]
     else:
         models = [from_pretrained(name, allow=allow)]
+        run = _read_run(folder.parent) if re.fullmatch(r"model-\d+", folder.name) else None
+    if run is not None:
+        run = run.replace(policy=policy or run.policy, skip_broken=skip_broken or run.skip_broken)
     abouts = [about for model in models if (about := model.about) is not None]
     about = abouts[0]
     if data is None:
@@ -747,11 +922,13 @@ def evaluate_run(
         if not remembered:
             raise ValueError(f"{name} does not say what it was trained on: say which data to evaluate it on")
         require_confirmed(folder, remembered, f"pstn evaluate {folder} DATA")
+    own = data is None or _same_data(data, about.data if run is None else run.data)
     try:
-        if run is not None and data in (None, run.data):
+        if run is not None and own:
             source = prepare(run)  # as it was trained on, with its change of the test part
         else:
-            source = _load(data or about.data, about, policy or (run.policy if run else about.policy))
+            changes = {"augment": "none" if run is None else run.augment, "skip_broken": skip_broken, "whole": not own}
+            source = _load(data or about.data, about, policy or (run.policy if run else about.policy), **changes)
     except MissingDataError as error:
         if data is not None or str(error.path) != about.data:
             raise
@@ -761,20 +938,39 @@ def evaluate_run(
         ) from error
     x, y = _test_part(data or about.data, source, about)
     seeds = [about.seed if seed is None else seed for about in abouts]
-    return score_models(models, x, y, samples, seeds), len(y)
+    return Evaluation(score_models(models, x, y, samples, seeds), len(y), source.part, data or about.data)
 
 
-def _load(data: str, about: About, policy: Policy) -> Source:
+def _read_run(folder: Path) -> TrainSettings | None:
+    """The settings of the run in a folder, if there is one."""
+    if not (folder / SETTINGS).exists() or not (folder / CHECKPOINT).exists():
+        return None
+    return TrainSettings.from_dict(read_settings(inside(folder, SETTINGS)))
+
+
+def _same_data(data: str, own: str) -> bool:
+    """Whether two names mean the same data."""
+    if data == own or find_known(data) is not None or find_known(own) is not None:
+        return data == own or (find_known(data) is not None and find_known(data) == find_known(own))
+    here, there = expand(data), expand(own)
+    return here.exists() and there.exists() and here.samefile(there)
+
+
+def _load(data: str, about: ModelMetadata, policy: Policy, **changes: Any) -> Source:
     """Data as near to what the model takes as can be read."""
     size = (about.size[0], about.size[1]) if about.size is not None and len(about.size) == 2 else None
+    if changes["augment"] == "placement":
+        size = None  # what the model takes is the canvas
     kind: Literal["auto", "image", "series"] = "image" if about.ndim == 2 else "series" if about.ndim == 1 else "auto"
     channels = about.channels if about.channels in (1, 3) else None
     # Other data have a longest series of their own: theirs become as long as the model's.
     length = about.size[0] if about.size is not None and about.ndim == 1 and policy != "refuse" else None
-    return load_source(data, size=size, channels=channels, kind=kind, policy=policy, length=length)
+    return load_source(
+        data, size=size, channels=channels, kind=kind, policy=policy, length=length, backbone="paper", **changes
+    )
 
 
-def _test_part(data: str, source: Source, about: About) -> tuple[Tensor, Tensor]:
+def _test_part(data: str, source: Source, about: ModelMetadata) -> tuple[Tensor, Tensor]:
     """Test examples as the model takes them: its normalisation, the positions of its classes."""
     if source.test is None:
         raise ValueError(f"{data} has no test part: {HOW_TO_ADD_A_TEST}")
@@ -783,7 +979,7 @@ def _test_part(data: str, source: Source, about: About) -> tuple[Tensor, Tensor]
         wanted, got = (about.channels, *(about.size or ())), tuple(x.shape[1:])
         raise ValueError(f"{data} must hold examples of shape {wanted}, which the model takes, got {got}")
     if (source.mean, source.std) != (about.mean, about.std):
-        x = about.prepare(About(source.names, x.shape[1], mean=source.mean, std=source.std).undo(x))
+        x = about.prepare(ModelMetadata(source.names, x.shape[1], mean=source.mean, std=source.std).undo(x))
     if unknown := sorted(set(source.names) - set(about.classes)):
         known = ", ".join(about.classes)
         raise ValueError(f"{data} has a class {unknown[0]!r} that the model does not know: {known}")

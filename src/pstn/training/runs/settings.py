@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import types
 import typing
@@ -16,9 +15,9 @@ from typing import Any, Literal
 from pstn._checks import require_seed
 from pstn._deprecation import with_new_names
 from pstn.defaults import ALPHA, LOCALIZER_FACTOR, LR, RESTARTS, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT, WEIGHT_DECAY
-from pstn.files import FileError, read_yaml, write_atomically
+from pstn.files import DataError, read_yaml, write_atomically
 from pstn.limits import MODEL_PIXELS, MODEL_SAMPLES, RUN_MODELS
-from pstn.text import ShortError, excerpt
+from pstn.text import ShortError, did_you_mean, excerpt
 from pstn.training.population.recipe import Augmentation, Precision, Recipe, one_cycle
 
 if typing.TYPE_CHECKING:
@@ -52,7 +51,10 @@ class TrainSettings:
         "", "Family of transformations: similarity, rotation, crop, affine, cpab, ...; that of TEACH, or similarity "
         "for images and cpab for series, when not given."
     )  # fmt: skip
-    size: int | None = _setting(None, "Side to which the images of a folder are resized; their own when not given.")
+    size: int | None = _setting(
+        None, "Side to which the images of a folder are resized; their own, if all have one of at most 128, or 64."
+    )
+    skip_broken: bool = _setting(False, "Report the images of a folder that cannot be read, and go on without them.")
     kind: Literal["auto", "image", "series"] = _setting("auto", "What an .npz file holds; to be said for three axes.")
     policy: Literal["refuse", "resample", "pad"] = _setting("refuse", "For gaps and unequal lengths in series.")
     models: int = _setting(1, "How many models to train together, with seeds SEED, SEED + 1, ...")
@@ -79,18 +81,55 @@ class TrainSettings:
     )
     clip_norm: float | None = _setting(None, "Largest norm of a model's gradient.")
     precision: Precision = _setting("float32", "tf32 rounds products to ten bits, on a GPU alone; bf16 is autocast.")
-    augment: Literal["none", "rotation", "placement"] = _setting(
-        "none", "Turn images by any angle, or place them, 28 pixels wide, on a canvas of 96: afresh at each access in "
-        "training, once for validation and test."
-    )  # fmt: skip
+    augment: Literal["auto", "none", "light", "standard", "rotation", "placement"] = _setting(
+        "auto",
+        "light and standard turn, scale, shift and re-colour images a little, in training alone; auto is light for a "
+        "folder of images. rotation turns them by any angle, and placement puts them, 28 pixels wide, on a canvas of "
+        "96: afresh at each access in training, once for validation and test.",
+    )
+    flip: bool | None = _setting(
+        None,
+        "Mirror images left to right as a part of AUGMENT; with standard, photos whose classes are no letters, digits "
+        "or sides when not given.",
+    )
+    padding: Literal["auto", "border", "fill"] = _setting(
+        "auto",
+        "What lies outside the images of a folder: their border repeated, or FILL; auto fills with a background that "
+        "most borders show, and repeats the border of photos.",
+    )
+    fill: float | None = _setting(None, "That value, from 0 for black to 1; the background's when not given.")
+    class_weights: Literal["none", "balanced"] = _setting(
+        "none", "balanced counts examples of rare classes more in training, so that all classes count the same."
+    )
+    backbone: str = _setting(
+        "auto",
+        "Networks: small ones, chosen by the size of the input, those of the paper, or a pretrained one: "
+        "efficientnet-lite0, or a model of timm. auto is a pretrained one for a folder of images in colour, if "
+        "efficientnet-lite0 is installed, and small for other folders of images.",
+    )
+    backbone_for: Literal["classifier", "localizer", "both"] = _setting(
+        "classifier", "What reads by a pretrained network; a localizer and a classifier share one that is frozen."
+    )
+    backbone_learns: Literal["none", "last", "all"] = _setting(
+        "none",
+        "What of a pretrained network learns: nothing beside a new last layer, its last layers too, or all of it.",
+    )
     teach: str = _setting(
         "", "Warp the training examples, which are aligned, at random, and teach the model what undoes it: "
         "rotation=3.14, similarity=3.14,0.3,0.3 (angle, log scale, shift), crop, translation, affine, cpab; "
         "...,keep=0.7 keeps the middle, where no filled corners are seen. The test part is warped once."
     )  # fmt: skip
     teach_weight: float = _setting(1.0, "What the loss of TEACH is multiplied with beside that of the labels.")
-    valid_fraction: float = _setting(0.0, "Part of the training examples kept for validation, where the data has none.")
-    patience: int | None = _setting(None, "Validations without improvement after which a model stops.")
+    valid_fraction: float | None = _setting(
+        None,
+        "Part of the training examples kept for validation, where the data has none; 0.15 of your own data from 60 "
+        "examples on when not given, 0 for none.",
+    )
+    patience: int | None = _setting(
+        None,
+        "Validations without improvement after which a model stops, with its best weights; a fifth of all of them, "
+        "and at least 5, for your own data when not given, 0 for never.",
+    )
     validate_every: int | None = _setting(None, "Epochs between validations; only with PATIENCE when not given.")
     loss_limit: float = _setting(1e4, "A loss above it stops the model.")
     device: str = _setting("auto", "auto, cpu, cuda, cuda:1, ...")
@@ -110,6 +149,7 @@ class TrainSettings:
             "models": (1, RUN_MODELS), "samples": (1, MODEL_SAMPLES), "test_samples": (1, MODEL_SAMPLES),
             "size": (1, side), "valid_fraction": (0, math.nextafter(1, 0)), "groups": (1, math.inf),
             "save_every": (0, math.inf), "restarts": (0, 10), "teach_weight": (math.ulp(0.0), math.inf),
+            "fill": (0, 1), "patience": (0, math.inf),
         }  # fmt: skip
         for name, (low, high) in limits.items():
             value = getattr(self, name)
@@ -122,7 +162,9 @@ class TrainSettings:
         for name in ("kl_weight", "lr"):
             if (found := len(getattr(self, name))) not in (1, self.models) and (name, found) != ("kl_weight", 0):
                 raise SettingsError(f"{name} must hold one number or one for each of {self.models} models, got {found}")
-        if self.teach and (self.augment != "none" or self.model == "cnn"):
+        if self.padding == "border" and self.fill is not None:
+            raise SettingsError(f"fill must be left out where padding is border, got {self.fill:g}")
+        if self.teach and (self.augment not in ("auto", "none") or self.model == "cnn"):
             raise SettingsError(f"teach must be left out with augment, and for a cnn, got {excerpt(self.teach)}")
         if "auto" in self.kl_weight and len(self.kl_weight) > 1:
             raise SettingsError(f"kl_weight must be auto alone, or numbers, got {excerpt(self.kl_weight)}")
@@ -134,11 +176,8 @@ class TrainSettings:
         known = [item.name for item in dataclasses.fields(cls)]
         for name in values:
             if name not in known:
-                given = str(name)[:80].replace("-", "_")
-                begun = [k for k in known if len(given) > 1 and k.startswith(given)]
-                close = begun or difflib.get_close_matches(given, known, n=1, cutoff=0.5)
-                meant = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-                raise SettingsError(f"{excerpt(name)} is not a setting; {meant}")
+                meant = did_you_mean(str(name).replace("-", "_"), known) or f"; known are {', '.join(known)}"
+                raise SettingsError(f"{excerpt(name)} is not a setting{meant}")
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
@@ -151,8 +190,21 @@ class TrainSettings:
 
     @property
     def folder(self) -> Path:
-        """Where the run goes."""
-        return Path(self.out or f"runs/{Path(self.data).stem}-{self.model}")
+        """Where the run goes: never into the data, where a run would be taken for a class of images.
+
+        Raises:
+            SettingsError: `out` lies in the folder of the data.
+        """
+        from pstn.data.registry import find_known
+
+        place = Path(self.data).expanduser().resolve()
+        own = find_known(self.data) is None and place.is_dir()
+        if self.out:
+            if own and Path(self.out).resolve().is_relative_to(place):
+                raise SettingsError(f"out must lie outside the folder of the data, {place}, got {excerpt(self.out)}")
+            return Path(self.out)
+        within = own and Path.cwd().is_relative_to(place)
+        return (place.parent if within else Path()) / "runs" / f"{Path(self.data).stem or place.stem}-{self.model}"
 
     def recipe(self, augment: Augmentation | None = None, teach: RandomTransform | None = None) -> Recipe:
         """The part that says how to train.
@@ -163,6 +215,7 @@ class TrainSettings:
         """
         named = {f.name: getattr(self, f.name) for f in dataclasses.fields(Recipe) if hasattr(self, f.name)}
         named |= {"augment": augment, "teach": teach, "teach_weight": None if teach is None else self.teach_weight}
+        named["patience"] = self.patience or None  # 0 is never
         return Recipe(**{**named, "lr_schedule": None if self.lr_schedule == "constant" else one_cycle})
 
 
@@ -191,7 +244,8 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
     if not fits:
         words = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
         wanted = "one of " + ", ".join(map(str, choices)) if choices else words[kind]
-        raise SettingsError(f"{name} must be {wanted}{' or nothing' if optional else ''}, got {excerpt(value)}")
+        meant = did_you_mean(value, choices)
+        raise SettingsError(f"{name} must be {wanted}{' or nothing' if optional else ''}, got {excerpt(value)}{meant}")
     return value
 
 
@@ -199,7 +253,7 @@ def read_settings(path: str | Path) -> dict[str, Any]:
     """The names and values in a YAML file; `TrainSettings.from_dict` checks them."""
     try:
         values = read_yaml(path)
-    except FileError as error:
+    except DataError as error:
         raise SettingsError(str(error)) from error
     if not isinstance(values, (dict, type(None))):
         raise SettingsError(f"{path} must hold names and values, got {type(values).__name__}")

@@ -360,7 +360,7 @@ def _write(folder: str | Path | None, settings: TrainSettings, over: Mapping[str
         return
     best, value = table[0]
     chosen = settings.replace(**best, out="")
-    if chosen.patience is not None:  # else what is chosen trains on all there is
+    if chosen.patience:  # else what is chosen trains on all there is
         chosen = _with_validation(chosen, prepare(chosen))
     about = {
         "settings": settings.to_dict(), "over": over, "best": best, "value": value,
@@ -373,7 +373,7 @@ def _write(folder: str | Path | None, settings: TrainSettings, over: Mapping[str
 
 def _with_validation(settings: TrainSettings, source: Source) -> TrainSettings:
     """Settings that hold back a part of the training data, where there is nothing else to validate on."""
-    holds_back = source.valid is None and settings.valid_fraction == 0
+    holds_back = source.valid is None and not settings.valid_fraction
     return settings.replace(valid_fraction=0.2) if holds_back else settings
 
 
@@ -389,9 +389,9 @@ def _losses(settings: TrainSettings, values: Sequence[dict[str, Any]]) -> list[f
     # searched differs.
     seeds = [int(v.get("seed", settings.seed)) for v in values]
     with make_population(settings.replace(models=len(values), **columns), source, seeds, factors) as population:
-        best = population.fit().best
+        best, stops = population.fit().best, population.recipe.patience is not None
         last = population.evaluate_members(samples=settings.test_samples)["nll"]
         failed = {failure.model for failure in population.progress.failures}
     # A run that is shorter than the time between validations has no best.
-    lowest = [b if settings.patience is not None and math.isfinite(b) else v for b, v in zip(best, last, strict=True)]
+    lowest = [b if stops and math.isfinite(b) else v for b, v in zip(best, last, strict=True)]
     return [math.inf if model in failed else value for model, value in enumerate(lowest)]

@@ -15,13 +15,13 @@ from pstn._checks import plain, require_choice, require_positive_int
 from pstn.limits import MODEL_CLASSES, MODEL_PIXELS
 from pstn.text import excerpt
 
-__all__ = ["About", "Shareable"]
+__all__ = ["ModelMetadata", "Shareable"]
 
 M = TypeVar("M", bound="Shareable")
 
 
 @dataclass(frozen=True)
-class About:
+class ModelMetadata:
     """Metadata that is needed to use a trained model.
 
     Attributes:
@@ -39,10 +39,10 @@ class About:
         supervision: what it learned from, e.g. "labels", or aligned inputs and the random transform that warped them.
 
     Example:
-        >>> about = About(("cat", "dog"), channels=1, size=(2, 2), mean=(0.5,), std=(0.25,))
+        >>> about = ModelMetadata(("cat", "dog"), channels=1, size=(2, 2), mean=(0.5,), std=(0.25,))
         >>> about.prepare(torch.tensor([[[[0, 255], [0, 255]]]], dtype=torch.uint8)).flatten()
         tensor([-2.,  2., -2.,  2.])
-        >>> About.from_config(about.to_config()) == about
+        >>> ModelMetadata.from_config(about.to_config()) == about
         True
     """
 
@@ -60,9 +60,10 @@ class About:
 
     def __post_init__(self) -> None:
         for name in ("classes", "size", "mean", "std"):
-            value = getattr(self, name)
-            if value is not None:
-                object.__setattr__(self, name, _as_tuple(name, value))
+            value = plain(getattr(self, name))
+            if isinstance(value, str) or not isinstance(value, Sequence | None):
+                raise TypeError(f"{name} must be a list, got {excerpt(value)}")
+            object.__setattr__(self, name, value if value is None else tuple(map(plain, value)))
         for name in ("channels", "kl_weight", "seed"):
             object.__setattr__(self, name, plain(getattr(self, name)))
         object.__setattr__(self, "metrics", {name: plain(value) for name, value in self.metrics.items()})
@@ -121,7 +122,7 @@ class About:
         return {**asdict(self), "metrics": metrics}
 
     @classmethod
-    def from_config(cls, config: Any) -> About:
+    def from_config(cls, config: Any) -> ModelMetadata:
         """What `to_config` wrote, checked.
 
         Raises:
@@ -148,9 +149,9 @@ class Shareable(nn.Module, ABC):
         about: the names of its classes, how its input is prepared, its scores; None if there is no metadata.
     """
 
-    about: About | None = None
+    about: ModelMetadata | None = None
 
-    def save_pretrained(self, folder: str | Path, *, about: About | None = None) -> Path:
+    def save_pretrained(self, folder: str | Path, *, about: ModelMetadata | None = None) -> Path:
         """Short for `pstn.save_pretrained(model, folder, about=about)`."""
         from pstn.io import save_pretrained
 
@@ -184,13 +185,6 @@ def standardise(x: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tenso
     floats = x.float() if x.is_floating_point() else x.float() / 255
     shape = (-1, *[1] * (x.dim() - 2))
     return (floats - floats.new_tensor(mean).view(shape)) / floats.new_tensor(std).view(shape)
-
-
-def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
-    value = plain(value)
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise TypeError(f"{name} must be a list, got {excerpt(value)}")
-    return tuple(map(plain, value))
 
 
 def _is_number(value: Any) -> bool:

