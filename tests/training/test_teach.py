@@ -312,27 +312,26 @@ def test_what_cannot_be_taught_is_refused(options, error, match):
         Population([pointer()], x, y, recipe=Recipe(**options))
 
 
-@few_steps
-def test_teaching_needs_a_layer_and_uses_no_labels_and_no_kl():
-    x, y, rotation = upright(16), torch.zeros(16, dtype=torch.int64), RandomRotation()
-    with pytest.raises(TypeError, match=r"^teach needs a model with"):
-        pstn.fit(small_cnn(), x, teach=rotation)
-    with pytest.raises(TypeError, match=r"^teach needs a model with"):
-        Population([small_cnn()], x, recipe=Recipe(teach=rotation))
-    with pytest.raises(ValueError, match=r"^kl_weight must"):
-        pstn.fit(pointer(), x, teach=rotation, kl_weight=0.1)
-    with pytest.raises(ValueError, match=r"^kl_weight must"):
-        Population([pointer()], x, None, [Member(kl_weight=0.1)], Recipe(teach=rotation))
-    with pytest.raises(ValueError, match=r"^augment must"):
-        Recipe(teach=rotation, augment=RandomWarp(rotation))
-    with pytest.raises(ValueError, match=r"^lr_schedule must"):
-        Recipe(lr_schedule=one_cycle, lr_step=3)
-    with pytest.raises(TypeError, match=r"^data must"):
-        pstn.fit(pointer(), [(x, y)], teach=rotation) and pstn.fit(pointer(), [x], teach=rotation, teach_weight=1.0)
-    with pytest.raises(ValueError, match=r"^y must"):
-        Population([pointer()], x, recipe=Recipe(teach=rotation, teach_weight=1.0))
-    with pytest.raises(ValueError, match=r"^teach must"):
-        Population([small_stn()], torch.rand(16, 1, 12), recipe=Recipe(teach=rotation))
+X, TAUGHT = upright(16), {"teach": RandomRotation()}
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "use"),
+    [
+        (TypeError, "teach", lambda: pstn.fit(small_cnn(), X, **TAUGHT)),
+        (TypeError, "teach", lambda: Population([small_cnn()], X, recipe=Recipe(**TAUGHT))),
+        (ValueError, "kl_weight", lambda: pstn.fit(pointer(), X, **TAUGHT, kl_weight=0.1)),
+        (ValueError, "kl_weight", lambda: Population([pointer()], X, None, [Member(kl_weight=0.1)], Recipe(**TAUGHT))),
+        (ValueError, "augment", lambda: Recipe(**TAUGHT, augment=RandomWarp(RandomRotation()))),
+        (ValueError, "lr_schedule", lambda: Recipe(lr_schedule=one_cycle, lr_step=3)),
+        (TypeError, "data", lambda: pstn.fit(pointer(), [X], **TAUGHT, teach_weight=1.0)),
+        (ValueError, "y", lambda: Population([pointer()], X, recipe=Recipe(**TAUGHT, teach_weight=1.0))),
+        (ValueError, "teach", lambda: Population([small_stn()], torch.rand(16, 1, 12), recipe=Recipe(**TAUGHT))),
+    ],
+)
+def test_teaching_needs_a_layer_and_uses_no_labels_and_no_kl(error, name, use):
+    with pytest.raises(error, match=rf"^{name} "):
+        use()
 
 
 @pytest.mark.parametrize(("size", "axes"), [((20,), 1), ((12, 16), 2), ((8, 8, 8), 3)])

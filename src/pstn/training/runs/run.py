@@ -198,14 +198,12 @@ def load_source(
         splits, repeats_border = _scaled(splits, padding, fill, pretrained)
     if augment == "auto":
         augment = "light" if detected == "classes" and not teach else "none"
-    if augment in _JITTER and (splits.train.ndim != 2 or hasattr(splits.train, "random_transform")):
-        raise ValueError(f"augment must be 'none' for {data}: it has changes of its own, or no images")
-    if augment in _RANDOM_TRANSFORMS:
-        changes, wanted = getattr(splits.train, "random_transform", None), _RANDOM_TRANSFORMS[augment]
-        if type(changes) is not type(wanted):  # else it is a generated set, which keeps its own
-            if changes is not None or splits.train.ndim != 2:
-                raise ValueError(f"augment must be 'none' for {data}: it has changes of its own, or no images")
-            splits = generate_all(Splits(*map(_as_split, splits)), wanted)
+    changes, wanted = getattr(splits.train, "random_transform", None), _RANDOM_TRANSFORMS.get(augment)
+    # A generated set keeps its own changes, and may be asked for them.
+    if augment != "none" and (wanted is None or type(changes) is not type(wanted)):
+        if changes is not None or splits.train.ndim != 2:
+            raise ValueError(f"augment must be 'none' for {data}: it has changes of its own, or no images")
+        splits = splits if wanted is None else generate_all(Splits(*map(_as_split, splits)), wanted)
     about: dict[str, Any] = {
         "part": "all" if everything else "test",
         "kind": "photos" if detected == "classes" else "other" if own else "known",
@@ -371,16 +369,17 @@ def make_about(settings: TrainSettings, source: Source, number: int, kl_weight: 
 
 
 def _train_and_valid(settings: TrainSettings, source: Source, seed: int) -> tuple[Tensor, Tensor | None]:
-    """The data's own validation part; else, where one is asked for, its share of every class."""
-    fraction = settings.valid_fraction
+    """A model's training examples; the data's own validation part or, if asked for, a share of every class."""
+    fraction, train, valid = settings.valid_fraction, source.train, source.valid
     if fraction is None:
-        fraction = _VALID_FRACTION if source.kind != "known" and len(source.train) >= _VALID_FROM else 0.0
-    if source.valid is not None or fraction == 0:
-        return source.train, source.valid
-    train, valid = stratified_indices(source.y[source.train], fraction, seed=seed)
-    if len(valid) == 0:
-        given = f"{fraction:g} of {len(source.train)} examples"
-        raise ValueError(f"valid_fraction must leave some to validate on, got {given}")
+        fraction = _VALID_FRACTION if source.kind != "known" and len(train) >= _VALID_FROM else 0.0
+    if valid is None and fraction:
+        train, valid = stratified_indices(source.y[train], fraction, seed=seed)
+        if len(valid) == 0:
+            given = f"{fraction:g} of {len(train)} examples"
+            raise ValueError(f"valid_fraction must leave some to validate on, got {given}")
+    if settings.train_size is not None:
+        train = choose_subset(source.y, train, settings.train_size, seed)
     return train, valid
 
 
@@ -404,8 +403,6 @@ def make_population(
     members = []
     for i, seed in enumerate(seeds):
         train, valid = _train_and_valid(settings, source, seed)
-        if settings.train_size is not None:
-            train = choose_subset(source.y, train, settings.train_size, seed)
         lr = settings.lr[i % len(settings.lr)]
         kl_weight = weights[i % len(weights)] if weights else None
         members.append(Member(seed, lr, factors[i], kl_weight, settings.weight_decay, train, valid))
@@ -442,9 +439,8 @@ def _with_patience(recipe: Recipe, members: Sequence[Member], settings: TrainSet
         return recipe
     epochs = recipe.for_examples(min(train for train, _ in sizes)).epochs
     samples = settings.test_samples / settings.samples if settings.model == "pstn" else 1.0
-    cost = (
-        max(valid / train for train, valid in sizes) * samples / 3
-    )  # in epochs; a backward pass takes twice a forward
+    # In epochs: a backward pass takes twice as long as a forward pass.
+    cost = max(valid / train for train, valid in sizes) * samples / 3
     every = max(1, math.ceil(10 * cost), math.ceil(epochs / 100))
     return dataclasses.replace(recipe, patience=max(5, math.ceil(epochs / every / 5)), validate_every=every)
 
@@ -466,8 +462,6 @@ def choose(settings: TrainSettings, source: Source) -> tuple[TrainSettings, Tune
     if settings.model != "pstn":
         raise SettingsError(f"kl_weight must be left out, or be numbers, for the model {settings.model}")
     train, valid = _train_and_valid(settings, source, settings.seed)
-    if settings.train_size is not None:
-        train = choose_subset(source.y, train, settings.train_size, settings.seed)
     splits = [(train, valid)] if valid is not None else []
     if valid is None:
         splits = [(train[a], train[b]) for a, b in hold_out(source.y[train], seed=settings.seed)]
@@ -758,10 +752,9 @@ def _finish(
             scores[name][number] = values[place]
     if settings.calibrate:
         for model, member in zip(models, population.members, strict=True):
-            examples = _as_trained(population, source, cast(Tensor, member.valid)), source.y[cast(Tensor, member.valid)]
-            calibrate(
-                cast(TransformerClassifier, model), examples, generator=torch.Generator().manual_seed(member.seed)
-            )
+            valid, generator = cast(Tensor, member.valid), torch.Generator().manual_seed(member.seed)
+            examples = _as_trained(population, source, valid), source.y[valid]
+            calibrate(cast(TransformerClassifier, model), examples, generator=generator)
         if source.test is not None:
             scores = score_models(models, *source.test, seeds=[member.seed for member in population.members])
     for number, model in enumerate(models):
