@@ -33,7 +33,9 @@ def drawn(monkeypatch, tmp_path, *, scale, answer=1, undo=None):
 def test_boxes_are_whole_unless_the_image_would_shrink_to_nothing(monkeypatch, tmp_path, scale):
     panel = drawn(monkeypatch, tmp_path, scale=scale)[0]
     (left, right), (low, high) = sorted(panel.get_xlim()), sorted(panel.get_ylim())
-    assert right - left <= 3 * 16
+    assert right - left <= 2 * 16  # the image keeps half of its panel
+    assert [line.get_linestyle() for line in panel.lines] == ["--" if scale == 50 else "-"]
+    assert ("reach further" in panel.get_xlabel()) == (scale == 50)
     for line in panel.lines if scale < 50 else ():
         assert left <= line.get_xdata().min() <= line.get_xdata().max() <= right
         assert low <= line.get_ydata().min() <= line.get_ydata().max() <= high
@@ -50,3 +52,4 @@ def test_what_the_classifier_saw_is_drawn_with_what_lay_outside(monkeypatch, tmp
 def test_a_wrong_answer_says_so(monkeypatch, tmp_path, answer, wrong):
     panels = drawn(monkeypatch, tmp_path, scale=1.0, answer=answer)
     assert ["wrong" in text.get_text() for panel in panels for text in panel.texts] == [wrong, wrong]
+    assert all(text.get_text().split("\n")[wrong] == f"{answer}: 87%" for panel in panels for text in panel.texts)

@@ -67,11 +67,12 @@ def draw_samples(
         x, read = undo(x), undo(read.flatten(0, 1)).unflatten(0, read.shape[:2])
     tensors = {name: value.cpu() for name, value in prediction._asdict().items() if isinstance(value, Tensor)}
     prediction, count, rows = prediction._replace(**tensors), len(read), len(x)
-    # How far boxes reach beyond the image, in its longer side, with a little air around them, but at most 1.
+    # How far boxes reach beyond the image, in its longer side, with a little air around them. At most half of it, so
+    # that one box far away does not make the image small.
     beyond = torch.maximum(-boxes, boxes - torch.tensor(size[::-1], dtype=boxes.dtype)).max() / max(size)
-    margin = float((beyond + 0.05).clamp(0.05, 1.0)) * max(size)
-    figure = Figure(figsize=(1.35 * (count + 2) + 1.2, 1.45 * rows + 0.4), layout="constrained")
-    axes = figure.subplots(rows, count + 2, squeeze=False, width_ratios=[1.25] + [1.0] * count + [1.9])
+    margin = float((beyond + 0.05).clamp(0.05, 0.5)) * max(size)
+    figure = Figure(figsize=(1.35 * (count + 4.3), 2.5 * rows + 0.4), layout="constrained")
+    axes = figure.subplots(rows, count + 2, squeeze=False, width_ratios=[2.2] + [1.0] * count + [1.9])
     for row, (first, *panels, last) in enumerate(axes):
         _draw_image(first, x[row])
         _draw_boxes(first, boxes[:, row], size, margin)
@@ -107,9 +108,13 @@ def _draw_boxes(axes: Axes, boxes: Tensor, size: tuple[int, ...], margin: float)
         for end in boxes[..., 0].flatten().tolist():
             axes.axvline(end, color=_BOX, linewidth=1.1, alpha=0.5)
         return
-    for corners in boxes:
-        axes.plot(*torch.cat([corners, corners[:1]]).T.numpy(), color=_BOX, linewidth=1.1, alpha=0.8)
     height, width = size
+    cut = ((boxes < -margin) | (boxes > boxes.new_tensor([width, height]) + margin)).flatten(1).any(1).tolist()
+    for corners, far in zip(boxes, cut, strict=True):
+        line = torch.cat([corners, corners[:1]]).T.numpy()
+        axes.plot(*line, color=_BOX, linewidth=1.1, alpha=0.8, linestyle="--" if far else "-")
+    if any(cut):
+        axes.set_xlabel(f"dashed: {sum(cut)} of {len(cut)} reach further", fontsize=8)
     axes.set(xlim=(-margin, width + margin), ylim=(height + margin, -margin), facecolor="0.88")
 
 
@@ -131,7 +136,9 @@ def _draw_prediction(
         axes.set_xticklabels([_plain(name[:16]) for name in names], **slanted)
     axes.tick_params(labelsize=8, length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    note = f"entropy {prediction.entropy[row]:.2f}\nfrom looking {prediction.mutual_information[row]:.2f}"
+    best = str(answer) if names is None else _plain(names[answer][:16])
+    from_looking = prediction.mutual_information[row]
+    note = f"{best}: {probs[answer]:.0%}\nentropy {prediction.entropy[row]:.2f}\nfrom looking {from_looking:.2f}"
     note = f"wrong\n{note}" if truth not in (None, answer) else note
     place, side = (0.02, "left") if answer >= len(probs) / 2 else (0.98, "right")
     axes.text(place, 0.97, note, transform=axes.transAxes, fontsize=8, va="top", ha=side)
