@@ -216,8 +216,8 @@ class SpatialTransformer(nn.Module):
     ) -> Unwarped:
         """Bring what a network made of warped samples back to the input's frame, averaged over the samples.
 
-        A family needs the inverse of its map on points (`apply_inverse`), not a theta for it: a crop of fixed size and a
-        `Compose` will do. Boxes need no inverse.
+        A family needs the inverse of its map on points (`apply_inverse`), not a theta for it: a crop of fixed size and
+        a `Compose` will do. Boxes need no inverse.
 
         Convention:
             As for `warp`: coordinates in [-1, 1] with `align_corners=False`, x first.
