@@ -16,9 +16,10 @@ from pstn.distributions import Point, PosteriorFamily, StudentT, ThetaDistributi
 from pstn.distributions.student_t import PrecisionKind
 from pstn.noise import SAMPLING_METHODS, Samples, SamplingMethod
 from pstn.transforms import Transform
+from pstn.transforms.coordinates import base_grid
 from pstn.warping import Fill, InterpolationMode, PaddingMode, require_modes, warp
 
-__all__ = ["SpatialTransformer", "TransformerOutput"]
+__all__ = ["SpatialTransformer", "TransformerOutput", "Unwarped"]
 
 
 class TransformerOutput(NamedTuple):
@@ -32,6 +33,17 @@ class TransformerOutput(NamedTuple):
     """The distribution they were drawn from, one per input."""
     log_weights: Tensor | None = None
     """(S, B), the logarithms of the samples' weights."""
+
+
+class Unwarped(NamedTuple):
+    """Maps or boxes in the input's frame, averaged over the samples."""
+
+    mean: Tensor
+    """(B, K, *size), over the samples that see a pixel; or boxes (B, N, 2 * ndim)."""
+    spread: Tensor
+    """Their standard deviation over the samples, of the same shape."""
+    seen: Tensor
+    """(B, 1, *size), the weight of the samples that see a pixel, from 0 to 1; for boxes 1, (B, 1, 1)."""
 
 
 @final
@@ -190,6 +202,86 @@ class SpatialTransformer(nn.Module):
         # The samples of one input lie side by side in memory, as the warp reads them: it then copies no coordinates.
         grid = self.grid(theta.transpose(0, 1), source.shape[2:]).transpose(0, 1)
         return warp(source, grid, fill=self.fill, mode=self.mode, padding_mode=self.padding_mode)
+
+    def unwarp(
+        self,
+        output: Tensor,
+        theta: Tensor,
+        size: int | Sequence[int] | None = None,
+        *,
+        boxes: bool = False,
+        log_weights: Tensor | None = None,
+        fill: float = 0.0,
+        mode: InterpolationMode = "bilinear",
+    ) -> Unwarped:
+        """Bring what a network made of warped samples back to the input's frame, averaged over the samples.
+
+        A family needs the inverse of its map on points (`apply_inverse`), not a theta for it: a crop of fixed size and
+        a `Compose` will do. Boxes need no inverse.
+
+        Convention:
+            As for `warp`: coordinates in [-1, 1] with `align_corners=False`, x first.
+
+        Args:
+            output: maps (S, B, K, *out), such as masks or heat maps; or with `boxes=True` boxes (S, B, N, 2 * ndim),
+                lower corner then upper corner, in [-1, 1] of the warped sample.
+            theta: (S, B, D), the samples that it was made under.
+            size: spatial size of the input; that of the maps when None, which a layer with a `size` does not allow.
+            boxes: whether `output` holds boxes; each becomes the smallest box around its corners.
+            log_weights: (S, B), as the layer returns them; all alike when None.
+            fill: what stands where no sample sees the input.
+            mode: "nearest" for labels, which no average makes sense of: use S = 1, or one map for each class.
+
+        Raises:
+            ValueError: the family, which is named, cannot be inverted at such a theta.
+
+        Example:
+            >>> layer = SpatialTransformer(pstn.Rotation(), nn.Flatten())
+            >>> x = torch.rand(2, 1, 20, 30)
+            >>> out = layer(x, samples=10)
+            >>> back = layer.unwarp(out.warped, out.theta, log_weights=out.log_weights)
+            >>> back.mean.shape, back.spread.shape, back.seen.shape
+            (torch.Size([2, 1, 20, 30]), torch.Size([2, 1, 20, 30]), torch.Size([2, 1, 20, 30]))
+        """
+        ndim = self.transform.ndim
+        _checks.require_floating("output", output)
+        if output.dim() != (4 if boxes else ndim + 3) or (boxes and output.shape[-1] != 2 * ndim) or 0 in output.shape:
+            wanted = f"(S, B, N, {2 * ndim}), boxes," if boxes else f"(S, B, K, *size) with {ndim} spatial axes"
+            raise ValueError(f"output must have shape {wanted} and not be empty, got {tuple(output.shape)}")
+        if theta.dim() != 3 or theta.shape[:2] != output.shape[:2]:
+            shapes = f"{tuple(output.shape[:2])}, got {tuple(theta.shape)}"
+            raise ValueError(f"theta must have shape (S, B, D) with the S and B of output, {shapes}")
+        if log_weights is not None and log_weights.shape != theta.shape[:2]:
+            raise ValueError(f"log_weights must have shape {tuple(theta.shape[:2])}, got {tuple(log_weights.shape)}")
+        if size is None and (boxes or self.size is not None):
+            raise ValueError("size must be given, the spatial size of the input: the output does not say it, got None")
+        frame = tuple(output.shape[3:]) if size is None else _checks.require_size("size", size, ndim)
+        weights = (theta.new_zeros(theta.shape[:2]) if log_weights is None else log_weights).softmax(0)
+        if boxes:
+            read = self.transform.unwarp_boxes(theta, output, aspect=frame[::-1])
+            seen = weights[..., None, None]
+        else:
+            grid = self._inverse_grid(theta, frame)
+            flat = warp(output.flatten(0, 1), grid.flatten(0, 1), mode=mode, padding_mode="border")
+            read = flat.unflatten(0, output.shape[:2])
+            inside = (grid.abs() <= 1).all(-1)[:, :, None]
+            seen = weights.reshape(*weights.shape, *[1] * (ndim + 1)) * inside
+        total = seen.sum(0)
+        share = seen / total.clamp_min(torch.finfo(seen.dtype).tiny)
+        mean = (share * read).sum(0)
+        spread = (share * (read - mean).square()).sum(0).sqrt()
+        return Unwarped(torch.where(total > 0, mean, fill).to(output.dtype), spread.to(output.dtype), total)
+
+    def _inverse_grid(self, theta: Tensor, size: tuple[int, ...]) -> Tensor:
+        """Where each pixel of an input of this size is in the warped samples, (S, B, *size, ndim)."""
+        points = base_grid(size, dtype=torch.float32, device=theta.device).flatten(0, -2)
+        try:
+            grid = self.transform.apply_inverse(theta, points, aspect=size[::-1])
+        except (NotImplementedError, ValueError) as error:
+            raise ValueError(f"{self.transform} cannot be inverted, which unwarp needs: {error}") from error
+        name = f"the inverse of {self.transform}"
+        _checks.require_finite(name, grid, "theta must not collapse the input to a line or a point")
+        return grid.unflatten(-2, size) if len(size) > 1 else grid
 
     def grid(self, theta: Tensor, source_size: Sequence[int]) -> Tensor:
         """The sampling grid for `theta` (..., D) on a source of this spatial size: (..., *size, ndim)."""

@@ -173,12 +173,34 @@ class Transform(nn.Module, ABC):
         Returns:
             (..., N, 2 * ndim).
         """
+        return self._move_boxes(self._unmap, theta, boxes, aspect)
+
+    def unwarp_boxes(self, theta: Tensor, boxes: Tensor, *, aspect: Sequence[float] | None = None) -> Tensor:
+        """Map boxes of the warped output to the input: the opposite of `warp_boxes`, for every family.
+
+        Args:
+            theta: (..., D).
+            boxes: (..., N, 2 * ndim), lower corner then upper corner, in [-1, 1], x first.
+            aspect: extents of the input along (x, y, z); square when not given.
+
+        Returns:
+            (..., N, 2 * ndim).
+
+        Example:
+            >>> pstn.Crop().unwarp_boxes(torch.tensor([0.5, 0.25, 0.0]), torch.tensor([[-1.0, -1.0, 1.0, 1.0]]))
+            tensor([[-0.2500, -0.5000,  0.7500,  0.5000]])
+        """
+        return self._move_boxes(self._map, theta, boxes, aspect)
+
+    def _move_boxes(
+        self, move: Callable[..., Tensor], theta: Tensor, boxes: Tensor, aspect: Sequence[float] | None
+    ) -> Tensor:
         theta = self._checked_theta(theta)
         boxes = _checked_points("boxes", boxes, 2 * self.ndim).to(theta.dtype)
         lower, upper = boxes[..., None, : self.ndim], boxes[..., None, self.ndim :]
         unit = (corner_points(self.ndim, dtype=theta.dtype, device=theta.device) + 1) / 2
         corners = lower + (upper - lower) * unit  # (..., N, 2**ndim, ndim)
-        moved = self._unmap(theta, corners.flatten(-3, -2), self._checked_aspect(aspect))
+        moved = move(theta, corners.flatten(-3, -2), self._checked_aspect(aspect))
         moved = moved.unflatten(-2, corners.shape[-3:-1])
         return torch.cat([moved.amin(-2), moved.amax(-2)], dim=-1)
 
