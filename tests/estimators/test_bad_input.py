@@ -94,6 +94,7 @@ def test_samples_must_be_a_whole_number_after_the_fit_too(fitted, samples):
 
 # scikit-learn's own validation casts what it is given to whole numbers, to see whether it is; numpy remarks on it.
 @pytest.mark.filterwarnings("ignore:invalid value encountered in")  # numpy, of the bad input
+@pytest.mark.filterwarnings("ignore:X .N, .* is read as")  # of shapes that are in doubt
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], max_examples=20)
 @given(
     X=arrays.arrays(

@@ -39,7 +39,7 @@ _QUICK = {
     "check_estimator_cloneable", "check_estimator_tags_renamed", "check_valid_tag_types", "check_estimator_repr",
     "check_no_attributes_set_in_init", "check_dont_overwrite_parameters", "check_estimators_overwrite_params",
     "check_estimators_unfitted", "check_do_not_raise_errors_in_init_or_set_params", "check_mixin_order",
-    "check_complex_data", "check_estimators_empty_data_messages", "check_estimators_nan_inf",
+    "check_complex_data", "check_estimators_empty_data_messages",
     "check_estimator_sparse_array", "check_classifiers_one_label", "check_classifiers_regression_target",
     "check_supervised_y_no_nan", "check_parameters_default_constructible", "check_fit1d", "check_fit2d_1sample",
     "check_fit2d_1feature", "check_get_params_invariance", "check_set_params", "check_estimators_pickle",

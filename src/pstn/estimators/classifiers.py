@@ -29,7 +29,7 @@ from pstn.data.augment import RandomTransform, make_random_transform
 from pstn.data.scaling import Scaling, fit_scaling
 from pstn.data.split import stratified_indices
 from pstn.defaults import LOCALIZER_FACTOR, RESTARTS, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT, default_kl_weight
-from pstn.estimators.arrays import Layout, choose_layout
+from pstn.estimators.arrays import Layout, choose_layout, equalise, list_of_series, warn_if_ambiguous
 from pstn.files import load_safetensors
 from pstn.nn import Prediction, TransformerModel, find_pretrained, make_model
 from pstn.noise import draw_noise
@@ -38,7 +38,8 @@ from pstn.training import Member, Population, Recipe
 from pstn.training.calibrate import find_temperature
 from pstn.training.evaluate import log_probs_of
 from pstn.training.linear import start_heads
-from pstn.training.population.trainer import make_device
+from pstn.training.population.trainer import Progress, make_device
+from pstn.training.progress import summary
 from pstn.training.restarts import train_again
 from pstn.training.tune import Tuned, hold_out, set_alpha, tune
 from pstn.transforms import Transform
@@ -98,6 +99,8 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     _seed: int
     _steps: int
     _slower: float
+    _kind: str
+    _resamples: bool
 
     def _set_parameters(self, values: Mapping[str, Any]) -> None:
         """Set the constructor's parameters as attributes, unchanged, as scikit-learn wants them."""
@@ -108,7 +111,8 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         """Learn from examples.
 
         Args:
-            X: images (N, H, W) or (N, H, W, C), or series (N, L) or (N, C, L).
+            X: images (N, H, W) or (N, H, W, C), or series (N, L) or (N, C, L), also as a list of arrays of unequal
+                length or a nested table; NaN in series is interpolated.
             y: (N,), labels: numbers or text.
             sample_weight: (N,), how much each example counts.
 
@@ -140,7 +144,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         member = known._member(seed, known._kl_weight, train, valid)
         recipe = known._recipe(len(data.y) if train is None else len(train))
         with known._population([known.model_], data, [member], recipe) as population:
-            population.fit()
+            population.fit(self._print_progress if self.verbose else None)
             return self._keep(known, known._train_again(population), seed, [])
 
     def partial_fit(
@@ -201,7 +205,8 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             what, found = ("y", "one class") if classes is None else ("classes", "only")
             only = _checks.plain(fresh.classes_[0])
             raise ValueError(f"{what} must hold at least two classes, got {found}: {only!r}")
-        fresh.layout_ = layout = choose_layout(array.shape[1:], self.kind)
+        fresh.layout_ = layout = choose_layout(array.shape[1:], fresh._kind, self.axes)
+        warn_if_ambiguous(layout, fresh._kind, self.axes)
         fresh.scaling_ = fit_scaling(layout.channels_first(array), getattr(self, "fill", "auto"))
         pretrained = None if self.backbone is None else find_pretrained(self.backbone)
         if pretrained is not None:
@@ -287,6 +292,10 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             jobs=jobs, run=run,
         )  # fmt: skip
 
+    def _print_progress(self, progress: Progress) -> None:
+        if progress.history:
+            print(f"[{type(self).__name__}] step {progress.step}, {summary(progress, 1)}", flush=True)
+
     def _train_again(self, population: Population) -> Population:
         """The population, or another one in which a model that failed in it has learned something."""
 
@@ -357,11 +366,42 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         return array, labels
 
     def _check_inputs(self, *given: ArrayLike, reset: bool = False) -> Any:
-        checked = validate_data(self, *given, reset=reset, allow_nd=True, dtype="numeric")
-        array = checked[0] if len(given) == 2 else checked
+        X, *rest = given
+        series = list_of_series(X, self.axes)
+        if reset:
+            # A list of series is no image, and its lengths decide for the test part too.
+            self._kind = self.kind if series is None or self.kind != "auto" else "series"
+            self._resamples = series is not None and len({x.shape[-1] for x in series}) > 1
+        length = None if reset else self.layout_.size[0]
+        if series is not None:
+            X = self._equalised(series, length)
+        elif not reset and self._resamples and np.ndim(X) == len(self.layout_.shape) + 1:
+            last = self.layout_.axes == "NLC" and np.ndim(X) == 3
+            X = self._equalised([x.T if last else x for x in np.asarray(X, np.float64)], length)
+        checked = validate_data(
+            self, X, *rest, reset=reset, allow_nd=True, dtype="numeric", ensure_all_finite="allow-nan"
+        )
+        array = checked[0] if rest else checked
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            array = self._without_gaps(array, length)
+            checked = (array, *checked[1:]) if rest else array
         if not reset and array.shape[1:] != self.layout_.shape:
             raise ValueError(f"X must hold inputs of shape {self.layout_.shape}, as in fit, got {array.shape[1:]}")
         return checked
+
+    def _equalised(self, series: list[NDArray[np.float64]], length: int | None) -> NDArray[Any]:
+        """Series as one array in the axes that the user has, resampled to `length` if lengths differ in `fit`."""
+        if length is not None and not self._resamples and {x.shape[-1] for x in series} != {length}:
+            raise ValueError(f"X must hold series of length {length}, as in fit, where all had one length")
+        array = equalise(series, length)
+        return np.moveaxis(array, -1, 1) if self.axes == "NLC" and array.ndim == 3 else array
+
+    def _without_gaps(self, array: NDArray[Any], length: int | None) -> NDArray[Any]:
+        layout = choose_layout(array.shape[1:], self._kind, self.axes)
+        if layout.kind == "image":
+            raise ValueError("X must not contain NaN where it holds images: fill in missing pixels first")
+        series = list(layout.channels_first(np.asarray(array, np.float64)))
+        return layout.as_given(equalise(series, length or layout.size[0]))
 
     def _data(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> TrainingData:
         """Examples of the classes and shape that are known, as the network takes them."""
@@ -422,9 +462,10 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             self._optimiser = parts["optimiser"] or None
 
     def __sklearn_tags__(self) -> Any:
-        """Arrays of two to four axes."""
+        """Arrays of two to four axes; series may have gaps."""
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
+        tags.input_tags.allow_nan = True
         return tags
 
 
@@ -525,7 +566,10 @@ class PSTNClassifier(Warping, ArrayClassifier):
         transform: the family of transformations: "similarity", "affine", "crop", "cpab", ..., a `pstn.Transform`, or
             "auto": that of `teach`, or a similarity for images and CPAB for series.
         kind: what (N, a, b) is: "image" (N, H, W), "series" (N, C, L), or "auto": images if both sides are at least 8
-            and neither is more than 4 times the other.
+            and neither is more than 4 times the other, with a warning where that is in doubt.
+        axes: of series with channels: "NCL" (N, C, L), "NLC" (N, L, C), or "auto": (N, C, L), with a warning unless
+            there are more steps than channels.
+        verbose: 0 is quiet, 1 prints the loss about every two seconds.
         kl_weight: w, the pull of the posterior towards the prior; by the number of examples when None. "auto" chooses
             it, the localizer's factor and the posterior's alpha on held-out data, among twelve settings around the
             defaults that are trained together, each on up to three splits for half the epochs.
@@ -577,7 +621,8 @@ class PSTNClassifier(Warping, ArrayClassifier):
 
     @renamed(localizer_rate="localizer_factor")
     def __init__(
-        self, transform: str | Transform = "auto", kind: str = "auto", *, kl_weight: float | str | None = None,
+        self, transform: str | Transform = "auto", kind: str = "auto", *, axes: str = "auto", verbose: int = 0,
+        kl_weight: float | str | None = None,
         teach: str | RandomTransform | None = None, loss: LossFunction | None = None, width: int | None = None,
         backbone: str | None = None,
         train_samples: int = TRAIN_SAMPLES,
@@ -657,6 +702,8 @@ class STNClassifier(Warping, ArrayClassifier):
     Args:
         transform: the family of transformations.
         kind: "auto", "image" or "series".
+        axes: of series with channels, "auto", "NCL" or "NLC".
+        verbose: 0 or 1, whether to print the loss.
         teach: a random transform that is taught, as in `PSTNClassifier`.
         loss: what to minimise, as in `PSTNClassifier`.
         width: channels of the classifier's first convolution.
@@ -687,7 +734,8 @@ class STNClassifier(Warping, ArrayClassifier):
 
     @renamed(localizer_rate="localizer_factor")
     def __init__(
-        self, transform: str | Transform = "auto", kind: str = "auto", *, teach: str | RandomTransform | None = None,
+        self, transform: str | Transform = "auto", kind: str = "auto", *, axes: str = "auto", verbose: int = 0,
+        teach: str | RandomTransform | None = None,
         loss: LossFunction | None = None, width: int | None = None,
         backbone: str | None = None, fill: Any = "auto", epochs: int | None = None,
         batch_size: int | None = None,
@@ -706,6 +754,8 @@ class CNNClassifier(ArrayClassifier):
 
     Args:
         kind: "auto", "image" or "series".
+        axes: of series with channels, "auto", "NCL" or "NLC".
+        verbose: 0 or 1, whether to print the loss.
         loss: what to minimise, as in `PSTNClassifier`; its prediction is the logits (B, K).
         width: channels of the first convolution.
         backbone: a pretrained network for images in colour, frozen, as `pstn.nn.find_pretrained` takes it, such as
@@ -731,7 +781,8 @@ class CNNClassifier(ArrayClassifier):
     _model_kind = "cnn"
 
     def __init__(
-        self, kind: str = "auto", *, loss: LossFunction | None = None, width: int | None = None,
+        self, kind: str = "auto", *, axes: str = "auto", verbose: int = 0,
+        loss: LossFunction | None = None, width: int | None = None,
         backbone: str | None = None,
         epochs: int | None = None, batch_size: int | None = None, learning_rate: float | None = None,
         weight_decay: float = 1e-4, early_stopping: bool = False, validation_fraction: float = 0.2, patience: int = 20,
