@@ -29,7 +29,8 @@ def test_threshold_is_the_lowest_that_keeps_the_accuracy(accuracy, digits):
 
 def test_an_accuracy_out_of_reach_is_never_answered():
     found = Abstention.find([[0.9, 0.1], [1.0, 0.0]], [1, 1], accuracy=0.99)
-    assert found.threshold == 2 and found.abstains([[1.0, 0.0]]).all()
+    assert found.threshold == 2
+    assert found.abstains([[1.0, 0.0]]).all()
     assert found.score([[1.0, 0.0]], [0]) == {"answered": 0.0, "accuracy_answered": None}
 
 
@@ -63,8 +64,13 @@ def test_sets_cover_as_stated_whatever_the_model():
 
 @pytest.mark.parametrize(
     ("wanted", "name"),
-    [({"accuracy": 1.0}, "accuracy"), ({"coverage": 0.0}, "coverage"), ({}, "accuracy"), ({"coverage": True}, "coverage")],
-)  # fmt: skip
+    [
+        ({"accuracy": 1.0}, "accuracy"),
+        ({"coverage": 0.0}, "coverage"),
+        ({"coverage": True}, "coverage"),
+        ({}, "accuracy"),
+    ],
+)
 def test_what_cannot_be_wanted_is_refused(wanted, name):
     with pytest.raises(ValueError, match=name):
         Abstention.find([[0.9, 0.1]], [0], **wanted)
