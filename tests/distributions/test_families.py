@@ -8,6 +8,7 @@ from scipy import integrate, stats
 from torch import nn
 
 import pstn
+from refusals import refused
 
 FAMILIES = {
     "student-t": pstn.StudentT(),
@@ -158,15 +159,12 @@ def test_moments_that_do_not_exist_are_not_made_up():
     assert heavy.mean.isnan().all()
     assert torch.equal(heavy.mode, torch.zeros(2))
     assert pstn.Posterior(torch.zeros(2), torch.ones(2)).variance.isinf().all()
-    with pytest.raises(ValueError, match="alpha must be above 1"):
-        pstn.StudentT(alpha=1.0, prior=pstn.NormalPrior())
 
 
 def test_a_point_under_a_normal_prior_pays_its_negative_log_density():
     q = pstn.PointPosterior(torch.randn(4, 3))
     expected = -torch.distributions.Normal(0.2, 0.5).log_prob(q.loc)
     torch.testing.assert_close(q.kl(pstn.NormalPrior(0.2, 0.5)), expected)
-    assert torch.equal(q.kl(), torch.zeros(4, 3))
 
 
 def test_a_normal_prior_is_of_scale_1_around_the_start_unless_said_otherwise():
@@ -199,50 +197,47 @@ def test_a_fixed_prior_is_a_constant_of_the_layer():
     assert layer.double().localize(images().double()).prior.loc.dtype == torch.float64
 
 
+def flat(**options):
+    return pstn.SpatialTransformer(pstn.Crop(), nn.Flatten(), **options)
+
+
 def test_short_forms_say_the_same_as_a_family():
-    short = pstn.SpatialTransformer(pstn.Crop(), nn.Flatten(), alpha=2.0, precision="per-input", var_init=-3.0)
+    short = flat(alpha=2.0, precision="per-input", var_init=-3.0)
     assert short.posterior == pstn.StudentT(2.0, "per-input", -3.0)
-    assert pstn.SpatialTransformer(pstn.Crop(), nn.Flatten(), probabilistic=False).posterior == pstn.Point()
-    assert pstn.SpatialTransformer(pstn.Crop(), nn.Flatten()).posterior == pstn.StudentT()
+    assert flat(probabilistic=False).posterior == pstn.Point()
+    assert flat().posterior == pstn.StudentT()
 
 
-@pytest.mark.parametrize(
-    "short", [{"alpha": 1.0}, {"var_init": -5.0}, {"precision": "per-input"}, {"probabilistic": False}]
+SHORT_FORMS = {"alpha": 1.0, "var_init": -5.0, "precision": "per-input", "probabilistic": False}
+test_bad_arguments_are_named = refused(
+    *[(lambda s=s: flat(posterior=pstn.StudentT(), **dict([s])), ValueError, s[0]) for s in SHORT_FORMS.items()],
+    (lambda: flat(posterior="normal"), TypeError, "posterior"),
+    (lambda: pstn.StudentT(alpha=0.1), ValueError, "alpha"),
+    (lambda: pstn.StudentT(alpha=1.0, prior=pstn.NormalPrior()), ValueError, "alpha"),
+    (lambda: pstn.StudentT(precision="both"), ValueError, "precision"),
+    (lambda: pstn.Normal(var_init="a"), TypeError, "var_init"),
+    (lambda: pstn.GammaPrior(alpha0=0.0), ValueError, "alpha0"),
+    (lambda: pstn.NormalPrior(scale=-1.0), ValueError, "scale"),
+    (lambda: make_layer(pstn.Normal(prior=pstn.NormalPrior(scale=torch.zeros(4)))), ValueError, "scale"),
+    (lambda: pstn.NormalPrior(loc="a"), TypeError, "loc"),
+    (lambda: pstn.NormalPosterior(torch.zeros(3), torch.zeros(3)), ValueError, "scale"),
+    (lambda: pstn.NormalPosterior(torch.zeros(3), torch.ones(2)), ValueError, "scale"),
+    (lambda: pstn.NormalPosterior(torch.zeros(3), torch.ones(3)).kl(pstn.GammaPrior()), TypeError, "GammaPrior"),
+    (lambda: pstn.NormalPosterior(torch.zeros(3), torch.ones(3)).kl(pstn.NormalPrior()), ValueError, "loc"),
+    (lambda: pstn.Posterior(torch.zeros(3), torch.ones(3)).kl(pstn.NoPrior(), alpha0=2.0), ValueError, "prior"),
+    (lambda: pstn.Gated(pstn.Gated(pstn.Normal())), TypeError, "base"),
+    *[(lambda p=p: pstn.Gated(pstn.Normal(), p), ValueError, "probability") for p in (0.0, 1.0, math.nan)],
+    (lambda: pstn.Mixture(2, pstn.Mixture(2)), TypeError, "base"),
+    (lambda: flat(posterior=pstn.Mixture(2, pstn.Gated(pstn.Normal()))), TypeError, "base"),
+    (lambda: pstn.Mixture(0), ValueError, "k "),
+    (lambda: pstn.Mixture(2, pstn.Global()).starts(pstn.Rotation()), ValueError, "mean"),
 )
-def test_a_family_and_a_short_form_are_too_much(short):
-    with pytest.raises(ValueError, match=next(iter(short))):
-        pstn.SpatialTransformer(pstn.Crop(), nn.Flatten(), posterior=pstn.StudentT(), **short)
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "argument"),
-    [
-        (lambda: pstn.SpatialTransformer(pstn.Crop(), nn.Flatten(), posterior="normal"), TypeError, "posterior"),
-        (lambda: pstn.StudentT(alpha=0.1), ValueError, "alpha"),
-        (lambda: pstn.StudentT(precision="both"), ValueError, "precision"),
-        (lambda: pstn.Normal(var_init="a"), TypeError, "var_init"),
-        (lambda: pstn.GammaPrior(alpha0=0.0), ValueError, "alpha0"),
-        (lambda: pstn.NormalPrior(scale=-1.0), ValueError, "scale"),
-        (lambda: make_layer(pstn.Normal(prior=pstn.NormalPrior(scale=torch.zeros(4)))), ValueError, "scale"),
-        (lambda: pstn.NormalPrior(loc="a"), TypeError, "loc"),
-        (lambda: pstn.NormalPosterior(torch.zeros(3), torch.zeros(3)), ValueError, "scale"),
-        (lambda: pstn.NormalPosterior(torch.zeros(3), torch.ones(2)), ValueError, "scale"),
-        (lambda: pstn.NormalPosterior(torch.zeros(3), torch.ones(3)).kl(pstn.GammaPrior()), TypeError, "GammaPrior"),
-        (lambda: pstn.NormalPosterior(torch.zeros(3), torch.ones(3)).kl(pstn.NormalPrior()), ValueError, "loc"),
-        (lambda: pstn.Posterior(torch.zeros(3), torch.ones(3)).kl(pstn.NoPrior(), alpha0=2.0), ValueError, "prior"),
-    ],
-)
-def test_bad_arguments_are_named(make, error, argument):
-    with pytest.raises(error, match=argument):
-        make()
 
 
 def test_models_of_different_families_do_not_stack():
     x, y = images(8), torch.arange(8) % 3
-    models = [
-        pstn.PSTN(make_layer(family), nn.Sequential(nn.Flatten(), nn.Linear(144, 3)))
-        for family in (pstn.StudentT(alpha=1.0), pstn.StudentT(alpha=2.0))
-    ]
+    head = nn.Sequential(nn.Flatten(), nn.Linear(144, 3))
+    models = [pstn.PSTN(make_layer(pstn.StudentT(alpha)), head) for alpha in (1.0, 2.0)]
     with pytest.raises(ValueError, match="posterior"):
         pstn.training.Population(models, x, y)
 

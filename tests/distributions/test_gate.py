@@ -38,18 +38,6 @@ def test_samples_and_modes_are_gated_by_their_share():
     assert q.mode[1].item() == 1.0
 
 
-def test_the_weights_carry_the_gradient_of_the_gate():
-    logit = torch.tensor([0.3], dtype=torch.float64, requires_grad=True)
-    base = pstn.NormalPosterior(torch.ones(1, 1).double(), torch.full((1, 1), 0.1).double())
-    q = pstn.GatedPosterior(base, logit, torch.zeros(1).double())
-    noise = pstn.draw_noise(4000, (1, 2), generator=torch.Generator().manual_seed(0)).double()
-    theta, log_weights = q.weighted_from_noise(noise)
-    ((log_weights.exp() * theta.square().sum(-1)).sum()).backward()
-    share = logit.detach().sigmoid()
-    expected = -(share * (1 - share)) * 1.01
-    torch.testing.assert_close(logit.grad, expected, atol=0.01, rtol=0)
-
-
 def test_what_a_gate_leaves_is_spread_over_the_modes_as_without_it():
     weights = torch.tensor([0.2, 0.5, 0.3])
     loc = torch.tensor([[[10.0], [20.0], [30.0]]]).expand(500, 3, 1)
@@ -63,20 +51,22 @@ def test_what_a_gate_leaves_is_spread_over_the_modes_as_without_it():
         assert ((shares - expected).abs() * samples < 1.001).all()
 
 
-def test_the_weights_of_a_gated_mixture_carry_both_gradients():
+@pytest.mark.parametrize("mixed", [False, True])
+def test_the_weights_carry_the_gradients_of_the_gate_and_of_the_modes(mixed):
     logits = torch.tensor([[0.3, -0.4]], dtype=torch.float64, requires_grad=True)
     logit = torch.tensor([0.2], dtype=torch.float64, requires_grad=True)
     loc = torch.tensor([[[1.0], [2.0]]], dtype=torch.float64)
-
-    def squares(weights, gate):
-        """E[theta^2]: that of the identity is 0."""
-        return gate.sigmoid().neg().add(1) * (weights.softmax(-1) * (loc[..., 0] ** 2 + 0.01)).sum(-1)
-
-    base = pstn.MixturePosterior(logits.log_softmax(-1), pstn.NormalPosterior(loc, torch.full_like(loc, 0.1)))
-    noise = pstn.draw_noise(4000, (1, 3), generator=torch.Generator().manual_seed(0)).double()
+    base = pstn.NormalPosterior(loc, torch.full_like(loc, 0.1))
+    squares, given = (logits.softmax(-1) * (loc[..., 0] ** 2 + 0.01)).sum(-1), (logits, logit)
+    if mixed:
+        base = pstn.MixturePosterior(logits.log_softmax(-1), base)
+    else:
+        base, squares, given = pstn.NormalPosterior(loc[:, 0], torch.full_like(loc[:, 0], 0.1)), 1.01, (logit,)
+    noise = pstn.draw_noise(4000, (1, base.noise_width + 1), generator=torch.Generator().manual_seed(0)).double()
     theta, log_weights = pstn.GatedPosterior(base, logit, torch.zeros(1).double()).weighted_from_noise(noise)
-    found = torch.autograd.grad((log_weights.exp() * theta.square().sum(-1)).sum(), (logits, logit))
-    expected = torch.autograd.grad(squares(logits, logit).sum(), (logits, logit))
+    found = torch.autograd.grad((log_weights.exp() * theta.square().sum(-1)).sum(), given, retain_graph=True)
+    # E[theta^2], of which the identity has 0.
+    expected = torch.autograd.grad(((1 - logit.sigmoid()) * squares).sum(), given)
     torch.testing.assert_close(found, expected, atol=0.01, rtol=0)
 
 
@@ -87,11 +77,3 @@ def test_an_interval_holds_the_identity_by_its_share():
     theta = q.rsample(4000, generator=torch.Generator().manual_seed(1))
     assert ((low - 1e-6 <= theta) & (theta <= high + 1e-6)).float().mean().item() == pytest.approx(0.95, abs=0.05)
     assert low.item() == pytest.approx(0.0, abs=1e-6)
-    with pytest.raises(TypeError, match="base"):
-        pstn.Gated(pstn.Gated(pstn.Normal()))
-
-
-@pytest.mark.parametrize("probability", [0.0, 1.0, float("nan")])
-def test_a_probability_of_none_or_all_is_refused(probability):
-    with pytest.raises(ValueError, match="probability"):
-        pstn.Gated(pstn.Normal(), probability)
