@@ -81,3 +81,7 @@ def test_what_cannot_be_wanted_is_refused(wanted, name):
 def test_what_cannot_have_been_found_is_refused(field, value):
     with pytest.raises(ValueError, match=field):
         Abstention(**{field: value})
+
+
+def test_a_probability_at_the_threshold_is_answered():
+    assert not Abstention(accuracy=0.9, threshold=0.7).abstains([0.7, 0.3])

@@ -131,3 +131,11 @@ def test_verbose_prints_the_loss(capsys):
     assert capsys.readouterr().out == ""
     quick(verbose=1).fit(X, y)
     assert "loss" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf])
+def test_infinity_is_refused_where_nan_is_not(value):
+    X = np.random.default_rng(0).normal(size=(8, 20))
+    X[3, 5] = value
+    with pytest.raises(ValueError, match="infinity"):
+        pstn.CNNClassifier(kind="series", epochs=1).fit(X, np.arange(8) % 2)

@@ -6,7 +6,7 @@ from pstn._deprecation import old_names
 from pstn.nn.backbones import BackboneClassifier, EfficientNetLite0, Pretrained, TimmNetwork, Trunk, find_pretrained
 from pstn.nn.classifier import PSTN, STN, Prediction, TransformerClassifier, TransformerModel
 from pstn.nn.factory import make_model, mnist_cnn, mnist_pstn, mnist_stn
-from pstn.nn.layer import SpatialTransformer, TransformerOutput
+from pstn.nn.layer import SpatialTransformer, TransformerOutput, Unwarped
 from pstn.nn.metadata import ModelMetadata, Shareable
 from pstn.nn.networks import (
     ConvClassifier,
@@ -40,6 +40,7 @@ __all__ = [
     "TransformerModel",
     "TransformerOutput",
     "Trunk",
+    "Unwarped",
     "find_pretrained",
     "make_model",
     "mnist_cnn",
