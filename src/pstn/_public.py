@@ -31,8 +31,8 @@ __all__ = [
     "ModelMetadata", "NoPrior",
     "Normal", "NormalPosterior", "NormalPrior", "Point", "PointPosterior", "Posterior", "PosteriorFamily", "Prediction",
     "Prior", "Rotation", "Scores", "Similarity", "SmoothPrior", "SpatialTransformer", "StudentT", "ThetaDistribution",
-    "Transform", "TransformerOutput", "Translation", "Unwarped", "accuracy", "brier_score", "calibrate", "calibration_error",
-    "distil", "draw_noise", "elbo_loss", "entropy", "evaluate", "fit", "from_pixels", "from_pretrained", "load_weights",
+    "Transform", "TransformerOutput", "Translation", "Unwarped", "accuracy", "brier_score", "calibrate",
+    "calibration_error", "distil", "draw_noise", "elbo_loss", "entropy", "evaluate", "fit", "from_pixels", "from_pretrained", "load_weights",
     "make_transform", "mutual_information", "negative_log_likelihood", "nn", "push_to_hub", "register",
     "reliability_curve", "risk_coverage_curve", "save_pretrained", "to_pixels", "warp", "wrap",
 ]  # fmt: skip
