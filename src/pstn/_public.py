@@ -32,7 +32,8 @@ __all__ = [
     "Normal", "NormalPosterior", "NormalPrior", "Point", "PointPosterior", "Posterior", "PosteriorFamily", "Prediction",
     "Prior", "Rotation", "Scores", "Similarity", "SmoothPrior", "SpatialTransformer", "StudentT", "ThetaDistribution",
     "Transform", "TransformerOutput", "Translation", "Unwarped", "accuracy", "brier_score", "calibrate",
-    "calibration_error", "distil", "draw_noise", "elbo_loss", "entropy", "evaluate", "fit", "from_pixels", "from_pretrained", "load_weights",
-    "make_transform", "mutual_information", "negative_log_likelihood", "nn", "push_to_hub", "register",
-    "reliability_curve", "risk_coverage_curve", "save_pretrained", "to_pixels", "warp", "wrap",
+    "calibration_error", "distil", "draw_noise", "elbo_loss", "entropy", "evaluate", "fit", "from_pixels",
+    "from_pretrained", "load_weights", "make_transform", "mutual_information", "negative_log_likelihood", "nn",
+    "push_to_hub", "register", "reliability_curve", "risk_coverage_curve", "save_pretrained", "to_pixels", "warp",
+    "wrap",
 ]  # fmt: skip
