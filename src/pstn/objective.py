@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pstn._checks import can_inspect_values, require_nonnegative_number, require_positive_number, require_tensor
 from pstn.distributions import GammaPrior, PointPosterior, Prior, ThetaDistribution
-from pstn.distributions.angles import by_kind
+from pstn.distributions.base import by_kind
 from pstn.uncertainty import require_labels
 
 __all__ = ["HasPosterior", "Loss", "LossFunction", "class_log_likelihood", "elbo_loss", "elbo_parts", "pose_loss"]

@@ -70,6 +70,15 @@ def test_the_weights_carry_the_gradients_of_the_gate_and_of_the_modes(mixed):
     torch.testing.assert_close(found, expected, atol=0.01, rtol=0)
 
 
+def test_the_mean_is_that_of_many_samples():
+    circular = (True, False)
+    base = pstn.NormalPosterior(torch.tensor([[3.0, 1.0]]), torch.full((1, 2), 0.1), circular)
+    q = pstn.GatedPosterior(base, torch.tensor([0.4]), torch.tensor([-2.5, -2.0]), circular)
+    theta = q.rsample(20_000, generator=torch.Generator().manual_seed(0))
+    direction = torch.atan2(theta[..., 0].sin().mean(0), theta[..., 0].cos().mean(0))
+    torch.testing.assert_close(q.mean, torch.stack([direction, theta[..., 1].mean(0)], -1), atol=0.01, rtol=0)
+
+
 def test_an_interval_holds_the_identity_by_its_share():
     q = gated([1.0], scale=0.1)
     q = pstn.GatedPosterior(q.base, torch.tensor([1.0]), torch.zeros(1), (True,))

@@ -63,6 +63,7 @@ def test_inverse_identity_and_gradients(transform):
         transform.inverse(theta)
     if not isinstance(transform.transforms[0], Compose):
         assert torch.allclose(transform.reversed().apply(transform.inverse_theta(theta), there), p, atol=1e-7)
+        assert torch.equal(transform.inverse_theta(theta[0]), transform.inverse_theta(theta)[0])
     assert torch.allclose(transform.apply(transform.identity().double(), p), p, atol=1e-9)
     inputs = theta.requires_grad_(), p.requires_grad_()
     assert torch.autograd.gradcheck(transform.apply, inputs, fast_mode=True, atol=1e-5)

@@ -1,4 +1,4 @@
-"""What a distribution over theta is, what makes one from a localizer's features, and what a prior is."""
+"""What a distribution over theta is, what makes one from a localizer's features, what a prior is; and angles."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from itertools import groupby, product
 from typing import Any, ClassVar, NamedTuple, final
 
 import torch
@@ -14,7 +15,6 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from pstn import _checks
-from pstn.distributions.angles import by_kind, wrap
 from pstn.noise import SAMPLING_METHODS, Samples, SamplingMethod, draw_noise
 from pstn.transforms import Transform
 
@@ -23,6 +23,11 @@ __all__ = ["PosteriorFamily", "Prior", "Region", "ThetaDistribution"]
 DIVERGED = "the {head} head diverged, or the localizer before it; lower the localizer's learning rate"
 # Fields annotated with one of these are constants of the program; all others hold tensors, or containers of them.
 _CONSTANT = {"bool", "int", "float", "str", "tuple[bool, ...]"}
+
+_PERIOD = 2 * math.pi
+# How many turns to either side a density on the circle adds up; what lies beyond them is spread evenly.
+TURNS = (-2, -1, 0, 1, 2)
+REACH = (len(TURNS) / 2) * _PERIOD
 
 
 def _register_dataclass(cls: type[Any]) -> None:
@@ -220,6 +225,53 @@ class ThetaDistribution(ABC):
         return theta, even_log_weights(theta[..., 0]) if log_weights is None else log_weights
 
 
+class Located(ThetaDistribution):
+    """A distribution that is symmetric about `loc`, with one number of noise for each parameter."""
+
+    loc: Tensor
+    circular: tuple[bool, ...]
+
+    @property
+    def shape(self) -> torch.Size:
+        """(..., D)."""
+        return self.loc.shape
+
+    @property
+    def device(self) -> torch.device:
+        """Of its tensors."""
+        return self.loc.device
+
+    @property
+    def noise_width(self) -> int:
+        """D."""
+        return self.loc.shape[-1]
+
+    @property
+    def mode(self) -> Tensor:
+        """Loc, (..., D), its angles within [-pi, pi]."""
+        return wrap(self.loc, self.circular)
+
+    @abstractmethod
+    def quantile(self, probability: float | Tensor) -> Tensor:
+        """The value that each parameter stays below with this probability, (..., D).
+
+        Args:
+            probability: in (0, 1), a number or a tensor that broadcasts with (..., D); read no closer than 2**-24 to
+                either end.
+        """
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """The central interval that holds each parameter with probability `level`, each end (..., D).
+
+        An angle's lies around its mode within [-pi, pi], ends at most half a turn away, and may so reach beyond.
+        """
+        low, high = map(self.quantile, require_level(level))
+        if not any(self.circular):
+            return low, high
+        half = by_kind((high - low) / 2, self.circular, lambda angle: angle.clamp(max=math.pi))
+        return self.mode - half, self.mode + half
+
+
 class Region(NamedTuple):
     """Where a distribution over theta has the highest density."""
 
@@ -321,7 +373,7 @@ def checked_parameters(loc: Any, spread: Any, name: str) -> tuple[Tensor, Tensor
         found = f"{tuple(loc.shape)} and {tuple(spread.shape)}"
         raise ValueError(f"loc and {name} must have one shape (..., D), or {name} (..., 1), got {found}")
     # One sum that is finite just when every value is good: on a GPU each look at a value stalls.
-    if _checks.can_inspect_values(loc, spread) and not bool(torch.isfinite(loc.sum() + spread.log().sum())):
+    if _checks.can_inspect_values(loc, spread) and not math.isfinite((loc.sum() + spread.log().sum()).item()):
         _checks.require_finite("loc of the posterior", loc, DIVERGED.format(head="mean"))
         _checks.require_finite(f"{name} of the posterior", spread, DIVERGED.format(head="variance"))
         if not bool((spread > 0).all()):
@@ -359,21 +411,6 @@ def require_level(level: float) -> tuple[float, float]:
     return (1 - level) / 2, (1 + level) / 2
 
 
-def central_interval(
-    quantile: Callable[[float], Tensor], level: float, centre: Tensor, circular: tuple[bool, ...]
-) -> tuple[Tensor, Tensor]:
-    """The ends (..., D) between which the central `level` of a symmetric distribution lies.
-
-    An angle's interval lies around its centre within [-pi, pi], ends at most half a turn away, and may so reach beyond.
-    """
-    lower, upper = require_level(level)
-    low, high = quantile(lower), quantile(upper)
-    if not any(circular):
-        return low, high
-    half = by_kind((high - low) / 2, circular, lambda angle: angle.clamp(max=math.pi))
-    return centre - half, centre + half
-
-
 def sampled_interval(q: ThetaDistribution, level: float, circular: tuple[bool, ...]) -> tuple[Tensor, Tensor]:
     """The central interval of each parameter, from the samples of `q.region`; that of an angle lies around its mean."""
     lower, upper = require_level(level)
@@ -400,3 +437,54 @@ def _check_noise(noise: Any, samples: int, shape: tuple[int, ...]) -> None:
         raise ValueError(f"samples must be left out or be the S of noise, {noise.shape[0]}, got {samples}")
     if _checks.can_inspect_values(noise) and not bool(((noise >= 0) & (noise <= 1)).all()):
         raise ValueError("noise must lie in (0, 1)")
+
+
+def wrap_angle(angle: Tensor) -> Tensor:
+    """`angle` moved by whole turns to within [-pi, pi], unchanged where it lies there.
+
+    Example:
+        >>> wrap_angle(torch.tensor([0.5, 3.5]))
+        tensor([ 0.5000, -2.7832])
+    """
+    # The number of turns has no gradient: backward passes are spared the zeros.
+    return angle - _PERIOD * torch.round(angle.detach() / _PERIOD)
+
+
+def by_kind(theta: Tensor, circular: tuple[bool, ...], on_circle: Callable[..., Tensor], *others: Tensor) -> Tensor:
+    """`theta` (..., D) with `on_circle(part, *parts of others)` in place of those parameters that are angles.
+
+    Slices instead of a mask: a mask would be copied to the device at each call.
+    """
+    if not any(circular):
+        return theta
+    parts, at = [], 0
+    for angle, run in groupby(circular):
+        end = at + len(list(run))
+        part = theta[..., at:end]
+        parts.append(on_circle(part, *(other[..., at:end] for other in others)) if angle else part)
+        at = end
+    return torch.cat(parts, dim=-1)
+
+
+def wrap(theta: Tensor, circular: tuple[bool, ...]) -> Tensor:
+    """Theta (..., D) with its angles within [-pi, pi]."""
+    return by_kind(theta, circular, wrap_angle)
+
+
+def turns(circular: tuple[bool, ...], like: Tensor) -> Tensor:
+    """Every combination of whole turns of the angles, (combinations, D), in radians; the first is none."""
+    choices = [sorted(TURNS, key=abs) if angle else [0] for angle in circular]
+    return _PERIOD * torch.tensor(list(product(*choices)), dtype=like.dtype, device=like.device)
+
+
+def sum_over_turns(log_density: Callable[[Tensor], Tensor], difference: Tensor, tail: Tensor) -> Tensor:
+    """The log-density on the circle of a variable on the line.
+
+    Args:
+        log_density: of the difference from the centre, on the line, elementwise.
+        difference: from the centre, (..., n).
+        tail: (..., n), the density on the circle of what lies further out than `REACH`.
+    """
+    nearest = wrap_angle(difference)
+    near = torch.stack([log_density(nearest + _PERIOD * turn) for turn in TURNS])
+    return torch.logaddexp(torch.logsumexp(near, dim=0), torch.log(tail.clamp_min(1e-30)))

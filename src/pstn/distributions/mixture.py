@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from pstn._checks import require_nonnegative_number, require_positive_int
-from pstn.distributions.angles import by_kind, wrap_angle
 from pstn.distributions.base import (
     PosteriorFamily,
     Prior,
     ThetaDistribution,
+    by_kind,
     even_log_weights,
     sampled_interval,
     stratified,
+    wrap_angle,
 )
 from pstn.distributions.student_t import StudentT
 from pstn.transforms import Transform

@@ -14,12 +14,12 @@ from torch import Tensor
 from pstn._checks import require_finite_number
 from pstn.defaults import VAR_INIT
 from pstn.distributions import base
-from pstn.distributions.angles import REACH, by_kind, sum_over_turns, wrap
+from pstn.distributions.base import REACH, by_kind, sum_over_turns, wrap
 from pstn.distributions.priors import NormalPrior, built_prior, shared_with_prior
-from pstn.distributions.quantiles import normal_quantile
+from pstn.noise import uniform_bounds
 from pstn.transforms import Transform
 
-__all__ = ["Normal", "NormalPosterior"]
+__all__ = ["Normal", "NormalPosterior", "normal_quantile"]
 
 # Keeps the scale, and so the KL and its gradient, finite however far down the variance head goes.
 _MIN_VARIANCE = 1e-8
@@ -27,7 +27,7 @@ _MIN_VARIANCE = 1e-8
 
 @final
 @dataclass(frozen=True, eq=False)
-class NormalPosterior(base.ThetaDistribution):
+class NormalPosterior(base.Located):
     """Normal, independent per parameter.
 
     Args:
@@ -52,11 +52,6 @@ class NormalPosterior(base.ThetaDistribution):
         object.__setattr__(self, "loc", loc)
         object.__setattr__(self, "scale", scale.expand_as(loc))
 
-    @property
-    def noise_width(self) -> int:
-        """D."""
-        return self.loc.shape[-1]
-
     def from_noise(self, noise: Tensor) -> Tensor:
         """Samples (S, ..., D) from noise (S, ..., D), by the normal's quantiles; 0.5 everywhere gives loc."""
         return wrap(torch.addcmul(self.loc, self.scale, normal_quantile(noise).to(self.loc.dtype)), self.circular)
@@ -77,11 +72,6 @@ class NormalPosterior(base.ThetaDistribution):
         return self.mode
 
     @property
-    def mode(self) -> Tensor:
-        """Loc, (..., D), its angles within [-pi, pi]."""
-        return wrap(self.loc, self.circular)
-
-    @property
     def variance(self) -> Tensor:
         """(..., D)."""
         return self.scale.square()
@@ -99,10 +89,6 @@ class NormalPosterior(base.ThetaDistribution):
         """
         z = normal_quantile(base.checked_probability(probability, self.loc))
         return self.loc + self.scale * z.to(self.loc.dtype)
-
-    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        """The central interval that holds each parameter with probability `level`, each end (..., D)."""
-        return base.central_interval(self.quantile, level, self.mode, self.circular)
 
 
 def _log_density(difference: Tensor, scale: Tensor) -> Tensor:
@@ -148,3 +134,50 @@ class Normal(base.PosteriorFamily):
         scale = torch.sqrt(F.softplus(numbers["variance"]) + _MIN_VARIANCE)
         prior = built_prior(self.prior, transform, numbers)
         return NormalPosterior(numbers["mean"], scale, prior, transform.circular)
+
+
+# Wichura's algorithm AS 241 (1988), PPND16: numerators and denominators of rational functions, lowest power first. The
+# first pair is for the middle, the second for the tails down to a probability of 1e-11, far below the noise's margin.
+_MIDDLE = (
+    (3.3871328727963666080, 1.3314166789178437745e2, 1.9715909503065514427e3, 1.3731693765509461125e4,
+     4.5921953931549871457e4, 6.7265770927008700853e4, 3.3430575583588128105e4, 2.5090809287301226727e3),
+    (1.0, 4.2313330701600911252e1, 6.8718700749205790830e2, 5.3941960214247511077e3,
+     2.1213794301586595867e4, 3.9307895800092710610e4, 2.8729085735721942674e4, 5.2264952788528545610e3),
+)  # fmt: skip
+_TAILS = (
+    (1.42343711074968357734, 4.63033784615654529590, 5.76949722146069140550, 3.64784832476320460504,
+     1.27045825245236838258, 2.41780725177450611770e-1, 2.27238449892691845833e-2, 7.74545014278341407640e-4),
+    (1.0, 2.05319162663775882187, 1.67638483018380384940, 6.89767334985100004550e-1,
+     1.48103976427480074590e-1, 1.51986665636164571966e-2, 5.47593808499534494600e-4, 1.05075007164441684324e-9),
+)  # fmt: skip
+
+
+def normal_quantile(u: Tensor) -> Tensor:
+    """The value that a standard normal variable stays below with probability `u`.
+
+    As `torch.special.ndtri`, in plain arithmetic: it exports to ONNX too.
+
+    Args:
+        u: (...), probabilities; read within 2**-24 of 0 and 1.
+
+    Returns:
+        (...), at least float32.
+
+    Example:
+        >>> normal_quantile(torch.tensor([0.5, 0.975]))
+        tensor([0.0000, 1.9600])
+    """
+    u = uniform_bounds(u)
+    q = u - 0.5
+    middle = q * _ratio(0.180625 - q * q, *_MIDDLE)
+    # The argument of the other branch is kept where its gradient is finite: torch.where passes both gradients on.
+    tail = torch.where(q.abs() <= 0.425, torch.full_like(u, 0.05), torch.minimum(u, 1 - u))
+    outside = torch.sign(q) * _ratio(torch.sqrt(-torch.log(tail)) - 1.6, *_TAILS)
+    return torch.where(q.abs() <= 0.425, middle, outside)
+
+
+def _ratio(x: Tensor, above: tuple[float, ...], below: tuple[float, ...]) -> Tensor:
+    numerator, denominator = torch.full_like(x, above[-1]), torch.full_like(x, below[-1])
+    for a, b in zip(above[-2::-1], below[-2::-1], strict=True):
+        numerator, denominator = numerator * x + a, denominator * x + b
+    return numerator / denominator

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from pstn._checks import require_finite, require_floating
-from pstn.distributions.angles import wrap
 from pstn.distributions.base import (
     DIVERGED,
     PosteriorFamily,
@@ -19,6 +18,7 @@ from pstn.distributions.base import (
     at_least_float32,
     checked_probability,
     require_level,
+    wrap,
 )
 from pstn.distributions.priors import NoPrior, built_prior, shared_with_prior
 from pstn.transforms import Transform

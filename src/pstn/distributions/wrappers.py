@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from pstn._checks import require_finite_number, require_positive_number
-from pstn.distributions.angles import by_kind
 from pstn.distributions.base import (
     PosteriorFamily,
     Prior,
     ThetaDistribution,
+    by_kind,
     even_log_weights,
     sampled_interval,
     stratified,

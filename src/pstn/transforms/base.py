@@ -39,6 +39,7 @@ class Transform(nn.Module, ABC):
     ndim: int
     dim: int
     names: tuple[str, ...]
+    _by_planes = False  # whether `_map` takes one coordinate of all points after the other
 
     @abstractmethod
     def initial(self) -> Tensor:
@@ -95,7 +96,7 @@ class Transform(nn.Module, ABC):
         """
         size = require_size("size", size, self.ndim)
         theta = self._checked_theta(theta)
-        base = cached_grid_points(size, dtype=theta.dtype, device=theta.device)
+        base = cached_grid_points(size, dtype=theta.dtype, device=theta.device, planes=self._by_planes)
         aspect = size[::-1] if aspect is None else self._checked_aspect(aspect)
         mapped = self._map(theta, base, aspect)
         if not torch.compiler.is_compiling() and base._version:
@@ -225,6 +226,8 @@ class Transform(nn.Module, ABC):
 
 class MatrixTransform(Transform):
     """A family of affine maps, p -> A p + t: `_matrix` gives [A | t], and `_map` and `_unmap` follow."""
+
+    _by_planes = True
 
     @abstractmethod
     def _matrix(self, theta: Tensor, aspect: Sequence[float]) -> Tensor:

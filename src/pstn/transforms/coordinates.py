@@ -38,23 +38,27 @@ def base_grid(size: Sequence[int], *, dtype: torch.dtype = torch.float32, device
     return torch.stack(torch.meshgrid(*axes, indexing="ij")[::-1], dim=-1)
 
 
-_CACHE: dict[tuple[tuple[int, ...], torch.dtype, torch.device], Tensor] = {}
+_CACHE: dict[tuple[tuple[int, ...], torch.dtype, torch.device, bool], Tensor] = {}
 _CACHE_SIZE = 64
 
 
-def cached_grid_points(size: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+def cached_grid_points(
+    size: tuple[int, ...], *, dtype: torch.dtype, device: torch.device, planes: bool = False
+) -> Tensor:
     """The points of `base_grid`, (N, ndim), cached: not to be changed in place.
 
     Making them takes eight launches on a GPU, more time than the warp of a small batch. Points that were changed in
-    place nevertheless, which torch counts in `_version`, are not returned again.
+    place nevertheless, which torch counts in `_version`, are not returned again. With `planes` all x come before all y
+    in memory, for maps that take one after the other.
     """
     if torch.compiler.is_compiling():
         return base_grid(size, dtype=dtype, device=device).flatten(0, -2)
-    key = (size, dtype, device)
+    key = (size, dtype, device, planes)
     points = _CACHE.get(key)
     if points is None or points._version:
         with torch.inference_mode(False):  # or they could not be used in training later
             points = base_grid(size, dtype=dtype, device=device).flatten(0, -2)
+            points = points.T.contiguous().T if planes else points
         capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         if capturing or type(points) is not Tensor:
             return points  # part of a graph, or a fake tensor: not to be cached

@@ -11,6 +11,7 @@ from torch.autograd import gradcheck
 
 from cpab_reference import flow, velocity
 from pstn import CPAB
+from pstn.transforms.cpab import line
 
 LINE = [CPAB(tess=10), CPAB(tess=3), CPAB(tess=10, zero_boundary=False), CPAB(tess=40)]
 PLANE = [CPAB(tess=(3, 3)), CPAB(tess=(2, 3), zero_boundary=False), CPAB(tess=(3, 3), volume_preserving=True)]
@@ -26,6 +27,15 @@ PAST_CORNERS = [
 
 def named(transform):
     return str(transform)
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_the_integrals_of_a_cell_keep_their_digits_near_a_speed_without_slope(dtype, rtol):
+    z = torch.cat([torch.logspace(-3, 0, 200, dtype=dtype), -torch.logspace(-3, 0, 200, dtype=dtype)])
+    exact = z.numpy().astype(np.longdouble)
+    first, second = line._integrals(z.clone(), torch.ones_like(z))
+    np.testing.assert_allclose(first.numpy(), np.expm1(exact) / exact, rtol=rtol)
+    np.testing.assert_allclose(second.numpy(), (np.expm1(exact) - exact) / exact**2, rtol=rtol)
 
 
 def draw(transform, scale, seed, count=None, dtype=torch.float64):

@@ -1,6 +1,5 @@
 """CPAB: smooth, invertible warps that integrate a continuous piecewise-affine velocity field."""
 
-from pstn.transforms.cpab.prior import SmoothPrior
-from pstn.transforms.cpab.transform import CPAB
+from pstn.transforms.cpab.transform import CPAB, SmoothPrior
 
 __all__ = ["CPAB", "SmoothPrior"]

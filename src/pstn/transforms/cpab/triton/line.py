@@ -88,7 +88,7 @@ def _tables(theta, nodal, s, group, n: tl.constexpr, D: tl.constexpr, K: tl.cons
 @triton.jit
 def _trajectory(x, k, left, slope, borders, n: tl.constexpr, CLOSED: tl.constexpr):
     start = x * (n / 2) + (n / 2 + 1)
-    within = tl.minimum(tl.maximum(start, 0.0), n + 1.0)
+    within = tl.where(start > 0, tl.minimum(start, n + 1.0), 0.0)  # 0 for NaN, which is no index
     first = within.to(tl.int32)
     if CLOSED:
         start = within
