@@ -91,7 +91,12 @@ def test_an_estimator_is_calibrated_and_keeps_its_temperature_when_pickled():
     X[30:, :6] += 0.3
     noisy = np.where(generator.random(60) < 0.3, y[::-1], y)
     for kind in (pstn.PSTNClassifier, pstn.STNClassifier):
-        options = {"epochs": 20, "random_state": 0, **({"kl_weight": 1e-3} if kind is pstn.PSTNClassifier else {})}
+        options = {
+            "kind": "image",
+            "epochs": 20,
+            "random_state": 0,
+            **({"kl_weight": 1e-3} if kind is pstn.PSTNClassifier else {}),
+        }
         made = kind("similarity", **options).fit(X, y)
         before, answers = made.predict_log_proba(X), made.predict(X)
         assert made.calibrate(X, noisy) is made

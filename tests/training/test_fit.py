@@ -7,10 +7,13 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 import pstn
 from pstn.data import Split
+from pstn.training import Member, Population, Recipe
+from pstn.training import fit as fitting
 
 
 def bars(count=64):
@@ -186,6 +189,110 @@ def test_a_loss_or_a_gradient_alone_that_is_not_finite_stops_training(loss):
     with pytest.raises(FloatingPointError, match="epoch 1, batch 1"):
         pstn.fit(net, loader(), loss=loss, epochs=1)
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+
+
+def finite_in_three_batches(prediction, y):
+    """Of batches of 16 out of 64 examples, the fourth has a loss that is infinite."""
+    return nn.functional.cross_entropy(prediction.float(), y % 2) / (y < 48).all()
+
+
+BATCHES = [(X[i], Y[i] + i // 2 * 2) for i in torch.arange(64).split(16)]  # labels tell the batches apart
+
+
+def many_steps_at_a_time(monkeypatch, count):
+    """As on a GPU: figures are read every so many steps, and the optimiser is fused."""
+    monkeypatch.setitem(fitting._READ_EVERY, "cpu", count)
+    make = fitting.make_optimiser
+    monkeypatch.setattr(fitting, "make_optimiser", lambda *given, fused: make(*given, fused=True))
+
+
+@pytest.mark.parametrize("count", [3, 4, 50])
+def test_steps_whose_figures_are_read_later_are_the_same(monkeypatch, count):
+    found = []
+    for block in (1, count):
+        with monkeypatch.context() as patch:
+            many_steps_at_a_time(patch, block)
+            torch.manual_seed(0)
+            epochs = []
+            net = quiet_fit(wrapped(classifier()), bars(), epochs=3, batch_size=10, on_epoch=epochs.append)
+            found.append((epochs, net.state_dict()))
+    assert [e._replace(loss=0, nll=0) for e in found[0][0]] == [e._replace(loss=0, nll=0) for e in found[1][0]]
+    assert [e.loss for e in found[0][0]] == pytest.approx([e.loss for e in found[1][0]], rel=1e-12)
+    assert all(torch.equal(a, b) for a, b in zip(found[0][1].values(), found[1][1].values(), strict=True))
+
+
+def test_a_step_that_fails_changes_no_weight_however_late_that_is_read(monkeypatch):
+    start, weights = classifier(), []
+    many_steps_at_a_time(monkeypatch, 1)
+    good = pstn.fit(copy.deepcopy(start), BATCHES[:3], loss=finite_in_three_batches, epochs=1, weight_decay=0.1)
+    many_steps_at_a_time(monkeypatch, 50)
+    for data in ([*BATCHES, *BATCHES[:3]], BATCHES):
+        net = copy.deepcopy(start)
+        with pytest.raises(FloatingPointError, match=r"loss is inf .* in epoch 1, batch 4:"):
+            pstn.fit(net, data, loss=finite_in_three_batches, epochs=1, weight_decay=0.1)
+        weights.append(list(net.parameters()))
+    for found in weights:
+        assert all(torch.equal(a, b) for a, b in zip(found, good.parameters(), strict=True))
+
+
+def test_after_the_first_epoch_nothing_waits_for_a_device(monkeypatch):
+    class Reads(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            counts[-1] += func is torch.ops.aten._local_scalar_dense.default
+            return func(*args, **(kwargs or {}))
+
+    many_steps_at_a_time(monkeypatch, 50)
+    counts, model = [0], wrapped(classifier(), freeze=False)
+    with Reads():
+        quiet_fit(model, bars(), epochs=3, batch_size=8, on_epoch=lambda epoch: counts.append(0))
+    first, second, third, _ = counts
+    assert first >= 8
+    assert second == third == 0
+
+
+def test_captured_training_is_a_population_of_one():
+    torch.manual_seed(1)
+    start = wrapped(classifier(dropout=0.5), freeze=False)
+    options = {"epochs": 12, "batch_size": 20, "lr": 1e-2, "clip_norm": 1.0, "weight_decay": 0.01}
+    schedule = {"kl_weight": lambda done: 1e-3 * done, "lr_schedule": pstn.training.one_cycle}
+    torch.manual_seed(2)
+    seed, epochs = int(torch.randint(2**31, ())), []
+    torch.manual_seed(2)
+    model = quiet_fit(copy.deepcopy(start), bars(), **options, **schedule, capture=True, on_epoch=epochs.append)
+    recipe = Recipe(12, 20, clip_norm=1.0, lr_schedule=pstn.training.one_cycle)
+    member = Member(seed, lr=1e-2, kl_weight=schedule["kl_weight"], weight_decay=0.01)
+    with Population([start], *bars(), [member], recipe) as population:
+        history = population.fit().history
+        expected = population.models()[0]
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.state_dict().values(), expected.state_dict().values(), strict=True)
+    )
+    assert not any(torch.equal(a, b) for a, b in zip(model.parameters(), start.parameters(), strict=True))
+    assert [(e.number, e.loss, e.kl) for e in epochs] == [(h["epoch"], h["loss"][0], h["kl"][0]) for h in history]
+    assert not model.training
+    torch.manual_seed(2)
+    again = quiet_fit(copy.deepcopy(start), bars(), **options, **schedule, capture=True)  # several epochs at a time
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_a_captured_step_that_fails_is_named_and_changes_no_weight():
+    def loss(prediction, y):
+        return prediction.float().sum() / (prediction.float().abs().sum() < 1e-3)
+
+    net = classifier()
+    before = copy.deepcopy(list(net.parameters()))
+    with pytest.raises(FloatingPointError, match="epoch 1, batch 1:"):
+        pstn.fit(net, bars(), loss=loss, epochs=2, batch_size=16, capture=True)
+    assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+
+
+def test_what_cannot_be_captured_is_refused_if_it_is_asked_for():
+    with pytest.raises(ValueError, match="capture must be left out"):
+        pstn.fit(classifier(), loader(), epochs=1, capture=True)
+    chunked = wrapped(classifier())
+    chunked.chunk_size = 1
+    with pytest.raises(ValueError, match="chunk_size"):
+        pstn.fit(chunked, bars(), epochs=1, capture=True)
 
 
 def test_clipping_bounds_the_step_and_weight_decay_pulls_to_zero():

@@ -80,7 +80,7 @@ def test_one_step_is_the_elbo_of_the_batch(tmp_path):
     make_trainer(tmp_path, max_steps=1, limit_val_batches=0, callbacks=[KeepGradients(tmp_path)]).fit(
         module, make_data(batch_size=16, shuffle=False)
     )
-    from pstn.training.population.noise import stream_keys, uniform
+    from pstn.noise import stream_keys, uniform
 
     data, fresh = make_data(), make_model()
     x, y = data.parts["train"]
@@ -105,8 +105,25 @@ def test_tensorboard_gets_the_posterior_samples(tmp_path):
 
 
 def test_a_batch_larger_than_the_data_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="batch_size must be at most 16"):
+    with pytest.raises(ValueError, match="batch_size must"):
         make_trainer(tmp_path, max_epochs=1).fit(LitPSTN(make_model()), make_data(batch_size=32))
+
+
+class KeepLosses(pl.Callback):
+    """The mean loss of the processes at every step, and the scores of every validation."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.losses = path, []
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
+        self.losses.append(float(trainer.strategy.reduce(outputs["loss"].detach(), reduce_op="mean")))
+
+    def on_validation_end(self, trainer, module) -> None:
+        self.losses += [float(v) for name, v in sorted(trainer.callback_metrics.items()) if name.startswith("val_")]
+
+    def on_fit_end(self, trainer, module) -> None:
+        if trainer.global_rank == 0:
+            torch.save(torch.tensor(self.losses), self.path / "losses.pt")
 
 
 def labelled():
@@ -120,26 +137,27 @@ def taught():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [labelled, taught])
-def test_two_processes_have_the_gradients_of_one(make, tmp_path):
+def test_two_processes_have_the_gradients_and_losses_of_one(make, tmp_path):
     from lightning.pytorch.strategies import DDPStrategy
 
     folders = {devices: tmp_path / str(devices) for devices in (1, 2)}
     for devices, folder in folders.items():
         folder.mkdir()
         strategy = DDPStrategy(process_group_backend="gloo", start_method="spawn") if devices > 1 else "auto"
-        make_trainer(
-            folder,
-            max_steps=2,
-            devices=devices,
-            strategy=strategy,
-            limit_val_batches=0,
-            callbacks=[KeepGradients(folder)],
-        ).fit(make(), make_data(batch_size=8 // devices))
+        kept = [KeepGradients(folder), KeepLosses(folder)]
+        trainer = make_trainer(
+            folder, max_epochs=5, devices=devices, strategy=strategy, callbacks=kept, num_sanity_val_steps=0
+        )
+        trainer.fit(make(), make_data(batch_size=8 // devices))
     for step in range(2):
         alone, shared = (torch.load(folders[devices] / f"{step}.pt") for devices in (1, 2))
         assert max(float(g.abs().max()) for g in alone) > 1e-3
         for a, b in zip(alone, shared, strict=True):
             torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
+    alone, shared = (torch.load(folders[devices] / "losses.pt") for devices in (1, 2))
+    assert len(alone) >= 5 * (2 + 1)
+    assert len(set(alone.tolist())) > 10  # it learns
+    torch.testing.assert_close(alone, shared, atol=1e-5, rtol=1e-4)
 
 
 def make_rotating() -> pstn.PSTN:
@@ -160,13 +178,29 @@ def test_a_pose_is_taught_without_labels_and_the_classifier_stays(tmp_path):
     trainer.callbacks.append(pl.callbacks.LambdaCallback(
         on_train_batch_end=lambda trainer, *_: losses.append(float(trainer.callback_metrics["train_loss"]))
     ))  # fmt: skip
-    trainer.fit(module, loader, loader)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*The pose was not learned")
+        trainer.fit(module, loader, loader)
     assert sum(losses[-10:]) < sum(losses[:10]) - 5
     assert set(trainer.callback_metrics) == {"train_loss", "val_loss"}
     assert trainer.optimizers[0].param_groups[0]["lr"] < 1e-5
     changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
     assert {name.partition(".")[0] for name in changed} == {"layer"}
     assert trainer.predict(module, loader)[0].shape == (8, 4)
+
+
+def test_a_pose_that_is_not_learned_is_reported_at_once_and_at_the_end(tmp_path):
+    blank, seen = torch.zeros(16, 1, 12, 12), []  # every pose looks the same
+    trainer = make_trainer(tmp_path, max_epochs=103)
+    trainer.callbacks.append(
+        pl.callbacks.LambdaCallback(on_train_epoch_start=lambda trainer, _: seen.append(len(said)))
+    )
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("always", "epoch .* The pose was not learned")
+        trainer.fit(LitPSTN(make_rotating(), teach=RandomRotation()), torch.utils.data.DataLoader(blank, batch_size=8))
+    assert seen == [0] * 100 + [1] * 3
+    assert len(said) == 2
 
 
 def test_a_pose_is_taught_beside_labels(tmp_path):

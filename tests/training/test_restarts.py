@@ -12,8 +12,8 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
 import pstn
-from pstn.training.diagnose import collapses, fatal_collapse
-from pstn.training.restarts import chance_loss, failed_models, make_careful, train_again
+from pstn.training.diagnose import chance_loss, collapses, failed_models, fatal_collapse
+from pstn.training.restarts import make_careful, train_again
 from pstn.training.runs.run import train
 from pstn.training.runs.settings import TrainSettings
 from small_runs import run_command
@@ -58,14 +58,14 @@ def test_a_collapse_is_noticed_and_mended_by_restarts():
     x, y = bars()
     epochs = []
     with pytest.warns(UserWarning, match="chance") as said:
-        made = pstn.fit(model(), (x, y), **settings(localizer_factor=100.0, on_epoch=epochs.append))
+        made = pstn.fit(model(), (x, y), **settings(localizer_factor=300.0, on_epoch=epochs.append))
     assert all("starts again" in str(warning.message) for warning in said)
     assert epochs[-1].nll < 0.3 < 0.6 < epochs[24].nll
     assert made.layer.transform.scale == "log"
     assert pstn.evaluate(made, (x, y)).accuracy > 0.95
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        pstn.fit(model(), (x, y), **settings(localizer_factor=100.0, restarts=0))
+        pstn.fit(model(), (x, y), **settings(localizer_factor=300.0, restarts=0))
     assert "Training failed" in str(said[0].message)
 
 
@@ -129,7 +129,7 @@ def population(factors, **recipe):
         [model(seed=i) for i in range(len(factors))], x, y, members,
         pstn.training.Recipe(epochs=40, batch_size=8), groups=1,
     )  # fmt: skip
-    made.fit()
+    made.fit(lambda progress: None)
     return made
 
 
@@ -171,7 +171,9 @@ def test_an_estimator_restarts_and_is_pickled_as_it_ended():
     import pickle
 
     x, y = bars()
-    options = {"kl_weight": 1e-3, "epochs": 40, "batch_size": 8, "random_state": 0, "learning_rate": 3e-3}
+    options = {
+        "kind": "image", "kl_weight": 1e-3, "epochs": 40, "batch_size": 8, "random_state": 0, "learning_rate": 3e-3
+    }  # fmt: skip
     made = pstn.PSTNClassifier("similarity", localizer_factor=100.0, **options)
     with pytest.warns(ConvergenceWarning, match="starts again"):
         made.fit(x[:, 0].numpy(), y.numpy())

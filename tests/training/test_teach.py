@@ -2,6 +2,8 @@
 
 import copy
 import math
+import re
+from functools import partial
 
 import pytest
 import torch
@@ -24,6 +26,7 @@ from pstn.data import RandomTranslation as Shift
 from pstn.nn import PoseLocalizer
 from pstn.objective import TrainingLoss, elbo_parts, pose_loss
 from pstn.training import Member, Population, RandomWarp, Recipe, make_members, one_cycle
+from pstn.training.restarts import train_again
 from pstn.training.teach import Teaching
 from small_models import largest_difference, seeded, small_cnn, small_stn
 
@@ -148,6 +151,95 @@ def test_a_pose_that_was_not_learned_is_reported(random_transform):
         pstn.fit(pointer(), blank, teach=random_transform, epochs=3, batch_size=8)
 
 
+def taught_with_restarts(model, **options):
+    """The model, and what changed in each restart."""
+    settings = {"teach": RandomRotation(), "epochs": 25, "batch_size": 20, "lr": 0.03, **options}
+    with pytest.warns(UserWarning, match="The pose was not learned") as said:
+        pstn.fit(model, upright(), **settings)
+    assert found_error(model, RandomRotation(), upright(100, 1)) < 0.4
+    return [str(warning.message).partition("Training starts again with ")[2] for warning in said]
+
+
+def test_a_pose_that_was_not_learned_is_taught_again_from_a_wide_start_then_slower():
+    model = seeded(lambda: pointer(None, pstn.Mixture(1, pstn.StudentT(2.0, var_init=-4.3))), 0)
+    said = taught_with_restarts(model)
+    assert said == ["a wide start of the variance.", "a learning rate ten times lower."]
+    assert model.layer.posterior.base.var_init == 0.0
+
+
+def test_a_pose_is_taught_again_after_a_step_that_is_not_finite():
+    steps = []
+
+    def schedule(progress):
+        steps.append(progress)
+        return 1e30 if len(steps) == 5 else 1.0
+
+    said = taught_with_restarts(seeded(pointer, 0), lr_schedule=schedule)
+    assert said == ["a learning rate ten times lower."]
+    assert 5 <= len(steps) - 25 * 8 <= 6
+    steps.clear()
+    with pytest.raises(ValueError, match="must be finite"):
+        pstn.fit(pointer(), upright(), teach=RandomRotation(), lr_schedule=schedule, restarts=0)
+
+
+def test_members_whose_pose_was_not_learned_are_reported_while_they_train_and_taught_again():
+    blank = torch.full((20, 1, 12, 12), 0.1)
+    parts = torch.arange(180).split([160, 20])  # members 1 and 2 see the blank ones
+    members = [Member(0, 3e-3, train=parts[0]), Member(1, 3e-3, train=parts[1]), Member(2, 1e30, train=parts[1])]
+    recipe = Recipe(epochs=230, batch_size=20, steps_per_epoch=1, teach=RandomRotation())
+    models = [seeded(pointer, seed) for seed in range(3)]
+    population = Population(models, torch.cat([upright(), blank]), None, members, recipe, groups=1, workers=False)
+    with pytest.warns(UserWarning, match="model") as said:
+        population.fit(until=210)
+    population.fit()  # a warning would be an error: each is told of once
+    told = [str(warning.message) for warning in said]
+    assert len(told) == 2
+    assert re.match(r"model 2, step \d+ of 230: Training stopped at step", told[0])
+    assert re.match(r"model 1, step 2\d\d of 230: The pose was not learned", told[1])
+    heard, lower = [], []
+
+    def fit(second):
+        lower.extend(member.lr for member in second.members)
+        second.fit(lambda progress: None)
+
+    mended, failed = train_again(population, 1, fit, heard.append)
+    assert not mended
+    assert failed.keys() == {1, 2}
+    assert sorted(lower) == pytest.approx([3e-4, 1e29])
+    assert ["a learning rate ten times lower" in text for text in heard] == [True] * 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_taught_step_compiles_as_one_graph(backend):
+    model = seeded(pointer, 0).train()
+    teaching, x, u = Teaching(RandomRotation(), model), upright(8), torch.rand(8, 1)
+
+    def loss(x, u):
+        warped, theta = teaching(x, u)
+        return pose_loss(model.layer.localize(warped), theta).mean()
+
+    torch.compiler.reset()
+    found = []
+    for step in (loss, torch.compile(loss, fullgraph=True, backend=backend)):
+        model.zero_grad()
+        value = step(x, u)
+        value.backward()
+        found.append([value.detach(), *(p.grad.clone() for p in model.layer.parameters())])
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_a_taught_step_of_a_population_compiles_as_one_graph(monkeypatch):
+    whole = partial(torch.compile, fullgraph=True, backend="aot_eager")
+    trained = []
+    for compiled in (False, True):
+        model, recipe = seeded(pointer, 0), Recipe(epochs=1, batch_size=20, teach=RandomRotation())
+        population = Population([model], upright(40), recipe=recipe, compile=compiled, workers=False)
+        monkeypatch.setattr("torch.compile", whole)
+        population.fit()
+        trained.append(population.models()[0])
+    assert largest_difference(*trained) < 1e-6
+
+
 def test_a_point_is_taught_by_the_distance_on_the_line_and_the_circle():
     q = pstn.PointPosterior(torch.tensor([[0.1, 0.5]]), circular=(True, False))
     near = float(pose_loss(q, torch.tensor([[0.1 + 2 * math.pi + 1e-2, 0.7]])))
@@ -241,7 +333,7 @@ def test_the_validation_loss_is_that_of_the_pose_by_a_fixed_draw():
     population = Population([model], x, None, members, Recipe(epochs=1, batch_size=20, teach=RandomRotation()))
     found = population.evaluate_members()["loss"]
     assert population.evaluate_members(batch=7)["loss"] == pytest.approx(found)
-    from pstn.training.population.noise import stream_keys, uniform
+    from pstn.noise import stream_keys, uniform
 
     u = uniform(stream_keys([0], "validate"), 0, 20, (1,))[:, 0]
     warped, theta = Teaching(RandomRotation(), model)(x[20:], u)

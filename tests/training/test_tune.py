@@ -95,8 +95,8 @@ def test_parts_of_the_work_give_the_same(data, tuned):
 def test_what_fails_is_not_chosen(data, monkeypatch):
     real = Population.fit
 
-    def fail_fast_localizers(population):
-        progress = real(population)
+    def fail_fast_localizers(population, on_round):
+        progress = real(population, on_round)
         fast = [i for i, member in enumerate(population.members) if member.localizer_factor > 0.1]
         progress.failures += [Failure(i, 0, math.nan, 0.0) for i in fast]
         return progress

@@ -1,17 +1,24 @@
-"""Temperature scaling: probabilities that are as sure as they should be."""
+"""What is found on held-out examples: a temperature, and when the model should not answer."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from pstn.nn.classifier import TransformerClassifier
+from pstn.abstaining import Abstention
+from pstn.nn.classifier import PSTN, Prediction, TransformerClassifier, evaluating, shared_noise
+from pstn.nn.metadata import ModelMetadata
 from pstn.noise import Samples
-from pstn.training.evaluate import predict_all
+from pstn.text import excerpt
+from pstn.threads import using_threads
+from pstn.training.evaluate import log_probs_of, predict_all, read_batches, require_data
+from pstn.uncertainty import require_labels
 
 if TYPE_CHECKING:
     from pstn.training.evaluate import Batches
@@ -62,12 +69,82 @@ def calibrate(
     return model.temperature
 
 
-def find_temperature(log_probs: Tensor, y: Tensor) -> float:
+def find_abstention(
+    model: Any,
+    data: Any,
+    *,
+    accuracy: float | None = None,
+    coverage: float | None = None,
+    samples: Samples | None = None,
+    batch_size: int = 500,
+) -> Abstention:
+    """Find when a classifier should not answer, and which classes it cannot rule out, on held-out data.
+
+    Where the model has metadata, `model.about`, they hold it from then on: it is saved with the model and is in its
+    exported programs, and predictions have `abstain` and `set`. Find the temperature first, as it changes the
+    probabilities. Use examples that the model was neither trained on nor is tested on. All of them have the noise of
+    `pstn predict`.
+
+    Args:
+        model: as in `evaluate`, or a fitted classifier with scikit-learn's interface.
+        data: held-out examples with labels, as in `fit`; (X, y) for scikit-learn's.
+        accuracy: wanted of the answers that are given; the model answers all when None.
+        coverage: the share of inputs whose true class is to be in the set; no sets when None.
+        samples: S or "modes"; the model's `test_samples` when None. Predictions and exported programs with others leave
+            out what was found.
+        batch_size: for sets and tuples only.
+
+    Example:
+        >>> model, data = pstn.nn.mnist_cnn(), pstn.data.load_digits("test")
+        >>> pstn.find_abstention(model, data, coverage=0.9).score(torch.full((1, 10), 0.1), [3])["set_size"] > 0
+        True
+    """
+    if hasattr(model, "predict_proba"):
+        if samples is not None:
+            raise ValueError(f"samples must be left out for an estimator, which has its own, got {samples}")
+        index, labels = {name: k for k, name in enumerate(model.classes_.tolist())}, np.asarray(data[1]).tolist()
+        if unknown := set(labels) - index.keys():
+            raise ValueError(f"data must have the classes of the estimator alone, got {excerpt(sorted(unknown))}")
+        known = [index[label] for label in labels]
+        return Abstention.find(model.predict_proba(data[0]), known, accuracy=accuracy, coverage=coverage)
+    probs, y, theta = ask_all(model, data, samples=samples, batch_size=batch_size)
+    rule = Abstention.find(probs, y, accuracy=accuracy, coverage=coverage, theta=None if samples == "modes" else theta)
+    if isinstance(model, PSTN):
+        rule = dataclasses.replace(rule, samples=model.test_samples if samples is None else samples)
+    if isinstance(about := getattr(model, "about", None), ModelMetadata):
+        model.about = dataclasses.replace(about, abstention=rule)
+    return rule
+
+
+def ask_all(
+    model: nn.Module, data: Batches, *, samples: Samples | None = None, batch_size: int = 500
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Probabilities (N, K), classes (N,), and theta (S, N, D) if there are any, with the noise of `pstn predict`.
+
+    The arguments are those of `find_abstention`.
+    """
+    probs, theta, labels = list[Tensor](), list[Tensor](), list[Tensor]()
+    with evaluating(model), torch.no_grad(), using_threads(None):
+        for x, y in read_batches(model, require_data(data), batch_size, shuffle=False):
+            noise = shared_noise(model, len(x), samples)
+            output = model(x, **{k: v.to(x.device) if isinstance(v, Tensor) else v for k, v in noise.items()})
+            probs.append(log_probs_of(output).exp().cpu())
+            theta += [output.theta.cpu()] if isinstance(output, Prediction) else []
+            labels.append(y.cpu())
+    if not labels:
+        raise ValueError("data holds no batches")
+    p = torch.cat(probs)
+    return p, require_labels(torch.cat(labels), p.shape), torch.cat(theta, 1) if theta else None
+
+
+def find_temperature(log_probs: Tensor, y: Tensor, *, smoothing: float = 0.0) -> float:
     """The number by which log-probabilities are to be divided for the smallest negative log-likelihood.
 
     Args:
         log_probs: (N, K).
         y: (N,), class indices.
+        smoothing: the share of each label that all classes have in equal parts: where examples are few and all are
+            right, probabilities would else be 1.
 
     Example:
         >>> two_of_three = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.9, 0.1]]).log()
@@ -77,7 +154,7 @@ def find_temperature(log_probs: Tensor, y: Tensor) -> float:
     log_probs, y = log_probs.double(), y.to(log_probs.device)
 
     def nll(log_temperature: float) -> float:
-        return float(F.cross_entropy(log_probs / math.exp(log_temperature), y))
+        return float(F.cross_entropy(log_probs / math.exp(log_temperature), y, label_smoothing=smoothing))
 
     # The loss is convex in 1 / T, so it has one minimum, and what lies beyond the worse of two points is left out.
     low, high = _RANGE

@@ -1,9 +1,10 @@
-"""Diagnosis of training that fails: where a NaN came from, and the known ways to collapse."""
+"""Diagnosis of training that fails: where a NaN came from, losses at chance, and the known ways to collapse."""
 
 from __future__ import annotations
 
+import math
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,14 @@ from pstn.distributions import GatedPosterior, MixturePosterior, Posterior
 from pstn.nn.classifier import TransformerModel, evaluating
 from pstn.training.population.stack import Stack, Tensors
 from pstn.training.population.step import differentiate_one, make_batch
+
+if TYPE_CHECKING:
+    from pstn.training.population.trainer import Population
+
+# How much of the loss at chance a loss must be to count as that.
+_SHARE = 0.98
+STEPS = 200
+"""How many steps a model must have had to learn before anything is said of its loss."""
 
 
 def diagnose(stack: Stack, row: int, step: int) -> str:
@@ -51,6 +60,57 @@ def diagnose(stack: Stack, row: int, step: int) -> str:
         for hook in hooks:
             hook.remove()
     return f"Not finite is {found[0]}." if found else "Every value was finite when the step was repeated."
+
+
+def chance_loss(y: Tensor, weights: Tensor | None = None) -> float:
+    """The negative log-likelihood of answering with the frequencies of the classes, whatever the input, in nats.
+
+    Args:
+        y: (N,), class indices.
+        weights: (N,), how much each counts.
+
+    Example:
+        >>> round(chance_loss(torch.tensor([0, 0, 1, 1])), 4)
+        0.6931
+    """
+    counts = torch.bincount(y.cpu(), None if weights is None else weights.cpu()).double()
+    return float(torch.special.entr(counts / counts.sum()).sum())
+
+
+def chance(nll: float, level: float) -> str | None:
+    """What is to be said of a training loss, if it is that of chance."""
+    if math.isnan(nll) or not 0 < _SHARE * level <= nll:
+        return None
+    return f"The training loss is at chance, {nll:.3f}: the frequencies of the classes alone give {level:.3f}."
+
+
+def failed_models(population: Population) -> dict[int, str]:
+    """Models of a population that were stopped or have learned nothing, by number, and what to say of each.
+
+    Nothing is said before 200 steps of a training loss that is at chance, unless the model has given up by then, or of
+    a pose that was not learned, nor where the loss does not report its likelihood.
+    """
+    progress, stack, data = population.progress, population.stacks[0], population.stacks[0].constants.data
+    patience = math.inf if population.recipe.patience is None else population.recipe.patience
+    stopped = "Training stopped at step {0.step}: the loss was {0.loss:g}, its gradient's norm {0.grad_norm:g}."
+    found = {failure.model: stopped.format(failure) for failure in progress.failures}
+    taught = stack.teaching if stack.loss.only_teaches else None
+    losses = progress.history[-1].get("nll" if taught is None else "loss") if progress.history else None
+    if losses is None or (taught is None and ("y" not in data or data["y"].is_floating_point())):
+        return found
+    for number, (loss, member) in enumerate(zip(losses, population.members, strict=True)):
+        gave_up = bool(progress.waited) and progress.waited[number] >= patience
+        if number in found or (progress.step < STEPS and not gave_up):
+            continue
+        if taught is not None:
+            said = taught.judge(loss)
+        else:
+            index = slice(None) if member.train is None else member.train.to(data["y"].device)
+            weights = data["weights"][index] if "weights" in data else None
+            said = chance(loss, chance_loss(data["y"][index], weights))
+        if said is not None:
+            found[number] = said
+    return found
 
 
 def collapses(model: nn.Module, x: Tensor, *, tolerance: float = 1e-3) -> list[str]:

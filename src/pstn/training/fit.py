@@ -6,13 +6,22 @@ import copy
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sized
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Generator, Iterator, Sized
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeVar, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
-from pstn._checks import require_choice, require_nonnegative_int, require_positive_int, require_positive_number
+from pstn._checks import (
+    require_choice,
+    require_nonnegative_int,
+    require_positive_int,
+    require_positive_number,
+    skip_value_checks,
+)
 from pstn._deprecation import renamed
 from pstn.defaults import LR, RESTARTS, WEIGHT_DECAY, default_batch_size, default_epochs, default_kl_weight
 from pstn.nn.classifier import PSTN, TransformerModel
@@ -22,8 +31,9 @@ from pstn.training.diagnose import look_for_collapses
 from pstn.training.evaluate import is_set, read_batches, require_data
 from pstn.training.population.recipe import KLWeight, LRSchedule, Member, Recipe, kl_weight_at, progress_at
 from pstn.training.population.step import report_parts
+from pstn.training.population.trainer import Population
 from pstn.training.progress import Bar
-from pstn.training.restarts import Watch, slower
+from pstn.training.restarts import Watch
 from pstn.training.teach import Localizing, Teaching
 
 if TYPE_CHECKING:
@@ -31,6 +41,11 @@ if TYPE_CHECKING:
     from pstn.training.evaluate import Batches
 
 Model = TypeVar("Model", bound=nn.Module)
+
+# Steps whose figures are read at once: each read waits for the device. On a CPU there is nothing to wait for.
+_READ_EVERY = {"cuda": 50}
+# Tracing and capturing take a second or two, in which some hundred steps are taken without.
+_WORTH_CAPTURING = 500
 
 
 class Epoch(NamedTuple):
@@ -68,6 +83,7 @@ def fit(
     on_epoch: Callable[[Epoch], bool | None] | None = None,
     progress: bool = True,
     restarts: int = RESTARTS,
+    capture: bool | None = None,
 ) -> Model:
     """Train one model on batches, with Adam; the model is changed in place and returned in evaluation mode.
 
@@ -104,10 +120,18 @@ def fit(
         progress: whether a terminal shows how far it is.
         restarts: how often a model with a transformer that ends at chance, or whose classifier is shown nothing any
             more, is put back to where it started and trained again, each time with a localizer ten times slower, and
-            with a logarithmic scale or a smaller start of the variance; `on_epoch` then counts from 1 again.
+            with a logarithmic scale or a smaller start of the variance; `on_epoch` then counts from 1 again. Where the
+            pose alone is taught: one whose loss ends at that of an even density, or is not finite, with a wide start
+            of the variance, or if it has that already, with a tenth of `lr`.
+        capture: take the steps of a `Population` of one model: traced once, and replayed as CUDA graphs on a GPU. The
+            last incomplete batch of an epoch is then left out, and what a model or a loss does besides operations on
+            tensors, such as counting its calls, happens once. None does so on CUDA for a set or a tuple of tensors and
+            500 steps or more, without a `loss` of your own, autocast or hooks, unless the model refuses.
 
     Raises:
-        FloatingPointError: at a loss or gradient that is not finite, before it reaches the weights.
+        FloatingPointError: at a loss or gradient that is not finite, before it reaches the weights; where the pose
+            alone is taught, after all restarts. On CUDA steps are read in blocks: up to 49 more are taken, which change
+            no weight.
 
     Warns:
         UserWarning: at once, if training is started again, and why; in the end, if it ended at chance, or if the
@@ -133,7 +157,6 @@ def fit(
     data = require_data(data, labels=labels)
     examples = _count_examples(data)
     teaching = None if teach is None else Teaching(teach, model)
-    learner = model if labels else Localizing(model)
     default = default_kl_weight(examples) if training_loss.takes_kl_weight else None
     asked = training_loss.choose_kl_weight(kl_weight, default)
     if search := isinstance(asked, str):
@@ -144,22 +167,76 @@ def fit(
     epochs = default_epochs(examples, batch_size) if epochs is None else require_positive_int("epochs", epochs)
     if epochs > 1 and isinstance(data, Iterator):
         raise ValueError(f"data must last {epochs} passes, got {type(data).__name__}: pass a DataLoader or a list")
+    clip_norm = None if clip_norm is None else require_positive_number("clip_norm", clip_norm)
+    options: dict[str, Any] = {"clip_norm": clip_norm, "lr_schedule": lr_schedule, "loss": loss, "teach": teach}
+    recipe = Recipe(epochs, batch_size, teach_weight=teach_weight, **options)
+    member = Member(0, lr, localizer_factor, None if search else asked, weight_decay)
     if search:
-        member = Member(int(torch.randint(2**31, ())), lr, localizer_factor, None, weight_decay)
-        options: dict[str, Any] = {"clip_norm": clip_norm, "lr_schedule": lr_schedule, "loss": loss}
-        recipe = Recipe(epochs, batch_size, teach=teach, teach_weight=teach_weight, **options)
+        member = replace(member, seed=int(torch.randint(2**31, ())))
         asked, localizer_factor = _tune(model, data, member, recipe, say=progress)
-    optimiser = make_optimiser(learner, lr, localizer_factor if teach is None else 1.0, weight_decay)
-    rates = [group["lr"] for group in optimiser.param_groups]
-    limit = math.inf if clip_norm is None else require_positive_number("clip_norm", clip_norm)
-    length = max(1, -(-len(data) // batch_size) if is_set(data) else len(data)) if isinstance(data, Sized) else math.inf
+        member = replace(member, kl_weight=asked, localizer_factor=localizer_factor)
     require_nonnegative_int("restarts", restarts)
-    watch, failure = Watch(model), None
+    watch, failure = Watch(model, None if labels else teaching), None
     model.train()
-    with Bar(epochs, shown=progress) as bar, using_threads(None):
-        for number in range(1, epochs + 1):
-            total, count = torch.zeros(4, dtype=torch.float64), 0
-            batches = read_batches(model, data, batch_size, shuffle=True, labels=labels)
+    with watch, Bar(epochs, shown=progress) as bar, using_threads(None):
+        population = _make_population(model, data, member, recipe, capture)
+        if population is None:
+            taken = _take_steps(model, data, member, recipe, teaching, watch, bar)
+        else:
+            taken = _replay_steps(model, population, watch, each=on_epoch is not None)
+        for epoch, x in taken:
+            shown = {"loss": f"{epoch.loss:.3f}", "KL": f"{epoch.kl:.2f}", "accuracy": f"{epoch.accuracy:.1%}"}
+            known = {name: words for name, words in shown.items() if "nan" not in words}
+            bar.update(epoch.number, f"epoch {epoch.number}/{epochs}", known)
+            stop = on_epoch is not None and on_epoch(epoch)
+            failure = watch.judge(epoch.nll if labels else epoch.loss, x, last=epoch.number == epochs)
+            if stop or failure:
+                break
+        taken.close()
+    failure = f"The pose was not learned: {watch.error}." if watch.error else failure
+    if failure and restarts and not isinstance(data, Iterator) and (again := watch.start_again(lr, localizer_factor)):
+        warnings.warn(f"{failure} Training starts again with {again.change}.", UserWarning, stacklevel=3)
+        careful = {"lr": again.lr, "localizer_factor": again.localizer_factor, "restarts": restarts - 1}
+        return cast(Model, fit(**{**given, **careful, "data": data, "kl_weight": asked}))
+    if watch.error:
+        raise watch.error
+    if failure:
+        warnings.warn(f"Training failed. {failure}", UserWarning, stacklevel=3)
+    model.eval()
+    for problem in look_for_collapses(model, x) if labels else ():  # a pose that is taught may well be certain
+        warnings.warn(problem, UserWarning, stacklevel=3)
+    return model
+
+
+def _take_steps(
+    model: nn.Module, data: Any, member: Member, recipe: Recipe, teaching: Teaching | None, watch: Watch, bar: Bar
+) -> Generator[tuple[Epoch, Tensor]]:
+    """Train step by step; yield the figures of each epoch and a few of its inputs."""
+    loss = recipe.training_loss()
+    learner = Localizing(model) if loss.only_teaches else model
+    device, epochs, batch_size = _device_of(model), recipe.epochs, recipe.batch_size
+    block = _READ_EVERY.get(device.type, 1)
+    factor = member.localizer_factor if teaching is None else 1.0
+    optimiser = make_optimiser(learner, member.lr, factor, member.weight_decay, fused=block > 1 or None)
+    rates = [group["lr"] for group in optimiser.param_groups]
+    limit = math.inf if recipe.clip_norm is None else recipe.clip_norm
+    length = max(1, -(-len(data) // batch_size) if is_set(data) else len(data)) if isinstance(data, Sized) else math.inf
+    broken = torch.zeros((), dtype=torch.bool, device=device)
+    for number in range(1, epochs + 1):
+        total, count, unread = torch.zeros(4, dtype=torch.float64), 0, list[tuple[int, Tensor]]()
+
+        def read(unread: list[tuple[int, Tensor]], after: int, number: int = number) -> Tensor:
+            """The sums of (loss, nll, kl, accuracy) over the examples of these batches, `after` others."""
+            figures = torch.stack([step for _, step in unread]).cpu().double()
+            for at, (value, norm) in enumerate(figures[:, :2].tolist(), start=after + 1):
+                if not (math.isfinite(value) and math.isfinite(norm)):
+                    _refuse_step(value, norm, number, at)
+            sizes = torch.tensor([size for size, _ in unread], dtype=torch.float64)
+            return (sizes[:, None] * figures[:, [0, 2, 3, 4]]).sum(0)
+
+        # Each check of values waits for the device: there they are made in the first epoch alone.
+        with nullcontext() if block == 1 or number == 1 else skip_value_checks():
+            batches = read_batches(model, data, batch_size, shuffle=True, labels=not loss.only_teaches)
             for at, (x, y) in enumerate(batches, start=1):
                 if number == at == 1:
                     suit_threads(learner, x)
@@ -168,47 +245,99 @@ def fit(
                 theta, done = None, progress_at(number - 1, at - 1, epochs, length)
                 if teaching is not None:
                     x, theta = teaching(x, torch.rand(len(x), teaching.width, device=x.device))
-                if lr_schedule is not None:
+                if recipe.lr_schedule is not None:
                     for group, rate in zip(optimiser.param_groups, rates, strict=True):
-                        group["lr"] = rate * lr_schedule(done)
+                        group["lr"] = rate * recipe.lr_schedule(done)
                 output = learner(x)
-                made = training_loss(output, y, kl_weight_at(asked, done), None, theta)
+                made = loss(output, y, kl_weight_at(member.kl_weight, done), None, theta)
                 watch.see(y)
                 optimiser.zero_grad()
                 made.total.backward()
-                norm, value = float(nn.utils.clip_grad_norm_(learner.parameters(), limit)), made.total.detach()
-                if not (math.isfinite(float(value)) and math.isfinite(norm)):
-                    found = (
-                        f"the loss is {float(value):g} and its gradient's norm {norm:g} in epoch {number}, batch {at}"
-                    )
-                    raise FloatingPointError(f"{found}: look at the data, or try a smaller lr, or clip_norm")
-                optimiser.step()
-                total += len(x) * torch.cat([value[None], report_parts(made, output, y)]).cpu().double()
+                norm = nn.utils.clip_grad_norm_(learner.parameters(), limit)
+                judged = torch.cat([made.total.detach()[None], norm[None]])
+                unread.append((len(x), torch.cat([judged, report_parts(made, output, y)])))
                 count += len(x)
+                if block == 1:
+                    total, unread = total + read(unread, at - 1), []
+                else:  # the optimiser is told not to change the weights any more
+                    broken = broken | ~torch.isfinite(judged).all()
+                    optimiser.found_inf = broken.float()  # type: ignore[attr-defined]
+                optimiser.step()
+                if len(unread) == block:
+                    total, unread = total + read(unread, at - block), []
                 bar.update(number - 1 + at / length, f"epoch {number}/{epochs}", {})
-            if count == 0:
-                raise ValueError("data holds no batches")
-            epoch = Epoch(number, *(total / count).tolist())
-            shown = {"loss": f"{epoch.loss:.3f}", "KL": f"{epoch.kl:.2f}", "accuracy": f"{epoch.accuracy:.1%}"}
-            known = {name: words for name, words in shown.items() if "nan" not in words}
-            bar.update(number, f"epoch {number}/{epochs}", known)
-            stop = on_epoch is not None and on_epoch(epoch)
-            failure = watch.judge(epoch.nll, x[:64], last=number == epochs)
-            if teaching is not None and not labels and number == epochs:
-                failure = teaching.judge(epoch.loss)
-            if stop or failure:
-                break
-    if failure and labels and restarts and not isinstance(data, Iterator) and (change := watch.start_again()):
-        warnings.warn(f"{failure} Training starts again with {change}.", UserWarning, stacklevel=3)
-        factor = slower(cast(TransformerModel, model), localizer_factor)
-        again = {"data": data, "kl_weight": asked, "localizer_factor": factor, "restarts": restarts - 1}
-        return cast(Model, fit(**{**given, **again}))
-    if failure:
-        warnings.warn(f"Training failed. {failure}", UserWarning, stacklevel=3)
-    model.eval()
-    for problem in look_for_collapses(model, x[:64]) if labels else ():  # a pose that is taught may well be certain
-        warnings.warn(problem, UserWarning, stacklevel=3)
-    return model
+        if count == 0:
+            raise ValueError("data holds no batches")
+        if unread:
+            total = total + read(unread, at - len(unread))
+        yield Epoch(number, *(total / count).tolist()), x[:64]
+
+
+def _replay_steps(
+    model: nn.Module, population: Population, watch: Watch, *, each: bool
+) -> Generator[tuple[Epoch, Tensor]]:
+    """Train as a population of one; the model is brought up to date after `each` epoch, or after several short ones."""
+    data, steps, epochs = population.stacks[0].constants.data, population.steps_per_epoch, population.recipe.epochs
+    together = 1 if each else max(1, _WORTH_CAPTURING // steps)
+    try:
+        for first in range(0, epochs, together):
+            watch.see(data.get("y"), steps)
+            progress = population.fit(lambda _: None, until=(first + together) * steps)  # fit itself says what failed
+            population.load_into(model)
+            for failure in progress.failures:
+                _refuse_step(failure.loss, failure.grad_norm, failure.step // steps + 1, failure.step % steps + 1)
+            for number, means in enumerate(progress.history[first:], start=first + 1):
+                if number > first + 1:
+                    watch.see(data.get("y"), steps)
+                figures = [means.get(name, [math.nan])[0] for name in ("loss", "nll", "kl", "accuracy")]
+                yield Epoch(number, *figures), data["x"][:64]
+    finally:
+        population.close()
+
+
+def _make_population(
+    model: nn.Module, data: Any, member: Member, recipe: Recipe, capture: bool | None
+) -> Population | None:
+    """The model as a population of one that has taken no step but is ready to; None if it is to be trained eagerly."""
+    steps = len(data) // recipe.batch_size * recipe.epochs if is_set(data) else 0
+    if not capture and (capture is False or steps < _WORTH_CAPTURING or recipe.loss is not None or _observed(model)):
+        return None
+    try:
+        if not hasattr(data, "x") and not isinstance(data, TensorDataset):
+            raise ValueError("capture must be left out for data that are not a set or a tuple of tensors")
+        x, y = data.tensors[:2] if isinstance(data, TensorDataset) else (data.x, data.y)
+        # Any loss that is finite will do, and products are as precise as torch is told.
+        recipe = replace(recipe, loss_limit=torch.finfo(torch.float32).max, precision=None)
+        member = replace(member, seed=int(torch.randint(2**31, ())))
+        population = Population([model], x, y, [member], recipe, device=_device_of(model), workers=False)
+        population.prepare()
+    except Exception:
+        if capture:
+            raise
+        return None  # as it would have been trained elsewhere; what is wrong with it will be said there
+    return population
+
+
+def _observed(model: nn.Module) -> bool:
+    """Whether a model is not on CUDA, or a replayed step would not do all that one step after another does."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    parameters = list(model.parameters())
+    return (
+        _device_of(model).type != "cuda"
+        or torch.is_autocast_enabled("cuda")
+        or any(getattr(part, name) for part in model.modules() for name in hooks)
+        or any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters)
+        or any(isinstance(p, nn.parameter.UninitializedParameter) or p.dtype != torch.float32 for p in parameters)
+    )
+
+
+def _refuse_step(loss: float, norm: float, epoch: int, batch: int) -> NoReturn:
+    found = f"the loss is {loss:g} and its gradient's norm {norm:g} in epoch {epoch}, batch {batch}"
+    raise FloatingPointError(f"{found}: look at the data, or try a smaller lr, or clip_norm")
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
 def _tune(model: nn.Module, data: Any, member: Member, recipe: Recipe, *, say: bool) -> tuple[float, float]:
@@ -230,7 +359,7 @@ def _tune(model: nn.Module, data: Any, member: Member, recipe: Recipe, *, say: b
 
 
 def make_optimiser(
-    model: nn.Module, lr: float, localizer_factor: float | None, weight_decay: float
+    model: nn.Module, lr: float, localizer_factor: float | None, weight_decay: float, *, fused: bool | None = None
 ) -> torch.optim.Adam:
     """Adam on what is not frozen, with a learning rate of its own for the localizer and its heads.
 
@@ -239,6 +368,7 @@ def make_optimiser(
         lr: learning rate.
         localizer_factor: what it is multiplied with for the localizer and its heads; None as in `fit`.
         weight_decay: the L2 term.
+        fused: as for `torch.optim.Adam`.
 
     Example:
         >>> [group["lr"] for group in make_optimiser(pstn.nn.mnist_stn(), 1e-2, 0.1, 0.0).param_groups]
@@ -249,7 +379,7 @@ def make_optimiser(
         raise ValueError("model has nothing to learn: all of its parameters are frozen")
     if isinstance(model, TransformerModel):
         groups = model.parameter_groups(lr, localizer_factor=localizer_factor)
-    return torch.optim.Adam(groups, lr=require_positive_number("lr", lr), weight_decay=weight_decay)
+    return torch.optim.Adam(groups, lr=require_positive_number("lr", lr), weight_decay=weight_decay, fused=fused)
 
 
 def _count_examples(data: Any) -> int | None:

@@ -12,6 +12,7 @@ from pstn.processes import loader_context
 
 try:
     import lightning.pytorch as pl
+    from lightning.pytorch.utilities import rank_zero_warn
 except ModuleNotFoundError as error:
     if error.name != "lightning":
         raise
@@ -20,11 +21,11 @@ except ModuleNotFoundError as error:
 from pstn._deprecation import renamed
 from pstn.defaults import LR, WEIGHT_DECAY, default_kl_weight
 from pstn.nn.classifier import Prediction, TransformerModel
-from pstn.noise import SamplingMethod
+from pstn.noise import SamplingMethod, stream_keys, uniform
 from pstn.objective import LossFunction
+from pstn.training.diagnose import STEPS
 from pstn.training.evaluate import log_probs_of
 from pstn.training.fit import make_optimiser
-from pstn.training.population.noise import stream_keys, uniform
 from pstn.training.population.recipe import KLWeight, LRSchedule, Recipe, kl_weight_at, progress_at
 from pstn.training.population.step import report_parts
 from pstn.training.teach import Localizing, Teaching
@@ -54,7 +55,8 @@ class LitPSTN(pl.LightningModule):
         loss: what to minimise, (prediction, y) -> a scalar or a `pstn.Loss`; the negative ELBO when None. A function
             with a parameter `kl_weight` is given the weight.
         teach: a random transform by which the inputs are warped, to teach the model what undoes it, as in `pstn.fit`;
-            without `teach_weight` no labels are used, and `val_loss` is the loss of the pose.
+            without `teach_weight` no labels are used, and `val_loss` is the loss of the pose. A pose that is not
+            learned is warned of.
         teach_weight: what that loss is multiplied with before it is added to `loss`.
         lr_schedule: what learning rates are multiplied with, as a function of the progress of training from 0 to 1;
             instead of `lr_step`.
@@ -91,6 +93,7 @@ class LitPSTN(pl.LightningModule):
         self._teaching = None if teach is None else Teaching(teach, model)
         # Not as a module of its own: its parameters are the model's.
         self._learner = [Localizing(model) if self.training_loss.only_teaches else model]
+        self._losses, self._told = list[Tensor](), False
         # What learns nothing gets no gradients for several processes to wait for; torch's DDP reads the names here.
         learned = set(map(id, self._learner[0].parameters()))
         self._ddp_params_and_buffers_to_ignore = [n for n, p in self.named_parameters() if id(p) not in learned]
@@ -124,7 +127,20 @@ class LitPSTN(pl.LightningModule):
         if y is not None and not y.is_floating_point():
             figures["train_accuracy"] = parts[2]
         self.log_dict(figures, prog_bar=True, batch_size=len(x))
+        if self.training_loss.only_teaches:
+            self._losses.append(figures["train_loss"])
         return made.total
+
+    def on_train_epoch_end(self) -> None:
+        """Warn of a pose that is taught alone and not learned: once it has had time to be, and at the end."""
+        losses, self._losses = self._losses, []
+        last = self.current_epoch + 1 == self.trainer.max_epochs
+        asked = last or (self.trainer.global_step >= STEPS and not self._told)
+        if self._teaching is None or not losses or not asked:
+            return
+        if found := self._teaching.judge(float(torch.stack(losses).mean())):
+            rank_zero_warn(f"epoch {self.current_epoch + 1}: {found}")
+            self._told = True
 
     def _progress(self, batch_idx: int) -> float:
         """How far training has come, from 0 to 1; 0 where its end is not known."""

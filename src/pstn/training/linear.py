@@ -1,22 +1,31 @@
-"""Logistic regression on features: where a last layer on a pretrained network starts, and what it is compared with."""
+"""Linear classifiers of features: where a last layer on a pretrained network starts, and what it is compared with."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, nll_loss, one_hot
 
 from pstn.data.split import stratified_indices
 from pstn.nn.backbones import BackboneClassifier
+from pstn.nn.classifier import TransformerModel
+from pstn.training.population.recipe import Augmentation
+from pstn.uncertainty import log_mean_exp
 
-__all__ = ["fit_linear", "start_heads", "tune_linear"]
+__all__ = ["fit_linear", "fit_ridge", "start_heads", "tune_linear"]
 
 # The L2 terms that are tried.
-_PENALTIES = tuple(10.0**power for power in (-1, 0, 1, 2, 3))
+_PENALTIES = tuple(10.0**power for power in (-2, -1, 0, 1, 2))
+# The same for ridge regression, and what its outputs are multiplied with.
+_RIDGE_PENALTIES = tuple(10.0 ** (power / 2) for power in range(-2, 13))
+_LOGITS = tuple(math.exp(power / 10) for power in range(-20, 36))
 # The least deviation by which a feature is divided, as a part of the root mean square of all.
 _LEAST = 0.2
+# Views of each image that a last layer starts at, and of all images together.
+_VIEWS, _ROWS = 6, 6000
 
 
 def fit_linear(x: Tensor, y: Tensor, classes: int, penalty: float = 1.0) -> nn.Linear:
@@ -64,7 +73,7 @@ def tune_linear(x: Tensor, y: Tensor, classes: int, valid: tuple[Tensor, Tensor]
     """Logistic regression with the L2 term that predicts validation examples best.
 
     Args:
-        x: (N, F), features.
+        x: (N, F), features; or (V, N, F), of several views of each example, whose probabilities are averaged.
         y: (N,), classes.
         classes: K.
         valid: features and classes to choose by; a fifth of `x` when None, which is then fitted again as a whole.
@@ -72,12 +81,61 @@ def tune_linear(x: Tensor, y: Tensor, classes: int, valid: tuple[Tensor, Tensor]
     chosen, (inside, held) = (x, y), (None, None)
     if valid is None:
         inside, held = stratified_indices(y, 0.2)
-        chosen, valid = (x[inside], y[inside]), (x[held], y[held])
+        chosen, valid = (x[..., inside, :], y[inside]), (x[..., held, :], y[held])
+
+    def fit(x: Tensor, y: Tensor, penalty: float) -> nn.Linear:
+        views = x.shape[:-2].numel()  # penalised as one
+        return fit_linear(x.flatten(0, -2), y.repeat(views), classes, views * penalty)
+
     losses = []
     for penalty in _PENALTIES:
         with torch.no_grad():
-            losses.append(float(cross_entropy(fit_linear(*chosen, classes, penalty)(valid[0]), valid[1])))
-    return fit_linear(x, y, classes, _PENALTIES[losses.index(min(losses))])
+            log_probs = fit(*chosen, penalty)(valid[0]).log_softmax(-1)
+            losses.append(float(nll_loss(log_mean_exp(log_probs.reshape(-1, *log_probs.shape[-2:])), valid[1])))
+    return fit(x, y, _PENALTIES[losses.index(min(losses))])
+
+
+@torch.no_grad()
+def fit_ridge(x: Tensor, y: Tensor, classes: int) -> nn.Linear:
+    """A linear layer for many features of few examples: ridge regression whose outputs are calibrated logits.
+
+    The regression is on 1 for the class and -1 for the others. Its L2 term, and what its outputs are multiplied with to
+    be logits, are those that predict each example best from all others, which takes no further fit. The likelihood
+    reckons with one wrong prediction more than there are: where all are right, probabilities would else be 1.
+
+    Args:
+        x: (N, F), features.
+        y: (N,), classes.
+        classes: K.
+
+    Example:
+        >>> x, y = torch.tensor([[-1.0], [-2.0], [1.0], [3.0]]), torch.tensor([0, 0, 1, 1])
+        >>> fit_ridge(x, y, 2)(x).argmax(1)
+        tensor([0, 0, 1, 1])
+    """
+    x = x.double()
+    mean, std = x.mean(0), x.std(0, correction=0).clamp_min(1e-6)
+    scaled, targets = (x - mean) / std, 2 * one_hot(y, classes).double() - 1
+    values, vectors = torch.linalg.eigh(scaled @ scaled.T)
+    values, projected = values.clamp_min(0), vectors.T @ targets
+    factors = torch.tensor(_LOGITS, dtype=torch.float64, device=x.device)[:, None, None]
+    best, penalty, factor = math.inf, 0.0, 1.0
+    for tried in _RIDGE_PENALTIES:
+        share = values / (values + tried)
+        leverage = vectors.square() @ share + 1 / len(y)
+        left_out = (
+            targets - (targets - targets.mean(0) - vectors @ (share[:, None] * projected)) / (1 - leverage)[:, None]
+        )
+        logits = (factors * left_out).transpose(1, 2)
+        losses = cross_entropy(logits, y.expand(len(_LOGITS), -1), reduction="none", label_smoothing=1 / (len(y) + 2))
+        loss, at = losses.mean(1).min(0)
+        if float(loss) < best:
+            best, penalty, factor = float(loss), tried, _LOGITS[int(at)]
+    weight = scaled.T @ (vectors @ (projected / (values + penalty)[:, None])) / std[:, None] * factor
+    layer = nn.Linear(x.shape[1], classes, device=x.device)
+    layer.weight.copy_(weight.T)
+    layer.bias.copy_(factor * targets.mean(0) - mean @ weight)
+    return layer
 
 
 @torch.no_grad()
@@ -87,22 +145,52 @@ def extract_features(trunk: nn.Module, x: Tensor, batch: int = 64) -> Tensor:
 
 
 def start_heads(
-    models: Sequence[nn.Module], x: Tensor, y: Tensor, parts: Sequence[tuple[Tensor, Tensor | None]]
-) -> None:
-    """Start the last layers of models on one pretrained network at the logistic regression on its features.
+    models: Sequence[nn.Module], x: Tensor, y: Tensor, parts: Sequence[tuple[Tensor, Tensor | None]],
+    augment: Augmentation | None = None, *, taught: bool = False,
+) -> None:  # fmt: skip
+    """Start the last layers of models on one pretrained network at the logistic regression on what they read.
+
+    A classifier alone reads the images. One behind a spatial transformer reads its windows of them, which are drawn as
+    they are at its start, of images that are changed as in training: several of each image where there are few.
 
     Args:
-        models: whose classifiers are `BackboneClassifier`s; others are left alone.
+        models: of one kind, whose classifiers are `BackboneClassifier`s; others are left alone.
         x: (M, C, H, W), all examples.
         y: (M,).
         parts: the training and validation examples of each model.
+        augment: how images are changed in training.
+        taught: models are taught to undo poses, so that their classifiers will read images as they are.
     """
     found = [part for model in models for part in model.modules() if isinstance(part, BackboneClassifier)]
     if len(found) < len(models):
         return
-    features = extract_features(found[0].trunk.eval(), x)
+    trunk, first = found[0].trunk.eval(), models[0].eval()
+    if (
+        isinstance(first, TransformerModel) and not taught
+    ):  # all models have the same windows, until their localizers learn
+        views = max(1, min(_VIEWS, _ROWS // len(x)))
+        changed = _read_windows(first, trunk, x, views, augment)
+        as_given = _read_windows(first, trunk, x, views, augment if augment is not None and augment.in_use else None)
+    else:
+        changed = as_given = extract_features(trunk, x)
     for head, (train, valid) in zip(found, parts, strict=True):
-        held = None if valid is None else (features[valid], y[valid])
+        held = None if valid is None else (as_given[..., valid, :], y[valid])
         with torch.enable_grad():
-            layer = tune_linear(features[train], y[train], head.classes, held)
+            layer = tune_linear(changed[..., train, :], y[train], head.classes, held)
         head.head.load_state_dict(layer.state_dict())
+
+
+@torch.no_grad()
+def _read_windows(
+    model: TransformerModel, trunk: nn.Module, x: Tensor, views: int, augment: Augmentation | None
+) -> Tensor:
+    """Features (V, M, F) of windows of images (M, C, H, W), with the same draws each time."""
+    generator = torch.Generator().manual_seed(0)
+
+    def read(part: Tensor) -> Tensor:
+        if augment is not None:
+            part = augment(part, torch.rand(len(part), augment.width, generator=generator))
+        features: Tensor = trunk(model.layer(part, generator=generator).warped[0])
+        return features
+
+    return torch.stack([torch.cat([read(part) for part in x.split(64)]) for _ in range(views)])

@@ -4,48 +4,25 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 
+from pstn._checks import NotFiniteError
 from pstn.distributions import PosteriorFamily
 from pstn.nn.classifier import TransformerModel
 from pstn.nn.layer import SpatialTransformer
-from pstn.training.diagnose import fatal_collapse
+from pstn.training.diagnose import STEPS, chance, chance_loss, failed_models, fatal_collapse
 from pstn.training.population.trainer import Population
+from pstn.training.teach import Teaching
 from pstn.transforms import Compose, Crop, Similarity, Transform
 
-# What the localizer's learning rate is multiplied with in each restart.
+# What the localizer's learning rate is multiplied with in a restart.
 _SLOWER = 0.1
-# How much of the loss at chance a loss must be to count as that, and how many steps a model must have had to learn.
-_SHARE, _STEPS = 0.98, 200
-# What a restart subtracts from where the variance head starts, before softplus.
-_SMALLER = 2.0
-
-
-def chance_loss(y: Tensor, weights: Tensor | None = None) -> float:
-    """The negative log-likelihood of answering with the frequencies of the classes, whatever the input, in nats.
-
-    Args:
-        y: (N,), class indices.
-        weights: (N,), how much each counts.
-
-    Example:
-        >>> round(chance_loss(torch.tensor([0, 0, 1, 1])), 4)
-        0.6931
-    """
-    counts = torch.bincount(y.cpu(), None if weights is None else weights.cpu()).double()
-    return float(torch.special.entr(counts / counts.sum()).sum())
-
-
-def _chance(nll: float, chance: float) -> str | None:
-    """What is to be said of a training loss, if it is that of chance."""
-    if math.isnan(nll) or not 0 < _SHARE * chance <= nll:
-        return None
-    return f"The training loss is at chance, {nll:.3f}: the frequencies of the classes alone give {chance:.3f}."
+# What a restart subtracts from where the variance head starts, before softplus, and where it puts it for a pose.
+_SMALLER, _WIDE = 2.0, 0.0
 
 
 @final
@@ -54,43 +31,97 @@ class Watch:
 
     Args:
         model: before its first step; layers of unknown width may find it in the first forward pass.
+        teaching: the pose, where that alone is taught.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model, self._start, self._labels, self.steps = model, dict[str, Any](), list[Tensor](), 0
+    def __init__(self, model: nn.Module, teaching: Teaching | None = None) -> None:
+        self.model, self.teaching, self.steps = model, teaching, 0
+        self._start, self._labels = dict[str, Any](), list[Tensor]()
+        self.error: Exception | None = None
 
-    def see(self, y: Any) -> None:
-        """Note the labels of a batch, before the step that learns from them."""
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """Where the pose alone is taught, keep an error about numbers that are not finite, and do not raise it."""
+        if self.teaching is not None and isinstance(error, (FloatingPointError, NotFiniteError)):
+            self.error = None if str(error).startswith("x must") else error  # no other start would mend the inputs
+        return self.error is not None
+
+    def see(self, y: Any, steps: int = 1) -> None:
+        """Note the labels of a batch, or of all batches of so many steps, before the model learns from them."""
         if self.steps == 0 and isinstance(self.model, TransformerModel):
             self._start = copy.deepcopy(self.model.state_dict())
-        self.steps += 1
+        self.steps += steps
         if isinstance(y, Tensor) and y.dim() == 1 and not y.is_floating_point():
             self._labels.append(y.detach())
 
-    def judge(self, nll: float, x: Tensor, *, last: bool) -> str | None:
+    def judge(self, loss: float, x: Tensor, *, last: bool) -> str | None:
         """Why training has failed, at the end of an epoch; None if it has not, or if that is too early to say.
 
         Args:
-            nll: mean negative log-likelihood of the epoch.
+            loss: mean negative log-likelihood of the epoch; where the pose alone is taught, the mean loss.
             x: (B, C, *in), a few inputs.
             last: whether it is the last epoch. Before that, a loss at chance may still fall, unless the classifier is
                 shown nothing.
         """
+        if self.teaching is not None:
+            return self.teaching.judge(loss) if last else None
         labels, self._labels = self._labels, []
-        if self.steps < _STEPS or not labels:
+        if self.steps < STEPS or not labels:
             return None
-        found = _chance(nll, chance_loss(torch.cat(labels)))
+        found = chance(loss, chance_loss(torch.cat(labels)))
         if found is None:
             return None
         blind = fatal_collapse(self.model, x)
         return f"{found} {blind}".strip() if blind or last else None
 
-    def start_again(self) -> str | None:
-        """Put the model back to where it started, with more care; return what was changed, None if nothing can be."""
-        if not isinstance(self.model, TransformerModel):
+    def start_again(self, lr: float, localizer_factor: float | None) -> Careful | None:
+        """Put the model back to where it started, and return what `start_carefully` does.
+
+        None if nothing can be done, or if it has hardly begun.
+        """
+        if not isinstance(self.model, TransformerModel) or (self.steps < STEPS and self.error is None):
             return None
         self.model.load_state_dict(self._start)
-        return make_careful(self.model)
+        return start_carefully(self.model, lr, localizer_factor, teaches=self.teaching is not None)
+
+
+class Careful(NamedTuple):
+    """How a model that failed is trained again."""
+
+    change: str
+    """In words."""
+    lr: float
+    localizer_factor: float | None
+
+
+def start_carefully(model: TransformerModel, lr: float, localizer_factor: float | None, *, teaches: bool) -> Careful:
+    """Change an untrained model, in place, and the rates to train it with, so that it fails less easily.
+
+    A pose is missed from a narrow start of the variance, or by steps that are too large; labels, see `make_careful`.
+
+    Args:
+        model: as it started, before training failed.
+        lr: learning rate with which it failed.
+        localizer_factor: the same for the localizer.
+        teaches: whether the pose alone is taught.
+
+    Example:
+        >>> model = pstn.nn.mnist_pstn()
+        >>> for _ in range(2):
+        ...     start_carefully(model, 0.01, None, teaches=True)
+        Careful(change='a wide start of the variance', lr=0.01, localizer_factor=None)
+        Careful(change='a learning rate ten times lower', lr=0.001, localizer_factor=None)
+    """
+    if not teaches:
+        return Careful(make_careful(model), lr, slower(model, localizer_factor))
+    wide = _with_start(model.layer.posterior, lambda start: max(start, _WIDE))
+    if wide is None or not _is_untrained(model.layer):
+        return Careful("a learning rate ten times lower", _SLOWER * lr, localizer_factor)
+    model.layer.posterior = wide
+    _put_back(model.layer)
+    return Careful("a wide start of the variance", lr, localizer_factor)
 
 
 def make_careful(model: TransformerModel) -> str:
@@ -109,13 +140,11 @@ def make_careful(model: TransformerModel) -> str:
         return slower
     if (log := _with_log_scale(layer.transform)) is not None:
         layer.transform, change = log, "a logarithmic scale"
-    elif (family := _with_smaller_start(layer.posterior)) is not None:
+    elif (family := _with_start(layer.posterior, lambda start: start - _SMALLER)) is not None:
         layer.posterior, change = family, "a smaller start of the variance"
     else:
         return slower
-    with torch.no_grad():
-        for held, start in _starts(layer):
-            held.copy_(start)
+    _put_back(layer)
     return f"{change} and {slower}"
 
 
@@ -135,6 +164,12 @@ def _starts(layer: SpatialTransformer) -> list[tuple[Tensor, Tensor]]:
     heads = [(layer.get_submodule(f"{name}_head").last.bias, starts[name]) for name in layer.heads]  # type: ignore[union-attr]
     shared = layer.posterior.shared(layer.transform)
     return [*heads, *((getattr(layer.shared, name), start) for name, start in shared.items())]
+
+
+def _put_back(layer: SpatialTransformer) -> None:
+    with torch.no_grad():
+        for held, start in _starts(layer):
+            held.copy_(start)
 
 
 def _is_untrained(layer: SpatialTransformer) -> bool:
@@ -157,37 +192,15 @@ def _with_log_scale(transform: Transform) -> Transform | None:
     return None
 
 
-def _with_smaller_start(family: PosteriorFamily) -> PosteriorFamily | None:
-    """The same family with a variance that starts smaller; None where it has no such setting."""
+def _with_start(family: PosteriorFamily, change: Callable[[float], float]) -> PosteriorFamily | None:
+    """The same family with a variance that starts elsewhere; None where it has no such setting, or starts there."""
     settings: Any = family
     if isinstance(var_init := getattr(family, "var_init", None), float):
-        return dataclasses.replace(settings, var_init=var_init - _SMALLER)
+        changed = change(var_init)
+        return None if changed == var_init else dataclasses.replace(settings, var_init=changed)
     base = getattr(family, "base", None)
-    smaller = _with_smaller_start(base) if isinstance(base, PosteriorFamily) else None
-    return None if smaller is None else dataclasses.replace(settings, base=smaller)
-
-
-def failed_models(population: Population) -> dict[int, str]:
-    """Models of a population that were stopped or whose training loss is at chance, by number, and what to say of each.
-
-    Of a loss at chance nothing is said before 200 steps, unless the model has given up by then, nor where the loss does
-    not report its likelihood.
-    """
-    progress, data = population.progress, population.stacks[0].constants.data
-    patience = math.inf if population.recipe.patience is None else population.recipe.patience
-    found = {f.model: f"Training stopped at step {f.step}: the loss was {f.loss:g}." for f in progress.failures}
-    losses = progress.history[-1].get("nll") if progress.history else None
-    if losses is None or "y" not in data or data["y"].is_floating_point():
-        return found
-    for number, (nll, member) in enumerate(zip(losses, population.members, strict=True)):
-        if progress.step < _STEPS and (not progress.waited or progress.waited[number] < patience):
-            continue
-        index = slice(None) if member.train is None else member.train.to(data["y"].device)
-        weights = data["weights"][index] if "weights" in data else None
-        said = None if number in found else _chance(nll, chance_loss(data["y"][index], weights))
-        if said is not None:
-            found[number] = said
-    return found
+    inner = _with_start(base, change) if isinstance(base, PosteriorFamily) else None
+    return None if inner is None else dataclasses.replace(settings, base=inner)
 
 
 class Restarted(NamedTuple):
@@ -214,6 +227,7 @@ def train_again(
         say: called with one sentence or two for each model that is started again.
     """
     failed, data, mended = failed_models(population), population.stacks[0].constants.data, {}
+    teaches = population.stacks[0].loss.only_teaches
     models = {number: population.start(number) for number in failed}
     members = {number: population.members[number] for number in failed}
     for _ in range(restarts):
@@ -223,8 +237,9 @@ def train_again(
         for number in again:
             model, member = models[number], members[number]
             assert isinstance(model, TransformerModel)
-            say(f"model {number}: {failed[number]} It starts again with {make_careful(model)}.")
-            members[number] = dataclasses.replace(member, localizer_factor=slower(model, member.localizer_factor))
+            change, lr, factor = start_carefully(model, member.lr, member.localizer_factor, teaches=teaches)
+            say(f"model {number}: {failed[number]} It starts again with {change}.")
+            members[number] = dataclasses.replace(member, lr=lr, localizer_factor=factor)
         second = Population(
             [models[number] for number in again], data["x"], data.get("y"), [members[number] for number in again],
             population.recipe, device=population.device, groups=min(len(population.stacks), len(again)),

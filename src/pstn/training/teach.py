@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from inspect import signature
 from typing import TYPE_CHECKING, Any, final
@@ -76,13 +77,16 @@ class Teaching:
         self.random_transform.require_undo(self.layer.transform, tuple(size))
 
     def judge(self, loss: float) -> str | None:
-        """What is to be said of the loss of the pose, if it is that of an even density over all that was taught."""
+        """What is to be said of a loss of the pose that is not finite, or that of an even density over all poses."""
+        text, even = f"The pose was not learned: the loss is {loss:.3f}", math.inf
         with suppress(ValueError):  # not every transform has a density
-            even = -self.random_transform.log_density()
-            if self.layer.probabilistic and self.layer.transform.dim == self.width and loss > even - _LEARNED:
-                text = f"The pose was not learned: the loss is {loss:.3f}, that of an even density {even:.3f}."
-                return f"{text} Try var_init=0.0 in the posterior, a pstn.Mixture, a larger localizer, or more steps."
-        return None
+            if self.layer.probabilistic and self.layer.transform.dim == self.width:
+                even = -self.random_transform.log_density()
+                text += f", that of an even density {even:.3f}"
+        if math.isfinite(loss) and loss <= even - _LEARNED:
+            return None
+        hint = "var_init=0.0 in the posterior, a smaller lr, a pstn.Mixture, a larger localizer, or more steps"
+        return f"{text}. Try {hint}."
 
     def make(self, x: Tensor, theta: Tensor) -> Tensor:
         """Inputs (B, C, *size) warped by theta (B, D) of the random transform, as they are taught."""

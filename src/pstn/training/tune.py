@@ -227,7 +227,7 @@ def tune(
             models, x, y, [member for _, member in rows], recipe, device=device, groups=None if on_cuda else 1,
             workers=False, weights=weights,
         ) as population:  # fmt: skip
-            population.fit()
+            population.fit(lambda progress: None)  # a trial may fail
             scores = population.evaluate_members()
             failed = {failure.model for failure in population.progress.failures}
         losses = scores["nll"] if "nll" in scores else scores["loss"]

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -65,7 +66,102 @@ def test_evaluate_scores_the_test_part_of_another_folder_that_has_one(run, shape
     for part in ("train", "test"):
         for kind in ("ellipse", "rectangle"):
             draw(shapes.parent / "divided" / part / kind / "1.png", kind)
-    assert evaluate_run(run, str(shapes.parent / "divided"))[1:3] == (2, "test")
+    with pytest.warns(DataWarning, match="trained on 2 of these 2"):
+        assert evaluate_run(run, str(shapes.parent / "divided"))[1:3] == (2, "test")
+
+
+def pixels_of(x, about):
+    """The examples as their files have them, as a set."""
+    return {bytes((about.undo(row[None]) * 255).round().to(torch.uint8).numpy()) for row in x}
+
+
+@pytest.fixture
+def trained(photos, tmp_path):
+    """A run on photos, and the photos that it learned from and was tested on."""
+    settings = TrainSettings(data=str(photos), out=str(tmp_path / "run"), model="cnn", epochs=1)
+    source = prepare(settings)
+    train(settings, say=lambda _: None)
+    about = pstn.from_pretrained(tmp_path / "run").about
+    return tmp_path / "run", pixels_of(source.x, about), pixels_of(source.test[0], about)
+
+
+@pytest.fixture
+def scored(monkeypatch):
+    """What was scored, call by call."""
+    seen = []
+
+    def score_models(models, x, y, samples, seeds):
+        seen.append(pixels_of(x, models[0].about))
+        return {"accuracy": [0.0], "nll": [0.0], "ece": [0.0]}
+
+    monkeypatch.setattr("pstn.training.runs.run.score_models", score_models)
+    return seen
+
+
+def test_evaluate_scores_nothing_that_was_trained_on_after_the_folder_changed(photos, trained, scored):
+    run, learned, tested = trained
+    generator = np.random.default_rng(1)
+    for name in "ab":
+        save(photos / name / "0new.png", generator.integers(0, 256, (50, 60, 3)).astype(np.uint8))
+        (photos / name / ("2.png" if name == "a" else "3.png")).write_text("broken")
+        (photos / name / ("10.png" if name == "a" else "11.png")).unlink()
+        (photos / name / ("20.png" if name == "a" else "21.png")).rename(photos / name / "renamed.png")
+    held = json.loads(run_command("evaluate", run, "--skip-broken", "--json").stdout)
+    [seen] = scored
+    assert not seen & learned
+    assert len(seen - tested) == held["new"] == 2
+    assert held["examples"] == len(seen)
+    assert f"2 of them new, of {photos}" in run_command("evaluate", run, photos, "--skip-broken").stdout
+    assert run_command("evaluate", run / "model-0", "--skip-broken").exit_code == 0
+    assert scored == [seen] * 3
+
+
+def test_a_run_keeps_which_examples_are_in_which_part(photos, trained):
+    run, learned, tested = trained
+    held = json.loads((run / "parts.json").read_text())
+    assert (len(held["train"]), len(held["test"]), held["shape"]) == (len(learned), len(tested), [3, 20, 20])
+    assert len(held["validation"][0]) == 10
+    assert not set(held["train"]) & set(held["test"])
+    assert evaluate_run(run).examples == len(tested)
+
+
+def test_where_all_of_a_folder_was_trained_on_or_nothing_is_known_again_nothing_is_scored(photos, trained):
+    run, _, tested = trained
+    about = pstn.from_pretrained(run).about
+    whole = from_folder(photos, size=20, test=0.0)
+    files = [path for name in "ab" for path in sorted((photos / name).iterdir())]
+    for x, path in zip(whole.train.as_float(about.mean, about.std).x, files, strict=True):
+        if pixels_of(x[None], about) <= tested:
+            path.unlink()
+    with pytest.raises(ValueError, match="trained on"):
+        evaluate_run(run)
+    for path in photos.glob("?/*.png"):
+        Image.open(path).rotate(90, expand=True).save(path)
+    with pytest.raises(ValueError, match="none of the examples"):
+        evaluate_run(run)
+
+
+def test_a_run_of_an_earlier_version_is_evaluated_with_a_note(photos, trained):
+    run, _, tested = trained
+    (run / "parts.json").unlink()
+    with pytest.warns(DataWarning, match="does not say which examples"):
+        assert evaluate_run(run).examples == len(tested)
+
+
+def test_other_data_that_hold_what_was_trained_on_are_noted(photos, trained):
+    run, learned, _ = trained
+    others = photos.rename(photos.with_name("others"))
+    with pytest.warns(DataWarning, match=f"trained on {len(learned)} of these 80"):
+        assert evaluate_run(run, str(others))[1:3] == (80, "all")
+
+
+@pytest.mark.parametrize("text", ["[]", '{"shape": [3, 99999, 99999], "train": [], "test": []}', '{"'])
+def test_a_damaged_list_of_parts_is_refused(trained, text):
+    run, _, _ = trained
+    (run / "parts.json").write_text(text)
+    found = run_command("evaluate", run)
+    assert found.exit_code == 2
+    assert "parts.json" in found.output
 
 
 def test_a_contact_sheet_takes_images_of_many_sizes(shapes, tmp_path):
@@ -90,7 +186,7 @@ def test_a_finished_run_is_trained_for_longer(data, tmp_path):
 
 
 def test_a_run_that_stopped_early_is_trained_for_longer(data, tmp_path):
-    settings = small(data, tmp_path / "run", epochs=40, valid_fraction=0.3, patience=1)
+    settings = small(data, tmp_path / "run", epochs=40, valid_fraction=0.3, patience=1, model="cnn")
     train(settings, say=lambda _: None)
     history = json.loads((tmp_path / "run" / "results.json").read_text())["history"]
     assert len(history) < 40  # noise is not learned
@@ -192,7 +288,9 @@ def test_the_change_of_the_images_is_remembered_by_evaluate(shapes, tmp_path, au
     others = shapes.rename(tmp_path / "others")
     everything = load(str(others), size="auto", test=0.0).train.as_float(model.about.mean, model.about.std)
     changed = generate(everything, _RANDOM_TRANSFORMS[augment], seed=0).all()
-    found = evaluate_run(tmp_path / "run", str(others))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)  # the model was trained on some of them
+        found = evaluate_run(tmp_path / "run", str(others))
     assert (found.examples, found.part) == (20, "all")
     assert found.scores["nll"] == pytest.approx([pstn.evaluate(model, changed).nll])
     assert found.scores["nll"] != pytest.approx(own.scores["nll"])
@@ -204,6 +302,9 @@ def test_runs_never_land_in_the_folder_of_the_data(shapes, monkeypatch):
     assert "out must lie outside" in found.output
     monkeypatch.chdir(shapes)
     assert TrainSettings(data=".", model="cnn").folder == shapes.parent / "runs" / "shapes-cnn"
+    monkeypatch.chdir(next(path for path in shapes.iterdir() if path.is_dir()))
+    assert TrainSettings(data="..", model="cnn").folder == shapes.parent / "runs" / "shapes-cnn"
+    monkeypatch.chdir(shapes)
     assert run_command("train", ".", *ONE).exit_code == 0
     assert sorted(path.name for path in shapes.iterdir()) == ["ellipse", "rectangle"]
     assert pstn.from_pretrained(shapes.parent / "runs" / "shapes-cnn").about.classes == ("ellipse", "rectangle")

@@ -106,6 +106,22 @@ def test_evaluate_reads_the_runs_own_data_as_training_did(tmp_path):
     assert "policy must be one of" in run_command("evaluate", out, "--policy", "guess").output
 
 
+def test_rows_that_came_to_a_table_since_are_scored_as_new_ones(tmp_path):
+    table, out = tmp_path / "own.csv", tmp_path / "run"
+    rows = [",".join(map(str, [k % 2, *(k * 7 % 41 + i for i in range(10 + k % 3))])) for k in range(40)]
+    table.write_text("\n".join(rows) + "\n")
+    options = ("--policy", "resample", "--epochs", 1, "--batch-size", 4, "--model", "cnn", "--out", out)
+    assert run_command("train", table, *options).exit_code == 0
+    before = json.loads(run_command("evaluate", out, "--json").stdout)
+    longer = [",".join(map(str, [k, *range(30 + k)])) for k in range(2)]
+    table.write_text("\n".join(longer + rows) + "\n")
+    after = json.loads(run_command("evaluate", out, "--json").stdout)
+    assert (before["new"], after["new"], after["examples"]) == (0, 2, before["examples"] + 2)
+    found = run_command("evaluate", out, "--policy", "pad")
+    assert found.exit_code == 2
+    assert "policy must be resample" in found.output
+
+
 def test_evaluate_refuses_data_of_another_shape(data, tmp_path):
     import numpy as np
 
@@ -129,7 +145,7 @@ def test_a_run_started_over_leaves_nothing_of_the_old_one(data, tmp_path, monkey
     monkeypatch.setattr(Population, "fit", fail)
     with pytest.raises(KeyboardInterrupt):
         train(small(data, folder, model="cnn", models=1), overwrite=True, say=lambda _: None)
-    assert {p.name for p in folder.iterdir()} == {"settings.yaml", "checkpoint.safetensors"}
+    assert {p.name for p in folder.iterdir()} == {"settings.yaml", "checkpoint.safetensors", "parts.json"}
     with pytest.raises(SettingsError, match="is not finished"):
         evaluate_run(folder)
 
@@ -161,6 +177,8 @@ def test_results_are_json_even_where_a_model_broke(data, tmp_path):
         pytest.fail(f"{text} is not JSON")
 
     json.loads((tmp_path / "run" / "results.json").read_text(), parse_constant=refuse)
+    evaluated = run_command("evaluate", tmp_path / "run", "--json")
+    assert json.loads(evaluated.stdout, parse_constant=refuse)["nll"] == [None, None]
     options = ("--lr", "1e15", "--model", "cnn", "--epochs", 2, "--out", tmp_path / "cnn", "--json")
     trained = run_command("train", data, *options)
     assert json.loads(trained.stdout, parse_constant=refuse)["scores"]["nll"] == [None]

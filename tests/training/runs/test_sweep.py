@@ -3,6 +3,7 @@
 import json
 import math
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -94,19 +95,18 @@ def test_several_processes_share_one_study(settings, tmp_path, storage):
     assert found == [(0.0, 1), (0.0, 2), (1e-3, 1), (1e-3, 2)]
 
 
-def test_what_was_interrupted_or_killed_is_trained_again(settings, tmp_path, monkeypatch):
-    space, where = {"kl_weight": [0.0, 1e-3]}, str(tmp_path / "journal.log")
+@pytest.mark.parametrize("take_over", [True, False])
+def test_what_was_interrupted_or_killed_is_trained_again(settings, tmp_path, monkeypatch, take_over):
+    space, where, said = {"kl_weight": [0.0, 1e-3]}, str(tmp_path / "journal.log"), []
     with monkeypatch.context() as patch:
         patch.setattr("pstn.training.runs.sweep.make_population", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run_sweep(settings, space, storage=where, say=lambda _: None)
     assert Study(space, where).claim(1)  # taken by a process that is then killed
-    said: list[str] = []
-    first = run_sweep(settings, space, storage=where, say=said.append)
-    assert len(first.table) == 1
-    assert "1 trials are with other processes" in said[-1]
-    second = run_sweep(settings, space, storage=where, take_over=True, say=lambda _: None)
-    assert sorted(p["kl_weight"] for p, _ in second.table) == [0.0, 1e-3]
+    options = {"storage": where, "take_over": take_over, "say": said.append}
+    result = run_sweep(settings, space, silence=99.0 if take_over else 0.3, **options)
+    assert sorted(p["kl_weight"] for p, _ in result.table) == [0.0, 1e-3]
+    assert sum("Waiting for 1 trials" in text for text in said) == (not take_over)
 
 
 def test_a_sweep_keeps_its_study_and_goes_on(settings, tmp_path, monkeypatch):
@@ -271,3 +271,22 @@ def test_an_interrupt_while_trials_are_taken_takes_none(where, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             study.claim(2)
     assert sorted(weights(Study(GRID, where).claim(9))) == [0.0, 1e-3]
+
+
+def test_trials_of_a_silent_process_are_taken_over_and_those_of_a_living_one_are_not(where):
+    living, killed, third = (Study(GRID, where) for _ in range(3))
+    [_], [claim] = living.claim(1), killed.claim(1)
+    with living.reporting(silence=0.4):
+        end = time.monotonic() + 2.0
+        while third.running == 2 and time.monotonic() < end:
+            third.release_silent(silence=0.4)
+            time.sleep(0.02)
+        assert weights(third.claim(9)) == weights([claim])
+    assert not killed.tell(claim, 0.0)
+
+
+def test_what_a_process_gave_up_is_queued_by_another_if_it_was_killed_before_it_could(where):
+    study, other = Study(GRID, where), Study(GRID, where)
+    [claim] = study.claim(1)
+    study._study.tell(claim, state=optuna.trial.TrialState.FAIL)
+    assert sorted(weights(other.claim(9))) == [0.0, 1e-3]

@@ -99,7 +99,7 @@ class Recipe:
         lr_schedule: what learning rates are multiplied with, as a function of the progress of training from 0 to 1,
             such as `pstn.training.one_cycle`; instead of `lr_step`.
         precision: "float32"; "tf32", float32 with matrix products rounded to ten bits (CUDA only); or "bf16",
-            autocast. Theta and grids are float32 in any case.
+            autocast; None takes torch's own switches for TF32. Theta and grids are float32 in any case.
         patience: stop a model whose validation loss has not improved for this many validations; None never does.
         validate_every: epochs between validations; None validates only where `patience` asks for it, every epoch.
         loss_limit: a loss above it counts as exploded, and stops the model.
@@ -129,7 +129,7 @@ class Recipe:
     lr_step: int | None = None
     lr_gamma: float = 0.1
     lr_schedule: LRSchedule | None = None
-    precision: Precision = "float32"
+    precision: Precision | None = "float32"
     patience: int | None = None
     validate_every: int | None = None
     loss_limit: float = 1e4
@@ -147,7 +147,7 @@ class Recipe:
             require_positive_number(name, getattr(self, name))
         if self.clip_norm is not None:
             require_positive_number("clip_norm", self.clip_norm)
-        require_choice("precision", self.precision, ("float32", "tf32", "bf16"))
+        require_choice("precision", self.precision, ("float32", "tf32", "bf16", None))
         if self.lr_schedule is not None and (not callable(self.lr_schedule) or self.lr_step is not None):
             raise ValueError(f"lr_schedule must be a function, and lr_step left out, got {self.lr_schedule!r}")
         if self.teach is not None:

@@ -15,11 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pstn.distributions import PosteriorFamily
 from pstn.nn.classifier import TransformerModel
-from pstn.noise import Samples
+from pstn.noise import BatchOrder, Samples, stream_keys, uniform
 from pstn.objective import pose_loss
 from pstn.training.evaluate import log_probs_of, score
 from pstn.training.population.convolution import ConvKind, stand_in
-from pstn.training.population.noise import BatchOrder, stream_keys, uniform
 from pstn.training.population.recipe import Member, Recipe, kl_weight_at, progress_at
 from pstn.training.teach import Localizing, Teaching
 
@@ -277,7 +276,18 @@ class Stack:
     def evaluate(
         self, state: Tensors, examples: tuple[Tensor, Tensor] | None, samples: Samples | None, batch: int
     ) -> ModelScores:
-        """Score all models on the same examples, or each on its own validation examples.
+        """Score all models on the same examples, or each on its own validation examples; see `predict`."""
+        found = self.predict(state, examples, samples, batch)
+        if found and found[0][0].dim() == 1:
+            return {"loss": [float(losses.mean()) for losses, _ in found]}
+        scores = [score(p, y) for p, y in found]
+        names = {"nll": "nll", "accuracy": "accuracy", "ece": "calibration_error"}
+        return {name: [getattr(s, field) for s in scores] for name, field in names.items()}
+
+    def predict(
+        self, state: Tensors, examples: tuple[Tensor, Tensor] | None, samples: Samples | None, batch: int
+    ) -> list[tuple[Tensor, Tensor]]:
+        """The log-probabilities (N, K) of each model, or losses (N,), and the classes.
 
         Validation examples are changed as in training, by a draw that stays the same; their score is the loss of the
         pose where nothing else is taught. The noise is a function of an example's place: neither the size of batches
@@ -345,12 +355,8 @@ class Stack:
             with torch.no_grad(), precision_flags(self.recipe):
                 dims = (0, own_inputs, own_inputs, None if noise is None else 0)
                 parts.append(vmap(predict, in_dims=dims)(held, part["x"], target, noise))
-        found = list(zip(torch.cat(parts, dim=1), subsets, strict=True))
-        if taught or y.is_floating_point():
-            return {"loss": [float(each[: len(s)].mean()) for each, s in found if s is not None]}
-        scores = [score(p[: len(s)], y[s.to(self.device)]) for p, s in found if s is not None]
-        names = {"nll": "nll", "accuracy": "accuracy", "ece": "calibration_error"}
-        return {name: [getattr(s, field) for s in scores] for name, field in names.items()}
+        found = zip(torch.cat(parts, dim=1), subsets, strict=True)
+        return [(each[: len(s)], y[s.to(self.device)]) for each, s in found if s is not None]
 
 
 class _Draws(TorchDispatchMode):
@@ -419,7 +425,8 @@ def precision_flags(recipe: Recipe, *, tune: bool = False) -> Iterator[None]:
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = (matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark)
     limit = cudnn.benchmark_limit if tune else 0
-    matmul.allow_tf32 = cudnn.allow_tf32 = recipe.precision == "tf32"
+    if recipe.precision is not None:
+        matmul.allow_tf32 = cudnn.allow_tf32 = recipe.precision == "tf32"
     if tune:
         cudnn.benchmark, cudnn.benchmark_limit = True, 0
     try:

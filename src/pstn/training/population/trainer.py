@@ -10,6 +10,7 @@ import os
 import pickle
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -24,7 +25,7 @@ from pstn.nn.classifier import TransformerModel
 from pstn.noise import Samples
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.threads import choose_threads, count_multiplications
-from pstn.training.diagnose import diagnose
+from pstn.training.diagnose import diagnose, failed_models
 from pstn.training.population.convolution import CONV_KINDS, ConvKind
 from pstn.training.population.recipe import Member, Recipe
 from pstn.training.population.stack import ModelScores, Stack, Tensors, require_one_shape
@@ -191,6 +192,7 @@ class Population:
         self._workers = workers
         self._runners: list[Runner] = []
         self._torn = False  # whether a round was begun and not finished
+        self._steps_per_round = 1
         self._programs: dict[Hashable, Step] = {}
         self._best: Tensors = {}
 
@@ -255,28 +257,44 @@ class Population:
         """Train to the end of the recipe, from wherever the population stands.
 
         Args:
-            on_round: called after every round; returning True stops there.
+            on_round: called after every round; returning True stops there. It is then the caller's to say which models
+                failed.
             until: stop after this step instead of the recipe's end.
             seconds: about how long a round takes. Rounds also end where models are validated.
+
+        Warns:
+            UserWarning: without `on_round`, at the end of the round in which a model was stopped, or is seen to have
+                learned nothing: once for each.
         """
         if self._torn:
             raise RuntimeError("training was interrupted in the middle of a round: load a checkpoint, or start anew")
         end = self.total_steps if until is None else min(until, self.total_steps)
         every = self.recipe.validate_every or 1
         stride = every * self.steps_per_epoch if self.recipe.validates else self.total_steps
-        count = 1
+        if self.recipe.patience is not None and self.progress.step == 0:
+            self._validate()  # training may make worse what starts well, as on a pretrained network
+        count, told = self._steps_per_round, set(failed_models(self))
         while self.progress.step < end and any(self.alive):
             step, before = self.progress.step, self.progress.seconds
             taken = min(count, end - step, stride - step % stride)
             self._advance(taken)
             if self.recipe.validates and self.progress.step % stride == 0:
                 self._validate()
-            if on_round is not None and on_round(self.progress):
+            if on_round is None:
+                for number, text in failed_models(self).items():
+                    if number not in told:
+                        told.add(number)
+                        warnings.warn(f"model {number}, step {self.progress.step:,} of {self.total_steps:,}: {text}")
+            elif on_round(self.progress):
                 break
             spent = max(self.progress.seconds - before, 1e-6)
             # At most ten times the last round: the first one also traces and captures.
-            count = max(1, int(min(taken * seconds / spent, 10 * max(taken, count))))
+            count = self._steps_per_round = max(1, int(min(taken * seconds / spent, 10 * max(taken, count))))
         return self.progress
+
+    def prepare(self) -> None:
+        """Start processes or capture graphs now rather than at the first step, and raise what forbids it."""
+        self._advance(0)
 
     def _advance(self, count: int) -> None:
         started, step = time.perf_counter(), self.progress.step
@@ -328,7 +346,8 @@ class Population:
     def _validate(self) -> None:
         """Score every model on its validation examples; keep the best weights, stop models that wait too long."""
         scores, progress = self.evaluate_members(), self.progress
-        progress.history[-1].update({f"valid_{k}": v for k, v in scores.items()})
+        if progress.history:
+            progress.history[-1].update({f"valid_{k}": v for k, v in scores.items()})
         if self.recipe.patience is None:
             return
         state = self._state(best=False)
@@ -370,6 +389,16 @@ class Population:
         """
         return self._evaluate((x.to(self.device), y.to(self.device)), samples, batch, best=best)
 
+    def predict(self, x: Tensor, samples: Samples | None = None, batch: int = 500) -> list[Tensor]:
+        """The log-probabilities (M, K) of every model for the same examples; the arguments are those of `evaluate`."""
+        examples = x.to(self.device), torch.zeros(len(x), dtype=torch.int64, device=self.device)
+        state = self._state(best=True)
+        found = list[Tensor]()
+        for stack, span in zip(self.stacks, self._spans, strict=True):
+            own = {name: tensor[span] for name, tensor in state.items()}
+            found += [log_probs for log_probs, _ in stack.predict(own, examples, samples, batch)]
+        return found
+
     def _evaluate(
         self, examples: tuple[Tensor, Tensor] | None, samples: Samples | None, batch: int, *, best: bool
     ) -> ModelScores:
@@ -390,13 +419,22 @@ class Population:
         Args:
             best: with early stopping, at their lowest validation loss rather than at the last step.
         """
-        stack, state, made = self.stacks[0], self._state(best), list[nn.Module]()
-        values = {**stack.parameters(state["rows"]), **{name: state[f"buffer.{name}"] for name in stack.buffers}}
-        for model, start in enumerate(self._models):
-            trained = copy.deepcopy(start)
-            trained.load_state_dict({**trained.state_dict(), **{name: t[model] for name, t in values.items()}})
-            made.append(trained.eval())
+        made = [copy.deepcopy(start) for start in self._models]
+        for number, model in enumerate(made):
+            self.load_into(model.eval(), number, best=best)
         return made
+
+    def load_into(self, model: nn.Module, number: int = 0, *, best: bool = True) -> None:
+        """Give a model of this shape, on any device, the weights and running statistics that one has now.
+
+        Args:
+            model: changed in place.
+            number: which of the population's models.
+            best: with early stopping, at the lowest validation loss rather than at the last step.
+        """
+        stack, state = self.stacks[0], self._state(best)
+        values = {**stack.parameters(state["rows"]), **{name: state[f"buffer.{name}"] for name in stack.buffers}}
+        model.load_state_dict({**model.state_dict(), **{name: tensor[number] for name, tensor in values.items()}})
 
     def renew_patience(self) -> None:
         """Let models that early stopping stopped train on; those that broke stay stopped."""

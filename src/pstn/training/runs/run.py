@@ -24,32 +24,36 @@ import torch
 from torch import Tensor, nn
 
 import pstn.data
+from pstn._checks import skip_value_checks
+from pstn.abstaining import Abstention
 from pstn.data.augment import RandomPlacement, RandomRotation, RandomTransform, generate_all, make_random_transform
 from pstn.data.files import DataWarning, MissingDataError, cache_folder, expand
 from pstn.data.images import has_colour
 from pstn.data.registry import detect, find_known
-from pstn.data.scaling import fit_scaling
 from pstn.data.series import series_format
-from pstn.data.split import Split, Splits, stratified_indices
+from pstn.data.split import Split, Splits, fit_scaling, stratified_indices
 from pstn.defaults import default_kl_weight
 from pstn.files import inside, to_json, write_atomically
 from pstn.io import from_pretrained, require_modest
 from pstn.nn import PSTN, ModelMetadata, Shareable, TransformerClassifier, make_model
-from pstn.nn.backbones import Pretrained, default_pretrained, find_pretrained
-from pstn.noise import Samples
+from pstn.nn.backbones import Pretrained, default_pretrained, find_pretrained, import_pretrained
+from pstn.noise import Samples, stream_keys, uniform
+from pstn.processes import is_object_name
 from pstn.text import excerpt
-from pstn.training.calibrate import calibrate
-from pstn.training.diagnose import look_for_collapses
+from pstn.training.calibrate import ask_all, calibrate, find_abstention
+from pstn.training.diagnose import failed_models, look_for_collapses
+from pstn.training.evaluate import score
 from pstn.training.linear import start_heads
-from pstn.training.population.noise import stream_keys, uniform
 from pstn.training.population.recipe import Augmentation, Jitter, Member, RandomWarp, Recipe, kl_weight_at
 from pstn.training.population.stack import ModelScores, signature
 from pstn.training.population.trainer import Population, Progress, make_device
 from pstn.training.progress import Bar, Interrupt, summary
-from pstn.training.restarts import Restarted, failed_models, train_again
+from pstn.training.restarts import Restarted, train_again
 from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, read_about, require_room, save_checkpoint
+from pstn.training.runs.parts import PARTS, Parts, join
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings, write_settings
 from pstn.training.tune import Tuned, hold_out, tune
+from pstn.uncertainty import risk_coverage_curve
 
 # Seconds between the lines of a log.
 _LINE_EVERY = 30.0
@@ -73,7 +77,7 @@ _SIDES = {
 # The part of a user's own data that is kept for validation, from so many examples on.
 _VALID_FRACTION, _VALID_FROM = 0.15, 60
 # The optimiser's steps to aim for with a pretrained network.
-_STEPS = 250
+_STEPS = 50
 
 
 class Source(NamedTuple):
@@ -104,6 +108,10 @@ class Source(NamedTuple):
     """Data that are known by name, a user's folder of images, or other data of a user's."""
     backbone: str = "paper"
     """The networks for them: "paper", "small", or the name of a pretrained one."""
+    parts: Parts | None = None
+    """Which example is in which part, of a user's own data."""
+    new: int = 0
+    """How many of `test` were in no part when the models were trained."""
 
     @property
     def train(self) -> Tensor:
@@ -137,6 +145,7 @@ def load_source(
     skip_broken: bool = False,
     whole: bool = False,
     backbone: str = "auto",
+    parts: Parts | None = None,
 ) -> Source:
     """Load a data set.
 
@@ -159,12 +168,17 @@ def load_source(
         backbone: the networks that they are for, as in the settings: a pretrained one says how images are scaled, and
             what size suits it.
         whole: take all of the data to test on, where they have no test part of their own.
+        parts: of a run on these data: read them to the same shape, and test on what the run did not learn from.
 
     Example:
         >>> source = load_source("digits")
         >>> len(source.train), len(source.valid)
         (3200, 800)
     """
+    if parts is not None:
+        channels, *_ = parts.shape
+        size = (parts.shape[1], parts.shape[2]) if len(parts.shape) == 3 else size
+        length = parts.shape[1] if policy != "refuse" else length
     # Only a folder of images can be read in more than one way, and only an .npz file needs to be told what it holds.
     ways: dict[str, dict[str, Any]] = {
         "classes": {"size": size or "auto", "channels": channels, "skip_broken": skip_broken},
@@ -188,11 +202,12 @@ def load_source(
     splits: Any = pstn.data.load(data, **{name: value for name, value in settings.items() if value is not None})
     if own:
         _require_classes(data, splits)
+    now, new = Parts.of(splits) if own else None, 0
+    if parts is not None and now != parts:
+        splits, new = parts.again(splits, data)
     everything = whole and splits.test is None
     if everything:
-        parts = [part for part in splits if part is not None]
-        x, y = (torch.cat([getattr(part, name) for part in parts]) for name in ("x", "y"))
-        splits = Splits(splits.train, splits.validation, dataclasses.replace(splits.train, x=x, y=y))
+        splits = Splits(splits.train, splits.validation, join(splits))
     repeats_border = False
     if detected == "classes":
         splits, repeats_border = _scaled(splits, padding, fill, pretrained)
@@ -207,8 +222,8 @@ def load_source(
     about: dict[str, Any] = {
         "part": "all" if everything else "test",
         "kind": "photos" if detected == "classes" else "other" if own else "known",
-        "backbone": backbone,
-    }
+        "backbone": backbone, "parts": now, "new": new,
+    }  # fmt: skip
     if not teach:
         source = _from_splits(splits)
         about |= {"fill": None} if repeats_border else {}
@@ -251,8 +266,12 @@ def _may_be_mirrored(source: Source) -> bool:
     return not words & _SIDES and not all(len(name) < 2 for name in source.names)
 
 
-def prepare(settings: TrainSettings) -> Source:
+def prepare(settings: TrainSettings, parts: Parts | None = None) -> Source:
     """The data of a run as its models are to see it: the one way from settings to data.
+
+    Args:
+        settings: of the run.
+        parts: which examples it learned from, where it is trained already.
 
     Example:
         >>> prepare(TrainSettings(data="digits", augment="placement")).size
@@ -264,7 +283,7 @@ def prepare(settings: TrainSettings) -> Source:
     source = load_source(
         settings.data, size=settings.size, kind=settings.kind, policy=settings.policy, augment=settings.augment,
         flip=settings.flip, padding=settings.padding, fill=settings.fill, teach=settings.teach,
-        skip_broken=settings.skip_broken, backbone=settings.backbone,
+        skip_broken=settings.skip_broken, backbone=settings.backbone, parts=parts,
     )  # fmt: skip
     found = tuple(source.x.shape[2:])
     if settings.size is not None and found != (settings.size, settings.size):
@@ -408,13 +427,14 @@ def make_population(
         members.append(Member(seed, lr, factors[i], kl_weight, settings.weight_decay, train, valid))
     recipe = settings.recipe(source.augment, source.teach)
     if source.backbone not in ("paper", "small"):
-        start_heads(models, source.x, source.y, [(cast(Tensor, m.train), m.valid) for m in members])
+        parts = [(cast(Tensor, m.train), m.valid) for m in members]
+        start_heads(models, source.x, source.y, parts, source.augment, taught=source.teach is not None)
         if settings.epochs is None:  # what is pretrained needs little more
             size = recipe.for_examples(len(cast(Tensor, members[0].train))).batch_size
-            recipe = dataclasses.replace(recipe, epochs=max(10, _STEPS * size // len(cast(Tensor, members[0].train))))
+            recipe = dataclasses.replace(recipe, epochs=max(5, _STEPS * size // len(cast(Tensor, members[0].train))))
     if settings.patience is None and settings.validate_every is None and source.kind != "known" and not source.teach:
         recipe = _with_patience(recipe, members, settings)
-    for name in ("patience", "calibrate"):
+    for name in ("patience", "calibrate", "accuracy", "coverage"):
         if getattr(settings, name) and any(m.valid is None for m in members):
             raise ValueError(f"{name} needs validation data: set valid_fraction")
     if settings.calibrate and settings.model == "cnn":
@@ -506,6 +526,7 @@ def train(
     overwrite: bool = False,
     say: Callable[[str], None] = print,
     quiet: bool = False,
+    go_on: str | None = None,
 ) -> Outcome:
     """Train what the settings describe, into its folder.
 
@@ -518,6 +539,7 @@ def train(
         say: where messages go.
         quiet: of messages, warnings alone and how to go on; else also what is trained and, without a terminal, a line
             every half minute.
+        go_on: the command that goes on with it, if it is not that of the run alone.
 
     Raises:
         SettingsError: if there is a run already, or none to resume.
@@ -559,11 +581,14 @@ def train(
                 raise SettingsError(f"epochs must be at least {done}, which {folder} has had, got {settings.epochs}")
             if settings.epochs != saved.epochs:
                 population.renew_patience()
+                (folder / RESULTS).unlink(missing_ok=True)  # those of fewer epochs would pass for these
             write_settings(folder / SETTINGS, settings)
         else:
-            _clear(folder)
+            clear_run(folder)
             write_settings(folder / SETTINGS, settings)
             save_checkpoint(folder / CHECKPOINT, population, settings.to_dict())
+        if source.parts is not None:
+            source.parts.save(folder, [member.valid for member in population.members])
         remember_run(folder, settings.data)
         if not quiet:
             say(_plan(settings, population, source))
@@ -573,8 +598,8 @@ def train(
             restarted, found, stopped = _train_again(settings, population, source, say, quiet)
             problems += found
         if stopped:
-            again = shlex.join(["pstn", "train", "--resume", "--out", str(folder)])
-            say(f"Stopped at epoch {population.progress.epoch} and saved. To go on: {again}")
+            go_on = go_on or shlex.join(["pstn", "train", "--resume", "--out", str(folder)])
+            say(f"Stopped at epoch {population.progress.epoch} and saved. To go on: {go_on}")
             return Outcome(folder, False, problems=problems)
         return _finish(settings, folder, population, source, problems, restarted)
 
@@ -586,6 +611,20 @@ def _for_longer(saved: TrainSettings, epochs: int | None) -> TrainSettings:
     if saved.lr_schedule != "constant":
         raise SettingsError(f"epochs must stay {saved.epochs}: the learning rate of {saved.out} follows a schedule")
     return saved.replace(epochs=epochs)
+
+
+def require_longer(folder: Path, epochs: int | None) -> None:
+    """Refuse epochs for which the run in a folder cannot go on.
+
+    Args:
+        folder: of the run.
+        epochs: how many in all; None for as many as it has.
+    """
+    _for_longer(saved_settings(folder), epochs)
+    progress = read_about(folder / CHECKPOINT)["progress"]
+    had = progress.get("epoch") if isinstance(progress, dict) else None
+    if epochs is not None and isinstance(had, int) and epochs <= had:
+        raise SettingsError(f"epochs must be more than the {had} which {folder} has had, got {epochs}")
 
 
 def saved_settings(folder: Path) -> TrainSettings:
@@ -605,13 +644,18 @@ def saved_settings(folder: Path) -> TrainSettings:
 
 def _refuse_links(folder: Path) -> None:
     """Refuse links out of a run: what is read, replaced or removed there must be the run's own."""
-    for name in (CHECKPOINT, SETTINGS, RESULTS, *(path.name for path in folder.glob("model-*"))):
+    for name in (CHECKPOINT, SETTINGS, RESULTS, PARTS, *(path.name for path in folder.glob("model-*"))):
         inside(folder, name)
 
 
-def _clear(folder: Path) -> None:
-    """Remove what another run left, its checkpoint first: nothing of it may pass for the new run's."""
-    for path in (folder / CHECKPOINT, folder / RESULTS):
+def clear_run(folder: Path) -> None:
+    """Remove what another run left, its checkpoint first: nothing of it may pass for the new run's.
+
+    Raises:
+        DataError: something in the folder is a link that leads out of it.
+    """
+    _refuse_links(folder)
+    for path in (folder / CHECKPOINT, folder / RESULTS, folder / PARTS):
         path.unlink(missing_ok=True)
     for config in folder.glob("model-*/config.json"):
         if config.parent.is_symlink():  # to another model of this run
@@ -745,22 +789,30 @@ def _finish(
     problems: list[str],
     restarted: Restarted,
 ) -> Outcome:
-    scores, models = {} if source.test is None else population.evaluate(*source.test), population.models()
+    answers, models = [] if source.test is None else population.predict(source.test[0]), population.models()
     for number, (other, place) in restarted.mended.items():
         models[number] = other.models()[place]
-        for name, values in {} if source.test is None else other.evaluate(*source.test).items():
-            scores[name][number] = values[place]
-    if settings.calibrate:
-        for model, member in zip(models, population.members, strict=True):
-            valid, generator = cast(Tensor, member.valid), torch.Generator().manual_seed(member.seed)
-            examples = _as_trained(population, source, valid), source.y[valid]
-            calibrate(cast(TransformerClassifier, model), examples, generator=generator)
         if source.test is not None:
-            scores = score_models(models, *source.test, seeds=[member.seed for member in population.members])
+            answers[number] = other.predict(source.test[0])[place]
+    rules: list[Abstention | None] = [None] * len(models)
+    abstains = settings.accuracy is not None or settings.coverage is not None
+    for number, (model, member) in enumerate(zip(models, population.members, strict=True)):
+        if member.valid is None or not (settings.calibrate or abstains):
+            continue
+        examples = _as_trained(population, source, member.valid), source.y[member.valid]
+        if settings.calibrate:
+            generator = torch.Generator().manual_seed(member.seed)
+            calibrate(cast(TransformerClassifier, model), examples, generator=generator)
+        if abstains:
+            rules[number] = find_abstention(model, examples, accuracy=settings.accuracy, coverage=settings.coverage)
+    if settings.calibrate and source.test is not None:
+        answers = predict_models(models, source.test[0], seeds=[member.seed for member in population.members])
+    scores = {} if source.test is None else _score(models, answers, rules, *source.test)
     for number, model in enumerate(models):
         metrics = {name: values[number] for name, values in scores.items()}
         kl_weight = kl_weight_at(population.members[number].kl_weight, 1.0)
-        about = dataclasses.replace(make_about(settings, source, number, kl_weight), metrics=metrics)
+        about = make_about(settings, source, number, kl_weight)
+        about = dataclasses.replace(about, metrics=metrics, abstention=rules[number])
         cast(Shareable, model).save_pretrained(model_folder(folder, number), about=about)
     results = {
         "settings": settings.to_dict(), "scores": scores, "problems": problems,
@@ -834,7 +886,42 @@ def score_models(
         y: (M,).
         samples: S, or "modes"; the models' own `test_samples` when None.
         seeds: of their evaluation noise; 0, 1, 2, ... when not given.
+
+    Returns:
+        Their accuracy, nll, ece and risk_coverage_area, and what becomes of the `pstn.Abstention` that they have.
     """
+    abouts = [getattr(model, "about", None) for model in models]
+    rules = [about and about.abstention for about in abouts]
+    return _score(models, predict_models(models, x, samples, seeds), rules, x, y, samples)
+
+
+def _score(
+    models: Sequence[nn.Module],
+    answers: Sequence[Tensor],
+    rules: Sequence[Abstention | None],
+    x: Tensor,
+    y: Tensor,
+    samples: Samples | None = None,
+) -> ModelScores:
+    """Scores of log-probabilities (M, K), one number per model; NaN where a model has none."""
+    found = list[dict[str, float | None]]()
+    for model, log_probs, rule in zip(models, answers, rules, strict=True):
+        own, probs, labels = score(log_probs, y.to(log_probs.device)), log_probs.exp().cpu(), y.cpu()
+        found.append({"nll": own.nll, "accuracy": own.accuracy, "ece": own.calibration_error})
+        if bool(torch.isfinite(log_probs).all()):
+            found[-1]["risk_coverage_area"] = float(risk_coverage_curve(probs, labels).area)
+            if rule is not None:  # it was found with the noise of predictions, where each input has the same
+                again = None if samples == "modes" else ask_all(model, (x, y), samples=samples)
+                found[-1] |= rule.score(probs, labels) if again is None else rule.score(*again)
+    names = dict.fromkeys(name for scores in found for name in scores)
+    values = {name: [scores.get(name) for scores in found] for name in names}
+    return {name: [math.nan if value is None else value for value in row] for name, row in values.items()}
+
+
+def predict_models(
+    models: Sequence[nn.Module], x: Tensor, samples: Samples | None = None, seeds: Sequence[int] | None = None
+) -> list[Tensor]:
+    """The log-probabilities (M, K) of trained models, NaN of those that broke; arguments as of `score_models`."""
     seeds = list(range(len(models)) if seeds is None else seeds)
     # Chunks are a matter of one model's memory; here batches are cut instead, and a population refuses chunks.
     models = [copy.deepcopy(model) for model in models]
@@ -846,16 +933,17 @@ def score_models(
     alike: dict[str, list[int]] = {}  # a temperature or a restart sets models of one run apart
     for number, model in enumerate(models):
         alike.setdefault(str(signature(model)), []).append(number)
-    scores: ModelScores = {}
+    found = [torch.empty(0)] * len(models)
     for numbers in alike.values():
         members = [Member(seed=seeds[number]) for number in numbers]
         stack = [models[number] for number in numbers]
-        with Population(stack, x[:some], y[:some], members, Recipe(batch_size=some), groups=1) as population:
-            for name, values in population.evaluate(x, y, samples).items():
-                held = scores.setdefault(name, [0.0] * len(models))
-                for number, value in zip(numbers, values, strict=True):
-                    held[number] = value
-    return scores
+        labels = torch.zeros(some, dtype=torch.int64)
+        recipe = Recipe(batch_size=some)
+        # What finds the shapes of a model that broke is to see NaN, not to raise.
+        with skip_value_checks(), Population(stack, x[:some], labels, members, recipe, groups=1) as population:
+            for number, log_probs in zip(numbers, population.predict(x, samples), strict=True):
+                found[number] = log_probs
+    return found
 
 
 class Evaluation(NamedTuple):
@@ -869,6 +957,8 @@ class Evaluation(NamedTuple):
     """The test part of the data, or all of them."""
     data: str
     """What was evaluated on."""
+    new: int = 0
+    """How many of the examples came to the data after the training."""
 
 
 def evaluate_run(
@@ -884,6 +974,7 @@ def evaluate_run(
     """Score the trained models of a run, or one model, on a data set.
 
     That is the test part of the data that they were trained on, and of others that have one; else all of the others.
+    Where the own data of a run have changed since, it is what the run did not learn from.
 
     Args:
         name: folder of a run, or whatever `pstn.from_pretrained` takes.
@@ -906,19 +997,25 @@ def evaluate_run(
     else:
         models = [from_pretrained(name, allow=allow)]
         run = _read_run(folder.parent) if re.fullmatch(r"model-\d+", folder.name) else None
-    if run is not None:
-        run = run.replace(policy=policy or run.policy, skip_broken=skip_broken or run.skip_broken)
+        folder = folder.parent if run is not None else folder
+    parts = None if run is None else Parts.load(folder)
+    if run is not None and is_object_name(run.backbone) and run.backbone in allow:
+        import_pretrained(run.backbone)
     abouts = [about for model in models if (about := model.about) is not None]
     about = abouts[0]
     if data is None:
         remembered = about.data if run is None else run.data
         if not remembered:
             raise ValueError(f"{name} does not say what it was trained on: say which data to evaluate it on")
-        require_confirmed(folder, remembered, f"pstn evaluate {folder} DATA")
+        require_confirmed(Path(name), remembered, f"pstn evaluate {name} DATA")
     own = data is None or _same_data(data, about.data if run is None else run.data)
+    if run is not None:
+        if own and parts is not None and policy not in (None, run.policy):
+            raise SettingsError(f"policy must be {run.policy} on the data of the run, got {policy}")
+        run = run.replace(policy=policy or run.policy, skip_broken=skip_broken or run.skip_broken)
     try:
         if run is not None and own:
-            source = prepare(run)  # as it was trained on, with its change of the test part
+            source = prepare(run, parts)  # as it was trained on, with its change of the test part
         else:
             changes = {"augment": "none" if run is None else run.augment, "skip_broken": skip_broken, "whole": not own}
             source = _load(data or about.data, about, policy or (run.policy if run else about.policy), **changes)
@@ -929,9 +1026,19 @@ def evaluate_run(
             f"{name} was trained on {about.data!r}, which cannot be found from this folder: say where it is, "
             f"pstn evaluate {name} DATA"
         ) from error
-    x, y = _test_part(data or about.data, source, about)
+    data = data or about.data
+    if own and parts is None and source.parts is not None:
+        note = f"{name} does not say which examples of {data} it learned from: if these have changed since, some of "
+        warnings.warn(DataWarning(note + "the examples that it is scored on are of them"), stacklevel=2)
+    x, y = _test_part(data, source, about)
+    if not own and parts is not None and source.parts is not None:
+        tested = source.parts.test if source.part == "test" else source.parts.train + source.parts.test
+        learned = set(parts.train)
+        if seen := sum(text in learned for text in tested):
+            note = f"{name} was trained on {seen:,} of these {len(y):,} examples: on others it may be worse"
+            warnings.warn(DataWarning(note), stacklevel=2)
     seeds = [about.seed if seed is None else seed for about in abouts]
-    return Evaluation(score_models(models, x, y, samples, seeds), len(y), source.part, data or about.data)
+    return Evaluation(score_models(models, x, y, samples, seeds), len(y), source.part, data, source.new)
 
 
 def _read_run(folder: Path) -> TrainSettings | None:

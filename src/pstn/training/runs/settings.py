@@ -24,6 +24,9 @@ if typing.TYPE_CHECKING:
     from pstn.data.augment import RandomTransform
 
 
+_SHARE = math.ulp(0.0), math.nextafter(1, 0)  # above 0 and below 1
+
+
 class SettingsError(ShortError):
     """A setting that does not exist or does not fit."""
 
@@ -104,8 +107,8 @@ class TrainSettings:
     backbone: str = _setting(
         "auto",
         "Networks: small ones, chosen by the size of the input, those of the paper, or a pretrained one: "
-        "efficientnet-lite0, or a model of timm. auto is a pretrained one for a folder of images in colour, if "
-        "efficientnet-lite0 is installed, and small for other folders of images.",
+        "efficientnet-lite0, a model of timm, or MODULE:NAME of your own. auto is a pretrained one for a folder of "
+        "images in colour, if efficientnet-lite0 is installed, and small for other folders of images.",
     )
     backbone_for: Literal["classifier", "localizer", "both"] = _setting(
         "classifier", "What reads by a pretrained network; a localizer and a classifier share one that is frozen."
@@ -138,6 +141,10 @@ class TrainSettings:
         None, "Fuse small operations, 10 to 30 s at the start; long CUDA runs do by default."
     )
     calibrate: bool = _setting(False, "Find a temperature on the validation examples: see VALID_FRACTION.")
+    accuracy: float | None = _setting(
+        None, "Find on the validation examples below which probability to abstain, for this accuracy of the answers."
+    )
+    coverage: float | None = _setting(None, "Likewise sets of classes that hold the true one with this probability.")
     restarts: int = _setting(RESTARTS, "How often a model that ends at chance is trained again, with more care.")
     save_every: float = _setting(30.0, "Seconds between checkpoints.")
 
@@ -149,7 +156,7 @@ class TrainSettings:
             "models": (1, RUN_MODELS), "samples": (1, MODEL_SAMPLES), "test_samples": (1, MODEL_SAMPLES),
             "size": (1, side), "valid_fraction": (0, math.nextafter(1, 0)), "groups": (1, math.inf),
             "save_every": (0, math.inf), "restarts": (0, 10), "teach_weight": (math.ulp(0.0), math.inf),
-            "fill": (0, 1), "patience": (0, math.inf),
+            "fill": (0, 1), "patience": (0, math.inf), "accuracy": _SHARE, "coverage": _SHARE,
         }  # fmt: skip
         for name, (low, high) in limits.items():
             value = getattr(self, name)
@@ -204,7 +211,8 @@ class TrainSettings:
                 raise SettingsError(f"out must lie outside the folder of the data, {place}, got {excerpt(self.out)}")
             return Path(self.out)
         within = own and Path.cwd().is_relative_to(place)
-        return (place.parent if within else Path()) / "runs" / f"{Path(self.data).stem or place.stem}-{self.model}"
+        name = Path(self.data).stem.strip(".") or place.stem  # "." and ".." name no data
+        return (place.parent if within else Path()) / "runs" / f"{name}-{self.model}"
 
     def recipe(self, augment: Augmentation | None = None, teach: RandomTransform | None = None) -> Recipe:
         """The part that says how to train.

@@ -5,7 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -14,6 +18,7 @@ from pstn._checks import require_positive_int
 from pstn.defaults import default_kl_weight
 from pstn.files import inside, parse_json, require_regular_file, write_atomically
 from pstn.limits import RESULT_BYTES
+from pstn.processes import interrupts_held
 from pstn.text import shorten
 from pstn.training.runs.run import Source, make_population, prepare
 from pstn.training.runs.settings import SettingsError, TrainSettings, write_settings
@@ -21,6 +26,9 @@ from pstn.training.tune import candidates
 
 AUTHORS_KL_WEIGHTS = (0.0, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0)
 """The grid that the paper's authors searched."""
+
+SILENCE = 120.0
+"""Seconds after which a process that has reported nothing counts as killed."""
 
 STUDY, SETTINGS, RESULTS, BEST = "study.log", "sweep.yaml", "sweep.json", "best.yaml"
 # What may differ between machines that share a study: where and how fast trials are trained, not what they are.
@@ -36,6 +44,10 @@ class Study:
     A grid is queued as a whole when the study is made: each process takes the next combination. Where a range is
     searched, trials are made when they are asked for; the number of a trial is the seed of its values, so that no two
     processes draw the same.
+
+    A process says that it is alive by a number that it counts up in the study (`reporting`); another one that has seen
+    no new number for a while takes its trials over (`release_silent`). Optuna's heartbeats are for `Study.optimize`
+    and databases alone, and know nothing of a process that was killed before its first.
 
     Args:
         space: by name, a list to choose from or a (low, high) range; a grid where every entry is a list.
@@ -66,6 +78,8 @@ class Study:
         self.is_grid = all(isinstance(values, list) for values in space.values())
         self._states = optuna.trial.TrialState
         self._study = _open_study(storage, name)
+        self._worker = uuid.uuid4().hex
+        self._seen: dict[tuple[int, str], float] = {}
         if about is not None and "about" not in self._study.user_attrs:
             self._study.set_user_attr("about", dict(about))
         known = self._study.user_attrs.get("about", {})
@@ -75,11 +89,7 @@ class Study:
                     f"{key} of this study is {known[key]}, got {value}: a study continues with its own settings; "
                     "leave it out, or give --out another folder to start anew"
                 )
-        if self.is_grid:
-            present = [t.user_attrs.get("queued") for t in self._counted(waiting=True)]
-            for combination in itertools.product(*self.space.values()):
-                if (values := dict(zip(self.space, combination, strict=True))) not in present:
-                    self._queue(values)
+        self._queue_missing()
 
     def claim(self, limit: int, trials: int | None = None) -> list[Any]:
         """Trials of optuna for this process alone, with values in `params`; of a grid, what others have not taken.
@@ -89,12 +99,14 @@ class Study:
             trials: how many the study is to have in all, including those that are finished or taken by others.
         """
         most, taken = math.inf if trials is None else trials, list[Any]()
+        self._queue_missing()  # a process may have been killed right after it gave trials up
         try:
             while len(taken) < limit and len(self._counted()) < most:
                 if self.is_grid and not self._trials(self._states.WAITING):
                     break
                 trial = self._study.ask()
                 taken.append(trial)  # before its values: an interrupt gives it back
+                trial.set_user_attr("worker", self._worker)
                 self._suggest(trial)
                 earlier = [t for t in self._counted(waiting=True) if t.number < trial.number]
                 if sum(t.state != self._states.WAITING for t in earlier) >= most:  # others asked at the same time
@@ -117,23 +129,63 @@ class Study:
         Returns:
             False where another process, which took the trial over, was first: its result counts.
         """
+        from optuna.exceptions import UpdateFinishedTrialError
+
         if trial.number not in {t.number for t in self._trials(self._states.RUNNING)}:
             return False
-        if math.isfinite(value):
-            self._study.tell(trial, value, skip_if_finished=True)
-        else:
-            trial.set_user_attr("broken", True)
-            self._study.tell(trial, state=self._states.FAIL, skip_if_finished=True)
+        try:
+            if math.isfinite(value):
+                self._study.tell(trial, value)
+            else:
+                trial.set_user_attr("broken", True)
+                self._study.tell(trial, state=self._states.FAIL)
+        except UpdateFinishedTrialError:  # between our look and our word
+            return False
         return True
 
     def release(self, trials: Sequence[Any] | None = None) -> None:
         """Let unfinished trials be taken again: these, or all that any process has taken."""
+        from optuna.exceptions import UpdateFinishedTrialError
+
         numbers = None if trials is None else {trial.number for trial in trials}
         for trial in self._trials(self._states.RUNNING):
             if numbers is None or trial.number in numbers:
-                self._study.tell(trial.number, state=self._states.FAIL, skip_if_finished=True)
-                if self._is_of_space(trial.user_attrs.get("queued", {})):
-                    self._queue(trial.user_attrs["queued"])
+                with suppress(UpdateFinishedTrialError):  # by its own process, or another that takes it over
+                    self._study.tell(trial.number, state=self._states.FAIL, skip_if_finished=True)
+        self._queue_missing()
+
+    @contextmanager
+    def reporting(self, silence: float = SILENCE) -> Iterator[None]:
+        """Tell the other processes in the block that this one is alive, often enough for `release_silent`."""
+        ended = threading.Event()
+
+        def report() -> None:
+            for count in itertools.count():
+                with suppress(Exception):  # a server that is away for a moment: a later report may arrive
+                    self._study.set_user_attr(f"alive {self._worker}", count)
+                if ended.wait(silence / 8):
+                    return
+
+        thread = threading.Thread(target=report, daemon=True)
+        with interrupts_held():  # a thread inherits it: signals are the main thread's to answer
+            thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def release_silent(self, silence: float = SILENCE) -> None:
+        """Let trials be taken again whose process was killed: it has reported nothing for so many seconds.
+
+        Only this process's own clock counts, from when it first saw the last report.
+        """
+        now, reports = time.monotonic(), self._study.user_attrs
+        others = [t for t in self._trials(self._states.RUNNING) if t.user_attrs.get("worker") != self._worker]
+        marks = [(t.number, str(reports.get(f"alive {t.user_attrs.get('worker')}"))) for t in others]
+        self._seen = {mark: self._seen.get(mark, now) for mark in marks}
+        if silent := [t for t, mark in zip(others, marks, strict=True) if now - self._seen[mark] > silence]:
+            self.release(silent)
 
     @property
     def running(self) -> int:
@@ -143,7 +195,8 @@ class Study:
     def table(self) -> list[tuple[dict[str, Any], float]]:
         """The finished trials, best first, whichever process trained them."""
         done = [t for t in self._trials() if t.value is not None and self._is_of_space(t.params)]
-        return sorted(((dict(t.params), float(t.value)) for t in done), key=lambda row: row[1])
+        # Of equal losses, by the settings: in which order trials end depends on what was killed.
+        return sorted(((dict(t.params), float(t.value)) for t in done), key=lambda row: (row[1], str(row[0])))
 
     def _trials(self, *states: Any) -> list[Any]:
         return list(self._study.get_trials(deepcopy=False, states=states or None))
@@ -153,8 +206,14 @@ class Study:
         states = (self._states.COMPLETE, self._states.RUNNING, *([self._states.WAITING] if waiting else []))
         return [t for t in self._trials() if t.state in states or "broken" in t.user_attrs]
 
-    def _queue(self, values: dict[str, Any]) -> None:
-        self._study.enqueue_trial(values, user_attrs={"queued": values})
+    def _queue_missing(self) -> None:
+        """Queue the combinations of a grid that are neither finished nor taken nor queued."""
+        if not self.is_grid:
+            return
+        present = [t.user_attrs.get("queued") for t in self._counted(waiting=True)]
+        for combination in itertools.product(*self.space.values()):
+            if (values := dict(zip(self.space, combination, strict=True))) not in present:
+                self._study.enqueue_trial(values, user_attrs={"queued": values})
 
     def _suggest(self, trial: Any) -> None:
         import optuna
@@ -178,20 +237,40 @@ class Study:
         return values.keys() == self.space.keys() and all(fits(v, self.space[name]) for name, v in values.items())
 
 
+def _create_or_load(storage: str | None, name: str) -> Any:
+    """The study; processes that start together on an empty server make its tables together, which some are refused."""
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+    from sqlalchemy.exc import IntegrityError, ProgrammingError
+    from sqlalchemy.pool import NullPool
+
+    for wait in (0.2, 1.0, 5.0, None):
+        backend: Any = storage
+        try:
+            if storage is not None and "://" not in storage:
+                backend = optuna.storages.JournalStorage(JournalFileBackend(storage))
+            elif storage is not None and not storage.startswith("sqlite"):
+                # No connection stays open while models train: servers allow few, and break those that are idle.
+                backend = optuna.storages.RDBStorage(storage, engine_kwargs={"poolclass": NullPool})
+            return optuna.create_study(storage=backend, study_name=name, direction="minimize", load_if_exists=True)
+        except (IntegrityError, ProgrammingError):
+            if wait is None:
+                raise
+            time.sleep(wait)
+    raise AssertionError  # not reached
+
+
 def _open_study(storage: str | None, name: str) -> Any:
     """The study of optuna, made if there is none; one with values of other types than a sweep writes is refused."""
     import optuna
-    from optuna.storages.journal import JournalFileBackend
 
-    backend: Any = storage
     is_file = storage is not None and "://" not in storage
     try:
         if storage is not None and is_file:
             Path(storage).parent.mkdir(parents=True, exist_ok=True)
             if Path(storage).exists() and require_regular_file(storage).stat().st_size > RESULT_BYTES:
                 raise ValueError(f"it is longer than {RESULT_BYTES:,} bytes, which is the limit")
-            backend = optuna.storages.JournalStorage(JournalFileBackend(storage))
-        study = optuna.create_study(storage=backend, study_name=name, direction="minimize", load_if_exists=True)
+        study = _create_or_load(storage, name)
         if study.directions != [optuna.study.StudyDirection.MINIMIZE]:
             raise ValueError("it does not minimise one value")
         trials = study.get_trials(deepcopy=False)
@@ -286,12 +365,14 @@ def run_sweep(
     study: str = "pstn",
     together: int = 12,
     take_over: bool = False,
+    silence: float = SILENCE,
     say: Callable[[str], None] = print,
 ) -> SweepResult:
     """Search for the settings with the lowest validation loss.
 
     Trials that differ only in what models of one population may differ in are trained together. A study that was
-    stopped continues, if it is kept: what is finished is not trained again.
+    stopped continues, if it is kept: what is finished is not trained again. At the end it waits for the trials of other
+    processes, and trains those of a process that was killed again.
 
     Args:
         settings: of every trial, but for what is searched.
@@ -303,7 +384,8 @@ def run_sweep(
         storage: see `Study`; in `folder`, if there is one, when None.
         study: its name.
         together: how many trials are asked for at a time.
-        take_over: train again what processes that were killed had taken. Only where no other process runs this study.
+        take_over: train again what other processes have taken, at once. Only where no other process runs this study.
+        silence: seconds after which another process that has reported nothing counts as killed; for all the same.
         say: where messages go.
     """
     import optuna
@@ -330,27 +412,33 @@ def run_sweep(
         shared.release()
     if folder is not None:
         write_settings(Path(folder) / SETTINGS, settings)
-    while left := shared.claim(together, trials):
-        try:
-            while left:
-                # Those that may be trained as one population.
-                own = {name: value for name, value in left[0].params.items() if name not in _PER_MODEL}
-                claimed = [trial for trial in left if own.items() <= trial.params.items()]
-                losses = _losses(settings.replace(**own), [trial.params for trial in claimed])
-                for trial, loss in zip(claimed, losses, strict=True):
-                    if shared.tell(trial, loss):
-                        say(f"trial {trial.number}: validation loss {loss:.4f} with {json.dumps(trial.params)}")
-                left = [trial for trial in left if trial not in claimed]
-                _write(folder, settings, over, shared)
-        except BaseException:
-            shared.release(left)
-            raise
+    with shared.reporting(silence):
+        waiting = False
+        while (left := shared.claim(together, trials)) or shared.running:
+            if not left and not waiting:
+                say(f"Waiting for {shared.running} trials of other processes, or until those have been silent for "
+                    f"{silence:g} s. --take-over does not wait; Ctrl-C leaves them.")  # fmt: skip
+            if not left:
+                time.sleep(min(1.0, silence / 8))
+            waiting = not left
+            shared.release_silent(silence)
+            try:
+                while left:
+                    # Those that may be trained as one population.
+                    own = {name: value for name, value in left[0].params.items() if name not in _PER_MODEL}
+                    claimed = [trial for trial in left if own.items() <= trial.params.items()]
+                    losses = _losses(settings.replace(**own), [trial.params for trial in claimed])
+                    for trial, loss in zip(claimed, losses, strict=True):
+                        if shared.tell(trial, loss):
+                            say(f"trial {trial.number}: validation loss {loss:.4f} with {json.dumps(trial.params)}")
+                    left = [trial for trial in left if trial not in claimed]
+                    _write(folder, settings, over, shared)
+            except BaseException:
+                shared.release(left)
+                raise
     _write(folder, settings, over, shared)
-    if others := shared.running:
-        say(f"{others} trials are with other processes. If those were killed: --take-over trains them again.")
     if not (table := shared.table()):
-        why = "every trial is with other processes" if others else "no trial finished with a finite validation loss"
-        raise SettingsError(why)
+        raise SettingsError("no trial finished with a finite validation loss")
     return SweepResult(*table[0], table)
 
 
@@ -389,7 +477,7 @@ def _losses(settings: TrainSettings, values: Sequence[dict[str, Any]]) -> list[f
     # searched differs.
     seeds = [int(v.get("seed", settings.seed)) for v in values]
     with make_population(settings.replace(models=len(values), **columns), source, seeds, factors) as population:
-        best, stops = population.fit().best, population.recipe.patience is not None
+        best, stops = population.fit(lambda progress: None).best, population.recipe.patience is not None
         last = population.evaluate_members(samples=settings.test_samples)["nll"]
         failed = {failure.model for failure in population.progress.failures}
     # A run that is shorter than the time between validations has no best.
