@@ -11,12 +11,13 @@ import torch
 from PIL import Image
 
 import pstn
-from pstn.export import export_onnx, export_program
+from pstn.export import _sample_by_gathers, export_onnx, export_program
 from pstn.nn import ConvClassifier, ConvLocalizer, ModelMetadata, SeriesClassifier, SeriesLocalizer
+from pstn.nn.classifier import shared_noise
 from shared_models import moved
 from small_runs import run_command as command
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "serve_onnx.py"
+EXAMPLE = Path(__file__).parents[1] / "examples" / "predict_onnx.py"
 SAMPLES = 3
 
 
@@ -28,7 +29,8 @@ def finished(model, about):
 def small_pstn():
     torch.manual_seed(0)
     layer = pstn.SpatialTransformer(pstn.Similarity(), ConvLocalizer(3, (12, 10), (3,), 3), fill=(0.1, 0.2, 0.3))
-    about = ModelMetadata(("cat", "dog"), 3, (12, 10), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+    rule = pstn.Abstention(accuracy=0.9, threshold=0.51, coverage=0.9, quantile=0.49, samples=SAMPLES)
+    about = ModelMetadata(("cat", "dog"), 3, (12, 10), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), abstention=rule)
     return finished(pstn.PSTN(layer, ConvClassifier(3, (12, 10), 2, (3,), 4, 3)), about)
 
 
@@ -50,7 +52,12 @@ def expected(model, x, noise=None):
             p = model(x, noise=noise)
     boxes = model.layer.transform.corners(p.theta, aspect=tuple(x.shape[2:])[::-1])
     out = {"probabilities": p.probs, "entropy": p.entropy, "theta": p.theta, "boxes": boxes}
-    return out if noise is None else {**out, "mutual_information": p.mutual_information}
+    if noise is None:
+        return out
+    out["mutual_information"] = p.mutual_information
+    if (rule := model.about.abstention) is not None:
+        out |= {"abstain": torch.tensor(rule.abstains(p.probs)), "set": torch.tensor(rule.sets(p.probs))}
+    return out
 
 
 def inputs(model, batch, samples):
@@ -93,6 +100,25 @@ def test_onnx_gives_the_models_answers_for_any_batch_and_the_same_noise(exported
 def test_onnx_of_the_mean_gives_the_models_answers_for_any_batch(tmp_path):
     model = small_pstn()
     check_onnx(model, export_onnx(model, tmp_path / "model.onnx"), None)
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "border"])
+@pytest.mark.parametrize("size", [(9, 12), (1, 20)], ids=["image", "series"])
+def test_gathers_read_what_grid_sample_reads(padding_mode, size):
+    x, grid = torch.rand(2, 3, *size, dtype=torch.float64), 2 * torch.randn(2, 40, 7, 2, dtype=torch.float64)
+    grid[0, 0, 0], grid[1, 3, 2] = 1e6, torch.tensor([-1e6, 1.0])
+    found = _sample_by_gathers(x, grid, 0, ("zeros", "border").index(padding_mode), False)
+    expected = torch.nn.functional.grid_sample(x, grid, padding_mode=padding_mode, align_corners=False)
+    torch.testing.assert_close(found, expected)
+    grid[0, 1] = torch.nan
+    assert _sample_by_gathers(x, grid, 0, 0, False)[0, :, 1].isnan().all()
+
+
+def test_an_onnx_file_has_no_grid_sample_where_gathers_will_do(exported):
+    onnx = pytest.importorskip("onnx")
+    assert "GridSample" not in {node.op_type for node in onnx.load(exported[1]).graph.node}
+    assert _sample_by_gathers(torch.rand(1, 1, 4, 4), torch.rand(1, 2, 2, 2), 2, 0, False) is NotImplemented
+    assert _sample_by_gathers(torch.rand(1, 1, 4, 4), torch.rand(1, 2, 2, 2), 0, 2, False) is NotImplemented
 
 
 def test_onnx_says_what_its_classes_are_and_how_to_prepare_its_input(exported):
@@ -149,26 +175,19 @@ def image(tmp_path_factory):
     return path
 
 
-def serve(*arguments, **options):
-    """The example, in a process in which torch cannot be imported."""
-    code = (
-        "import runpy, sys; sys.modules['torch'] = None; sys.argv[1:] = {!r}; runpy.run_path({!r}, run_name='__main__')"
-    )
-    command = [sys.executable, "-c", code.format(list(map(str, arguments)), str(EXAMPLE))]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
-
-
-def test_the_example_serves_without_torch(exported, image):
+def test_the_example_predicts_without_torch(exported, image):
     model, path = exported
     x = model.about.prepare(torch.from_numpy(np.asarray(Image.open(image)).copy()).movedim(-1, 0)[None])
-    noise = np.random.default_rng(0).random((SAMPLES, 1, 4), np.float32)
-    wanted = expected(model, x, torch.from_numpy(noise))
-    said, errors = serve(path, image).communicate(timeout=120)
-    assert errors == ""
+    wanted = expected(model, x, shared_noise(model, 1, SAMPLES)["noise"])
+    code = "import runpy, sys; sys.modules['torch'] = None; sys.argv.pop(0); runpy.run_path(sys.argv[0])"
+    command = [sys.executable, "-c", code, EXAMPLE, path, image]
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=120, check=True).stdout
     answer = json.loads(said)
     assert answer["label"] == model.about.classes[int(wanted["probabilities"].argmax())]
     assert answer["probability"] == pytest.approx(float(wanted["probabilities"].max()), abs=1e-4)
     assert answer["entropy"] == pytest.approx(float(wanted["entropy"]), abs=1e-4)
+    assert answer["abstain"] == bool(wanted["abstain"])
+    assert answer["set"] == [name for name, held in zip(model.about.classes, wanted["set"][0], strict=True) if held]
 
 
 @pytest.fixture
@@ -194,6 +213,16 @@ def test_the_name_of_the_file_says_its_format(options, wanted, written, tmp_path
     done = command("export", folder, *options)
     assert (done.exit_code, written) == (0 if wanted else 2, wanted), done.output
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"), [((), False), (("--mean",), False), (("--samples", "modes"), False), (("--samples", 3), True)]
+)
+@pytest.mark.parametrize("name", ["m.onnx", "m.pt2"])
+def test_export_says_where_it_leaves_out_when_not_to_answer(options, kept, name, written, tmp_path):
+    folder = small_pstn().save_pretrained(tmp_path / "model")
+    done = command("export", folder, "--out", tmp_path / name, *options)
+    assert (done.exit_code, "--samples 3" in done.stderr) == (0, not kept)
 
 
 def test_export_says_how_to_open_what_crashes_onnxruntime(written, tmp_path):

@@ -57,11 +57,14 @@ def open_image(path: Path) -> Iterator[Any]:
     This is the only place that opens image files: only `IMAGE_FORMATS` are decoded, and only within the limits.
     """
     import_optional("PIL", "Pillow", "data")
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     Image.preinit()
     with decoding(path, "does not decode as an image"), _ImageStream(path) as stream:
-        image = Image.open(stream, formats=IMAGE_FORMATS)
+        try:
+            image = Image.open(stream, formats=IMAGE_FORMATS)
+        except UnidentifiedImageError as error:  # whose text names an object in memory
+            raise ValueError(f"it is none of {', '.join(IMAGE_FORMATS)}") from error
         stream.reads_left = -1  # the header has been read
         pixels, scans = image.width * image.height, stream.length // _SHORTEST_SCAN
         if pixels > limits.IMAGE_PIXELS or max(image.size) > limits.IMAGE_SIDE:

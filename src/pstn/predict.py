@@ -6,6 +6,7 @@ import csv
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, TypeVar
@@ -15,14 +16,15 @@ from torch import Tensor
 
 from pstn._checks import require_finite, require_positive_int, require_seed
 from pstn._deprecation import renamed
+from pstn.abstaining import Abstention
 from pstn.data.files import DataError, ErrorHandler, raise_error
 from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, find_images
 from pstn.data.series import Wanted, read_rows
 from pstn.decode import read_image
 from pstn.files import to_json
 from pstn.nn import PSTN, ModelMetadata, Prediction, Shareable, TransformerClassifier
-from pstn.nn.classifier import evaluating
-from pstn.noise import Samples, draw_noise
+from pstn.nn.classifier import evaluating, fitting_rule, shared_noise
+from pstn.noise import Samples
 from pstn.text import printable
 from pstn.threads import suit_threads, using_threads
 from pstn.transforms import to_pixels
@@ -63,16 +65,29 @@ class Answer(NamedTuple):
     box: tuple[tuple[float, ...], ...] | None
     """Where the model looked, by its mean transformation: corners (x, y) in pixels of the image as viewers show it,
     which spans (0, 0) to (width, height); for a series its two ends; None for a model without a transformation."""
+    abstain: bool | None = None
+    """Whether the model should not answer; None where no accuracy was wanted of it, or with other samples."""
+    set: tuple[str, ...] | None = None
+    """The classes that cannot be ruled out; None where no coverage was wanted of it, or with other samples."""
+    typical: float | None = None
+    """The share of held-out examples that are less typical: near 0 where the input is unlike the training data; None
+    where that is not known."""
 
 
-def require_about(model: Shareable) -> ModelMetadata:
-    """The metadata of a model, checked to suffice for reading files for it."""
+def require_about(model: Shareable, samples: Samples | None = None) -> ModelMetadata:
+    """The metadata of a model, checked to suffice for reading files; `abstention` only if it was found for `samples`.
+
+    Args:
+        model: what is to predict.
+        samples: with how many samples, or "modes"; the model's own `test_samples` when not given.
+    """
     about = model.about
     if about is None or about.size is None or len(about.size) > 2:
         raise ValueError("the model does not say what input it takes: save it with about=pstn.ModelMetadata(...)")
     if len(about.size) == 2 and about.channels not in (1, 3):
         raise ValueError(f"the model takes images of {about.channels} channels; files have 1 or 3")
-    return about
+    used = model.test_samples if samples is None and isinstance(model, PSTN) else samples
+    return replace(about, abstention=fitting_rule(model, used))
 
 
 @renamed(refuse="on_error")
@@ -115,11 +130,11 @@ def predict_files(
 
 def ask(model: Shareable, items: Sequence[Item], *, samples: Samples | None = None, seed: int = 0) -> list[Answer]:
     """A model's answers for a batch of inputs; the arguments are those of `predict_files`."""
-    about = require_about(model)
+    about = require_about(model, samples)
     x = about.prepare(torch.stack([item.x for item in items]))
     with evaluating(model), torch.inference_mode(), using_threads(None):
         suit_threads(model, x)
-        output = model(x, **_noise(model, len(items), samples, seed))
+        output = model(x, **shared_noise(model, len(items), samples, seed))
         if isinstance(output, Prediction):
             log_probs, disagreement = output.log_probs, output.mutual_information.tolist()
             assert isinstance(model, TransformerClassifier)
@@ -128,25 +143,16 @@ def ask(model: Shareable, items: Sequence[Item], *, samples: Samples | None = No
             require_finite("logits", output, "the model diverged in training, or these inputs are not of its kind")
             log_probs, disagreement, boxes = output.log_softmax(-1), [0.0] * len(items), None
         unsure, best = entropy(log_probs).tolist(), log_probs.argmax(-1).tolist()
+        theta = output.theta.cpu().numpy() if isinstance(output, Prediction) and samples != "modes" else None
+        rule = about.abstention
     return [
         Answer(
             item.name, about.classes[best[i]], tuple(row), unsure[i], disagreement[i],
             None if boxes is None else _corners(boxes[i], item.size),
+            **({} if rule is None else rule.describe(row, about.classes, None if theta is None else theta[:, i])),
         )
         for i, (item, row) in enumerate(zip(items, log_probs.exp().tolist(), strict=True))
     ]  # fmt: skip
-
-
-def _noise(model: Shareable, count: int, samples: Samples | None, seed: int) -> dict[str, Any]:
-    if not isinstance(model, PSTN):
-        return {}
-    if samples == "modes":
-        return {"samples": samples}
-    wanted = model.test_samples if samples is None else require_positive_int("samples", samples)
-    layer = model.layer
-    source = torch.Generator().manual_seed(require_seed("seed", seed))
-    noise = draw_noise(wanted, (1, layer.noise_width), method=layer.sampling, generator=source)
-    return {"noise": noise.expand(-1, count, -1)}
 
 
 def _corners(box: Tensor, size: tuple[int, ...]) -> tuple[tuple[float, ...], ...]:
@@ -252,16 +258,23 @@ def write_answers(stream: TextIO, answers: Iterable[Answer], about: ModelMetadat
         for count, answer in enumerate(map(_rounded, answers), 1):  # noqa: B007
             named = dict(zip(about.classes, answer.probabilities, strict=True))
             values = {**answer._asdict(), "probability": max(answer.probabilities), "probabilities": named}
+            values = {k: v for k, v in values.items() if v is not None or k not in ("abstain", "set", "typical")}
             stream.write(printable(to_json(values, ensure_ascii=False)) + "\n")
         return count
     corners = ["start", "end"] if about.ndim == 1 else [f"{axis}{i}" for i in range(1, 5) for axis in "xy"]
     table = csv.writer(stream, lineterminator="\n")
     fixed = ["input", "label", "probability", "entropy", "mutual_information"]
+    rule = about.abstention or Abstention()
+    fixed += ["abstain"] * (rule.accuracy is not None) + ["set"] * (rule.coverage is not None)
+    fixed += ["typical"] * (rule.typicality is not None)
     table.writerow([*fixed, *corners, *(_cell(f"p({name})") for name in about.classes)])
     for count, answer in enumerate(map(_rounded, answers), 1):  # noqa: B007
         box: list[Any] = [value for corner in answer.box or () for value in corner] or [""] * len(corners)
         numbers = (max(answer.probabilities), answer.entropy, answer.mutual_information)
-        table.writerow([_cell(answer.input), _cell(answer.label), *numbers, *box, *answer.probabilities])
+        says: list[Any] = [] if answer.abstain is None else [str(answer.abstain).lower()]
+        says += [] if answer.set is None else [_cell(" | ".join(answer.set))]
+        says += [] if rule.typicality is None else ["" if answer.typical is None else answer.typical]
+        table.writerow([_cell(answer.input), _cell(answer.label), *numbers, *says, *box, *answer.probabilities])
     return count
 
 
@@ -270,4 +283,4 @@ def _rounded(answer: Answer) -> Answer:
     numbers = (answer.entropy, answer.mutual_information, *answer.probabilities)
     unsure, disagreement, *probs = (float(f"{value:.6g}") for value in numbers)
     box = None if answer.box is None else tuple(tuple(round(v, 2) for v in corner) for corner in answer.box)
-    return Answer(answer.input, answer.label, tuple(probs), unsure, disagreement, box)
+    return answer._replace(probabilities=tuple(probs), entropy=unsure, mutual_information=disagreement, box=box)

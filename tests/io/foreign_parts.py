@@ -1,6 +1,7 @@
 """Parts of models as users write them, found as "foreign_parts:NAME"."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -62,4 +63,15 @@ class Forgetful(nn.Module):
         self.layer = nn.Linear(width, 3)
 
 
-NOT_A_CLASS = print
+NOT_A_CLASS, WEIGHT = print, float(torch.ones(3).sum())
+
+
+def make_network(classes=3, *, widths=(4,)):
+    """A network that no class describes."""
+    layers = [nn.Conv2d(1, widths[0], 3), nn.BatchNorm2d(widths[0]), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(4 * widths[0], classes))
+
+
+def make_another(path):
+    """It makes no network."""
+    Path(path).write_text("ran")

@@ -3,6 +3,7 @@
 import copy
 import inspect
 import pickle
+import subprocess
 import sys
 
 import numpy as np
@@ -22,8 +23,11 @@ from pstn.nn import (
     ConvLocalizer,
     EfficientNetLite0,
     Frozen,
+    InceptionClassifier,
     ModelMetadata,
     PoseLocalizer,
+    ResNetClassifier,
+    RocketFeatures,
     SeriesClassifier,
     SeriesLocalizer,
     Trunk,
@@ -41,6 +45,12 @@ def image_pstn(transform, classifier=None, channels=3, **options):
 def series_pstn():
     layer = pstn.SpatialTransformer(pstn.CPAB(tess=6), SeriesLocalizer(2, (4, 6), (5, 3)), hidden=8, sampling="sobol")
     return pstn.PSTN(layer, SeriesClassifier(2, 3, (4, 6), (4, 3), 0.1), chunk_size=3)
+
+
+def masked_pstn():
+    localizer = pstn.nn.Masked(SeriesLocalizer(2, (4, 6), (5, 3)))
+    layer = pstn.SpatialTransformer(pstn.CPAB(tess=6), localizer, padding_mode="border", masked=True)
+    return pstn.PSTN(layer, pstn.nn.Masked(SeriesClassifier(2, 3, (4, 6), (4, 3), 0.1)))
 
 
 def reading_small():
@@ -74,7 +84,11 @@ MODELS = {
     "one posterior for all inputs": (learned_augmentation, (2, 16, 18)),
     "series": (series_pstn, SERIES),
     "series cnn": (lambda: SeriesClassifier(2, 3, (4, 6), (4, 3)), SERIES),
+    "inception": (lambda: InceptionClassifier(2, 3, 2, (4, 3), 4), SERIES),
+    "resnet": (lambda: ResNetClassifier(2, 3, (4, 6), (4, 3)), SERIES),
+    "on random features": (lambda: BackboneClassifier(Trunk(RocketFeatures(2, (1, 3), (2, 1))), 3), SERIES),
     "on a pretrained network": (lambda: BackboneClassifier(Trunk(EfficientNetLite0(None)), 3), (3, 32, 32)),
+    "with a mask": (masked_pstn, (3, 30)),
     "unpadded": (lambda: SeriesClassifier(2, 3, (4, 6), (4, 3), padded=False), SERIES),
 }
 every_model = pytest.mark.parametrize(("make", "shape"), MODELS.values(), ids=MODELS.keys())
@@ -232,7 +246,7 @@ def test_a_description_cannot_name_code_nor_ask_for_the_machines_memory(folder):
         (lambda c: c.update(format="pstn 2"), "format must be 'pstn 1'"),
         (lambda c: c.update(more=1), "does not describe a model"),
         (lambda c: c.update(weights_sha256="0"), "is not the file that config.json beside it was written with"),
-        (lambda c: c["about"].update(mean=["x"]), "mean must hold one finite number"),
+        (lambda c: c["about"].update(mean=["x"]), "mean must be one finite number"),
     ):  # fmt: skip
         (folder / "config.json").write_text(original)
         edit_config(folder, change)
@@ -300,7 +314,9 @@ def test_the_card_of_a_series_model_speaks_of_series(tmp_path):
     assert "image" not in card
 
 
-def test_the_old_name_of_the_metadata_works_and_warns():
-    for module in (pstn, pstn.nn):
-        with pytest.warns(FutureWarning, match="ModelMetadata"):
-            assert module.About is pstn.ModelMetadata
+@pytest.mark.slow
+def test_loading_imports_no_sympy(tmp_path):
+    """It takes a second, and torch imports it for some operations on the meta device."""
+    pstn.nn.mnist_pstn().save_pretrained(tmp_path)
+    code = f"import sys, pstn; pstn.from_pretrained({str(tmp_path)!r}); print('sympy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

@@ -1,6 +1,7 @@
 """Transformations, posteriors and networks of the user's own in models that are saved and loaded."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,8 @@ from torch import nn
 
 import pstn
 from pstn.io import registry
-from shared_models import edit_config
+from refusals import refused
+from shared_models import edit_config, moved
 
 ABOUT = pstn.ModelMetadata(("a", "b", "c"), 1, (12, 12))
 
@@ -114,6 +116,113 @@ def test_a_class_that_could_not_be_built_again_is_refused(parts):
     for module, name in ((parts.Forgetful(3), "width"), (Local(), "Local")):
         with pytest.raises(TypeError, match=name):
             registry.describe(module)
+
+
+# Networks that their constructors make
+
+
+def wrapped(parts, **arguments):
+    torch.manual_seed(0)
+    network = pstn.set_constructor(parts.make_network(**arguments), parts.make_network, **arguments)
+    model = pstn.wrap(network, "rotation", in_channels=1, size=(12, 12), test_samples=4)
+    return moved(model.train()), network  # so that its batch norm has statistics of its own
+
+
+MAKER = "foreign_parts:make_network"
+
+
+def test_a_network_that_a_function_made_comes_back_in_a_new_process(parts, tmp_path):
+    model, network = wrapped(parts, classes=3, widths=[5])
+    network.train()(torch.rand(4, 1, 12, 12))
+    x, noise = torch.rand(2, 1, 12, 12), torch.rand(4, 2, model.layer.noise_width)
+    folder = pstn.save_pretrained(model, tmp_path / "model", about=ABOUT)
+    written = json.loads((folder / "config.json").read_text())["model"]["classifier"]["module"]
+    assert written == {"type": MAKER, "classes": 3, "widths": [5]}
+    card = (folder / "README.md").read_text()
+    assert f'allow=["{MAKER}"]' in card
+    assert f"--allow {MAKER}" in card
+    torch.save((x, noise), tmp_path / "asked.pt")
+    code = f"""
+import pstn, sys, torch
+x, noise = torch.load("asked.pt")
+loaded = pstn.from_pretrained("model", allow=[{MAKER!r}])
+assert type(loaded.classifier.module[0]) is torch.nn.Conv2d
+assert not any(p.requires_grad for p in loaded.classifier.parameters())
+torch.save(loaded(x, noise=noise).log_probs, "answers.pt")
+"""
+    env = {**os.environ, "PYTHONPATH": f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}"}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, check=True)
+    assert torch.equal(torch.load(tmp_path / "answers.pt"), model.eval()(x, noise=noise).log_probs)
+
+
+def test_a_loaded_model_with_such_a_network_is_saved_again(parts, tmp_path):
+    model, _ = wrapped(parts, classes=3)
+    folder = pstn.save_pretrained(model, tmp_path / "a", about=ABOUT)
+    again = pstn.save_pretrained(pstn.from_pretrained(folder, allow=[MAKER]), tmp_path / "b")
+    assert json.loads((again / "config.json").read_text()) == json.loads((folder / "config.json").read_text())
+
+
+def test_a_function_is_called_only_if_it_is_allowed_by_its_own_name(parts, tmp_path):
+    folder = pstn.save_pretrained(wrapped(parts)[0], tmp_path / "model", about=ABOUT)
+    for allowed in ([], ["foreign_parts"], ["foreign_parts:make_another"], ["foreign_parts:Reader"]):
+        with pytest.raises(pstn.io.ModelFileError, match=MAKER):
+            pstn.from_pretrained(folder, allow=allowed)
+    target = tmp_path / "ran"
+    change = {"type": "foreign_parts:make_another", "path": str(target)}
+    edit_config(folder, lambda config: config["model"]["classifier"].update(module=change))
+    with pytest.raises(pstn.io.ModelFileError, match="make_another"):
+        pstn.from_pretrained(folder, allow=["foreign_parts", MAKER])
+    assert not target.exists()
+    with pytest.raises(pstn.io.ModelFileError, match="make_another"):  # it ran, and made no network
+        pstn.from_pretrained(folder, allow=["foreign_parts:make_another"])
+
+
+@pytest.mark.parametrize("kind", ["no_such_module:make", "foreign_parts:moved_elsewhere"])
+def test_a_constructor_that_cannot_be_found_is_named(parts, tmp_path, kind):
+    folder = pstn.save_pretrained(wrapped(parts)[0], tmp_path / "model", about=ABOUT)
+    edit_config(folder, lambda config: config["model"]["classifier"]["module"].update(type=kind))
+    with pytest.raises(pstn.io.ModelFileError, match=rf"{kind}.*cannot be found"):
+        pstn.from_pretrained(folder, allow=[kind])
+
+
+@pytest.mark.parametrize(
+    ("make", "constructor"),
+    [(lambda parts: parts.Forgetful(144), "foreign_parts:Forgetful"), (lambda parts: pstn.nn.mnist_cnn(), None)],
+)
+def test_classes_may_have_their_arguments_said_too(parts, tmp_path, make, constructor):
+    arguments = {} if constructor is None else {"width": 144}
+    network = pstn.set_constructor(make(parts), constructor or pstn.nn.mnist_cnn, **arguments)
+    kind = constructor or "pstn.nn.factory:mnist_cnn"
+    assert registry.describe(network) == {"type": kind, **arguments}
+    about = pstn.ModelMetadata(tuple("abc") if constructor else tuple("0123456789"), 1, (12, 12))
+    folder = pstn.save_pretrained(pstn.wrap(network, in_channels=1), tmp_path / "a", about=about)
+    again = pstn.save_pretrained(pstn.from_pretrained(folder, allow=[kind]), tmp_path / "b")
+    kinds = [json.loads((f / "config.json").read_text())["model"]["classifier"]["module"] for f in (folder, again)]
+    assert kinds == [{"type": kind, **arguments}] * 2
+
+
+test_a_constructor_that_will_not_do_is_refused = refused(
+    (lambda parts: pstn.set_constructor(parts, parts.make_network), TypeError, "network"),
+    (lambda parts: pstn.set_constructor(nn.Flatten(), lambda: nn.Flatten()), ValueError, "constructor"),
+    (lambda parts: pstn.set_constructor(nn.Flatten(), "make_network"), ValueError, "constructor"),
+    (lambda parts: pstn.set_constructor(nn.Flatten(), 3), TypeError, "constructor"),
+    (lambda parts: pstn.set_constructor(nn.Flatten(), parts.make_network, classes=nn.Flatten), TypeError, "classes"),
+    (lambda parts: pstn.set_constructor(nn.Flatten(), parts.make_network, type=3), ValueError, "type"),
+    # What is refused when the model is saved, as its constructor makes another one or none.
+    (lambda parts: save(parts.make_network(), parts.make_network, classes=2), ValueError, "model"),
+    (lambda parts: save(parts.make_network(), parts.make_network, depth=2), ValueError, "depth"),
+    (lambda parts: save(parts.make_network(), "foreign_parts:nothing"), ValueError, "foreign_parts:nothing"),
+    (lambda parts: save(parts.make_network(), "no_such_module:f"), ValueError, "no_such_module:f"),
+    (lambda parts: pstn.save_pretrained(pstn.wrap(parts.make_network(), in_channels=1), "m"), TypeError,
+     "set_constructor"),
+    given=lambda: [sys.modules["foreign_parts"]],
+)  # fmt: skip
+pytestmark = pytest.mark.usefixtures("parts")
+
+
+def save(network, constructor, **arguments):
+    network = pstn.set_constructor(network, constructor, **arguments)
+    pstn.save_pretrained(pstn.wrap(network, in_channels=1), "never", about=ABOUT)
 
 
 def test_two_classes_of_one_name_are_refused(parts):

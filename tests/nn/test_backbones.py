@@ -12,7 +12,7 @@ from torch import nn
 import pstn
 from pstn.io import describe
 from pstn.nn import BackboneClassifier, EfficientNetLite0, TimmNetwork, Trunk, find_pretrained, make_model
-from pstn.training.linear import extract_features, fit_linear, tune_linear
+from pstn.training.linear import _read_windows, extract_features, fit_linear, start_heads, tune_linear
 from pstn.training.runs.run import evaluate_run, make_population, make_run_model, prepare, train
 from pstn.training.runs.settings import TrainSettings
 from small_runs import run_command
@@ -100,7 +100,7 @@ def test_a_model_of_timm_says_how_images_are_scaled_and_what_size_it_wants(timm,
     assert (found.size, found.mean, found.std) == (96, (0.4, 0.5, 0.6), (0.1, 0.2, 0.3))
     assert timm.made[-1] == ("tiny.one", False)  # nothing is downloaded to know it
     source = prepare(TrainSettings(data=photos, backbone="tiny.one"))
-    assert (source.size, source.mean, source.std) == ((64, 64), (0.4, 0.5, 0.6), (0.1, 0.2, 0.3))
+    assert (source.size, source.mean, source.std) == ((96, 96), (0.4, 0.5, 0.6), (0.1, 0.2, 0.3))
     assert prepare(TrainSettings(data=photos, backbone="tiny.one", size=40)).size == (40, 40)
     assert found.choose_size([(300, 400)]) == (96, 96)
     with pytest.raises(ValueError, match=r"^backbone must .*did you mean 'tiny.one'"):
@@ -117,6 +117,74 @@ def test_a_run_on_a_backbone_of_timm_is_trained_evaluated_and_loaded(timm, photo
     assert isinstance(model.classifier.trunk.network, TimmNetwork)
     assert evaluate_run(tmp_path / "run").scores["accuracy"][0] > 0.9
     assert run_command("predict", tmp_path / "run", photos).exit_code == 0
+
+
+MINE = """
+from torch import nn
+import pstn
+
+class Averages(nn.Module):
+    features = 12
+    def forward(self, x):
+        return nn.functional.adaptive_avg_pool2d(x, 2).flatten(1)
+
+wide = pstn.nn.Pretrained("wide", Averages, size=96, mean=(0.5,) * 3, std=(0.25,) * 3)
+
+def made():
+    network = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    network.features = 4
+    return pstn.set_constructor(network, made)
+
+def unmarked():
+    network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    network.features = 3
+    return network
+
+def flat():
+    return nn.Flatten()
+
+def picture():
+    network = nn.Conv2d(3, 4, 3)
+    network.features = 4
+    return network
+
+network = nn.Flatten()
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A module of the user's in the current folder, from which nothing else is imported."""
+    name = f"networks_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    return name
+
+
+@pytest.mark.parametrize(("name", "mean"), [("Averages", 0.485), ("wide", 0.5), ("made", 0.485)])
+def test_a_network_of_the_users_is_imported_trained_on_and_needs_permission(mine, photos, monkeypatch, name, mean):
+    train = ("train", photos, "--model", "cnn", "--epochs", 1, "--out", "run", "--backbone", f"{mine}:{name}")
+    done = run_command(*train)
+    assert done.exit_code == 0, done.output
+    assert "" not in sys.path
+    monkeypatch.delitem(sys.modules, mine)
+    monkeypatch.setattr(pstn.nn.backbones, "_IMPORTED", {})  # as in a new process
+    refused = run_command("evaluate", "run")
+    assert (refused.exit_code, mine in refused.output) == (2, True)
+    kept = f"{mine}:{'Averages' if name == 'wide' else name}"
+    allowed = [text for permission in {kept, f"{mine}:{name}"} for text in ("--allow", permission)]
+    assert run_command("evaluate", "run", *allowed).exit_code == 0
+    model = pstn.from_pretrained("run", allow=[kept])
+    assert isinstance(model.classifier if hasattr(model, "classifier") else model, BackboneClassifier)
+    assert model.about.mean[0] == mean
+
+
+@pytest.mark.parametrize("name", ["flat", "picture", "network", "nothing", "unmarked"])
+def test_a_network_that_cannot_be_used_or_saved_is_refused(mine, photos, name):
+    done = run_command("train", photos, "--out", "run", "--backbone", f"{mine}:{name}")
+    assert done.exit_code == 2
+    assert ("set_constructor" if name == "unmarked" else f"--backbone {mine}:{name}") in " ".join(done.output.split())
 
 
 def test_without_timm_a_model_of_it_is_refused_with_what_there_is(monkeypatch, photos, tmp_path):
@@ -139,6 +207,26 @@ def test_a_last_layer_starts_at_the_logistic_regression_on_the_features(timm, ph
     expected = tune_linear(features[member.train], source.y[member.train], 2, valid)
     torch.testing.assert_close(model.head.weight, expected.weight)
     assert not torch.equal(make_run_model(settings, source, 0).head.weight, expected.weight)
+
+
+@pytest.mark.parametrize("kind", ["stn", "pstn"])
+def test_behind_a_transformer_it_starts_at_the_regression_on_windows_of_changed_images(timm, photos, kind):
+    settings = TrainSettings(data=photos, backbone="tiny.one", model=kind, augment="standard", var_init=-2.0)
+    source = prepare(settings)
+    with make_population(settings, source) as population:
+        model, [member] = population.start(0), population.members
+    trunk = model.classifier.trunk
+    changed, given = (_read_windows(model, trunk, source.x, 6, augment) for augment in (source.augment, None))
+    if kind == "stn":  # which starts at the image as it is
+        torch.testing.assert_close(given[0], extract_features(trunk, source.x))
+    valid = (given[:, member.valid], source.y[member.valid])
+    expected = tune_linear(changed[:, member.train], source.y[member.train], 2, valid)
+    torch.testing.assert_close(model.classifier.head.weight, expected.weight)
+    taught = make_run_model(settings, source, 0)
+    start_heads([taught], source.x, source.y, [(member.train, member.valid)], source.augment, taught=True)
+    cnn = make_run_model(settings.replace(model="cnn"), source, 0)
+    start_heads([cnn], source.x, source.y, [(member.train, member.valid)])
+    torch.testing.assert_close(taught.classifier.head.weight, cnn.head.weight)
 
 
 @pytest.mark.parametrize("penalty", [0.1, 10.0])
@@ -196,7 +284,7 @@ def test_estimators_take_a_backbone(timm):
         np.testing.assert_allclose(model.scaling_.mean, white * np.array([0.4, 0.5, 0.6]))
         assert model.score(white * x, y) > 0.9
     with pytest.raises(ValueError, match=r"^backbone must"):
-        pstn.CNNClassifier(backbone="tiny.one").fit(x[..., 0], y)
+        pstn.CNNClassifier("image", backbone="tiny.one").fit(x[..., 0], y)
 
 
 def test_a_feature_that_hardly_varied_in_training_does_not_decide():

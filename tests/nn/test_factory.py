@@ -53,9 +53,17 @@ def test_defaults_and_options_reach_the_layer():
     assert model.layer.padding_mode == "border"
 
 
+@pytest.mark.parametrize("networks", ["inception", "resnet"])
+def test_networks_of_other_papers_classify_series(networks):
+    model = make_model("pstn", 2, (30,), 3, networks=networks).eval()
+    assert type(model.classifier).__name__.lower().startswith(networks)
+    assert model(torch.rand(2, 2, 30)).log_probs.shape == (2, 3)
+
+
 test_what_cannot_be_made_is_named = refused(
     (lambda: make_model("rnn", 1, (28, 28), 2), ValueError, "kind"),
     (lambda: make_model("cnn", 1, (28, 28), 2, networks="large"), ValueError, "networks"),
+    (lambda: make_model("cnn", 1, (28, 28), 2, networks="inception"), ValueError, "networks"),
     (lambda: make_model("stn", 1, (28, 28), 2, "twist"), ValueError, "transform"),
     (lambda: make_model("stn", 1, (24,), 2, pstn.Similarity()), ValueError, "transform"),
 )

@@ -69,8 +69,9 @@ def test_samples_are_weighted_and_pixels_that_none_sees_are_filled():
     torch.testing.assert_close(back.mean[0, 0], torch.tensor([1.0] * 4 + [4.0] * 4))
     torch.testing.assert_close(back.spread[0, 0], torch.tensor([0.0] * 4 + [math.sqrt(3.0)] * 4))
     torch.testing.assert_close(back.seen[0, 0], torch.tensor([0.25] * 4 + [1.0] * 4))
-    alone = layer.unwarp(maps[1:], theta[1:], fill=-9.0)
-    torch.testing.assert_close(alone.mean[0, 0], torch.tensor([-9.0] * 4 + [5.0] * 4))
+    for given, fill in (({"fill": -9.0}, -9.0), ({}, 0.0)):
+        alone = layer.unwarp(maps[1:], theta[1:], **given)
+        torch.testing.assert_close(alone.mean[0, 0], torch.tensor([fill] * 4 + [5.0] * 4))
 
 
 def test_boxes_come_back_with_their_spread():

@@ -68,6 +68,23 @@ def test_own_parts_and_sizes():
     assert p.theta.shape == (3, 2, 3)
 
 
+def test_one_that_is_to_be_taught_starts_wide_and_learns_a_pose_without_labels():
+    x = torch.zeros(64, 1, 12, 12)
+    x[:, 0, 2:7, 5:7], x[:, 0, 5:7, 7:10] = 1.0, 0.6  # a bar with a foot on one side
+    torch.manual_seed(0)
+    options = {"in_channels": 1, "localizer_size": (12, 12), "taught": True}
+    model = pstn.wrap(nn.Sequential(nn.Flatten(), nn.Linear(144, 3)), "rotation", **options)
+    assert isinstance(model.layer.posterior, pstn.Mixture)
+    before = {name: tensor.clone() for name, tensor in model.classifier.state_dict().items()}
+    losses = []
+    schedule = {"epochs": 8, "batch_size": 16, "lr": 2e-3, "on_epoch": lambda epoch: losses.append(epoch.loss)}
+    pstn.fit(model, x, teach=pstn.data.RandomRotation(math.pi), **schedule)
+    assert losses[-1] < math.log(2 * math.pi) - 0.5  # an even density over all angles
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.classifier.state_dict().items())
+    own = pstn.wrap(backbone(), taught=True, posterior=pstn.Normal())
+    assert isinstance(own.layer.posterior, pstn.Normal)
+
+
 test_bad_settings_are_named = refused(
     (lambda: pstn.wrap(len), TypeError, "classifier"),
     (lambda: pstn.wrap(nn.Sequential(*backbone(), nn.Softmax(-1))), ValueError, "classifier"),

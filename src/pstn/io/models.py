@@ -20,11 +20,18 @@ from torch import Tensor, nn
 
 from pstn import files
 from pstn.files import DataError, read_json, require_regular_file, sha256_of, write_atomically
-from pstn.io.registry import build, describe, describe_input, rebuild
+from pstn.io.registry import build, describe, describe_input, types_in
 from pstn.limits import CONFIG_BYTES, MODEL_BYTES, MODEL_LAYER, MODEL_VALUES, MODEL_WORK
 from pstn.nn.backbones import Trunk
 from pstn.nn.metadata import ModelMetadata
-from pstn.nn.networks import ConvLocalizer, PoseLocalizer, SeriesClassifier, SeriesLocalizer
+from pstn.nn.networks import (
+    ConvLocalizer,
+    InceptionClassifier,
+    PoseLocalizer,
+    ResNetClassifier,
+    SeriesClassifier,
+    SeriesLocalizer,
+)
 from pstn.text import ShortError, did_you_mean, excerpt
 
 __all__ = ["ModelFileError", "from_pretrained", "load_weights", "push_to_hub", "require_modest", "save_pretrained"]
@@ -49,7 +56,8 @@ def save_pretrained(model: nn.Module, folder: str | Path, *, about: ModelMetadat
     """Write model.safetensors, config.json and README.md, a model card, into a folder.
 
     A part of the model that is not of this package is written down as the arguments of its constructor, which it must
-    keep as attributes of the same names; see `pstn.register`.
+    keep as attributes of the same names; see `pstn.register`. Networks that no class describes, such as an
+    `nn.Sequential`, are written down as `pstn.set_constructor` says.
 
     Args:
         model: a classifier.
@@ -121,8 +129,9 @@ def from_pretrained(name: str | Path, *, revision: str | None = None, allow: Seq
         name: a folder that `save_pretrained`, `pstn train` or `pstn demo` wrote; or "owner/name" of the Hub, where
             there is neither such a folder nor a folder "owner".
         revision: a branch, a tag or a commit of the Hub's repository.
-        allow: modules that may be imported for parts of the model that are not of this package, such as
-            ["my_networks"]. Importing a module runs it: allow only what you have written or read.
+        allow: modules that may be imported for classes in the model that are not of this package, such as
+            ["my_networks"]; or one class or function of a module, ["my_networks:make_network"], which is what
+            `pstn.set_constructor` needs. Importing a module runs it: allow only what you have written or read.
 
     Returns:
         The classifier; `model.about` has the names of its classes and how to prepare its input.
@@ -184,7 +193,8 @@ def _described(model: nn.Module, about: ModelMetadata | None) -> tuple[dict[str,
         if (first := seen.setdefault(id(tensor), name)) != name:  # a model that is loaded would have two
             raise ValueError(f"{first} and {name} are one tensor, which cannot be saved: deepcopy one of the two")
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
-        built = {name: tensor.shape for name, tensor in rebuild(model, description).state_dict().items()}
+        again = build(description, [*types_in(description)])  # its own modules are here already
+        built = {name: tensor.shape for name, tensor in again.state_dict().items()}
     if built != {name: tensor.shape for name, tensor in model.state_dict().items()}:
         raise ValueError("the model was changed after it was built, and config.json cannot say how: use its state_dict")
     classes, channels, size = describe_input(description)
@@ -257,6 +267,12 @@ def _convolutions(model: nn.Module, about: ModelMetadata) -> tuple[int, int]:
                 pairwise((part.in_channels, *part.filters)), part.kernels, strict=True
             ):
                 work += repeats * inputs * filters * kernel * length
+        elif isinstance(part, (InceptionClassifier, ResNetClassifier)):  # each convolution keeps the length
+            seen = layer.size if layer is not None and layer.size is not None else about.size
+            length = math.prod(seen or ())
+            for conv in (each for each in part.modules() if isinstance(each, nn.Conv1d)):
+                made.append(copies * conv.out_channels * length)
+                work += repeats * conv.in_channels * conv.out_channels * conv.kernel_size[0] * length
     return max(made), work
 
 
@@ -375,6 +391,8 @@ def card_text(description: Mapping[str, Any], about: ModelMetadata, parameters: 
         facts.append(f"- trained on: {_code(about.data)}")
     if about.supervision:
         facts.append(f"- supervision: {_code(about.supervision)}")
+    if about.abstention is not None:
+        facts.append(f"- {about.abstention}")
     if about.kl_weight is not None and description["type"] == "PSTN":
         facts.append(f"- KL weight: {about.kl_weight:g}")
     facts.append(f"- classes: {', '.join(map(_code, about.classes[:100]))}{', …' if len(about.classes) > 100 else ''}")
@@ -382,7 +400,7 @@ def card_text(description: Mapping[str, Any], about: ModelMetadata, parameters: 
     table = [f"| {name.replace('|', '/')} | {value:.4g} |" for name, value in scores.items()]
     if table:
         table = ["| on the test part | |", "| --- | ---: |", *table, ""]
-    return "\n".join([*_header(about, title, scores), f"# {title}", "", *facts, "", *table, *_use(about)])
+    return "\n".join([*_header(about, title, scores), f"# {title}", "", *facts, "", *table, *_use(about, description)])
 
 
 def _header(about: ModelMetadata, title: str, scores: Mapping[str, float]) -> list[str]:
@@ -403,10 +421,13 @@ def _code(text: str) -> str:
     return f"`{text.replace('`', chr(39))}`"
 
 
-def _use(about: ModelMetadata) -> list[str]:
+def _use(about: ModelMetadata, description: Mapping[str, Any]) -> list[str]:
     if about.ndim == 1:
         file, call = "series.csv", "model.about.prepare(series))  # series (B, C, L), floats as in the files"
     else:
         file, call = "image.png", "model.about.prepare(images))  # images (B, C, H, W): uint8, or floats from 0 to 1"
-    load = 'import pstn\n\nmodel = pstn.from_pretrained("path/of/this/folder")'
-    return [f"```python\n{load}\np = model({call}\n```\n", f"Or: `pstn predict path/of/this/folder {file}`."]
+    allow = sorted({kind for kind in types_in(description) if ":" in kind})
+    argument = f", allow={json.dumps(allow)}" if allow else ""
+    load = f'import pstn\n\nmodel = pstn.from_pretrained("path/of/this/folder"{argument})'
+    options = "".join(f" --allow {kind}" for kind in allow)
+    return [f"```python\n{load}\np = model({call}\n```\n", f"Or: `pstn predict path/of/this/folder {file}{options}`."]

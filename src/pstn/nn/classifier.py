@@ -13,11 +13,12 @@ from torch.utils import _pytree
 from torch.utils.checkpoint import checkpoint
 
 from pstn import _checks
+from pstn.abstaining import Abstention
 from pstn.defaults import FROZEN_FACTOR, LOCALIZER_FACTOR, TEST_SAMPLES, TRAIN_SAMPLES
 from pstn.distributions import ThetaDistribution
 from pstn.nn.layer import SpatialTransformer, call_on
 from pstn.nn.metadata import Shareable
-from pstn.noise import Samples
+from pstn.noise import Samples, draw_noise
 from pstn.uncertainty import entropy, log_mean_exp, mutual_information
 
 __all__ = ["PSTN", "STN", "Prediction", "TransformerClassifier", "TransformerModel", "evaluating", "refuse_softmax"]
@@ -209,14 +210,13 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
     def _classify_in_chunks(self, source: Tensor, theta: Tensor, chunk: int) -> Tensor:
         """(S, B, K) log-probabilities, warping and classifying `chunk` samples at a time."""
 
-        def classify(part: Tensor) -> Tensor:
+        def classify(source: Tensor, part: Tensor) -> Tensor:
             return self._classify(self.layer.warp(source, part))
 
-        # Recomputing a chunk in the backward pass is what keeps memory from growing with S. torch.func has no such
-        # recomputation, and a compiler plans memory by itself.
-        if torch.is_grad_enabled() and _checks.can_inspect_values(theta):
-            return torch.cat([checkpoint(classify, part, use_reentrant=False) for part in theta.split(chunk)])
-        return torch.cat([classify(part) for part in theta.split(chunk)])
+        # Recomputing a chunk in the backward pass is what keeps memory from growing with S.
+        if torch.is_grad_enabled() and _checks.recomputable():
+            return torch.cat([checkpoint(classify, source, part, use_reentrant=False) for part in theta.split(chunk)])
+        return torch.cat([classify(source, part) for part in theta.split(chunk)])
 
     def _classify(self, warped: Tensor) -> Tensor:
         """(S, B, C, *size) -> (S, B, K) log-probabilities."""
@@ -329,3 +329,28 @@ def evaluating(model: Model) -> Iterator[Model]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def fitting_rule(model: Shareable, samples: Samples | None) -> Abstention | None:
+    """When a model should not answer, where that was found on predictions with so many samples; else None.
+
+    Args:
+        model: a classifier that may have metadata.
+        samples: S or "modes"; None for one pass under the most probable transformation.
+    """
+    rule = None if model.about is None else model.about.abstention
+    fits = rule is None or not isinstance(model, PSTN) or samples == (rule.samples or model.test_samples)
+    return rule if fits else None
+
+
+def shared_noise(model: nn.Module, count: int, samples: Samples | None = None, seed: int = 0) -> dict[str, Any]:
+    """What a model is called with beside its inputs, so that every one of them has the same noise."""
+    if not isinstance(model, PSTN):
+        return {}
+    if samples == "modes":
+        return {"samples": samples}
+    wanted = model.test_samples if samples is None else _checks.require_positive_int("samples", samples)
+    layer = model.layer
+    source = torch.Generator().manual_seed(_checks.require_seed("seed", seed))
+    noise = draw_noise(wanted, (1, layer.noise_width), method=layer.sampling, generator=source)
+    return {"noise": noise.expand(-1, count, -1)}

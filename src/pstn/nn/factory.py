@@ -17,17 +17,28 @@ from pstn.nn.backbones import BackboneClassifier, Learns, Trunk
 from pstn.nn.classifier import PSTN, STN
 from pstn.nn.layer import SpatialTransformer
 from pstn.nn.metadata import Shareable
-from pstn.nn.networks import ConvClassifier, ConvLocalizer, PoseLocalizer, SeriesClassifier, SeriesLocalizer
+from pstn.nn.networks import (
+    ConvClassifier,
+    ConvLocalizer,
+    InceptionClassifier,
+    Masked,
+    ResNetClassifier,
+    SeriesClassifier,
+    SeriesLocalizer,
+    make_pose_localizer,
+)
 from pstn.transforms import Transform, make_transform
 from pstn.warping import Fill
 
 __all__ = ["make_model", "mnist_cnn", "mnist_pstn", "mnist_stn"]
 
 ModelKind = Literal["cnn", "stn", "pstn"]
+Networks = Literal["paper", "auto", "inception", "resnet"]
 
 # Filters of the classifier, its hidden units, filters of the localizer: the three kinds have about as many parameters.
 _PAPER = {"cnn": ((12, 24), 52, ()), "stn": ((10, 20), 50, (12, 18)), "pstn": ((10, 20), 50, (8, 14))}
 _DEFAULT_TRANSFORM = {1: "cpab", 2: "similarity"}
+_OF_SERIES = {"inception": InceptionClassifier, "resnet": ResNetClassifier}
 # Larger images are averaged down to this size before a localizer that is chosen by size reads them.
 _LOCALIZER_SIZE = (32, 32)
 # A stage of convolution and pooling must leave at least this many pixels along each axis.
@@ -43,7 +54,7 @@ def make_model(
     classes: int,
     transform: str | Transform | None = None,
     *,
-    networks: Literal["paper", "auto"] = "paper",
+    networks: Networks = "paper",
     backbone: nn.Module | None = None,
     backbone_for: Literal["classifier", "localizer", "both"] = "classifier",
     learns: Learns = "none",
@@ -54,6 +65,7 @@ def make_model(
     var_init: float = VAR_INIT,
     alpha: float = ALPHA,
     taught: bool = False,
+    masked: bool = False,
     seed: int | None = None,
 ) -> Shareable:
     """An untrained classifier for images (B, C, H, W) or series (B, C, L).
@@ -65,7 +77,8 @@ def make_model(
         classes: K.
         transform: the family of transformations or its name; a similarity for images and CPAB for series when None.
         networks: "paper" for the networks of the paper's experiments; "auto" for networks whose depth, kernels and
-            channels are chosen by the size of the input.
+            channels are chosen by the size of the input; "inception" and "resnet" for the classifiers of series
+            `InceptionClassifier` and `ResNetClassifier`, with the localizer of "auto".
         backbone: a pretrained network (N, 3, H, W) -> (N, F) with an attribute `features`, such as
             `find_pretrained("efficientnet-lite0").make()`, instead of a small one.
         backbone_for: what reads by it: a linear classifier, the localizer, or both, which share it where it is frozen.
@@ -78,6 +91,8 @@ def make_model(
         alpha: of the posterior, a Student-t with 2 alpha degrees of freedom.
         taught: make it for teaching the pose, with a larger localizer, and for a P-STN with a posterior of four such
             modes, which start wide.
+        masked: make it for series of unequal length, (B, C + 1, L), whose last channel is 1 up to their end and 0
+            behind it: see `Masked`. For the networks "paper" and "auto".
         seed: of the weights, which then leaves torch's own random state as it is; drawn from that state when None.
 
     Example:
@@ -86,17 +101,21 @@ def make_model(
         torch.Size([2, 5])
     """
     require_choice("kind", kind, ("cnn", "stn", "pstn"))
-    require_choice("networks", networks, ("paper", "auto"))
+    require_choice("networks", networks, ("paper", "auto", *_OF_SERIES))
     if seed is not None:
         with _SEEDED, torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed every GPU as well
             return make_model(
                 kind, channels, size, classes, transform, networks=networks, backbone=backbone,
                 backbone_for=backbone_for, learns=learns, width=width, fill=fill, samples=samples,
-                test_samples=test_samples, var_init=var_init, alpha=alpha, taught=taught,
+                test_samples=test_samples, var_init=var_init, alpha=alpha, taught=taught, masked=masked,
             )  # fmt: skip
     size, ndim = tuple(size), len(size)
     require_choice("backbone_for", backbone_for, ("classifier", "localizer", "both"))
+    if networks in _OF_SERIES and (ndim != 1 or width is not None):
+        raise ValueError(f"networks must be 'paper' or 'auto' for images or with a width, got {networks!r}")
+    if masked and (ndim != 1 or networks in _OF_SERIES or taught or fill is not None):
+        raise ValueError(f"masked must be False but for series, networks 'paper' or 'auto' and fill=None, got {size}")
     trunk = None
     if backbone is not None:
         if ndim != 2 or channels != 3:
@@ -120,8 +139,7 @@ def make_model(
             localizer, reduced = reads, None
         elif taught:
             reduced = _LOCALIZER_SIZE if ndim == 2 and min(size) > 48 else None
-            stages = min(3, min(reduced or size).bit_length() - 1)
-            localizer = PoseLocalizer(channels, reduced or size, (32, 64, 128)[:stages])
+            localizer = make_pose_localizer(channels, reduced or size)
         elif ndim == 1 and networks == "paper":
             localizer = SeriesLocalizer(channels)
         elif ndim == 1:
@@ -131,11 +149,13 @@ def make_model(
         else:
             kernel, stages = _stages(reduced or size)
             localizer = ConvLocalizer(channels, reduced or size, (8, 14, 20, 20)[:stages], kernel)
-    classifier: ConvClassifier | SeriesClassifier | BackboneClassifier
+    classifier: Shareable
     if trunk is not None and (backbone_for != "localizer" or kind == "cnn"):
         classifier = BackboneClassifier(trunk, classes)
     elif ndim == 1 and networks == "paper":
         classifier = SeriesClassifier(channels, classes)
+    elif networks in _OF_SERIES:
+        classifier = _OF_SERIES[networks](channels, classes)
     elif ndim == 1:
         width = width or 32
         classifier = SeriesClassifier(channels, classes, (width, 2 * width, width), _series_kernels(size[0]))
@@ -146,15 +166,19 @@ def make_model(
         width = width or (10 if stages > 1 else 24)
         filters = tuple(width * 2 ** min(stage, 3) for stage in range(stages))
         classifier = ConvClassifier(channels, size, classes, filters, hidden=5 * width, kernel=kernel)
+    if masked:
+        classifier = Masked(cast(SeriesClassifier, classifier))
     if kind == "cnn":
         return classifier
     posterior: PosteriorFamily = Point() if kind == "stn" else StudentT(alpha=alpha, var_init=var_init)
     if taught and kind == "pstn":
         # A narrow start, which the paper has, often stays at the even density over all poses.
         posterior = Mixture(4, StudentT(alpha=alpha, var_init=0.0))
+    if masked:
+        localizer = Masked(cast(SeriesLocalizer, localizer))
     layer = SpatialTransformer(
-        family, localizer, size, localizer_size=reduced, posterior=posterior, fill=0.0 if fill is None else fill,
-        padding_mode="border" if fill is None else "zeros",
+        family, localizer, None if masked else size, localizer_size=reduced, posterior=posterior,
+        fill=0.0 if fill is None else fill, padding_mode="border" if fill is None else "zeros", masked=masked,
     )  # fmt: skip
     return STN(layer, classifier) if kind == "stn" else PSTN(layer, classifier, samples, test_samples)
 

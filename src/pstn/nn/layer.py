@@ -78,6 +78,8 @@ class SpatialTransformer(nn.Module):
         fill: what lies outside the input, one number or one per channel. After normalisation black is not 0.
         mode: "bilinear", "nearest" or "bicubic".
         padding_mode: "zeros" (reads `fill`), "border" or "reflection".
+        masked: whether the last channel of series says where they end: 1 up to there, 0 behind it. Warps then map what
+            is before that end onto itself, and nothing behind it is read; with padding_mode="border".
 
     Example:
         >>> localizer = nn.Sequential(nn.Conv2d(1, 8, 5, stride=4), nn.ReLU(), nn.Flatten())
@@ -109,6 +111,7 @@ class SpatialTransformer(nn.Module):
         fill: Fill = 0.0,
         mode: InterpolationMode = "bilinear",
         padding_mode: PaddingMode = "zeros",
+        masked: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(transform, Transform):
@@ -117,7 +120,9 @@ class SpatialTransformer(nn.Module):
             raise TypeError(f"localizer must be a torch.nn.Module, got {type(localizer).__name__}")
         fill = require_modes(mode, padding_mode, fill, transform.ndim)
         _checks.require_choice("sampling", sampling, SAMPLING_METHODS)
-        self.transform, self.localizer = transform, localizer
+        if masked and not (transform.ndim == 1 and padding_mode == "border" and size is localizer_size is None):
+            raise ValueError(f"masked must be False but for series of any size and padding_mode='border', got {size}")
+        self.transform, self.localizer, self.masked = transform, localizer, masked
         self.size = None if size is None else _checks.require_size("size", size, transform.ndim)
         self.localizer_size = (
             None if localizer_size is None else _checks.require_size("localizer_size", localizer_size, transform.ndim)
@@ -167,7 +172,8 @@ class SpatialTransformer(nn.Module):
         """
         posterior = self.localize(x)
         theta, log_weights = posterior.weighted_sample(samples, self.sampling, noise=noise, generator=generator)
-        return TransformerOutput(self.warp(x if source is None else source, theta), theta, posterior, log_weights)
+        warped = self._warp(x, theta) if source is None else self.warp(source, theta)  # x has been checked
+        return TransformerOutput(warped, theta, posterior, log_weights)
 
     def localize(self, x: Tensor) -> ThetaDistribution:
         """The distribution over theta for each input.
@@ -199,6 +205,12 @@ class SpatialTransformer(nn.Module):
         if theta.dim() != 3 or theta.shape[1] != source.shape[0]:
             shapes = f"{tuple(theta.shape)}, (S, B, D), got {tuple(source.shape)}"
             raise ValueError(f"source must have the batch size of theta {shapes}")
+        return self._warp(source, theta)
+
+    def _warp(self, source: Tensor, theta: Tensor) -> Tensor:
+        if self.masked:
+            grid = self.real_grid(theta, source)
+            return warp(source, grid, mode=self.mode, padding_mode="border") * source[:, -1:]
         # The samples of one input lie side by side in memory, as the warp reads them: it then copies no coordinates.
         grid = self.grid(theta.transpose(0, 1), source.shape[2:]).transpose(0, 1)
         return warp(source, grid, fill=self.fill, mode=self.mode, padding_mode=self.padding_mode)
@@ -286,6 +298,23 @@ class SpatialTransformer(nn.Module):
     def grid(self, theta: Tensor, source_size: Sequence[int]) -> Tensor:
         """The sampling grid for `theta` (..., D) on a source of this spatial size: (..., *size, ndim)."""
         return self.transform.grid(theta, self.size or tuple(source_size), aspect=tuple(source_size)[::-1])
+
+    def real_grid(self, theta: Tensor, source: Tensor) -> Tensor:
+        """The sampling grid for series with a mask (B, C + 1, L): the real part is warped as if nothing followed it.
+
+        Args:
+            theta: (S, B, D).
+            source: whose last channel is 1 up to the end of a series and 0 behind it.
+
+        Returns:
+            (S, B, L, 1); behind the end it stays there.
+        """
+        steps = torch.arange(1, source.shape[-1] + 1, device=source.device)
+        length = (steps * (source[:, -1] > 0)).amax(-1, keepdim=True)  # (B, 1)
+        points = ((2 * steps - 1) / length - 1).clamp(max=1)
+        real = (self.transform.apply(theta, points[..., None].to(theta)) + 1) * length[..., None]
+        # Halfway beyond the last step, interpolation would read what follows it.
+        return real.clamp(torch.ones_like(real), (2 * length[..., None] - 1).to(real)) / source.shape[-1] - 1
 
     def _check_features(self, features: Any, x: Tensor) -> None:
         if not isinstance(features, Tensor) or features.dim() != 2 or features.shape[0] != x.shape[0]:
@@ -380,8 +409,12 @@ class Head(nn.Module):
         if hidden is not None:
             self.first = nn.Linear(features, _checks.require_positive_int("hidden", hidden))
             features = hidden
-        # skip_init: a fresh nn.Linear would draw random numbers only to have them overwritten.
-        self.last = nn.utils.skip_init(nn.Linear, features, start.shape[0], device=start.device)
+        # A fresh nn.Linear would draw random numbers only to have them overwritten. Not by nn.utils.skip_init, which
+        # imports sympy, a second, where a model is made on the meta device to be loaded.
+        self.last = nn.Linear(features, start.shape[0], device="meta")
+        for name, parameter in self.last.named_parameters():
+            empty = torch.empty(parameter.shape, dtype=parameter.dtype, device=start.device)
+            setattr(self.last, name, nn.Parameter(empty))
         _start_at(self.last, start)
 
     @property

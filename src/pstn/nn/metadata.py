@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor, nn
 
-from pstn._checks import plain, require_choice, require_positive_int
+from pstn._checks import plain, require_choice, require_fits, require_positive_int
+from pstn.abstaining import Abstention
 from pstn.limits import MODEL_CLASSES, MODEL_PIXELS
 from pstn.text import excerpt
 
@@ -37,6 +38,7 @@ class ModelMetadata:
         policy: how missing values and other lengths in series are handled, as in its training: "refuse", "resample" or
             "pad".
         supervision: what it learned from, e.g. "labels", or aligned inputs and the random transform that warped them.
+        abstention: when it should not answer, and which classes it cannot rule out: see `pstn.find_abstention`.
 
     Example:
         >>> about = ModelMetadata(("cat", "dog"), channels=1, size=(2, 2), mean=(0.5,), std=(0.25,))
@@ -57,46 +59,39 @@ class ModelMetadata:
     metrics: Mapping[str, float] = field(default_factory=dict)
     policy: Literal["refuse", "resample", "pad"] = "refuse"
     supervision: str = ""
+    abstention: Abstention | None = None
 
     def __post_init__(self) -> None:
         for name in ("classes", "size", "mean", "std"):
             value = plain(getattr(self, name))
-            if isinstance(value, str) or not isinstance(value, Sequence | None):
-                raise TypeError(f"{name} must be a list, got {excerpt(value)}")
+            require_fits(name, value, isinstance(value, Sequence | None) and not isinstance(value, str), "a list")
             object.__setattr__(self, name, value if value is None else tuple(map(plain, value)))
         for name in ("channels", "kl_weight", "seed"):
             object.__setattr__(self, name, plain(getattr(self, name)))
         object.__setattr__(self, "metrics", {name: plain(value) for name, value in self.metrics.items()})
-        self._check_text()
+        distinct = 0 < len(set(map(str, self.classes))) == len(self.classes) <= MODEL_CLASSES
+        require_fits("classes", self.classes, distinct, f"different names, from one to {MODEL_CLASSES:,} of them")
+        # Names are printed on terminals and written into tables: control characters are refused.
+        texts = (*self.classes, self.data, self.supervision, *self.metrics)
+        bad = [text for text in texts if not isinstance(text, str) or not text.isprintable()]
+        require_fits("every name in classes, data and metrics", bad, not bad, "text that can be printed")
+        require_fits("metrics", self.metrics, all(map(_is_number, self.metrics.values())), "numbers by name")
+        require_fits("abstention", self.abstention, isinstance(self.abstention, Abstention | None), "a pstn.Abstention")
         require_choice("policy", self.policy, ("refuse", "resample", "pad"))
         require_positive_int("channels", self.channels)
         for extent in self.size or ():
             require_positive_int("size", extent)
-        if math.prod(self.size or ()) > MODEL_PIXELS:
-            raise ValueError(f"size must have at most {MODEL_PIXELS:,} pixels, got {excerpt(self.size)}")
+        pixels = math.prod(self.size or ())
+        require_fits("size", self.size, pixels <= MODEL_PIXELS, f"of at most {MODEL_PIXELS:,} pixels")
         for name in ("mean", "std"):
             values = getattr(self, name)
-            if len(values) not in (1, self.channels) or not all(map(_is_finite, values)):
-                raise ValueError(f"{name} must hold one finite number, or one per channel, got {excerpt(values)}")
+            fits = len(values) in (1, self.channels) and all(map(_is_finite, values))
+            require_fits(name, values, fits, "one finite number, or one per channel")
             object.__setattr__(self, name, tuple(map(float, values)))
-        if min(self.std) <= 0:
-            raise ValueError(f"std must be above 0, got {excerpt(self.std)}")
-        if self.kl_weight is not None and not (_is_finite(self.kl_weight) and self.kl_weight >= 0):
-            raise ValueError(f"kl_weight must be a finite number of at least 0, got {excerpt(self.kl_weight)}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise TypeError(f"seed must be a whole number, got {excerpt(self.seed)}")
-
-    def _check_text(self) -> None:
-        if not self.classes or len(set(map(str, self.classes))) != len(self.classes):
-            raise ValueError(f"classes must be different names, at least one, got {len(self.classes)} of them")
-        if len(self.classes) > MODEL_CLASSES:
-            raise ValueError(f"classes must be at most {MODEL_CLASSES:,} names, got {len(self.classes):,}")
-        for name in (*self.classes, self.data, self.supervision, *self.metrics):
-            # Names are printed on terminals and written into tables: control characters are refused.
-            if not isinstance(name, str) or not name.isprintable():
-                raise ValueError(f"classes, data and metrics must have names that can be printed, got {excerpt(name)}")
-        if not all(map(_is_number, self.metrics.values())):
-            raise ValueError(f"metrics must be numbers by name, got {excerpt(self.metrics)}")
+        require_fits("std", self.std, min(self.std) > 0, "above 0")
+        fits = self.kl_weight is None or (_is_finite(self.kl_weight) and self.kl_weight >= 0)
+        require_fits("kl_weight", self.kl_weight, fits, "a finite number of at least 0")
+        require_fits("seed", self.seed, type(self.seed) is int, "a whole number")
 
     @property
     def ndim(self) -> int | None:
@@ -129,15 +124,16 @@ class ModelMetadata:
             ValueError: a key is missing or unknown, or a value cannot be.
         """
         known = [f.name for f in fields(cls)]
-        # Earlier files have no policy, as theirs was always to refuse, and do not say what the model learned from.
-        if not isinstance(config, dict) or {"policy", "supervision", *config} != set(known):
+        # Earlier files have no policy, as theirs was always to refuse, do not say what the model learned from, and
+        # always answer.
+        if not isinstance(config, dict) or {"policy", "supervision", "abstention", *config} != set(known):
             got = sorted(map(str, config)) if isinstance(config, dict) else type(config).__name__
             raise ValueError(f"about must hold {', '.join(known)}, got {excerpt(got)}")
-        if not isinstance(config["metrics"], dict):
-            raise ValueError(f"metrics must be numbers by name, got {excerpt(config['metrics'])}")
+        require_fits("metrics", config["metrics"], isinstance(config["metrics"], dict), "numbers by name")
         metrics = {name: math.nan if value is None else value for name, value in config["metrics"].items()}
         try:
-            return cls(**{**config, "metrics": metrics})
+            rule = None if config.get("abstention") is None else Abstention(**config["abstention"])
+            return cls(**{**config, "metrics": metrics, "abstention": rule})
         except TypeError as error:
             raise ValueError(str(error)) from error
 

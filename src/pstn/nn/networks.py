@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any, final
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import conv1d, relu
 
-from pstn._checks import require_choice, require_positive_int, require_size
+from pstn._checks import can_inspect_values, require_choice, require_positive_int, require_size
 from pstn.nn.metadata import Shareable
 
-__all__ = ["ConvClassifier", "ConvLocalizer", "GlobalLocalizer", "PoseLocalizer", "SeriesClassifier", "SeriesLocalizer"]
+__all__ = [
+    "ConvClassifier", "ConvLocalizer", "GlobalLocalizer", "InceptionClassifier", "Masked", "PoseLocalizer",
+    "ResNetClassifier", "RocketFeatures", "SeriesClassifier", "SeriesLocalizer",
+]  # fmt: skip
+
+# Numbers that MiniRocket's features compare with biases at once: 20 MB with what the comparison makes of them.
+_ROCKET_VALUES = 1 << 22
 
 
 class _OfOneSize(nn.Module):
@@ -111,6 +119,16 @@ class PoseLocalizer(_OfOneSize):
         self.hidden = self.features = require_positive_int("hidden", hidden)
         stages, left = self._stages(kernel // 2)
         self.body = nn.Sequential(*stages, nn.Flatten(), nn.Linear(filters[-1] * math.prod(left), hidden), nn.ReLU())
+
+
+def make_pose_localizer(in_channels: int, size: Sequence[int]) -> PoseLocalizer:
+    """A localizer for teaching the pose, with as many stages as inputs of this size allow, at most three.
+
+    Example:
+        >>> make_pose_localizer(1, (5, 5)).filters
+        (32, 64)
+    """
+    return PoseLocalizer(in_channels, size, (32, 64, 128)[: min(3, min(size).bit_length() - 1)])
 
 
 @final
@@ -269,6 +287,248 @@ class SeriesClassifier(_OfSeries, Shareable):
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, L) -> (B, K) logits."""
         return self.head(self._read(x))
+
+
+@final
+class Masked(Shareable):
+    """A network of series that leaves out what stands behind their ends: (B, C + 1, L) -> what the network returns.
+
+    The last channel of the input is 1 up to the end of a series and 0 behind it. Convolutions read zeros there, as they
+    do beside a series that is not padded; batch norm and the mean over time count real steps alone.
+
+    Args:
+        network: a `SeriesLocalizer` or `SeriesClassifier` of C channels, padded=True.
+
+    Example:
+        >>> network, x = Masked(SeriesClassifier(1, classes=3)).eval(), torch.rand(1, 1, 20)
+        >>> longer = nn.functional.pad(torch.cat([x, torch.ones_like(x)], 1), (0, 30))
+        >>> torch.allclose(network(longer), network.network(x), atol=1e-5)
+        True
+    """
+
+    def __init__(self, network: SeriesLocalizer | SeriesClassifier) -> None:
+        super().__init__()
+        if not (isinstance(network, _OfSeries) and network.padded):
+            raise ValueError(f"network must be a SeriesLocalizer or SeriesClassifier with padded=True, got {network}")
+        self.network = network
+        self.features = network.filters[-1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C + 1, L) -> (B, F) or (B, K)."""
+        if x.dim() != 3 or x.shape[1] != self.network.in_channels + 1:
+            wanted = f"(B, {self.network.in_channels + 1}, L), the mask as the last channel"
+            raise ValueError(f"x must have shape {wanted}, got {tuple(x.shape)}")
+        read, mask = x[:, :-1] * x[:, -1:], x[:, -1:]
+        for part in list(self.network.body)[:-2]:
+            read = _normalise_real(part, read, mask) if isinstance(part, nn.BatchNorm1d) else part(read)
+            read = read * mask if isinstance(part, nn.ReLU) else read
+        mean = read.sum(-1) / mask.sum(-1)
+        return self.network.dropout(mean) if isinstance(self.network, SeriesLocalizer) else self.network.head(mean)
+
+
+def _normalise_real(norm: nn.BatchNorm1d, x: Tensor, mask: Tensor) -> Tensor:
+    """Batch norm by the values (B, C, L) whose mask (B, 1, L) is 1; in training, running statistics follow."""
+    held: Any = norm  # which may have no statistics, as far as its types know
+    mean, var = held.running_mean, held.running_var
+    if norm.training:
+        count = mask.sum()
+        mean = (x * mask).sum((0, 2)) / count
+        var = ((x - mean[:, None]).square() * mask).sum((0, 2)) / count
+        unbiased = var * count / (count - 1).clamp_min(1)
+        held.running_mean.lerp_(mean.detach(), held.momentum)
+        held.running_var.lerp_(unbiased.detach(), held.momentum)
+    scale = norm.weight * (var + norm.eps).rsqrt()
+    return (x - mean[:, None]) * scale[:, None] + norm.bias[:, None]
+
+
+def _conv_of_same_length(inputs: int, outputs: int, kernel: int, bias: bool = False) -> nn.Sequential:
+    """(B, inputs, L) -> (B, outputs, L); where the kernel is even, one zero more after the series, as in Keras."""
+    return nn.Sequential(nn.ZeroPad1d(((kernel - 1) // 2, kernel // 2)), nn.Conv1d(inputs, outputs, kernel, bias=bias))
+
+
+class _Residual(nn.Module):
+    """A body and a shortcut, added: (B, C, L) -> (B, F, L)."""
+
+    def __init__(self, body: nn.Sequential, shortcut: nn.Sequential) -> None:
+        super().__init__()
+        self.body, self.shortcut = body, shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        return relu(self.body(x) + self.shortcut(x))
+
+
+class _Inception(nn.Module):
+    """Convolutions of several widths beside each other, and one of a maximum: (B, C, L) -> (B, F, L)."""
+
+    def __init__(self, in_channels: int, width: int, kernels: Sequence[int]) -> None:
+        super().__init__()
+        self.bottleneck = nn.Conv1d(in_channels, width, 1, bias=False) if in_channels > 1 else nn.Identity()
+        narrow = width if in_channels > 1 else 1
+        self.wide = nn.ModuleList(_conv_of_same_length(narrow, width, kernel) for kernel in kernels)
+        self.pooled = nn.Sequential(nn.MaxPool1d(3, 1, padding=1), nn.Conv1d(in_channels, width, 1, bias=False))
+        self.norm = nn.BatchNorm1d(width * (len(kernels) + 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        read = self.bottleneck(x)
+        return relu(self.norm(torch.cat([*(conv(read) for conv in self.wide), self.pooled(x)], 1)))
+
+
+@final
+class InceptionClassifier(Shareable):
+    """One of the five networks whose averaged probabilities are InceptionTime.
+
+    Fawaz et al., [InceptionTime](https://arxiv.org/abs/1909.04939), 2020: `depth` modules of a bottleneck, three
+    convolutions and a maximum side by side, with a shortcut over every three; mean over time, linear. (B, C, L) ->
+    logits (B, K). As there, the first module has no bottleneck where C is 1. The published kernels are 40, 20 and 10.
+
+    Args:
+        in_channels: C.
+        classes: K.
+        width: channels of each convolution; a module has four times as many.
+        kernels: widths of the convolutions of a module.
+        depth: modules.
+
+    Example:
+        >>> InceptionClassifier(1, classes=14)(torch.rand(2, 1, 100)).shape
+        torch.Size([2, 14])
+    """
+
+    def __init__(
+        self, in_channels: int, classes: int, width: int = 32, kernels: Sequence[int] = (40, 20, 10), depth: int = 6
+    ) -> None:
+        super().__init__()
+        self.in_channels = require_positive_int("in_channels", in_channels)
+        self.classes = require_positive_int("classes", classes)
+        self.width, self.depth = require_positive_int("width", width), require_positive_int("depth", depth)
+        self.kernels = _require_widths("kernels", kernels)
+        features = width * (len(kernels) + 1)
+        stages: list[nn.Module] = []
+        channels = in_channels
+        for first in range(0, depth, 3):
+            count, inputs = min(3, depth - first), channels
+            modules = [_Inception(inputs if k == 0 else features, width, kernels) for k in range(count)]
+            channels = features
+            if count < 3:
+                stages += modules
+                continue
+            shortcut = nn.Sequential(nn.Conv1d(inputs, features, 1, bias=False), nn.BatchNorm1d(features))
+            stages.append(_Residual(nn.Sequential(*modules), shortcut))
+        self.body = nn.Sequential(*stages, nn.AdaptiveAvgPool1d(1), nn.Flatten())
+        self.head = nn.Linear(features, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, L) -> (B, K) logits."""
+        return self.head(self.body(x))
+
+
+@final
+class ResNetClassifier(Shareable):
+    """The residual network for time series: three blocks of three convolutions, mean over time, linear.
+
+    Wang, Yan and Oates, [Time series classification from scratch](https://arxiv.org/abs/1611.06455), 2017.
+    (B, C, L) -> logits (B, K).
+
+    Args:
+        in_channels: C.
+        classes: K.
+        filters: channels of each block.
+        kernels: widths of the convolutions of a block.
+
+    Example:
+        >>> ResNetClassifier(1, classes=14)(torch.rand(2, 1, 100)).shape
+        torch.Size([2, 14])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        classes: int,
+        filters: Sequence[int] = (64, 128, 128),
+        kernels: Sequence[int] = (8, 5, 3),
+    ) -> None:
+        super().__init__()
+        self.in_channels = require_positive_int("in_channels", in_channels)
+        self.classes = require_positive_int("classes", classes)
+        self.filters, self.kernels = _require_widths("filters", filters), _require_widths("kernels", kernels)
+        blocks: list[nn.Module] = []
+        for inputs, outputs in pairwise((in_channels, *filters)):
+            body: list[nn.Module] = []
+            for number, kernel in enumerate(kernels):
+                conv = _conv_of_same_length(outputs if number else inputs, outputs, kernel, bias=True)
+                body += [conv, nn.BatchNorm1d(outputs), nn.ReLU()]
+            widen = [] if inputs == outputs else [nn.Conv1d(inputs, outputs, 1)]
+            blocks.append(_Residual(nn.Sequential(*body[:-1]), nn.Sequential(*widen, nn.BatchNorm1d(outputs))))
+        self.body = nn.Sequential(*blocks, nn.AdaptiveAvgPool1d(1), nn.Flatten())
+        self.head = nn.Linear(filters[-1], classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, L) -> (B, K) logits."""
+        return self.head(self.body(x))
+
+
+@final
+class RocketFeatures(nn.Module):
+    """MiniRocket's features of series, (B, C, L) -> (B, F): the share of values above a bias after each convolution.
+
+    Dempster, Schmidt and Webb, [MiniRocket](https://arxiv.org/abs/2012.08791), 2021: 84 fixed kernels of width 9, each
+    with several dilations and biases. Nothing in it learns, and no gradient passes; which channels each kernel adds up
+    and the biases are buffers, which `pstn.estimators.aeon.rocket_features` takes from aeon's MiniRocket.
+
+    Args:
+        in_channels: C.
+        dilations: of the kernels.
+        counts: how many biases each kernel has with each dilation.
+
+    Attributes:
+        features: F, 84 times the sum of `counts`.
+
+    Example:
+        >>> RocketFeatures(1, dilations=(1, 2), counts=(3, 1))(torch.rand(2, 1, 50)).shape
+        torch.Size([2, 336])
+    """
+
+    kernels: Tensor
+    channels: Tensor
+    biases: Tensor
+
+    def __init__(self, in_channels: int, dilations: Sequence[int], counts: Sequence[int]) -> None:
+        super().__init__()
+        self.in_channels = require_positive_int("in_channels", in_channels)
+        self.dilations, self.counts = _require_widths("dilations", dilations), _require_widths("counts", counts)
+        if len(counts) != len(dilations):
+            raise ValueError(f"counts must hold {len(dilations)} numbers, one per dilation, got {self.counts}")
+        kernels = torch.full((84, 1, 9), -1.0)
+        for kernel, places in zip(kernels, combinations(range(9), 3), strict=True):
+            kernel[0, list(places)] = 2.0
+        self.register_buffer("kernels", kernels, persistent=False)
+        self.features = 84 * sum(counts)
+        self.register_buffer("channels", torch.ones(len(dilations), 84, in_channels))
+        self.register_buffer("biases", torch.zeros(self.features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, L) -> (B, F), some series and biases at a time, so that memory does not grow with their number."""
+        if not can_inspect_values(x):
+            return self._read(x, max(self.counts))
+        values = 84 * max(1, x.shape[-1])  # of one series and one bias
+        at_once = max(1, _ROCKET_VALUES // (values * max(self.counts)))
+        return torch.cat([self._read(part, max(1, _ROCKET_VALUES // values)) for part in x.split(at_once)])
+
+    def _read(self, x: Tensor, at_once: int) -> Tensor:
+        """The features of series, `at_once` biases of each kernel at a time."""
+        found, first = list[Tensor](), 0
+        for number, (dilation, count) in enumerate(zip(self.dilations, self.counts, strict=True)):
+            biases = self.biases[first : first + 84 * count].view(84, count, 1)
+            first += 84 * count
+            added = torch.einsum("kc,bcl->bkl", self.channels[number], x)
+            read = conv1d(added, self.kernels, padding=4 * dilation, dilation=dilation, groups=84)[:, :, None]
+            # Every other kernel leaves out the values that zeros beside the series went into.
+            inside = read[..., 4 * dilation : read.shape[-1] - 4 * dilation]
+            shares = list[Tensor]()
+            for k, part in enumerate((read, inside) if number % 2 == 0 else (inside, read)):
+                some = biases[k::2].split(at_once, 1)
+                shares.append(torch.cat([(part[:, k::2] > b).to(x.dtype).mean(-1) for b in some], -1))
+            found.append(torch.stack(shares, 2).flatten(1))
+        return torch.cat(found, 1)
 
 
 def _require_widths(name: str, values: Any) -> tuple[int, ...]:

@@ -8,10 +8,11 @@ from typing import Any, final
 from torch import Tensor, nn
 
 from pstn._checks import require_bool, require_positive_int, require_size
-from pstn.defaults import TEST_SAMPLES, TRAIN_SAMPLES
+from pstn.defaults import ALPHA, TEST_SAMPLES, TRAIN_SAMPLES
+from pstn.distributions import Mixture, StudentT
 from pstn.nn.classifier import PSTN, refuse_softmax
 from pstn.nn.layer import SpatialTransformer
-from pstn.nn.networks import ConvLocalizer
+from pstn.nn.networks import ConvLocalizer, make_pose_localizer
 from pstn.transforms import Transform, make_transform
 
 __all__ = ["Frozen", "wrap"]
@@ -63,6 +64,7 @@ def wrap(
     train_samples: int = TRAIN_SAMPLES,
     test_samples: int = TEST_SAMPLES,
     chunk_size: int | None = None,
+    taught: bool = False,
     **layer_options: Any,
 ) -> PSTN:
     """Put a probabilistic spatial transformer in front of a classifier.
@@ -88,6 +90,8 @@ def wrap(
         train_samples: S in training mode.
         test_samples: S in evaluation mode.
         chunk_size: how many samples to warp and classify at a time.
+        taught: make it for teaching the pose, `pstn.fit(model, aligned, teach=...)`: with a larger localizer, and a
+            posterior of four modes, which start wide.
         **layer_options: anything else that `SpatialTransformer` takes, e.g. fill, var_init, sampling.
 
     Example:
@@ -100,12 +104,19 @@ def wrap(
         raise TypeError(f"classifier must be a torch.nn.Module, got {type(classifier).__name__}")
     refuse_softmax(classifier)
     require_bool("freeze", freeze)
+    require_bool("taught", taught)
     family = make_transform(transform, ndim)
     require_positive_int("in_channels", in_channels)
     if localizer is None:
         reading = _LOCALIZER_SIZE[family.ndim] if localizer_size is None else localizer_size
         localizer_size = require_size("localizer_size", reading, family.ndim)
-        localizer = ConvLocalizer(in_channels, localizer_size, filters=(16, 32), kernel=5 if family.ndim < 3 else 3)
+        if taught:
+            localizer = make_pose_localizer(in_channels, localizer_size)
+        else:
+            kernel = 5 if family.ndim < 3 else 3
+            localizer = ConvLocalizer(in_channels, localizer_size, filters=(16, 32), kernel=kernel)
+    if taught:
+        layer_options = {"posterior": Mixture(4, StudentT(alpha=ALPHA, var_init=0.0)), **layer_options}
     layer = SpatialTransformer(family, localizer, size, localizer_size=localizer_size, **layer_options)
     head = Frozen(classifier) if freeze else classifier
     return PSTN(layer, head, train_samples, test_samples, chunk_size=chunk_size)
