@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pstn.data.scaling import fit_scaling
+from pstn.data.split import fit_scaling
 from pstn.estimators.arrays import choose_layout
 
 

@@ -69,7 +69,7 @@ test_labels_that_cannot_be_learned_are_named = refused(
     (lambda: quick().fit(X, Y[:5]), ValueError, "inconsistent numbers"),
     (lambda: quick().fit(X, np.linspace(0, 1, 12)), ValueError, "continuous"),
     (lambda: quick().fit(X, np.where(Y, np.nan, 1.0)), ValueError, "NaN"),
-    (lambda: quick().fit(np.zeros((4, 0, 3)), [0, 1, 0, 1]), ValueError, "at least one value each"),
+    (lambda: quick(axes="NCL").fit(np.zeros((4, 0, 3)), [0, 1, 0, 1]), ValueError, "at least one value each"),
 )
 test_partial_fit_refuses_what_it_cannot_know = refused(
     (lambda: quick().partial_fit(X, Y), ValueError, "classes must be given in the first call"),

@@ -16,6 +16,8 @@ from pstn.data import RandomRotation
 from pstn.defaults import default_batch_size, default_epochs, default_kl_weight
 from pstn.estimators import classifiers
 
+# Small arrays are read by the rule alone: tests/estimators/test_series_input.py tests the warning.
+pytestmark = pytest.mark.filterwarnings("ignore:X .N, .* is read as")
 KINDS = [pstn.PSTNClassifier, pstn.STNClassifier, pstn.CNNClassifier]
 SHAPES = [(24,), (1,), (3,), (2, 24), (8, 8), (9, 12, 3)]
 

@@ -15,6 +15,8 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import pstn
 
+# Small arrays are read by the rule alone: tests/estimators/test_series_input.py tests the warning.
+pytestmark = pytest.mark.filterwarnings("ignore:X .N, .* is read as")
 FAILS = {
     "check_sample_weight_equivalence_on_dense_data": (
         "training is stochastic: a repeated example is drawn into other batches, beside other noise, than one of "

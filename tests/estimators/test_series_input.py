@@ -6,10 +6,15 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import pstn
 from pstn.data.files import DataWarning
-from pstn.estimators.arrays import choose_layout, equalise, list_of_series, warn_if_ambiguous
+from pstn.estimators.arrays import choose_layout, read_inputs, unpack, warn_if_ambiguous
+from pstn.training.evaluate import log_probs_of
+
+# Some tests take only a step or two.
+pytestmark = pytest.mark.filterwarnings("ignore:The transformation is the identity")
 
 # Channels and steps (of the longest series) of the 30 sets of the UEA archive.
 UEA = {
@@ -25,30 +30,46 @@ UEA = {
 }  # fmt: skip
 
 
-def read(shape, kind="auto", axes="auto"):
+def read(shape, kind="auto", axes="auto", dtype="float64"):
     """The layout, and whether there was a warning."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         layout = choose_layout(shape, kind, axes)
-        warn_if_ambiguous(layout, kind, axes)
+        warn_if_ambiguous(layout, kind, axes, np.dtype(dtype))
     return layout, any(issubclass(w.category, DataWarning) for w in caught)
 
 
-@pytest.mark.parametrize("name", UEA)
-def test_no_set_of_the_archive_is_misread_without_a_warning(name):
-    channels, steps = UEA[name]
+@pytest.mark.parametrize("name", [*UEA, "five steps", "square"])
+@pytest.mark.parametrize("kind", ["auto", "series", "image"])
+def test_no_array_is_misread_without_a_warning(name, kind):
+    channels, steps = {**UEA, "five steps": (50, 5), "square": (12, 12)}[name]
     for shape, right in ((channels, steps), "NCL"), ((steps, channels), "NLC"):
-        # kind="series" promises (N, C, L): (N, L, C) with fewer steps than channels cannot be told from it.
-        for kind in ("auto",) if right == "NLC" and channels > steps else ("auto", "series"):
+        expected = ("series", channels, (steps,), right)
+        if kind != "image":  # which says what it is
             layout, warned = read(shape, kind)
-            assert warned or (layout.kind, layout.channels, layout.size) == ("series", channels, (steps,))
-        layout, warned = read(shape, axes=right)
-        assert (layout.kind, layout.channels, layout.size, warned) == ("series", channels, (steps,), False)
+            assert warned or (layout.kind, layout.channels, layout.size, layout.axes) == expected
+            layout, warned = read(shape, kind, axes=right)
+            assert (layout.kind, layout.channels, layout.size, layout.axes, warned) == (*expected, False)
+        elif min(shape) >= 8:
+            layout, warned = read(shape, kind)
+            assert (layout.kind, layout.size, warned) == ("image", shape, False)
 
 
-@pytest.mark.parametrize("shape", [(28, 28), (8, 8), (3, 50), (24,), (32, 30, 3)])
-def test_shapes_with_one_usual_reading_are_quiet(shape):
-    assert not read(shape)[1]
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((28, 28), "uint8"), ((28, 30), "uint8"), ((1, 50), "float64"), ((24,), "float32"), ((32, 30, 3), "int8")],
+)
+def test_shapes_with_one_reading_are_quiet(shape, dtype):
+    assert not read(shape, dtype=dtype)[1]
+
+
+def test_a_list_of_arrays_of_one_shape_is_read_as_the_array_is():
+    X, y = list(np.random.default_rng(0).normal(size=(12, 28, 30))), np.arange(12) % 2
+    with pytest.warns(DataWarning, match="images"):
+        assert quick().fit(X, y).layout_.kind == "image"
+    assert quick(axes="NCL").fit(X, y).layout_.channels == 28
+    with pytest.warns(DataWarning, match="series"):
+        assert pstn.SeriesAligner(steps=1).fit(X, y).layout_.channels == 28
 
 
 def test_axes_of_images_are_refused():
@@ -71,11 +92,40 @@ def test_all_forms_of_the_same_series_predict_the_same():
     objects[:] = series
     nested = pd.DataFrame([[pd.Series(channel) for channel in x] for x in series])
     long = pd.concat({i: pd.DataFrame(x.T) for i, x in enumerate(series)})
-    expected = quick().fit(series, y).predict_proba(series)
-    for other in objects, nested, long:
-        np.testing.assert_array_equal(quick().fit(other, y).predict_proba(other), expected)
+    # sktime's tables in a list have time in their rows, aeon's in their columns: the axis that differs is time.
+    tables = [[pd.DataFrame(x.T) for x in series], [pd.DataFrame(x) for x in series]]
+    lists = [x.tolist() for x in series]
     last = [x.T for x in series]
-    np.testing.assert_array_equal(quick(axes="NLC").fit(last, y).predict_proba(last), expected)
+    padded = np.full((12, 24, 2), np.nan)  # tslearn's
+    for row, x in zip(padded, last, strict=True):
+        row[: len(x)] = x
+    classifier = quick().fit(series, y)
+    expected = classifier.predict_proba(series)
+    for other in objects, nested, long, *tables, lists, last:
+        np.testing.assert_array_equal(quick().fit(other, y).predict_proba(other), expected)
+    for other in objects, nested, long, lists, tables[1]:
+        np.testing.assert_array_equal(classifier.predict_proba(other), expected)
+    for other in last, padded, lists, tables[0]:
+        fitted = quick(axes="NLC").fit(padded, y)
+        given = [np.transpose(x).tolist() for x in other] if other is lists else other
+        np.testing.assert_array_equal(fitted.predict_proba(given), expected)
+
+
+def test_tables_of_one_length_are_read_with_time_in_their_rows_and_with_a_warning():
+    X, y = np.random.default_rng(0).normal(size=(12, 29, 60)), np.arange(12) % 2
+    for shape in (29, 60), (60, 29), (100, 3):
+        tables = [pd.DataFrame(np.resize(x, shape)) for x in X]
+        with pytest.warns(DataWarning, match=r"series \(N, L, C\)"):
+            assert quick().fit(tables, y).layout_.size == shape[:1]
+        assert quick(axes="NCL").fit(tables, y).layout_.size == shape[1:]
+
+
+def test_lists_of_numbers_are_series():
+    lists, y = [[float(i)] * (5 + i % 3) for i in range(12)], np.arange(12) % 2
+    assert quick().fit(lists, y).layout_.shape == (7,)
+    for wrong in ([["a", "b"], ["c"]], [[1.0, [2.0]], [3.0]], [[[1.0, 2.0], [3.0]], [[4.0]]]):
+        with pytest.raises(ValueError, match="X must hold series of numbers"):
+            quick().fit(wrong, [0, 1])
 
 
 def test_arrays_with_channels_last_are_those_with_channels_first():
@@ -87,22 +137,70 @@ def test_arrays_with_channels_last_are_those_with_channels_first():
     assert last.sample(X.transpose(0, 2, 1), 3, random_state=0).shape == (3, 12, 20, 3)
 
 
-def test_the_test_part_follows_the_lengths_of_the_training_part():
+ESTIMATORS = {
+    "classifier": lambda **options: quick(**options),
+    "aligner": lambda **options: pstn.SeriesAligner(steps=1, random_state=0, **options),
+    "augmenter": lambda **options: pstn.Augmenter(pstn.data.RandomCPAB(pstn.CPAB(tess=4)), **options),
+}
+
+
+def read_by(estimator, X):
+    return estimator._read(X)
+
+
+@pytest.fixture(params=ESTIMATORS)
+def make(request):
+    return ESTIMATORS[request.param]
+
+
+def shortened(count=12, length=24, cut=4):
+    """Series (N, L), some of them ended by NaN."""
+    X = np.random.default_rng(0).normal(size=(count, length))
+    X[::2, length - cut :] = np.nan
+    return X, np.arange(count) % 2
+
+
+def test_the_test_part_follows_the_lengths_of_the_training_part(make):
     series, y = ragged()
-    classifier = pickle.loads(pickle.dumps(quick().fit(series, y)))
-    assert classifier.layout_.shape == (2, 24)
+    estimator = pickle.loads(pickle.dumps(make().fit(series, y)))
+    assert estimator.layout_.shape == (2, 24)
     one_length = np.stack([x[:, :20] for x in series])
-    np.testing.assert_array_equal(classifier.predict_proba(one_length), classifier.predict_proba(list(one_length)))
-    even = quick().fit(one_length, y)
-    with pytest.raises(ValueError, match="length 20, as in fit"):
-        even.predict(series)
-    with pytest.raises(ValueError, match="X must hold inputs of shape"):
-        even.predict(one_length[..., :15])
+    np.testing.assert_array_equal(read_by(estimator, one_length), read_by(estimator, list(one_length)))
+    even = make(axes="NCL").fit(one_length, y)
+    padded = np.pad(one_length, ((0, 0), (0, 0), (0, 4)), constant_values=np.nan)
+    late = one_length.copy()
+    late[3, :, -1] = np.nan
+    for other in series, late:
+        with pytest.raises(ValueError, match=r"length 20, as in fit.*lengths='resample'"):
+            even.transform(other) if hasattr(even, "transform") else even.predict(other)
+    for other in one_length[..., :15], padded:
+        with pytest.raises(ValueError, match="X must hold inputs of shape"):
+            read_by(even, other)
+    flexible = make(axes="NCL", lengths="resample").fit(one_length, y)
+    for other in series, padded, one_length[..., :15]:
+        assert read_by(flexible, other).shape == (12, 2, 20)
+    np.testing.assert_allclose(read_by(flexible, padded), one_length)
+
+
+def test_one_rule_for_the_lengths_of_arrays_and_lists(make):
+    X, y = shortened()
+    from_array, from_list = make().fit(X, y), make().fit([x[~np.isnan(x)] for x in X], y)
+    for estimator in from_array, from_list:
+        assert estimator.layout_.shape == (24,)
+        for form in X, list(X), [x[~np.isnan(x)] for x in X], X[:, :20]:
+            assert read_by(estimator, form).shape == (12, 24)
+        np.testing.assert_array_equal(read_by(estimator, X), read_by(from_array, X))
+    # All ended early: an array keeps its width, and so does a list.
+    X[:, 20:] = np.nan
+    for form in X, list(X):
+        estimator = make().fit(form, y)
+        assert read_by(estimator, form).shape == X.shape
+        assert np.isfinite(read_by(estimator, form)).all()
 
 
 def test_gaps_are_interpolated_and_trailing_ones_are_a_shorter_series():
-    gaps = [np.array([np.nan, 1.0, np.nan, 3.0]), np.array([0.0, 2.0, np.nan, np.nan])]
-    np.testing.assert_allclose(equalise(gaps), [[1, 1, 2, 3], [0, 2 / 3, 4 / 3, 2]])
+    gaps = np.array([[np.nan, 1.0, np.nan, 3.0], [0.0, 2.0, np.nan, np.nan]])
+    np.testing.assert_allclose(read_inputs(quick(), gaps)[0], [[1, 1, 2, 3], [0, 2 / 3, 4 / 3, 2]])
     X, y = np.random.default_rng(0).normal(size=(12, 20)), np.arange(12) % 2
     missing = X.copy()
     missing[:, 7] = np.nan
@@ -115,14 +213,20 @@ def test_gaps_are_interpolated_and_trailing_ones_are_a_shorter_series():
 
 def test_what_cannot_be_filled_in_is_refused():
     with pytest.raises(ValueError, match="only NaN"):
-        equalise([np.full(4, np.nan)])
+        read_inputs(quick(), [np.full(4, np.nan), np.zeros(3)])
     with pytest.raises(ValueError, match="same channels"):
-        equalise([np.zeros((2, 4)), np.zeros((3, 4))])
+        unpack([np.zeros((2, 4)), np.zeros((3, 5))])
+    with pytest.raises(ValueError, match="X must be one array"):
+        pstn.CNNClassifier("image").fit([np.zeros((2, 4)), np.zeros((2, 5))], [0, 1])
+    with pytest.raises(ValueError, match=r"2 channel\(s\), got others in X\[0\]"):
+        quick().fit(*ragged()).predict([np.zeros((3, 4)), np.zeros((3, 5))])
     images = np.zeros((4, 8, 8))
     images[0, 0, 0] = np.nan
     with pytest.raises(ValueError, match="X must not contain NaN"):
-        quick().fit(images, [0, 1, 0, 1])
-    assert list_of_series([[1.0, 2.0], [3.0, 4.0]]) is None
+        pstn.CNNClassifier("image", epochs=1).fit(images, [0, 1, 0, 1])
+    assert unpack([[1.0, 2.0], [3.0, 4.0]])[1] is None
+    with pytest.raises(ValueError, match="lengths must be one of"):
+        quick(lengths="cut").fit(*ragged())
 
 
 def test_verbose_prints_the_loss(capsys):
@@ -131,6 +235,8 @@ def test_verbose_prints_the_loss(capsys):
     assert capsys.readouterr().out == ""
     quick(verbose=1).fit(X, y)
     assert "loss" in capsys.readouterr().out
+    quick(pstn.PSTNClassifier, verbose=1, kl_weight="auto", test_samples=1).fit(X, y)
+    assert "alpha" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf])
@@ -139,3 +245,90 @@ def test_infinity_is_refused_where_nan_is_not(value):
     X[3, 5] = value
     with pytest.raises(ValueError, match="infinity"):
         pstn.CNNClassifier(kind="series", epochs=1).fit(X, np.arange(8) % 2)
+
+
+MASKING = [pstn.PSTNClassifier, pstn.STNClassifier, pstn.CNNClassifier]
+
+
+def behind(series, width):
+    """Series (C, L_i) as an array with NaN behind them, (N, C, width)."""
+    X = np.full((len(series), len(series[0]), width), np.nan)
+    for row, x in zip(X, series, strict=True):
+        row[:, : x.shape[1]] = x
+    return X
+
+
+@pytest.mark.parametrize("kind", MASKING)
+def test_a_prediction_does_not_change_with_how_much_padding_follows_the_series(kind):
+    series, y = ragged()
+    fitted = quick(kind, epochs=3, lengths="pad").fit(series, y)
+    expected = fitted.predict_proba(series)
+    # Beside a longer series, alone, and in the network itself.
+    longer = fitted.predict_proba([*series, np.ones((2, 70))])[:-1]
+    np.testing.assert_allclose(longer, expected, atol=1e-5)
+    np.testing.assert_allclose(fitted.predict_proba([series[1]]), expected[1:2], atol=1e-5)
+    np.testing.assert_allclose(fitted.predict_proba(behind(series, 90)), expected, atol=1e-5)
+    x = fitted._scaled(behind(series, 24))
+    wider = torch.nn.functional.pad(x, (0, 50))
+    wider[:, :-1, 24:] = 1e6  # what is behind the end is not read
+    noise = {} if kind is pstn.CNNClassifier else {"noise": torch.rand(3, 12, fitted.model_.layer.noise_width)}
+    with torch.no_grad():
+        outputs = [log_probs_of(fitted.model_(each, **noise)) for each in (x, wider)]
+    torch.testing.assert_close(*outputs, atol=1e-5, rtol=0)
+    # Nor does what is learned.
+    again = quick(kind, epochs=3, lengths="pad", axes="NCL").fit(behind(series, 50), y)
+    np.testing.assert_allclose(again.predict_proba(series), expected, atol=1e-4)
+
+
+def test_a_mask_changes_nothing_where_all_is_real():
+    X, y = np.random.default_rng(0).normal(size=(12, 2, 24)), np.arange(12) % 2
+    for kind in MASKING:
+        padded, plain = (quick(kind, epochs=3, axes="NCL", lengths=each).fit(X, y) for each in ("pad", "auto"))
+        np.testing.assert_allclose(padded.predict_proba(X), plain.predict_proba(X), atol=1e-4)
+
+
+def test_warps_map_the_real_part_of_a_series_onto_itself():
+    series, y = ragged()
+    fitted = quick(pstn.PSTNClassifier, lengths="pad").fit(series, y)
+    X = behind(series, 24)
+    for made in fitted.transform(series), *fitted.sample(series, 3, random_state=0):
+        np.testing.assert_array_equal(np.isnan(made), np.isnan(X))
+    layer = fitted.model_.layer
+    x, theta = fitted._scaled(X), 0.5 * torch.randn(3, 12, layer.transform.dim)
+    warped = layer.warp(x, theta)
+    for number, one in enumerate(series):
+        length = one.shape[1]
+        real = x[number : number + 1, :2, :length]
+        alone = pstn.warp(real, layer.transform.grid(theta[:, number : number + 1], length), padding_mode="border")
+        torch.testing.assert_close(warped[:, number, :2, :length], alone[:, 0], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("kind", MASKING)
+def test_networks_with_masks_are_saved_and_pickled(kind, tmp_path):
+    series, y = ragged()
+    fitted = quick(kind, lengths="pad").fit(series, y)
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_allclose(again.predict_proba(series), fitted.predict_proba(series), atol=1e-6)
+    about = pstn.ModelMetadata(("a", "b"), channels=2, size=(24,))
+    loaded = pstn.from_pretrained(fitted.model_.save_pretrained(tmp_path, about=about))
+    x = fitted._scaled(behind(series, 40))
+    noise = {} if kind is pstn.CNNClassifier else {"noise": torch.rand(3, 12, fitted.model_.layer.noise_width)}
+    with torch.no_grad():
+        torch.testing.assert_close(*(log_probs_of(model(x, **noise)) for model in (loaded, fitted.model_)))
+
+
+def test_what_reads_no_mask_is_refused_by_name():
+    series, y = ragged()
+    for options in {"networks": "resnet"}, {"teach": "crop=0.2,0.1"}, {"fill": 0.0}:
+        with pytest.raises(ValueError, match=f"lengths must be 'resample' with {next(iter(options))}"):
+            quick(pstn.PSTNClassifier, lengths="pad", **({"width": None} | options)).fit(series, y)
+    with pytest.raises(ValueError, match="lengths must be 'auto' or 'resample'"):
+        pstn.SeriesAligner(lengths="pad").fit(series, y)
+    with pytest.raises(ValueError, match="padded=True"):
+        pstn.nn.Masked(pstn.nn.SeriesClassifier(1, 2, padded=False))
+    with pytest.raises(ValueError, match="masked must be False"):
+        pstn.nn.make_model("pstn", 1, (20,), 2, masked=True)
+    with pytest.raises(ValueError, match="masked must be False"):
+        pstn.SpatialTransformer(pstn.Crop(), torch.nn.Flatten(), masked=True)
+    with pytest.raises(ValueError, match="the mask as the last channel"):
+        quick(lengths="pad").fit(series, y).model_(torch.rand(2, 2, 24))

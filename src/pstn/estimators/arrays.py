@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import check_array
+from sklearn.utils.validation import validate_data
 
 from pstn._checks import require_choice
 from pstn.data.files import DataWarning
-from pstn.data.series import without_padding
+from pstn.data.series import resample, without_padding
 
 # The smallest image: below it there is nothing for a convolution to do.
 _SMALLEST_SIDE = 8
@@ -21,12 +24,13 @@ _LARGEST_RATIO = 4
 
 @dataclass(frozen=True)
 class Layout:
-    """The axes of one example.
+    """The axes of one example, and what is done with series of other lengths.
 
     Args:
         kind: "image" or "series".
         shape: of one example as the user has it: (H, W), (H, W, C), (L,), (C, L), or (L, C) with `axes="NLC"`.
         axes: of series, "NCL" or "NLC".
+        lengths: "equal" refuses series of other lengths, "resample" stretches them, "pad" puts NaN behind them.
 
     Example:
         >>> layout = Layout("image", (28, 30, 3))
@@ -37,6 +41,7 @@ class Layout:
     kind: Literal["image", "series"]
     shape: tuple[int, ...]
     axes: str = "NCL"
+    lengths: str = "equal"
 
     @property
     def _channels_last(self) -> bool:
@@ -57,16 +62,17 @@ class Layout:
         return self.shape[:2] if self.kind == "image" else self.shape[-1:]
 
     def channels_first(self, x: NDArray[Any]) -> NDArray[Any]:
-        """(N, *shape) -> (N, C, *size), without copying."""
+        """(N, *shape) -> (N, C, *size), without copying; series may have another length than `shape` says."""
         if self._channels_last:
             return np.moveaxis(x, -1, 1)
-        return x.reshape(len(x), self.channels, *self.size)
+        return x if len(self.shape) > len(self.size) else x[:, None]
 
     def as_given(self, x: NDArray[Any]) -> NDArray[Any]:
-        """(..., C, *size) -> (..., *shape)."""
+        """(..., C, *size) -> (..., *shape); series may have another length than `shape` says."""
         if self._channels_last:
             return np.moveaxis(x, -1 - len(self.size), -1)
-        return x.reshape(*x.shape[: x.ndim - 1 - len(self.size)], *self.shape)
+        axes = len(self.size)
+        return x if len(self.shape) > axes else x.reshape(*x.shape[: x.ndim - 1 - axes], *x.shape[x.ndim - axes :])
 
 
 def choose_layout(shape: tuple[int, ...], kind: str = "auto", axes: str = "auto") -> Layout:
@@ -104,47 +110,118 @@ def choose_layout(shape: tuple[int, ...], kind: str = "auto", axes: str = "auto"
     return Layout("image", shape)
 
 
-def warn_if_ambiguous(layout: Layout, kind: str, axes: str) -> None:
-    """Warn where an array (N, a, b) may well be something else than the layout that was chosen for it.
+def warn_if_ambiguous(layout: Layout, kind: str, axes: str, dtype: np.dtype[Any]) -> None:
+    """Warn where an array (N, a, b) was read by the rule alone: it may be images, (N, C, L) or (N, L, C).
 
-    Silent are `axes` that were given, images that were asked for or are square, and series whose channels are fewer
-    than their steps and, unless series were asked for, fewer than 8: an image is never that small.
+    Silent are what `kind="image"` or `axes` has said, images of 8-bit pixels, and series (N, 1, L).
     """
     if len(layout.shape) != 2 or axes != "auto" or kind == "image":
         return
     first, second = layout.shape
-    if layout.kind == "image":
-        doubtful = first != second
-    else:
-        doubtful = first >= second or (kind == "auto" and first >= _SMALLEST_SIDE)
-    if doubtful:
-        read = "images (N, H, W)" if layout.kind == "image" else "series (N, C, L)"
-        ways = "kind='image', axes='NCL' for series (N, C, L), or axes='NLC' for series (N, L, C)"
-        warnings.warn(f"X (N, {first}, {second}) is read as {read}: say which it is by {ways}", DataWarning)
+    if dtype == np.uint8 if layout.kind == "image" else first == 1:
+        return
+    read = "images (N, H, W)" if layout.kind == "image" else f"series (N, {', '.join(layout.axes[1:])})"
+    ways = "kind='image', axes='NCL' for series (N, C, L), or axes='NLC' for series (N, L, C)"
+    warnings.warn(f"X (N, {first}, {second}) is read as {read}: say which it is by {ways}", DataWarning)
 
 
-def list_of_series(X: Any, axes: str = "auto") -> list[NDArray[np.float64]] | None:
-    """The series of a ragged or nested container, each (C, L_i) or (L_i,); None where `X` is a plain array or table.
+def read_inputs(
+    estimator: Any, X: Any, *, layout: Layout | None = None, reset: bool = False
+) -> tuple[NDArray[Any], Layout]:
+    """Inputs in any form as one array, and their layout: what every estimator reads by, in `fit` and after it.
 
-    Containers are lists and object arrays of arrays or tables, each (L_i,), (C, L_i) or, with `axes="NLC"`, (L_i, C);
-    tables whose cells hold series and tables indexed by (series, time), both with one column per channel.
+    Gaps in series are interpolated. NaN at the end of all channels is how archives write a shorter series. In `fit` the
+    inputs decide the layout: if lengths differ, series are resampled to the longest, and so are those of any length
+    that follow; if they do not, others are refused from then on. The parameter `lengths` overrules that.
+
+    Args:
+        estimator: its parameters `kind` ("series" where it has none), `axes` and `lengths` say how to read.
+        X: arrays, tables, or containers as `unpack` takes them.
+        layout: that of the inputs of `fit`; None in `fit`.
+        reset: whether the estimator is to remember the number of columns and their names.
+
+    Returns:
+        (N, *shape) in the user's axes, with NaN only behind series that are padded; the layout.
+    """
+    kind, axes = getattr(estimator, "kind", "series"), getattr(estimator, "axes", "auto")
+    lengths = getattr(estimator, "lengths", "auto")
+    require_choice("lengths", lengths, ("auto", "resample", "pad"))
+    if layout is not None:
+        kind, axes, lengths = layout.kind, layout.axes, layout.lengths
+    any_length = lengths in ("resample", "pad")
+    X, series, found = unpack(X, kind, axes)
+    if series is not None and kind == "image":
+        raise ValueError("X must be one array (N, H, W) or (N, H, W, C) for kind='image', got series of unequal length")
+    check = partial(validate_data, estimator, reset=reset)
+    options: dict[str, Any] = {"allow_nd": True, "dtype": "numeric", "ensure_all_finite": "allow-nan"}
+    if series is None:
+        # scikit-learn counts the steps of series as features: where they may be any number, it is not asked.
+        array = (partial(check_array, estimator=estimator) if layout and any_length else check)(X, **options)
+        if layout is None:
+            layout = choose_layout(array.shape[1:], kind, found)
+            warn_if_ambiguous(layout, kind, axes, array.dtype)
+        elif array.shape[1:] != layout.shape and not (any_length and array.ndim == 1 + len(layout.shape)):
+            raise ValueError(f"X must hold inputs of shape {layout.shape}, as in fit, got {array.shape[1:]}")
+        gaps = array.dtype.kind == "f" and bool(np.isnan(array).any())
+        if gaps and layout.kind == "image":
+            raise ValueError("X must not contain NaN where it holds images: fill in missing pixels first")
+        if layout.kind == "image" or not (gaps or any_length):
+            return array, layout
+        return _set_lengths(list(layout.channels_first(array.astype(np.float64))), layout, lengths)
+    if layout is None:
+        longest = max(x.shape[-1] for x in series)
+        shape = (longest,) if series[0].ndim == 1 else (len(series[0]), longest)[:: -1 if found == "NLC" else 1]
+        layout = choose_layout(shape, "series", found)
+    array, layout = _set_lengths(series, layout, lengths)
+    return (check(array, **options) if reset else array), layout
+
+
+def unpack(X: Any, kind: str = "auto", axes: str = "auto") -> tuple[Any, list[NDArray[np.float64]] | None, str]:
+    """The series of a container of unequal or nested ones, each (C, L_i) or (L_i,); None for what is an array.
+
+    Containers are lists and object arrays of arrays, lists or tables, each (L_i,), (C, L_i) or (L_i, C): where lengths
+    differ, the axis that does is time. Tables in a list that are all of one length have time in their rows unless
+    `axes` says otherwise. Tables whose cells hold series have one column per channel, and so have tables indexed by
+    (series, time).
+
+    Returns:
+        The input, as an array where it was a list of equal ones; the series; the axes, "auto" where nothing says them.
 
     Example:
-        >>> [x.shape for x in list_of_series([np.zeros((2, 5)), np.zeros((2, 7))])]
-        [(2, 5), (2, 7)]
+        >>> _, series, axes = unpack([np.zeros((5, 2)), np.zeros((7, 2))])
+        >>> [x.shape for x in series], axes
+        ([(2, 5), (2, 7)], 'NLC')
     """
-    index = getattr(X, "index", None)
-    if getattr(index, "nlevels", 1) == 2 and hasattr(X, "groupby"):
-        return [np.asarray(rows, np.float64).T for _, rows in X.groupby(level=0, sort=False)]
+    if getattr(getattr(X, "index", None), "nlevels", 1) == 2 and hasattr(X, "groupby"):
+        channels_first = [np.asarray(rows, np.float64).T for _, rows in X.groupby(level=0, sort=False)]
+        return X, channels_first, "NLC" if axes == "NLC" else "NCL"
     if hasattr(X, "iloc") and getattr(X, "ndim", 0) == 2:
         if not X.size or np.ndim(X.iloc[0, 0]) != 1:
-            return None
-        return [_join_channels([np.asarray(cell, np.float64) for cell in row]) for row in X.to_numpy()]
+            return X, None, axes
+        nested = [_join_channels([np.asarray(cell, np.float64) for cell in row]) for row in X.to_numpy()]
+        return X, nested, "NLC" if axes == "NLC" else "NCL"
     listed = isinstance(X, (list, tuple)) or (isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 1)
-    if not listed or not len(X) or not all(hasattr(x, "shape") and len(x.shape) in (1, 2) for x in X):
-        return None
-    arrays = [np.asarray(x, np.float64) for x in X]
-    return [x.T for x in arrays] if axes == "NLC" else arrays
+    if not listed or not len(X) or not all(np.ndim(x) if hasattr(x, "shape") else isinstance(x, list) for x in X):
+        return X, None, axes
+    tables = kind != "image" and axes == "auto" and all(hasattr(x, "iloc") and x.ndim == 2 for x in X)
+    try:
+        arrays = [np.asarray(x) if hasattr(x, "shape") else np.array(x, np.float64) for x in X]
+        shapes = sorted({x.shape for x in arrays})
+        if len(shapes) == 1:
+            return (np.stack(arrays) if hasattr(X[0], "shape") else X), None, "NLC" if tables else axes
+        series = [x.astype(np.float64) for x in arrays]
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"X must hold series of numbers, each (L_i,), (C, L_i) or (L_i, C), got {error}") from error
+    if {len(shape) for shape in shapes} not in ({1}, {2}):
+        what = "images of one size, or series, each (L_i,) or each with channels"
+        raise ValueError(f"X must hold {what}, got arrays of shapes {shapes[0]} and {shapes[-1]}")
+    if len(shapes[0]) == 2 and axes == "auto":
+        axes = "NLC" if len({shape[0] for shape in shapes}) > 1 and len({shape[1] for shape in shapes}) == 1 else "NCL"
+    series = [x.T for x in series] if axes == "NLC" else series
+    if len({x.shape[:-1] for x in series}) > 1:
+        ways = "(C, L_i), or (L_i, C) with axes='NLC'"
+        raise ValueError(f"X must hold series with the same channels, {ways}, got {shapes[0]} and {shapes[-1]}")
+    return X, series, axes
 
 
 def _join_channels(channels: list[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -155,34 +232,43 @@ def _join_channels(channels: list[NDArray[np.float64]]) -> NDArray[np.float64]:
     return joined
 
 
-def equalise(series: list[NDArray[np.float64]], length: int | None = None) -> NDArray[np.float64]:
-    """Series of one length, (N, C, L) or (N, L): gaps are interpolated, and each is resampled from end to end.
-
-    NaN at the end of all channels is how archives write a shorter series, and is removed first. NaN elsewhere is
-    interpolated linearly, at the ends by the nearest value.
-
-    Args:
-        series: (C, L_i) or (L_i,) each.
-        length: L; the longest when None.
-
-    Example:
-        >>> equalise([np.array([0.0, 1.0, np.nan]), np.array([4.0, np.nan, 6.0])]).tolist()
-        [[0.0, 0.5, 1.0], [4.0, 5.0, 6.0]]
-    """
-    shapes = sorted({x.shape[:-1] for x in series})
-    if len(shapes) > 1:
-        raise ValueError(f"X must hold series with the same channels, got {shapes[0]} and {shapes[-1]}")
+def _set_lengths(series: list[NDArray[np.float64]], layout: Layout, lengths: str) -> tuple[NDArray[np.float64], Layout]:
+    """Series (C, L_i) or (L_i,) as one array in the user's axes: what is done with lengths is decided here alone."""
     cut = [without_padding(np.atleast_2d(x)) for x in series]
     for at, x in enumerate(cut):
         if np.isnan(x).all(axis=-1).any():
             raise ValueError(f"X must hold a value in every channel of every series, got only NaN in one of X[{at}]")
-    length = max(x.shape[-1] for x in cut) if length is None else length
-    stacked = np.stack([[_resample(channel, length) for channel in x] for x in cut])
-    return stacked[:, 0] if shapes[0] == () else stacked
+        if np.isinf(x).any() or len(x) != layout.channels:
+            raise ValueError(f"X must hold finite series of {layout.channels} channel(s), got others in X[{at}]")
+    length, found = layout.size[0], {x.shape[-1] for x in cut}
+    if lengths == "auto":
+        lengths = "equal" if found == {length} else "resample"
+    if lengths == "equal" and found != {length}:
+        other = next(steps for steps in sorted(found) if steps != length)
+        ways = "lengths='resample' or 'pad' in the constructor takes others"
+        raise ValueError(f"X must hold series of length {length}, as in fit, where all had one, got {other}: {ways}")
+    if lengths == "pad":
+        filled = [equalise([x], x.shape[-1])[0] for x in cut]
+        array = np.full((len(cut), layout.channels, max(length, *found)), np.nan)
+        for row, x in zip(array, filled, strict=True):
+            row[:, : x.shape[-1]] = x
+    else:
+        array = equalise(cut, length)
+    return layout.as_given(array), replace(layout, lengths=lengths)
 
 
-def _resample(channel: NDArray[np.float64], length: int) -> NDArray[np.float64]:
-    time, real = np.linspace(0, 1, len(channel)), ~np.isnan(channel)
-    if len(channel) == length and real.all():
-        return channel
-    return np.interp(np.linspace(0, 1, length), time[real], channel[real])
+def equalise(series: list[NDArray[np.float64]], length: int | None = None) -> NDArray[np.float64]:
+    """Series of one length, (N, C, L): gaps are interpolated, and each is resampled from end to end.
+
+    NaN is interpolated linearly, at the ends by the nearest value.
+
+    Args:
+        series: (C, L_i) each.
+        length: L; the longest when None.
+
+    Example:
+        >>> equalise([np.array([[0.0, 1.0]]), np.array([[4.0, np.nan, 6.0]])])[:, 0].tolist()
+        [[0.0, 0.5, 1.0], [4.0, 5.0, 6.0]]
+    """
+    length = max(x.shape[-1] for x in series) if length is None else length
+    return np.stack([[resample(channel, length) for channel in x] for x in series])

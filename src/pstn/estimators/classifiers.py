@@ -16,20 +16,19 @@ from joblib import effective_n_jobs
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin, clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, check_X_y
 from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor, nn
 
 from pstn import _checks
 from pstn._deprecation import renamed
 from pstn.data.augment import RandomTransform, make_random_transform
-from pstn.data.scaling import Scaling, fit_scaling
-from pstn.data.split import stratified_indices
+from pstn.data.split import Scaling, fit_scaling, stratified_indices
 from pstn.defaults import LOCALIZER_FACTOR, RESTARTS, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT, default_kl_weight
-from pstn.estimators.arrays import Layout, choose_layout, equalise, list_of_series, warn_if_ambiguous
+from pstn.estimators.arrays import Layout, read_inputs
 from pstn.files import load_safetensors
 from pstn.nn import Prediction, TransformerModel, find_pretrained, make_model
 from pstn.noise import draw_noise
@@ -46,9 +45,9 @@ from pstn.transforms import Transform
 
 __all__ = ["CNNClassifier", "PSTNClassifier", "STNClassifier", "Uncertainty"]
 
-_LEARNING_RATES = {"image": 1e-3, "series": 3e-3}
-# Numbers of the warped samples that prediction holds at once.
-_AT_ONCE = 1 << 21
+_LEARNING_RATES = {"image": 1e-3, "series": 3e-3, "published": 1e-3}
+# Numbers of the warped samples that prediction holds at once, and how many inputs: features may be many more numbers.
+_AT_ONCE, _INPUTS_AT_ONCE = 1 << 21, 500
 # How parameters are checked when training starts: scikit-learn sets them unchecked. Some may be None, to be chosen.
 _PARAMETERS = {
     **dict.fromkeys(("train_samples", "test_samples", "patience"), _checks.require_positive_int),
@@ -99,8 +98,6 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     _seed: int
     _steps: int
     _slower: float
-    _kind: str
-    _resamples: bool
 
     def _set_parameters(self, values: Mapping[str, Any]) -> None:
         """Set the constructor's parameters as attributes, unchanged, as scikit-learn wants them."""
@@ -130,7 +127,8 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         if not continues:
             known._kl_weight = self._default_kl_weight(len(data.y))
             known.model_ = known._make(seed=seed)  # refuses a transform that does not suit the data
-            start_heads([known.model_], data.x, data.y, [(torch.arange(len(data.y)), None)])
+            parts = [(torch.arange(len(data.y)), None)]
+            start_heads([known.model_], data.x, data.y, parts, taught=known._teach is not None)
             if isinstance(getattr(self, "kl_weight", None), str) and known._kl_weight is not None and not known._teach:
                 known._tuned = known._search(data, seed)
                 known._kl_weight, alpha = known._tuned.best.kl_weight, known._tuned.best.alpha
@@ -144,7 +142,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         member = known._member(seed, known._kl_weight, train, valid)
         recipe = known._recipe(len(data.y) if train is None else len(train))
         with known._population([known.model_], data, [member], recipe) as population:
-            population.fit(self._print_progress if self.verbose else None)
+            population.fit(self._print_progress)
             return self._keep(known, known._train_again(population), seed, [])
 
     def partial_fit(
@@ -193,7 +191,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             if known._optimiser is not None:
                 population.load_tensors({**population.tensors(), **known._optimiser})
             population.progress.step, population.progress.epoch = passed * per_pass, passed
-            population.fit()
+            population.fit(self._print_progress)
             return self._keep(known, population, known._seed, known.loss_curve_)
 
     def _started(self, X: ArrayLike, y: ArrayLike, classes: NDArray[Any] | None) -> Self:
@@ -205,9 +203,10 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             what, found = ("y", "one class") if classes is None else ("classes", "only")
             only = _checks.plain(fresh.classes_[0])
             raise ValueError(f"{what} must hold at least two classes, got {found}: {only!r}")
-        fresh.layout_ = layout = choose_layout(array.shape[1:], fresh._kind, self.axes)
-        warn_if_ambiguous(layout, fresh._kind, self.axes)
-        fresh.scaling_ = fit_scaling(layout.channels_first(array), getattr(self, "fill", "auto"))
+        layout, real = fresh.layout_, fresh.layout_.channels_first(array)
+        if layout.lengths == "pad":
+            real = np.moveaxis(real, 1, 0)[None, :, ~np.isnan(real).any(1)]
+        fresh.scaling_ = fit_scaling(real, getattr(self, "fill", "auto"))
         pretrained = None if self.backbone is None else find_pretrained(self.backbone)
         if pretrained is not None:
             if layout.kind != "image" or layout.channels != 3:
@@ -216,16 +215,18 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             mean, std = (tuple(white * v for v in values) for values in (pretrained.mean, pretrained.std))
             fresh.scaling_ = replace(fresh.scaling_, mean=mean, std=std)
         fresh._check_parameters()
+        if layout.lengths == "pad":
+            fresh._require_masks()
         fresh._teach = _teaching(getattr(self, "teach", None), layout)
         transform = vars(self).get("transform")
         if isinstance(transform, str) and transform == "auto":
             transform = None if fresh._teach is None else fresh._teach.transform
         fresh._make = partial(
             make_model, self._model_kind, layout.channels, layout.size, len(fresh.classes_),
-            transform, networks="auto", width=self.width, fill=fresh.scaling_.scaled_fill,
+            transform, networks=self.networks, width=self.width, fill=fresh.scaling_.scaled_fill,
             backbone=None if pretrained is None else pretrained.make(),
             samples=int(getattr(self, "train_samples", 1)), test_samples=int(getattr(self, "test_samples", 1)),
-            taught=fresh._teach is not None,
+            taught=fresh._teach is not None, masked=layout.lengths == "pad",
         )  # fmt: skip
         fresh.loss_curve_, fresh._optimiser, fresh._steps, fresh._slower = [], None, 0, 1.0
         fresh._kl_weight, fresh._tuned = None, None
@@ -238,6 +239,14 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
                 require(name, parameters[name])
         if not self.validation_fraction < 1:
             raise ValueError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction}")
+        _checks.require_choice("networks", self.networks, ("auto", "inception", "resnet"))
+
+    def _require_masks(self) -> None:
+        """Refuse what would read the padding behind series."""
+        found = {"networks": self.networks != "auto", "teach": getattr(self, "teach", None) is not None}
+        found["fill"] = self.scaling_.fill is not None
+        if wrong := [name for name, is_wrong in found.items() if is_wrong]:
+            raise ValueError(f"lengths must be 'resample' with {' and '.join(wrong)}, which read no mask, got 'pad'")
 
     def _default_kl_weight(self, examples: int) -> float | None:
         """The weight w without a search: as given, or by the number of examples; None if the loss takes none."""
@@ -263,7 +272,8 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     def _member(
         self, seed: int, kl_weight: float | None, train: Tensor | None = None, valid: Tensor | None = None
     ) -> Member:
-        rate = _LEARNING_RATES[self.layout_.kind] if self.learning_rate is None else float(self.learning_rate)
+        kind = self.layout_.kind if self.networks == "auto" else "published"
+        rate = _LEARNING_RATES[kind] if self.learning_rate is None else float(self.learning_rate)
         given = float(getattr(self, "localizer_factor", 1.0))
         factor = self._slower * (given if self._tuned is None else self._tuned.best.localizer_factor)
         return Member(seed, rate, factor, kl_weight, float(self.weight_decay), train, valid)
@@ -285,22 +295,25 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         jobs = effective_n_jobs(self.n_jobs)
 
         def run(score: Callable[[Any], list[float]], parts: list[Any]) -> Any:
-            return Parallel(n_jobs=jobs)(delayed(score)(part) for part in parts)
+            return Parallel(n_jobs=jobs, verbose=10 if self.verbose else 0)(delayed(score)(part) for part in parts)
 
-        return tune(
+        tuned = tune(
             self._make, data.x, data.y, member, recipe, splits, weights=data.weights, device=make_device(self.device),
             jobs=jobs, run=run,
         )  # fmt: skip
+        if self.verbose:
+            print(f"[{type(self).__name__}] {tuned}", flush=True)
+        return tuned
 
     def _print_progress(self, progress: Progress) -> None:
-        if progress.history:
+        if self.verbose and progress.history:
             print(f"[{type(self).__name__}] step {progress.step}, {summary(progress, 1)}", flush=True)
 
     def _train_again(self, population: Population) -> Population:
         """The population, or another one in which a model that failed in it has learned something."""
 
         def fit(second: Population) -> None:
-            second.fit()
+            second.fit(self._print_progress)
 
         say = partial(warnings.warn, category=ConvergenceWarning)
         restarted = train_again(population, getattr(self, "restarts", 0), fit, say)
@@ -358,50 +371,27 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         """A batch (B, C, *size) through the network."""
         return cast(Tensor, self.model_(x))
 
-    def _check_examples(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[NDArray[Any], NDArray[Any]]:
-        array, labels = self._check_inputs(X, y, reset=reset)
-        check_classification_targets(labels)
+    def _read(self, X: ArrayLike, *, reset: bool = False) -> NDArray[Any]:
+        """Inputs (N, *shape), read by what `fit` has seen."""
+        array, self.layout_ = read_inputs(self, X, layout=None if reset else self.layout_, reset=reset)
         if array.size == 0:
             raise ValueError(f"X must hold inputs of at least one value each, got shape {array.shape}")
+        return array
+
+    def _check_examples(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+        array = self._read(X, reset=reset)
+        _, labels = check_X_y(array, y, allow_nd=True, ensure_all_finite="allow-nan", estimator=self)
+        check_classification_targets(labels)
         return array, labels
 
-    def _check_inputs(self, *given: ArrayLike, reset: bool = False) -> Any:
-        X, *rest = given
-        series = list_of_series(X, self.axes)
-        if reset:
-            # A list of series is no image, and its lengths decide for the test part too.
-            self._kind = self.kind if series is None or self.kind != "auto" else "series"
-            self._resamples = series is not None and len({x.shape[-1] for x in series}) > 1
-        length = None if reset else self.layout_.size[0]
-        if series is not None:
-            X = self._equalised(series, length)
-        elif not reset and self._resamples and np.ndim(X) == len(self.layout_.shape) + 1:
-            last = self.layout_.axes == "NLC" and np.ndim(X) == 3
-            X = self._equalised([x.T if last else x for x in np.asarray(X, np.float64)], length)
-        checked = validate_data(
-            self, X, *rest, reset=reset, allow_nd=True, dtype="numeric", ensure_all_finite="allow-nan"
-        )
-        array = checked[0] if rest else checked
-        if array.dtype.kind == "f" and np.isnan(array).any():
-            array = self._without_gaps(array, length)
-            checked = (array, *checked[1:]) if rest else array
-        if not reset and array.shape[1:] != self.layout_.shape:
-            raise ValueError(f"X must hold inputs of shape {self.layout_.shape}, as in fit, got {array.shape[1:]}")
-        return checked
-
-    def _equalised(self, series: list[NDArray[np.float64]], length: int | None) -> NDArray[Any]:
-        """Series as one array in the axes that the user has, resampled to `length` if lengths differ in `fit`."""
-        if length is not None and not self._resamples and {x.shape[-1] for x in series} != {length}:
-            raise ValueError(f"X must hold series of length {length}, as in fit, where all had one length")
-        array = equalise(series, length)
-        return np.moveaxis(array, -1, 1) if self.axes == "NLC" and array.ndim == 3 else array
-
-    def _without_gaps(self, array: NDArray[Any], length: int | None) -> NDArray[Any]:
-        layout = choose_layout(array.shape[1:], self._kind, self.axes)
-        if layout.kind == "image":
-            raise ValueError("X must not contain NaN where it holds images: fill in missing pixels first")
-        series = list(layout.channels_first(np.asarray(array, np.float64)))
-        return layout.as_given(equalise(series, length or layout.size[0]))
+    def _scaled(self, array: NDArray[Any]) -> Tensor:
+        """Inputs (N, *shape) as the network takes them, (N, C, *size); padded series with their mask, (N, C + 1, L)."""
+        x = self.layout_.channels_first(array)
+        if self.layout_.lengths != "pad":
+            return self.scaling_.apply(x)
+        real = ~np.isnan(x).any(1, keepdims=True)
+        mask = torch.from_numpy(real.astype(np.float32))
+        return torch.cat([self.scaling_.apply(np.where(real, x, 0.0)) * mask, mask], 1)
 
     def _data(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> TrainingData:
         """Examples of the classes and shape that are known, as the network takes them."""
@@ -417,8 +407,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             else:
                 per_class = compute_sample_weight(self.class_weight, labels)
             weights = torch.from_numpy(given * per_class)
-        x = self.scaling_.apply(self.layout_.channels_first(array))
-        return TrainingData(x, torch.from_numpy(encoded.astype(np.int64)), weights)
+        return TrainingData(self._scaled(array), torch.from_numpy(encoded.astype(np.int64)), weights)
 
     def _draw_seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -427,13 +416,17 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         """Inputs as the network takes them, some at a time, on its device."""
         check_is_fitted(self)
         samples = _checks.require_positive_int("test_samples", samples)  # which may have changed since the fit
-        array = self._check_inputs(X)
+        array = self._read(X)
         device = make_device(self.device)
         self.model_.to(device)
-        count = max(1, _AT_ONCE // (samples * array[0].size))
+        count = self._at_once(samples)
         for at in range(0, len(array), count):
-            part = self.layout_.channels_first(array[at : at + count])
-            yield self.scaling_.apply(part).to(device)
+            yield self._scaled(array[at : at + count]).to(device)
+
+    def _at_once(self, samples: int) -> int:
+        """How many inputs are warped by so many samples at once."""
+        values = samples * self.layout_.channels * math.prod(self.layout_.size)
+        return min(_INPUTS_AT_ONCE, max(1, _AT_ONCE // values))
 
     def __getstate__(self) -> dict[str, Any]:
         """The weights of network and optimiser as safetensors, everything else as it is."""
@@ -539,9 +532,15 @@ class Warping(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore[mis
         self.model_.temperature = find_temperature(torch.from_numpy(self.predict_log_proba(X)), labels)
         return self
 
-    def _restored(self, warped: Any) -> NDArray[np.float32]:
+    def _restored(self, warped: Tensor) -> NDArray[np.float32]:
         """(..., C, *size) as the network has it -> (..., *shape) as the user has it."""
-        return self.layout_.as_given(self.scaling_.restore(warped, len(self.layout_.size)))
+        return self.layout_.as_given(self._in_units(warped))
+
+    def _in_units(self, warped: Tensor) -> NDArray[np.float32]:
+        """(..., C, *size) in the data's units, with NaN behind padded series."""
+        if self.layout_.lengths == "pad":
+            warped = warped[..., :-1, :].where(warped[..., -1:, :] > 0.5, torch.nan)
+        return self.scaling_.restore(warped, len(self.layout_.size))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Names and values of the constructor's parameters, of nested estimators too if `deep`."""
@@ -566,10 +565,12 @@ class PSTNClassifier(Warping, ArrayClassifier):
         transform: the family of transformations: "similarity", "affine", "crop", "cpab", ..., a `pstn.Transform`, or
             "auto": that of `teach`, or a similarity for images and CPAB for series.
         kind: what (N, a, b) is: "image" (N, H, W), "series" (N, C, L), or "auto": images if both sides are at least 8
-            and neither is more than 4 times the other, with a warning where that is in doubt.
-        axes: of series with channels: "NCL" (N, C, L), "NLC" (N, L, C), or "auto": (N, C, L), with a warning unless
-            there are more steps than channels.
-        verbose: 0 is quiet, 1 prints the loss about every two seconds.
+            and neither is more than 4 times the other, with a warning unless they hold 8-bit pixels.
+        axes: of series with channels: "NCL" (N, C, L), "NLC" (N, L, C), or "auto": (N, C, L), with a warning.
+        lengths: what is done with series of other lengths than the longest of `fit`: "resample" stretches them; "pad"
+            puts NaN behind them, which warp, localizer and classifier leave out; "auto" resamples if lengths differ in
+            `fit`, and otherwise refuses others.
+        verbose: 0 is quiet, 1 prints the loss about every two seconds, and how far a search is.
         kl_weight: w, the pull of the posterior towards the prior; by the number of examples when None. "auto" chooses
             it, the localizer's factor and the posterior's alpha on held-out data, among twelve settings around the
             defaults that are trained together, each on up to three splits for half the epochs.
@@ -578,6 +579,8 @@ class PSTNClassifier(Warping, ArrayClassifier):
             the labels. There is no search then, and `localizer_factor` is not used. None: as they are.
         loss: what to minimise, (prediction, y) -> a scalar or a `pstn.Loss`, as in `pstn.fit`; the negative ELBO when
             None. `kl_weight` stays None for a function without a parameter `kl_weight`.
+        networks: "auto": small ones, chosen by the size of the input; for series also "inception" and "resnet", as in
+            `pstn.nn.make_model`.
         width: channels of the classifier's first convolution; chosen by the size of the input when None.
         backbone: a pretrained network for images in colour, frozen, as `pstn.nn.find_pretrained` takes it, such as
             "efficientnet-lite0"; the last layer on it starts at a logistic regression.
@@ -621,9 +624,11 @@ class PSTNClassifier(Warping, ArrayClassifier):
 
     @renamed(localizer_rate="localizer_factor")
     def __init__(
-        self, transform: str | Transform = "auto", kind: str = "auto", *, axes: str = "auto", verbose: int = 0,
+        self, transform: str | Transform = "auto", kind: str = "auto", *, axes: str = "auto", lengths: str = "auto",
+        verbose: int = 0,
         kl_weight: float | str | None = None,
-        teach: str | RandomTransform | None = None, loss: LossFunction | None = None, width: int | None = None,
+        teach: str | RandomTransform | None = None, loss: LossFunction | None = None, networks: str = "auto",
+        width: int | None = None,
         backbone: str | None = None,
         train_samples: int = TRAIN_SAMPLES,
         test_samples: int = TEST_SAMPLES, fill: Any = "auto", epochs: int | None = None, batch_size: int | None = None,
@@ -703,9 +708,11 @@ class STNClassifier(Warping, ArrayClassifier):
         transform: the family of transformations.
         kind: "auto", "image" or "series".
         axes: of series with channels, "auto", "NCL" or "NLC".
+        lengths: "auto", "resample" or "pad", as in `PSTNClassifier`.
         verbose: 0 or 1, whether to print the loss.
         teach: a random transform that is taught, as in `PSTNClassifier`.
         loss: what to minimise, as in `PSTNClassifier`.
+        networks: "auto", or for series "inception" or "resnet", as in `PSTNClassifier`.
         width: channels of the classifier's first convolution.
         backbone: a pretrained network for images in colour, frozen, as `pstn.nn.find_pretrained` takes it, such as
             "efficientnet-lite0"; the last layer on it starts at a logistic regression.
@@ -726,7 +733,7 @@ class STNClassifier(Warping, ArrayClassifier):
 
     Example:
         >>> X, y = np.random.RandomState(0).rand(20, 8, 8), np.arange(20) % 2
-        >>> pstn.STNClassifier(epochs=1).fit(X, y).transform(X).shape
+        >>> pstn.STNClassifier(kind="image", epochs=1).fit(X, y).transform(X).shape
         (20, 8, 8)
     """
 
@@ -734,9 +741,10 @@ class STNClassifier(Warping, ArrayClassifier):
 
     @renamed(localizer_rate="localizer_factor")
     def __init__(
-        self, transform: str | Transform = "auto", kind: str = "auto", *, axes: str = "auto", verbose: int = 0,
+        self, transform: str | Transform = "auto", kind: str = "auto", *, axes: str = "auto", lengths: str = "auto",
+        verbose: int = 0,
         teach: str | RandomTransform | None = None,
-        loss: LossFunction | None = None, width: int | None = None,
+        loss: LossFunction | None = None, networks: str = "auto", width: int | None = None,
         backbone: str | None = None, fill: Any = "auto", epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | None = None, localizer_factor: float = LOCALIZER_FACTOR, weight_decay: float = 1e-4,
@@ -755,8 +763,10 @@ class CNNClassifier(ArrayClassifier):
     Args:
         kind: "auto", "image" or "series".
         axes: of series with channels, "auto", "NCL" or "NLC".
+        lengths: "auto", "resample" or "pad", as in `PSTNClassifier`.
         verbose: 0 or 1, whether to print the loss.
         loss: what to minimise, as in `PSTNClassifier`; its prediction is the logits (B, K).
+        networks: "auto", or for series "inception" or "resnet", as in `PSTNClassifier`.
         width: channels of the first convolution.
         backbone: a pretrained network for images in colour, frozen, as `pstn.nn.find_pretrained` takes it, such as
             "efficientnet-lite0"; the last layer on it starts at a logistic regression.
@@ -781,8 +791,9 @@ class CNNClassifier(ArrayClassifier):
     _model_kind = "cnn"
 
     def __init__(
-        self, kind: str = "auto", *, axes: str = "auto", verbose: int = 0,
-        loss: LossFunction | None = None, width: int | None = None,
+        self, kind: str = "auto", *, axes: str = "auto", lengths: str = "auto",
+        verbose: int = 0,
+        loss: LossFunction | None = None, networks: str = "auto", width: int | None = None,
         backbone: str | None = None,
         epochs: int | None = None, batch_size: int | None = None, learning_rate: float | None = None,
         weight_decay: float = 1e-4, early_stopping: bool = False, validation_fraction: float = 0.2, patience: int = 20,
