@@ -257,5 +257,6 @@ def test_subset_by_a_published_file(fake_mnist, tmp_path):
     np.save(tmp_path / "fold.npy", np.array([5, 3, 59]))
     assert torch.equal(images.mnist_subset(train, 3, indices=tmp_path / "fold.npy").x, train.x[[5, 3, 59]])
     refused("k=4", images.mnist_subset, train, 4, indices=tmp_path / "fold.npy")
-    for validation in (-1, 60, 2.5, True):
-        refused("validation", load_mnist, root=fake_mnist, verify=False, validation=validation, error=ValueError)
+    errors = (ValueError, TypeError)
+    for count in (-1, 60, 2.5, True):
+        refused("validation", load_mnist, root=fake_mnist, verify=False, validation=count, error=errors)

@@ -21,19 +21,14 @@ def photo(*corners, width=1000, height=500, panorama=False):
     return Photo("p", Path("p.jpg"), width, height, tuple(Box(*c, "a") for c in corners), panorama)
 
 
-@pytest.mark.parametrize(("gap", "alone"), [(149.9, False), (150.0, True)])
-@pytest.mark.parametrize("axis", [0, 1])
-def test_the_margin_counts_on_each_side(gap, alone, axis):
-    first, second = [0, 0, 10, 10], [0, 0, 10, 10]
-    second[axis], second[axis + 2] = 10 + gap, 20 + gap
-    assert photos.isolated(photo(first, second)) == [alone, alone]
-
-
-@pytest.mark.parametrize("panorama", [False, True])
-def test_isolated_boxes_across_the_edge_of_a_panorama(panorama):
-    assert photos.isolated(photo((20, 0, 60, 40), (940, 0, 980, 40), panorama=panorama)) == [not panorama] * 2
-    found = photos.isolated(photo((980, 0, 1020, 40), (100, 0, 120, 40), (500, 0, 520, 40), panorama=panorama))
-    assert found == [not panorama, not panorama, True]
+def test_boxes_are_isolated_by_the_margin_on_each_side_and_across_the_edge_of_a_panorama():
+    for gap, alone in ((149.9, False), (150.0, True)):
+        for second in ((10 + gap, 0, 20 + gap, 10), (0, 10 + gap, 10, 20 + gap)):
+            assert photos.isolated(photo((0, 0, 10, 10), second)) == [alone, alone]
+    for panorama in (False, True):
+        assert photos.isolated(photo((20, 0, 60, 40), (940, 0, 980, 40), panorama=panorama)) == [not panorama] * 2
+        found = photos.isolated(photo((980, 0, 1020, 40), (100, 0, 120, 40), (500, 0, 520, 40), panorama=panorama))
+        assert found == [not panorama, not panorama, True]
 
 
 @pytest.mark.parametrize(
@@ -123,29 +118,19 @@ def change_box(**updates):
 
 
 BAD_ANNOTATIONS = {
-    "inverted": (change_box(xmin=230), "objects[0]"),
-    "empty": (change_box(ymin=170.9), "objects[0]"),
-    "beyond the edge": (change_box(xmin=400.5, xmax=401.5), "objects[0]"),
-    "right": (change_box(xmax=500), "objects[0]"),
-    "left": (change_box(xmin=-50), "objects[0]"),
-    "above": (change_box(ymin=-50), "objects[0]"),
-    "below": (change_box(ymax=500), "objects[0]"),
-    "infinite": (change_box(xmin=float("inf")), None),
-    "missing": (change_box(xmin=None), "objects[0]"),
-    "huge": (change_box(xmin=10**400), "objects[0]"),
-    "no label": (lambda a: a["objects"][0].update(label=1), "objects[0]"),
-    "no objects": (change(objects=None), "top level"),
-    "objects": (change(objects=[3]), "objects[0]"),
-    "width": (change(width="wide"), "top level"),
-    "zero": (change(width=0), "top level"),
-    "panorama": (change(ispano="yes"), "top level"),
-}
+    "objects[0]": [
+        change_box(xmin=230), change_box(ymin=170.9), change_box(xmin=400.5, xmax=401.5), change_box(xmax=500),
+        change_box(xmin=-50), change_box(ymin=-50), change_box(ymax=500), change_box(xmin=None),
+        change_box(xmin=10**400), lambda annotation: annotation["objects"][0].update(label=1), change(objects=[3]),
+    ],
+    "top level": [change(objects=None), change(width="wide"), change(width=0), change(ispano="yes")],
+    None: [change_box(xmin=float("inf"))],
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BAD_ANNOTATIONS)
-def test_bad_annotations_are_named_with_the_place(mtsd, name):
+@pytest.mark.parametrize(("damage", "place"), [(d, place) for place, some in BAD_ANNOTATIONS.items() for d in some])
+def test_bad_annotations_are_named_with_the_place(mtsd, damage, place):
     root, annotations, splits = mtsd
-    damage, place = BAD_ANNOTATIONS[name]
     damage(annotations["alone"])
     write_mtsd(root, annotations, splits)
     assert refused(r"alone\.json", read_mtsd, "train", root=root).place == place
@@ -176,20 +161,17 @@ def test_bad_boxes_can_be_skipped_but_not_bad_files(mtsd, yolo):
 
 
 @pytest.mark.parametrize(
-    ("keys", "message"),
+    ("keys", "place"),
     [
-        ({"train": ["alone", "alone"]}, "train.txt: line 2: key 'alone'"),
-        ({"train": ["../../alone"]}, "train.txt: line 1: key '../../alone' .*leads out"),
-        ({"train": ["a\\b"]}, "leads out"),
-        ({"train": ["nobody"]}, "nobody.json: is missing"),
-        ({"train": []}, "train.txt"),
-        ({"val": ["alone"]}, "val.txt: line 1: key 'alone'"),
+        ({"train": ["alone", "alone"]}, "train.txt: line 2"), ({"train": ["../../alone"]}, "train.txt: line 1"),
+        ({"train": ["a\\b"]}, "train.txt: line 1"), ({"train": ["nobody"]}, "nobody.json"),
+        ({"train": []}, "train.txt"), ({"val": ["alone"]}, "val.txt: line 1"),
     ],
-)
-def test_bad_splits(mtsd, keys, message):
+)  # fmt: skip
+def test_bad_splits(mtsd, keys, place):
     root, annotations, splits = mtsd
     write_mtsd(root, annotations, {**splits, **keys})
-    refused(message, read_mtsd, "train", root=root)
+    refused(place, read_mtsd, "train", root=root)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xd8\xff\xe0 cut", "other size", "missing"])
@@ -267,18 +249,12 @@ def test_names_in_yaml(yolo, text, names):
 
 
 @pytest.mark.parametrize(
-    "text",
+    "text",  # too few columns, classes and numbers that are none, no area, partly outside
     [
-        "0 0.5 0.5 0.2",  # columns
-        "2 0.5 0.5 0.2 0.2",  # class
-        "stop 0.5 0.5 0.2 0.2",
-        "0 0.5 x 0.2 0.2",  # number
-        "0 0.5 0.5 0 0.2",  # no area
-        "0 0.5 0.5 nan 0.2",
-        "0 0.5 0.5 inf 0.2",
-        "0 0.95 0.5 0.2 0.2",  # partly outside
+        "0 0.5 0.5 0.2", "2 0.5 0.5 0.2 0.2", "stop 0.5 0.5 0.2 0.2", "0 0.5 x 0.2 0.2", "0 0.5 0.5 0 0.2",
+        "0 0.5 0.5 nan 0.2", "0 0.5 0.5 inf 0.2", "0 0.95 0.5 0.2 0.2",
     ],
-)
+)  # fmt: skip
 def test_bad_labels_are_named_with_the_line(yolo, text):
     (yolo / "labels" / "a.txt").write_text(f"\n{text}\n")
     error = refused(r"a\.txt", read_yolo, yolo)

@@ -97,7 +97,7 @@ def test_check_tells_good_from_bad(tmp_path, yolo, mtsd):
     assert status == {name: status for status, names in expected.items() for name in names}
     assert "line 1, column 3" in found(root)["Toy_TEST.tsv"][1]
     assert [finding.status for finding in check(root / "folds.npz")] == ["damaged"]
-    assert found(yolo)["signs"][1].startswith("YOLO: 3 photos with 3 boxes of 2 classes (of 2)")
+    assert found(yolo)["signs"][1].startswith("YOLO: 3 photos with 3 boxes of 2 classes")
     assert found(mtsd[0])["mtsd"][0] == "readable"
     (mtsd[0] / "images" / "edge.jpg").unlink()
     status, note = found(mtsd[0])["mtsd"]

@@ -31,7 +31,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-_ROTATION, _SIMILARITY, _LOG_SIMILARITY = Rotation(), Similarity(), Similarity("log")
+_SIMILARITY = Similarity()
 # Draws by which a random transform is tried out, and how far a point may be from where it was.
 _TRIALS, _TOLERANCE = 512, 1e-3
 
@@ -141,37 +141,44 @@ def _trial_noise(width: int) -> Tensor:
 class _Uniform(RandomTransform):
     """Parameters that are independent and uniform within limits around the identity."""
 
-    @property
     @abstractmethod
-    def _limits(self) -> tuple[float, ...]:
-        """For each parameter, how far it is from the identity at most."""
-
-    @property
-    def _identity(self) -> tuple[float, ...]:
-        """Not as a tensor, which a step that is captured as a graph could not read."""
-        return (0.0,) * len(self._limits)
+    def _family(self) -> tuple[Transform, Sequence[float]]:
+        """The family, and how far each of its parameters is from the identity at most."""
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
-            if field.name != "ndim":
-                _checks.require_nonnegative_number(field.name, getattr(self, field.name))
-        _ = self.transform  # refuses an ndim that there is not
-        if not any(self._limits):
-            raise ValueError(f"{dataclasses.fields(self)[0].name} must be above 0, got {self}")  # type: ignore[arg-type]
+        names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]  # subclasses are dataclasses
+        for name in names:
+            if name != "ndim":
+                _checks.require_nonnegative_number(name, getattr(self, name))
+        if not any(self._made[1]):  # which refuses an ndim that there is not
+            raise ValueError(f"{names[0]} must be above 0, got {self}")
+
+    @cached_property
+    def _made(self) -> tuple[Transform, tuple[float, ...], tuple[float, ...]]:
+        """The family, the limits and the identity; no tensors, which a compiled or captured step could not read."""
+        transform, limits = self._family()
+        return transform, tuple(limits), tuple(transform.identity().tolist())
 
     @property
     def width(self) -> int:
         """D."""
-        return len(self._limits)
+        return self.transform.dim
+
+    @property
+    def transform(self) -> Transform:
+        """The family that theta belongs to, of a scale that is a logarithm and shifts in coordinates."""
+        return self._made[0]
 
     def theta(self, u: Tensor) -> Tensor:
         """Theta, (B, D), from u (B, D)."""
-        columns = zip(u.unbind(-1), self._identity, self._limits, strict=True)
+        _, limits, identity = self._made
+        columns = zip(u.unbind(-1), identity, limits, strict=True)
         return torch.stack([centre + limit * (2 * column - 1) for column, centre, limit in columns], dim=-1)
 
     def log_density(self) -> float:
         """At the identity, over the parameters whose limits are above 0. A turn is complete at an angle of pi."""
-        kinds = zip(self._limits, self.transform.circular, strict=True)
+        transform, limits, _ = self._made
+        kinds = zip(limits, transform.circular, strict=True)
         widths = [2 * min(limit, math.pi if angle else limit) for limit, angle in kinds if limit]
         return -sum(map(math.log, widths))
 
@@ -193,14 +200,8 @@ class RandomRotation(_Uniform):
 
     limit: float = math.pi
 
-    @property
-    def transform(self) -> Transform:
-        """`pstn.Rotation`."""
-        return _ROTATION
-
-    @property
-    def _limits(self) -> tuple[float, ...]:
-        return (self.limit,)
+    def _family(self) -> tuple[Transform, Sequence[float]]:
+        return Rotation(), [self.limit]
 
 
 @final
@@ -220,14 +221,8 @@ class RandomTranslation(_Uniform):
     shift: float = 0.3
     ndim: int = 2
 
-    @property
-    def transform(self) -> Transform:
-        """`pstn.Translation(scale=1)`."""
-        return Translation(1.0, self.ndim)
-
-    @property
-    def _limits(self) -> tuple[float, ...]:
-        return (self.shift,) * self.ndim
+    def _family(self) -> tuple[Transform, Sequence[float]]:
+        return Translation(1.0, self.ndim), [self.shift] * self.ndim
 
 
 @final
@@ -249,14 +244,8 @@ class RandomCrop(_Uniform):
     shift: float = 0.3
     ndim: int = 2
 
-    @property
-    def transform(self) -> Transform:
-        """`pstn.Crop` with a logarithmic scale."""
-        return Crop("log", self.ndim)
-
-    @property
-    def _limits(self) -> tuple[float, ...]:
-        return (self.scale, *[self.shift] * self.ndim)
+    def _family(self) -> tuple[Transform, Sequence[float]]:
+        return Crop("log", self.ndim), [self.scale, *[self.shift] * self.ndim]
 
 
 @final
@@ -278,14 +267,8 @@ class RandomSimilarity(_Uniform):
     scale: float = 0.3
     shift: float = 0.3
 
-    @property
-    def transform(self) -> Transform:
-        """`pstn.Similarity` with a logarithmic scale."""
-        return _LOG_SIMILARITY
-
-    @property
-    def _limits(self) -> tuple[float, ...]:
-        return self.angle, self.scale, self.shift, self.shift
+    def _family(self) -> tuple[Transform, Sequence[float]]:
+        return Similarity("log"), [self.angle, self.scale, self.shift, self.shift]
 
 
 @final
@@ -312,18 +295,8 @@ class RandomAffine(_Uniform):
         if self.linear * self.ndim >= 1:  # then A is diagonally dominant, and so has an inverse
             raise ValueError(f"linear must be below 1 / {self.ndim}, or a map may have no inverse, got {self.linear}")
 
-    @property
-    def transform(self) -> Transform:
-        """`pstn.Affine`."""
-        return Affine(self.ndim)
-
-    @property
-    def _limits(self) -> tuple[float, ...]:
-        return (*[self.linear] * self.ndim, self.shift) * self.ndim
-
-    @property
-    def _identity(self) -> tuple[float, ...]:
-        return tuple(float(row == column) for row in range(self.ndim) for column in range(self.ndim + 1))
+    def _family(self) -> tuple[Transform, Sequence[float]]:
+        return Affine(self.ndim), [*[self.linear] * self.ndim, self.shift] * self.ndim
 
 
 @final

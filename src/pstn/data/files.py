@@ -91,11 +91,6 @@ def bounded_read(stream: IO[bytes], count: int) -> bytearray:
     return out
 
 
-def read_text(path: Path, *, limit: int) -> str:
-    """A text file as for `read_lines`, as one string."""
-    return "".join(line for _, line in read_lines(path, limit=limit))
-
-
 def read_lines(path: Path, *, limit: int) -> Iterator[tuple[int, str]]:
     r"""The numbered lines of a text file, plain or gzipped, one at a time. Only "\n" ends a line, as in editors.
 
@@ -161,6 +156,12 @@ def parse_npy(content: Any, path: Path, place: str) -> npt.NDArray[Any]:
     # Without a copy where the values are in order: arrays may fill half of the memory.
     flat = np.frombuffer(content, dtype, offset=stream.tell())
     return np.require(flat.reshape(shape, order="F" if fortran else "C"), requirements=("ALIGNED", "WRITEABLE"))
+
+
+def read_zip_array(archive: zipfile.ZipFile, name: str, path: Path, *, limit: int) -> npt.NDArray[Any]:
+    """The array of an .npz file that has this name; the other arguments are those of `read_zip_member`."""
+    member = f"{name}.npy"
+    return parse_npy(read_zip_member(archive, member, path, limit=limit), path, member)
 
 
 def require_shape(shape: tuple[Any, ...], dtype: np.dtype[Any], path: Path, place: str = "header") -> None:
@@ -361,11 +362,12 @@ def read_zip_member(archive: zipfile.ZipFile, member: str, path: Path, *, limit:
         path: the archive's file, for messages.
         limit: the most bytes.
     """
-    info = archive.getinfo(member)
-    if info.file_size > limit:
-        raise DataError(path, f"declares {info.file_size:,} bytes, above the limit of {limit:,}", place=member)
-    with decoding(path, "cannot be unpacked", member), archive.open(info) as stream:
-        content = bounded_read(stream, info.file_size + 1)
+    with decoding(path, "cannot be unpacked", member):
+        info = archive.getinfo(member)
+        if info.file_size > limit:
+            raise DataError(path, f"declares {info.file_size:,} bytes, above the limit of {limit:,}", place=member)
+        with archive.open(info) as stream:
+            content = bounded_read(stream, info.file_size + 1)
     if len(content) != info.file_size:
         raise DataError(path, f"holds {len(content):,} bytes, the index says {info.file_size:,}", place=member)
     return content

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pstn._checks import require_choice, require_positive_int
+from pstn._checks import require_choice, require_nonnegative_int, require_positive_int
 from pstn._deprecation import renamed
 from pstn.data import files
 from pstn.data.augment import Generated, RandomPlacement, RandomRotation, generate_all
@@ -143,9 +143,13 @@ def has_colour(root: Path, most: int = 50) -> bool:
     """Whether any of the first images in a folder has colours; those that cannot be read are passed over."""
     for path in islice(find_images(root, lambda error: None), most):
         with suppress(DataError), open_image(path) as image:
-            if image.mode not in ("L", "1", "LA", "I", "F") and not image.mode.startswith("I;16"):
+            if not _is_grey(image):
                 return True
     return False
+
+
+def _is_grey(image: Any) -> bool:
+    return image.mode in ("L", "1", "LA", "I", "F") or image.mode.startswith("I;16")
 
 
 def name_some(broken: list[DataError], most: int = 5) -> str:
@@ -204,8 +208,8 @@ def _read_classes(
 
         def look(path: Path) -> tuple[bool, tuple[int, int]]:
             with open_image(path) as image:
-                grey = image.mode in ("L", "1", "LA", "I", "F") or image.mode.startswith("I;16")
-                return grey, image.size[:: 1 if not isinstance(size, tuple) and orientation(image) >= 5 else -1]
+                turned = not isinstance(size, tuple) and orientation(image) >= 5
+                return _is_grey(image), image.size[:: 1 if turned else -1]
 
         found_out = each_in_parallel(partial(attempt, look), paths, workers)
         paths, y = [path for path, seen in zip(paths, found_out, strict=True) if seen], y[[bool(s) for s in found_out]]
@@ -500,8 +504,8 @@ def load_mnist(
         split = Split(x[:, None], y.long(), classes)
         parts.append(split.as_float(MNIST_MEAN, MNIST_STD) if normalise else split.as_float())
     train, test = parts
-    if isinstance(validation, bool) or not isinstance(validation, int) or not 0 <= validation < len(train):
-        raise ValueError(f"validation must be a whole number from 0 to {len(train) - 1}, got {validation!r}")
+    if require_nonnegative_int("validation", validation) >= len(train):
+        raise ValueError(f"validation must be below {len(train)}, got {validation}")
     cut = len(train) - validation
     return name_parts(which, train.take(slice(cut)), train.take(slice(cut, None)), test)
 

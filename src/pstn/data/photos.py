@@ -30,7 +30,8 @@ from pstn.data.files import DataError, DataWarning, MissingDataError, cache_fold
 from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel
 from pstn.data.split import Split, Splits, encode_labels, name_parts
 from pstn.decode import decoding, image_size, open_image, to_array, with_bytes
-from pstn.files import import_optional, parse_yaml, read_json, sha256_of
+from pstn.defaults import IMAGENET_MEAN, IMAGENET_STD
+from pstn.files import import_optional, parse_yaml, read_json, read_text_file, sha256_of
 from pstn.limits import CLASSES
 
 __all__ = [
@@ -38,10 +39,6 @@ __all__ = [
     "isolated_signs", "load_mtsd", "load_yolo", "make_signs", "read_mtsd", "read_yolo",
 ]  # fmt: skip
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-"""Means of ImageNet's red, green and blue, from 0 to 1."""
-IMAGENET_STD = (0.229, 0.224, 0.225)
-"""Their standard deviations."""
 MTSD_CLASSES = (
     "information--pedestrians-crossing--g1", "regulatory--no-entry--g1", "complementary--chevron-left--g1",
     "complementary--chevron-right--g1", "regulatory--yield--g1", "regulatory--stop--g1", "regulatory--keep-right--g1",
@@ -416,7 +413,7 @@ def read_class_names(root: Path) -> tuple[str, ...]:
     path = next((root / name for name in _YOLO_NAMES if (root / name).is_file()), None)
     if path is None:
         raise MissingDataError(root / "classes.txt", f"is missing, and so are {', '.join(_YOLO_NAMES[1:])}")
-    text = files.read_text(files.require_inside(root, path), limit=1 << 20)
+    text = read_text_file(files.require_inside(root, path), 1 << 20)
     names = _yaml_names(path, text) if path.suffix in (".yaml", ".yml") else text.rstrip().split("\n")
     names = [name.strip() for name in names]
     if len(names) > CLASSES:

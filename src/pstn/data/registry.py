@@ -248,9 +248,8 @@ def detect(path: Path) -> Kind | None:
     if not labels or not any(path.glob("train-images-idx3-ubyte*")):
         return "classes"
     # The files of MNIST and FashionMNIST have the same names. Where the labels are of neither, by the folder's name.
-    published = {known["train-labels-idx1-ubyte.gz"].content_sha256: which for which, known in MNIST_FILES.items()}
     with suppress(DataError):
-        if which := published.get(files.sha256_of_content(labels[0])):
+        if which := _publishers(labels[0]).get(files.sha256_of_content(labels[0])):
             return cast("Kind", which)
     return "fashion-mnist" if "fashion" in path.resolve().name.lower() else "mnist"
 
@@ -314,7 +313,7 @@ def check(path: str | os.PathLike[str]) -> Iterator[Finding]:
             yield Finding(folder, "damaged", _reason(error, folder))
             continue
         if kind in ("mtsd", "yolo"):
-            yield _attempt(folder, _DESCRIBE[kind])
+            yield _attempt(folder, kind)
             continue
         waiting += reversed(folders)
         found = [file for file in found if file.is_file()]
@@ -331,19 +330,19 @@ def check(path: str | os.PathLike[str]) -> Iterator[Finding]:
 
 def _check_file(path: Path, alone: bool = True) -> Iterator[Finding]:
     """The finding on a file, if it is of a kind that is read here; among others, it may be no data at all."""
-    describe = _DESCRIBE.get(detect(path))
-    if describe is None:
+    kind = detect(path)
+    if kind is None:
         return
-    finding = _attempt(path, describe)
+    finding = _attempt(path, kind)
     text = series.series_format(path) in (".txt", ".csv") and not re.search("_train[.]|_test[.]", path.name.lower())
     if not alone and finding.status == "damaged" and (text or finding.note.startswith(NO_ARRAYS)):
         finding = Finding(path, "skipped", f"no data set: {finding.note}")
     yield finding
 
 
-def _attempt(path: Path, describe: Callable[[Path], tuple[Status, str]]) -> Finding:
+def _attempt(path: Path, kind: Kind) -> Finding:
     try:
-        return Finding(path, *describe(path))
+        return Finding(path, *_describe(path, kind))
     except ImportError:
         raise  # a missing package concerns all files
     except Exception as error:  # whatever is wrong with one file, the others are checked
@@ -357,33 +356,34 @@ def _reason(error: Exception, path: Path) -> str:
     return getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
 
 
-def _describe_npy(path: Path) -> tuple[Status, str]:
-    array = files.read_npy(path)
-    return "readable", f"array of shape {array.shape}, {array.dtype}"
+def _describe(path: Path, kind: Kind) -> tuple[Status, str]:
+    """What a file or a folder holds, and whether it is what was published; an error if it cannot be used."""
+    if kind == "archive":
+        with tempfile.TemporaryDirectory() as work:
+            return _describe(files.unpack_tar(path, Path(work) / "unpacked"), "yolo")
+    if kind in ("mtsd", "yolo"):
+        return "readable", _describe_photos(path, kind)
+    if kind == "series":
+        return _describe_series(path)
+    if kind == "npz":
+        try:
+            return "readable", f"examples: {from_npz(path).sizes()}"
+        except DataError as error:
+            if "kind=" not in error.problem:
+                raise
+        return "readable", f"examples: {from_npz(path, kind='image').sizes()}, if kind='image' (--kind)"
+    array = files.read_npy(path) if kind == "npy" else images.read_idx(path)
+    note = f"array of shape {array.shape}, {array.dtype}"
+    if not (published := _publishers(path)):
+        return "readable", note
+    which = published.get(files.sha256_of_content(path))
+    return ("verified", f"{note}, of {which}") if which else ("differs", f"{note}, neither MNIST's nor FashionMNIST's")
 
 
-def _describe_npz(path: Path) -> tuple[Status, str]:
-    try:
-        return "readable", f"examples: {from_npz(path).sizes()}"
-    except DataError as error:
-        if "kind=" not in error.problem:
-            raise
-    return "readable", f"examples: {from_npz(path, kind='image').sizes()}, if kind='image' (--kind)"
-
-
-def _describe_archive(path: Path) -> tuple[Status, str]:
-    with tempfile.TemporaryDirectory() as work:
-        return _describe_yolo(files.unpack_tar(path, Path(work) / "unpacked"))
-
-
-def _describe_idx(path: Path) -> tuple[Status, str]:
-    array = images.read_idx(path)
-    shape = f"{'x'.join(map(str, array.shape))} {array.dtype}"
+def _publishers(path: Path) -> dict[str | None, str]:
+    """The SHA-256 of the contents that MNIST and FashionMNIST have published under the name of a file."""
     name = path.name.removesuffix(".gz") + ".gz"
-    published = {known[name].content_sha256: which for which, known in MNIST_FILES.items() if name in known}
-    if which := published.get(files.sha256_of_content(path)):
-        return "verified", f"{shape}, of {which}"
-    return ("differs", f"{shape}, neither MNIST's nor FashionMNIST's") if published else ("readable", shape)
+    return {known[name].content_sha256: which for which, known in MNIST_FILES.items() if name in known}
 
 
 def _describe_series(path: Path) -> tuple[Status, str]:
@@ -401,26 +401,19 @@ def _describe_series(path: Path) -> tuple[Status, str]:
     return ("verified", note) if exact else ("readable", f"{note}; no checksum is known")
 
 
-def _describe_mtsd(path: Path) -> tuple[Status, str]:
-    found = [photo for split in ("train", "val") for photo in photos.read_mtsd(split, root=path)]
-    photos.require_distinct(found)
-    for photo in found:
-        if not photo.path.is_file():
-            raise DataError(photo.path, "is missing")
-    return "readable", f"MTSD: {_count(found)}; every image is there"
-
-
-def _describe_yolo(path: Path) -> tuple[Status, str]:
-    parts, names = photos.read_yolo(path)
-    found = list(chain(*parts.values()))
-    for error in _damaged([photo.path for photo in found]):
+def _describe_photos(path: Path, kind: Kind) -> str:
+    """What a YOLO folder or MTSD holds; every photo must be there, and those of a YOLO folder must decode."""
+    if kind == "yolo":
+        found = list(chain(*photos.read_yolo(path)[0].values()))
+        errors = _damaged([photo.path for photo in found])
+    else:
+        found = [photo for split in ("train", "val") for photo in photos.read_mtsd(split, root=path)]
+        photos.require_distinct(found)
+        errors = [DataError(photo.path, "is missing") for photo in found if not photo.path.is_file()]
+    for error in errors:
         raise error
-    return "readable", f"YOLO: {_count(found)} (of {len(names)}); all decode"
-
-
-def _count(found: list[photos.Photo]) -> str:
     labels = [box.label for photo in found for box in photo.boxes]
-    return f"{len(found):,} photos with {len(labels):,} boxes of {len(set(labels))} classes"
+    return f"{kind.upper()}: {len(found):,} photos with {len(labels):,} boxes of {len(set(labels))} classes"
 
 
 def _damaged(paths: list[Path]) -> list[DataError]:
@@ -434,9 +427,3 @@ def _damaged(paths: list[Path]) -> list[DataError]:
             return error
 
     return [error for error in images.each_in_parallel(decode, paths) if error is not None]
-
-
-_DESCRIBE: dict[str | None, Callable[[Path], tuple[Status, str]]] = {
-    "idx": _describe_idx, "archive": _describe_archive, "series": _describe_series, "npy": _describe_npy,
-    "npz": _describe_npz, "mtsd": _describe_mtsd, "yolo": _describe_yolo,
-}  # fmt: skip

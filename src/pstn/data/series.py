@@ -67,6 +67,10 @@ class RawSeries:
     def __len__(self) -> int:
         return len(self.values)
 
+    def _error(self, i: int, problem: str) -> DataError:
+        """What to raise where series `i` has a problem."""
+        return DataError(self.path, problem, place=f"line {self.lines[i]}")
+
 
 def series_format(path: Path) -> str | None:
     """The suffix that says how to read `path`, without a ".gz"; None where it is not one of series.
@@ -400,11 +404,11 @@ def stack_series(
             ):
                 problem = f"has {found} channels of {steps} values, {int(gaps.sum())} of them missing, where policy"
                 problem += f"={policy!r} needs {channels} of length {length}: 'resample' and 'pad' take more (--policy)"
-                raise DataError(part.path, problem, place=f"line {part.lines[i]}")
+                raise part._error(i, problem)
             if policy == "pad":
                 x[i, :, :steps], mask[i, :steps] = np.nan_to_num(values), ~gaps.any(axis=0)
             else:
-                x[i] = [_resample(channel, length) for channel in values]
+                x[i] = [resample(channel, length) for channel in values]
         stacked.append((torch.from_numpy(x), torch.from_numpy(mask) if policy == "pad" else None))
     return stacked
 
@@ -422,11 +426,12 @@ def without_padding(values: Values) -> Values:
     return values[:, : int(real[-1]) + 1 if len(real) else 0]
 
 
-def _resample(channel: Values, length: int) -> Values:
+def resample(channel: Values, length: int) -> Values:
     """One channel at `length` points from its first to its last, interpolated linearly over gaps and between points."""
-    time, real = np.linspace(0, 1, len(channel)), ~np.isnan(channel)
-    filled = channel if real.all() else np.interp(time, time[real], channel[real])
-    return filled if len(channel) == length else np.interp(np.linspace(0, 1, length), time, filled)
+    real = ~np.isnan(channel)
+    if len(channel) == length and real.all():
+        return channel
+    return np.interp(np.linspace(0, 1, length), np.linspace(0, 1, len(channel))[real], channel[real])
 
 
 class ArchiveRecord(NamedTuple):
@@ -544,14 +549,10 @@ def _to_splits(
 ) -> Splits[Split]:
     classes = sort_classes(parts[0].declared or parts[0].labels)
     splits = [
-        Split(x, encode_labels(series.labels, classes, partial(_unknown_label, series)), classes, mask=mask)
+        Split(x, encode_labels(series.labels, classes, series._error), classes, mask=mask)
         for series, (x, mask) in zip(parts, stack_series(parts, policy, length=length), strict=True)
     ]
     return _hold_out(name, splits[0], validation, seed, splits[1] if len(splits) > 1 else None)
-
-
-def _unknown_label(series: RawSeries, i: int, problem: str) -> DataError:
-    return DataError(series.path, problem, place=f"line {series.lines[i]}")
 
 
 def _hold_out(name: str, train: Split, fraction: float, seed: int, test: Split | None) -> Splits[Split]:

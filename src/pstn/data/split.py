@@ -1,4 +1,4 @@
-"""A data set in memory: `Split`, labels, subsets, batches, and arrays or a torch Dataset of your own."""
+"""A data set in memory: `Split`, labels, subsets, batches, arrays or a torch Dataset of your own, and their scale."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from pstn._checks import plain, require_choice, require_finite, require_positive_int
-from pstn.data.files import DataError, most_unpacked, open_zip, parse_npy, read_npy, read_zip_member
+from pstn._checks import plain, require_choice, require_finite, require_nonnegative_int, require_positive_int
+from pstn.data.files import DataError, most_unpacked, open_zip, read_npy, read_zip_array
 from pstn.limits import ARRAY_BYTES, CLASSES, EXAMPLES
 from pstn.nn.metadata import standardise
 
@@ -96,6 +97,10 @@ def encode_labels(
     return torch.tensor([position[label] for label in labels], dtype=torch.long)
 
 
+# A background is what at least this share of the border shows, give or take this part of the range of values.
+_SHARE, _TOLERANCE = 0.5, 0.05
+# A channel whose deviation is below this part of its largest value is constant, up to rounding.
+_CONSTANT = 1e-10
 NO_ARRAYS = "must hold x and y, or x_train and y_train"
 _TENSORS = ("x", "y", "mask", "theta", "source")
 
@@ -339,8 +344,7 @@ def balanced_indices(y: Tensor, k: int, *, fold: int = 0, seed: int = 0) -> Tens
     y = y.cpu()
     if k > len(y):
         raise ValueError(f"k must be at most the number of examples, {len(y)}, got {k}")
-    if isinstance(fold, bool) or not isinstance(fold, int) or fold < 0:
-        raise ValueError(f"fold must be a whole number of at least 0, got {fold!r}")
+    require_nonnegative_int("fold", fold)
     # A generator of its own for each (seed, fold): the fold-th number that the seed draws.
     seeds = torch.randint(2**62, (fold + 1,), generator=torch.Generator().manual_seed(seed))
     generator = torch.Generator().manual_seed(int(seeds[fold]))
@@ -356,7 +360,33 @@ def balanced_indices(y: Tensor, k: int, *, fold: int = 0, seed: int = 0) -> Tens
     return torch.cat(drawn).sort().values
 
 
-def stratified_indices(y: Tensor, fraction: float, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+def group_alike(x: Tensor, least: float = 0.98) -> Tensor:
+    """Numbers (N,) that are equal for images (N, C, H, W) that look alike, or that others connect so.
+
+    Two images look alike if their grey thumbnails of 16 x 16 correlate by more than `least`: copies of another size or
+    compression do, and photos of a series in which little moves. Images of one colour look like no other.
+
+    Example:
+        >>> x = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+        >>> group_alike(torch.cat([x, 0.5 * x[:1] + 0.2])).tolist()
+        [0, 1, 0]
+    """
+    small = torch.nn.functional.interpolate(x.float().mean(1, keepdim=True), (16, 16), mode="area").flatten(1)
+    small = torch.nn.functional.normalize(small - small.mean(1, keepdim=True), eps=1e-6)
+    first, second = torch.cat(
+        [(part @ small.T > least).nonzero() + torch.tensor([1000 * k, 0]) for k, part in enumerate(small.split(1000))]
+    ).T
+    found = torch.arange(len(x))
+    while True:
+        joined = found.scatter_reduce(0, first, found[second], "amin")
+        if torch.equal(joined, found):
+            return found
+        found = joined
+
+
+def stratified_indices(
+    y: Tensor, fraction: float, *, seed: int = 0, groups: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Divide positions in two, class by class: (the larger part, `fraction` of each class).
 
     The second part has `fraction` of all examples, rounded; classes share it in proportion, by largest remainders, and
@@ -366,6 +396,8 @@ def stratified_indices(y: Tensor, fraction: float, *, seed: int = 0) -> tuple[Te
         y: (N,) classes.
         fraction: of each class for the second part, 0 up to but not including 1.
         seed: of the draw.
+        groups: (N,), examples of a class that have the same number come into one part, which may then be smaller; but
+            for classes that would have none in the second part.
 
     Returns:
         Two ascending index tensors on the CPU; the second is empty where `fraction` is 0.
@@ -385,8 +417,16 @@ def stratified_indices(y: Tensor, fraction: float, *, seed: int = 0) -> tuple[Te
     for c, share in zip(classes, held_out, strict=True):
         members = torch.nonzero(y == c).flatten()
         members = members[torch.randperm(len(members), generator=generator)]
-        first.append(members[share:])
-        second.append(members[:share])
+        chosen = torch.arange(len(members)) < share
+        if groups is not None and share:
+            together, left = torch.zeros_like(chosen), share
+            for number in dict.fromkeys(groups[members].tolist()):
+                alike = groups[members] == number
+                if int(alike.sum()) <= left:
+                    together, left = together | alike, left - int(alike.sum())
+            chosen = together if together.any() else chosen
+        first.append(members[~chosen])
+        second.append(members[chosen])
     return torch.cat(first).sort().values, torch.cat(second).sort().values
 
 
@@ -425,11 +465,8 @@ def read_indices(path: str | os.PathLike[str], *, size: int, array: str | None =
     if array is None:
         held = read_npy(path)
     else:
-        member = f"{array}.npy"
         with open_zip(path, "an .npz file") as archive:
-            if member not in archive.namelist():
-                raise DataError(path, f"holds no array {array!r}")
-            held = parse_npy(read_zip_member(archive, member, path, limit=most_unpacked(path)), path, member)
+            held = read_zip_array(archive, array, path, limit=most_unpacked(path))
     if held.dtype.kind not in "iu" or held.ndim != 1 or len(held) == 0:
         raise DataError(path, f"must hold whole numbers of shape (k,), got {held.dtype} of shape {held.shape}")
     if ((held < 0) | (held >= size)).any() or len(np.unique(held)) < len(held):
@@ -580,12 +617,11 @@ def from_npz(path: str | os.PathLike[str], *, kind: Literal["image", "series"] |
         if (declared := sum(archive.getinfo(f"{name}.npy").file_size for name in found)) > limit:
             raise DataError(path, f"declares arrays of {declared:,} bytes in all, above the limit of {limit:,}")
         for name in found:
-            member = f"{name}.npy"
-            if members.count(member) > 1:
-                raise DataError(path, "occurs twice", place=member)
-            arrays[name] = parse_npy(read_zip_member(archive, member, path, limit=limit), path, member)
+            if members.count(f"{name}.npy") > 1:
+                raise DataError(path, "occurs twice", place=name)
+            arrays[name] = read_zip_array(archive, name, path, limit=limit)
             if arrays[name].ndim and len(arrays[name]) > EXAMPLES:
-                raise DataError(path, f"holds more than {EXAMPLES:,} examples, which is the limit", place=member)
+                raise DataError(path, f"holds more than {EXAMPLES:,} examples, which is the limit", place=name)
     if f"x{train}" not in arrays:
         held = name_classes(sorted(member.removesuffix(".npy") for member in members), most=8) or "nothing"
         raise DataError(path, f"{NO_ARRAYS}; it holds {held}")
@@ -603,6 +639,8 @@ def from_npz(path: str | os.PathLike[str], *, kind: Literal["image", "series"] |
 def divide(split: Split, *, test: float, validation: float = 0.0, seed: int = 0) -> Splits[Split]:
     """Divide examples into training, validation and test parts, class by class.
 
+    Images of a class that look alike (`group_alike`) come into one part.
+
     Args:
         split: the examples.
         test: the share of each class to test on.
@@ -616,6 +654,100 @@ def divide(split: Split, *, test: float, validation: float = 0.0, seed: int = 0)
     """
     if not 0 <= test + validation < 1:
         raise ValueError(f"test + validation must be at least 0 and below 1, got {test} + {validation}")
-    rest, tested = stratified_indices(split.y, test, seed=seed)
-    inner, validated = stratified_indices(split.y[rest], validation / (1 - test), seed=seed + 1)
+    groups = torch.arange(len(split))
+    for c in split.y.unique() if split.ndim == 2 and test + validation else ():
+        members = torch.nonzero(split.y == c).flatten()
+        groups[members] = members[group_alike(split.x[members])]
+    rest, tested = stratified_indices(split.y, test, seed=seed, groups=groups)
+    share = validation / (1 - test)
+    inner, validated = stratified_indices(split.y[rest], share, seed=seed + 1, groups=groups[rest])
     return name_parts(split.name, *(split.take(index) for index in (rest[inner], rest[validated], tested)))
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A mean and a deviation per channel, and what lies outside the input.
+
+    Args:
+        mean: one number per channel, in the units of the data.
+        std: the same, above 0.
+        fill: what lies outside, one number per channel in the units of the data; None repeats the border.
+
+    Example:
+        >>> x = np.arange(12.0).reshape(2, 1, 6)
+        >>> scaling = fit_scaling(x)
+        >>> scaling.mean, scaling.fill
+        ((5.5,), None)
+        >>> bool(np.allclose(scaling.restore(scaling.apply(x), ndim=1), x, atol=1e-5))
+        True
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    fill: tuple[float, ...] | None
+
+    def apply(self, x: NDArray[Any]) -> Tensor:
+        """(N, C, *size) in the data's units -> float32 around 0."""
+        wide = x if x.dtype == np.float32 else x.astype(np.float64)  # a float64 may lose all it has to say in 32 bits
+        shape = (-1, *[1] * (x.ndim - 2))
+        mean, std = (np.reshape(values, shape).astype(wide.dtype) for values in (self.mean, self.std))
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = ((wide - mean) / std).astype(np.float32)
+        if not np.isfinite(scaled).all():
+            raise ValueError("X has values too large to work with: they overflow once mean and deviation are taken out")
+        return torch.from_numpy(np.ascontiguousarray(scaled))
+
+    def restore(self, x: Tensor, ndim: int) -> NDArray[Any]:
+        """Back to the data's units: (..., C, *size) with `ndim` spatial axes, float32."""
+        mean, std = (np.reshape(values, (-1, *[1] * ndim)) for values in (self.mean, self.std))
+        restored: NDArray[Any] = (x.cpu().numpy() * std + mean).astype(np.float32)
+        return restored
+
+    @property
+    def scaled_fill(self) -> tuple[float, ...] | None:
+        """The fill as the network sees it: after standardisation black is not 0."""
+        if self.fill is None:
+            return None
+        return tuple((f - m) / s for f, m, s in zip(self.fill, self.mean, self.std, strict=True))
+
+
+def fit_scaling(x: NDArray[Any], fill: str | float | Sequence[float] = "auto") -> Scaling:
+    """Learn the scaling from training data.
+
+    Args:
+        x: (N, C, *size).
+        fill: what lies outside an input, in the data's units: one number or one per channel; "border" repeats the
+            nearest value; "auto" is the background of images that have one, a value that half of their border pixels
+            show, and "border" otherwise.
+    """
+    axes = (0, *range(2, x.ndim))
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, std = x.mean(axes, dtype=np.float64), x.std(axes, dtype=np.float64)
+        usable = np.isfinite(mean + std).all()
+    if not usable:
+        raise ValueError("X has values too large to work with: their mean or deviation overflows")
+    largest = np.maximum(np.abs(x.max(axes).astype(np.float64)), np.abs(x.min(axes).astype(np.float64)))
+    std = np.where(std > _CONSTANT * largest, std, 1.0)
+    return Scaling(tuple(mean.tolist()), tuple(std.tolist()), _choose_fill(x, fill))
+
+
+def _choose_fill(x: NDArray[Any], fill: Any) -> tuple[float, ...] | None:
+    if isinstance(fill, str) and fill in ("auto", "border"):
+        return _background(x) if fill == "auto" and x.ndim == 4 else None
+    try:
+        values = np.broadcast_to(np.asarray(fill, dtype=np.float64), (x.shape[1],))
+    except (TypeError, ValueError):
+        values = np.array(np.nan)
+    if not np.isfinite(values).all():
+        raise ValueError(f"fill must be 'auto', 'border', or one finite number or {x.shape[1]}, got {fill!r}")
+    return tuple(values.tolist())
+
+
+def _background(x: NDArray[Any]) -> tuple[float, ...] | None:
+    """The value per channel that most of the border shows, or None if there is none."""
+    edges = (x[..., 0, :], x[..., -1, :], x[..., 1:-1, 0], x[..., 1:-1, -1])
+    border = np.concatenate(edges, axis=-1).astype(np.float64)  # (N, C, pixels)
+    value = np.median(border, axis=(0, 2))
+    spread = x.max((0, 2, 3)).astype(np.float64) - x.min((0, 2, 3)).astype(np.float64)
+    near = np.abs(border - value[:, None]) <= _TOLERANCE * spread[:, None]
+    return tuple(value.tolist()) if near.mean() >= _SHARE else None
