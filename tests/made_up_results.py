@@ -60,8 +60,11 @@ def figure_of(cell: Result, random: np.random.Generator) -> dict[str, Any]:
     if cell.experiment == "rotated-mnist" and cell.model != "CNN":
         angles = random.uniform(-math.pi, math.pi, (2, 1000)).round(4)
         drawn = {"angle_true": angles[0].tolist(), "angle_mean": (0.1 * angles[1] - angles[0]).tolist()}
-        beta = {"beta": random.gamma(20, 0.01, 1000).tolist()} if pstn else {}
-        return {**drawn, **beta, "inputs": pixels(8, 28, 28), "warped": pixels(8, 5, 28, 28)}
+        if not pstn:
+            return drawn
+        told = {"labels": list(range(8)), "left_over": [20.0 * k for k in range(8)], "answers": [3] * 8}
+        beta = {"beta": random.gamma(20, 0.01, 1000).tolist()}
+        return {**drawn, **beta, **told, "inputs": pixels(8, 28, 28), "warped": pixels(8, 3, 28, 28)}
     if cell.experiment == "calibration":
         share = ((np.arange(15) + 0.5) / 15).tolist()
         bins = {"confidence": [None, *share[1:]], "accuracy": [None, *share[:-1]], "count": [0, *range(10, 150, 10)]}
@@ -82,5 +85,7 @@ def figure_of(cell: Result, random: np.random.Generator) -> dict[str, Any]:
         return {"inputs": pixels(6, 96, 96), "warped": pixels(6, 5, 28, 28), "corners": corners}
     if cell.experiment == "time-series" and pstn:
         time = np.linspace(0, 9, 128)
+        if cell.variant == "by time":
+            return {"relative": random.uniform(0.5, 1.5, 131).tolist()}
         return {"series": np.sin(time).tolist(), "warped": np.sin(np.add.outer([0.1, 0.2, 0.3], time)).tolist()}
     return {}

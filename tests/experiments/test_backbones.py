@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from data_files import REAL
-from pstn.experiments import RunContext, backbones, traffic_signs
-from pstn.experiments.backbones import RESNET, SMALL, EfficientNetLite0, find_backbone, make_small
+from pstn.experiments import RunContext, traffic_signs
+from pstn.experiments.traffic_signs import RESNET, SMALL, EfficientNetLite0, Network, find_backbone
 
 WEIGHTS = Path(REAL, "weights", "efficientnet-lite0-57934424.pth")
 
@@ -59,14 +59,14 @@ def test_a_file_of_efficientnet_is_known_by_its_names(lite_weights, tmp_path, su
     before = torch.get_rng_state()
     found = find_backbone(path)
     assert torch.equal(torch.get_rng_state(), before)  # no random numbers were drawn
-    assert found.name == "EfficientNet-Lite0"
+    assert (found.name, found.trained) == ("EfficientNet-Lite0", True)
     # (x - 127) / 128 of pixels from 0 to 255, so that black is -127 / 128.
-    assert found.black == pytest.approx([-127 / 128] * 3)
-    classifier, localizer = found.make(10), found.make(None)
-    for name, tensor in localizer.state_dict().items():
+    assert traffic_signs._black(found) == pytest.approx([-127 / 128] * 3)
+    for name, tensor in found.make().state_dict().items():
         assert torch.equal(tensor, lite_weights[name])
-        assert torch.equal(classifier.state_dict()[name], tensor)
-    assert (classifier._fc.weight.shape, localizer.features) == ((10, 1280), 1280)
+    classifier, localizer = Network(found, 10), Network(found, None)
+    assert (classifier.head.weight.shape, localizer.features) == ((10, 1280), 1280)
+    assert classifier(torch.rand(2, 3, 32, 32)).shape == (2, 10)
 
 
 def test_a_file_of_resnet_is_known_by_its_names(monkeypatch, tmp_path):
@@ -79,27 +79,27 @@ def test_a_file_of_resnet_is_known_by_its_names(monkeypatch, tmp_path):
     torch.save(weights, path)
     found = find_backbone(path)
     assert (found.name, found.mean, found.std) == (RESNET.name, RESNET.mean, RESNET.std)
-    assert torch.equal(found.make(10).conv1.weight, weights["conv1.weight"])
-    assert found.make(None).features == 512
-    assert backbones.default_backbone() is RESNET
-    monkeypatch.setattr(backbones, "has_resnet", lambda: False)
-    assert backbones.default_backbone() is SMALL
+    assert torch.equal(found.make().conv1.weight, weights["conv1.weight"])
+    assert found.make().features == 512
+    assert traffic_signs._backbone(RunContext(tmp_path)) is RESNET
+    monkeypatch.setattr(traffic_signs, "_has_resnet", lambda: False)
+    assert traffic_signs._backbone(RunContext(tmp_path)) is SMALL
     with pytest.raises(ValueError, match="torchvision"):
         find_backbone(path)
 
 
-@pytest.mark.skipif(not backbones.has_resnet(), reason="torchvision does not import")
+@pytest.mark.skipif(not traffic_signs._has_resnet(), reason="torchvision does not import")
 def test_weights_of_torchvisions_resnet_are_taken(tmp_path):
-    weights = backbones.make_resnet(1000).state_dict()
+    weights = RESNET.make().state_dict()
     torch.save(weights, tmp_path / "resnet.pth")
-    made = find_backbone(tmp_path / "resnet.pth").make(None).state_dict()
+    made = find_backbone(tmp_path / "resnet.pth").make().state_dict()
     assert all(torch.equal(tensor, weights[name]) for name, tensor in made.items())
 
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda weights: make_small(10).state_dict(), "other names"),
+        (lambda weights: SMALL.make().state_dict(), "other names"),
         # Lite1 has more blocks, Lite2 is wider; a file may also be cut off.
         (lambda weights: {**weights, "_blocks.16._bn1.weight": torch.ones(320)}, r"_blocks\.16\._bn1\.weight"),
         (lambda weights: {**weights, "_blocks.0._bn2.bias": torch.ones(24)}, r"_blocks\.0\._bn2\.bias"),
@@ -118,41 +118,34 @@ def test_files_of_other_weights_are_refused(lite_weights, tmp_path, change, name
 
 MINE = """
 from torch import nn
-from pstn.experiments.backbones import Backbone
+from pstn.nn import Pretrained
 
-def tiny(outputs):
-    body = [nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    network = nn.Sequential(*body, *([] if outputs is None else [nn.Linear(4, outputs)]))
+def tiny():
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     network.features = 4
     return network
 
-learned = Backbone("Tiny", tiny, mean=(0.5,) * 3, std=(0.5,) * 3, pretrained=True)
-picture = lambda outputs: nn.Conv2d(3, outputs or 4, 3)
-number = 3
+scratch = Pretrained("Tiny", tiny, mean=(0.5,) * 3, std=(0.5,) * 3, trained=False)
 """
 
 
-def test_the_experiment_follows_its_backbone_and_refuses_what_is_none(tmp_path, monkeypatch):
+def test_the_experiment_follows_its_backbone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     mine = f"mine_{tmp_path.name}"  # a new name each time: Python imports a name once
     (tmp_path / f"{mine}.py").write_text(MINE)
-    scratch, learned = (RunContext(tmp_path, backbone=find_backbone(f"{mine}:{n}")) for n in ("tiny", "learned"))
-    assert "" not in sys.path
+    learned, scratch = (RunContext(tmp_path, backbone=find_backbone(f"{mine}:{n}")) for n in ("tiny", "scratch"))
     (with_weights,), (without, from_scratch) = (traffic_signs._equipment(c) for c in (learned, scratch))
-    assert with_weights.startswith("Tiny with ImageNet weights")
-    assert without.startswith("tiny in place")
+    assert with_weights.startswith(f"{mine}:tiny with ImageNet weights")
+    assert without.startswith("Tiny in place")
     assert from_scratch.startswith("No ImageNet weights")
-    assert traffic_signs.Network(learned.backbone, None).features == 4
-    for name in ("picture", "number", "nothing"):
-        with pytest.raises(ValueError, match=f"backbone {mine}:{name}"):
-            find_backbone(f"{mine}:{name}")
+    assert Network(learned.backbone, None).features == 4
 
 
 @pytest.mark.skipif(not (REAL and WEIGHTS.is_file()), reason="PSTN_DATA has no weights of EfficientNet-Lite0")
 def test_the_published_weights_of_efficientnet_are_taken():
     weights = torch.load(WEIGHTS, weights_only=True)
-    network = find_backbone(WEIGHTS).make(1000).eval()
-    network._fc.load_state_dict({name: weights[f"_fc.{name}"] for name in ("weight", "bias")})
+    network = Network(find_backbone(WEIGHTS), 1000).eval()
+    network.head.load_state_dict({name: weights[f"_fc.{name}"] for name in ("weight", "bias")})
     # By efficientnet_lite_pytorch 0.1.0: the largest answers to a ramp of greys.
     ramp = torch.linspace(-1, 1, 224).expand(1, 3, 224, 224)
     with torch.no_grad():

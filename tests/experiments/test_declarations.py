@@ -16,8 +16,8 @@ from pstn.experiments import EXPERIMENTS, Experiment, RunContext, Training, cali
 from pstn.experiments import placed_fashion as placed
 from pstn.experiments import rotated_mnist as rotating
 from pstn.experiments import time_series as series
-from pstn.experiments.backbones import Backbone
 from pstn.experiments.runner import recipe_settings, transformer_model
+from pstn.nn import Pretrained
 from pstn.report.results import read_results
 from pstn.report.statistics import best
 from small_experiment import SMALL, quiet
@@ -25,7 +25,7 @@ from small_experiment import SMALL, quiet
 RESULTS = Path(__file__).parents[2] / "results"
 SIZES = {"CNN": 28_086, "STN": 28_726, "P-STN": 26_662}
 STUDIES = [held for held in EXPERIMENTS.values() if not held.extra or held.name == "ablations"]
-CONTEXT = RunContext(RESULTS, backbone=Backbone("pretrained", nn.Identity, pretrained=True))
+CONTEXT = RunContext(RESULTS, backbone=Pretrained("pretrained", nn.Identity))
 
 
 def group(experiment, name) -> Training:
@@ -66,6 +66,10 @@ def test_mnist_subsets(model):
         assert made.layer.variance_head.last.bias.tolist() == [-5.0] * 4
     if model != "CNN":  # the authors' STN starts at 0.5
         assert made.layer.mean_head.last.bias.tolist() == [0.0, 1.0, 0.0, 0.0]
+    if model == "STN":
+        other = group("mnist-stn-start", "mnist100-stn").make(CONTEXT, 0)
+        assert other.layer.mean_head.last.bias.tolist() == [0.0, 0.5, 0.0, 0.0]
+        assert count(other) == SIZES[model]
 
 
 def test_table_1_takes_the_authors_folds_where_they_are_found(tmp_path, monkeypatch):
@@ -84,12 +88,15 @@ def test_table_1_takes_the_authors_folds_where_they_are_found(tmp_path, monkeypa
     own = read(RunContext(tmp_path))
     assert (own.name, len(own.train(1)), asked) == ("all", 30, [None])
     assert own.notes == mnist_subsets.OWN_FOLDS.groups[0].departures  # the results say that the draw is our own
+    second = group("mnist30-seeds", "mnist30-fold-2-cnn").task
+    assert second(RunContext(tmp_path)).train(0).tolist() == own.train(2).tolist()
     (tmp_path / "mnist").mkdir()
     folds = {f"MNIST30_fold_{fold}": np.arange(fold, fold + 30) for fold in range(5)}
     np.savez(tmp_path / "mnist" / "authors_folds.npz", **folds)
     authors = read(RunContext(tmp_path))
     assert (authors.name, authors.notes, len(authors.test)) == ("all, the authors' folds", (), 7)
     assert authors.train(3).tolist() == list(range(3, 33))
+    assert [second(RunContext(tmp_path)).train(seed).tolist() for seed in (0, 3)] == [list(range(2, 32))] * 2
     assert asked[-1] == 0  # they count in all 60,000 training images
     assert read(RunContext(tmp_path, quick=True)).notes
 

@@ -11,14 +11,17 @@ from scipy import stats
 
 import pstn
 from pstn._checks import NotFiniteError
-from pstn.data import RandomPlacement, RandomRotation, generate, load
+from pstn.data import RandomPlacement, RandomRotation, Split, generate, load
 from pstn.experiments import (
     EXPERIMENTS,
     ModelUnderTest,
+    ablations,
     calibration,
     finding,
+    little_data,
     placed_fashion,
     reproduce,
+    rotated_12k,
     rotated_mnist,
     runner,
     time_series,
@@ -38,7 +41,8 @@ def digits(count=40):
     return load("digits", normalise=False).test.take(range(count))
 
 
-def test_evaluations_of_a_trained_model_record_its_weights(tmp_path):
+def test_evaluations_of_a_trained_model_record_its_weights(tmp_path, monkeypatch):
+    monkeypatch.setattr(ablations, "TEST_SAMPLES", (1, 10))
     reproduce([EXPERIMENTS["ablations"]], quiet(tmp_path), cells=["*posterior=per-input-*", "*test-samples-[01]"])
     weights = {(r.variant, r.seed): r.settings["weights"] for r in read_results(tmp_path / "quick")}
     again, first = ([weights[variant, seed] for seed in (0, 1)] for variant in ("test-samples", "posterior=per-input"))
@@ -48,12 +52,32 @@ def test_evaluations_of_a_trained_model_record_its_weights(tmp_path):
 
 
 def test_a_student_is_scored_beside_its_teacher(tmp_path):
-    reproduce([EXPERIMENTS["prediction-cost"]], quiet(tmp_path), cells=["*student-0"])
+    reproduce([EXPERIMENTS["prediction-cost"]], quiet(tmp_path), cells=["mnist100-student-0"])
     (found,) = read_results(tmp_path / "quick")
     kept = (found.metrics["nll"] - found.metrics["nll_1"]) / (found.metrics["nll_10"] - found.metrics["nll_1"])
     assert found.metrics["kept_nll"] == pytest.approx(kept)
     assert found.metrics["nll_1"] != found.metrics["nll_10"]
     assert found.settings["inputs"] == 50
+
+
+def test_what_the_defaults_make_is_sampled_and_distilled(tmp_path):
+    cells = ["*defaults-student-without-further-images-0", "*defaults-sobol-s=4-0"]
+    reproduce([EXPERIMENTS["prediction-cost"]], quiet(tmp_path), cells=cells)
+    sampled, alone = sorted(read_results(tmp_path / "quick"), key=lambda r: r.model)
+    assert sampled.settings == {"sampling": "sobol", "samples": 4}
+    assert alone.settings["inputs"] == 100
+    model = little_data.fitted(quiet(tmp_path), 0)
+    assert (model.layer.posterior, model.train_samples) == (pstn.StudentT(), 4)
+    assert runner.scores_of(model, load("digits").test.take(range(50)), samples=1)["nll"] == alone.metrics["nll_1"]
+
+
+def test_rotated_digits_are_tested_on_50_000_images(tmp_path):
+    def part(count):
+        return Split(torch.rand(count, 1, 2, 2), torch.zeros(count, dtype=torch.int64), tuple("0123456789"))
+
+    parts = part(50_000), part(10_000), part(10_000)
+    task = rotated_12k.task(runner.RunContext(tmp_path, cache={("mnist", ("normalise", False)): parts}))
+    assert (len(task.x), len(task.test)) == (12_000, 50_000)
 
 
 def test_errors_of_angles():
@@ -230,6 +254,21 @@ def test_noise_in_some_parameters_alone_displaces_some_times_more():
     torch.testing.assert_close(relative[1], torch.full((105,), 2.0), rtol=0.1, atol=0)
     assert relative[2, :10].max() < 1.2
     assert relative[2, -20:].min() > 1.8
+
+
+@pytest.mark.parametrize(("factor", "uneven"), [(1.0, False), (2.0, True)])
+def test_noise_is_uneven_in_time_only_if_it_differs_between_parameters(factor, uneven):
+    torch.manual_seed(0)
+    layer, start = time_series.make_model("P-STN", 14, 131).layer, torch.full((1, 9), 0.0067)
+    beta = torch.where(torch.arange(9) < 6, 1.0, factor) * start
+    even = time_series.displacement(layer, pstn.Posterior(torch.zeros(1, 9), start), 131)
+    profiles = []
+    for _ in range(5):  # modes that scatter make any one profile uneven
+        learned = pstn.Posterior(0.3 * torch.randn(40, 9), beta.expand(40, 9))
+        profiles.append((time_series.displacement(layer, learned, 131) / even).mean(0).tolist())
+    by_run = time_series.fifths(torch.tensor(profiles))
+    assert (by_run.amax(1) / by_run.amin(1)).min() > 1.01
+    assert (time_series.uneven(profiles) < 0.05) == uneven
 
 
 def test_the_fixed_augmentation_has_the_stated_size_and_nothing_to_learn():

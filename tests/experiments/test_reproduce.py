@@ -14,7 +14,6 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from pstn import experiments
 from pstn.cli import app
 from pstn.data import MissingDataError
 from pstn.experiments import EXPERIMENTS, RunContext, Shard, Stopped, choose, plan, reproduce, runner, trained
@@ -71,11 +70,6 @@ def test_an_experiment_may_have_another_number_of_seeds(tmp_path):
     chosen = [experiment(replace(SMALL, seeds=7), seeds=7)]
     assert cell_names(chosen, RunContext(tmp_path)) == [f"small/mnist30-cnn-{seed}" for seed in range(7)]
     assert len(cell_names(chosen, quiet(tmp_path))) == 2
-
-
-def test_the_old_name_of_the_run_context_works_with_a_warning():
-    with pytest.warns(FutureWarning, match="RunContext"):
-        assert experiments.Lab is RunContext
 
 
 def test_a_quick_run_writes_whole_results_apart_from_the_others(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import runpy
 from dataclasses import replace
@@ -16,13 +17,14 @@ from torch import nn
 import pstn
 from data_files import mtsd_annotation, mtsd_box, save_image, write_mtsd
 from pstn.data import MTSD_CLASSES, Box, Photo, Sign
-from pstn.experiments import EXPERIMENTS, RunContext, backbones, reproduce, traffic_signs
+from pstn.experiments import EXPERIMENTS, RunContext, reproduce, traffic_signs
+from pstn.nn import Pretrained
 from pstn.report.results import Result, read_results
 from small_experiment import quiet
 
 Image = pytest.importorskip("PIL.Image")
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-PLAIN = replace(backbones.SMALL, mean=(0.0,) * 3, std=(1.0,) * 3)
+PLAIN = replace(traffic_signs.SMALL, mean=(0.0,) * 3, std=(1.0,) * 3)
 
 
 def signs_of(x, boxes, group=None, test=None):
@@ -167,7 +169,8 @@ def test_settings_are_those_with_the_best_mean_on_both_folds(tmp_path):
         tried(traffic_signs.TRUE, settings, [nll, nll])
     for scale, data in ((0.22, traffic_signs.TEN), (0.27, traffic_signs.ALL)):
         tried(traffic_signs.CONSTANT, replace(traffic_signs.CLASSIFIER, start=scale), [1.0, 1.0], data)
-    for data, scale in ((traffic_signs.TEN, 0.22), (traffic_signs.ALL, 0.27), (traffic_signs.MTSD, 0.22)):
+    assert traffic_signs.choose(context, traffic_signs.MTSD) == traffic_signs.AUTHORS  # never what others chose
+    for data, scale in ((traffic_signs.TEN, 0.22), (traffic_signs.ALL, 0.27)):
         chosen = traffic_signs.choose(context, data)
         assert chosen["STN"] == stn[1]
         assert chosen["P-STN"] == traffic_signs.DEFAULTS["P-STN"]  # not tried
@@ -192,7 +195,7 @@ def test_the_interval_over_seeds_and_signs_has_the_right_width(monkeypatch):
 
 
 def test_the_whole_path_on_photos_in_mtsds_layout(tmp_path, monkeypatch):
-    """At the paper's sizes, with a small network: both parts are read, trained on and scored."""
+    """At the paper's sizes, with a tiny network: both parts are read, trained on as the authors did, and scored."""
     keys = {"train": [f"t{k}" for k in range(4)], "val": [f"v{k}" for k in range(2)]}
     annotations = {}
     for part in keys.values():
@@ -206,12 +209,15 @@ def test_the_whole_path_on_photos_in_mtsds_layout(tmp_path, monkeypatch):
     write_mtsd(tmp_path / "data/mtsd", annotations, {**keys, "train": [*keys["train"], "crowd"]})
     monkeypatch.setenv("PSTN_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("PSTN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(traffic_signs, "fit", lambda *args, **options: pstn.fit(*args, **{**options, "epochs": 1}))
-    monkeypatch.setattr(traffic_signs, "BATCH", 2)
+    trainings = []
+
+    def fit(model, data, **options):
+        trainings.append((model, data.size, options))
+        return pstn.fit(model, data, **{**options, "epochs": 1})
+
+    monkeypatch.setattr(traffic_signs, "fit", fit)
     network = nn.Sequential(nn.AvgPool2d(32), nn.Flatten(), nn.Linear(3 * 49, 8))
-    tiny = backbones.Backbone(
-        "tiny", lambda outputs: network if outputs is None else nn.Sequential(network, nn.Linear(8, outputs))
-    )
+    tiny = Pretrained("tiny", lambda: copy.deepcopy(network), trained=False)
     network.features = 8
     context = RunContext(tmp_path / "results", backbone=tiny, log=lambda text: None)
     signs = traffic_signs.load_signs(context, traffic_signs.MTSD)
@@ -224,3 +230,14 @@ def test_the_whole_path_on_photos_in_mtsds_layout(tmp_path, monkeypatch):
     assert all(len(r.figure["hits"]) == 2 for r in found.values())
     assert all(r.metrics["nll"] == pytest.approx(np.mean(r.figure["losses"]), abs=1e-3) for r in found.values())
     assert not any("Not MTSD" in note for r in found.values() for note in r.departures)
+    assert len(found["P-STN"].figure["images"][0]) < 3e5  # not at 1024 pixels
+    localizers = {type(model): (model, options) for model, _, options in trainings if hasattr(model, "layer")}
+    for kind, start in ((pstn.STN, 0.5), (pstn.PSTN, 1.0)):
+        settings, (model, options) = found[kind.__name__.replace("PSTN", "P-STN")].settings, localizers[kind]
+        assert (settings["lr"], settings["epochs"], settings["start"]) == (1e-5, 60, start)
+        assert options["lr_schedule"] is traffic_signs.by_thirds
+        if kind is pstn.STN:
+            assert isinstance(model.layer.transform, pstn.Similarity)
+            assert model.layer.localizer_size == (224, 224)
+    assert (settings["kl_weight"], settings["alpha"]) == (1e-7, 1.0)
+    assert {size for _, size, _ in trainings} == {4}  # batches of 10, of four signs

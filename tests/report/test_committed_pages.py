@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from pstn.experiments import EXPERIMENTS
+from pstn.report.page import update_pages
 from pstn.report.results import read_results
 
 ROOT = Path(__file__).parents[2]
@@ -38,3 +40,15 @@ def test_every_experiment_has_a_page_with_the_command_that_runs_it():
         headings = re.findall(r"^## (.+)$", text, flags=re.MULTILINE)
         third = "The tasks" if study in BEYOND else "What differs from the paper"
         assert headings == ["What is claimed", "How to run it", third, "What we measured"]
+
+
+@pytest.mark.slow
+def test_writing_the_pages_again_changes_nothing(tmp_path):
+    def kept(folder):
+        """The text of every page and, as renderings differ between machines, the size of every image."""
+        texts = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.md")}
+        return texts | {path.name: path.read_bytes()[16:24] for path in (folder / "images").iterdir()}
+
+    shutil.copytree(PAGES, tmp_path / "pages", ignore=shutil.ignore_patterns("*.png"))
+    update_pages(RESULTS, [*STUDIES, *BEYOND], tmp_path / "pages")
+    assert kept(tmp_path / "pages") == kept(PAGES)

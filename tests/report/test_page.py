@@ -118,7 +118,7 @@ def test_a_phone_scrolls_tables_and_figures_instead_of_squeezing_them(report):
 
 def test_tables_are_whole_and_whole_runs_leave_nothing_missing(results, tmp_path):
     report, html, text = make_report(results, PLAIN, tmp_path)
-    assert all(image["alt"].startswith("Validation scores by w") for image in Page(html).images)  # drawn by the search
+    assert all(image["alt"].startswith("Validation NLL by w") for image in Page(html).images)  # drawn by the search
     blocks = [block.splitlines() for block in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)]
     assert len(blocks) > 30
     for _, rule, *rows in blocks:

@@ -14,6 +14,7 @@ from pstn.report.statistics import (
     best,
     compare,
     equivalence,
+    equivalence_by_fold,
     median_and_deviation,
     one_more_run,
     summarise,
@@ -117,6 +118,17 @@ def test_equivalence_is_two_one_sided_tests_of_scipys(a, b, margin):
     low, high = stats.ttest_ind(a, b, **options).confidence_interval(0.9)
     if abs(found - 0.05) > 1e-6:
         assert (found < 0.05) == (-margin < low and high < margin)
+
+
+@given(st.lists(st.tuples(st.floats(-10, 10), st.floats(-10, 10)), min_size=2, max_size=6), st.floats(0, 20))
+def test_equivalence_by_fold_is_two_one_sided_tests_of_the_differences(pairs, margin):
+    a, b = zip(*pairs, strict=True)
+    differences = np.subtract(a, b)
+    assume(differences.std() > 1e-3)
+    sides = ((-margin, "greater"), (margin, "less"))
+    wanted = max(stats.ttest_1samp(differences, at, alternative=side).pvalue for at, side in sides)
+    assert equivalence_by_fold(a, b, margin) == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+    assert equivalence_by_fold(a[:1], b[:1], margin) is None
 
 
 def test_equivalence_by_hand_and_where_there_is_no_spread():

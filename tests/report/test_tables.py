@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pstn.report import Claim, Line, Metric, Published, Result, Search, Table, holm, non_inferiority, paired, tables
-from pstn.report.figures import NothingToDraw, draw_search
+from pstn.report.figures import NothingToDraw, draw_curves, draw_differences, draw_search
 from pstn.report.page import _costs_table, _summary_table, make_section
 from pstn.report.tables import Study, check_claims, view_claims, view_search, view_table
 
@@ -53,6 +53,16 @@ def test_each_number_stands_beside_the_papers_with_difference_spread_p_and_verdi
         ["A", "P-STN", "90.00 ± 0.71", "5", "90.0 ± 1.0", "+0.00", "2.00", "0.006", "1.000", "agrees"],
     ]
     assert [row[-1].tone for row in shown.rows[:2]] == ["bad", "good"]
+
+
+def test_a_measure_that_is_a_column_of_the_grid_is_named_once_and_only_published_numbers_are_repeated():
+    measures = ACCURACY, Metric("nll", "NLL")
+    shown = [Line(m, "A", metric, row=m, column=metric.label) for m in ("STN", "P-STN") for metric in measures]
+    table = Table("Ours", (replace(shown[0], paper=Published("80.0 ± 1.0")), *shown[1:]), row_label="model")
+    grid, beside = view_table(table, [*STN_A, *PSTN_A], STUDY)
+    assert grid.header == ["model", "accuracy (%)", "NLL"]
+    assert beside.header[:4] == ["model", "measure", "ours", "runs"]
+    assert [row[:4] for row in texts(beside)] == [["STN", "accuracy (%)", "80.00 ± 0.71", "5"]]
 
 
 @pytest.mark.parametrize("seeds", [5, 10])
@@ -210,22 +220,67 @@ def test_the_search_chooses_by_each_validation_score_and_says_what_it_tried():
 
 
 def test_the_search_is_drawn_with_its_best_filled_and_the_papers_ringed():
-    for axes, best, score in zip(draw_search(TRIALS, search=SEARCH).axes, (1, 2), (0.3, 90), strict=True):
-        assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "0.0001", "0.001"]
-        points = [line for line in axes.get_lines() if len(line.get_xdata()) == 1]
-        filled, ring = sorted(points, key=lambda line: line.get_markersize())
+    two = [*TRIALS, *(replace(t, data="B", metrics={"valid_nll": t.seed + 0.1}) for t in TRIALS)]
+    figure = draw_search(two, search=replace(SEARCH, shown=1e-3))
+    assert [axes.get_title() for axes in figure.axes] == ["A", "B"]
+    for axes, (best, score), chosen in zip(figure.axes, ((1, 0.3), (0, 2.1)), (2, 0), strict=True):
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "1e-4", "0.001"]
+        dots, line, *points = axes.get_lines()
+        assert len(dots.get_xdata()) == 15  # every run
+        assert list(line.get_xdata()) == [0, 1, 2]
+        assert list(line.get_ydata()) == ([0.5, 0.3, 0.4] if best else [2.1] * 3)  # medians
+        filled, ring = sorted((p for p in points if len(p.get_xdata())), key=lambda line: line.get_markersize())
         assert (filled.get_xdata()[0], filled.get_ydata()[0]) == (best, pytest.approx(score))
-        assert (ring.get_xdata()[0], ring.get_markerfacecolor()) == (2, "none")
+        assert (ring.get_xdata()[0], ring.get_markerfacecolor()) == (chosen, "none")
+    (axes,) = draw_search(TRIALS, search=replace(SEARCH, shown=1e-4)).axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "1e-4"]
     with pytest.raises(NothingToDraw):
         draw_search([], search=SEARCH)
     # Perfect scores are within the frame, with half a marker above them, and all that are best are filled.
-    figure = draw_search(perfect_but_for(0.9), search=SEARCH)
+    by_accuracy = replace(SEARCH, metrics=VALIDATION[1:])
+    figure = draw_search(perfect_but_for(0.9), search=by_accuracy)
     figure.draw_without_rendering()
-    axes = figure.axes[1]
+    (axes,) = figure.axes
     low, high = (axes.transData.transform((0, y))[1] for y in axes.get_ylim())
     assert low < axes.transData.transform((0, 100))[1] < high - 0.02 * (high - low)
-    filled = [x for line in axes.get_lines() if line.get_linestyle() == "None" for x in line.get_xdata()]
+    filled = [x for line in axes.get_lines()[2:] if line.get_linestyle() == "None" for x in line.get_xdata()]
     assert {1, 2} <= set(filled)
+
+
+def test_runs_of_two_kinds_are_drawn_one_by_one_where_a_table_is_robust():
+    values = {1: [0.5, 0.5, 0.0, 0.0, 0.4], 2: [0.0] * 4 + [30.0]}
+    runs = [Result("e", "P-STN", f"{n}", s, metrics={"v": v}) for n, own in values.items() for s, v in enumerate(own)]
+    table = Table("t", tuple(Line("P-STN", f"{n}", Metric("v", "variance")) for n in values), robust=True)
+    (axes,) = draw_curves(runs, tables=(table,), xlabel="layers").axes
+    dots, line = axes.get_lines()
+    assert sorted(dots.get_ydata()) == sorted(v for own in values.values() for v in own)
+    assert list(line.get_ydata()) == [0.4, 0.0]
+    assert axes.get_yscale() == "symlog"  # one run far above the medians does not set the scale
+
+
+def test_curves_of_differences_are_taken_seed_by_seed():
+    shown = [Line(m, f"S={s}", ACCURACY, row=f"{s}", column=m) for m in ("iid", "sobol") for s in (1, 2)]
+    runs = [Result("e", li.model, li.data, k, metrics={"accuracy": 0.5 + 0.1 * k + 0.01 * n})
+            for n, li in enumerate(shown) for k in range(3)]  # fmt: skip
+    table = Table("t", tuple(shown))
+    (axes,) = draw_curves(runs, tables=(table,), xlabel="S", log=True, minus=("1", "iid")).axes
+    points = {line.get_label(): list(line[0].get_ydata()) for line in axes.containers}
+    assert points == {"iid": [pytest.approx(1.0)], "sobol": [pytest.approx(2.0), pytest.approx(3.0)]}
+    spreads = [bars.get_segments() for line in axes.containers for bars in line[2]]
+    assert max(abs(high[1] - low[1]) for own in spreads for low, high in own) < 1e-9  # that of the seeds is gone
+
+
+def test_differences_are_drawn_run_by_run():
+    better, worse = (Line(m, "A", ACCURACY, column=m) for m in ("P-STN", "CNN"))
+    scores = {"P-STN": [0.9, 0.8, 0.7], "CNN": [0.8, 0.85]}
+    runs = [Result("e", m, "A", s, metrics={"accuracy": v}) for m, own in scores.items() for s, v in enumerate(own)]
+    (axes,) = draw_differences(runs, claims=[Claim(better, worse)], metrics=[ACCURACY]).axes
+    dots, mean, _ = axes.get_lines()
+    assert list(dots.get_xdata()) == pytest.approx([10.0, -5.0])  # the third has no partner
+    assert mean.get_xdata()[0] == pytest.approx(2.5)
+    assert axes.get_yticklabels()[0].get_text() == "P-STN\nminus CNN"
+    with pytest.raises(NothingToDraw):
+        draw_differences([], claims=[Claim(better, worse)], metrics=[ACCURACY])
 
 
 def test_a_search_costs_on_top_of_the_tables():

@@ -31,6 +31,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         mnist_subsets.MNIST_SUBSETS, time_series.TIME_SERIES, calibration.CALIBRATION, failure_mode.FAILURE_MODE,
         loss_landscape.LOSS_LANDSCAPE, prior.PRIOR, ablations.ABLATIONS, finding.FINDING, rotated_12k.ROTATED_12K,
         little_data.LITTLE_DATA, prediction_cost.PREDICTION_COST, per_input.PER_INPUT, mnist_subsets.OWN_FOLDS,
+        mnist_subsets.STN_START, mnist_subsets.MORE_SEEDS,
         mnist_subsets.SEARCH, time_series.SEARCH, little_data.SEARCH, per_input.SEARCH, placed_fashion.LONG,
         traffic_signs.SEARCH, traffic_signs.ON_MTSD,
     )

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import torch
 
-from pstn.experiments import EXPERIMENTS, RunContext, Shard, Stopped, choose, plan, reproduce
-from pstn.experiments.backbones import find_backbone
+from pstn.experiments import EXPERIMENTS, RunContext, Shard, Stopped, choose, plan, reproduce, traffic_signs
 from pstn.experiments.runner import be_deterministic, done_cells, unavailable
 from pstn.processes import safe_import_path
 from pstn.text import printable
@@ -36,7 +35,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--compile", action="store_true", help="fuse small GPU kernels before training")
     add("--backbone", metavar="FILE|MODULE:NAME", help="for the traffic signs: ImageNet weights of ResNet-18 or "
         "EfficientNet-Lite0, or a network of yours")  # fmt: skip
-    add("--deterministic", action="store_true", help="the same numbers in every run on the same GPU; slower")
+    add("--deterministic", action="store_true", help="deterministic kernels on a GPU; not measured on one")
     add("--together", type=int, default=1, help="groups that train side by side on the device")
     return parser.parse_intermixed_args(arguments)
 
@@ -60,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
             be_deterministic()
         chosen = choose(given.names or ["all"], EXPERIMENTS, search=given.search)
         shard = Shard.parse(given.shard)
-        network = None if given.backbone is None else find_backbone(given.backbone)
+        network = None if given.backbone is None else traffic_signs.find_backbone(given.backbone)
         context = RunContext(
             given.results, make_device(given.device), given.quick, given.compile, network,
             given.together, log=_log,

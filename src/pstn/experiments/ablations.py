@@ -5,10 +5,11 @@ precision per input or per parameter; Gaussian or Student-t; no augmentation, a 
 training and testing, or the learned one; independent or Sobol samples; dropout in the frozen classifier; the number
 of samples in testing.
 
-Each variant, mean ± one standard deviation over five runs. The P-STN’s posterior per input, precision per parameter,
-Student-t noise and learned augmentation are the same five runs under four names.
+What a choice gains over another, fold by fold (small) and on average (large): to the right for accuracy and to the
+left for errors, the shaded sides, the first is better. The P-STN as in the paper stands in the first six rows.
 
-Scores by the number of samples in testing, mean ± one standard deviation over the runs that are named.
+Sobol samples minus independent ones in testing, by their number: thin, the runs that tested the same models in both
+ways; bold, their mean.
 """
 
 from __future__ import annotations
@@ -33,21 +34,15 @@ from pstn.transforms import Similarity
 
 SIZE = (28, 28)
 W = WEIGHTS[100]
-# With 100 degrees of freedom the Student-t is a Gaussian for all that can be seen.
-GAUSSIAN_ALPHA = 50.0
 # The fixed augmentation: standard deviations of angle (radians), scale, and shifts (half widths; 0.1 is 1.4 pixels).
 FIXED = (0.15, 0.1, 0.1, 0.1)
 TEST_SAMPLES = (1, 2, 3, 5, 10, 20, 30, 50)
 
 
-def _inverse_softplus(value: float) -> float:
-    return math.log(math.expm1(value))
-
-
 def _layer(localizer: nn.Module | None = None, *, alpha: float = 1.0, **options: Any) -> SpatialTransformer:
     """The P-STN's layer of Table 1, with one option of `SpatialTransformer` changed."""
     # The variance starts where it does in Table 1, whatever alpha: scale² is beta / alpha.
-    options |= {"alpha": alpha, "var_init": _inverse_softplus(alpha * math.log1p(math.exp(-5.0)))}
+    options |= {"alpha": alpha, "var_init": runner.inverse_softplus(alpha * math.log1p(math.exp(-5.0)))}
     localizer = localizer or ConvLocalizer(1, SIZE, filters=(8, 14))
     return SpatialTransformer(Similarity(), localizer, SIZE, fill=BLACK, **options)
 
@@ -58,9 +53,9 @@ def _classifier() -> ConvClassifier:
 
 def make_fixed() -> nn.Module:
     """The control: the CNN of Table 1 on random similarities of a fixed size, as many copies as the P-STN has."""
-    layer = _layer(GlobalLocalizer(), alpha=GAUSSIAN_ALPHA)
+    layer = _layer(GlobalLocalizer(), alpha=runner.GAUSSIAN_ALPHA)
     with torch.no_grad():
-        starts = [_inverse_softplus(GAUSSIAN_ALPHA * std**2) for std in FIXED]
+        starts = [runner.inverse_softplus(runner.GAUSSIAN_ALPHA * std**2) for std in FIXED]
         layer.variance_head.last.bias.copy_(torch.tensor(starts))
     return PSTN(layer.requires_grad_(False), mnist_cnn(), train_samples=1, test_samples=10)
 
@@ -92,12 +87,8 @@ def _by_test_samples(method: SamplingMethod) -> runner.Evaluation:
     def measure(context: runner.RunContext, cell: Result) -> runner.Evaluated:
         model, test = runner.trained(context, BASE, cell.seed), context.quick_subset(BASE.task(context).test)
         model.get_submodule("layer").sampling = method  # type: ignore[assignment]
-        rows = {
-            s: runner.classification_scores(
-                runner.predict(model, test, seed=cell.seed, samples=s, batch=max(100, 10_000 // s))
-            )
-            for s in TEST_SAMPLES
-        }
+        options = {s: {"seed": cell.seed, "samples": s, "batch": max(100, 10_000 // s)} for s in TEST_SAMPLES}
+        rows = {s: runner.scores_of(model, test, **given) for s, given in options.items()}
         curves = {m.name: [round(row[m.name], 6) for row in rows.values()] for m in runner.SCORES}
         settings = {
             "trained_as": "posterior=per-input", "weights": runner.digest(model.state_dict()), "sampling": method,
@@ -163,6 +154,26 @@ def _claims() -> tuple[Claim, ...]:
     return (*found, Claim(on, off, claimed=False, paired=True))
 
 
+def _pairs() -> tuple[Claim, ...]:
+    """What the figure compares, by name: the P-STN as in the paper with what one change makes of it, and two more."""
+    paper = "P-STN as in the paper"
+    compared = (
+        (("P-STN", "posterior=per-input", paper), ("STN", "posterior=point", "STN")),
+        (("P-STN", "posterior=per-input", paper), ("P-STN", "posterior=global", "one posterior for all")),
+        (("P-STN", "posterior=per-input", paper), ("P-STN", "precision=per-input", "one precision per input")),
+        (("P-STN", "posterior=per-input", paper), ("P-STN", "noise=gaussian", "Gaussian noise")),
+        (("P-STN", "posterior=per-input", paper), ("CNN", "augmentation=none", "CNN")),
+        (("P-STN", "posterior=per-input", paper), ("CNN", "augmentation=fixed", "CNN, fixed augmentation")),
+        (("P-STN", "sampling=sobol", "Sobol samples, S = 10"), ("P-STN", "sampling=iid", "independent ones")),
+        (("P-STN", "dropout=on", "rotated: dropout"), ("P-STN", "dropout=off", "none in training")),
+    )  # fmt: skip
+
+    def line(metric: Metric, model: str, variant: str, name: str) -> Line:
+        return Line(model, "rotated" if "dropout" in variant else "MNIST100", metric, variant, column=name)
+
+    return tuple(Claim(line(m, *first), line(m, *second)) for first, second in compared for m in runner.SCORES)
+
+
 ABLATIONS = runner.Experiment(
     "ablations",
     "Ablations",
@@ -174,7 +185,7 @@ ABLATIONS = runner.Experiment(
         _change("posterior=point", runner.same(lambda: STN(_layer(probabilistic=False), _classifier())), "STN"),
         _change("posterior=global", _pstn(localizer=GlobalLocalizer())),
         _change("precision=per-input", _pstn(precision="per-input")),
-        _change("noise=gaussian", _pstn(alpha=GAUSSIAN_ALPHA)),
+        _change("noise=gaussian", _pstn(alpha=runner.GAUSSIAN_ALPHA)),
         _sampling("iid"),
         _sampling("sobol"),
         _change("augmentation=none", runner.same(mnist_cnn), "CNN"),
@@ -193,11 +204,12 @@ ABLATIONS = runner.Experiment(
     claims=_claims(),
     figures=(
         FigureSpec(
-            "ablations", runner.description_of(__doc__, 2), partial(figures.draw_variants, metrics=runner.SCORES)
+            "ablations", runner.description_of(__doc__, 2),
+            partial(figures.draw_differences, claims=_pairs(), metrics=runner.SCORES),
         ),
         FigureSpec(
             "ablations-samples", runner.description_of(__doc__, 3),
-            partial(figures.draw_samples_at_test, metrics=runner.SCORES),
+            partial(figures.draw_sobol_gain, metrics=runner.SCORES),
         ),
     ),
     from_paper=False,

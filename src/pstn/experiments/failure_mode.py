@@ -4,8 +4,9 @@ Nothing is frozen; classifiers of one to five linear layers learn rotated MNIST.
 to apply the identity, the sooner the deeper the classifier, and that the P-STN stays above it. It gives a figure, no
 numbers.
 
-Accuracy and the variance of the recovered angle by the depth of the classifier, median ± one median absolute deviation
-over five runs. A variance near 0 is the identity.
+Accuracy and the variance of the recovered angle by the depth of the classifier: a small dot for each of five runs, the
+line through their medians. A variance near 0 is the identity: with three layers some P-STNs learn to turn, and others
+do not.
 """
 
 from __future__ import annotations

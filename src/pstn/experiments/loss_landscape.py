@@ -4,9 +4,10 @@ The loss of a fixed classifier over one parameter of the transformation. The pap
 averages over nearby transformations, is smoother and has fewer local minima. It gives a figure, no numbers; here they
 are counted.
 
-For four test images, the loss along the angle (rotated images) and along a translation (upright ones), under the noise
-with which training starts and under the noise that it learned: of the STN at that point, and of the P-STN’s average
-around it.
+For four test images, the loss of the STN at a point, and the P-STN’s average around it: along the angle (rotated
+images, learned noise; only the surroundings of the dip that the average fills most, as over all angles the two curves
+cannot be told apart), and along a translation (upright images) under the noise with which training starts and under
+the noise that it learned.
 """
 
 from __future__ import annotations

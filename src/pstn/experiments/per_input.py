@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,13 +22,13 @@ from pstn.data import RandomRotation, balanced_indices
 from pstn.distributions import Mixture, StudentT
 from pstn.experiments import runner
 from pstn.experiments.finding import region_width
-from pstn.experiments.little_data import draw_trials
+from pstn.experiments.little_data import computed, draw_trials, losses_of_trials, train_stack
 from pstn.experiments.runner import NLL, PAPER, SCORES
 from pstn.files import parse_json
 from pstn.nn import PSTN, ConvLocalizer, GlobalLocalizer, SpatialTransformer, mnist_cnn
-from pstn.report.results import Result
+from pstn.report.results import Result, grouped
 from pstn.report.tables import Claim, FigureSpec, Line, Metric, Table
-from pstn.training import Member, Population
+from pstn.training import Member
 from pstn.transforms import Rotation
 
 if TYPE_CHECKING:
@@ -43,8 +42,8 @@ NARROW, LIMIT = (6, 9), math.pi / 6
 TRIALS, FOLDS, SEARCH_FOLD, SCORED = 12, range(10), 10, 5000
 LEVEL = 0.9
 """Of the region whose width is measured."""
-GAUSSIAN_ALPHA, FULL = 50.0, 10.0
-"""With 100 degrees of freedom a Student-t is a Gaussian; one of 10 radians is uniform on the circle."""
+FULL = 10.0
+"""A Gaussian of 10 radians is uniform on the circle."""
 FIRST = 1.5
 """The logit of the mode at no turn at the start, where there are several; the others' is 0."""
 RECIPE = replace(PAPER, epochs=1000, steps_per_epoch=3, batch_size=16, lr_step=750, precision="tf32")
@@ -137,15 +136,15 @@ def make_network(model: str, settings: Settings) -> nn.Module:
     if model == "CNN":
         return classifier
     learned = model in ("global posterior", "P-STN")
-    base = StudentT(alpha=2.0 if learned else GAUSSIAN_ALPHA, var_init=0.0)
+    base = StudentT(alpha=2.0 if learned else runner.GAUSSIAN_ALPHA, var_init=0.0)
     layer = SpatialTransformer(
         Rotation(), ConvLocalizer(1, (28, 28)) if model == "P-STN" else GlobalLocalizer(), (28, 28),
         posterior=Mixture(settings.modes, base) if settings.modes > 1 else base,
     )  # fmt: skip
-    beta, several = base.alpha * settings.spread**2, settings.modes > 1
+    several = settings.modes > 1
     with torch.no_grad():
         variance = layer.get_parameter(f"{'each_' * several}variance_head.last.bias")
-        variance.fill_(beta + math.log(-math.expm1(-beta)))  # the inverse of softplus
+        variance.fill_(runner.inverse_softplus(base.alpha * settings.spread**2))
         if several:
             layer.get_parameter("weights_head.last.bias")[0] = FIRST
     return PSTN(layer.requires_grad_(learned), classifier, train_samples=settings.samples, test_samples=10)
@@ -169,12 +168,8 @@ class _Job(NamedTuple):
 
 def _stacks(experiment: str, jobs: Iterable[_Job], part: str) -> tuple[runner.Joint, ...]:
     """The groups that train these jobs."""
-    stacks: dict[str, list[_Job]] = {}
-    for job in jobs:
-        stacks.setdefault(job.stack, []).append(job)
-    return tuple(
-        runner.Joint(experiment, name, partial(_cells, own), partial(_run, own, part)) for name, own in stacks.items()
-    )
+    stacks = grouped(jobs, lambda job: job.stack).items()
+    return tuple(runner.Joint(experiment, n, partial(_cells, own), partial(_run, own, part)) for n, own in stacks)
 
 
 def _cells(jobs: Sequence[_Job], context: runner.RunContext) -> list[Result]:
@@ -188,38 +183,19 @@ def _run(
     wanted = {cell.name for cell in cells}
     jobs = [job for job in jobs if job.cell.name in wanted]
     train, scored = _data(context, part)
-    members, models = [], []
+    members, networks = [], []
     for cell, settings in jobs:
         subset = balanced_indices(train.y, min(SIZES[cell.data], len(train.y) // 2), fold=cell.seed)
         rates = settings.lr, settings.localizer_factor, settings.kl_weight, settings.weight_decay
         members.append(Member(cell.seed, *rates, subset))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(cell.seed)
-            models.append(make_network(cell.model, settings))
-    recipe = context.shorten(RECIPE, min(len(member.train) for member in members if member.train is not None))
-    with Population(
-        models, train.x, train.y, members, recipe, device=context.device, groups=1, workers=False,
-        compile=context.compile,
-    ) as population:  # fmt: skip
-        population.fit()
-        trained, progress = population.models(), population.progress
-    started = time.perf_counter()
-    failures = {failure.model: [str(failure)] for failure in progress.failures}
+        networks.append(partial(make_network, cell.model, settings))
+    with train_stack(context, members, networks, train.x, train.y, RECIPE, compile=context.compile) as population:
+        trained, recipe = population.models(), runner.recipe_settings(population.recipe)
     for number, ((cell, settings), model) in enumerate(zip(jobs, trained, strict=True)):
+        counts = {"train_examples": SIZES[cell.data], "scored_examples": len(scored)}
         metrics, figure = _scores(model, scored, cell.seed)
-        taken = {
-            **settings._asdict(), "train_examples": SIZES[cell.data], "scored_examples": len(scored),
-            "recipe": runner.recipe_settings(recipe),
-        }  # fmt: skip
-        notes = [*context.departures, *failures.get(number, [])]
-        prefix = "valid_" if part == "validation" else ""
-        yield runner.Computed(
-            replace(cell, settings=taken, departures=notes, figure={} if prefix else figure),
-            {f"{prefix}{name}": value for name, value in metrics.items()},
-        )
-    context.log(
-        f"  {len(jobs)} models trained in {progress.seconds:.1f} s, scored in {time.perf_counter() - started:.1f} s"
-    )
+        taken = {**settings._asdict(), **counts, "recipe": recipe}
+        yield computed(context, population, number, cell, part, metrics, taken, figure)
 
 
 def _scores(model: nn.Module, scored: Any, seed: int) -> runner.Measured:
@@ -265,13 +241,9 @@ def choose_settings(results: Iterable[Result]) -> dict[str, dict[str, dict[str, 
     Args:
         results: of `SEARCH`; a trial that diverged has no NLL.
     """
-    found: dict[str, dict[str, dict[int, float]]] = {}
-    for result in results:
-        nll = result.metrics.get("valid_nll", math.inf)
-        found.setdefault(result.model, {}).setdefault(result.data, {})[int(result.variant.removeprefix("trial="))] = nll
     return {
         model: {d: trials_of(model)[min(nll, key=nll.__getitem__)]._asdict() for d, nll in data.items()}
-        for model, data in found.items()
+        for model, data in losses_of_trials(results).items()
     }
 
 
@@ -330,18 +302,23 @@ def draw(results: Sequence[Result]) -> Figure | None:
         return None
     figure = Figure(figsize=(9.0, 3.4), layout="constrained")
     for axes, data in zip(figure.subplots(1, len(SIZES), sharey=True), SIZES, strict=True):
-        for model, colour, shift in ((MODELS[3], "#999999", -0.15), (OURS, "#0072B2", 0.15)):
-            own = [result.figure["width"] for result in held if (result.model, result.data) == (model, data)]
-            if own:
-                columns = list(zip(*own, strict=True))
-                spread = [statistics.stdev(c) if len(c) > 1 else 0.0 for c in columns]
-                axes.errorbar([d + shift for d in range(10)], [statistics.fmean(c) for c in columns], spread, fmt="o",
-                              color=colour, label=model, capsize=2)  # fmt: skip
-        for digit in NARROW:
-            axes.axvspan(digit - 0.5, digit + 0.5, color="0.9", zorder=0)
-        axes.set(title=data, xlabel="digit", xticks=range(10), ylim=(0, 360), yticks=range(0, 361, 90))
+        shared, own = (
+            [r.figure["width"] for r in held if (r.model, r.data) == (model, data)] for model in (MODELS[3], OURS)
+        )
+        if shared:  # the same for all digits
+            mean = statistics.fmean(width[0] for width in shared)
+            spread = statistics.stdev(width[0] for width in shared) if len(shared) > 1 else 0.0
+            axes.axhspan(mean - spread, mean + spread, color="0.8", label=MODELS[3])
+            axes.axhline(mean, color="0.5")
+        for digit, widths in enumerate(zip(*own, strict=True)):
+            style = {"color": "#D55E00" if digit in NARROW else "#0072B2", "linestyle": ""}
+            label = {0: f"{OURS}, turned by any angle", NARROW[0]: f"{OURS}, by at most 30°"}.get(digit)
+            axes.plot([digit + 0.2] * len(widths), widths, ".", alpha=0.5, **style)
+            axes.plot(digit - 0.1, statistics.fmean(widths), "o", label=label, **style)
+        axes.set(title=data, xlabel="digit", xticks=range(10))
+        axes.grid(axis="y")
     figure.axes[0].set_ylabel(f"width of the {LEVEL:.0%} region (°)")
-    figure.axes[0].legend(frameon=False)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=3)
     return figure
 
 
@@ -358,8 +335,9 @@ PER_INPUT = runner.Experiment(
         FigureSpec(
             NAME,
             f"How wide the learned posterior of the angle is: the mean length of its {LEVEL:.0%} region for the test "
-            "images of each digit, over ten folds, ± one standard deviation. 6 and 9, shaded, are turned by at most "
-            "30° in the data, the others by any angle.",
+            "images of each digit, in each of ten folds (small) and on average (large); grey: one posterior for all "
+            "digits, mean ± one standard deviation. 6 and 9 are turned by at most 30° in the data, the others by any "
+            "angle.",
             draw,
         ),
     ),

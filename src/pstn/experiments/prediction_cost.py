@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pstn.experiments import mnist_subsets, runner
+from pstn.experiments import little_data, mnist_subsets, runner
 from pstn.experiments.runner import ACCURACY, ECE, NLL
 from pstn.nn import PSTN
 from pstn.noise import SamplingMethod
@@ -35,34 +35,50 @@ TRAINED = replace(
 )
 
 
-def _measure(
-    method: SamplingMethod, samples: int, context: runner.RunContext, cell: Result
-) -> tuple[dict[str, float], dict[str, object], dict[str, object]]:
+DEFAULTS = f"{DATA}, library’s defaults"
+"""The second model: what `pstn.fit` makes of the same digits where it is told nothing."""
+CHECKED: tuple[tuple[SamplingMethod, int], ...] = (("iid", 1), ("iid", 4), ("antithetic", 4), ("sobol", 4), ("iid", 10))
+
+
+def _trained(context: runner.RunContext, cell: Result) -> PSTN:
+    """The seed's trained model of a cell's data."""
+    if cell.data == DATA:
+        model = runner.trained(context, TRAINED, cell.seed)
+    else:
+        made = context.cached(("fitted", cell.seed), partial(little_data.fitted, context, cell.seed))
+        model = copy.deepcopy(made)
+    assert isinstance(model, PSTN)
+    return model.to(context.device)
+
+
+def _measure(method: SamplingMethod, samples: int, context: runner.RunContext, cell: Result) -> runner.Evaluated:
     """Scores of a trained model with so many samples."""
-    task, model = TRAINED.task(context), runner.trained(context, TRAINED, cell.seed)
+    task, model = TRAINED.task(context), _trained(context, cell)
     model.get_submodule("layer").sampling = method  # type: ignore[assignment]
-    test = context.quick_subset(task.test)
-    found = runner.predict(model, test, seed=cell.seed, samples=samples, batch=task.batch)
-    return runner.classification_scores(found), {}, {"sampling": method, "samples": samples}
+    scores = runner.scores_of(model, context.quick_subset(task.test), seed=cell.seed, samples=samples, batch=task.batch)
+    return scores, {}, {"sampling": method, "samples": samples}
 
 
 INPUTS = 10_000
 """Images without labels that a student learns from."""
 STUDENT: dict[str, Any] = {"epochs": 15, "batch_size": 250, "lr": 1e-3, "weight_decay": 0.0}
+ALONE = "student without further images"
 
 
 def _student(context: runner.RunContext, cell: Result) -> runner.Evaluated:
     """Scores of a student, and how much it keeps of what ten samples of its teacher gain over one."""
-    task, teacher = TRAINED.task(context), runner.trained(context, TRAINED, cell.seed).to(context.device)
-    assert isinstance(teacher, PSTN)
-    settings = STUDENT | {"epochs": 1, "batch_size": 25} if context.quick else STUDENT
-    inputs = task.x[: 50 if context.quick else INPUTS]
+    task, teacher = TRAINED.task(context), _trained(context, cell)
+    settings, inputs = STUDENT, task.x[: 50 if context.quick else INPUTS]
+    if cell.model == ALONE:  # as many steps as `fit` takes by default
+        settings, inputs = STUDENT | {"epochs": 120, "batch_size": 8}, task.x[task.train(cell.seed)]
+    if context.quick:
+        settings = settings | {"epochs": 1, "batch_size": 25}
     with torch.random.fork_rng(devices=[context.device] if context.device.type == "cuda" else []):
         torch.manual_seed(cell.seed)
         student = distil(copy.deepcopy(teacher), inputs, samples=10, progress=False, **settings)
     test = context.quick_subset(task.test)
     scores, one, ten = (
-        runner.classification_scores(runner.predict(model, test, seed=cell.seed, samples=s, batch=task.batch))
+        runner.scores_of(model, test, seed=cell.seed, samples=s, batch=task.batch)
         for model, s in ((student, None), (teacher, 1), (teacher, 10))
     )
     kept = {
@@ -73,9 +89,9 @@ def _student(context: runner.RunContext, cell: Result) -> runner.Evaluated:
     return {**scores, **kept, **teachers}, {}, {**settings, "inputs": len(inputs)}
 
 
-def _line(method: SamplingMethod, samples: int, metric: Metric) -> Line:
+def _line(method: SamplingMethod, samples: int, metric: Metric, data: str = DATA) -> Line:
     return Line(
-        METHODS[method], DATA, metric, f"S={samples}", row=str(samples), column=METHODS[method],
+        METHODS[method], data, metric, f"S={samples}", row=str(samples), column=METHODS[method],
         rivals=f"{samples} {metric.name}",
     )  # fmt: skip
 
@@ -84,35 +100,60 @@ GROUPS = tuple(
     runner.Evaluation(NAME, label, DATA, partial(_measure, method, samples), f"S={samples}", seeds=FOLDS)
     for samples in SAMPLES for method, label in METHODS.items()
 )  # fmt: skip
-STUDENTS = runner.Evaluation(NAME, "student", DATA, _student, seeds=FOLDS)
+GROUPS += tuple(
+    runner.Evaluation(NAME, METHODS[m], DEFAULTS, partial(_measure, m, s), f"S={s}", seeds=FOLDS) for m, s in CHECKED
+)
+STUDENTS = tuple(
+    runner.Evaluation(NAME, model, data, _student, seeds=FOLDS)
+    for model, data in (("student", DATA), ("student", DEFAULTS), (ALONE, DEFAULTS))
+)
 
+_LABELS = "100 images with labels"
 TABLES = tuple(
-    Table("MNIST100", tuple(_line(method, samples, metric) for samples in SAMPLES for method in METHODS), row_label="S")
+    Table(
+        "MNIST100", tuple(_line(method, samples, metric) for samples in SAMPLES for method in METHODS), row_label="S",
+        beside={"supervision": dict.fromkeys(map(str, SAMPLES), _LABELS)},
+    )
     for metric in (ACCURACY, NLL, ECE)
+)  # fmt: skip
+CHECKED_TABLE = Table(
+    DEFAULTS,
+    tuple(
+        replace(_line(method, samples, metric, DEFAULTS), row=row, column=metric.label)
+        for method, samples in CHECKED for row in [f"{METHODS[method]}, S = {samples}"]
+        for metric in (ACCURACY, NLL, ECE)
+    ),
+    "samples",
+    bold=False,
+    beside={"supervision": {f"{METHODS[method]}, S = {samples}": _LABELS for method, samples in CHECKED}},
+)  # fmt: skip
+
+_KEPT = tuple(
+    Metric(f"kept_{name}", f"kept of the gain in {label} (%)", 100, 0, None)
+    for name, label in (("accuracy", "accuracy"), ("nll", "NLL"))
 )
 
-_SCORES = (("accuracy", 100, 2, "accuracy (%)", True), ("nll", 1, 3, "NLL", False))
-STUDENT_TABLE = Table(
-    "A student in one pass",
-    tuple(
-        Line("student", DATA, Metric(f"{name}{suffix}", label, scale, digits, better), row=row, column=label)
-        for name, scale, digits, label, better in _SCORES
-        for row, suffix in (("teacher, S = 1", "_1"), ("teacher, S = 10", "_10"), ("student, one pass", ""))
+_DRAWN = tuple(replace(table, lines=tuple(li for li in table.lines if li.variant != "S=1")) for table in TABLES[:2])
+
+
+def _student_table(data: str, *students: str) -> Table:
+    """Students beside their teacher, whose scores stand in the results of the first."""
+    shown, made = {"teacher, S = 1": "_1", "teacher, S = 10": "_10"}, list[Line]()
+    for row, suffix in shown.items():
+        scores = [replace(metric, name=f"{metric.name}{suffix}") for metric in (ACCURACY, NLL)]
+        made += [Line(students[0], data, metric, row=row, column=metric.label) for metric in scores]
+    for model in students:
+        row = f"{model}, one pass"
+        made += [Line(model, data, m, row=row, column=m.label) for m in (ACCURACY, NLL, *_KEPT)]
+    supervision = dict.fromkeys(shown, _LABELS) | {
+        f"{model}, one pass": f"{_LABELS}{f', {INPUTS:,} without' * (model != ALONE)}" for model in students
+    }
+    return Table(
+        f"A student in one pass, {data}", tuple(made), "model", bold=False, beside={"supervision": supervision}
     )
-    + tuple(
-        Line(
-            "student",
-            DATA,
-            Metric(f"kept_{name}", f"kept of the gain in {label.removesuffix(' (%)')} (%)", 100, 0, None),
-            row="student, one pass",
-            column=f"kept of the gain in {label.removesuffix(' (%)')} (%)",
-        )
-        for name, _, _, label, _ in _SCORES
-    ),
-    "model",
-    bold=False,
-    notes=(f"The student has {INPUTS:,} training images without labels besides the teacher’s 100 labels.",),
-)
+
+
+STUDENT_TABLES = _student_table(DATA, "student"), _student_table(DEFAULTS, "student", ALONE)
 
 PREDICTION_COST = runner.Experiment(
     NAME,
@@ -120,17 +161,19 @@ PREDICTION_COST = runner.Experiment(
     runner.description_of(__doc__),
     summary="Accuracy and NLL by the number of samples, independent, antithetic and Sobol",
     needs=("mnist",),
-    groups=(TRAINED, *GROUPS, STUDENTS),
-    tables=(*TABLES, STUDENT_TABLE),
+    groups=(TRAINED, *GROUPS, *STUDENTS),
+    tables=(*TABLES, CHECKED_TABLE, *STUDENT_TABLES),
     claims=tuple(
-        Claim(_line("sobol", 4, metric), _line("iid", 10, metric), paired=True, margin=margin)
+        Claim(_line("sobol", 4, metric, data), _line("iid", 10, metric, data), paired=True, margin=margin)
+        for data in (DATA, DEFAULTS)
         for metric, margin in ((ACCURACY, 0.5), (NLL, 0.01))
     ),
     figures=(
         FigureSpec(
             NAME,
-            "Ten folds, mean ± one standard deviation, by the number of samples of a prediction.",
-            partial(draw_curves, tables=TABLES[:2], xlabel="samples S", log=True),
+            "S samples minus ten independent ones, of the same trained models: mean ± one standard deviation of the "
+            "differences of ten folds. One sample, far below, is in the table.",
+            partial(draw_curves, tables=_DRAWN, xlabel="samples S", log=True, minus=("10", METHODS["iid"])),
         ),
     ),
     seeds=FOLDS,

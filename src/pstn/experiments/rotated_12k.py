@@ -4,8 +4,8 @@ Nothing but rotated images and their labels is used: no upright image and no ang
 modes around the circle. It is compared with the same classifier alone, with one that learns from images turned by any
 angle, and with one posterior for all inputs. The claim: an error of at most 2%, ahead of the classifier alone.
 
-Test digits, the density of the angle of the P-STN’s warp, and the digit under each mode, with what the classifier
-reads and the weight of the mode.
+Left: the density of the angle of the P-STN’s warp for six test digits, one over the other. Right: four of them,
+and each under the four modes, with what the classifier reads and the weight of the mode.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def task(context: runner.RunContext) -> runner.Task:
     parts = context.data("mnist", normalise=False)
     x, y = (torch.cat([getattr(part, name) for part in parts]) for name in ("x", "y"))
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(12)).to(x.device)
-    train, test = min(TRAIN, len(x) // 2), min(TEST, len(x) // 2)
+    train = min(TRAIN, len(x) // 2)
+    test = min(TEST, len(x) - train)
 
     def turned(at: slice, seed: int) -> Any:
         upright = Split(x[order[at]], y[order[at]], parts[0].classes, name=f"rotated {parts[0].name}")
@@ -126,14 +127,31 @@ _MODELS = (ALONE, ANY_ANGLE, GLOBAL, PSTN_MODEL)
 
 
 def draw(results: Sequence[Result]) -> Figure | None:
-    """Test digits with their posteriors."""
+    """The posteriors of test digits, and four of the digits under each mode."""
+    import numpy as np
     from matplotlib.figure import Figure
 
     held = [r.figure for r in results if "density" in r.figure]
     if not held:
         return None
-    figure = Figure(figsize=(7.0, 1.05 * len(held[0]["inputs"])), layout="constrained")
-    finding.draw_examples(figure, held[0], "density of the angle of the warp")
+    shown = held[0]
+    figure = Figure(figsize=(9.0, 4.9), layout="constrained")
+    left, right = figure.subfigures(1, 2, width_ratios=(1, 1.25), squeeze=False)[0]
+    axes = left.subplots()
+    for density in shown["density"]:
+        axes.plot(np.linspace(-180, 180, len(density)), density, color="#0072B2", linewidth=1.0, alpha=0.6)
+    axes.set(xlabel="angle of the warp (degrees)", ylabel="density", xticks=range(-180, 181, 90), xlim=(-180, 180))
+    axes.set_ylim(bottom=0)
+    four = [min(number, len(shown["inputs"]) - 1) for number in (1, 3, 4, 5)]  # of different classes
+    panels = right.subplots(len(four), 1 + MODES, squeeze=False)
+    for row, (first, *others) in zip(four, panels, strict=True):
+        first.imshow(shown["inputs"][row], cmap="gray_r")
+        first.set_title("input", fontsize=9)
+        for mode, panel in enumerate(others):
+            panel.imshow(shown["warped"][row][mode], cmap="gray_r")
+            panel.set_title(f"{shown['classes'][row][mode]}: {shown['weights'][row][mode]:.0%}", fontsize=9)
+    for panel in panels.flat:
+        panel.set(xticks=[], yticks=[])
     return figure
 
 

@@ -30,16 +30,24 @@ from pstn._checks import NotFiniteError, require_finite, require_positive_int
 from pstn.data import KNOWN, MissingDataError, load
 from pstn.data.split import Sized
 from pstn.distributions import Point, Posterior, PosteriorFamily, StudentT
-from pstn.experiments.backbones import Backbone
 from pstn.files import inside, require_writable
-from pstn.nn import PSTN, STN, Frozen, Prediction, SpatialTransformer, TransformerClassifier, TransformerOutput
+from pstn.nn import (
+    PSTN,
+    STN,
+    Frozen,
+    Prediction,
+    Pretrained,
+    SpatialTransformer,
+    TransformerClassifier,
+    TransformerOutput,
+)  # fmt: skip
+from pstn.noise import Samples, stream_keys, uniform
 from pstn.processes import import_object
 from pstn.provenance import provenance
 from pstn.report.results import RUNS, Result, read_results
 from pstn.report.tables import Metric, Study
 from pstn.training import Member, Population, Progress, Recipe
 from pstn.training.evaluate import score
-from pstn.training.population.noise import stream_keys, uniform
 from pstn.training.population.stack import precision_flags
 from pstn.training.progress import Interrupt
 from pstn.training.runs import checkpoint
@@ -49,6 +57,8 @@ ACCURACY = Metric("accuracy", "accuracy (%)", scale=100, digits=2, higher_is_bet
 NLL = Metric("nll", "NLL")
 ECE = Metric("ece", "calibration error, 15 bins", digits=4)
 ECE10 = Metric("ece10", "calibration error, 10 bins", digits=4)
+GAUSSIAN_ALPHA = 50.0
+"""With 100 degrees of freedom a Student-t is a Gaussian for all that can be seen."""
 SCORES = (ACCURACY, NLL, ECE)
 """Of the numbers that every training is measured by, those that most tables show."""
 
@@ -88,7 +98,7 @@ class RunContext:
         device: where to train and test.
         quick: a short run on the data that ship with the package, to see that everything works.
         compile: fuse small GPU kernels before training, also where the trainer would not by itself.
-        backbone: the network for the traffic signs; when not given, ResNet-18 without weights, or a small one where
+        backbone: the network for the traffic signs; when None, ResNet-18 without weights, or a small one where
             torchvision does not import.
         together: how many groups train side by side: small networks leave most of a GPU idle.
         save_every: seconds between checkpoints.
@@ -105,7 +115,7 @@ class RunContext:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     quick: bool = False
     compile: bool = False
-    backbone: Backbone | None = None
+    backbone: Pretrained | None = None
     together: int = 1
     save_every: float = 30.0
     log: Callable[[str], None] = print
@@ -277,6 +287,16 @@ def paper_posterior(probabilistic: bool, var_init: float = -5.0) -> PosteriorFam
         1.0
     """
     return StudentT(alpha=1.0, var_init=var_init) if probabilistic else Point()
+
+
+def inverse_softplus(value: float) -> float:
+    """What softplus makes `value` of: where a variance head must start.
+
+    Example:
+        >>> round(inverse_softplus(math.log1p(math.exp(-5.0))), 12)
+        -5.0
+    """
+    return value + math.log(-math.expm1(-value))
 
 
 def transformer_model(layer: SpatialTransformer, classifier: nn.Module) -> nn.Module:
@@ -451,7 +471,7 @@ class Experiment(Study):
 
 
 def predict(
-    model: nn.Module, test: Sized, *, seed: int = 0, samples: int | None = None, batch: int = 1000
+    model: nn.Module, test: Sized, *, seed: int = 0, samples: Samples | None = None, batch: int = 1000
 ) -> Predictions:
     """A model's predictions for every test example.
 
@@ -460,7 +480,7 @@ def predict(
         test: the examples, on the device to use.
         seed: of the posterior's samples. Noise goes by an example's place in the test set: neither the size of the
             batches nor the device changes it.
-        samples: S; the model's own `test_samples` when None.
+        samples: S, or "modes"; the model's own `test_samples` when None.
         batch: examples at a time.
 
     Raises:
@@ -481,10 +501,12 @@ def predict(
             examples = test.batch(at)
             theta = beta = None
             if isinstance(model, TransformerClassifier):
-                shape = (samples or model.test_samples, 1, model.layer.noise_width)
-                each = uniform(keys, int(at[0]), len(at), shape, model.layer.sampling)  # (b, 1, S, 1, D)
-                noise = each[:, 0, :, 0].transpose(0, 1) if model.layer.probabilistic else None
-                answer: Prediction = model(examples.x, noise=noise)
+                noise = None
+                if model.layer.probabilistic and samples != "modes":
+                    shape = (samples or model.test_samples, 1, model.layer.noise_width)
+                    each = uniform(keys, int(at[0]), len(at), shape, model.layer.sampling)  # (b, 1, S, 1, D)
+                    noise = each[:, 0, :, 0].transpose(0, 1)
+                answer: Prediction = model(examples.x, "modes" if samples == "modes" else None, noise=noise)
                 log_probs, theta = answer.log_probs, answer.posterior.mode
                 if isinstance(answer.posterior, Posterior):
                     beta = answer.posterior.beta
@@ -500,12 +522,13 @@ def classification_scores(predictions: Predictions) -> dict[str, float]:
     """Accuracy, negative log-likelihood, and calibration error in 15 and in 10 bins, as fractions."""
     log_probs, y = predictions.log_probs, predictions.y
     accuracy, nll, ece = score(log_probs, y)
-    return {
-        "accuracy": accuracy,
-        "nll": nll,
-        "ece": ece,
-        "ece10": float(calibration_error(log_probs.exp(), y, bins=10)),
-    }
+    ece10 = float(calibration_error(log_probs.exp(), y, bins=10))
+    return {"accuracy": accuracy, "nll": nll, "ece": ece, "ece10": ece10}
+
+
+def scores_of(model: nn.Module, test: Sized, **options: Any) -> dict[str, float]:
+    """The `classification_scores` of what a model predicts; the options are those of `predict`."""
+    return classification_scores(predict(model, test, **options))
 
 
 def reliability(predictions: Predictions) -> dict[str, list[Any]]:
@@ -533,11 +556,11 @@ def as_pixels(images: Tensor) -> list[Any]:
 
 
 def be_deterministic() -> None:
-    """Make every run on a GPU give the same numbers, to the last bit, on the same GPU with the same versions.
+    """Choose deterministic kernels, so that runs on the same GPU with the same versions should give the same numbers.
 
-    For the rest of this process, and before it uses the GPU. Operations that have no deterministic form warn: of these,
-    the models of the paper use the gradient of `grid_sample`, and not the part of it that is random, which is that of
-    the image.
+    That they do has not been measured on a GPU. For the rest of this process, and before it uses the GPU. Operations
+    that have no deterministic form warn: of these, the models of the paper use the gradient of `grid_sample`, and not
+    the part of it that is random, which is that of the image.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -666,7 +689,7 @@ def _train(context: RunContext, wanted: Sequence[tuple[Training, Sequence[Model]
             for job in jobs:
                 context.log(f"  {job.group.name}: {len(job.members)} models, {job.steps_left:,} steps")
                 if len(jobs) > 1:  # nothing else may run while a GPU graph is captured: one job after the other
-                    job.population.fit(until=job.population.progress.step + 1)
+                    job.population.prepare()
             if len(jobs) == 1:
                 jobs[0].run(interrupt)
             else:

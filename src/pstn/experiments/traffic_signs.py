@@ -19,11 +19,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -34,13 +36,16 @@ from pstn.data.photos import decode_crops, find_traffic_signs, region_around, un
 from pstn.decode import open_image
 from pstn.distributions import Point, StudentT
 from pstn.experiments import runner
-from pstn.experiments.backbones import RESNET, SMALL, Backbone, default_backbone
-from pstn.nn import PSTN, STN, Frozen, Prediction, SpatialTransformer
+from pstn.files import load_safetensors
+from pstn.nn import PSTN, STN, EfficientNetLite0, Frozen, Prediction, Pretrained, SpatialTransformer
+from pstn.nn.backbones import import_pretrained
+from pstn.processes import is_object_name
 from pstn.report import Claim, FigureSpec, Line, Metric, Published, Result, Table
 from pstn.report.results import grouped, read_results
+from pstn.text import shorten
 from pstn.training import one_cycle
 from pstn.training.fit import fit
-from pstn.transforms import Affine, Crop, Similarity
+from pstn.transforms import Affine, Crop, Similarity, Transform
 from pstn.warping import warp
 
 if TYPE_CHECKING:
@@ -57,10 +62,10 @@ JITTER, SHIFT = 4.0, 0.4
 """The classifier learns from windows of 1 to 4 times the box, shifted by up to 0.4 of it."""
 SMALLEST = 0.5
 """Of the random windows that localizers and CNNs are given, in sides of the crop."""
-BATCH = 32
+BATCH, AUTHORS_BATCH = 32, 10
+SHOWN_SIDE = 256
+"""The longest side of a crop in the figure: those of MTSD would fill a result file."""
 _QUICK_SIZE = 64
-# The digits of a quick run stay as they are, from 0 to 1.
-_QUICK_BACKBONE = replace(SMALL, mean=(0.0,) * 3, std=(1.0,) * 3)
 
 TRUE, WHOLE, CONSTANT = "classifier at the true box", "classifier on the whole crop", "classifier, constant window"
 CNN, WINDOWS, TAUGHT, AROUND = "CNN", "CNN, random windows", "taught P-STN", "classifier around the true box"
@@ -297,7 +302,7 @@ class Views:
         backbone: how pixels are scaled.
     """
 
-    def __init__(self, signs: Signs, index: Tensor, window: Window | None, size: int, backbone: Backbone) -> None:
+    def __init__(self, signs: Signs, index: Tensor, window: Window | None, size: int, backbone: Pretrained) -> None:
         self.signs, self.index, self.window, self.size, self.backbone = signs, index, window, size, backbone
         values = (backbone.mean, backbone.std)
         self._mean, self._std = (torch.tensor(v, device=index.device).view(-1, 1, 1) for v in values)
@@ -318,7 +323,7 @@ class Views:
         half, middle = (windows[:, 2:] - windows[:, :2]) / 2, (windows[:, 2:] + windows[:, :2]) / 2
         zero = torch.zeros_like(half[:, 0])
         theta = torch.stack([half[:, 0], zero, middle[:, 0], zero, half[:, 1], middle[:, 1]], dim=1)
-        seen = warp(x, Affine().grid(theta, (self.size, self.size)), fill=self.backbone.black)
+        seen = warp(x, Affine().grid(theta, (self.size, self.size)), fill=_black(self.backbone))
         return Split(seen, y, self.signs.classes, theta=inside(boxes, windows))
 
 
@@ -354,11 +359,99 @@ def as_crop(boxes: Tensor) -> Tensor:
 # --- Models ----------------------------------------------------------------------------------------------------------
 
 
-def _backbone(context: runner.RunContext) -> Backbone:
+def _has_resnet() -> bool:
+    """Whether torchvision imports here: next to a torch it was not built for, it raises."""
+    try:
+        import torchvision.models  # type: ignore[import-not-found, import-untyped, unused-ignore]  # noqa: F401
+    except (ImportError, RuntimeError):
+        return False
+    return True
+
+
+def _make_resnet() -> nn.Module:
+    """ResNet-18 with random weights: (N, 3, H, W) -> (N, 512)."""
+    from torchvision.models import resnet18
+
+    network: nn.Module = resnet18(weights=None)
+    network.fc, network.features = nn.Identity(), 512  # type: ignore[assignment]  # read by SpatialTransformer
+    return network
+
+
+def _make_small(filters: tuple[int, ...] = (3, 16, 32, 64)) -> nn.Module:
+    """Strided Conv-BatchNorm-ReLU stages and a global average: (N, 3, H, W) -> (N, F)."""
+    network = nn.Sequential()
+    for inputs, width in pairwise(filters):
+        network.extend([nn.Conv2d(inputs, width, 3, stride=2, padding=1), nn.BatchNorm2d(width), nn.ReLU()])
+    network.extend([nn.AdaptiveAvgPool2d(1), nn.Flatten()])
+    network.features = filters[-1]  # type: ignore[assignment]  # as above
+    return network
+
+
+RESNET = Pretrained("ResNet-18", _make_resnet, trained=False)
+SMALL = Pretrained("a small network", _make_small, trained=False)
+EFFICIENTNET = Pretrained(
+    "EfficientNet-Lite0", partial(EfficientNetLite0, None), 224, (127 / 255,) * 3, (128 / 255,) * 3, trained=False
+)
+# The digits of a quick run stay as they are, from 0 to 1.
+_QUICK_BACKBONE = replace(SMALL, mean=(0.0,) * 3, std=(1.0,) * 3)
+
+
+def find_backbone(given: str | Path) -> Pretrained:
+    """The network that a file has weights for, or that a module of the user's has.
+
+    Args:
+        given: .safetensors, or .pth as they are published: of torchvision's ResNet-18, or of EfficientNet-Lite0. Or
+            "MODULE:NAME", as `pstn.nn.backbones.import_pretrained` takes it.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    path = Path(given)
+    if not path.is_file() and is_object_name(str(given)):
+        return import_pretrained(str(given))
+    accepted = (
+        f"backbone must be a file of weights of {RESNET.name} or {EFFICIENTNET.name}, or MODULE:NAME, got {given}"
+    )
+    try:
+        if path.suffix == ".safetensors":
+            weights = load_safetensors("cli").torch.load_file(path)
+        else:
+            weights = torch.load(path, map_location="cpu", weights_only=True)
+        if not all(isinstance(tensor, Tensor) for tensor in weights.values()):
+            raise TypeError("it holds something else than tensors")
+    except Exception as error:  # of pickle, zipfile, torch or safetensors: damaged files raise almost anything
+        raise ValueError(f"{accepted}: it cannot be read as a file of tensors: {error}") from error
+    known, last = (EFFICIENTNET, "_fc.") if "_conv_stem.weight" in weights else (RESNET, "fc.")
+    if known is RESNET and "conv1.weight" not in weights:
+        raise ValueError(f"{accepted}: its tensors have other names")
+    if known is RESNET and not _has_resnet():
+        raise ValueError(f"{path} has the weights of {known.name}, for which torchvision must import: install it")
+    kept = {name: tensor for name, tensor in weights.items() if not name.startswith(last)}
+
+    def make() -> nn.Module:
+        network = known.make()
+        network.load_state_dict(kept)
+        return network
+
+    try:
+        with torch.random.fork_rng(devices=[]):
+            make()
+    except RuntimeError as error:
+        problem = shorten(" ".join(str(error).split()))
+        raise ValueError(f"{accepted}: its tensors do not fit {known.name}: {problem}") from error
+    return replace(known, make=make, trained=True)
+
+
+def _black(backbone: Pretrained) -> tuple[float, ...]:
+    """The value of a black pixel after scaling, for each channel."""
+    return tuple((0 - mean) / std for mean, std in zip(backbone.mean, backbone.std, strict=True))
+
+
+def _backbone(context: runner.RunContext) -> Pretrained:
     """What classifiers and localizers are made of, and the weights that they start from."""
     if context.quick and context.backbone is None:
         return _QUICK_BACKBONE
-    return context.backbone or default_backbone()
+    return context.backbone or (RESNET if _has_resnet() else SMALL)
 
 
 def _equipment(context: runner.RunContext) -> tuple[str, ...]:
@@ -378,18 +471,19 @@ class Network(nn.Module):
 
     Args:
         backbone: of what.
-        outputs: of the last layer; None for features.
+        outputs: of a last layer; None for features.
     """
 
-    def __init__(self, backbone: Backbone, outputs: int | None) -> None:
+    def __init__(self, backbone: Pretrained, outputs: int | None) -> None:
         super().__init__()
-        self.network = backbone.make(outputs)
-        self.features = getattr(self.network, "features", None)
+        self.network = backbone.make()
+        self.features = int(cast(int, self.network.features))
+        self.head = nn.Identity() if outputs is None else nn.Linear(self.features, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, 3, H, W) -> (N, outputs)."""
         with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
-            made: Tensor = self.network(x.contiguous(memory_format=torch.channels_last))
+            made: Tensor = self.head(self.network(x.contiguous(memory_format=torch.channels_last)))
         return made.float()
 
 
@@ -434,6 +528,9 @@ class Bench:
 
     Attributes:
         behind: how the classifier behind localizers is trained.
+        authors: whether networks are trained as the authors did it, as on their own photos: batches of 10, the learning
+            rate divided by 10 after each third, a classifier of tight boxes whose batch statistics follow what a
+            localizer shows it, and localizers that turn too.
     """
 
     def __init__(self, context: runner.RunContext, data: str, seed: int, fold: int | None = None) -> None:
@@ -444,7 +541,7 @@ class Bench:
         self.train, self.test = (index.to(context.device) for index in held.parts(fold))
         source = AS_IN_THE_PAPER if data == MTSD else STAND_IN
         self.view, self.side = (_QUICK_SIZE,) * 2 if context.quick else (source.view, source.side)
-        self.behind = CLASSIFIER
+        self.behind, self.authors = CLASSIFIER, data == MTSD
         self._classifiers: dict[tuple[float, int], nn.Module] = {}
 
     def _fit(self, model: nn.Module, views: Views, settings: Settings, **options: Any) -> nn.Module:
@@ -454,13 +551,14 @@ class Bench:
         model.to(self.context.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if "loss" not in options:
             options["kl_weight"] = settings.kl_weight
-        batches = Epochs(views, BATCH, settings.times if "loss" in options else None)
+        size = AUTHORS_BATCH if self.authors else BATCH
+        batches = Epochs(views, size, settings.times if "loss" in options else None)
         # Some trials of a search collapse: their scores tell, and the log says so.
         with skip_value_checks(), warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
             made = fit(
                 model, batches, epochs=epochs, lr=lr, localizer_factor=1.0, weight_decay=0.0,
-                lr_schedule=one_cycle, progress=False, restarts=0, **options,
+                lr_schedule=by_thirds if self.authors else one_cycle, progress=False, restarts=0, **options,
             )  # fmt: skip
         for warning in found:
             self.context.log(f"  {warning.message}")
@@ -477,23 +575,26 @@ class Bench:
         return self._fit(made, self.views(self.train, window, self.view), replace(settings, kl_weight=0.0))
 
     def classifier(self, settings: Settings) -> nn.Module:
-        """Trained on jittered windows around the boxes, once."""
+        """Trained on jittered windows around the boxes, or as the authors' on the boxes, once."""
         key = settings.lr, settings.epochs
         if key not in self._classifiers:
-            self._classifiers[key] = self.network(jittered, settings)
+            self._classifiers[key] = self.network(partial(around, 1.0) if self.authors else jittered, settings)
         return self._classifiers[key]
 
     def localizer(self, model: str, settings: Settings) -> STN | PSTN:
         """Trained in front of the frozen classifier, from the labels; the taught one from the boxes."""
         torch.manual_seed(self.seed)
         posterior = Point() if model == "STN" else StudentT(alpha=settings.alpha, var_init=-5.0)
+        turns = self.authors and model != TAUGHT
         layer = SpatialTransformer(
-            Crop("log"), Network(self.backbone, None), (self.view, self.view), posterior=posterior,
-            localizer_size=None if self.view == self.side else (self.view, self.view), fill=self.backbone.black,
+            Similarity() if turns else Crop("log"), Network(self.backbone, None), (self.view, self.view),
+            posterior=posterior, localizer_size=None if self.view == self.side else (self.view, self.view),
+            fill=_black(self.backbone),
         )  # fmt: skip
         with torch.no_grad():
-            layer.mean_head.last.bias[0] = math.log(settings.start)
-        head = Frozen(copy.deepcopy(self.classifier(self.behind)))
+            layer.mean_head.last.bias[int(turns)] = settings.start if turns else math.log(settings.start)
+        head = copy.deepcopy(self.classifier(self.behind)).requires_grad_(False)
+        head = head if turns else Frozen(head)
         made = STN(layer, head) if model == "STN" else PSTN(layer, head, train_samples=1, test_samples=10)
         views = self.views(self.train, random_window if settings.windows else None, self.side)
         self._fit(made, views, settings, **({"loss": box_loss} if model == TAUGHT else {}))
@@ -516,7 +617,8 @@ class Bench:
         if model in window:
             metrics["iou"] = float(overlap(window[model](boxes), boxes).mean())
         if found.theta is not None:
-            metrics["iou"] = float(overlap(_around(found.theta), boxes).mean())
+            assert isinstance(made, (STN, PSTN))
+            metrics["iou"] = float(overlap(_around(made.layer.transform, found.theta), boxes).mean())
         figure: dict[str, Any] = {
             "hits": (found.log_probs.argmax(1) == found.y).int().tolist(),
             "losses": runner.rounded(F.nll_loss(found.log_probs, found.y, reduction="none")),
@@ -538,12 +640,13 @@ class Bench:
         torch.manual_seed(0)
         with torch.no_grad():
             answer, seen = model(batch.x), model.layer(batch.x, samples="modes").warped[0]
-        to_pixels = partial(_pixels, views)
+        to_pixels, side = partial(_pixels, views), min(batch.x.shape[-1], SHOWN_SIDE)
+        crops = F.interpolate(batch.x, (side, side), mode="bilinear", antialias=True)
         return {
-            "images": [_packed(image) for image in to_pixels(batch.x)], "side": batch.x.shape[-1],
+            "images": [_packed(image) for image in to_pixels(crops)], "side": side,
             "seen": [_packed(image) for image in to_pixels(seen)], "seen_side": seen.shape[-1],
             "boxes": runner.rounded(batch.theta), "windows": runner.rounded(
-                torch.stack([_around(theta) for theta in answer.theta], dim=1)
+                torch.stack([_around(model.layer.transform, theta) for theta in answer.theta], dim=1)
             ),
             "answers": [
                 [views.signs.classes[truth], views.signs.classes[int(p.argmax())], round(float(p.max()), 3)]
@@ -552,9 +655,19 @@ class Bench:
         }  # fmt: skip
 
 
-def _around(theta: Tensor) -> Tensor:
-    """The windows (N, 4) of theta (N, 3)."""
-    corners = Crop("log").corners(theta)
+def by_thirds(done: float) -> float:
+    """What the authors multiply the learning rate with: a tenth after each third of training.
+
+    Example:
+        >>> [round(by_thirds(done), 3) for done in (0.0, 0.5, 0.9, 1.0)]
+        [1.0, 0.1, 0.01, 0.01]
+    """
+    return float(0.1 ** min(2, int(3 * done)))
+
+
+def _around(transform: Transform, theta: Tensor) -> Tensor:
+    """The upright windows (N, 4) around what theta (N, D) reads."""
+    corners = transform.corners(theta)
     return torch.cat([corners.amin(-2), corners.amax(-2)], dim=-1)
 
 
@@ -593,6 +706,11 @@ _WAYS = (
 )
 _NOT_SEARCHED = "Settings were not searched: the results hold none of `traffic-signs-search`."
 _LOCALIZERS = ("Scale and shift (`Crop`, the scale as its logarithm), without a rotation: the boxes are upright.",)
+_ON_MTSD = (
+    "How long the authors trained the CNN and the classifier is not known: 60 epochs, as the localizers.",
+    "The settings of the controls that are not the paper's are ours.",
+    _WAYS[2],
+)
 _ALPHA = "The posterior has alpha = 2, four degrees of freedom; the paper's has two."
 
 DEFAULTS: dict[str, Settings] = {
@@ -607,6 +725,13 @@ DEFAULTS: dict[str, Settings] = {
     AROUND: replace(CLASSIFIER, times=1.5),
 }
 """By model, where nothing was searched."""
+AUTHORS: dict[str, Settings] = {
+    **{model: replace(settings, lr=1e-3) for model, settings in DEFAULTS.items()},
+    "STN": Settings(1e-5, 60, 0.5),
+    "P-STN": Settings(1e-5, 60, 1.0, False, 1e-7, 1.0),
+    TAUGHT: DEFAULTS[TAUGHT],
+}
+"""On the authors' photos: their settings. Their lr of 1e-4 counts a tenth for localizers. The controls are ours."""
 _SCALES = (0.08, 0.1, 0.12, 0.15, 0.18, 0.22, 0.27, 0.33, 0.4, 0.5, 0.7)
 _LR_START_WINDOWS = (
     (3e-5, 0.5, False), (1e-4, 0.5, False), (1e-4, 0.5, True), (3e-4, 0.5, True), (3e-5, 0.2, False), (3e-5, 0.2, True),
@@ -629,8 +754,11 @@ TRIALS: tuple[tuple[str, Settings], ...] = (
 def choose(context: runner.RunContext, data: str) -> dict[str, Settings] | None:
     """By model, the settings with the lowest mean NLL on validation folds; None where the results hold no search.
 
-    They are those of the ten classes, but for the constant window of a task that has trials of its own.
+    They are those of the ten classes, but for the constant window of a task that has trials of its own. On MTSD they
+    are the authors': the search was on other photos.
     """
+    if data == MTSD:
+        return AUTHORS
     tried = {(model, str(settings)): settings for model, settings in (*TRIALS, *_CONSTANT_TRIALS)}
     held = [r for r in read_results(context.folder, SEARCH_NAME) if (r.model, r.variant) in tried]
     if not held:
@@ -661,8 +789,9 @@ def _compute(
     for cell in cells:
         settings = settings_of[cell.model, cell.variant]
         metrics, figure = bench.run(cell.model, settings)
-        notes = [*(_DEPARTURES if data != MTSD else ()), *searched, *_equipment(context), *context.departures]
-        if cell.model in ("STN", "P-STN", TAUGHT):
+        ways = _ON_MTSD if data == MTSD else (*_DEPARTURES, *searched)
+        notes = [*ways, *_equipment(context), *context.departures]
+        if cell.model == TAUGHT or (cell.model in ("STN", "P-STN") and data != MTSD):
             notes += [*_LOCALIZERS, *([_ALPHA] if cell.model != "STN" else [])]
         counts = {"train_examples": len(bench.train), "test_examples": len(bench.test)}
         held = {**asdict(settings), **counts, "classifier": asdict(bench.behind), "classes": list(bench.signs.classes)}
@@ -726,10 +855,12 @@ def _table(data: str) -> Table:
 
 
 def _claims(data: str) -> Iterator[Claim]:
-    orders = (("P-STN", "STN", True), ("STN", CNN, True), ("STN", CONSTANT, False), ("P-STN", CONSTANT, False),
-              ("P-STN", WINDOWS, False), (TAUGHT, CONSTANT, False))  # fmt: skip
-    for metric in _METRICS[:2]:
+    orders = (("P-STN", "STN", True), ("STN", CNN, True), ("P-STN", CNN, True), ("STN", CONSTANT, False),
+              ("P-STN", CONSTANT, False), ("P-STN", WINDOWS, False), (TAUGHT, CONSTANT, False))  # fmt: skip
+    for metric in (*_METRICS[:2], _IOU):
         for better, worse, claimed in orders:
+            if metric == _IOU and worse != CONSTANT:  # the others have none, or it says nothing of them
+                continue
             yield Claim(
                 replace(_line(better, data, metric), row=data, column=better),
                 replace(_line(worse, data, metric), row=data, column=worse),
@@ -742,45 +873,63 @@ ENGLISH = {
     "PARCHEGGIO": "parking", "DIVIETO DI FERMATA": "no stopping", "SOS": "emergency telephone",
     "PASSAGGIO A LIVELLO CON BARRIERE": "level crossing", "DIREZIONE OBBLIGATORIA DIRITTO": "straight ahead only",
     "DOPPIO SENSO DI CIRCOLAZIONE": "two-way traffic", "FERMARSI E DARE PRECEDENZA": "stop",
+    "PASSAGGIO OBBLIGATORIO A DESTRA": "keep right", "PASSAGGI CONSENTITI": "pass on either side",
 }  # fmt: skip
 
 
-def draw(results: Sequence[Result]) -> Figure | None:
-    """Crops with ten sampled windows and the true box; beside each what is seen through the mean, and the answer."""
+def _through(crop: npt.NDArray[np.uint8], windows: Sequence[Sequence[float]], side: int = 96) -> npt.NDArray[np.uint8]:
+    """What windows (S, 4) show of a crop (H, W, 3): (S, side, side, 3)."""
+    boxes, x = torch.tensor(windows), torch.from_numpy(crop.copy()).permute(2, 0, 1).float()[None] / 255
+    half, middle = (boxes[:, 2:] - boxes[:, :2]) / 2, (boxes[:, 2:] + boxes[:, :2]) / 2
+    theta = torch.cat([half[:, :1], torch.zeros_like(half[:, :1]), middle], dim=1)[:, [0, 1, 2, 1, 0, 3]]
+    theta[:, 4] = half[:, 1]
+    seen = warp(x.expand(len(boxes), -1, -1, -1), Affine().grid(theta, (side, side)))
+    return (seen * 255).round().byte().permute(0, 2, 3, 1).numpy()
+
+
+def draw(results: Sequence[Result], count: int = 5) -> Figure | None:
+    """Crops with ten sampled windows and the true box; beside each what the ten show, and the answer."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    held = [r for r in results if "seen" in r.figure and r.data == TEN]
-    if not held:
+    signs: dict[str, tuple[float, dict[str, Any]]] = {}
+    for result in (r for r in results if "seen" in r.figure):
+        names = ("images", "boxes", "windows", "answers")
+        for held in zip(*(result.figure[name] for name in names), strict=True):
+            one = dict(zip(names, held, strict=True)) | {"side": result.figure["side"], "data": result.data}
+            left, top, right, bottom = one["boxes"]
+            signs.setdefault(one["answers"][0], (max(right - left, bottom - top), one))
+    if not signs:
         return None
-    shown = held[0].figure
-    count, side = len(shown["images"]), shown["side"]
-    rows = -(-count // 2)
-    figure = Figure(figsize=(9.6, 2.75 * rows), layout="constrained")
-    panels = figure.subplots(rows, 4, squeeze=False).reshape(-1, 2)
-
-    def outline(panel: Any, box: Sequence[float], **style: Any) -> None:
-        left, top, right, bottom = ((value + 1) / 2 * side - 0.5 for value in box)
-        panel.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, **style))
-
-    for number, (crop, seen) in enumerate(panels):
+    largest = sorted(signs.values(), key=lambda pair: -pair[0])[:count]
+    figure = Figure(figsize=(7.6, 2.15 * len(largest)), layout="constrained")
+    panels = figure.subplots(len(largest), 2, squeeze=False, width_ratios=(1, 2.5))
+    for (crop, seen), (_, one) in zip(panels, largest, strict=True):
+        side, pixels = one["side"], _unpacked(one["images"], one["side"])
+        outlines = [
+            *((window, style) for window in one["windows"] for style in (("#000000", 2.0), ("#ffd166", 1.0))),
+            (one["boxes"], ("#06d6a0", 2.0)),
+        ]
+        for box, (colour, width) in outlines:
+            left, top, right, bottom = ((value + 1) / 2 * side - 0.5 for value in box)
+            crop.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, ec=colour, linewidth=width))
+        crop.imshow(pixels)
+        crop.set(xlim=(-0.5, side - 0.5), ylim=(side - 0.5, -0.5))
+        looks = np.pad(_through(pixels, one["windows"]), ((0, 0), (0, 4), (0, 4), (0, 0)), constant_values=255)
+        rows = looks.reshape(2, -1, *looks.shape[1:]).swapaxes(1, 2)
+        seen.imshow(rows.reshape(2 * looks.shape[1], -1, 3))
+        truth, answer, probability = one["answers"]
+        right_answer = truth == answer
+        name, said = (ENGLISH.get(n, n.lower()) for n in (truth, answer))
+        crop.set_title(f"is: {name}", fontsize=9)
+        seen.set_title(
+            f"answer: {said}, {probability:.0%} ({one['data']})",
+            fontsize=9,
+            color="#0b6e4f" if right_answer else "#b00020",
+        )
         for panel in (crop, seen):
             panel.set(xticks=[], yticks=[])
-            panel.set_visible(number < count)
-        if number >= count:
-            continue
-        crop.imshow(_unpacked(shown["images"][number], side))
-        for window in shown["windows"][number]:
-            outline(crop, window, edgecolor="#000000", linewidth=1.8)
-            outline(crop, window, edgecolor="#ffd166", linewidth=0.9)
-        outline(crop, shown["boxes"][number], edgecolor="#06d6a0", linewidth=1.6)
-        crop.set(xlim=(-0.5, side - 0.5), ylim=(side - 0.5, -0.5))
-        seen.imshow(_unpacked(shown["seen"][number], shown["seen_side"]))
-        truth, answer, probability = shown["answers"][number]
-        names = [ENGLISH.get(name, name.lower()) for name in (truth, answer)]
-        crop.set_title(f"is: {names[0]}", fontsize=9)
-        right = truth == answer
-        seen.set_title(f"answer: {names[1]}, {probability:.0%}", fontsize=9, color="#0b6e4f" if right else "#b00020")
+            panel.spines[:].set_visible(False)
     return figure
 
 
@@ -796,8 +945,9 @@ TRAFFIC_SIGNS = runner.Experiment(
     figures=(
         FigureSpec(
             "traffic-signs",
-            "Test signs of six classes. Left of each pair: the crop with ten windows that the P-STN sampled (yellow), "
-            "and the true box (green). Right: what is seen through the mean window, and the answer of all ten.",
+            "The five largest of the test signs whose windows were recorded, one of each class, seed 0. Left: the crop "
+            "with ten windows that the P-STN sampled (yellow), and the true box (green). Right: what the classifier "
+            "sees through each of the ten, and the answer that their average gives, with its probability.",
             draw,
         ),
     ),

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +19,8 @@ import numpy.typing as npt
 
 from pstn.data.images import without_tex
 from pstn.report.results import Result, grouped
-from pstn.report.statistics import median_and_deviation, summarise
-from pstn.report.tables import Metric, Search, Table
+from pstn.report.statistics import summarise
+from pstn.report.tables import Claim, Metric, Search, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,6 +41,7 @@ _STYLES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 _HATCHES = {"CNN": "///", "NN": "///", "STN": "...", "P-STN": ""}
 _MARKERS = "osD^v"
+_FEW = 50  # predictions, of which a share says little
 _COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#D55E00", "#0072B2", INK)
 
 
@@ -109,7 +111,8 @@ def _mosaic(images: npt.ArrayLike, gap: int = 2) -> npt.NDArray[np.uint8]:
 def draw_reliability(results: Sequence[Result]) -> Figure:
     """Accuracy by confidence, one panel for each model and variant, all folds together.
 
-    Results hold `reliability` with `confidence`, `accuracy` and `count` (bins,); empty bins hold null.
+    Bins with few predictions are pale. Results hold `reliability` with `confidence`, `accuracy` and `count` (bins,);
+    empty bins hold null.
     """
     found = _cells(results, "reliability")
     figure = _new_figure(2.35 * len(found) + 0.3, 3.4)
@@ -121,14 +124,15 @@ def draw_reliability(results: Sequence[Result]) -> Figure:
         )
         total, share, style = np.maximum(count.sum(0), 1), count.sum(0) / count.sum(), style_of(model)
         confidence, accuracy = (count * confidence).sum(0) / total, (count * accuracy).sum(0) / total
-        width, filled = 1 / len(share), share > 0
+        width, filled, few = 1 / len(share), share > 0, count.sum(0) < _FEW
         left = np.arange(len(share)) * width
         bars: dict[str, Any] = {"align": "edge", "edgecolor": "white", "linewidth": 0.6}
         hatch = _HATCHES.get(model, "xxx")
-        upper.bar(left[filled], accuracy[filled], width, color=style["color"], hatch=hatch, **bars)
+        for shown, alpha in ((filled & ~few, 1.0), (filled & few, 0.25)):
+            upper.bar(left[shown], accuracy[shown], width, color=style["color"], hatch=hatch, alpha=alpha, **bars)
         upper.plot([0, 1], [0, 1], color=INK, linestyle=":", linewidth=1)
         points = {"marker": style["marker"], "markersize": 3.5, "linewidth": 0.9}
-        upper.plot(confidence[filled], accuracy[filled], color=INK, **points)
+        upper.plot(confidence[filled & ~few], accuracy[filled & ~few], color=INK, **points)
         errors = [m.metrics["ece10"] for m in members if "ece10" in m.metrics]
         note = f"\nECE {np.mean(errors):.4f}" if errors else ""
         upper.set(ylim=(0, 1.02), title=" ".join(filter(None, (model, variant))) + note)
@@ -139,17 +143,21 @@ def draw_reliability(results: Sequence[Result]) -> Figure:
     return figure
 
 
-def draw_curves(results: Sequence[Result], *, tables: Sequence[Table], xlabel: str, log: bool = False) -> Figure:
+def draw_curves(
+    results: Sequence[Result], *, tables: Sequence[Table], xlabel: str, log: bool = False,
+    minus: tuple[str, str] | None = None,
+) -> Figure:  # fmt: skip
     """A panel for each table, a curve for each of its columns, by the number in the heading of each row.
 
-    A point is the mean ± one standard deviation of the runs, or of a robust table the median ± the median absolute
-    deviation. Published numbers are hollow.
+    A point is the mean ± one standard deviation of the runs, or of a robust table the median, with each run as a small
+    dot: where runs fall into two kinds, no bar says so. Published numbers are hollow.
 
     Args:
         results: of the experiment.
         tables: whose lines to draw.
         xlabel: what the number in the rows' headings is.
         log: whether its axis is logarithmic, with a tick for each row.
+        minus: row and column of the line of each table that the others are compared with, seed by seed; none when None.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -160,14 +168,32 @@ def draw_curves(results: Sequence[Result], *, tables: Sequence[Table], xlabel: s
     for axes, table in zip(panels, tables, strict=True):
         lines, metric = [li for li in table.lines if not li.is_mean and li.values(results)], table.lines[0].metric
         places = {line: float(re.findall(r"[\d.]+", line.heading[0])[-1]) for line in lines}
-        columns = grouped(lines, lambda line: line.heading[1])
+        columns, base = grouped(lines, lambda line: line.heading[1]), None
+        if minus is not None:
+            base = next(line for line in lines if line.heading == minus)
+            axes.axhline(0, color=INK, linewidth=0.8, linestyle=":")
         for number, (column, own) in enumerate(columns.items()):
             style = style_of("" if own[0].data == "upright" else own[0].model)
             if sum(other[0].model not in _STYLES for other in columns.values()) > 1 and own[0].model not in _STYLES:
                 style |= {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
             apart = 1.0 + 0.05 * (number - (len(columns) - 1) / 2) if log else 1.0  # points side by side
-            ours = [(median_and_deviation if table.robust else summarise)(line.values(results)) for line in own]
-            _errorbar(axes, [apart * places[line] for line in own], ours, capsize=2.5, label=column, **style)
+            values = {apart * places[line]: line.values(results) for line in own}
+            if base is not None:
+                runs_of = {apart * places[line]: line.by_seed(results) for line in own if line is not base}
+                first = base.by_seed(results)
+                values = {at: [v - first[k] for k, v in runs.items() if k in first] for at, runs in runs_of.items()}
+            if table.robust:
+                dots = style | {"linestyle": "", "markersize": 3.5, "alpha": 0.5, "markeredgewidth": 0}
+                aside = 0.12 + 0.06 * number
+                axes.plot(*zip(*((at + aside, v) for at, runs in values.items() for v in runs), strict=True), **dots)
+                middle = [median(runs) for runs in values.values()]
+                axes.plot(list(values), middle, label=column, **style)
+                if max(max(runs) for runs in values.values()) > 10 * max(middle) > 0:  # one run far from all others
+                    axes.set_yscale("symlog", linthresh=0.01)
+            else:
+                _errorbar(
+                    axes, values, [summarise(runs) for runs in values.values()], capsize=2.5, label=column, **style
+                )
             published = {1.12 * apart * places[line]: line.paper.summary for line in own if line.paper and not quick}
             hollow = {"linestyle": "", "markerfacecolor": "white"}
             if published:
@@ -175,16 +201,19 @@ def draw_curves(results: Sequence[Result], *, tables: Sequence[Table], xlabel: s
                 _errorbar(axes, published, list(published.values()), **style | hollow | thin)
         if not quick and any(line.paper for line in lines):
             axes.errorbar([], [], [], marker="o", color="0.4", label="the paper’s", **hollow)
-        axes.set(xlabel=xlabel, ylabel=metric.label)
+        axes.set(xlabel=xlabel, ylabel=metric.label if base is None else f"{metric.label}, difference")
         axes.grid(axis="y")
         if log:
             ticks = sorted(set(places.values()))
-            axes.set(xscale="log", xticks=ticks, xticklabels=[f"{tick:g}" for tick in ticks])
-            _scale_by_error(axes, metric, axes.dataLim.y0, axes.dataLim.y1)
+            # "3e-4" is narrower than "0.0003".
+            labels = [f"{tick:g}" if tick >= 1e-3 else f"{tick:.0e}".replace("e-0", "e-") for tick in ticks]
+            axes.set(xscale="log", xticks=ticks, xticklabels=labels)
+            if base is None:
+                _scale_by_error(axes, metric, axes.dataLim.y0, axes.dataLim.y1)
             axes.minorticks_off()
         else:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    panels[0].legend(loc="lower right" if log else "best")
+    panels[-1 if log else 0].legend(loc="lower right" if len(panels) == 1 and log else "best")
     return figure
 
 
@@ -196,7 +225,10 @@ def _scale_by_error(axes: Axes, metric: Metric, lowest: float, highest: float) -
     low, high = top - 1.2 * (top - lowest), top - (top - min(highest, 100)) / 1.2
     forward = lambda y: -np.log10(np.maximum(top - np.asarray(y, float), 0.01))  # noqa: E731
     axes.set_yscale("function", functions=(forward, lambda z: top - 10.0 ** -np.asarray(z, float)))
-    _set_ticks(axes, (20, 40, 60, 70, 80, 90, 95, 97, 98, 99, 99.5, 100), low, high)
+    ticks: Sequence[float] = (20, 40, 60, 70, 80, 90, 95, 97, 98, 99, 99.5, 100)
+    if sum(low <= tick <= high for tick in ticks) < 3:
+        ticks = range(math.ceil(low), math.floor(high) + 1)
+    _set_ticks(axes, ticks, low, high)
 
 
 def _set_ticks(axes: Axes, ticks: Sequence[float], low: float, high: float) -> None:
@@ -206,25 +238,28 @@ def _set_ticks(axes: Axes, ticks: Sequence[float], low: float, high: float) -> N
     axes.set_ylim(low, high)
 
 
-def draw_samples_at_test(results: Sequence[Result], *, metrics: Sequence[Metric]) -> Figure:
-    """Scores by the number S of samples in testing, independent or Sobol, mean ± one standard deviation over the runs.
+def draw_sobol_gain(results: Sequence[Result], *, metrics: Sequence[Metric]) -> Figure:
+    """Scores with Sobol samples minus those with independent ones, by their number S, of the same trained models.
 
-    Results hold `samples` (n,) and, by the metric's name, a list as long.
+    Results hold `samples` (n,) and, by the metric's name, a list as long; the variant of one ends with "sobol". Two
+    are of the same models if they have the same seed and commit.
     """
     found = _cells(results, "samples", *(metric.name for metric in metrics))
+    pairs = grouped((r for own in found.values() for r in own), lambda r: (r.model, r.data, r.seed, r.commit)).values()
+    both = [sorted(pair, key=lambda r: r.variant.endswith("sobol")) for pair in pairs if len(pair) == 2]
+    if not both:
+        raise NothingToDraw
     figure, panels = _panels(len(metrics), 3.1 * len(metrics), 2.9)
+    samples, style = both[0][0].figure["samples"], style_of("P-STN")
     for axes, metric in zip(panels, metrics, strict=True):
-        for (_, model, variant), members in found.items():
-            samples, sobol = members[0].figure["samples"], variant.endswith("sobol")
-            runs = metric.scale * np.array([m.figure[metric.name] for m in members if m.figure["samples"] == samples])
-            label = f"{'Sobol' if sobol else 'independent'} samples, {len(runs)} run{'s' * (len(runs) > 1)}"
-            curve = [summarise(scores) for scores in runs.T.tolist()]
-            _errorbar(axes, samples, curve, capsize=2, label=label, **style_of("" if sobol else model))
-        axes.set(xscale="log", xlabel="samples S in testing", ylabel=metric.label)
+        gains = metric.scale * np.array([np.subtract(*(r.figure[metric.name] for r in pair[::-1])) for pair in both])
+        axes.axhline(0, color=INK, linewidth=0.8, linestyle=":")
+        axes.plot(samples, gains.T, color=style["color"], linewidth=0.8, alpha=0.5)
+        axes.plot(samples, gains.mean(0), **style)
+        axes.set(xscale="log", xlabel="samples S in testing", ylabel=f"{metric.label}, difference")
         axes.set_xticks(samples, [f"{s:g}" for s in samples])
         axes.minorticks_off()
         axes.grid(axis="y")
-    panels[0].legend(loc="best")
     return figure
 
 
@@ -268,6 +303,39 @@ def draw_variants(results: Sequence[Result], *, metrics: Sequence[Metric]) -> Fi
     return figure
 
 
+def draw_differences(results: Sequence[Result], *, claims: Sequence[Claim], metrics: Sequence[Metric]) -> Figure:
+    """One line of each claim minus the other, run by run: a row for each pair, a panel for each metric.
+
+    Small dots are the runs that share a seed, the large one is their mean. The better side is shaded.
+
+    Args:
+        results: of the experiment.
+        claims: the pairs; those of one pair of headings, with their metrics, share a row.
+        metrics: the panels.
+    """
+    pairs = grouped(claims, lambda claim: (claim.better.heading[1], claim.worse.heading[1]))
+    figure, panels = _panels(len(metrics), 2.4 + 2.5 * len(metrics), 0.4 * len(pairs) + 0.9, sharey=True)
+    drawn = False
+    for axes, metric in zip(panels, metrics, strict=True):
+        for row, own in enumerate(pairs.values()):
+            for claim in (claim for claim in own if claim.better.metric == metric):
+                better, worse = claim.better.by_seed(results), claim.worse.by_seed(results)
+                if gains := [better[seed] - worse[seed] for seed in sorted(better.keys() & worse.keys())]:
+                    style, drawn = {"color": style_of("P-STN")["color"], "linestyle": ""}, True
+                    axes.plot(gains, [row + 0.22] * len(gains), ".", alpha=0.5, **style)
+                    axes.plot(fmean(gains), row - 0.08, "o", **style)
+        axes.axvline(0, color=INK, linewidth=0.8, linestyle=":")
+        low, high = axes.get_xlim()
+        axes.axvspan(*((0, high) if metric.higher_is_better else (low, 0)), color="0.94", zorder=0)
+        axes.set(xlim=(low, high), xlabel=f"{metric.label}, difference")
+        axes.grid(axis="x")
+    if not drawn:
+        raise NothingToDraw
+    panels[0].set_yticks(range(len(pairs)), [f"{better}\nminus {worse}" for better, worse in pairs])
+    panels[0].invert_yaxis()
+    return figure
+
+
 def draw_landscapes(results: Sequence[Result]) -> Figure:
     """For four images, the loss along one parameter: of the STN, and of the P-STN, which averages around it.
 
@@ -293,23 +361,38 @@ def draw_landscapes(results: Sequence[Result]) -> Figure:
                 below.plot(result.figure["grid"], result.figure["loss"][image], label=result.model, **style)
             below.set_xlabel(labels.get(name, name))
             below.set_ylim(bottom=0)
+            if name == "angle" and len(own) == 2:
+                _zoom_on_dip(
+                    below, np.asarray(own[0].figure["grid"]), *(np.asarray(r.figure["loss"][image]) for r in own)
+                )
         axes[1, 0].set_ylabel("loss (nats)")
         axes[1, 0].legend(loc="best")
     return figure
 
 
-def draw_angles(results: Sequence[Result]) -> Figure:
-    """True against recovered angles, samples of the P-STN, and its variances by how well it localised.
+def _zoom_on_dip(axes: Axes, at: npt.NDArray[Any], *losses: npt.NDArray[Any]) -> None:
+    """Show what surrounds the dip of one curve that the other fills most: over all angles the two look the same."""
+    lower, upper = sorted(losses, key=lambda loss: float(np.abs(np.diff(loss, 2)).sum()), reverse=True)
+    place = at[int((upper - lower)[12:-12].argmax()) + 12]
+    near = np.abs(at - place) <= 0.4
+    low, high = lower[near].min(), max(loss[near].max() for loss in losses)
+    axes.set(xlim=(place - 0.4, place + 0.4), ylim=(max(0.0, low - 0.1 * (high - low)), high + 0.1 * (high - low)))
 
-    Results hold `angle_true` and `angle_mean` (N,), and for the P-STN `beta` (N,), `inputs` (n, H, W) and `warped`
-    (n, S, H, W), images as whole numbers from 0 to 255.
+
+def draw_angles(results: Sequence[Result]) -> Figure:
+    """True against recovered angles, images turned by the P-STN, and its variances by how well it localised.
+
+    Results hold `angle_true` and `angle_mean` (N,), and for the P-STN `beta` (N,), `inputs` (n, H, W), `warped`
+    (n, 1 + S, H, W), under the mean and S samples, images as whole numbers from 0 to 255, their place `index` among the
+    N, `labels` and, in degrees, `left_over` (n,), and where they are known `answers`.
     """
-    (shown, *_) = _first(results, "angle_true", "angle_mean", "beta", "inputs", "warped", model="P-STN")
+    names = ("angle_true", "beta", "inputs", "warped", "labels", "left_over", "index")
+    (shown, *_) = _first(results, *names, model="P-STN")
     models = sorted(_first(results, "angle_true", "angle_mean"), key=lambda result: result.model != "STN")
-    figure, turn = _new_figure(9.6, 5.4), math.pi
+    figure, turn = _new_figure(9.6, 5.8), math.pi
     left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(1, 1.9))[0]
-    samples, variances = right.subplots(2, 1, height_ratios=(2.4, 1))
-    _samples_in_columns(samples, shown)
+    samples, variances = right.subplots(2, 1, height_ratios=(1.9, 1))
+    _turned_in_columns(samples, shown)
     _variance_by_error(variances, shown)
     ticks = ([-turn, -turn / 2, 0, turn / 2, turn], ["−π", "−π/2", "0", "π/2", "π"])
     for axes, result in zip(left.subplots(len(models), 1, squeeze=False)[:, 0], models, strict=True):
@@ -329,13 +412,24 @@ def _recovered_angles(result: Result) -> tuple[npt.NDArray[np.float64], npt.NDAr
     return np.asarray(result.figure["angle_true"], float), -np.asarray(result.figure["angle_mean"], float)
 
 
-def _samples_in_columns(axes: Axes, result: Result) -> None:
-    """A column for each image: the input above, what the classifier read below."""
-    inputs, warped = np.asarray(result.figure["inputs"]), np.asarray(result.figure["warped"])
-    height = inputs.shape[1]
-    above, below = _mosaic(inputs[None]), _mosaic(warped.swapaxes(0, 1))
-    _show_image(axes, np.vstack([above, np.full((height // 3, above.shape[1]), 255), below]))
-    axes.set_yticks([height / 2, height + height // 3 + len(below) / 2], ["input", "samples"])
+def _turned_in_columns(axes: Axes, result: Result) -> None:
+    """A column for each image: the input, turned by the mean and by the true angle, its class, and what is left."""
+    from scipy.ndimage import rotate
+
+    shown = result.figure
+    inputs, mean = np.asarray(shown["inputs"], float), np.asarray(shown["warped"])[:, 0]
+    angles = np.degrees(np.asarray(shown["angle_true"], float))[shown["index"]]
+    upright = [rotate(x, -angle, reshape=False, order=1) for x, angle in zip(inputs, angles, strict=True)]
+    _show_image(axes, _mosaic(np.stack([inputs, mean, np.clip(upright, 0, 255)])))
+    count, height, width = inputs.shape
+    axes.set_yticks([(height + 2) * k + height / 2 for k in range(3)], ["input", "turned by\nthe mean", "upright"])
+    answers = [f", answer {answer}" for answer in shown.get("answers", ())] or [""] * count
+    words = [
+        f"{label}{answer}\n{abs(left):.0f}°"
+        for label, answer, left in zip(shown["labels"], answers, shown["left_over"], strict=True)
+    ]
+    axes.set_xticks([(width + 2) * k + width / 2 for k in range(count)], words)
+    axes.set_xlabel("class, and the angle that is left over")
     axes.tick_params(length=0)
 
 
@@ -352,76 +446,80 @@ def _variance_by_error(axes: Axes, result: Result) -> None:
     axes.legend(loc="upper right")
 
 
-def draw_windows(results: Sequence[Result]) -> Figure:
-    """Images with the windows that the P-STN sampled and, where results hold them, the samples below.
+def draw_windows(results: Sequence[Result], *, chosen: Sequence[int] | None = None) -> Figure:
+    """Images with the windows that the P-STN sampled, and beside each the samples.
 
-    Results hold `images` (n, H, W) or (n, H, W, 3) and `corners` (n, S, 4, 2) in pixels, x first; or `inputs`,
-    `corners` and `warped` (n, S', h, w). Images are whole numbers from 0 to 255.
+    Results hold `inputs` (n, H, W), `corners` (n, S, 4, 2) in pixels, x first, and `warped` (n, S', h, w). Images are
+    whole numbers from 0 to 255.
+
+    Args:
+        results: of the experiment.
+        chosen: which of the images; all when None.
     """
-    figure_of = _first(results, "corners", model="P-STN")[0].figure
-    images, warped = figure_of.get("inputs") or figure_of["images"], figure_of.get("warped")
-    figure = _new_figure(1.6 * len(images), 2.75 if warped else 1.6)
-    axes = figure.subplots(2 if warped else 1, len(images), squeeze=False, height_ratios=(3, 2) if warped else None)
-    for panel, image, corners in zip(axes[0], images, figure_of["corners"], strict=True):
-        _show_image(panel, image)
+    shown = _first(results, "inputs", "corners", "warped", model="P-STN")[0].figure
+    rows = range(len(shown["inputs"])) if chosen is None else chosen
+    figure = _new_figure(8.6, 1.55 * len(rows))
+    panels = figure.subplots(len(rows), 2, squeeze=False, width_ratios=(1, 5))
+    for (panel, beside), row in zip(panels, rows, strict=True):
+        _show_image(panel, shown["inputs"][row])
         limits = {"xlim": panel.get_xlim(), "ylim": panel.get_ylim()}
         # Light on dark, so that they show on any background; what lies outside the image is cut off.
         for colour, width in (("#000000", 1.8), ("#ffd166", 0.9)):
-            for box in corners:
+            for box in shown["corners"][row]:
                 outline = np.asarray(box, float)
                 panel.plot(*np.vstack([outline, outline[:1]]).T, color=colour, linewidth=width)
         panel.set(**limits)
-    for panel, samples in zip(axes[1], np.asarray(warped), strict=True) if warped else ():
-        blanks = np.full((-len(samples) % 3, *samples.shape[1:]), 255)
-        _show_image(panel, _mosaic(np.concatenate([samples, blanks]).reshape(-1, 3, *samples.shape[1:])))
-    if warped:
-        axes[0, 0].set_ylabel("input")
-        axes[1, 0].set_ylabel("samples")
+        _show_image(beside, _mosaic(np.asarray(shown["warped"][row])[None]))
+    panels[0, 0].set_title("input, ten windows")
+    panels[0, 1].set_title("what the classifier sees through five of them")
     return figure
 
 
 def draw_search(results: Sequence[Result], *, search: Search) -> Figure:
-    """Validation scores by the value that was tried, mean ± one standard deviation, a line for each data set.
+    """The first validation score by the value that was tried: a panel for each data set, a small dot for each run.
 
-    The best mean of a line is filled, all that share it where several do; a ring marks what the paper chose. Values
-    stand at equal distances, as they are tried: by factors, and 0.
+    The line is the median. The value with the best mean is filled; a ring marks what the paper chose. Values stand at
+    equal distances, as they are tried: by factors, and 0. Where training breaks down, at large values, runs lie beyond
+    the panel.
 
     Args:
         results: of the search.
         search: what was tried on which data.
     """
-    figure, panels = _panels(len(search.metrics), 4.3 * len(search.metrics), 4.0)
-    for axes, metric in zip(panels, search.metrics, strict=True):
-        trials = {data: search.scores(data, metric, results) for data in search.published}
-        tried, seen = sorted({value for scores in trials.values() for value in scores}), []
-        if not tried:
-            raise NothingToDraw
-        for number, (data, scores) in enumerate((data, scores) for data, scores in trials.items() if scores):
-            style = {"color": _COLOURS[number % 6], "marker": "os^DvP"[number % 6]}
-            curve = {v: summarise([metric.scale * run for run in runs]) for v, runs in scores.items()}
-            seen += [summary.mean for summary in curve.values()]
-            thin = {"elinewidth": 0.7, "capsize": 1.5, "markerfacecolor": "white", "label": data}
-            _errorbar(axes, map(tried.index, curve), list(curve.values()), linestyle="-", **thin, **style)
-            best, published = search.best(data, metric, results), search.published[data]
-            axes.plot([*map(tried.index, best)], [curve[v].mean for v in best], **style, linestyle="", zorder=3)
-            if published in curve:
-                ring = {"markersize": 11, "color": style["color"], "markerfacecolor": "none"}
-                axes.plot(tried.index(published), curve[published].mean, "o", **ring)
-        axes.set_xticks(range(len(tried)), [f"{value:g}" for value in tried], rotation=45)
-        axes.set(xlabel=search.name, ylabel=metric.label)
+    metric = search.metrics[0]
+    trials = {data: scores for data in search.published if (scores := search.scores(data, metric, results))}
+    if not trials:
+        raise NothingToDraw
+    figure, panels = _panels(len(trials), 2.0 * len(trials) + 0.4, 2.9)
+    for number, (axes, (data, scores)) in enumerate(zip(panels, trials.items(), strict=True)):
+        runs = {v: [metric.scale * run for run in own] for v, own in scores.items() if v <= search.shown}
+        middle, places = {v: median(own) for v, own in runs.items()}, {v: place for place, v in enumerate(runs)}
+        style = {"color": _COLOURS[number % 6], "marker": "o"}
+        dots = {"linestyle": "", "markersize": 3, "alpha": 0.5, "markeredgewidth": 0}
+        axes.plot(*zip(*((places[v], run) for v, own in runs.items() for run in own), strict=True), **style | dots)
+        axes.plot(list(places.values()), list(middle.values()), markerfacecolor="white", **style)
+        best, published = [v for v in search.best(data, metric, results) if v in runs], search.published[data]
+        axes.plot([places[v] for v in best], [middle[v] for v in best], linestyle="", zorder=3, **style)
+        if published in runs:
+            ring = {"markersize": 11, "color": INK, "markerfacecolor": "none"}
+            axes.plot(places[published], middle[published], "o", **ring)
+        labels = [f"{v:g}" if v >= 1e-3 or v == 0 else f"{v:.0e}".replace("e-0", "e-") for v in runs]
+        axes.set_xticks(range(len(runs)), labels, rotation=90)
+        axes.set_title(data, fontsize=8)
+        axes.set_xlabel(search.name)
         axes.grid(axis="y")
-        # The means must be in view; where training breaks down in some runs, the spread is wider than any page.
+        low, high = min(min(own) for own in runs.values()), max(middle.values())
         if metric.higher_is_better:
-            _scale_by_error(axes, metric, min(seen), max(seen))
+            _scale_by_error(axes, metric, low, high)
         else:
             axes.set_yscale("log")
-            ticks = [digit * 10.0**power for power in range(-4, 3) for digit in (1, 2, 5)]
-            _set_ticks(axes, ticks, min(seen) / 1.3, max(seen) * 1.3)
+            digits = (1, 2, 5) if high > 3 * low else (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8)
+            _set_ticks(axes, [d * 10.0**power for power in range(-5, 3) for d in digits], low / 1.15, high * 1.3)
             axes.minorticks_off()
-    handles, labels = panels[0].get_legend_handles_labels()
-    handles += panels[0].plot([], [], "o", color="0.4")
-    handles += panels[0].plot([], [], "o", color="0.4", markersize=10, markerfacecolor="none")
-    figure.legend(handles, [*labels, "best", "the paper’s"], loc="outside lower center", ncols=4)
+    panels[0].set_ylabel(metric.label)
+    handles = panels[0].plot([], [], "o", color="0.4")
+    handles += panels[0].plot([], [], "o", color=INK, markersize=10, markerfacecolor="none")
+    figure.legend(handles, ["best mean", "the paper’s"], loc="outside lower center", ncols=2)
     return figure
 
 

@@ -6,6 +6,7 @@ Needs matplotlib, jinja2 and scipy: `pip install 'pstn[report]'`.
 from __future__ import annotations
 
 import base64
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -212,8 +213,10 @@ def make_section(study: Study, results: Sequence[Result]) -> Section:
         notes.append(f"{len(lost)} {verb} no numbers: {named}. Where the runs leave the paper says why.")
     drawn = [(spec, _draw(spec, used, study)) for spec in study.figures]
     if search:
-        text = f"Validation scores by {search.name}, mean ± one standard deviation over the runs; "
-        text += "filled: the best, ring: the paper’s choice."
+        shown = "" if search.shown == math.inf else f" up to {search.shown:g}"
+        label = search.metrics[0].label
+        text = f"{label[0].upper()}{label[1:]} by {search.name}{shown}: each run, and the median as a line; "
+        text += "filled: the best mean, ring: the paper’s choice."
         spec = FigureSpec(search.experiment, text, partial(figures.draw_search, search=search))
         drawn.append((spec, _draw(spec, searched, study)))
     return Section(study, quick, used, searched, notes, [(spec, figure) for spec, figure in drawn if figure])
@@ -327,7 +330,7 @@ def write_report(
     links = {path.stem: f"figures/{path.name}" for path in files if path.suffix == ".png"}
     files += [
         _write(Path(out) / "report.html", html.get_template("report.html").render(page, images=embedded)),
-        _write(Path(out) / "report.md", _tidy(markdown.get_template("report.md").render(page, images=links))),
+        _write(Path(out) / "report.md", tidy(markdown.get_template("report.md").render(page, images=links))),
     ]
     return Report(sections, files)
 
@@ -366,15 +369,20 @@ def measured(results: str | Path, studies: Sequence[Study]) -> tuple[list[Sectio
     texts = {}
     for section in sections:
         images = {spec.name: f"images/{spec.name}.png" for spec, _ in section.figures}
-        texts[section.study.name] = _tidy(templates.get_template("measured.md").render(section=section, images=images))
+        texts[section.study.name] = tidy(templates.get_template("measured.md").render(section=section, images=images))
     if paper := [section for section in sections if section.study.from_paper]:
         overview = {"summary": _summary_table(paper), "costs": _costs_table(paper)}
-        texts["overview"] = _tidy(templates.get_template("summary.md").render(overview))
+        texts["overview"] = tidy(templates.get_template("summary.md").render(overview))
     return sections, texts
 
 
-def _tidy(markdown: str) -> str:
-    """One blank line at most, none at the ends: templates leave more."""
+def tidy(markdown: str) -> str:
+    r"""One blank line at most, none at the ends: templates leave more.
+
+    Example:
+        >>> tidy("a\n\n\n\nb\n\n")
+        'a\n\nb\n'
+    """
     return re.sub(r"\n{3,}", "\n\n", markdown).strip() + "\n"
 
 

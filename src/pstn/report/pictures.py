@@ -100,7 +100,7 @@ def _draw_image(axes: Axes, image: Tensor) -> None:
         axes.plot(image.T.numpy(), linewidth=1.1)
     else:
         axes.imshow(image.clamp(0, 1).movedim(0, -1).expand(-1, -1, 3).numpy(), interpolation="nearest")
-    axes.set(xticks=[], yticks=[])
+    axes.set(xticks=[], yticks=[], anchor="N")  # so that the headings of a row stand in one line
 
 
 def _draw_boxes(axes: Axes, boxes: Tensor, size: tuple[int, ...], margin: float) -> None:

@@ -159,6 +159,26 @@ def equivalence(a: Summary, b: Summary, margin: float) -> float | None:
     return float(stats.t.sf(left / math.sqrt(sum(parts)), freedom))  # the larger of the two one-sided p-values
 
 
+def equivalence_by_fold(a: Sequence[float], b: Sequence[float], margin: float) -> float | None:
+    """The p-value of two one-sided paired t-tests (TOST) against "the means differ by at least `margin`".
+
+    As `equivalence`, for runs that share their folds: what is tested is the mean of their differences. None for fewer
+    than two pairs.
+
+    Args:
+        a: the runs of one model, by fold.
+        b: those of the other, on the same folds in the same order.
+        margin: the smallest difference that matters, in the unit of the runs, not negative.
+
+    Example:
+        >>> round(equivalence_by_fold([92.1, 91.0, 93.2], [92.3, 91.1, 93.1], margin=0.5), 3)
+        0.02
+    """
+    sides = (non_inferiority(a, b, margin, higher_is_better=higher, by_fold=True) for higher in (True, False))
+    found = [p for p in sides if p is not None]
+    return max(found, default=None)
+
+
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Holm's correction of the p-values of one table, so that the level is that of a false finding anywhere in it.
 

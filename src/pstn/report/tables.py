@@ -289,6 +289,7 @@ class Search:
         metrics: by which to choose, each on its own.
         published: by data, the value that the paper chose.
         values: all that are to be tried.
+        shown: the largest that the figure shows.
     """
 
     experiment: str
@@ -296,6 +297,7 @@ class Search:
     metrics: tuple[Metric, ...]
     published: Mapping[str, float]
     values: tuple[float, ...]
+    shown: float = math.inf
 
     def trials(self, data: str, results: Sequence[Result]) -> dict[float, list[Result]]:
         """The trials on a data set by the value that was tried, in increasing order."""
@@ -428,11 +430,16 @@ def view_table(table: Table, results: Sequence[Result], study: Study) -> list[Ta
         heading = f"{title}: {spread}{'; below it the paper’s' * published}"
         views.append(TableView(heading, [table.row_label, *table.beside, *columns], body))
     if published or not is_grid:
-        header = [table.row_label, "model", *["measure"] * (len(metrics) > 1), "ours", "runs"]
+        # A grid holds the numbers that have nothing beside them. Its columns may be the measures.
+        measured = all(line.heading[1] == line.metric.label for line in shown)
+        named = [table.row_label, "measure"] if measured else [table.row_label, "model"]
+        header = [*named, *["measure"] * (len(metrics) > 1 and not measured), "ours", "runs"]
         header += ["paper", "difference", "margin", "p, equivalence", "p, difference", "verdict"] * published
         body = []
         for line in shown:
-            count, measure = len(line.values(results)), [line.metric.label] * (len(metrics) > 1)
+            if is_grid and not line.paper:
+                continue
+            count, measure = len(line.values(results)), [line.metric.label] * (len(metrics) > 1 and not measured)
             ours = _ours(table, line, results)._replace(strong=line in strong)
             runs = f"{count}" if count >= study.seeds else f"{count} of {study.seeds}"
             beside = _beside_paper(table, line, results) if published else []
