@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from torch import Tensor
 
 import pstn
@@ -68,6 +70,80 @@ def coordinates_picture(digit: Tensor) -> None:
     save(figure, "coordinates.png")
 
 
+def data_flow_picture(digit: Tensor) -> None:
+    """The way of an input through a P-STN, from left to right; the terms of the loss below."""
+    figure = Figure(figsize=(10.4, 3.5))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, 104), ylim=(3.5, 38.5))
+    axes.axis("off")
+
+    def box(x: float, y: float, width: float, text: str, *, learned: bool = False) -> None:
+        face, edge = ("#fdeee2", "#d9691e") if learned else ("white", INK)
+        style = "round,pad=0,rounding_size=0.9"
+        axes.add_patch(FancyBboxPatch((x, y - 2.6), width, 5.2, boxstyle=style, fc=face, ec=edge, lw=1.4))
+        axes.text(x + width / 2, y, text, ha="center", va="center", color=INK, fontsize=10.5)
+
+    def note(x: float, y: float, text: str) -> None:
+        axes.text(x, y, text, ha="center", va="center", color="#5b6b7d", fontsize=9.5)
+
+    def arrow(*path: tuple[float, float]) -> None:
+        for start, end in pairwise(path[:-1]):
+            axes.plot(*zip(start, end, strict=True), color=INK, lw=1.3, solid_capstyle="round")
+        head = FancyArrowPatch(*path[-2:], arrowstyle="-|>", mutation_scale=11, color=INK, lw=1.3, shrinkA=0, shrinkB=0)
+        axes.add_patch(head)
+
+    def picture(image: Tensor, x: float, y: float, side: float) -> None:
+        inset = axes.inset_axes((x, y, side, side), transform=axes.transData)
+        inset.imshow(1 - image, cmap="gray", vmin=0, vmax=1)
+        inset.set(xticks=(), yticks=())
+
+    turn, middle = pstn.Rotation(), 24.0
+    angles = torch.tensor([[1.5], [1.3], [1.1]])
+    x = pstn.warp(digit[None, None], turn.grid(torch.tensor([[-1.1]]), (28, 28)))
+    warped = pstn.warp(x.expand(3, -1, -1, -1), turn.grid(angles, (28, 28)))[:, 0]
+
+    picture(x[0, 0], 1.5, middle - 4.5, 9)
+    note(6, middle - 6.6, "x: (B, C, *size)")
+    box(14.5, middle, 10, "localizer", learned=True)
+    curve = axes.inset_axes((28.5, middle - 3.4, 10, 7), transform=axes.transData)
+    at = torch.linspace(-3, 3, 200)
+    curve.fill_between(at, torch.distributions.StudentT(4.0, 0.0, 0.7).log_prob(at).exp(), color=WARM, alpha=0.35, lw=0)
+    curve.plot(at, torch.distributions.StudentT(4.0, 0.0, 0.7).log_prob(at).exp(), color=WARM, lw=1.6)
+    curve.axis("off")
+    note(33.5, middle - 5.2, "posterior q(theta)")
+    box(43.5, middle, 9.5, "theta")
+    note(48.25, middle - 4.6, "(S, B, D)")
+    box(56.5, middle, 7.5, "grid")
+    box(67.5, middle, 7.5, "warp")
+    for i, image in enumerate(warped):
+        picture(image, 78 + 1.0 * i, middle - 4.6 + 1.1 * (2 - i) - 0.3, 6.4)
+    note(82.2, middle + 6.4, "(S, B, C, *size)")
+    box(89, middle, 13.5, "classifier", learned=True)
+    arrow((10.8, middle), (14.3, middle))
+    arrow((24.7, middle), (28.5, middle))
+    arrow((38.5, middle), (43.3, middle))
+    note(40.4, middle + 1.4, "S times")
+    arrow((53.2, middle), (56.3, middle))
+    arrow((64.2, middle), (67.3, middle))
+    arrow((75.2, middle), (77.8, middle))
+    arrow((86.6, middle), (88.8, middle))
+    arrow((6, middle + 4.9), (6, 35), (71.25, 35), (71.25, middle + 2.8))
+    note(38, 36.4, "the same input, or a larger source, read S times without copying it")
+    box(89, 10, 13.5, "mean: p(y | x)")
+    arrow((95.75, middle - 2.8), (95.75, 12.8))
+    note(99.6, 17.3, "(S, B, K)")
+    box(26.5, 10, 14, "KL to the prior")
+    arrow((33.5, middle - 6.4), (33.5, 12.8))
+    box(56, 10, 14, "negative ELBO")
+    arrow((40.7, 10), (55.8, 10))
+    note(48.2, 11.5, "times w")
+    arrow((92, middle - 2.8), (92, 15.6), (63, 15.6), (63, 12.8))
+    note(76.5, 16.9, "mean of log p(y | sample)")
+    note(63, 5.6, "training")
+    note(95.75, 5.6, "prediction")
+    save(figure, "data-flow.png")
+
+
 def posterior_picture() -> None:
     """The distribution of one parameter for three betas, and the KL that holds beta up."""
     figure = Figure(figsize=(8.4, 3.3), layout="constrained")
@@ -114,9 +190,23 @@ def families_picture(digit: Tensor) -> None:
     save(figure, "families.png")
 
 
+def series_pictures() -> None:
+    """Days of electricity demand: aligned, and classified by a P-STN."""
+    parts = pstn.data.load("ItalyPowerDemand", validation=0.0)
+    assert parts.test is not None
+    x, test_x = (part.x[:, 0].numpy() for part in (parts.train, parts.test))
+    y, test_y = ([part.classes[k] for k in part.y.tolist()] for part in (parts.train, parts.test))
+    aligner = pstn.SeriesAligner(random_state=0).fit(x, y)
+    save(pstn.plot(aligner, test_x[:40], test_y[:40]), "aligning.png")
+    classifier = pstn.PSTNClassifier(random_state=0, epochs=60).fit(x, y)
+    save(pstn.plot(classifier, test_x[0]), "prediction.png")
+
+
 if __name__ == "__main__":
+    series_pictures()
     digits = load_digits("test")
     five = digits.x[digits.y == 5][8, 0]
+    data_flow_picture(five)
     coordinates_picture(five)
     posterior_picture()
     families_picture(five)
