@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image, ImageDraw
 
 from pstn.data.files import unpack_tar
 from pstn.data.photos import Box, Photo, Sign, commonest_classes, find_traffic_signs, read_yolo
+from pstn.data.split import group_alike
 
 SIDES = {"triangle": 3, "square": 4, "pentagon": 5, "star": 10, "disc": 60, "bar": 4}
 
@@ -57,20 +59,11 @@ def make_shapes(out: Path, *, train: int = 40, test: int = 25, seed: int = 0) ->
                 draw_shape(kind, chance).save(out / part / kind / f"{number}.png")
 
 
-def group_alike(photos: list[Photo]) -> dict[str, int]:
-    """A number for each photo, the same for those whose 16 x 16 grey thumbnails agree, mirrored or not."""
-    thumbs: list[Any] = []
-    for photo in photos:
-        small = np.asarray(Image.open(photo.path).convert("L").resize((16, 16)), np.float32)
-        thumbs.append((small - small.mean()) / (small.std() + 1e-6))
-    flat = np.stack([t.ravel() for t in thumbs]) / 16
-    mirrored = np.stack([t[:, ::-1].ravel() for t in thumbs]) / 16
-    alike = np.maximum(flat @ flat.T, flat @ mirrored.T) > 0.9
-    group = list(range(len(photos)))
-    for i, j in np.argwhere(alike):  # join the groups of all pairs that look alike
-        a, b = group[i], group[j]
-        group = [min(a, b) if g in (a, b) else g for g in group] if a != b else group
-    return {photo.key: g for photo, g in zip(photos, group, strict=True)}
+def group_photos(photos: list[Photo]) -> dict[str, int]:
+    """A number for each photo, the same for those that look alike."""
+    small = [np.asarray(Image.open(photo.path).convert("L").resize((64, 64))) for photo in photos]
+    groups = group_alike(torch.from_numpy(np.stack(small))[:, None], least=0.9).tolist()
+    return {photo.key: group for photo, group in zip(photos, groups, strict=True)}
 
 
 def crop_box(photo: Photo, box: Box, margin: float = 0.5) -> Image.Image:
@@ -94,7 +87,7 @@ def make_signs(out: Path, *, classes: int = 8, share: float = 0.23, seed: int = 
         photos = read_photos(Path(work))
         signs = [Sign(photo, box) for photo in photos for box in photo.boxes if min(_extent(box)) >= 12]
         chosen = commonest_classes(signs, classes)
-        group = group_alike(photos)
+        group = group_photos(photos)
         tested = _draw_groups([group[s.photo.key] for s in signs if s.box.label in chosen], share, seed)
         for number, sign in enumerate(s for s in signs if s.box.label in chosen):
             part = "test" if group[sign.photo.key] in tested else "train"
@@ -108,7 +101,7 @@ def make_mixed(out: Path, *, count: int = 300, share: float = 0.3, seed: int = 0
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as work:
         photos = read_photos(Path(work))
-        group = group_alike(photos)
+        group = group_photos(photos)
         tested = _draw_groups(list(group.values()), share, seed)
         made: dict[str, int] = defaultdict(int)
         for photo in chance.sample(photos, len(photos)):

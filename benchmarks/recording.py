@@ -34,7 +34,8 @@ def write(path: Path, figures: dict[str, Any], *, seed: int, watch: Stopwatch, p
         watch: started when the run began.
         packages: besides torch and numpy, those whose version matters.
     """
-    record = {**provenance(packages), "seed": seed, "wall_s": watch.seconds(), **figures}
+    when = {"date": time.strftime("%Y-%m-%d"), "wall_s": watch.seconds()}
+    record = {**provenance(packages), "seed": seed, **when, **figures}
     text = json.dumps(record, indent=2)
     with write_atomically(path) as draft:
         draft.write_text(text + "\n", encoding="utf-8")

@@ -1,8 +1,9 @@
 """Differences between models on the traffic signs, tested over seeds and signs together.
 
-133 signs are few, and signs of photos that look alike are not independent; nor are the answers of ten networks to one
-sign. So seeds and groups of photos are both drawn with replacement, each as often as there are, many times: the
-difference of each draw gives an interval of 95%, and p is twice the share of draws on the other side of 0.
+142 signs (of ten classes; 250 of all) are few, and signs of photos that look alike are not independent; nor are the
+answers of ten networks to one sign. So seeds and groups of photos are both drawn with replacement, each as often as
+there are, many times: the difference of each draw gives an interval of 95%, and p is twice the share of draws on the
+other side of 0.
 
     python benchmarks/sign_intervals.py --out benchmarks/results/sign_intervals.json
 """

@@ -19,7 +19,6 @@ import torch
 
 from pstn.experiments import RunContext, runner
 from pstn.experiments import traffic_signs as signs
-from pstn.experiments.backbones import find_backbone
 from pstn.training.population.trainer import make_device
 from recording import Stopwatch, write
 
@@ -63,7 +62,7 @@ def main() -> None:
     parser.add_argument("--folds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--out", type=Path, required=True)
     given, watch = parser.parse_args(), Stopwatch()
-    context = RunContext(Path("results"), make_device(given.device), backbone=find_backbone(given.backbone))
+    context = RunContext(Path("results"), make_device(given.device), backbone=signs.find_backbone(given.backbone))
     folds = {str(fold): measure(context, fold, given.epochs) for fold in given.folds}
     write(given.out, {"epochs": given.epochs, "folds": folds}, seed=0, watch=watch)
 

@@ -4,8 +4,10 @@
     python scripts/coverage_by_package.py coverage.json --out scripts/coverage_baseline.json --commit COMMIT
     python scripts/coverage_by_package.py coverage.json --baseline scripts/coverage_baseline.json
 
-The second form prints both and exits with 1 if a package has less than the baseline. Coverage is that of the tests'
-own process: what commands do in processes of their own is not counted. The tests need pytest-cov.
+The second form prints both and exits with 1 if a package has less than the baseline, or is in one of the two only: a
+package that was renamed or is new has nothing to be compared with, and needs a baseline that was measured with it.
+Coverage is that of the tests' own process: what commands do in processes of their own is not counted. The tests need
+pytest-cov.
 """
 
 from __future__ import annotations
@@ -57,21 +59,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--baseline", type=Path, help="compare with a file that --out wrote")
     options = parser.parse_args(arguments)
     packages = by_package(json.loads(options.report.read_text(encoding="utf-8")))
-    before = json.loads(options.baseline.read_text(encoding="utf-8"))["packages"] if options.baseline else {}
-    worse = []
+    before = json.loads(options.baseline.read_text(encoding="utf-8"))["packages"] if options.baseline else packages
+    failures = [f"{name} is in the baseline only" for name in sorted(before.keys() - packages.keys())]
     print(f"{'package':16}{'branches':>10}{'taken':>10}{'percent':>10}{'baseline':>10}")
     for name, sums in packages.items():
         line = f"{name:16}{sums['num_branches']:10,}{sums['covered_branches']:10,}{sums['branch_percent']:10.2f}"
-        old = before.get(name, {}).get("branch_percent")
-        print(line + ("" if old is None else f"{old:10.2f}"))
-        if old is not None and sums["branch_percent"] < old - _TOLERANCE:
-            worse.append(name)
+        old = before[name]["branch_percent"] if name in before else None
+        print(line + (f"{'none':>10}" if old is None else f"{old:10.2f}"))
+        if old is None:
+            failures.append(f"{name} is not in the baseline")
+        elif sums["branch_percent"] < old - _TOLERANCE:
+            failures.append(f"{name} has less than the baseline")
     if options.out:
         text = json.dumps({"commit": options.commit, "packages": packages}, indent=1)
         options.out.write_text(text + "\n", encoding="utf-8")
-    if worse:
-        print(f"less than before: {', '.join(worse)}", file=sys.stderr)
-    return int(bool(worse))
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    return int(bool(failures))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Mutation testing: change the code in small ways, and see which changes no test notices.
 
-    python scripts/mutate.py posterior.py warp.py nn/layer.py --count 50 --seed 0 --jobs 2 --out mutants.json
+    python scripts/mutate.py distributions warping.py nn/layer.py --count 50 --seed 0 --reasons scripts/mutants.json
 
 A mutant is one module with one operator, constant, statement or branch changed. A seeded sample of all mutants of the
 given modules is run against the tests of its module (tests/FOLDER/test_NAME.py and the module's own doctests, or what
@@ -37,7 +37,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 _NOT_COPIED = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", ".make", "site", "dist")
-_LEAST_TIMEOUT = 60.0
+_LEAST_TIMEOUT, _TOO_LONG = 60.0, "took too long"
 _SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
     ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
@@ -57,7 +57,8 @@ class Mutant:
         kind: "operator", "constant", "statement" or "branch".
         change: the statement before and after.
         index: which of the module's mutants it is.
-        status: "", "killed", "killed by the whole suite", "survived" or "no change" (of behaviour, by a given reason).
+        status: "", "killed", "killed by time", "killed by the whole suite", "survived" or "no change" (of
+            behaviour, by a given reason).
     """
 
     module: str
@@ -250,7 +251,7 @@ def run_tests(folder: Path, arguments: Sequence[str], timeout: float | None) -> 
             output, _ = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            return False, "took too long"
+            return False, _TOO_LONG
     if process.returncode == 5:
         raise SystemExit(f"no tests in {' '.join(arguments)}")
     return process.returncode == 0, output
@@ -298,8 +299,8 @@ class Runner:
     def against_module(self, mutant: Mutant) -> Mutant:
         """Run a mutant against the tests of its module."""
         arguments = ["-x", *tests_of(mutant.module, self.given)]
-        survived = self.survives(mutant.module, mutant.index, arguments, self.timeouts[mutant.module])
-        mutant.status = "survived" if survived else "killed"
+        survived, output = self._run(mutant.module, mutant.index, arguments, self.timeouts[mutant.module])
+        mutant.status = "survived" if survived else "killed by time" if output == _TOO_LONG else "killed"
         _say(mutant)
         return mutant
 
