@@ -18,6 +18,9 @@ torch.set_num_threads(int(os.environ.get("PSTN_TEST_THREADS", "1")))
 # Runs are noted in the user's cache: not in that of whoever runs the tests.
 os.environ["PSTN_CACHE"] = tempfile.mkdtemp(prefix="pstn-cache-")
 
+# Its examples compile aeon's code for half a minute: a slow test runs them.
+collect_ignore = ["src/pstn/estimators/aeon.py"]
+
 
 @pytest.fixture(autouse=True)
 def _seed():
@@ -27,3 +30,10 @@ def _seed():
 @pytest.fixture(autouse=True)
 def _doctest_names(doctest_namespace):
     doctest_namespace.update(torch=torch, nn=torch.nn, pstn=pstn)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """What tests have measured and recorded, such as the load test of the server."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            terminalreporter.write_line(f"{report.nodeid}: {name}: {value}")

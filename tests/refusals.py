@@ -8,7 +8,7 @@ def refused(*rows, given=tuple):
 
     @pytest.mark.parametrize(("call", "error", "name"), rows)
     def test(call, error, name):
-        with pytest.raises(error, match=rf"\b{name}" if name.isidentifier() else name):
+        with pytest.raises(error, match=rf"\b{name}\b" if name.isidentifier() else name):
             call(*given())
 
     return test

@@ -147,6 +147,10 @@ def test_what_the_page_cannot_use_is_refused_before_training(tmp_path, monkeypat
         refused(run("app", "--port", port), "port", port)
     refused(run("app", "--host", "203.0.113.7"), "--host", "203.0.113.7")
     refused(run("app", "--models", "nowhere"), "nowhere", "cnn, stn and pstn")
+    refused(run("app", "nowhere/model"), "nowhere/model")
+    refused(run("app", "model", "--models", "nowhere"), "--models")
+    pstn.nn.mnist_pstn().save_pretrained(tmp_path / "model")
+    refused(run("app", "model", "missing.png"), "missing.png")
 
 
 # The data

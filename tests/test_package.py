@@ -57,12 +57,13 @@ def test_a_source_distribution_holds_what_its_tests_read():
         assert read <= set(included), test
 
 
-def test_the_citation_and_the_changelog_are_of_this_version():
+def test_citation_changelog_and_recipe_are_of_this_version():
     yaml = pytest.importorskip("yaml")
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     version, released = re.search(r"^## \[([\d.]+)\] - (\S+)$", changelog, re.MULTILINE).groups()
-    assert version == citation["version"] == pstn.__version__
+    recipe = re.search(r'set version = "([^"]+)"', (ROOT / "recipe" / "meta.yaml").read_text(encoding="utf-8"))[1]
+    assert version == citation["version"] == recipe == pstn.__version__
     # A release has its date in both.
     assert released == str(citation.get("date-released", "unreleased"))
     assert citation["preferred-citation"]["url"] in (ROOT / "README.md").read_text(encoding="utf-8")

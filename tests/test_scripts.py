@@ -2,8 +2,12 @@
 
 import importlib.util
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from pstn.report.results import Result, read_results
 
@@ -95,7 +99,11 @@ def test_coverage_is_summed_by_package_and_less_than_the_baseline_fails(tmp_path
     assert held["packages"]["nn"]["branch_percent"] == 75.0
     assert script.main([coverage_report(tmp_path, 3), "--baseline", baseline]) == 0
     assert script.main([coverage_report(tmp_path, 2), "--baseline", baseline]) == 1
-    assert "nn" in capsys.readouterr().err
+    assert "nn has less" in capsys.readouterr().err
+    packages = held["packages"]
+    for others in ({**packages, "old": packages["nn"]}, {name: packages[name] for name in (".", "total")}):
+        Path(baseline).write_text(json.dumps({"packages": others}))  # of other packages than those that are there
+        assert script.main([coverage_report(tmp_path, 3), "--baseline", baseline]) == 1
 
 
 CODE = '''"""Text, with 1 + 1."""
@@ -134,3 +142,24 @@ def test_mutants_change_code_and_neither_text_nor_annotations():
         ("statement", "return y -> pass"),
     } <= changes
     assert {mutant.owner for mutant in found} == {"f"}
+
+
+def test_the_mutants_that_do_not_count_are_there():
+    """So that a module that is renamed, or a line that is changed, does not leave a reason behind."""
+    script, sources = load("mutate"), SCRIPTS.parent / "src" / "pstn"
+    reasons = json.loads((SCRIPTS / "mutants.json").read_text())
+    modules = {name.partition(",")[0] for name in reasons}
+    there = {
+        mutant.name for module in modules for mutant in script.find_mutants(module, (sources / module).read_text())
+    }
+    assert reasons.keys() <= there
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_what_was_killed_goes_on_to_the_same_bits(tmp_path):
+    command = [sys.executable, SCRIPTS / "survival.py", "--kills", "3", "--out", tmp_path / "out.json"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert (found["kills"], found["differing"]) == ({"train": 1, "sweep": 1, "reproduce": 1}, [])

@@ -4,12 +4,18 @@ import asyncio
 import io
 import json
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
+import threading
 import time
+import tomllib
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -19,13 +25,18 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 import pstn
+from pstn import limits
+from pstn.decode import read_image
 from pstn.export import export_onnx
-from pstn.limits import SERVE_INPUTS
 from pstn.nn import ConvClassifier, ConvLocalizer, ModelMetadata, SeriesClassifier, SeriesLocalizer
 from pstn.noise import draw_noise
 from pstn.predict import predict_files
-from pstn.serve import Guard, OnnxModel, create_app
+from pstn.serve import Guard, OnnxModel, create_app, main
+from served import ABOUT, MOST_MEMORY, Server, tiny_model
 from shared_models import moved
+from small_runs import run_command
+
+JSON = {"content-type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -109,12 +120,12 @@ def test_one_channel_may_be_left_out_and_series_are_taken(tmp_path):
 @pytest.mark.parametrize(
     "inputs",
     [[], [[1, 2]], [[[["a"]]]], "text", None, [[[[float("nan")] * 10] * 12] * 3], [[[[1e39] * 10] * 12] * 3],
-     [[[[0.5] * 10] * 12] * 2], [[[[0.5] * 10] * 12] * 3] * (SERVE_INPUTS + 1)],
+     [[[[0.5] * 10] * 12] * 2], [[[[0.5] * 10] * 12] * 3] * (limits.SERVE_INPUTS + 1)],
     ids=["empty", "shape", "text", "no list", "null", "nan", "inf", "channels", "many"],
 )  # fmt: skip
 def test_numbers_that_cannot_be_used_are_refused(unlimited, inputs):
     content = json.dumps({"inputs": inputs})
-    response = unlimited.post("/predict", content=content, headers={"content-type": "application/json"})
+    response = unlimited.post("/predict", content=content, headers=JSON)
     assert response.status_code == 422
     assert "inputs" in response.text
 
@@ -128,8 +139,10 @@ def test_files_that_do_not_decode_are_refused(client, content):
 
 
 def test_malformed_requests(client):
-    assert client.post("/predict", content=b"{", headers={"content-type": "application/json"}).status_code == 422
+    assert client.post("/predict", content=b"{", headers=JSON).status_code == 422
     assert client.post("/predict/images", data={"x": "1"}).status_code == 422
+    deep = client.post("/predict", content=b"[" * 99_000, headers=JSON)
+    assert (deep.status_code, deep.json()["detail"][:6]) == (422, "inputs")  # before it is parsed
     assert client.get("/predict").status_code == 405
     assert client.get("/nothing").status_code == 404
 
@@ -139,19 +152,23 @@ def test_large_requests_are_refused(client):
 
 
 def guarded(**settings):
-    """A guard's answer to one request after another: (status, body that the application read)."""
-    seen = []
+    """What asks a guard, the bodies that its application reads, and what it counts."""
+    seen, counted = [], []
 
     async def app(scope, receive, send):
         seen.append((await receive())["body"])
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    guard = Guard(app, **{"most_bytes": 100, "seconds": 5.0, "rate": 0.0, **settings})
+    def count(path, status, seconds):
+        counted.append((path, status))
 
-    async def ask(receive, client="1.2.3.4"):
+    standard = {"most_bytes": 100, "seconds": 5.0, "rate": 0.0, "count": count, "check": lambda *_: None}
+    guard = Guard(**{"app": app, **standard, **settings})
+
+    async def ask(receive, client="1.2.3.4", method="POST"):
         sent = []
-        scope = {"type": "http", "path": "/predict", "headers": [], "client": (client, 1), "method": "POST"}
+        scope = {"type": "http", "path": "/predict", "headers": [], "client": (client, 1), "method": method}
 
         async def send(message):
             sent.append(message)
@@ -159,7 +176,7 @@ def guarded(**settings):
         await guard(scope, receive, send)
         return sent[0]["status"]
 
-    return ask, seen
+    return ask, seen, counted
 
 
 async def short():
@@ -167,7 +184,7 @@ async def short():
 
 
 def test_slow_requests_are_given_up():
-    ask, seen = guarded(seconds=0.05)
+    ask, seen, counted = guarded(seconds=0.05)
 
     async def never():
         await asyncio.sleep(60)
@@ -175,11 +192,11 @@ def test_slow_requests_are_given_up():
     started = time.monotonic()
     assert asyncio.run(ask(never)) == 408
     assert time.monotonic() - started < 5
-    assert not seen
+    assert (seen, counted) == ([], [("/predict", 408)])
 
 
 def test_a_body_without_an_end_is_not_read_on():
-    ask, seen = guarded()
+    ask, seen, _ = guarded()
     parts = []
 
     async def endless():
@@ -191,22 +208,127 @@ def test_a_body_without_an_end_is_not_read_on():
 
 
 def test_a_client_that_asks_too_often_is_refused_and_another_is_not():
-    ask, seen = guarded(rate=0.5)
+    ask, seen, counted = guarded(rate=0.5)
 
     async def several():
         return [await ask(short) for _ in range(3)], await ask(short, client="5.6.7.8")
 
     assert asyncio.run(several()) == ([200, 429, 429], 200)
     assert seen == [b"body"] * 2
+    assert [status for _, status in counted] == [200, 429, 429, 200]
+
+
+@pytest.mark.parametrize("asked", [25, 40, 1000])  # a second
+def test_a_client_above_the_limit_is_answered_at_the_limit(asked, monkeypatch):
+    clock = iter(np.arange(0, 20, 1 / asked))
+    monkeypatch.setattr("pstn.serve.time", SimpleNamespace(monotonic=lambda: next(clock), perf_counter=time.time))
+    ask, *_ = guarded(rate=20.0)
+
+    async def twenty_seconds():
+        return [await ask(short) for _ in range(20 * asked)]
+
+    last = asyncio.run(twenty_seconds())[10 * asked :]
+    assert last.count(200) == pytest.approx(10 * 20, abs=1)
 
 
 def test_any_rate_without_a_limit():
-    ask, _ = guarded(rate=0.0)
+    ask, *_ = guarded(rate=0.0)
 
     async def many():
         return {await ask(short) for _ in range(200)}
 
     assert asyncio.run(many()) == {200}
+
+
+def crowd(count, *, slowly=False, **settings):
+    """Statuses of as many requests at once as `count`, and one that only asks; and how many were answered at once."""
+    active, most = 0, 0
+
+    async def app(scope, receive, send):
+        nonlocal active, most
+        active += scope["method"] == "POST"
+        most = max(most, active)
+        await asyncio.sleep(60 if slowly and scope["method"] == "POST" else 0)
+        active -= scope["method"] == "POST"
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    ask, _, _ = guarded(app=app, **settings)
+
+    async def all_of_them():
+        posts = [asyncio.create_task(ask(short)) for _ in range(count)]
+        await asyncio.sleep(0)
+        only_asks = await ask(short, method="GET")
+        done, rest = await asyncio.wait(posts, timeout=1 if slowly else 30)
+        for task in rest:
+            task.cancel()
+        return [task.result() for task in done], only_asks
+
+    return *asyncio.run(all_of_them()), most
+
+
+def test_few_requests_are_worked_on_at_once_and_the_others_wait():
+    assert crowd(20) == ([200] * 20, 200, limits.SERVE_TURNS)
+
+
+def test_what_waits_for_long_or_is_too_much_is_refused(monkeypatch):
+    assert crowd(5, slowly=True, seconds=0.1) == ([503] * 3, 200, limits.SERVE_TURNS)
+    monkeypatch.setattr(limits, "SERVE_HELD", 10)  # two requests of 4 bytes, and the one that only asks has 4, too
+    assert crowd(4, slowly=True, most_bytes=8)[0] == [503] * 2
+
+
+def test_refused_requests_are_counted(file):
+    with TestClient(create_app(file, most_bytes=100, rate=0.5, names=["own.example"])) as client:
+        statuses = [
+            client.post("/predict", content=bytes(101), headers={"host": "own.example"}).status_code,
+            client.post("/predict", content=b"{}", headers={"host": "own.example"}).status_code,
+        ]
+        text = client.get("/metrics", headers={"host": "own.example"}).text
+        client.get("/health")
+        found = client.get("/metrics", headers={"host": "own.example"}).text
+    assert statuses == [413, 429]
+    assert all(f'pstn_requests_total{{path="/predict",status="{status}"}} 1.0' in text for status in statuses)
+    assert 'pstn_requests_total{path="/health",status="400"} 1.0' in found
+
+
+def test_images_of_many_pixels_are_refused_undecoded(client, monkeypatch):
+    monkeypatch.setattr(limits, "SERVE_IMAGE_PIXELS", 31 * 22)
+    monkeypatch.setattr(limits, "SERVE_PIXELS", 2 * 31 * 22)
+    decoded = []
+    monkeypatch.setattr("pstn.serve.read_image", lambda *given: decoded.append(given) or read_image(*given))
+    assert client.post("/predict/images", files=upload(photo(), photo())).status_code == 200
+    for large in (upload(photo(size=(31, 23))), upload(photo(), photo(), photo())):
+        response = client.post("/predict/images", files=large)
+        assert response.status_code == 422
+        assert f"files[{len(large) - 1}]" in response.text
+    assert len(decoded) == 4
+
+
+def test_many_inputs_are_classified_in_parts(file, monkeypatch):
+    x = np.random.default_rng(0).random((7, 3, 12, 10))
+    together = OnnxModel(file)
+    monkeypatch.setattr("pstn.serve._VALUES", 3 * 4 * 360)
+    assert OnnxModel(file).together == 3 < together.together
+    with TestClient(create_app(file)) as parts:
+        found = parts.post("/predict", json={"inputs": x.tolist()}).json()["predictions"]
+    expected = together.predict(x)
+    assert [f["label"] for f in found] == [e["label"] for e in expected]
+    np.testing.assert_allclose([f["probability"] for f in found], [e["probability"] for e in expected], atol=1e-5)
+
+
+def test_a_refusal_does_not_send_the_request_back(client):
+    response = client.post("/predict", json={"inputs": "x" * 50_000})
+    assert (response.status_code, len(response.text) < 1_000) == (422, True)
+
+
+def test_the_server_is_for_this_machine_alone_and_has_one_rate_unless_told_otherwise(file, monkeypatch):
+    told = []
+    monkeypatch.setattr("pstn.serve.serve", lambda path, **settings: told.append(settings))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    main([str(file)])
+    monkeypatch.setattr("os.execv", lambda _, command: main(command[3:]))
+    assert run_command("serve", file).exit_code == 0
+    assert [(found["host"], found["rate"]) for found in told] == [("127.0.0.1", limits.SERVE_RATE)] * 2
 
 
 def test_health_metrics_and_the_card(client):
@@ -218,7 +340,17 @@ def test_health_metrics_and_the_card(client):
     page = client.get("/").text
     assert "&lt;dog&gt;" in page
     assert "labels" in page
-    assert "/predict/images" in client.get("/openapi.json").json()["paths"]
+    interface = client.get("/openapi.json").json()
+    assert "/predict/images" in interface["paths"]
+    assert interface["info"]["version"] == pstn.__version__
+
+
+@pytest.mark.parametrize(("options", "wanted"), [((), [200, 429]), (("--proxy=127.0.0.1",), [200, 200])])
+def test_the_address_that_counts_is_the_connections_unless_a_proxy_says_another(options, wanted, tmp_path):
+    command = ("-m", "pstn.serve", str(tiny_model(tmp_path / "tiny.onnx")), "--rate=0.1", *options)
+    with Server(*command, log=tmp_path / "log") as server:
+        addresses = [{"x-forwarded-for": f"1.2.3.{number}"} for number in range(2)]
+        assert [httpx.get(server.address, headers=headers).status_code for headers in addresses] == wanted
 
 
 def test_host_names(file):
@@ -251,82 +383,174 @@ def test_the_process_never_loads_torch(file):
     subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(file)], check=True)
 
 
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-class Server:
-    """A server in a process of its own."""
-
-    def __init__(self, *arguments, log):
-        self.port, self.log = free_port(), log
-        command = [sys.executable, *arguments, f"--port={self.port}"]
-        with log.open("wb") as stream:
-            self.process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
-        self.address = f"http://127.0.0.1:{self.port}"
-
-    def __enter__(self):
-        for _ in range(600):
-            if self.process.poll() is not None:
-                raise AssertionError(self.log.read_text())
-            try:
-                httpx.get(f"{self.address}/health", timeout=5)
-                return self
-            except httpx.TransportError:
-                time.sleep(0.1)
-        raise AssertionError("the server did not start")
-
-    def __exit__(self, *_):
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(60)
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_the_command_serves_a_model_folder(model, tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     monkeypatch.setenv("PSTN_CACHE", str(tmp_path / "cache"))
     folder = pstn.save_pretrained(model, tmp_path / "model")
     with Server("-m", "pstn.cli", "serve", str(folder), "--rate=0", log=tmp_path / "log") as server:
         answer = httpx.post(f"{server.address}/predict/images", files=upload(photo()), timeout=30).json()
         assert answer["predictions"][0]["label"] in model.about.classes
     assert server.process.returncode in (0, -signal.SIGTERM)
-    assert Path(tmp_path / "cache" / "served").is_dir()
+    assert list((tmp_path / "cache").rglob("*.onnx")) == []
+    left = [path.name for path in (tmp_path / "temporary").iterdir()]
+    assert [name for name in left if name.startswith(("pstn", "tmp"))] == []
+
+
+OWN_NETWORK = """
+from torch import nn
+
+
+def make(classes, width=4):
+    layers = nn.Conv2d(3, width, 3), nn.BatchNorm2d(width), nn.ReLU(), nn.Dropout(0.5), nn.AdaptiveAvgPool2d(2)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(4 * width, classes))
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A folder of a wrapped classifier, which a function of the user's made; photos; and the answers to expect."""
+    name = f"own_network_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(OWN_NETWORK)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PSTN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    make = import_module(name).make
+    torch.manual_seed(0)
+    network = pstn.set_constructor(make(2), make, classes=2)
+    network.train()(torch.rand(8, 3, 12, 10))  # so that its batch norm has statistics of its own
+    wrapped = moved(pstn.wrap(network, "similarity", in_channels=3, test_samples=4), 0.02)
+    wrapped.temperature = 1.3
+    about = ModelMetadata(("cat", "dog"), 3, (12, 10), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+    folder = pstn.save_pretrained(wrapped, tmp_path / "model", about=about)
+    photos = []
+    for seed in range(3):
+        photos.append(tmp_path / f"{seed}.png")
+        photos[-1].write_bytes(photo(seed))
+    monkeypatch.delitem(sys.modules, name)
+    wrapped.about = about
+    return folder, f"{name}:make", photos, list(predict_files(wrapped, photos))
+
+
+def check_answers(response, expected):
+    assert response.status_code == 200, response.text
+    for found, answer in zip(response.json()["predictions"], expected, strict=True):
+        assert found["label"] == answer.label
+        assert list(found["probabilities"].values()) == pytest.approx(answer.probabilities, abs=1e-5)
+        assert found["mutual_information"] == pytest.approx(answer.mutual_information, abs=1e-5)
+
+
+def test_the_command_predicts_with_a_wrapped_classifier_of_ones_own(own):
+    folder, allowed, photos, expected = own
+    refused = run_command("predict", folder, photos[0])
+    assert (refused.exit_code, allowed in refused.output) == (2, True)
+    answer = json.loads(run_command("predict", folder, photos[0], "--allow", allowed, "--json").stdout)
+    assert answer["label"] == expected[0].label
+    assert answer["probability"] == pytest.approx(max(expected[0].probabilities), abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_wrapped_classifier_of_ones_own_is_exported_and_served(own, tmp_path):
+    folder, allowed, photos, expected = own
+    assert run_command("export", folder, "--out", "model.onnx", "--allow", allowed).exit_code == 0
+    assert "" not in sys.path
+    with TestClient(create_app(tmp_path / "model.onnx")) as client:
+        check_answers(client.post("/predict/images", files=upload(*(p.read_bytes() for p in photos))), expected)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals")
-def test_two_hundred_clients_for_twenty_seconds(file, tmp_path):
-    """No error; the requests a second and the 99th percentile are printed."""
+def test_the_command_serves_a_wrapped_classifier_of_ones_own(own, tmp_path):
+    folder, allowed, photos, expected = own
+    with Server("-m", "pstn.cli", "serve", str(folder), "--allow", allowed, log=tmp_path / "log") as server:
+        files = upload(*(path.read_bytes() for path in photos))
+        check_answers(httpx.post(f"{server.address}/predict/images", files=files, timeout=30), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_two_hundred_clients_for_twenty_seconds(file, tmp_path, record_property):
+    """No error; the report has the requests a second and the 99th percentile."""
 
     async def client(session, until, times):
         while time.monotonic() < until:
             started = time.monotonic()
-            response = await session.post("/predict", content=body, headers={"content-type": "application/json"})
+            response = await session.post("/predict", content=body)
             assert response.status_code == 200, response.text
             times.append(time.monotonic() - started)
 
     async def everybody(address):
         times: list[float] = []
         most = httpx.Limits(max_connections=200, max_keepalive_connections=200)
-        async with httpx.AsyncClient(base_url=address, timeout=60, limits=most) as session:
+        async with httpx.AsyncClient(base_url=address, timeout=60, limits=most, headers=JSON) as session:
             until = time.monotonic() + 20
             await asyncio.gather(*(client(session, until, times) for _ in range(200)))
         return times
 
     body = json.dumps({"inputs": np.full((1, 3, 12, 10), 0.5).tolist()})
-    with Server("-m", "pstn.serve", str(file), "--workers=2", log=tmp_path / "log") as server:
-        with httpx.Client(base_url=server.address) as alone:
-            alone_times = [alone.post("/predict", content=body).elapsed.total_seconds() for _ in range(30)]
+    with Server("-m", "pstn.serve", str(file), "--workers=2", "--rate=0", log=tmp_path / "log") as server:
+        with httpx.Client(base_url=server.address, headers=JSON) as alone:
+            answers = [alone.post("/predict", content=body) for _ in range(30)]
+        assert {answer.status_code for answer in answers} == {200}
+        alone_times = [answer.elapsed.total_seconds() for answer in answers]
         assert min(alone_times) < 0.03  # no answer waits 40 ms for an acknowledgement
         times = np.sort(asyncio.run(everybody(server.address)))
         text = httpx.get(f"{server.address}/metrics").text
     counted = [
         line for line in text.splitlines() if line.startswith('pstn_requests_total{path="/predict",status="200"}')
     ]
-    assert float(counted[0].split()[-1]) == len(times)  # both processes' together
-    print(f"{len(times) / 20:.0f} requests a second, p99 {1e3 * times[int(0.99 * len(times))]:.0f} ms")
+    assert float(counted[0].split()[-1]) == len(answers) + len(times)  # both processes' together
+    p99 = 1e3 * times[int(0.99 * len(times))]
+    record_property("200 clients", f"{len(times) / 20:.0f} requests a second, p99 {p99:.0f} ms")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_every_client_sees_an_answer_or_an_error_of_a_server_that_is_killed(tmp_path):
+    """Killed under load, started again, stopped under load, started again."""
+    command = ("-m", "pstn.serve", str(tiny_model(tmp_path / "tiny.onnx")), "--workers=2", "--rate=0")
+    stopped, answers, errors = threading.Event(), Counter(), Counter()
+
+    def client(number):
+        body = json.dumps({"inputs": [[[[float(number % 3 == c)] * 10] * 12 for c in range(3)]]})
+        with httpx.Client(timeout=30, headers=JSON) as session:
+            while not stopped.is_set():
+                try:
+                    response = session.post(f"{address}/predict", content=body)
+                except httpx.TimeoutException:
+                    errors["neither"] += 1
+                except httpx.TransportError:
+                    errors["seen"] += 1
+                    time.sleep(0.05)
+                else:
+                    label = response.json()["predictions"][0]["label"] if response.status_code == 200 else None
+                    answers[label == ABOUT["classes"][number % 3]] += 1
+
+    def answered_since(before):
+        until = time.monotonic() + 60
+        while answers[True] < before + 100 and time.monotonic() < until:
+            time.sleep(0.05)
+        return answers[True] >= before + 100
+
+    with ThreadPoolExecutor(20) as clients:
+        port = None
+        try:
+            for number in range(3):
+                with Server(*command, port=port, log=tmp_path / f"{number}.txt") as server:
+                    port, address = server.port, server.address
+                    if number == 0:
+                        running = [clients.submit(client, n) for n in range(20)]
+                    assert answered_since(answers[True])
+                    if number == 0:
+                        os.killpg(server.process.pid, signal.SIGKILL)  # its workers, too; the others are stopped
+        finally:
+            stopped.set()
+        for each in running:
+            each.result()
+    assert errors["seen"] > 0
+    assert (answers[False], errors["neither"]) == (0, 0)
 
 
 def test_the_container_is_well_formed():
@@ -338,5 +562,11 @@ def test_the_container_is_well_formed():
     [service] = yaml.safe_load((deploy / "compose.yaml").read_text())["services"].values()
     assert (deploy / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
     assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+    workers = int(re.search(r'"--workers", "(\d+)"', (deploy / "Dockerfile").read_text())[1])
+    assert int(re.fullmatch(r"(\d+)m", service["mem_limit"])[1]) << 20 >= workers * MOST_MEMORY + (256 << 20)
     copied = [line.split()[1:-1] for line in (deploy / "Dockerfile").read_text().splitlines() if line[:4] == "COPY"]
     assert all((deploy.parent / name).exists() for names in copied for name in names)
+    project = tomllib.loads((deploy.parent / "pyproject.toml").read_text())["project"]
+    needed = {re.split("[>=]", each)[0] for each in ["numpy", "hatchling", *project["optional-dependencies"]["serve"]]}
+    install = (deploy / "Dockerfile").read_text().partition("-c constraints.txt ")[2].partition("&&")[0]
+    assert set(install.replace("\\", "").split()) == needed

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pstn.text import did_you_mean
+from pstn.text import did_you_mean, excerpt
 
 _skip_values: ContextVar[bool] = ContextVar("skip_values", default=False)
 
@@ -48,6 +48,19 @@ def overwritable(tensor: Tensor) -> bool:
     return not tensor.requires_grad and can_inspect_values(tensor)
 
 
+def recomputable() -> bool:
+    """Whether a part of the forward pass may be computed again in the backward pass.
+
+    `torch.func` has no such recomputation, an exported program no use for it, a capture cannot restore the state of
+    random numbers, by which dropout would be the same again, and torch.compile fails on it where sizes vary.
+    """
+    functorch = torch._C._functorch  # torch has no public way to ask
+    compiling = torch.compiler.is_compiling() or torch.compiler.is_exporting()
+    if compiling or isinstance(functorch.peek_interpreter_stack(), functorch.CInterpreter):
+        return False
+    return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+
+
 def is_transformed(tensor: Tensor) -> bool:
     """Whether `tensor` stands for something inside a `torch.func` transform, where reading its value raises."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)  # torch has no public way to ask
@@ -64,7 +77,7 @@ class NotFiniteError(ValueError):
 
 def require_finite(name: str, tensor: Tensor, hint: str) -> None:
     """Refuse NaN and infinity in `tensor`, where its values can be read."""
-    if not can_inspect_values(tensor) or bool(torch.isfinite(tensor.detach().sum())):
+    if not can_inspect_values(tensor) or math.isfinite(tensor.detach().sum().item()):
         return  # a finite sum, one cheap reduction, rules out NaN and infinity; an overflowing one proves nothing
     if not bool(torch.isfinite(tensor).all()):
         bad = int((~torch.isfinite(tensor)).sum())
@@ -151,6 +164,19 @@ def require_choice(name: str, value: Any, accepted: Sequence[Any]) -> None:
     if value not in accepted:
         meant = did_you_mean(value, accepted)
         raise ValueError(f"{name} must be one of {', '.join(map(repr, accepted))}, got {value!r}{meant}")
+
+
+def require_fits(name: str, value: Any, fits: bool, what: str) -> None:
+    """Refuse a value from a file, of which the message repeats no more than the start: it may be of any length.
+
+    Args:
+        name: the argument, or where in the file the value is.
+        value: the value.
+        fits: whether it is what is accepted.
+        what: what is accepted, after "must be".
+    """
+    if not fits:
+        raise ValueError(f"{name} must be {what}, got {excerpt(value)}")
 
 
 def require_size(name: str, size: Any, ndim: int) -> tuple[int, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import sys
 import warnings
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,7 +64,7 @@ def old_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 
     Args:
         module: its `__name__`.
-        names: new names by old ones.
+        names: new names by old ones, with that of the module in front where it is another one.
 
     Raises:
         AttributeError: for any other name.
@@ -73,8 +73,9 @@ def old_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     def get(name: str) -> Any:
         if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        new = names[name]
-        warnings.warn(f"{name} is now called {new}; the old name goes in the next version", FutureWarning, stacklevel=2)
-        return getattr(sys.modules[module], new)
+        new = names[name] if "." in names[name] else f"{module}.{names[name]}"
+        warnings.warn(f"{module}.{name} is now {new}; the old name goes in the next version", FutureWarning, 2)
+        place, _, last = new.rpartition(".")
+        return getattr(import_module(place), last)
 
     return get

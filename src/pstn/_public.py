@@ -7,11 +7,12 @@ from pstn.distributions import (
     NormalPosterior, NormalPrior, Point, PointPosterior, Posterior, PosteriorFamily, Prior, StudentT,
     ThetaDistribution,
 )  # fmt: skip
-from pstn.io import from_pretrained, load_weights, push_to_hub, register, save_pretrained
+from pstn.io import from_pretrained, load_weights, push_to_hub, register, save_pretrained, set_constructor
 from pstn.nn import PSTN, STN, ModelMetadata, Prediction, SpatialTransformer, TransformerOutput, Unwarped, wrap
 from pstn.noise import draw_noise
 from pstn.objective import Loss, elbo_loss
-from pstn.training.calibrate import calibrate
+from pstn.plotting import plot
+from pstn.training.calibrate import calibrate, find_abstention
 from pstn.training.distil import distil
 from pstn.training.evaluate import Scores, evaluate
 from pstn.training.fit import Epoch, fit
@@ -32,8 +33,8 @@ __all__ = [
     "Normal", "NormalPosterior", "NormalPrior", "Point", "PointPosterior", "Posterior", "PosteriorFamily", "Prediction",
     "Prior", "Rotation", "Scores", "Similarity", "SmoothPrior", "SpatialTransformer", "StudentT", "ThetaDistribution",
     "Transform", "TransformerOutput", "Translation", "Unwarped", "accuracy", "brier_score", "calibrate",
-    "calibration_error", "distil", "draw_noise", "elbo_loss", "entropy", "evaluate", "fit", "from_pixels",
-    "from_pretrained", "load_weights", "make_transform", "mutual_information", "negative_log_likelihood", "nn",
-    "push_to_hub", "register", "reliability_curve", "risk_coverage_curve", "save_pretrained", "to_pixels", "warp",
-    "wrap",
+    "calibration_error", "distil", "draw_noise", "elbo_loss", "entropy", "evaluate", "find_abstention", "fit",
+    "from_pixels", "from_pretrained", "load_weights", "make_transform", "mutual_information", "negative_log_likelihood",
+    "nn", "plot", "push_to_hub", "register", "reliability_curve", "risk_coverage_curve", "save_pretrained",
+    "set_constructor", "to_pixels", "warp", "wrap",
 ]  # fmt: skip

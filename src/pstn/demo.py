@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,7 +44,7 @@ class Plan(NamedTuple):
         data: loads what they learn from.
         about: their metadata, without scores.
         epochs: passes over the data.
-        kl_weight: w.
+        options: for `pstn.fit`.
     """
 
     make: Callable[[ModelKind], Shareable]
@@ -52,7 +52,7 @@ class Plan(NamedTuple):
     data: Callable[[], DemoData]
     about: ModelMetadata
     epochs: int
-    kl_weight: float
+    options: Mapping[str, Any]
 
 
 def demo_data(images: int = 100, seed: int = 0) -> DemoData:
@@ -73,19 +73,24 @@ def demo_data(images: int = 100, seed: int = 0) -> DemoData:
 
 
 def _make_digit_model(kind: ModelKind) -> Shareable:
-    # A warp reads black outside the image, which is not 0 after normalisation.
-    return make_model(kind, 1, (28, 28), 10, fill=(0 - MNIST_MEAN) / MNIST_STD, samples=1, alpha=1.0, var_init=-5.0)
+    return make_model(kind, 1, (28, 28), 10, fill=_BLACK, samples=1, alpha=1.0, var_init=-5.0)
 
 
+_BLACK = (0 - MNIST_MEAN) / MNIST_STD  # what a warp reads outside the image
 _ABOUT = ModelMetadata(tuple("0123456789"), 1, (28, 28), (MNIST_MEAN,), (MNIST_STD,), kl_weight=3e-4, data="digits")
-DIGITS = Plan(_make_digit_model, {"cnn": 1e-3, "stn": 1e-4, "pstn": 1e-3}, demo_data, _ABOUT, 100, 3e-4)
+AS_IN_THE_PAPER: Mapping[str, Any] = {"localizer_factor": 0.1, "weight_decay": 0.01, "batch_size": 8}
+"""How the paper trains on MNIST subsets, with Adam."""
+DIGITS = Plan(
+    _make_digit_model, {"cnn": 1e-3, "stn": 1e-4, "pstn": 1e-3}, demo_data, _ABOUT, 100,
+    {**AS_IN_THE_PAPER, "kl_weight": _ABOUT.kl_weight},
+)  # fmt: skip
 """With the learning rates of the paper's MNIST experiment, and its w for 100 images."""
 
 
 def train(
     plan: Plan, kind: ModelKind, data: DemoData, *, seed: int = 0, on_loss: Callable[[float], None] = lambda loss: None
-) -> Shareable:
-    """Train one model as the paper trains on MNIST subsets: batches of 8, Adam, weight decay 0.01.
+) -> Shareable:  # fmt: skip
+    """Train one model.
 
     Args:
         plan: what to train.
@@ -95,12 +100,12 @@ def train(
         on_loss: called after every epoch with its mean loss.
     """
     torch.manual_seed(seed)
+    model = plan.make(kind)
     with warnings.catch_warnings():  # the table and the picture show how well it went
         warnings.simplefilter("ignore", UserWarning)
         model = fit(
-            plan.make(kind), (data.x, data.y), epochs=plan.epochs, lr=plan.lr[kind], localizer_factor=0.1,
-            kl_weight=plan.kl_weight, weight_decay=0.01, batch_size=8, progress=False,
-            on_epoch=lambda epoch: on_loss(epoch.loss),
+            model, (data.x, data.y), epochs=plan.epochs, lr=plan.lr[kind], progress=False,
+            on_epoch=lambda epoch: on_loss(epoch.loss), **plan.options,
         )  # fmt: skip
     scores = evaluate(model, [(data.test_x, data.test_y)], generator=torch.Generator().manual_seed(0))
     metrics = dict(zip(("accuracy", "nll", "ece"), scores, strict=True))

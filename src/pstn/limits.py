@@ -54,6 +54,7 @@ YAML_NUMBER = Limit(64, "characters of a number, a date or any other value of a 
 # The page, pstn app. A drawing is 17 kB of JSON.
 PAGE_FILE_BYTES = Limit(5 << 20, "bytes of a file that a visitor uploads to the page")
 PAGE_FILE_PIXELS = Limit(16_000_000, "pixels of an image that a visitor uploads to the page")
+PAGE_EXAMPLES = Limit(100, "inputs that the page takes from a file or a folder")
 PAGE_REQUEST_BYTES = Limit(1 << 18, "bytes of any other request to the page")
 PAGE_BODY_SECONDS = Limit(60, "seconds that the body of a request to the page may take to arrive")
 PAGE_REQUESTS_AT_ONCE = Limit(128, "requests that the page answers at once; an open tab holds two")
@@ -64,8 +65,14 @@ PAGE_UPLOADED_FILES = Limit(1_000, "uploads that the page keeps; the oldest are 
 
 # The server, pstn serve.
 SERVE_BYTES = Limit(16 << 20, "bytes of a request to the server, unless it is told otherwise")
-SERVE_BODY_SECONDS = Limit(30, "seconds that the body of a request to the server may take to arrive")
+SERVE_SECONDS = Limit(30, "seconds without a request, for one to arrive, and for it to wait, in the server")
 SERVE_INPUTS = Limit(1_000, "inputs in one request to the server")
+# An image with transparency takes 23 bytes a pixel while it is decoded.
+SERVE_IMAGE_PIXELS = Limit(16_000_000, "pixels of an image in a request to the server")
+SERVE_PIXELS = Limit(64_000_000, "pixels of all images in a request to the server")
+SERVE_RATE = Limit(20, "requests a second of one client of the server, on average, unless it is told otherwise")
+SERVE_TURNS = Limit(2, "requests that a process of the server parses, decodes and answers at once; others wait")
+SERVE_HELD = Limit(128 << 20, "bytes of all requests that a process of the server holds at once")
 SERVE_AT_ONCE = Limit(1_000, "connections that a process of the server holds at once")
 
 CONFIG_BYTES = Limit(1 << 23, "bytes of a model's config.json")

@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from PIL import Image
 
 import pstn
 
@@ -92,10 +93,22 @@ def visited(browser, address, **options):
 
 @pytest.fixture
 def models(tmp_path, digit_models, series_models):
+    cache = tmp_path / "cache" / "app" / pstn.__version__
     for name in ("cnn", "stn", "pstn"):
         digit_models[name].save_pretrained(tmp_path / "models" / name)
-        series_models[name].save_pretrained(tmp_path / "cache" / "app" / pstn.__version__ / "series" / name)
+        series_models[name].save_pretrained(cache / "series" / name)
     return tmp_path / "models"
+
+
+DARK = """([x, y]) => {
+  const sheet = document.querySelector("#sketch canvas");
+  const at = sheet.getContext("2d").getImageData(x * sheet.width, y * sheet.height, 1, 1).data;
+  return at[3] > 128 && at[0] < 128;
+}"""
+
+
+def canvas_is_dark_at(page, x, y):
+    return page.evaluate(DARK, [x, y])
 
 
 def wait_for_change(page, selector, before):
@@ -133,6 +146,10 @@ def test_a_visitor_draws_rotates_uploads_and_sees_the_pictures_change(browser, m
         shown = page.inner_html("#digits-pictures")
         page.locator("#turn input[type=range]").fill("60")
         shown = wait_for_change(page, "#digits-pictures", shown)
+        page.get_by_label("little data").click()
+        shown = wait_for_change(page, "#digits-pictures", shown)
+        page.get_by_label("any pose").click()
+        shown = wait_for_change(page, "#digits-pictures", shown)
         page.locator(".again").first.click()
         shown = wait_for_change(page, "#digits-pictures", shown)
 
@@ -141,6 +158,21 @@ def test_a_visitor_draws_rotates_uploads_and_sees_the_pictures_change(browser, m
             page.locator("#upload").click()
         chooser.value.set_files(tmp_path / "broken.png")
         page.get_by_text("does not open").wait_for()
+        assert canvas_is_dark_at(page, 0.5, 0.2)  # the drawing is still there
+        picture = Image.new("L", (200, 100), 255)
+        picture.paste(0, (80, 20, 120, 80))
+        picture.save(tmp_path / "block.png")
+        with page.expect_file_chooser() as chooser:
+            page.locator("#upload").click()
+        chooser.value.set_files(tmp_path / "block.png")
+        shown = wait_for_change(page, "#digits-pictures", shown)
+        page.wait_for_function(DARK, arg=[0.5, 0.5])  # in place of the drawing
+        assert not canvas_is_dark_at(page, 0.5, 0.2)
+        stroke(page)  # replaces the picture
+        page.wait_for_function(f"place => !({DARK})(place)", arg=[0.43, 0.5])
+        shown = wait_for_change(page, "#digits-pictures", shown)
+        page.wait_for_timeout(1000)
+        shown = page.inner_html("#digits-pictures")
         page.get_by_role("button", name="3", exact=True).click()
         shown = wait_for_change(page, "#digits-pictures", shown)
         page.get_by_text("does not open").wait_for(state="detached")
@@ -154,8 +186,51 @@ def test_a_visitor_draws_rotates_uploads_and_sees_the_pictures_change(browser, m
         assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
 
 
+def test_on_a_phone_the_picture_is_on_the_screen_while_a_slider_moves(browser, models, tmp_path):
+    viewport = {"width": 390, "height": 844}
+    with running(tmp_path, "--models", str(models)) as address, visited(browser, address, viewport=viewport) as page:
+        wait_for_answer(page, "#digits-pictures")
+        slider = page.locator("#turn input[type=range]")
+        slider.scroll_into_view_if_needed()
+        shown = page.inner_html("#digits-summary .boxes")
+        slider.fill("90")
+        wait_for_change(page, "#digits-summary .boxes", shown)
+        picture, handle = page.locator("#digits-summary .boxes").bounding_box(), slider.bounding_box()
+        assert picture["height"] >= 100
+        assert picture["y"] + picture["height"] <= viewport["height"]
+        assert handle["y"] + handle["height"] < page.locator("#digits-summary .summary").bounding_box()["y"]
+
+
+@pytest.mark.parametrize("kind", ["image", "series"])
+def test_a_model_of_ones_own(browser, tmp_path, kind):
+    image = kind == "image"
+    size, file = ((32, 24), tmp_path / "photo.png") if image else ((12,), tmp_path / "two.csv")
+    model = pstn.nn.make_model("pstn", 3 if image else 1, size, 4, networks="auto")
+    about = pstn.ModelMetadata(tuple("abcd"), 3 if image else 1, size)
+    model.save_pretrained(tmp_path / "own", about=about)
+    if image:
+        Image.linear_gradient("L").convert("RGB").save(file)
+    else:
+        file.write_text(",".join(map(str, range(12))) + "\n" + ",".join(map(str, range(0, 24, 2))) + "\n")
+    arguments = [] if image else [str(file)]
+    with running(tmp_path, str(tmp_path / "own"), *arguments) as address, visited(browser, address) as page:
+        if image:
+            with page.expect_file_chooser() as chooser:
+                page.locator("#upload").click()
+            chooser.value.set_files(file)
+        shown = wait_for_answer(page, "#own-pictures")
+        page.locator(f"{'#turn' if image else '#later'} input[type=range]").fill("2")
+        shown = wait_for_change(page, "#own-pictures", shown)
+        if not image:
+            page.locator("#next").click()
+            wait_for_change(page, "#own-pictures", shown)
+        assert page.locator("[data-testid$='-confidence-set']:visible").count() == 3
+
+
 def test_the_first_start_shows_how_far_training_is(browser, tmp_path):
     with running(tmp_path) as address, visited(browser, address) as page:
+        wait_for_answer(page, "#digits-pictures")  # of the shipped models
+        page.get_by_label("little data").click()
         page.wait_for_selector("#digits-pictures .training")
         first = page.inner_text("#digits-pictures .training p")
         assert "%" in first

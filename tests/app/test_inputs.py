@@ -7,7 +7,17 @@ import pytest
 import torch
 from PIL import Image
 
-from pstn.app import SKETCH_SIDE, PictureError, move_digit, move_series, read_picture, read_sketch, to_digit
+import pstn
+from pstn.app import (
+    SKETCH_SIDE,
+    PictureError,
+    move_digit,
+    move_series,
+    read_examples,
+    read_picture,
+    read_sketch,
+    to_digit,
+)
 from pstn.data import load_digits
 from pstn.limits import PAGE_FILE_BYTES
 
@@ -67,11 +77,27 @@ def test_turning_is_clockwise(quarters):
     np.testing.assert_allclose(move_digit(digit, turn=90 * quarters)[0].numpy(), expected, atol=1e-4)
 
 
+def test_files_for_a_model_of_ones_own(tmp_path):
+    photos, series = pstn.ModelMetadata(("a", "b"), 3, (8, 6)), pstn.ModelMetadata(("a", "b"), 1, (3,))
+    Image.new("RGB", (60, 80), (255, 0, 51)).save(tmp_path / "photo.png")
+    [photo] = read_examples(tmp_path / "photo.png", photos)
+    assert photo.shape == (3, 8, 6)
+    assert photo[:, 0, 0].tolist() == pytest.approx([1, 0, 0.2])
+    (tmp_path / "days.csv").write_text("1,2,3\n4,5,6\n")
+    assert read_examples(tmp_path / "days.csv", series).tolist() == [[[1, 2, 3]], [[4, 5, 6]]]
+    for name, about in {"days.csv": photos, "photo.png": series, "empty.csv": series}.items():
+        (tmp_path / "empty.csv").touch()
+        with pytest.raises(PictureError) as refused:
+            read_examples(tmp_path / name, about)
+        assert str(tmp_path) not in str(refused.value)
+
+
 def test_series_are_shifted_stretched_and_jittered():
     ramp = torch.arange(24.0)[None]
     assert torch.allclose(move_series(ramp, later=2)[0, 2:], ramp[0, :-2])
     assert torch.allclose(move_series(ramp, stretch=2)[0].diff(), torch.full((23,), 0.5))
     assert torch.equal(move_series(ramp), ramp)
+    assert torch.equal(move_series(torch.cat([ramp, -ramp]), later=2)[1], -move_series(ramp, later=2)[0])
     jitter = move_series(ramp, noise=0.5, seed=3) - ramp
     assert torch.allclose(move_series(ramp, noise=1.0, seed=3) - ramp, 2 * jitter, atol=1e-5)
     assert 0.2 < jitter.std() < 1

@@ -6,8 +6,9 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 import torch
 
-from pstn.app import compare
-from pstn.app.page import draw_digit, draw_series, summarise
+import pstn
+from pstn.app import as_set, compare
+from pstn.app.page import draw_image, draw_series, summarise
 from pstn.data import load_digits
 from pstn.demo import LABELS
 
@@ -28,11 +29,30 @@ def digit():
 def test_a_digit_shows_every_box_and_sample(digit_models, digit):
     found = compare(digit_models, digit)
     found["stn"] = found["stn"]._replace(theta=torch.tensor([[0.0, 1.0, 0.0, 0.0]]))
-    tree = parsed(draw_digit(digit_models, digit, found))
+    tree = parsed(draw_image(digit_models, digit, found))
     assert len(of_class(tree, "pstn", "polygon")) == 10
     [box] = of_class(tree, "stn", "polygon")
     assert box.get("points") == "-0.50,-0.50 27.50,-0.50 27.50,27.50 -0.50,27.50"  # pixels
     assert [node.findtext("figcaption") for node in tree.iter("figure")] == list(found["pstn"].votes)
+
+
+def test_a_model_of_ones_own_is_shown_alone(digit_models, series_models, digit):
+    colours = torch.rand(3, 40, 30, generator=torch.Generator().manual_seed(0))
+    own = {kind: pstn.nn.make_model(kind, 3, (40, 30), 4, networks="auto").eval() for kind in ("cnn", "stn", "pstn")}
+    for kind, boxes in {"cnn": 0, "stn": 1, "pstn": 10}.items():
+        own[kind].about = pstn.ModelMetadata(tuple("abcd"), 3, (40, 30))
+        [(name, model)] = as_set(own[kind]).items()
+        assert (name, model) == (kind, own[kind])
+        found = compare({kind: model}, colours)
+        tree = parsed(draw_image({kind: model}, colours, found, "photo"))
+        assert len([*tree.iter("polygon")]) == len([*tree.iter("figure")]) == boxes
+        assert "photo" in "".join(tree.itertext())
+        assert len([*parsed(summarise({kind: model}, colours, found)).iter("b")]) == 1
+        for models in (digit_models, series_models):
+            single = {kind: models[kind]}
+            shown = digit if models is digit_models else torch.zeros(1, 24)
+            draw = draw_image if models is digit_models else draw_series
+            parsed(draw(single, shown, compare(single, shown)))
 
 
 def test_a_series_shows_every_sample_and_change_of_time(series_models):
@@ -46,10 +66,13 @@ def test_a_series_shows_every_sample_and_change_of_time(series_models):
 def test_the_summary_has_every_answer_and_the_digit(digit_models, digit):
     found = compare(digit_models, digit)
     tree = parsed(summarise(digit_models, digit, found))
-    shown = next(parsed(draw_digit(digit_models, digit, found)).iter("image")).get("href")
-    assert next(tree.iter("img")).get("src") == shown
+    shown = next(parsed(draw_image(digit_models, digit, found)).iter("image")).get("href")
+    assert next(tree.iter("image")).get("href") == shown
     text = [" ".join("".join(node.itertext()).split()) for node in tree.iter("p")]
-    assert text[:3] == [f"{LABELS[kind]} {answer.best} {answer.sureness}" for kind, answer in found.items()]
+    assert text[:3] == [
+        f"{LABELS[kind]}: {answer.best} ({answer.probs[answer.best]:.0%}, {answer.sureness})"
+        for kind, answer in found.items()
+    ]
     assert found["pstn"].explanation in text[3]
     assert "P-STN 92%" in text[3]
     digit_models["pstn"].about.metrics.clear()  # the accuracy may be unknown
@@ -61,6 +84,6 @@ def test_class_names_are_text_and_not_code(digit_models, digit):
     for model in digit_models.values():
         model.about = dataclasses.replace(model.about, classes=names)
     found = compare(digit_models, digit)
-    for html in (draw_digit(digit_models, digit, found), summarise(digit_models, digit, found)):
+    for html in (draw_image(digit_models, digit, found), summarise(digit_models, digit, found)):
         assert "<script" not in html
         assert "&lt;script&gt;" in html

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 
 import pytest
@@ -32,32 +33,37 @@ def edit(folder, change):
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def load_limited(folder):
-    """Load a model with little memory, within seconds; what was raised."""
+def load_limited(folder, *changes):
+    """Load copies of a model, each changed, with little memory and within seconds; what was raised."""
+    copies = [shutil.copytree(folder, folder.with_name(str(number))) for number in range(len(changes))]
+    for copy, change in zip(copies, changes, strict=True):
+        edit(copy, change)
     code = """
     import time
-    start = time.monotonic()
-    try:
-        pstn.from_pretrained(sys.argv[1])
-    except ValueError as error:
-        print(error)
-    assert time.monotonic() - start < 5
+    for folder in sys.argv[1:]:
+        start = time.monotonic()
+        try:
+            pstn.from_pretrained(folder)
+        except ValueError as error:
+            print(repr(str(error)))
+        assert time.monotonic() - start < 5
     """
-    done = run_limited(code, folder, memory=1 << 28, imports="import pstn.io, safetensors.torch")
+    done = run_limited(code, *copies, memory=1 << 28, imports="import pstn.io, safetensors.torch")
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    messages = done.stdout.splitlines()
+    assert len(messages) == len(changes)
+    return messages
 
 
 def nested(depth, width=8):
     return CPAB if depth == 0 else {"type": "Compose", "transforms": [nested(depth - 1, width)] * width}
 
 
-@pytest.mark.parametrize("transform", [nested(3), nested(12, 1)])
-def test_nested_cpabs_are_refused_before_one_is_built(folder, transform):
-    edit(folder, lambda c: c["model"]["layer"].update(transform=transform))
-    message = load_limited(folder)
-    assert "model must have at most" in message
-    assert len(message) < 400
+def test_nested_cpabs_are_refused_before_one_is_built(folder):
+    changes = [lambda c, t=t: c["model"]["layer"].update(transform=t) for t in (nested(3), nested(12, 1))]
+    for message in load_limited(folder, *changes):
+        assert "model must have at most" in message
+        assert len(message) < 400
 
 
 FINE, NEGATIVE = {**CPAB, "tess": [16, 16]}, {**CPAB, "tess": [-(10**5), 1]}
@@ -72,6 +78,7 @@ SERIES = {"type": "SeriesClassifier", "in_channels": 1, "classes": 2, "filters":
         ("layer", {"size": [60_000, 60_000]}, "layer.size"),
         ("layer", {"localizer_size": [60_000, 60_000]}, "layer.localizer_size"),
         ("classifier", {**SERIES, "padded": True}, "classifier"),
+        ("classifier", {"type": "InceptionClassifier", "width": 1 << 20}, "classifier"),
         ("model", {"train_samples": 1 << 20}, "train_samples"),
         ("model", {"test_samples": 1 << 20}, "test_samples"),
         ("about", {"size": [150_000, 150_000]}, "size"),
@@ -101,10 +108,13 @@ def test_a_wide_convolution_of_few_weights_is_refused(folder, filters, kernel, m
 
 def test_small_weights_cannot_ask_for_much_memory(folder):
     """The names and shapes in the file are compared with a model that is built without memory."""
-    edit(folder, lambda c: c["model"]["classifier"].update(filters=[65536, 65536], kernel=2))
-    assert f"{limits.MODEL_BYTES:,} bytes" in load_limited(folder)
-    edit(folder, lambda c: c["model"]["classifier"].update(filters=[65536, 64], kernel=2))
-    assert "model.safetensors belongs to another model" in load_limited(folder)
+    changes = [
+        lambda c, width=width: c["model"]["classifier"].update(filters=[65536, width], kernel=2)
+        for width in (65536, 64)
+    ]
+    large, other = load_limited(folder, *changes)
+    assert f"{limits.MODEL_BYTES:,} bytes" in large
+    assert "model.safetensors belongs to another model" in other
 
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "complex64", "int64"])

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from pstn.experiments import reproduce
 from pstn.files import DataError, require_writable
 from pstn.limits import RESULT_BYTES
+from pstn.training.runs.run import remember_run
 from pstn.training.runs.settings import read_settings
 from security.limited import run_limited_command
 from small_experiment import SMALL, experiment, quiet
@@ -24,10 +25,10 @@ from small_runs import run_command
 MODULES = {*sys.stdlib_module_names, "torch", "numpy", "yaml", "typer", "safetensors", "pstn", "site", "usercustomize"}
 
 
-@pytest.fixture
-def data(tmp_path):
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
     """Series in two classes: a table that trains within seconds."""
-    source, path = np.random.default_rng(0), tmp_path / "series.tsv"
+    source, path = np.random.default_rng(0), tmp_path_factory.mktemp("data") / "series.tsv"
     rows = [np.concatenate([[k], source.normal(k, 1, 20)]) for k in (1, 2) * 12]
     np.savetxt(path, np.stack(rows), delimiter="\t", fmt="%.4f")
     return path
@@ -117,6 +118,21 @@ def train_small(data, out, *options):
     return run_command("train", data, "--out", out, "--epochs", 1, "--batch-size", 4, *options)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    assert train_small(data, folder).exit_code == 0
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path, trained, data):
+    """A finished run of one model, which this user has trained here."""
+    folder = shutil.copytree(trained, tmp_path / "run")
+    remember_run(folder, str(data))
+    return folder
+
+
 def test_the_probe_for_writability_follows_no_link(tmp_path, victim):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".probe").symlink_to(victim / "config.json")
@@ -126,10 +142,10 @@ def test_the_probe_for_writability_follows_no_link(tmp_path, victim):
 
 
 @pytest.mark.parametrize("option", ["--resume", "--overwrite"])
-@pytest.mark.parametrize("name", ["model-0", "model-9", "checkpoint.safetensors", "settings.yaml", "results.json"])
-def test_a_link_out_of_a_run_is_refused_before_anything_is_changed(tmp_path, data, victim, option, name):
-    run = tmp_path / "run"
-    assert train_small(data, run).exit_code == 0
+@pytest.mark.parametrize(
+    "name", ["model-0", "model-9", "checkpoint.safetensors", "settings.yaml", "results.json", "parts.json"]
+)
+def test_a_link_out_of_a_run_is_refused_before_anything_is_changed(tmp_path, data, run, victim, option, name):
     if (run / name).exists():
         (run / name).rename(tmp_path / "moved")
     (run / name).symlink_to(victim if name.startswith("model") else victim / "checkpoint.safetensors")
@@ -155,14 +171,6 @@ def test_a_sweep_appends_to_no_study_elsewhere(tmp_path, data, victim):
     (tmp_path / "sweep" / "study.log").symlink_to(victim / "config.json")
     assert refused("sweep", data, "--out", tmp_path / "sweep", "--over", "kl_weight=0", names="study.log")
     assert untouched(victim)
-
-
-@pytest.fixture
-def run(tmp_path, data):
-    """A finished run of one model."""
-    folder = tmp_path / "run"
-    assert train_small(data, folder).exit_code == 0
-    return folder
 
 
 def rewrite(run, change):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -17,11 +19,12 @@ from torch import Tensor
 import pstn
 from pstn.data import DataError, cache_folder, load_italy_power_demand
 from pstn.decode import open_image, orientation, turn_upright, with_bytes
-from pstn.demo import DIGITS, LABELS, DemoData, Plan, train
+from pstn.demo import AS_IN_THE_PAPER, DIGITS, LABELS, DemoData, Plan, train
 from pstn.io import ModelFileError
-from pstn.limits import PAGE_FILE_BYTES, PAGE_FILE_PIXELS
+from pstn.limits import PAGE_EXAMPLES, PAGE_FILE_BYTES, PAGE_FILE_PIXELS
 from pstn.nn import PSTN, STN, ModelMetadata, Shareable, make_model
 from pstn.nn.factory import ModelKind
+from pstn.predict import read_items, require_about
 from pstn.transforms import CPAB, Similarity
 from pstn.uncertainty import entropy, mutual_information
 from pstn.warping import warp
@@ -51,9 +54,24 @@ def read_picture(path: str | Path) -> Grey:
     """
     from PIL import Image
 
-    path = Path(path)
+    with _open_upload(Path(path)) as image:
+        flat = image
+        if image.has_transparency_data:
+            flat = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+        return np.asarray(turn_upright(with_bytes(flat, "L", Path(path)), orientation(image)), dtype=np.uint8)
+
+
+def _require_small(path: Path) -> None:
     if path.stat().st_size > PAGE_FILE_BYTES:
         raise PictureError(f"That file is too large: the limit is {PAGE_FILE_BYTES >> 20} MB.")
+
+
+@contextmanager
+def _open_upload(path: Path) -> Iterator[Any]:
+    """A Pillow image of an untrusted file, of which only the header has been read."""
+    from PIL import Image
+
+    _require_small(path)
     huge = False
     try:
         with (
@@ -62,15 +80,43 @@ def read_picture(path: str | Path) -> Grey:
         ):
             if huge := image.width * image.height > PAGE_FILE_PIXELS:
                 raise DataError(path, "too large")
-            flat = image
-            if image.has_transparency_data:
-                flat = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
-            return np.asarray(turn_upright(with_bytes(flat, "L", path), orientation(image)), dtype=np.uint8)
+            yield image
     except DataError as error:  # of open_image, whatever the reason
         if huge or isinstance(error.__cause__, (Image.DecompressionBombError, Image.DecompressionBombWarning)):
             most = PAGE_FILE_PIXELS // 10**6
             raise PictureError(f"That picture is too large: the limit is {most} million pixels.") from None
-        raise PictureError("That file does not open as a picture. Try a PNG or a JPEG, or draw a digit.") from None
+        raise PictureError("That file does not open as a picture. Try a PNG or a JPEG.") from None
+
+
+def read_examples(path: str | Path, about: ModelMetadata) -> Tensor:
+    """The inputs (N, C, *size) in an untrusted file, as a person sees them: an image, or the first series of a table.
+
+    Raises:
+        PictureError: there is nothing in it that the model takes.
+    """
+    if about.ndim == 2:
+        with _open_upload(Path(path)):
+            pass
+    else:
+        _require_small(Path(path))
+    try:
+        return stack_examples([path], about)
+    except DataError as error:  # its text has the path
+        raise PictureError(f"That file cannot be used: {error.problem}") from None
+
+
+def stack_examples(paths: Iterable[str | Path], about: ModelMetadata) -> Tensor:
+    """The first inputs (N, C, *size) in files and folders, as a person sees them: pixels from 0 to 1, or series.
+
+    Raises:
+        DataError: one cannot be read, or there is none.
+    """
+    paths = list(paths)
+    found = [item.x for item in islice(read_items(paths, about), PAGE_EXAMPLES)]
+    if not found:
+        raise DataError(paths[0], "there is no input in it")
+    x = torch.stack(found)
+    return x if x.is_floating_point() else x / 255
 
 
 def read_sketch(ink: Any) -> Grey:
@@ -133,10 +179,10 @@ def to_digit(grey: Grey) -> Tensor:
 
 
 def move_digit(digit: Tensor, turn: float = 0.0, right: float = 0.0, down: float = 0.0, size: float = 1.0) -> Tensor:
-    """Rotate, shift and scale a digit on a black background.
+    """Rotate, shift and scale a digit, or another image, on a black background.
 
     Args:
-        digit: (1, H, W), from 0 to 1.
+        digit: (C, H, W), from 0 to 1.
         turn: degrees, clockwise.
         right: pixels to the right.
         down: pixels downwards.
@@ -162,7 +208,7 @@ def move_series(
     """Shift a series in time, stretch it about its middle, and add noise; beyond its ends it is constant.
 
     Args:
-        series: (1, L).
+        series: (C, L).
         later: delay, in steps.
         stretch: factor by which everything takes longer.
         noise: standard deviation of the noise.
@@ -172,15 +218,23 @@ def move_series(
         >>> move_series(torch.tensor([[0.0, 1.0, 2.0, 3.0]]), later=1)
         tensor([[0., 0., 1., 2.]])
     """
-    values: Any = series[0].double().numpy()
-    steps = np.arange(len(values))
-    middle = (len(values) - 1) / 2
-    moved = torch.from_numpy(np.interp(middle + (steps - middle - later) / stretch, steps, values)).float()
-    return (moved + noise * torch.randn(len(values), generator=torch.Generator().manual_seed(seed)))[None]
+    steps = np.arange(series.shape[-1])
+    middle = (len(steps) - 1) / 2
+    read = middle + (steps - middle - later) / stretch
+    moved = np.stack([np.interp(read, steps, values) for values in series.double().numpy()])
+    return torch.from_numpy(moved).float() + noise * torch.randn(
+        series.shape, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 ModelSet = Mapping[str, Any]
-"""The models that the page compares, by "cnn", "stn" and "pstn", trained on the same data, in evaluation mode."""
+"""Models that the page compares, by "cnn", "stn" and "pstn", which take the same inputs, in evaluation mode."""
+
+
+def as_set(model: Shareable) -> ModelSet:
+    """One model of images or series as a set, under what it is."""
+    require_about(model)
+    return {"pstn" if isinstance(model, PSTN) else "stn" if isinstance(model, STN) else "cnn": model}
 
 
 class Answer(NamedTuple):
@@ -209,15 +263,10 @@ class Answer(NamedTuple):
 
     @property
     def sureness(self) -> str:
-        """How sure the model is, in words.
-
-        exp(entropy) is the number of classes of a uniform distribution with that entropy. A model with one class at
-        60% or more is not guessing, however the rest is spread.
-        """
-        left = math.exp(self.entropy)
-        if left > min(2.5, 0.97 * len(self.probs)) and max(self.probs.values()) < 0.6:
-            return "guessing"
-        return "sure" if left < 1.25 else "fairly sure" if left < 1.7 else "unsure"
+        """How sure the model is, in words that go with its largest probability in whole percent."""
+        percent, least = round(100 * self.probs[self.best]), 60 if len(self.probs) == 2 else 50
+        words = {"sure": 95, "fairly sure": 75, "unsure": least, "guessing": 0}
+        return next(word for word, start in words.items() if percent >= start)
 
     @property
     def explanation(self) -> str:
@@ -247,14 +296,14 @@ def compare(models: ModelSet, shown: Tensor, *, samples: int = SAMPLES, seed: in
         samples: S, for the P-STN.
         seed: of its samples: with the same seed, only the input makes a difference.
     """
-    about, answers = models["pstn"].about, {}
+    about, answers = next(iter(models.values())).about, {}
     x = about.prepare(shown[None])
     with torch.inference_mode():
         for kind, model in models.items():
             sampled = {"samples": samples, "generator": torch.Generator().manual_seed(seed)}
-            output = model(x, **sampled) if kind == "pstn" else model(x)
+            output = model(x, **sampled) if isinstance(model, PSTN) else model(x)
             theta = seen = None
-            if kind == "cnn":
+            if not isinstance(model, (PSTN, STN)):
                 log_probs = output.log_softmax(-1)
                 each = log_probs[None]
             else:
@@ -282,8 +331,13 @@ def _make_series_model(kind: ModelKind) -> Shareable:
 
 
 _SEASONS = ModelMetadata(SEASONS, 1, (HOURS,), kl_weight=1e-3, data="ItalyPowerDemand")
-SERIES = Plan(_make_series_model, dict.fromkeys(LABELS, 3e-3), season_data, _SEASONS, 60, 1e-3)
+SERIES = Plan(
+    _make_series_model, dict.fromkeys(LABELS, 3e-3), season_data, _SEASONS, 60,
+    {**AS_IN_THE_PAPER, "kl_weight": _SEASONS.kl_weight},
+)  # fmt: skip
 PLANS = {"digits": DIGITS, "series": SERIES}
+POSES = Path(pstn.__file__).parent / "data" / "offline" / "poses"
+"""Models of digits in any pose, which `scripts/train_page_models.py` has trained."""
 
 
 def load_models(folder: Path, size: tuple[int, ...] | None) -> ModelSet:
@@ -311,14 +365,15 @@ def load_models(folder: Path, size: tuple[int, ...] | None) -> ModelSet:
 
 @final
 class ModelCache:
-    """The models of the page: from a folder, from the cache, or trained while the page shows the progress.
+    """The models of the page: shipped, from a folder, from the cache, or trained while the page shows the progress.
 
     Args:
-        folder: contains the models for digits, as `pstn demo` writes them; pstn-demo or the cache by default.
+        folder: contains the models for "digits", as `pstn demo` writes them; pstn-demo or the cache by default.
         plans: how missing models are trained.
+        own: a model of the user's own, to show instead of all these.
 
     Attributes:
-        ready: the models that are ready, by "digits" and "series".
+        ready: the models that are ready, by the names of their plans, or by "own".
         status: the current work.
         fraction: how much of the training is done, from 0 to 1.
 
@@ -326,10 +381,16 @@ class ModelCache:
         ModelFileError: there are no such models in `folder`.
     """
 
-    def __init__(self, folder: Path | None = None, plans: Mapping[str, Plan] = PLANS) -> None:
-        self._plans, self._cache = plans, cache_folder() / "app" / pstn.__version__
+    def __init__(
+        self, folder: Path | None = None, plans: Mapping[str, Plan] = PLANS, *, own: Shareable | None = None
+    ) -> None:
+        self._plans, self._cache = plans if own is None else {}, cache_folder() / "app" / pstn.__version__
         self.ready: dict[str, ModelSet] = {}
         self.status, self.fraction = "Starting", 0.0
+        if own is not None:
+            self.ready["own"] = as_set(own)
+            return
+        self.ready["poses"] = load_models(POSES, (SIDE, SIDE))
         if folder is None and Path("pstn-demo", "pstn").is_dir():
             folder = Path("pstn-demo")
         if folder is not None:

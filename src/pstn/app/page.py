@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 from urllib.parse import urlsplit
 
 import torch
@@ -34,8 +34,12 @@ from torch import Tensor
 from pstn import app, limits
 from pstn.app import Answer, ModelCache, ModelSet
 from pstn.data import load_digits
+from pstn.data.series import SERIES_SUFFIXES
 from pstn.demo import LABELS
 from pstn.files import parse_json
+from pstn.nn import Shareable
+from pstn.nn.factory import ModelKind
+from pstn.predict import require_about
 from pstn.training.progress import sigterm_as_ctrl_c
 from pstn.transforms import to_pixels
 from pstn.transforms.coordinates import base_grid
@@ -64,29 +68,56 @@ def _html() -> Any:
     return environment.get_template("page.html").module
 
 
-def draw_digit(models: ModelSet, shown: Tensor, answers: Mapping[str, Answer]) -> str:
-    """HTML of a digit with the sampled boxes, and of what was seen through each."""
-    size, frames, answer = tuple(shown.shape[1:]), {}, answers["pstn"]
-    for kind in ("pstn", "stn"):
+def draw_image(models: ModelSet, shown: Tensor, answers: Mapping[str, Answer], noun: str = "digit") -> str:
+    """HTML of an image with the sampled boxes, and of what was seen through each."""
+    kinds = _transforming(models)
+    best = answers[kinds[0]] if kinds else None
+    samples = [] if best is None else [*zip(map(_encode, best.seen), best.votes, strict=True)]
+    return str(_html().image(noun, _frame(models, shown, answers), kinds, samples, best and best.best))
+
+
+def _transforming(models: ModelSet) -> list[str]:
+    """The kinds of the models that transform their input, the P-STN first."""
+    return [kind for kind in ("pstn", "stn") if kind in models]
+
+
+def _frame(models: ModelSet, shown: Tensor, answers: Mapping[str, Answer]) -> Any:
+    """SVG of an image with the boxes of each model."""
+    size, frames = tuple(shown.shape[1:]), []
+    for kind in _transforming(models):
         corners = models[kind].layer.transform.corners(answers[kind].theta, aspect=size[::-1])
-        frames[kind] = [[f"{x:.2f},{y:.2f}" for x, y in box] for box in to_pixels(corners, size).tolist()]
-    samples = zip(map(_encode, answer.seen), answer.votes, strict=True)
-    return str(_html().digit(_encode(shown), *size, frames, samples, answer.best))
+        frames += [(kind, [f"{x:.2f},{y:.2f}" for x, y in box]) for box in to_pixels(corners, size).tolist()]
+    return _html().boxes(_encode(shown, 320), *size, frames)
 
 
-def draw_series(models: ModelSet, shown: Tensor, answers: Mapping[str, Answer]) -> str:
+def draw_series(
+    models: ModelSet, shown: Tensor, answers: Mapping[str, Answer], noun: str = "day", unit: str = "h"
+) -> str:
     """HTML of a series under the sampled transformations, and of how each transformed time."""
-    shape = tuple(shown.shape[1:])
-    hours = base_grid(shape)[:, 0]
-    days, delays = {"base": shown}, {"base": 0 * hours[None]}
-    for kind in ("pstn", "stn"):
-        days[kind] = answers[kind].seen[:, 0]
-        delays[kind] = (models[kind].layer.grid(answers[kind].theta, shape)[..., 0] - hours) * len(hours) / 2
-    values = torch.cat(list(days.values()))
+    shape, kinds = tuple(shown.shape[1:]), _transforming(models)
+    times = base_grid(shape)[:, 0]
+    delays = {"base": 0 * times[None]}
+    for kind in kinds:
+        delays[kind] = (models[kind].layer.grid(answers[kind].theta, shape)[..., 0] - times) * len(times) / 2
     limit = max(float(torch.cat(list(delays.values())).abs().max()), 1.0)
-    lines = _lines(days, values.min().item(), values.max().item()), _lines(delays, -limit, limit)
-    ticks = [(f"{_WIDTH * hour / (len(hours) - 1):.1f}", hour) for hour in range(0, len(hours), 6)]
-    return str(_html().series(_WIDTH, _HEIGHT, ticks, *lines, f"{limit:.1f}"))
+    changes = _WIDTH, _HEIGHT, _ticks(len(times), unit), _lines(delays, -limit, limit)
+    return str(_html().series(noun, unit, _curves(models, shown, answers, unit), kinds, changes, f"{limit:.1f}"))
+
+
+def _curves(models: ModelSet, shown: Tensor, answers: Mapping[str, Answer], unit: str = "h") -> Any:
+    """SVG of a series, and of what each model's samples saw; channels lie over each other."""
+    curves = {"base": shown, **{kind: answers[kind].seen.flatten(0, 1) for kind in _transforming(models)}}
+    values = torch.cat(list(curves.values()))
+    low, high = values.min().item(), values.max().item()
+    return _html().plot("The series", _WIDTH, _HEIGHT, _ticks(shown.shape[-1], unit), _lines(curves, low, high))
+
+
+def _ticks(length: int, unit: str) -> list[tuple[str, str]]:
+    step = max(1, length // 4)
+    return [
+        (f"{_WIDTH * at / max(length - 1, 1):.1f}", f"{at}:00" if unit == "h" else str(at))
+        for at in range(0, length, step)
+    ]
 
 
 def _lines(curves: Mapping[str, Tensor], low: float, high: float) -> list[tuple[str, str]]:
@@ -94,27 +125,43 @@ def _lines(curves: Mapping[str, Tensor], low: float, high: float) -> list[tuple[
     lines = []
     for kind, values in curves.items():
         for row in (_HEIGHT - 8 - (_HEIGHT - 16) * (values - low) / max(high - low, 1e-6)).tolist():
-            points = (f"{_WIDTH * i / (len(row) - 1):.1f},{y:.1f}" for i, y in enumerate(row))
+            points = (f"{_WIDTH * i / max(len(row) - 1, 1):.1f},{y:.1f}" for i, y in enumerate(row))
             lines.append((kind, " ".join(points)))
     return lines
 
 
-def _encode(image: Tensor) -> str:
-    """(1, H, W) from 0 to 1 as a data URL."""
+def _encode(image: Tensor, most: int = 160) -> str:
+    """(C, H, W) from 0 to 1 as a data URL of at most `most` pixels a side."""
     from PIL import Image
 
-    stream = io.BytesIO()
-    Image.fromarray((image[0].clamp(0, 1) * 255).round().byte().numpy()).save(stream, "PNG")
+    stream, pixels = io.BytesIO(), (image.clamp(0, 1) * 255).round().byte().numpy()
+    picture = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
+    picture.thumbnail((most, most))
+    picture.save(stream, "PNG")
     return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
 
 
-def summarise(models: ModelSet, shown: Tensor, answers: Mapping[str, Answer]) -> str:
-    """HTML of each model's answer and of how sure it is; on a phone it stays at the bottom of the screen."""
-    image = _encode(shown) if shown.dim() == 3 else ""
-    metrics = {label: models[kind].about.metrics for kind, label in LABELS.items()}
+def summarise(
+    models: ModelSet, shown: Tensor, answers: Mapping[str, Answer], note: str = "", data: str = "test data"
+) -> str:
+    """HTML of each model's answer and of how sure it is; on a phone it stays on the screen, with a picture.
+
+    Args:
+        models: the models.
+        shown: the input.
+        answers: to it.
+        note: on the models.
+        data: what their accuracy is of.
+    """
+    first = next(iter(_transforming(models)), None)
+    image = shown.dim() == 3
+    picture = (_frame if image else _curves)(models, shown, answers)
+    seen = _encode(answers[first].seen[0]) if image and first else ""
+    metrics = {LABELS[cast(ModelKind, kind)]: model.about.metrics for kind, model in models.items()}
     accuracies = [f"{label} {scores['accuracy']:.0%}" for label, scores in metrics.items() if "accuracy" in scores]
-    labelled = zip(LABELS.values(), answers.values(), strict=True)
-    return str(_html().summary(image, labelled, answers["pstn"].explanation, accuracies))
+    labelled = [(LABELS[cast(ModelKind, kind)], answer) for kind, answer in answers.items()]
+    told = f"P-STN: {answers['pstn'].explanation}" if "pstn" in answers else ""
+    return str(_html().summary(picture, seen, labelled, told, note, data, accuracies))
 
 
 def draw_progress(status: str, fraction: float) -> str:
@@ -122,11 +169,30 @@ def draw_progress(status: str, fraction: float) -> str:
     return str(_html().progress(status, round(100 * min(max(fraction, 0.0), 1.0))))
 
 
-def build_page(cache: ModelCache) -> gr.Blocks:
-    """The page, ready to be launched."""
+# What each set of models has learned, and what its accuracy is of.
+_NOTES = {
+    "poses": (
+        "The classifier is the same in all three, and has learned upright digits; the STN and the P-STN were taught to "
+        "put digits upright that are turned by any angle, shifted by up to 4 pixels, and up to 1.35 times as large or "
+        "small.",
+        "1,000 such digits",
+    ),
+    "digits": ("All three were trained on the same few upright digits.", "1,000 upright digits"),
+    "series": ("All three were trained on the same 67 days.", "1,029 other days"),
+    "own": (),
+}
+
+
+def build_page(cache: ModelCache, examples: Tensor | None = None) -> gr.Blocks:
+    """The page, ready to be launched.
+
+    Args:
+        cache: its models; only a model of the user's own, where there is one.
+        examples: (N, C, *size), inputs of that to begin with.
+    """
     import gradio as gr
 
-    digits, days = load_digits("test"), app.season_data()
+    own = cache.ready.get("own")
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 
     def pick(x: Tensor, y: Tensor, label: int, number: int) -> Tensor:
@@ -134,13 +200,15 @@ def build_page(cache: ModelCache) -> gr.Blocks:
         return x[found[number % len(found)]]
 
     def add_tab(
-        name: str, move: Callable[..., Tensor], draw: Callable[..., str], first: Tensor,
-        add_choices: Callable[[Any, Any], list[Any]], sliders: Sequence[tuple[str, str, float, float, float, float]],
+        name: str, modes: Mapping[str, str], move: Callable[..., Tensor], draw: Callable[..., str],
+        first: Tensor | None, add_choices: Callable[[Any, Any], list[Any]],
+        sliders: Sequence[tuple[str, str, float, float, float, float]],
     ) -> None:  # fmt: skip
         """Controls beside what the networks make of an example.
 
         Args:
-            name: of the models.
+            name: of the tab's elements.
+            modes: label and name of each set of models that a visitor can choose.
             move: makes the input from the example, the sliders' values and `seed`.
             draw: makes the pictures.
             first: the example that is shown at first.
@@ -149,8 +217,14 @@ def build_page(cache: ModelCache) -> gr.Blocks:
             sliders: identifier, label, lowest, highest, start and step of each.
         """
         base, seed, number = gr.State(first), gr.State(0), gr.State(0)
+        start = next((mode for mode in modes.values() if mode in cache.ready), next(iter(modes.values())))
+        names = [LABELS[cast(ModelKind, kind)] for kind in own or LABELS]
         with gr.Row():
             with gr.Column(scale=1, min_width=300):
+                if len(modes) > 1:
+                    mode: Any = gr.Radio([*modes.items()], value=start, label="What they have learned", elem_id="mode")
+                else:
+                    mode = gr.State(start)
                 changes = add_choices(base, number)
                 with gr.Row(elem_classes="sliders"):
                     moves = [
@@ -164,62 +238,72 @@ def build_page(cache: ModelCache) -> gr.Blocks:
                 pictures = gr.HTML(elem_id=f"{name}-pictures")
                 gr.Markdown(
                     "#### What they say\nThe CNN reads the input as it is. The STN first transforms it in one way, the "
-                    "P-STN in ten ways, whose answers it averages. All three were trained on the same few examples."
+                    "P-STN in ten ways, whose answers it averages."
+                    if len(names) > 1
+                    else "#### What it says"
                 )
                 with gr.Row():
-                    labels = [gr.Label(label=label, num_top_classes=3, min_width=200) for label in LABELS.values()]
-                outputs = [pictures, *labels, gr.HTML(elem_id=f"{name}-summary")]
-        inputs, timer = [base, *moves, seed], gr.Timer(1.0, active=name not in cache.ready)
+                    labels = [gr.Label(label=label, num_top_classes=3, min_width=200) for label in names]
+                summary, timer = gr.HTML(elem_id=f"{name}-summary"), gr.Timer(1.0, active=start not in cache.ready)
+        inputs, outputs = [base, mode, *moves, seed], [pictures, *labels, summary, timer]
 
-        def answer(*values: Any) -> list[Any]:
-            if name not in cache.ready:
-                return [draw_progress(cache.status, cache.fraction), None, None, None, ""]
-            models, shown = cache.ready[name], move(*values[:-1], seed=values[-1])
+        def answer(base: Tensor | None, mode: str, *values: Any) -> list[Any]:
+            ready = gr.Timer(active=mode not in cache.ready)
+            if mode not in cache.ready or base is None:
+                text = "" if mode in cache.ready else draw_progress(cache.status, cache.fraction)
+                return [text, *[None] * len(labels), "", ready]
+            models, shown = cache.ready[mode], move(base, *values[:-1], seed=values[-1])
             answers = app.compare(models, shown, seed=values[-1])
             probs = [answer.probs for answer in answers.values()]
-            return [draw(models, shown, answers), *probs, summarise(models, shown, answers)]
-
-        def check(*values: Any) -> list[Any]:
-            return [*answer(*values), gr.Timer(active=name not in cache.ready)]
+            return [draw(models, shown, answers), *probs, summarise(models, shown, answers, *_NOTES[mode]), ready]
 
         # Of several moves of a slider, the last one counts.
-        gr.on([slider.change for slider in moves], answer, inputs, outputs, trigger_mode="always_last", **quiet)
+        moved = [slider.change for slider in moves] + ([mode.change] if len(modes) > 1 else [])
+        gr.on(moved, answer, inputs, outputs, trigger_mode="always_last", **quiet)
         page.load(answer, inputs, outputs, **quiet)
-        timer.tick(check, inputs, [*outputs, timer], **quiet)
+        timer.tick(answer, inputs, outputs, **quiet)
         reset.click(lambda: [slider[4] for slider in sliders], None, moves, **quiet)
         for event in (again.click(lambda seed: seed + 1, seed, seed, **quiet), *changes):
             event.then(answer, inputs, outputs, **quiet)
 
+    def add_upload(text: str, suffixes: list[str]) -> tuple[Any, Any]:
+        """The button, and the place for what is wrong with a file."""
+        return gr.UploadButton(text, file_types=suffixes, size="sm", elem_id="upload"), gr.Markdown("", elem_id="note")
+
     def add_digits(base: Any, number: Any) -> list[Any]:
         template, script = ((files("pstn.app") / name).read_text("utf-8") for name in ("sketch.html", "sketch.js"))
-        sketch = gr.HTML(value=0, html_template=template, js_on_load=script, side=app.SKETCH_SIDE, elem_id="sketch")
-        upload = gr.UploadButton("or upload a picture", file_types=["image"], size="sm", elem_id="upload")
-        note = gr.Markdown("", elem_id="note")
+        # What is given in another way is drawn where a visitor draws; with a number, as the same may be given again.
+        sketch = gr.HTML(
+            value=_encode(1 - base.value), html_template=template, js_on_load=script, side=app.SKETCH_SIDE,
+            elem_id="sketch",
+        )  # fmt: skip
+        upload, note = add_upload("or upload a picture", ["image"])
         gr.Markdown("or choose one that they have not seen; again for another:")
         with gr.Row(elem_classes="digit-keys"):
             keys = [gr.Button(str(digit), size="sm") for digit in range(10)]
 
-        def read(base: Tensor, reader: Callable[[], Any]) -> tuple[Tensor, str]:
-            """The digit that a visitor gave, or the one before with a message."""
+        def drawn(event: gr.EventData, base: Tensor) -> tuple[Tensor, str]:
             try:
-                return app.to_digit(reader()), ""
+                return app.to_digit(app.read_sketch(getattr(event, "ink", None))), ""
             except app.PictureError as error:
                 return base, str(error)
 
-        def drawn(event: gr.EventData, base: Tensor) -> tuple[Tensor, str]:
-            return read(base, lambda: app.read_sketch(getattr(event, "ink", None)))
+        def uploaded(path: str, base: Tensor, number: int) -> tuple[Tensor, str, Any, int]:
+            try:
+                grey = app.read_picture(path)
+                picture = f"{_encode(torch.from_numpy(grey.copy())[None] / 255, 336)}#{number}"
+                return app.to_digit(grey), "", picture, number + 1
+            except app.PictureError as error:
+                return base, str(error), gr.skip(), number
 
-        def uploaded(path: str, base: Tensor) -> tuple[Tensor, str]:
-            return read(base, lambda: app.read_picture(path))
-
-        def take(digit: int, number: int) -> tuple[Tensor, int, str, int]:
-            # The canvas is cleared when its value changes: it no longer shows what is classified.
-            return pick(digits.x, digits.y, digit, number), number + 1, "", number + 1
+        def take(digit: int, number: int) -> tuple[Tensor, int, str, str]:
+            found = pick(digits.x, digits.y, digit, number)
+            return found, number + 1, "", f"{_encode(1 - found)}#{number}"
 
         drawn.__annotations__["event"] = gr.EventData  # gradio finds the event by the type of the argument
         return [
             sketch.input(drawn, base, [base, note], trigger_mode="always_last", **quiet),
-            upload.upload(uploaded, [upload, base], [base, note], **quiet),
+            upload.upload(uploaded, [upload, base, number], [base, note, sketch, number], **quiet),
             *(
                 key.click(partial(take, digit), number, [base, number, note, sketch], **quiet)
                 for digit, key in enumerate(keys)
@@ -234,20 +318,72 @@ def build_page(cache: ModelCache) -> gr.Blocks:
             keys = [gr.Button(f"Another {season} day", size="sm", min_width=100) for season in app.SEASONS]
         return [key.click(partial(take, season), number, [base, number], **quiet) for season, key in enumerate(keys)]
 
+    def add_own(base: Any, number: Any) -> list[Any]:
+        given = gr.State(None)  # what a visitor uploaded; the examples are not copied for each of them
+        text, kinds = ("an image", ["image"]) if about.ndim == 2 else ("a table of series", [*SERIES_SUFFIXES])
+        upload, note = add_upload(f"Upload {text}", kinds)
+        following = gr.Button("Next", size="sm", elem_id="next")
+
+        def uploaded(path: str, base: Tensor | None, given: Tensor | None) -> tuple[Any, Any, str, int]:
+            try:
+                found = app.read_examples(path, about)
+                return found[0], found, "", 0
+            except app.PictureError as error:
+                return base, given, str(error), 0
+
+        def take(given: Tensor | None, base: Tensor | None, number: int) -> tuple[Any, int]:
+            found = examples if given is None else given
+            return (base, 0) if found is None else (found[(number + 1) % len(found)], number + 1)
+
+        return [
+            upload.upload(uploaded, [upload, base, given], [base, given, note, number], **quiet),
+            following.click(take, [given, base, number], [base, number], **quiet),
+        ]
+
+    turns = ("turn", "Rotate (degrees)", -180, 180, 0, 1)
+    sizes = ("size", "Scale (times)", 0.4, 1.6, 1, 0.05)
     # Uploads are removed after an hour, and their folder when the page is closed.
     with gr.Blocks(title="pstn: where to look", analytics_enabled=False, delete_cache=(600, 3600)) as page:
         gr.Markdown(
             "# Networks that learn where to look\n"
-            "Give them a digit or a series, move it, and see where they look, what they say and how sure they are. "
+            "Turn or move the input, and see where they look, what they say and how sure they are. "
             "Nothing that you give leaves the computer that serves this page."
         )
+        if own is not None:
+            about = require_about(next(iter(own.values())))
+            first, extent = None if examples is None else examples[0], about.size or (1,)
+            if about.ndim == 2:
+                add_tab(
+                    "own", {"": "own"},
+                    lambda x, turn, right, down, size, seed: app.move_digit(
+                        x, turn, right * extent[-1] / 100, down * extent[0] / 100, size
+                    ),
+                    partial(draw_image, noun="image"), first, add_own,
+                    [
+                        turns, ("right", "Shift right (percent)", -50, 50, 0, 1),
+                        ("down", "Shift down (percent)", -50, 50, 0, 1), sizes,
+                    ],
+                )  # fmt: skip
+            else:
+                most = max(1, extent[0] // 5)
+                add_tab(
+                    "own", {"": "own"}, app.move_series, partial(draw_series, noun="series", unit="steps"), first,
+                    add_own,
+                    [
+                        ("later", "Delay (steps)", -most, most, 0, most / 20),
+                        ("stretch", "Stretch (times)", 0.7, 1.4, 1, 0.05),
+                        ("noise", "Noise (standard deviation)", 0, 1, 0, 0.05),
+                    ],
+                )  # fmt: skip
+            return page.queue(max_size=limits.PAGE_QUEUED)
+        digits, days = load_digits("test"), app.season_data()
         with gr.Tab("Digit"):
             add_tab(
-                "digits", lambda *values, seed: app.move_digit(*values), draw_digit, pick(digits.x, digits.y, 7, 0),
-                add_digits,
+                "digits", {"any pose": "poses", "little data": "digits"},
+                lambda *values, seed: app.move_digit(*values), draw_image, pick(digits.x, digits.y, 4, 0), add_digits,
                 [
-                    ("turn", "Rotate (degrees)", -180, 180, 0, 1), ("right", "Shift right (pixels)", -10, 10, 0, 0.5),
-                    ("down", "Shift down (pixels)", -10, 10, 0, 0.5), ("size", "Scale (times)", 0.4, 1.6, 1, 0.05),
+                    turns, ("right", "Shift right (pixels)", -10, 10, 0, 0.5),
+                    ("down", "Shift down (pixels)", -10, 10, 0, 0.5), sizes,
                 ],
             )  # fmt: skip
         with gr.Tab("Series"):
@@ -256,7 +392,7 @@ def build_page(cache: ModelCache) -> gr.Blocks:
                 "the lights go on early, or in summer (April to September)?"
             )
             add_tab(
-                "series", app.move_series, draw_series, pick(days.test_x, days.test_y, 0, 0), add_days,
+                "series", {"": "series"}, app.move_series, draw_series, pick(days.test_x, days.test_y, 0, 0), add_days,
                 [
                     ("later", "Delay (hours)", -4, 4, 0, 0.25), ("stretch", "Stretch (times)", 0.7, 1.4, 1, 0.05),
                     ("noise", "Noise (standard deviation)", 0, 1, 0, 0.05),
@@ -267,8 +403,9 @@ def build_page(cache: ModelCache) -> gr.Blocks:
 
 @contextmanager
 def open_page(
-    cache: ModelCache, *, host: str = "127.0.0.1", port: int = 7860, names: Sequence[str] = ()
-) -> Iterator[str]:
+    cache: ModelCache, *, examples: Tensor | None = None, host: str = "127.0.0.1", port: int = 7860,
+    names: Sequence[str] = (),
+) -> Iterator[str]:  # fmt: skip
     """Serve the page while the block runs; gives its address.
 
     Raises:
@@ -289,7 +426,7 @@ def open_page(
         theme = gr.themes.Default(
             primary_hue="orange", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
         )
-        page = build_page(cache)
+        page = build_page(cache, examples)
         try:
             _, address, _ = page.launch(
                 server_name=host, server_port=port, share=False, prevent_thread_lock=True, quiet=True, show_error=False,
@@ -304,13 +441,15 @@ def open_page(
 
 
 def serve(
-    models: Path | None = None, *, host: str = "127.0.0.1", port: int = 7860, names: Sequence[str] = (),
-    say: Callable[[str], None] = print,
+    models: Path | None = None, *, own: Shareable | None = None, inputs: Sequence[Path] = (), host: str = "127.0.0.1",
+    port: int = 7860, names: Sequence[str] = (), say: Callable[[str], None] = print,
 ) -> None:  # fmt: skip
     """Serve the page until Ctrl-C; missing models are trained meanwhile.
 
     Args:
         models: a folder with the models for digits, as `pstn demo` writes them.
+        own: a classifier of images or series, such as `pstn.from_pretrained` returns, to show instead.
+        inputs: files and folders with inputs of it to begin with.
         host: the address to listen on; "0.0.0.0" makes the page available to other machines.
         port: the port to listen on.
         names: host names under which visitors reach the page, besides `host` and localhost; requests to others are
@@ -319,12 +458,16 @@ def serve(
 
     Raises:
         ModelFileError: there are no such models in `models`.
-        ValueError: the port is in use, or the address is not one of this machine's.
+        DataError: one of `inputs` cannot be read.
+        ValueError: the page cannot show `own`, the port is in use, or the address is not one of this machine's.
     """
-    torch.set_num_threads(1)  # more threads slow down networks this small
-    cache = ModelCache(models)
+    cache, examples = ModelCache(models, own=own), None
+    if own is None:
+        torch.set_num_threads(1)  # more threads slow down networks this small
+    elif inputs:
+        examples = app.stack_examples(inputs, require_about(own))
     # SIGTERM as well leaves the block, which removes the uploads.
-    with sigterm_as_ctrl_c(), open_page(cache, host=host, port=port, names=names) as address:
+    with sigterm_as_ctrl_c(), open_page(cache, examples=examples, host=host, port=port, names=names) as address:
         say(f"The page is at {address} (Ctrl-C ends it).")
         try:
             cache.train(say)

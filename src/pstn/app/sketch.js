@@ -3,6 +3,7 @@
 const side = Number(props.side);
 let pen = null;
 let scheduled = false;
+let pictured = false;
 
 const sheet = () => element.querySelector("canvas");
 
@@ -24,6 +25,21 @@ function draw(from, to) {
 
 function clear() {
   sheet().getContext("2d").clearRect(0, 0, sheet().width, sheet().height);
+  pictured = false;
+}
+
+// What was uploaded or chosen, in place of the drawing; a stroke replaces it.
+function show() {
+  clear();
+  const picture = new Image();
+  picture.onload = () => {
+    const { width, height } = sheet(), scale = Math.min(width / picture.width, height / picture.height);
+    const [w, h] = [picture.width * scale, picture.height * scale];
+    clear();
+    sheet().getContext("2d").drawImage(picture, (width - w) / 2, (height - h) / 2, w, h);
+    pictured = true;
+  };
+  picture.src = props.value.split("#")[0];
 }
 
 function send() {
@@ -47,6 +63,7 @@ function sendSoon() {
 element.addEventListener("pointerdown", (event) => {
   if (event.target !== sheet()) return;
   event.target.setPointerCapture(event.pointerId);
+  if (pictured) clear();
   pen = place(event);
   draw(pen, pen);
 });
@@ -67,5 +84,5 @@ for (const end of ["pointerup", "pointercancel"]) {
 element.addEventListener("click", (event) => {
   if (event.target.closest("button")) clear();
 });
-// Another digit has replaced the drawing.
-watch("value", clear);
+watch("value", show);
+show();
