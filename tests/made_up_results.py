@@ -62,7 +62,8 @@ def figure_of(cell: Result, random: np.random.Generator) -> dict[str, Any]:
         drawn = {"angle_true": angles[0].tolist(), "angle_mean": (0.1 * angles[1] - angles[0]).tolist()}
         if not pstn:
             return drawn
-        told = {"labels": list(range(8)), "left_over": [20.0 * k for k in range(8)], "answers": [3] * 8}
+        told = {"index": list(range(8)), "labels": list(range(8)), "answers": [3] * 8}
+        told["left_over"] = [20.0 * k for k in range(8)]
         beta = {"beta": random.gamma(20, 0.01, 1000).tolist()}
         return {**drawn, **beta, **told, "inputs": pixels(8, 28, 28), "warped": pixels(8, 3, 28, 28)}
     if cell.experiment == "calibration":
