@@ -5,7 +5,9 @@ Usage:
 
 Both run in two processes of uvicorn with one thread of onnxruntime for each batch, and take turns. Every request has
 one image of 28x28 as JSON; the model is the P-STN of the MNIST subsets with ten samples, untrained. The plain app has
-no limits, metrics or checks: `plain` below is all of it. The clients run on the same machine and take a part of it.
+no limits, metrics or checks: `plain` below is all of it. It runs once more in a single process: with several, uvicorn
+leaves Nagle's algorithm on, which makes a lone client wait 40 ms for each answer. The clients run on the same machine
+and take a part of it.
 """
 
 from __future__ import annotations
@@ -122,9 +124,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = export_onnx(made, Path(folder) / "model.onnx", samples=SAMPLES)
         two = f"--workers={WORKERS}"
+        plain_app = [sys.executable, "-m", "uvicorn", "serving:plain", "--factory", "--log-level=warning"]
         commands = {
             "pstn": [sys.executable, "-m", "pstn.serve", str(model), two, "--rate=0"],
-            "plain": [sys.executable, "-m", "uvicorn", "serving:plain", "--factory", two, "--log-level=warning"],
+            "plain": [*plain_app, two],
+            "plain, one process": plain_app,
         }
         for number in range(given.rounds):
             order = list(commands)[:: 1 if number % 2 == 0 else -1]
@@ -136,18 +140,17 @@ def main() -> None:
             medians = {key: round(statistics.median(row[key] for row in found), 2) for key in found[0]}
             rows.append({"server": name, "clients": clients, **medians})
     ratios = {
-        str(clients): {
-            key: round(
-                statistics.median(each["pstn"][clients][key] / each["plain"][clients][key] for each in rounds), 3
-            )
+        f"{peer}, {clients}": {
+            key: round(statistics.median(each["pstn"][clients][key] / each[peer][clients][key] for each in rounds), 3)
             for key in ("requests_per_second", "p99_ms")
         }
+        for peer in list(commands)[1:]
         for clients in CLIENTS
     }
     figures = {
         "seconds": given.seconds, "rounds": given.rounds, "workers": WORKERS, "samples": SAMPLES,
         "cores": os.cpu_count(), "load_before": round(load_before, 2), "load_after": round(os.getloadavg()[0], 2),
-        "medians": rows, "pstn_over_plain": ratios, "all": rounds,
+        "medians": rows, "pstn_over": ratios, "all": rounds,
     }  # fmt: skip
     write(given.out, figures, seed=0, watch=watch, packages=("onnxruntime", "fastapi", "uvicorn"))
 
