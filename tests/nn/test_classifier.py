@@ -50,6 +50,19 @@ def test_an_inception_module_is_its_convolutions_side_by_side():
     torch.testing.assert_close(module(x), module.norm(torch.cat([*wide, pooled], 1)).relu())
 
 
+@pytest.mark.parametrize("size", [(29, 26), (28, 28), (13, 14, 15)])
+def test_pooling_without_a_gradient_gives_what_it_gives_with_one(size):
+    network = pstn.nn.ConvLocalizer(1, size, (4,), kernel=2)
+    x = torch.randn(3, 1, *size)
+    x[0, 0, 5, 5] = torch.nan
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.functional, "max_pool2d", None)
+        patch.setattr(torch.nn.functional, "max_pool3d", None)
+        found = network(x)
+    torch.testing.assert_close(found, network(x).detach(), rtol=0, atol=0, equal_nan=True)
+    assert found[0].isnan().any()
+
+
 def test_unpadded_series_networks_are_plain_convolutions():
     torch.manual_seed(0)
     network = pstn.nn.SeriesClassifier(1, classes=3, filters=(4, 5), kernels=(8, 3), padded=False).eval()
