@@ -59,7 +59,9 @@ def test_pooling_without_a_gradient_gives_what_it_gives_with_one(size):
         patch.setattr(torch.nn.functional, "max_pool2d", None)
         patch.setattr(torch.nn.functional, "max_pool3d", None)
         found = network(x)
-    torch.testing.assert_close(found, network(x).detach(), rtol=0, atol=0, equal_nan=True)
+        mapped = torch.func.vmap(network)(x[None])[0]
+    for each in (found, mapped):
+        torch.testing.assert_close(each, network(x).detach(), rtol=0, atol=0, equal_nan=True)
     assert found[0].isnan().any()
 
 
