@@ -247,7 +247,14 @@ def test_infinity_is_refused_where_nan_is_not(value):
         pstn.CNNClassifier(kind="series", epochs=1).fit(X, np.arange(8) % 2)
 
 
-MASKING = [pstn.PSTNClassifier, pstn.STNClassifier, pstn.CNNClassifier]
+masking = pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (pstn.PSTNClassifier, {}), (pstn.STNClassifier, {}), (pstn.CNNClassifier, {}),
+        (pstn.PSTNClassifier, {"networks": "inception", "width": None}),
+        (pstn.CNNClassifier, {"networks": "resnet", "width": None}),
+    ],
+)  # fmt: skip
 
 
 def behind(series, width):
@@ -258,10 +265,10 @@ def behind(series, width):
     return X
 
 
-@pytest.mark.parametrize("kind", MASKING)
-def test_a_prediction_does_not_change_with_how_much_padding_follows_the_series(kind):
+@masking
+def test_a_prediction_does_not_change_with_how_much_padding_follows_the_series(kind, options):
     series, y = ragged()
-    fitted = quick(kind, epochs=3, lengths="pad").fit(series, y)
+    fitted = quick(kind, epochs=3, lengths="pad", **options).fit(series, y)
     expected = fitted.predict_proba(series)
     # Beside a longer series, alone, and in the network itself.
     longer = fitted.predict_proba([*series, np.ones((2, 70))])[:-1]
@@ -276,15 +283,16 @@ def test_a_prediction_does_not_change_with_how_much_padding_follows_the_series(k
         outputs = [log_probs_of(fitted.model_(each, **noise)) for each in (x, wider)]
     torch.testing.assert_close(*outputs, atol=1e-5, rtol=0)
     # Nor does what is learned.
-    again = quick(kind, epochs=3, lengths="pad", axes="NCL").fit(behind(series, 50), y)
+    again = quick(kind, epochs=3, lengths="pad", axes="NCL", **options).fit(behind(series, 50), y)
     np.testing.assert_allclose(again.predict_proba(series), expected, atol=1e-4)
 
 
-def test_a_mask_changes_nothing_where_all_is_real():
+@masking
+def test_a_mask_changes_nothing_where_all_is_real(kind, options):
     X, y = np.random.default_rng(0).normal(size=(12, 2, 24)), np.arange(12) % 2
-    for kind in MASKING:
-        padded, plain = (quick(kind, epochs=3, axes="NCL", lengths=each).fit(X, y) for each in ("pad", "auto"))
-        np.testing.assert_allclose(padded.predict_proba(X), plain.predict_proba(X), atol=1e-4)
+    options = {"epochs": 3, "axes": "NCL", **options}
+    padded, plain = (quick(kind, lengths=each, **options).fit(X, y) for each in ("pad", "auto"))
+    np.testing.assert_allclose(padded.predict_proba(X), plain.predict_proba(X), atol=1e-4)
 
 
 def test_warps_map_the_real_part_of_a_series_onto_itself():
@@ -303,10 +311,10 @@ def test_warps_map_the_real_part_of_a_series_onto_itself():
         torch.testing.assert_close(warped[:, number, :2, :length], alone[:, 0], atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("kind", MASKING)
-def test_networks_with_masks_are_saved_and_pickled(kind, tmp_path):
+@masking
+def test_networks_with_masks_are_saved_and_pickled(kind, options, tmp_path):
     series, y = ragged()
-    fitted = quick(kind, lengths="pad").fit(series, y)
+    fitted = quick(kind, lengths="pad", **options).fit(series, y)
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_allclose(again.predict_proba(series), fitted.predict_proba(series), atol=1e-6)
     about = pstn.ModelMetadata(("a", "b"), channels=2, size=(24,))
@@ -319,7 +327,7 @@ def test_networks_with_masks_are_saved_and_pickled(kind, tmp_path):
 
 def test_what_reads_no_mask_is_refused_by_name():
     series, y = ragged()
-    for options in {"networks": "resnet"}, {"teach": "crop=0.2,0.1"}, {"fill": 0.0}:
+    for options in {"teach": "crop=0.2,0.1"}, {"fill": 0.0}:
         with pytest.raises(ValueError, match=f"lengths must be 'resample' with {next(iter(options))}"):
             quick(pstn.PSTNClassifier, lengths="pad", **({"width": None} | options)).fit(series, y)
     with pytest.raises(ValueError, match="lengths must be 'auto' or 'resample'"):

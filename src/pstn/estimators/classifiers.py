@@ -243,8 +243,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def _require_masks(self) -> None:
         """Refuse what would read the padding behind series."""
-        found = {"networks": self.networks != "auto", "teach": getattr(self, "teach", None) is not None}
-        found["fill"] = self.scaling_.fill is not None
+        found = {"teach": getattr(self, "teach", None) is not None, "fill": self.scaling_.fill is not None}
         if wrong := [name for name, is_wrong in found.items() if is_wrong]:
             raise ValueError(f"lengths must be 'resample' with {' and '.join(wrong)}, which read no mask, got 'pad'")
 
