@@ -7,8 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.base import clone
 
 import pstn
+from archive_shapes import UCR, UEA
 from pstn.data.files import DataWarning
 from pstn.estimators.arrays import choose_layout, read_inputs, unpack, warn_if_ambiguous
 from pstn.training.evaluate import log_probs_of
@@ -16,33 +18,20 @@ from pstn.training.evaluate import log_probs_of
 # Some tests take only a step or two.
 pytestmark = pytest.mark.filterwarnings("ignore:The transformation is the identity")
 
-# Channels and steps (of the longest series) of the 30 sets of the UEA archive.
-UEA = {
-    "ArticularyWordRecognition": (9, 144), "AtrialFibrillation": (2, 640), "BasicMotions": (6, 100),
-    "CharacterTrajectories": (3, 182), "Cricket": (6, 1197), "DuckDuckGeese": (1345, 270), "EigenWorms": (6, 17984),
-    "Epilepsy": (3, 206), "ERing": (4, 65), "EthanolConcentration": (3, 1751), "FaceDetection": (144, 62),
-    "FingerMovements": (28, 50), "HandMovementDirection": (10, 400), "Handwriting": (3, 152), "Heartbeat": (61, 405),
-    "InsectWingbeat": (200, 30), "JapaneseVowels": (12, 29), "Libras": (2, 45), "LSST": (6, 36),
-    "MotorImagery": (64, 3000), "NATOPS": (24, 51), "PEMS-SF": (963, 144), "PenDigits": (2, 8),
-    "PhonemeSpectra": (11, 217), "RacketSports": (6, 30), "SelfRegulationSCP1": (6, 896),
-    "SelfRegulationSCP2": (7, 1152), "SpokenArabicDigits": (13, 93), "StandWalkJump": (4, 2500),
-    "UWaveGestureLibrary": (3, 315),
-}  # fmt: skip
-
 
 def read(shape, kind="auto", axes="auto", dtype="float64"):
-    """The layout, and whether there was a warning."""
+    """The layout of one example, and whether there was a warning."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         layout = choose_layout(shape, kind, axes)
-        warn_if_ambiguous(layout, kind, axes, np.dtype(dtype))
+        warn_if_ambiguous(layout, kind, axes, np.broadcast_to(np.zeros((), dtype), (1, *shape)))
     return layout, any(issubclass(w.category, DataWarning) for w in caught)
 
 
 @pytest.mark.parametrize("name", [*UEA, "five steps", "square"])
 @pytest.mark.parametrize("kind", ["auto", "series", "image"])
 def test_no_array_is_misread_without_a_warning(name, kind):
-    channels, steps = {**UEA, "five steps": (50, 5), "square": (12, 12)}[name]
+    channels, steps = {**UEA, "five steps": (9, 50, 5), "square": (9, 12, 12)}[name][1:]
     for shape, right in ((channels, steps), "NCL"), ((steps, channels), "NLC"):
         expected = ("series", channels, (steps,), right)
         if kind != "image":  # which says what it is
@@ -55,9 +44,63 @@ def test_no_array_is_misread_without_a_warning(name, kind):
             assert (layout.kind, layout.size, warned) == ("image", shape, False)
 
 
+READERS = {
+    "classifier": pstn.PSTNClassifier(), "stn": pstn.STNClassifier(), "cnn": pstn.CNNClassifier(),
+    "aligner": pstn.SeriesAligner(), "augmenter": pstn.Augmenter(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_no_estimator_misreads_a_set_of_the_archives_without_a_warning(reader):
+    forms = [(shape, at) for number, *rest in UEA.values() for shape, at in in_both_orders(number, *rest)]
+    forms += [(shape, at) for number, steps in UCR.values() for shape, at in in_both_orders(number, 1, steps)]
+    for shape, (channels, steps) in forms:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            # As large as the set, without its memory.
+            layout = read_inputs(clone(reader), np.broadcast_to(np.int16(0), shape), reset=True)[1]
+        right = (layout.kind, layout.channels, layout.size) == ("series", channels, (steps,))
+        assert right or any(issubclass(w.category, DataWarning) for w in caught), shape
+        if channels == 1:
+            assert right, shape
+            assert not caught, shape
+    for number, steps in UCR.values():
+        normalised = np.broadcast_to(np.linspace(-1, 1, steps), (number, steps))
+        assert read_inputs(clone(reader), normalised, reset=True)[1].shape == (steps,)
+
+
+def in_both_orders(number, channels, steps):
+    """(N, C, L) and (N, L, C), with (C, L)."""
+    return [((number, channels, steps), (channels, steps)), ((number, steps, channels), (channels, steps))]
+
+
+def test_flat_images_are_read_as_series_with_a_warning():
+    rng, y = np.random.default_rng(0), np.arange(12) % 2
+    pixels = rng.integers(0, 17, (12, 64))
+    for flat in pixels, pixels.astype(float), pixels / 16, rng.integers(0, 255, (12, 3072)).astype(np.uint8):
+        with pytest.warns(DataWarning, match=r"X.reshape\(-1, H, W"):
+            assert quick().fit(flat, y).layout_.kind == "series"
+        pstn.CNNClassifier("series", epochs=1, width=2).fit(flat, y)
+    for series in rng.normal(size=(12, 64)), rng.random((12, 65)), 1000.0 * pixels:
+        quick().fit(series, y)
+
+
+def test_images_with_many_channels_last_are_read_with_a_warning():
+    assert not read((16, 16, 4))[1]
+    assert read((16, 32, 32))[1]
+    assert not read((16, 32, 32), "image")[1]
+
+
 @pytest.mark.parametrize(
     ("shape", "dtype"),
-    [((28, 28), "uint8"), ((28, 30), "uint8"), ((1, 50), "float64"), ((24,), "float32"), ((32, 30, 3), "int8")],
+    [
+        ((28, 28), "uint8"),
+        ((28, 30), "uint8"),
+        ((1, 50), "float64"),
+        ((50, 1), "float64"),
+        ((24,), "float32"),
+        ((32, 30, 3), "int8"),
+    ],
 )
 def test_shapes_with_one_reading_are_quiet(shape, dtype):
     assert not read(shape, dtype=dtype)[1]

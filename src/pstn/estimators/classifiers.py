@@ -565,7 +565,8 @@ class PSTNClassifier(Warping, ArrayClassifier):
             "auto": that of `teach`, or a similarity for images and CPAB for series.
         kind: what (N, a, b) is: "image" (N, H, W), "series" (N, C, L), or "auto": images if both sides are at least 8
             and neither is more than 4 times the other, with a warning unless they hold 8-bit pixels.
-        axes: of series with channels: "NCL" (N, C, L), "NLC" (N, L, C), or "auto": (N, C, L), with a warning.
+        axes: of series with channels: "NCL" (N, C, L), "NLC" (N, L, C), or "auto": (N, C, L), with a warning, and
+            (N, L, 1).
         lengths: what is done with series of other lengths than the longest of `fit`: "resample" stretches them; "pad"
             puts NaN behind them, which warp, localizer and classifier leave out; "auto" resamples if lengths differ in
             `fit`, and otherwise refuses others.
