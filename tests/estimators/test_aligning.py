@@ -141,7 +141,12 @@ def test_verbose_prints_the_loss(capsys, monkeypatch):
     assert capsys.readouterr().out == ""
     monkeypatch.setattr("time.monotonic", iter(range(0, 10**6, 3)).__next__)
     pstn.SeriesAligner(steps=2, verbose=1).fit(X, y)
-    assert "[SeriesAligner] epoch 2, loss" in capsys.readouterr().out
+    assert [line[:23] for line in capsys.readouterr().out.splitlines()] == [
+        f"[SeriesAligner] epoch {n}" for n in (1, 2)
+    ]
+    monkeypatch.undo()
+    pstn.SeriesAligner(steps=3, verbose=1).fit(X, y)  # in less than two seconds: the last one
+    assert "[SeriesAligner] epoch 3 of 3, loss" in capsys.readouterr().out
 
 
 def test_unequal_lengths_and_gaps():

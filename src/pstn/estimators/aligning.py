@@ -262,7 +262,7 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
         learning_rate: Adam's, at its highest.
         random_state: a number, a `numpy.random.RandomState` or None. No global seed is touched.
         device: "auto" (a GPU where there is one), "cpu", "cuda", ...
-        verbose: 0 is quiet, 1 prints the loss about every two seconds.
+        verbose: 0 is quiet, 1 prints the loss about every two seconds and at the end.
 
     Attributes:
         classes_: (K,), the labels; none without `y`.
@@ -317,10 +317,11 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
         classes = 1 if labels is None else len(self.classes_)
         self._seed = draw_seed(self.random_state)
         batch = min(_BATCH, len(x))
+        epochs = max(1, round(self.steps * batch / len(x)))
         options: dict[str, Any] = {
-            "epochs": max(1, round(self.steps * batch / len(x))), "batch_size": batch, "lr": self.learning_rate,
+            "epochs": epochs, "batch_size": batch, "lr": self.learning_rate,
             "lr_schedule": one_cycle, "clip_norm": 1.0, "weight_decay": 0.0, "restarts": 0, "progress": False,
-            "on_epoch": self._printer() if self.verbose else None,
+            "on_epoch": self._printer(epochs) if self.verbose else None,
         }  # fmt: skip
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self._seed)
@@ -334,15 +335,16 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
         self._settle(x, number, classes)
         return self
 
-    def _printer(self) -> Callable[[Epoch], None]:
-        """What prints the loss of an epoch, about every two seconds."""
+    def _printer(self, epochs: int) -> Callable[[Epoch], None]:
+        """What prints the loss of an epoch, about every two seconds and at the end."""
         printed = time.monotonic()
 
         def say(epoch: Epoch) -> None:
             nonlocal printed
-            if time.monotonic() > printed + 2:
+            if epoch.number == epochs or time.monotonic() > printed + 2:
                 printed = time.monotonic()
-                print(f"[{type(self).__name__}] epoch {epoch.number}, loss {epoch.loss:.3f}", flush=True)
+                progress = f"epoch {epoch.number} of {epochs}, loss {epoch.loss:.3f}"
+                print(f"[{type(self).__name__}] {progress}", flush=True)
 
         return say
 

@@ -118,6 +118,9 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         """
         continues = self.warm_start and hasattr(self, "model_")
         known = self if continues else self._started(X, y, None)
+        searches = getattr(self, "kl_weight", None) == "auto" and known._teach is None
+        if not searches and getattr(self, "n_jobs", None) not in (None, 1):
+            warnings.warn("n_jobs has no effect without a search: that of kl_weight='auto', without teach", UserWarning)
         data = known._data(X, y, sample_weight)
         if data.weights is not None:  # learning rates mean the same with weights and without
             if not data.weights.sum() > 0:
@@ -600,7 +603,8 @@ class PSTNClassifier(Warping, ArrayClassifier):
         warm_start: whether `fit` continues from the weights of the last; classes, scaling and w stay.
         restarts: how often a network that ends at chance is trained again, with more care: see `pstn.fit`.
         random_state: a number, a `numpy.random.RandomState` or None. No global seed is touched.
-        n_jobs: processes that share the search, as joblib counts them.
+        n_jobs: processes that share the search, as joblib counts them. Without one, a fit runs in this process, with
+            the threads of torch, and more than one is warned of.
         device: "auto" (a GPU where there is one), "cpu", "cuda", ...
 
     Attributes:
