@@ -79,6 +79,9 @@ def _draw_prediction(model: Any, x: Any, samples: int, channel: int) -> Figure:
             inputs, names = given.reshape(1, -1, given.shape[-1]), None
             prediction = network(inputs, **shared_noise(network, 1))
         else:
+            wanted = estimator.layout_.shape
+            if np.ndim(x) != len(wanted):
+                raise ValueError(f"x must be one series of shape {wanted}, got {np.shape(x)}")
             inputs, names = next(estimator._batches(model._read(np.asarray(x)[None]))), estimator.classes_
             prediction = estimator._predict(inputs)
         layer, generator = network.layer, torch.Generator().manual_seed(0)

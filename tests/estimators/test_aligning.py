@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.svm import SVC
@@ -167,8 +168,25 @@ def test_without_labels_all_series_are_one_class():
     assert aligner.averages_.shape == (1, 48)
     assert aligner.transform(X).var(0).mean() < 0.5 * X.var(0).mean()
     assert aligner.class_averages().classes.shape == (1,)
-    with pytest.raises(AttributeError, match="y"):
-        aligner.predict(X)
+
+
+def test_classification_without_labels_is_refused_by_what_is_missing():
+    X = bumps(8)[0]
+    aligner = pstn.SeriesAligner(steps=1).fit(X)
+    for call in aligner.predict, lambda X: aligner.score(X, np.zeros(8)):
+        with pytest.raises(NotFittedError, match="fitted without y"):
+            call(X)
+    with pytest.raises(NotFittedError, match="fitted without y"):  # the labels of an earlier fit are no longer known
+        pstn.SeriesAligner(steps=1).fit(X, np.arange(8) % 2).fit(X).predict(X)
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        pstn.SeriesAligner().predict(X)
+
+
+def test_a_picture_of_a_prediction_is_of_one_series():
+    X, y = bumps(8)
+    classifier = pstn.PSTNClassifier("cpab", epochs=1, kl_weight=1e-3).fit(X, y)
+    with pytest.raises(ValueError, match=r"x must be one series of shape \(48,\), got \(1, 48\)"):
+        pstn.plot(classifier, X[:1])
 
 
 def test_taught_warps_are_undone():

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state, check_X_y
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
@@ -382,6 +383,7 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
         _checks.require_bool("probabilistic", self.probabilistic)
         array = self._read(X, reset=True)
         labels: NDArray[Any] | None = None
+        self.__dict__.pop("classes_", None)
         if y is not None:
             _, labels = check_X_y(array, y, allow_nd=True, estimator=self)
             check_classification_targets(labels)
@@ -571,7 +573,9 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
     @torch.no_grad()
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The class whose average is nearest to each aligned series, (N,), by the Euclidean distance."""
-        check_is_fitted(self, "classes_")
+        check_is_fitted(self)
+        if not hasattr(self, "classes_"):
+            raise NotFittedError("this SeriesAligner was fitted without y, and has no classes to predict")
         means = self._means.flatten(1)
         nearest = [torch.cdist(self._look(x, 0).warped[0].flatten(1), means).argmin(1) for x in self._batches(X)]
         return self.classes_[torch.cat(nearest).numpy()]
