@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.ensemble import VotingClassifier
+from sklearn.model_selection import cross_val_score
 
 import pstn
 from archive_shapes import UCR, UEA
@@ -161,6 +163,14 @@ def test_tables_of_one_length_are_read_with_time_in_their_rows_and_with_a_warnin
         with pytest.warns(DataWarning, match=r"series \(N, L, C\)"):
             assert quick().fit(tables, y).layout_.size == shape[:1]
         assert quick(axes="NCL").fit(tables, y).layout_.size == shape[1:]
+
+
+def test_lists_of_unequal_length_pass_through_the_tools_of_scikit_learn():
+    series, y = ragged()
+    assert cross_val_score(quick(lengths="pad"), series, y, cv=2).shape == (2,)
+    five = VotingClassifier([(f"network {seed}", quick(random_state=seed)) for seed in range(5)], voting="soft")
+    alone = [quick(random_state=seed).fit(series, y).predict_proba(series) for seed in range(5)]
+    np.testing.assert_allclose(five.fit(series, y).predict_proba(series), np.mean(alone, 0), atol=1e-6)
 
 
 def test_lists_of_numbers_are_series():
