@@ -170,6 +170,35 @@ def test_without_labels_all_series_are_one_class():
     assert aligner.class_averages().classes.shape == (1,)
 
 
+def test_scaled_distances_tell_classes_of_one_average_by_their_spread():
+    rng, y = np.random.default_rng(0), np.repeat(["calm", "wild"], 20)
+    X = rng.normal(size=(40, 2, 24)) * np.array([[1.0, 1.0], [1.0, 5.0]]).repeat(20, 0)[:, :, None]
+    found = {
+        distance: pstn.SeriesAligner(axes="NCL", steps=10, distance=distance, random_state=0).fit(X, y)
+        for distance in ("euclidean", "scaled")
+    }
+    test = rng.normal(size=(40, 2, 24)) * np.array([[1.0, 1.0], [1.0, 5.0]]).repeat(20, 0)[:, :, None]
+    assert found["euclidean"].score(test, y) < 0.8 < 0.95 < found["scaled"].score(test, y)
+    np.testing.assert_array_equal(found["scaled"].averages_, found["euclidean"].averages_)
+    aligner = found["scaled"]
+    aligned = torch.from_numpy(aligner.transform(X)).double()
+    residuals = torch.stack([part - part.mean(0) for part in aligned.split(20)]).square().mean(-1)
+    spread = (residuals.sum(1) + residuals.sum((0, 1)) / 38) / 20  # with the spread of all as one more series
+    away = (torch.from_numpy(aligner.transform(test))[:, None] - torch.from_numpy(aligner.averages_)).square().mean(-1)
+    expected = (away / spread + spread.log()).sum(-1).argmin(1)
+    np.testing.assert_array_equal(aligner.predict(test), np.array(["calm", "wild"])[expected])
+
+
+@pytest.mark.parametrize("distance", ["euclidean", "scaled"])
+def test_classes_of_one_series_or_without_spread_are_predicted(distance):
+    X = np.stack([np.sin(np.linspace(0, 6, 30)), np.linspace(-1, 1, 30)])
+    for copies in 1, 3:
+        aligner = pstn.SeriesAligner(steps=2, distance=distance, random_state=0).fit(
+            np.repeat(X, copies, 0), np.arange(2).repeat(copies)
+        )
+        np.testing.assert_array_equal(aligner.predict(X), [0, 1])
+
+
 def test_classification_without_labels_is_refused_by_what_is_missing():
     X = bumps(8)[0]
     aligner = pstn.SeriesAligner(steps=1).fit(X)
