@@ -261,8 +261,8 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
         samples: S in training.
         steps: how many steps of training.
         learning_rate: Adam's, at its highest.
-        distance: by which `predict` finds the nearest average: "euclidean", or "scaled", in units of the spread of each
-            class in each channel, under a normal distribution: it tells classes by their amplitude too.
+        distance: by which `predict` finds the nearest average: "scaled", in units of the spread of each class in each
+            channel, under a normal distribution, which tells classes by their amplitude too; or "euclidean".
         random_state: a number, a `numpy.random.RandomState` or None. No global seed is touched.
         device: "auto" (a GPU where there is one), "cpu", "cuda", ...
         verbose: 0 is quiet, 1 prints the loss about every two seconds and at the end.
@@ -290,9 +290,9 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
     def __init__(
         self, transform: str | Transform = "auto", *, axes: str = "auto", lengths: str = "auto",
         teach: str | RandomTransform | None = None,
-        passes: int = 1, objective: str = "share", separation: float = 0.1, smoothness: float = 1e-2,
+        passes: int = 1, objective: str = "share", separation: float = 0.1, smoothness: float = 0.1,
         augment: float = 0.5, probabilistic: bool = True, samples: int = 2, steps: int = 300,
-        learning_rate: float = 3e-3, distance: str = "euclidean", random_state: Any = None, device: str = "auto",
+        learning_rate: float = 3e-3, distance: str = "scaled", random_state: Any = None, device: str = "auto",
         verbose: int = 0,
     ) -> None:  # fmt: skip
         self.transform, self.axes, self.teach, self.passes, self.objective = transform, axes, teach, passes, objective
