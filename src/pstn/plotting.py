@@ -143,7 +143,7 @@ def _ahead(layer: SpatialTransformer, theta: Tensor, x: Tensor) -> NDArray[np.fl
 def _draw_warp(axes: Axes, curve: Any, low: Any, high: Any, colour: str, *, strength: float = 1.0) -> None:
     """A warp with its interval; `strength` fades it among many."""
     steps = np.arange(len(curve))
-    axes.fill_between(steps, low, high, color=colour, alpha=0.25 * strength, linewidth=0)
+    axes.fill_between(steps, low, high, color=colour, alpha=0.25 * strength**2, linewidth=0)
     axes.plot(steps, curve, color=colour, linewidth=1.2 * strength, alpha=strength)
 
 
