@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import resources
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
@@ -139,9 +139,12 @@ def from_folder(
     return made
 
 
-def has_colour(root: Path, most: int = 50) -> bool:
-    """Whether any of the first images in a folder has colours; those that cannot be read are passed over."""
-    for path in islice(find_images(root, lambda error: None), most):
+def has_colour(root: Path) -> bool:
+    """Whether any image in a folder has colours, as `from_folder` asks; those that cannot be read are passed over.
+
+    Their headers say so: all of them take about a tenth of the time of decoding grey images.
+    """
+    for path in find_images(root, lambda error: None):
         with suppress(DataError), open_image(path) as image:
             if not _is_grey(image):
                 return True
