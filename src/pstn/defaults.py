@@ -38,6 +38,8 @@ _UNKNOWN = 1000
 _SMALLEST_BATCH, _LARGEST_BATCH, _BATCHES = 8, 64, 12
 # The optimiser's steps to aim for, and the bounds on the epochs which that gives.
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 1500, 20, 300
+# The same for what is pretrained, which needs little more.
+_PRETRAINED_STEPS, _FEWEST_PRETRAINED = 50, 5
 
 
 def default_batch_size(examples: int | None) -> int:
@@ -54,18 +56,21 @@ def default_batch_size(examples: int | None) -> int:
     return min(max(examples // _BATCHES, _SMALLEST_BATCH), _LARGEST_BATCH, examples)
 
 
-def default_epochs(examples: int | None, batch_size: int) -> int:
-    """Passes over the data: as many as make 1,500 steps, from 20 to 300.
+def default_epochs(examples: int | None, batch_size: int, *, pretrained: bool = False) -> int:
+    """Passes over the data: as many as make 1,500 steps, from 20 to 300; 50 steps, and at least 5, if pretrained.
 
     Args:
         examples: how many there are to train on; None where that is not known.
         batch_size: examples in a batch.
+        pretrained: whether images are read by a pretrained network.
 
     Example:
         >>> [default_epochs(n, default_batch_size(n)) for n in (30, 100, 60_000)]
         [300, 120, 20]
     """
     examples = _UNKNOWN if examples is None else max(1, examples)
+    if pretrained:
+        return max(_FEWEST_PRETRAINED, _PRETRAINED_STEPS * batch_size // examples)
     return min(max(_STEPS * batch_size // examples, _FEWEST_EPOCHS), _MOST_EPOCHS)
 
 

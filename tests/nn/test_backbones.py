@@ -287,6 +287,35 @@ def test_estimators_take_a_backbone(timm):
         pstn.CNNClassifier("image", backbone="tiny.one").fit(x[..., 0], y)
 
 
+@pytest.mark.parametrize("reads", ["classifier", "localizer", "both"])
+@pytest.mark.parametrize("learns", ["none", "last", "all"])
+def test_estimators_say_what_reads_by_the_backbone_and_what_of_it_learns(timm, reads, learns):
+    sklearn = pytest.importorskip("sklearn")
+    generator, y = np.random.default_rng(0), np.arange(24) % 2
+    x = generator.integers(0, 256, (24, 20, 20, 3)).astype(np.uint8)
+    options = {"backbone": "tiny.one", "backbone_learns": learns, "epochs": 1, "restarts": 0, "random_state": 0}
+    model = sklearn.clone(pstn.PSTNClassifier(backbone_for=reads, **options)).fit(x, y).model_
+    assert isinstance(model.classifier, BackboneClassifier) == (reads != "localizer")
+    assert isinstance(model.layer.localizer, Trunk) == (reads != "classifier")
+    found = {part.learns for part in model.modules() if isinstance(part, Trunk)}
+    assert found == {learns}
+    cnn = pstn.CNNClassifier(**{k: v for k, v in options.items() if k != "restarts"}).fit(x, y).model_
+    assert cnn.trunk.learns == learns
+    for name in ("backbone_for", "backbone_learns"):
+        with pytest.raises(ValueError, match=rf"^{name} must"):
+            pstn.STNClassifier(**{name: "some"}).fit(x, y)
+
+
+def test_estimators_train_as_long_on_a_backbone_as_the_command_line(timm, photos):
+    pytest.importorskip("sklearn")
+    settings = TrainSettings(data=photos, backbone="tiny.one", model="cnn", valid_fraction=0.0)
+    source = prepare(settings)
+    with make_population(settings, source) as population:
+        epochs = population.recipe.epochs
+    x = (255 * torch.rand(len(source.x), 20, 20, 3, generator=torch.Generator().manual_seed(0))).byte().numpy()
+    assert pstn.CNNClassifier(backbone="tiny.one").fit(x, source.y.numpy()).n_iter_ == epochs
+
+
 def test_a_feature_that_hardly_varied_in_training_does_not_decide():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(60, 4, generator=generator)

@@ -24,6 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 Learns = Literal["none", "last", "all"]
+Reads = Literal["classifier", "localizer", "both"]
 # The part of a network's parameters, by number, that are its last layers.
 _LAST = 0.2
 _SMALLEST_SIDE = 96

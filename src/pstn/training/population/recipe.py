@@ -160,8 +160,12 @@ class Recipe:
         """The loss, as trainers call it."""
         return TrainingLoss(self.loss, teaches=self.teach is not None, teach_weight=self.teach_weight)
 
-    def for_examples(self, examples: int) -> Recipe:
+    def for_examples(self, examples: int, *, pretrained: bool = False) -> Recipe:
         """The recipe with its epochs and batch size, where they are not given, chosen for so many examples.
+
+        Args:
+            examples: how many there are to train on.
+            pretrained: whether images are read by a pretrained network.
 
         Example:
             >>> recipe = Recipe().for_examples(100)
@@ -169,7 +173,7 @@ class Recipe:
             (120, 8)
         """
         batch_size = self.batch_size or default_batch_size(examples)
-        epochs = self.epochs or default_epochs(examples, batch_size * self.accumulate)
+        epochs = self.epochs or default_epochs(examples, batch_size * self.accumulate, pretrained=pretrained)
         return replace(self, epochs=epochs, batch_size=batch_size)
 
     def as_seen(self, x: Tensor) -> Tensor:

@@ -76,8 +76,6 @@ _SIDES = {
 }
 # The part of a user's own data that is kept for validation, from so many examples on.
 _VALID_FRACTION, _VALID_FROM = 0.15, 60
-# The optimiser's steps to aim for with a pretrained network.
-_STEPS = 50
 
 
 class Source(NamedTuple):
@@ -429,9 +427,7 @@ def make_population(
     if source.backbone not in ("paper", "small"):
         parts = [(cast(Tensor, m.train), m.valid) for m in members]
         start_heads(models, source.x, source.y, parts, source.augment, taught=source.teach is not None)
-        if settings.epochs is None:  # what is pretrained needs little more
-            size = recipe.for_examples(len(cast(Tensor, members[0].train))).batch_size
-            recipe = dataclasses.replace(recipe, epochs=max(5, _STEPS * size // len(cast(Tensor, members[0].train))))
+        recipe = recipe.for_examples(len(cast(Tensor, members[0].train)), pretrained=True)
     if settings.patience is None and settings.validate_every is None and source.kind != "known" and not source.teach:
         recipe = _with_patience(recipe, members, settings)
     for name in ("patience", "calibrate", "accuracy", "coverage"):
