@@ -163,7 +163,9 @@ def fit(
         require_choice("kl_weight (unless it is a number or a schedule)", asked, ("auto",))
     else:
         kl_weight_at(asked, 0.0)  # refuses a weight that cannot be, before any step
-    batch_size = default_batch_size(examples) if batch_size is None else require_positive_int("batch_size", batch_size)
+    if batch_size is None:
+        batch_size = default_batch_size(examples, _size_of(data))
+    require_positive_int("batch_size", batch_size)
     epochs = default_epochs(examples, batch_size) if epochs is None else require_positive_int("epochs", epochs)
     if epochs > 1 and isinstance(data, Iterator):
         raise ValueError(f"data must last {epochs} passes, got {type(data).__name__}: pass a DataLoader or a list")
@@ -388,3 +390,10 @@ def _count_examples(data: Any) -> int | None:
         return sum(len(batch[0]) for batch in data if isinstance(batch, (list, tuple)) and len(batch)) or None
     held = getattr(data, "dataset", data if is_set(data) else None)
     return len(held) or None if isinstance(held, Sized) else None
+
+
+def _size_of(data: Any) -> tuple[int, ...]:
+    """The spatial size of the examples of a set; empty where the data are batches, which have their own size."""
+    held = getattr(data, "base", data)
+    x = held.tensors[0] if isinstance(held, TensorDataset) else getattr(held, "x", None)
+    return tuple(x.shape[2:]) if isinstance(x, Tensor) else ()

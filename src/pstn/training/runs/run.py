@@ -427,9 +427,9 @@ def make_population(
     if source.backbone not in ("paper", "small"):
         parts = [(cast(Tensor, m.train), m.valid) for m in members]
         start_heads(models, source.x, source.y, parts, source.augment, taught=source.teach is not None)
-        recipe = recipe.for_examples(len(cast(Tensor, members[0].train)), pretrained=True)
+        recipe = recipe.for_examples(len(cast(Tensor, members[0].train)), source.size, pretrained=True)
     if settings.patience is None and settings.validate_every is None and source.kind != "known" and not source.teach:
-        recipe = _with_patience(recipe, members, settings)
+        recipe = _with_patience(recipe, members, settings, source.size)
     for name in ("patience", "calibrate", "accuracy", "coverage"):
         if getattr(settings, name) and any(m.valid is None for m in members):
             raise ValueError(f"{name} needs validation data: set valid_fraction")
@@ -445,7 +445,7 @@ def make_population(
     )  # fmt: skip
 
 
-def _with_patience(recipe: Recipe, members: Sequence[Member], settings: TrainSettings) -> Recipe:
+def _with_patience(recipe: Recipe, members: Sequence[Member], settings: TrainSettings, size: Sequence[int]) -> Recipe:
     """The recipe with early stopping, where there are examples to validate on: as often as costs little.
 
     Validations take at most about a tenth of the time of training, and there are at most a hundred.
@@ -453,7 +453,7 @@ def _with_patience(recipe: Recipe, members: Sequence[Member], settings: TrainSet
     sizes = [(len(m.train), len(m.valid)) for m in members if m.train is not None and m.valid is not None]
     if len(sizes) < len(members):
         return recipe
-    epochs = recipe.for_examples(min(train for train, _ in sizes)).epochs
+    epochs = recipe.for_examples(min(train for train, _ in sizes), size).epochs
     samples = settings.test_samples / settings.samples if settings.model == "pstn" else 1.0
     # In epochs: a backward pass takes twice as long as a forward pass.
     cost = max(valid / train for train, valid in sizes) * samples / 3
