@@ -28,7 +28,7 @@ from pstn.nn.classifier import PSTN, TransformerModel
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.threads import suit_threads, using_threads
 from pstn.training.diagnose import look_for_collapses
-from pstn.training.evaluate import is_set, read_batches, require_data
+from pstn.training.evaluate import is_set, read_batches, require_data, shape_of
 from pstn.training.population.recipe import KLWeight, LRSchedule, Member, Recipe, kl_weight_at, progress_at
 from pstn.training.population.step import report_parts
 from pstn.training.population.trainer import Population
@@ -164,7 +164,7 @@ def fit(
     else:
         kl_weight_at(asked, 0.0)  # refuses a weight that cannot be, before any step
     if batch_size is None:
-        batch_size = default_batch_size(examples, _size_of(data))
+        batch_size = default_batch_size(examples, shape_of(data)[1:])
     require_positive_int("batch_size", batch_size)
     epochs = default_epochs(examples, batch_size) if epochs is None else require_positive_int("epochs", epochs)
     if epochs > 1 and isinstance(data, Iterator):
@@ -390,10 +390,3 @@ def _count_examples(data: Any) -> int | None:
         return sum(len(batch[0]) for batch in data if isinstance(batch, (list, tuple)) and len(batch)) or None
     held = getattr(data, "dataset", data if is_set(data) else None)
     return len(held) or None if isinstance(held, Sized) else None
-
-
-def _size_of(data: Any) -> tuple[int, ...]:
-    """The spatial size of the examples of a set; empty where the data are batches, which have their own size."""
-    held = getattr(data, "base", data)
-    x = held.tensors[0] if isinstance(held, TensorDataset) else getattr(held, "x", None)
-    return tuple(x.shape[2:]) if isinstance(x, Tensor) else ()
