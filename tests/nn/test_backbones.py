@@ -25,29 +25,58 @@ installed = pytest.mark.skipif(
 class Tiny(nn.Sequential):
     """A network as timm makes them."""
 
-    def __init__(self, num_classes):
+    def __init__(self, num_classes, *head):
         layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6), nn.ReLU()]
-        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), *head)
         self.num_features = 6
         assert num_classes in (0, 1000)
 
 
+class Wide(Tiny):
+    """One whose head has a layer before the last, as MobileNetV3 and EfficientViT have."""
+
+    def __init__(self, num_classes):
+        super().__init__(num_classes, nn.Linear(6, 9))
+        self.head_hidden_size = 9
+
+
+class Fixed(Tiny):
+    """One that takes images of one size, as a vision transformer does."""
+
+    def __init__(self, num_classes):
+        super().__init__(num_classes)
+        self.pretrained_cfg = {"input_size": (3, 64, 64), "fixed_input_size": True}
+
+    def forward(self, x):
+        assert x.shape[-2:] == (64, 64)
+        features = super().forward(x)
+        query = features[:, None, None]
+        return nn.functional.scaled_dot_product_attention(query, query, query)[:, 0, 0]
+
+
+MODELS = {"tiny.one": Tiny, "tiny.wide": Wide, "tiny.fixed": Fixed}
+
+
 @pytest.fixture
 def timm(monkeypatch):
-    """A module in the place of timm, with one model."""
+    """A module in the place of timm, with three models."""
     made = []
 
     def create_model(name, pretrained, num_classes=1000):
         made.append((name, pretrained))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1 if pretrained else 2)
-            return Tiny(num_classes)
+            return MODELS[name](num_classes)
 
     config = {"input_size": (3, 96, 96), "mean": (0.4, 0.5, 0.6), "std": (0.1, 0.2, 0.3), "crop_pct": 0.9}
     module = types.ModuleType("timm")
     module.create_model, module.made = create_model, made
-    module.is_model, module.list_models = (lambda name: name == "tiny.one"), (lambda: ["tiny.one", "other"])
-    module.data = types.SimpleNamespace(resolve_model_data_config=lambda model: config)
+    module.is_model, module.list_models = (lambda name: name in MODELS), (lambda: list(MODELS))
+
+    def resolve(model):
+        return config | {k: v for k, v in getattr(model, "pretrained_cfg", {}).items() if k == "input_size"}
+
+    module.data = types.SimpleNamespace(resolve_model_data_config=resolve)
     monkeypatch.setitem(sys.modules, "timm", module)
     return module
 
@@ -105,6 +134,29 @@ def test_a_model_of_timm_says_how_images_are_scaled_and_what_size_it_wants(timm,
     assert found.choose_size([(300, 400)]) == (96, 96)
     with pytest.raises(ValueError, match=r"^backbone must .*did you mean 'tiny.one'"):
         find_pretrained("tiny.on")
+
+
+@pytest.mark.parametrize("name", ["tiny.wide", "tiny.fixed"])
+@pytest.mark.parametrize("reads", ["classifier", "both"])
+def test_a_model_of_timm_may_have_another_head_or_take_one_size_alone(timm, photos, tmp_path, name, reads):
+    options = ("--backbone", name, "--backbone-for", reads, "--backbone-learns", "last", "--epochs", 1, "--patience", 0)
+    for size in ((), ("--size", 40)):
+        found = run_command("train", photos, *options, *size, "--models", 2, "--overwrite", "--out", tmp_path / "run")
+        assert found.exit_code == 0, found.output
+        model = pstn.from_pretrained(tmp_path / "run" / "model-1")
+        assert model.classifier.trunk.features == {"tiny.wide": 9, "tiny.fixed": 6}[name]
+        assert model.about.size == ((40, 40) if size else (96, 96) if name == "tiny.wide" else (64, 64))
+    x = np.random.default_rng(0).integers(0, 256, (20, 24, 20, 3)).astype(np.uint8)
+    estimator = pytest.importorskip("pstn.estimators").CNNClassifier(backbone=name, epochs=1)
+    assert estimator.fit(x, np.arange(20) % 2).predict(x).shape == (20,)
+
+
+def test_a_model_of_timm_that_takes_one_size_alone_is_given_it(timm):
+    assert find_pretrained("tiny.fixed").choose_size([(20, 30)]) == (64, 64)
+    assert find_pretrained("tiny.one").choose_size([(20, 30)]) == (96, 96)
+    network, x = find_pretrained("tiny.fixed").make().eval(), torch.rand(2, 3, 32, 48)
+    scaled = nn.functional.interpolate(x, (64, 64), mode="bilinear", antialias=True)
+    torch.testing.assert_close(network(x), network.network(scaled))
 
 
 def test_a_run_on_a_backbone_of_timm_is_trained_evaluated_and_loaded(timm, photos, tmp_path):
