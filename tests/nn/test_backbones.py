@@ -2,6 +2,7 @@
 
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +11,20 @@ from PIL import Image
 from torch import nn
 
 import pstn
+from pstn.data import DataWarning
+from pstn.decode import read_image
+from pstn.framing import WHOLE, Framing
 from pstn.io import describe
-from pstn.nn import BackboneClassifier, EfficientNetLite0, TimmNetwork, Trunk, find_pretrained, make_model
+from pstn.nn import (
+    BackboneClassifier,
+    EfficientNetLite0,
+    ModelMetadata,
+    TimmNetwork,
+    Trunk,
+    find_pretrained,
+    make_model,
+)
+from pstn.predict import predict_files, read_items
 from pstn.training.linear import _read_windows, extract_features, fit_linear, start_heads, tune_linear
 from pstn.training.runs.run import evaluate_run, make_population, make_run_model, prepare, train
 from pstn.training.runs.settings import TrainSettings
@@ -68,7 +81,8 @@ def timm(monkeypatch):
             torch.manual_seed(1 if pretrained else 2)
             return MODELS[name](num_classes)
 
-    config = {"input_size": (3, 96, 96), "mean": (0.4, 0.5, 0.6), "std": (0.1, 0.2, 0.3), "crop_pct": 0.9}
+    config = {"input_size": (3, 96, 96), "mean": (0.4, 0.5, 0.6), "std": (0.1, 0.2, 0.3), "crop_pct": 0.5}
+    config |= {"crop_mode": "center", "interpolation": "bilinear"}
     module = types.ModuleType("timm")
     module.create_model, module.made = create_model, made
     module.is_model, module.list_models = (lambda name: name in MODELS), (lambda: list(MODELS))
@@ -157,6 +171,58 @@ def test_a_model_of_timm_that_takes_one_size_alone_is_given_it(timm):
     network, x = find_pretrained("tiny.fixed").make().eval(), torch.rand(2, 3, 32, 48)
     scaled = nn.functional.interpolate(x, (64, 64), mode="bilinear", antialias=True)
     torch.testing.assert_close(network(x), network.network(scaled))
+
+
+def test_images_are_framed_as_the_network_of_timm_was_trained(timm, photos, tmp_path):
+    def read(path, framing):
+        return read_image(path, 3, (96, 96), framing)[0]
+
+    found = find_pretrained("tiny.one").framing
+    assert found == Framing(0.5, "bilinear")
+    monkeyed = timm.data.resolve_model_data_config
+    timm.data.resolve_model_data_config = lambda model: monkeyed(model) | {"crop_mode": "squash"}
+    assert find_pretrained("tiny.one").framing == Framing(None, "bilinear")
+    timm.data.resolve_model_data_config = monkeyed
+    settings = TrainSettings(data=photos, backbone="tiny.one", model="stn", epochs=1, out=str(tmp_path / "run"))
+    source, paths = prepare(settings), sorted(Path(photos).glob("*/*.png"))
+    whole = prepare(settings.replace(framing="whole"))
+    assert (source.framing, whole.framing) == (found, Framing(None, "bilinear"))
+    for made in (source, whole):
+        x = torch.stack([torch.from_numpy(read(path, made.framing)) for path in paths])
+        expected = pstn.ModelMetadata(("a",), 3, mean=made.mean, std=made.std).prepare(x)
+        read_in = torch.cat([made.x, made.test[0]])
+        torch.testing.assert_close(read_in.sum((0, 2, 3)), expected.sum((0, 2, 3)), rtol=1e-3, atol=1)
+    train(settings, say=lambda _: None)
+    model = pstn.from_pretrained(tmp_path / "run")
+    assert model.about.framing == found
+    [item] = read_items([paths[0]], model.about)
+    assert np.array_equal(item.x.numpy(), read(paths[0], found))
+    [answer] = predict_files(model, [paths[0]])  # of 40 x 44 pixels, of which the middle 20 x 20 are read
+    corners = np.array(answer.box)
+    np.testing.assert_allclose(corners, [[12, 10], [32, 10], [32, 30], [12, 30]], atol=0.5)
+    others = Path(photos).rename(tmp_path / "others")
+    with pytest.warns(DataWarning, match="64 of these 80"):  # by their pixels, which are read the same
+        evaluate_run(tmp_path / "run", str(others))
+    earlier = {name: value for name, value in model.about.to_config().items() if name != "framing"}
+    assert ModelMetadata.from_config(earlier).framing == WHOLE
+    for wrong in ({"crop": 2}, {"interpolation": "program"}, {"zoom": 1}, None, []):
+        with pytest.raises(ValueError, match=r"crop|interpolation|zoom|framing|mapping"):
+            ModelMetadata.from_config({**model.about.to_config(), "framing": wrong})
+
+
+def test_the_middle_of_an_image_is_not_squeezed(tmp_path):
+    image = Image.new("RGB", (200, 100), "blue")
+    image.paste("red", (75, 25, 125, 75))
+    image.save(tmp_path / "a.png")
+    pixels, had = read_image(tmp_path / "a.png", 3, (10, 10), Framing(0.5, "nearest"))
+    assert had == (100, 200)
+    assert (pixels == np.array([255, 0, 0])[:, None, None]).all()
+    exif = Image.Exif()
+    exif[0x0112] = 6  # on its side
+    image.save(tmp_path / "b.jpg", exif=exif, quality=100)
+    pixels, had = read_image(tmp_path / "b.jpg", 3, (10, 10), Framing(1.0))
+    assert had == (200, 100)
+    assert pixels[0].mean() == pytest.approx(255 / 4, abs=2)
 
 
 def test_a_run_on_a_backbone_of_timm_is_trained_evaluated_and_loaded(timm, photos, tmp_path):

@@ -6,6 +6,7 @@ import importlib.util
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, final
 
 import torch
@@ -14,6 +15,7 @@ from torch.nn.functional import interpolate, pad, relu6
 
 from pstn._checks import require_choice, require_positive_int
 from pstn.defaults import IMAGENET_MEAN, IMAGENET_STD
+from pstn.framing import INTERPOLATIONS, WHOLE, Framing
 from pstn.nn.metadata import Shareable
 from pstn.processes import import_object, is_object_name
 from pstn.text import did_you_mean
@@ -217,6 +219,7 @@ class Pretrained:
         std: what they are then divided by.
         trained: whether its weights are trained.
         only_size: whether it takes images of that size alone.
+        framing: what of an image it was trained to see, and how that is resized.
     """
 
     name: str
@@ -226,6 +229,7 @@ class Pretrained:
     std: tuple[float, ...] = IMAGENET_STD
     trained: bool = True
     only_size: bool = False
+    framing: Framing = WHOLE
 
     def choose_size(self, sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
         """The (height, width) to which images of these sizes are resized: by the size of most, in steps of 32.
@@ -311,7 +315,12 @@ def find_pretrained(name: str) -> Pretrained:
     config: dict[str, Any] = timm.data.resolve_model_data_config(network)
     only_size = bool((getattr(network, "pretrained_cfg", None) or {}).get("fixed_input_size"))
     side, mean, std = int(config["input_size"][-1]), tuple(config["mean"]), tuple(config["std"])
-    return Pretrained(name, lambda: TimmNetwork(name, pretrained=True), side, mean, std, only_size=only_size)
+    # A picture that timm squeezes or puts on a canvas is read as a whole.
+    crop = config["crop_pct"] if config.get("crop_mode", "center") == "center" else None
+    interpolation = config["interpolation"] if config["interpolation"] in INTERPOLATIONS else "bicubic"
+    framing = Framing(crop, interpolation)
+    make = partial(TimmNetwork, name, pretrained=True)
+    return Pretrained(name, make, side, mean, std, only_size=only_size, framing=framing)
 
 
 def _load_efficientnet() -> nn.Module:

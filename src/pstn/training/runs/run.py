@@ -34,6 +34,7 @@ from pstn.data.series import series_format
 from pstn.data.split import Split, Splits, fit_scaling, stratified_indices
 from pstn.defaults import default_kl_weight
 from pstn.files import inside, to_json, write_atomically
+from pstn.framing import WHOLE, Framing
 from pstn.io import from_pretrained, require_modest
 from pstn.nn import PSTN, ModelMetadata, Shareable, TransformerClassifier, make_model
 from pstn.nn.backbones import Pretrained, default_pretrained, find_pretrained, import_pretrained
@@ -110,6 +111,8 @@ class Source(NamedTuple):
     """Which example is in which part, of a user's own data."""
     new: int = 0
     """How many of `test` were in no part when the models were trained."""
+    framing: Framing = WHOLE
+    """What of an image was read."""
 
     @property
     def train(self) -> Tensor:
@@ -143,6 +146,7 @@ def load_source(
     skip_broken: bool = False,
     whole: bool = False,
     backbone: str = "auto",
+    framing: Framing | Literal["auto", "whole"] = "auto",
     parts: Parts | None = None,
 ) -> Source:
     """Load a data set.
@@ -165,6 +169,7 @@ def load_source(
         skip_broken: leave out images of a folder that cannot be read, with a `DataWarning`.
         backbone: the networks that they are for, as in the settings: a pretrained one says how images are scaled, and
             what size suits it.
+        framing: what of the images of a folder is read; "auto" is what a pretrained network was trained to see.
         whole: take all of the data to test on, where they have no test part of their own.
         parts: of a run on these data: read them to the same shape, and test on what the run did not learn from.
 
@@ -190,6 +195,10 @@ def load_source(
     pretrained = None if backbone in ("paper", "small") else find_pretrained(backbone)
     if pretrained is not None:
         ways["classes"] |= {"size": size or pretrained.choose_size, "channels": 3}
+    wanted = WHOLE if pretrained is None else pretrained.framing
+    if isinstance(framing, str):
+        framing = wanted if framing == "auto" else dataclasses.replace(wanted, crop=None)
+    ways["classes"]["framing"] = framing
     if known is not None and path.exists():
         what = "folder" if path.is_dir() else "file"
         warnings.warn(f"the known set {known.name!r} is used; for the {what} say ./{data}", DataWarning, stacklevel=2)
@@ -211,16 +220,16 @@ def load_source(
         splits, repeats_border = _scaled(splits, padding, fill, pretrained)
     if augment == "auto":
         augment = "light" if detected == "classes" and not teach else "none"
-    changes, wanted = getattr(splits.train, "random_transform", None), _RANDOM_TRANSFORMS.get(augment)
+    changes, asked = getattr(splits.train, "random_transform", None), _RANDOM_TRANSFORMS.get(augment)
     # A generated set keeps its own changes, and may be asked for them.
-    if augment != "none" and (wanted is None or type(changes) is not type(wanted)):
+    if augment != "none" and (asked is None or type(changes) is not type(asked)):
         if changes is not None or splits.train.ndim != 2:
             raise ValueError(f"augment must be 'none' for {data}: it has changes of its own, or no images")
-        splits = splits if wanted is None else generate_all(Splits(*map(_as_split, splits)), wanted)
+        splits = splits if asked is None else generate_all(Splits(*map(_as_split, splits)), asked)
     about: dict[str, Any] = {
         "part": "all" if everything else "test",
         "kind": "photos" if detected == "classes" else "other" if own else "known",
-        "backbone": backbone, "parts": now, "new": new,
+        "backbone": backbone, "parts": now, "new": new, "framing": framing,
     }  # fmt: skip
     if not teach:
         source = _from_splits(splits)
@@ -282,6 +291,7 @@ def prepare(settings: TrainSettings, parts: Parts | None = None) -> Source:
         settings.data, size=settings.size, kind=settings.kind, policy=settings.policy, augment=settings.augment,
         flip=settings.flip, padding=settings.padding, fill=settings.fill, teach=settings.teach,
         skip_broken=settings.skip_broken, backbone=settings.backbone, parts=parts,
+        framing=settings.framing,
     )  # fmt: skip
     found = tuple(source.x.shape[2:])
     if settings.size is not None and found != (settings.size, settings.size):
@@ -380,7 +390,7 @@ def make_about(settings: TrainSettings, source: Source, number: int, kl_weight: 
     return ModelMetadata(
         source.names, source.x.shape[1], source.size, source.mean, source.std,
         kl_weight=kl_weight, seed=settings.seed + number,
-        data=settings.data, policy=settings.policy,
+        data=settings.data, policy=settings.policy, framing=source.framing,
         supervision="labels" if source.teach is None else f"labels, and aligned inputs warped by {source.teach!r}",
     )  # fmt: skip
 
@@ -1062,7 +1072,15 @@ def _load(data: str, about: ModelMetadata, policy: Policy, **changes: Any) -> So
     # Other data have a longest series of their own: theirs become as long as the model's.
     length = about.size[0] if about.size is not None and about.ndim == 1 and policy != "refuse" else None
     return load_source(
-        data, size=size, channels=channels, kind=kind, policy=policy, length=length, backbone="paper", **changes
+        data,
+        size=size,
+        channels=channels,
+        kind=kind,
+        policy=policy,
+        length=length,
+        backbone="paper",
+        framing=about.framing,
+        **changes,
     )
 
 
