@@ -32,7 +32,16 @@ if image.mode[0] in "IF":
     parser.error(f"{given.image} must have 8 bits a channel")
 if image.has_transparency_data:
     image = Image.alpha_composite(Image.new("RGBA", image.size, "black"), image.convert("RGBA"))
-image = image.convert("L" if meta["channels"] == 1 else "RGB").resize(meta["size"][::-1])
+image, (height, width) = image.convert("L" if meta["channels"] == 1 else "RGB"), meta["size"]
+# The whole image, or as much of its middle as the model was trained to see.
+framing = meta.get("framing", {"crop": None, "interpolation": "bicubic"})
+wide, high = image.size
+if framing["crop"] is not None:
+    scale = framing["crop"] * min(wide / width, high / height)
+    wide, high = scale * width, scale * height
+left, top = (image.width - wide) / 2, (image.height - high) / 2
+how = Image.Resampling[framing["interpolation"].upper()]
+image = image.resize((width, height), how, (left, top, left + wide, top + high))
 x = np.asarray(image, np.float32).reshape(*meta["size"], -1) / 255  # (H, W, C)
 x = (x - np.float32(meta["mean"])) / np.float32(meta["std"])
 feed: dict[str, Any] = {"x": x.transpose(2, 0, 1)[None]}

@@ -11,6 +11,8 @@ import torch
 from PIL import Image
 
 import pstn
+from pstn.data import Framing
+from pstn.decode import read_image
 from pstn.export import _sample_by_gathers, export_onnx, export_program
 from pstn.nn import ConvClassifier, ConvLocalizer, ModelMetadata, SeriesClassifier, SeriesLocalizer
 from pstn.nn.classifier import shared_noise
@@ -30,7 +32,9 @@ def small_pstn():
     torch.manual_seed(0)
     layer = pstn.SpatialTransformer(pstn.Similarity(), ConvLocalizer(3, (12, 10), (3,), 3), fill=(0.1, 0.2, 0.3))
     rule = pstn.Abstention(accuracy=0.9, threshold=0.51, coverage=0.9, quantile=0.49, samples=SAMPLES)
-    about = ModelMetadata(("cat", "dog"), 3, (12, 10), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), abstention=rule)
+    about = ModelMetadata(
+        ("cat", "dog"), 3, (12, 10), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), abstention=rule, framing=Framing(0.7)
+    )
     return finished(pstn.PSTN(layer, ConvClassifier(3, (12, 10), 2, (3,), 4, 3)), about)
 
 
@@ -169,7 +173,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory):
-    pixels = np.random.default_rng(0).integers(0, 256, (12, 10, 3), dtype=np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
     path = tmp_path_factory.mktemp("image") / "image.png"
     Image.fromarray(pixels).save(path)
     return path
@@ -177,7 +181,8 @@ def image(tmp_path_factory):
 
 def test_the_example_predicts_without_torch(exported, image):
     model, path = exported
-    x = model.about.prepare(torch.from_numpy(np.asarray(Image.open(image)).copy()).movedim(-1, 0)[None])
+    pixels, _ = read_image(image, 3, model.about.size, model.about.framing)
+    x = model.about.prepare(torch.from_numpy(pixels)[None])
     wanted = expected(model, x, shared_noise(model, 1, SAMPLES)["noise"])
     code = "import runpy, sys; sys.modules['torch'] = None; sys.argv.pop(0); runpy.run_path(sys.argv[0])"
     command = [sys.executable, "-c", code, EXAMPLE, path, image]

@@ -13,6 +13,7 @@ import time
 import tomllib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ import pstn
 from pstn import limits
 from pstn.decode import read_image
 from pstn.export import export_onnx
+from pstn.framing import Framing
 from pstn.nn import ConvClassifier, ConvLocalizer, ModelMetadata, SeriesClassifier, SeriesLocalizer
 from pstn.noise import draw_noise
 from pstn.predict import predict_files
@@ -45,6 +47,7 @@ def model():
     layer = pstn.SpatialTransformer(pstn.Similarity(), ConvLocalizer(3, (12, 10), (3,), 3), fill=(0.1, 0.2, 0.3))
     made = moved(pstn.PSTN(layer, ConvClassifier(3, (12, 10), 2, (3,), 4, 3), test_samples=4), 0.05)
     made.about = ModelMetadata(("cat", "<dog>"), 3, (12, 10), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), supervision="labels")
+    made.about = replace(made.about, framing=Framing(0.6, "bilinear"))
     return made
 
 

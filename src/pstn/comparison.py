@@ -578,7 +578,7 @@ def compare(
     random_transform, outside = make_random_transform(poses, learned.ndim), learned.fill
     if random_transform.make(learned.x[:1], random_transform.draw(1)).shape != learned.x[:1].shape:
         raise ValueError(f"poses must keep the size of the inputs, got {random_transform}")
-    posed, batch_size = generate(learned, random_transform), default_batch_size(len(learned))
+    posed, batch_size = generate(learned, random_transform), default_batch_size(len(learned), learned.x.shape[2:])
     epochs = default_epochs(len(learned), batch_size) if epochs is None else require_positive_int("epochs", epochs)
     # A setting that fails is one that was tried: all have the same budget.
     options: dict[str, Any] = {

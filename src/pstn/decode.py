@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from pstn import limits
 from pstn.files import DataError, import_optional
+from pstn.framing import WHOLE, Framing
 
 # The first five are what Pillow knows from the start; the others make it import all its decoders, once.
 IMAGE_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
@@ -164,7 +165,7 @@ def turn_upright(image: Any, orientation: int) -> Any:
 
 
 def read_image(
-    path: Path, channels: int, size: tuple[int, int] | None = None
+    path: Path, channels: int, size: tuple[int, int] | None = None, framing: Framing = WHOLE
 ) -> tuple[npt.NDArray[np.uint8], tuple[int, int]]:
     """A file as (C, H, W) uint8, upright, resized to `size` where given, and the (height, width) that it had.
 
@@ -172,11 +173,17 @@ def read_image(
         path: the file.
         channels: 1 for grey, 3 for colour.
         size: (height, width).
+        framing: what of it is read.
     """
     with open_image(path) as image:
+        from PIL import Image
+
         converted = turn_upright(with_bytes(image, "L" if channels == 1 else "RGB", path), orientation(image))
         had = (converted.height, converted.width)
-        return to_array(converted if size in (None, had) else converted.resize((size[1], size[0]))), had
+        if size is not None and (size != had or framing.crop not in (None, 1)):
+            how = Image.Resampling[framing.interpolation.upper()]
+            converted = converted.resize((size[1], size[0]), how, framing.box(had, size))
+        return to_array(converted), had
 
 
 def to_array(image: Any) -> npt.NDArray[np.uint8]:

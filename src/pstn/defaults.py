@@ -10,6 +10,9 @@ data. Its weight decay and its number of steps are not the defaults here.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 LR = 1e-3
 """Adam's learning rate."""
 LOCALIZER_FACTOR = 0.008
@@ -36,36 +39,47 @@ VAR_INIT = -4.3
 # Examples to reckon with where their number is not known.
 _UNKNOWN = 1000
 _SMALLEST_BATCH, _LARGEST_BATCH, _BATCHES = 8, 64, 12
+# Pixels of the images of a batch, which keeps the memory of a step within bounds, and the fewest large images in one.
+_BATCH_PIXELS, _FEWEST_LARGE = 1 << 21, 2
 # The optimiser's steps to aim for, and the bounds on the epochs which that gives.
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 1500, 20, 300
+# The same for what is pretrained, which needs little more.
+_PRETRAINED_STEPS, _FEWEST_PRETRAINED = 50, 5
 
 
-def default_batch_size(examples: int | None) -> int:
-    """Examples in a batch: a twelfth of all, from 8 to 64.
+def default_batch_size(examples: int | None, size: Sequence[int] = ()) -> int:
+    """Examples in a batch: a twelfth of all, from 8 to 64, and of large images two million pixels, but at least two.
 
     Args:
         examples: how many there are to train on; None where that is not known.
+        size: their spatial size, such as (H, W); empty where that is not known.
 
     Example:
         >>> [default_batch_size(n) for n in (5, 100, 300, 60_000)]
         [5, 8, 25, 64]
+        >>> [default_batch_size(60_000, (side, side)) for side in (128, 224, 512, 2048)]
+        [64, 41, 8, 2]
     """
     examples = _UNKNOWN if examples is None else max(1, examples)
-    return min(max(examples // _BATCHES, _SMALLEST_BATCH), _LARGEST_BATCH, examples)
+    most = max(_BATCH_PIXELS // math.prod(size), _FEWEST_LARGE)
+    return min(max(examples // _BATCHES, _SMALLEST_BATCH), _LARGEST_BATCH, most, examples)
 
 
-def default_epochs(examples: int | None, batch_size: int) -> int:
-    """Passes over the data: as many as make 1,500 steps, from 20 to 300.
+def default_epochs(examples: int | None, batch_size: int, *, pretrained: bool = False) -> int:
+    """Passes over the data: as many as make 1,500 steps, from 20 to 300; 50 steps, and at least 5, if pretrained.
 
     Args:
         examples: how many there are to train on; None where that is not known.
         batch_size: examples in a batch.
+        pretrained: whether images are read by a pretrained network.
 
     Example:
         >>> [default_epochs(n, default_batch_size(n)) for n in (30, 100, 60_000)]
         [300, 120, 20]
     """
     examples = _UNKNOWN if examples is None else max(1, examples)
+    if pretrained:
+        return max(_FEWEST_PRETRAINED, _PRETRAINED_STEPS * batch_size // examples)
     return min(max(_STEPS * batch_size // examples, _FEWEST_EPOCHS), _MOST_EPOCHS)
 
 

@@ -22,12 +22,12 @@ from pstn.data.images import IMAGE_SUFFIXES, each_in_parallel, find_images
 from pstn.data.series import Wanted, read_rows
 from pstn.decode import read_image
 from pstn.files import to_json
+from pstn.framing import WHOLE, Framing
 from pstn.nn import PSTN, ModelMetadata, Prediction, Shareable, TransformerClassifier
 from pstn.nn.classifier import evaluating, fitting_rule, shared_noise
 from pstn.noise import Samples
 from pstn.text import printable
 from pstn.threads import suit_threads, using_threads
-from pstn.transforms import to_pixels
 from pstn.uncertainty import entropy
 
 __all__ = ["Answer", "Item", "ask", "predict_files", "read_items", "require_about", "write_answers"]
@@ -47,6 +47,8 @@ class Item(NamedTuple):
     """(C, *size), uint8 pixels or float32 values, at the size that the model takes."""
     size: tuple[int, ...]
     """The spatial size it had before that."""
+    framing: Framing = WHOLE
+    """What of an image `x` is."""
 
 
 class Answer(NamedTuple):
@@ -148,16 +150,22 @@ def ask(model: Shareable, items: Sequence[Item], *, samples: Samples | None = No
     return [
         Answer(
             item.name, about.classes[best[i]], tuple(row), unsure[i], disagreement[i],
-            None if boxes is None else _corners(boxes[i], item.size),
+            None if boxes is None else _corners(boxes[i], item),
             **({} if rule is None else rule.describe(row, about.classes, None if theta is None else theta[:, i])),
         )
         for i, (item, row) in enumerate(zip(items, log_probs.exp().tolist(), strict=True))
     ]  # fmt: skip
 
 
-def _corners(box: Tensor, size: tuple[int, ...]) -> tuple[tuple[float, ...], ...]:
-    # Whole numbers are the centres of pixels for `to_pixels`, and their edges for those who cut images.
-    return tuple(map(tuple, (to_pixels(box, size) + 0.5).tolist()))
+def _corners(box: Tensor, item: Item) -> tuple[tuple[float, ...], ...]:
+    """The corners in pixels of the file, or in steps of the series; whole numbers are the edges of pixels."""
+    low, high = [0.0], [float(item.size[0])]
+    if len(item.size) == 2:
+        height, width = item.x.shape[1:]
+        left, top, right, bottom = item.framing.box((item.size[0], item.size[1]), (height, width))
+        low, high = [left, top], [right, bottom]
+    start, end = box.new_tensor(low), box.new_tensor(high)
+    return tuple(map(tuple, (start + (box + 1) / 2 * (end - start)).tolist()))
 
 
 @renamed(refuse="on_error")
@@ -198,8 +206,8 @@ def _images(paths: Sequence[Path], about: ModelMetadata, on_error: ErrorHandler)
 
     def work(i: int) -> None:
         try:
-            pixels, had = read_image(paths[i], about.channels, size)
-            read[i] = Item(_printable(paths[i]), torch.tensor(pixels), had)
+            pixels, had = read_image(paths[i], about.channels, size, about.framing)
+            read[i] = Item(_printable(paths[i]), torch.tensor(pixels), had, about.framing)
         except DataError as error:
             read[i] = error
 

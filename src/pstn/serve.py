@@ -42,6 +42,7 @@ from pstn import __version__, limits
 from pstn.abstaining import Abstention
 from pstn.decode import image_size, read_image
 from pstn.files import DataError, parse_json
+from pstn.framing import Framing
 
 __all__ = ["OnnxModel", "create_app", "main", "serve"]
 
@@ -79,6 +80,7 @@ class OnnxModel:
             raise ValueError(f"MODEL must be a file of `pstn export`, which says what it takes; {path} does not")
         self.about: dict[str, Any] = {name: parse_json(text, name) for name, text in found.items()}
         self.shape: tuple[int, ...] = (self.about["channels"], *self.about["size"])
+        self.framing = Framing(**self.about.get("framing", {}))
         samples = self.about.get("samples")
         self.together = max(1, _VALUES // (math.prod(self.shape) * (samples if isinstance(samples, int) else 1)))
         rule = self.about.get("abstention")
@@ -414,7 +416,7 @@ def create_app(
                 if width * height > limits.SERVE_IMAGE_PIXELS or left < 0:
                     most = f"{limits.SERVE_IMAGE_PIXELS:,} pixels each and {limits.SERVE_PIXELS:,} in all"
                     raise DataError(path, f"has {width}x{height} pixels, and images may have {most}")
-                pixels = read_image(path, model.shape[0], (model.shape[1], model.shape[2]))[0]
+                pixels = read_image(path, model.shape[0], (model.shape[1], model.shape[2]), model.framing)[0]
             except DataError as error:
                 raise HTTPException(422, f"files[{number}]: {str(error).replace(f'{path}:', 'it')}") from None
             path.unlink()

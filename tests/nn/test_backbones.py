@@ -2,6 +2,7 @@
 
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +11,20 @@ from PIL import Image
 from torch import nn
 
 import pstn
+from pstn.data import DataWarning
+from pstn.decode import read_image
+from pstn.framing import WHOLE, Framing
 from pstn.io import describe
-from pstn.nn import BackboneClassifier, EfficientNetLite0, TimmNetwork, Trunk, find_pretrained, make_model
+from pstn.nn import (
+    BackboneClassifier,
+    EfficientNetLite0,
+    ModelMetadata,
+    TimmNetwork,
+    Trunk,
+    find_pretrained,
+    make_model,
+)
+from pstn.predict import predict_files, read_items
 from pstn.training.linear import _read_windows, extract_features, fit_linear, start_heads, tune_linear
 from pstn.training.runs.run import evaluate_run, make_population, make_run_model, prepare, train
 from pstn.training.runs.settings import TrainSettings
@@ -25,29 +38,59 @@ installed = pytest.mark.skipif(
 class Tiny(nn.Sequential):
     """A network as timm makes them."""
 
-    def __init__(self, num_classes):
+    def __init__(self, num_classes, *head):
         layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6), nn.ReLU()]
-        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), *head)
         self.num_features = 6
         assert num_classes in (0, 1000)
 
 
+class Wide(Tiny):
+    """One whose head has a layer before the last, as MobileNetV3 and EfficientViT have."""
+
+    def __init__(self, num_classes):
+        super().__init__(num_classes, nn.Linear(6, 9))
+        self.head_hidden_size = 9
+
+
+class Fixed(Tiny):
+    """One that takes images of one size, as a vision transformer does."""
+
+    def __init__(self, num_classes):
+        super().__init__(num_classes)
+        self.pretrained_cfg = {"input_size": (3, 64, 64), "fixed_input_size": True}
+
+    def forward(self, x):
+        assert x.shape[-2:] == (64, 64)
+        features = super().forward(x)
+        query = features[:, None, None]
+        return nn.functional.scaled_dot_product_attention(query, query, query)[:, 0, 0]
+
+
+MODELS = {"tiny.one": Tiny, "tiny.wide": Wide, "tiny.fixed": Fixed}
+
+
 @pytest.fixture
 def timm(monkeypatch):
-    """A module in the place of timm, with one model."""
+    """A module in the place of timm, with three models."""
     made = []
 
     def create_model(name, pretrained, num_classes=1000):
         made.append((name, pretrained))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1 if pretrained else 2)
-            return Tiny(num_classes)
+            return MODELS[name](num_classes)
 
-    config = {"input_size": (3, 96, 96), "mean": (0.4, 0.5, 0.6), "std": (0.1, 0.2, 0.3), "crop_pct": 0.9}
+    config = {"input_size": (3, 96, 96), "mean": (0.4, 0.5, 0.6), "std": (0.1, 0.2, 0.3), "crop_pct": 0.5}
+    config |= {"crop_mode": "center", "interpolation": "bilinear"}
     module = types.ModuleType("timm")
     module.create_model, module.made = create_model, made
-    module.is_model, module.list_models = (lambda name: name == "tiny.one"), (lambda: ["tiny.one", "other"])
-    module.data = types.SimpleNamespace(resolve_model_data_config=lambda model: config)
+    module.is_model, module.list_models = (lambda name: name in MODELS), (lambda: list(MODELS))
+
+    def resolve(model):
+        return config | {k: v for k, v in getattr(model, "pretrained_cfg", {}).items() if k == "input_size"}
+
+    module.data = types.SimpleNamespace(resolve_model_data_config=resolve)
     monkeypatch.setitem(sys.modules, "timm", module)
     return module
 
@@ -105,6 +148,81 @@ def test_a_model_of_timm_says_how_images_are_scaled_and_what_size_it_wants(timm,
     assert found.choose_size([(300, 400)]) == (96, 96)
     with pytest.raises(ValueError, match=r"^backbone must .*did you mean 'tiny.one'"):
         find_pretrained("tiny.on")
+
+
+@pytest.mark.parametrize("name", ["tiny.wide", "tiny.fixed"])
+@pytest.mark.parametrize("reads", ["classifier", "both"])
+def test_a_model_of_timm_may_have_another_head_or_take_one_size_alone(timm, photos, tmp_path, name, reads):
+    options = ("--backbone", name, "--backbone-for", reads, "--backbone-learns", "last", "--epochs", 1, "--patience", 0)
+    for size in ((), ("--size", 40)):
+        found = run_command("train", photos, *options, *size, "--models", 2, "--overwrite", "--out", tmp_path / "run")
+        assert found.exit_code == 0, found.output
+        model = pstn.from_pretrained(tmp_path / "run" / "model-1")
+        assert model.classifier.trunk.features == {"tiny.wide": 9, "tiny.fixed": 6}[name]
+        assert model.about.size == ((40, 40) if size else (96, 96) if name == "tiny.wide" else (64, 64))
+    x = np.random.default_rng(0).integers(0, 256, (20, 24, 20, 3)).astype(np.uint8)
+    estimator = pytest.importorskip("pstn.estimators").CNNClassifier(backbone=name, epochs=1)
+    assert estimator.fit(x, np.arange(20) % 2).predict(x).shape == (20,)
+
+
+def test_a_model_of_timm_that_takes_one_size_alone_is_given_it(timm):
+    assert find_pretrained("tiny.fixed").choose_size([(20, 30)]) == (64, 64)
+    assert find_pretrained("tiny.one").choose_size([(20, 30)]) == (96, 96)
+    network, x = find_pretrained("tiny.fixed").make().eval(), torch.rand(2, 3, 32, 48)
+    scaled = nn.functional.interpolate(x, (64, 64), mode="bilinear", antialias=True)
+    torch.testing.assert_close(network(x), network.network(scaled))
+
+
+def test_images_are_framed_as_the_network_of_timm_was_trained(timm, photos, tmp_path):
+    def read(path, framing):
+        return read_image(path, 3, (96, 96), framing)[0]
+
+    found = find_pretrained("tiny.one").framing
+    assert found == Framing(0.5, "bilinear")
+    monkeyed = timm.data.resolve_model_data_config
+    timm.data.resolve_model_data_config = lambda model: monkeyed(model) | {"crop_mode": "squash"}
+    assert find_pretrained("tiny.one").framing == Framing(None, "bilinear")
+    timm.data.resolve_model_data_config = monkeyed
+    settings = TrainSettings(data=photos, backbone="tiny.one", model="stn", epochs=1, out=str(tmp_path / "run"))
+    source, paths = prepare(settings), sorted(Path(photos).glob("*/*.png"))
+    whole = prepare(settings.replace(framing="whole"))
+    assert (source.framing, whole.framing) == (found, Framing(None, "bilinear"))
+    for made in (source, whole):
+        x = torch.stack([torch.from_numpy(read(path, made.framing)) for path in paths])
+        expected = pstn.ModelMetadata(("a",), 3, mean=made.mean, std=made.std).prepare(x)
+        read_in = torch.cat([made.x, made.test[0]])
+        torch.testing.assert_close(read_in.sum((0, 2, 3)), expected.sum((0, 2, 3)), rtol=1e-3, atol=1)
+    train(settings, say=lambda _: None)
+    model = pstn.from_pretrained(tmp_path / "run")
+    assert model.about.framing == found
+    [item] = read_items([paths[0]], model.about)
+    assert np.array_equal(item.x.numpy(), read(paths[0], found))
+    [answer] = predict_files(model, [paths[0]])  # of 40 x 44 pixels, of which the middle 20 x 20 are read
+    corners = np.array(answer.box)
+    np.testing.assert_allclose(corners, [[12, 10], [32, 10], [32, 30], [12, 30]], atol=0.5)
+    others = Path(photos).rename(tmp_path / "others")
+    with pytest.warns(DataWarning, match="64 of these 80"):  # by their pixels, which are read the same
+        evaluate_run(tmp_path / "run", str(others))
+    earlier = {name: value for name, value in model.about.to_config().items() if name != "framing"}
+    assert ModelMetadata.from_config(earlier).framing == WHOLE
+    for wrong in ({"crop": 2}, {"interpolation": "program"}, {"zoom": 1}, None, []):
+        with pytest.raises(ValueError, match=r"crop|interpolation|zoom|framing|mapping"):
+            ModelMetadata.from_config({**model.about.to_config(), "framing": wrong})
+
+
+def test_the_middle_of_an_image_is_not_squeezed(tmp_path):
+    image = Image.new("RGB", (200, 100), "blue")
+    image.paste("red", (75, 25, 125, 75))
+    image.save(tmp_path / "a.png")
+    pixels, had = read_image(tmp_path / "a.png", 3, (10, 10), Framing(0.5, "nearest"))
+    assert had == (100, 200)
+    assert (pixels == np.array([255, 0, 0])[:, None, None]).all()
+    exif = Image.Exif()
+    exif[0x0112] = 6  # on its side
+    image.save(tmp_path / "b.jpg", exif=exif, quality=100)
+    pixels, had = read_image(tmp_path / "b.jpg", 3, (10, 10), Framing(1.0))
+    assert had == (200, 100)
+    assert pixels[0].mean() == pytest.approx(255 / 4, abs=2)
 
 
 def test_a_run_on_a_backbone_of_timm_is_trained_evaluated_and_loaded(timm, photos, tmp_path):
@@ -285,6 +403,35 @@ def test_estimators_take_a_backbone(timm):
         assert model.score(white * x, y) > 0.9
     with pytest.raises(ValueError, match=r"^backbone must"):
         pstn.CNNClassifier("image", backbone="tiny.one").fit(x[..., 0], y)
+
+
+@pytest.mark.parametrize("reads", ["classifier", "localizer", "both"])
+@pytest.mark.parametrize("learns", ["none", "last", "all"])
+def test_estimators_say_what_reads_by_the_backbone_and_what_of_it_learns(timm, reads, learns):
+    sklearn = pytest.importorskip("sklearn")
+    generator, y = np.random.default_rng(0), np.arange(24) % 2
+    x = generator.integers(0, 256, (24, 20, 20, 3)).astype(np.uint8)
+    options = {"backbone": "tiny.one", "backbone_learns": learns, "epochs": 1, "restarts": 0, "random_state": 0}
+    model = sklearn.clone(pstn.PSTNClassifier(backbone_for=reads, **options)).fit(x, y).model_
+    assert isinstance(model.classifier, BackboneClassifier) == (reads != "localizer")
+    assert isinstance(model.layer.localizer, Trunk) == (reads != "classifier")
+    found = {part.learns for part in model.modules() if isinstance(part, Trunk)}
+    assert found == {learns}
+    cnn = pstn.CNNClassifier(**{k: v for k, v in options.items() if k != "restarts"}).fit(x, y).model_
+    assert cnn.trunk.learns == learns
+    for name in ("backbone_for", "backbone_learns"):
+        with pytest.raises(ValueError, match=rf"^{name} must"):
+            pstn.STNClassifier(**{name: "some"}).fit(x, y)
+
+
+def test_estimators_train_as_long_on_a_backbone_as_the_command_line(timm, photos):
+    pytest.importorskip("sklearn")
+    settings = TrainSettings(data=photos, backbone="tiny.one", model="cnn", valid_fraction=0.0)
+    source = prepare(settings)
+    with make_population(settings, source) as population:
+        epochs = population.recipe.epochs
+    x = (255 * torch.rand(len(source.x), 20, 20, 3, generator=torch.Generator().manual_seed(0))).byte().numpy()
+    assert pstn.CNNClassifier(backbone="tiny.one").fit(x, source.y.numpy()).n_iter_ == epochs
 
 
 def test_a_feature_that_hardly_varied_in_training_does_not_decide():

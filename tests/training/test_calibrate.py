@@ -120,3 +120,16 @@ def test_a_run_is_calibrated_on_its_validation_examples(tmp_path):
     refused = run_command("train", "digits", "--model", "cnn", "--calibrate", "--out", tmp_path / "none")
     assert refused.exit_code == 2
     assert "calibrate" in refused.stderr
+
+
+@pytest.mark.parametrize(("side", "images"), [(28, 250), (224, 55), (2048, 1)])
+def test_large_images_are_scored_a_few_at_a_time(side, images):
+    net, seen = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2)), []
+    model = pstn.wrap(net, "rotation", in_channels=3, localizer_size=(16, 16), test_samples=4)
+    net.register_forward_hook(lambda module, given, output: seen.append(len(given[0])))
+    count = min(250, 2 * images)
+    data = torch.rand(1, 3, side, side).expand(count, 3, side, side), torch.arange(count) % 2
+    pstn.find_abstention(model, data, accuracy=0.9)
+    pstn.calibrate(model, data)
+    pstn.evaluate(net, data)
+    assert max(seen) == images if side > 28 else sorted(set(seen)) == [250, 500]

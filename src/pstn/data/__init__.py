@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pstn._deprecation import old_names
 from pstn.data.files import DataError, DataWarning, MissingDataError, cache_folder, data_folder
+from pstn.framing import Framing
 
 from pstn.data.augment import (  # isort: skip
     Cropped, Generated, RandomAffine, RandomCPAB, RandomCrop, RandomPlacement, RandomRotation, RandomSimilarity,
@@ -27,14 +28,14 @@ from pstn.data.split import (  # isort: skip
 
 __all__ = [
     "IMAGENET_MEAN", "IMAGENET_STD", "KNOWN", "MNIST_MEAN", "MNIST_STD", "MTSD_CLASSES", "Box", "Cropped", "DataError",
-    "DataWarning", "Digits", "Finding", "Generated", "Known", "MissingDataError", "Photo", "RandomAffine", "RandomCPAB",
-    "RandomCrop", "RandomPlacement", "RandomRotation", "RandomSimilarity", "RandomTransform", "RandomTranslation",
-    "RawSeries", "Sign", "Split", "Splits", "balanced_indices", "batches", "cache_folder", "check", "commonest_classes",
-    "contact_sheet", "data_folder", "divide", "from_arrays", "from_dataset", "from_folder", "from_npz", "generate",
-    "get", "isolated", "isolated_signs", "load", "load_digits", "load_italy_power_demand", "load_mnist", "load_mtsd",
-    "load_placed_fashion", "load_rotated_mnist", "load_series_file", "load_ucr", "load_yolo", "make_random_transform",
-    "make_signs", "mnist_subset", "read_idx", "read_indices", "read_mtsd", "read_series", "read_yolo", "stack_series",
-    "stratified_indices",
+    "DataWarning", "Digits", "Finding", "Framing", "Generated", "Known", "MissingDataError", "Photo", "RandomAffine",
+    "RandomCPAB", "RandomCrop", "RandomPlacement", "RandomRotation", "RandomSimilarity", "RandomTransform",
+    "RandomTranslation", "RawSeries", "Sign", "Split", "Splits", "balanced_indices", "batches", "cache_folder", "check",
+    "commonest_classes", "contact_sheet", "data_folder", "divide", "from_arrays", "from_dataset", "from_folder",
+    "from_npz", "generate", "get", "isolated", "isolated_signs", "load", "load_digits", "load_italy_power_demand",
+    "load_mnist", "load_mtsd", "load_placed_fashion", "load_rotated_mnist", "load_series_file", "load_ucr", "load_yolo",
+    "make_random_transform", "make_signs", "mnist_subset", "read_idx", "read_indices", "read_mtsd", "read_series",
+    "read_yolo", "stack_series", "stratified_indices",
 ]  # fmt: skip
 
 

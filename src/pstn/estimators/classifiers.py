@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, update_wrapper
 from types import MethodType
-from typing import Any, NamedTuple, Self, cast, final
+from typing import Any, NamedTuple, Self, cast, final, get_args
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from pstn.defaults import LOCALIZER_FACTOR, RESTARTS, TEST_SAMPLES, TRAIN_SAMPLE
 from pstn.estimators.arrays import Layout, read_inputs
 from pstn.files import load_safetensors
 from pstn.nn import Prediction, TransformerModel, find_pretrained, make_model
+from pstn.nn.backbones import Learns, Reads
 from pstn.noise import draw_noise
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.training import Member, Population, Recipe
@@ -228,6 +229,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             make_model, self._model_kind, layout.channels, layout.size, len(fresh.classes_),
             transform, networks=self.networks, width=self.width, fill=fresh.scaling_.scaled_fill,
             backbone=None if pretrained is None else pretrained.make(),
+            backbone_for=getattr(self, "backbone_for", "classifier"), learns=self.backbone_learns,
             samples=int(getattr(self, "train_samples", 1)), test_samples=int(getattr(self, "test_samples", 1)),
             taught=fresh._teach is not None, masked=layout.lengths == "pad",
         )  # fmt: skip
@@ -243,6 +245,8 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         if not self.validation_fraction < 1:
             raise ValueError(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction}")
         _checks.require_choice("networks", self.networks, ("auto", "inception", "resnet"))
+        _checks.require_choice("backbone_for", parameters.get("backbone_for", "both"), get_args(Reads))
+        _checks.require_choice("backbone_learns", self.backbone_learns, get_args(Learns))
 
     def _require_masks(self) -> None:
         """Refuse what would read the padding behind series."""
@@ -264,7 +268,8 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         """For so many examples; learning rates fall to a tenth after two thirds of the epochs."""
         batch_size: Any = None if self.batch_size is None else min(self.batch_size, examples)
         patience = self.patience if self.early_stopping else None
-        recipe = Recipe(self.epochs, batch_size, patience=patience, **self._task()).for_examples(examples)
+        recipe = Recipe(self.epochs, batch_size, patience=patience, **self._task())
+        recipe = recipe.for_examples(examples, self.layout_.size, pretrained=self.backbone is not None)
         return replace(recipe, lr_step=math.ceil(2 * recipe.epochs / 3))
 
     def _task(self) -> dict[str, Any]:
@@ -585,8 +590,10 @@ class PSTNClassifier(Warping, ArrayClassifier):
         networks: "auto": small ones, chosen by the size of the input; for series also "inception" and "resnet", as in
             `pstn.nn.make_model`.
         width: channels of the classifier's first convolution; chosen by the size of the input when None.
-        backbone: a pretrained network for images in colour, frozen, as `pstn.nn.find_pretrained` takes it, such as
+        backbone: a pretrained network for images in colour, as `pstn.nn.find_pretrained` takes it, such as
             "efficientnet-lite0"; the last layer on it starts at a logistic regression.
+        backbone_for: what reads by it: the "classifier", the "localizer" or "both".
+        backbone_learns: what of it learns: "none", its "last" layers or "all".
         train_samples: S in training.
         test_samples: S in prediction.
         fill: what lies outside an input, in the units of the data, one number or one per channel; "border" repeats
@@ -633,7 +640,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
         kl_weight: float | str | None = None,
         teach: str | RandomTransform | None = None, loss: LossFunction | None = None, networks: str = "auto",
         width: int | None = None,
-        backbone: str | None = None,
+        backbone: str | None = None, backbone_for: str = "classifier", backbone_learns: str = "none",
         train_samples: int = TRAIN_SAMPLES,
         test_samples: int = TEST_SAMPLES, fill: Any = "auto", epochs: int | None = None, batch_size: int | None = None,
         learning_rate: float | None = None, localizer_factor: float = LOCALIZER_FACTOR, weight_decay: float = 1e-4,
@@ -718,8 +725,10 @@ class STNClassifier(Warping, ArrayClassifier):
         loss: what to minimise, as in `PSTNClassifier`.
         networks: "auto", or for series "inception" or "resnet", as in `PSTNClassifier`.
         width: channels of the classifier's first convolution.
-        backbone: a pretrained network for images in colour, frozen, as `pstn.nn.find_pretrained` takes it, such as
+        backbone: a pretrained network for images in colour, as `pstn.nn.find_pretrained` takes it, such as
             "efficientnet-lite0"; the last layer on it starts at a logistic regression.
+        backbone_for: what reads by it: the "classifier", the "localizer" or "both".
+        backbone_learns: what of it learns: "none", its "last" layers or "all".
         fill: what lies outside an input.
         epochs: passes over the data.
         batch_size: examples in a step.
@@ -749,8 +758,8 @@ class STNClassifier(Warping, ArrayClassifier):
         verbose: int = 0,
         teach: str | RandomTransform | None = None,
         loss: LossFunction | None = None, networks: str = "auto", width: int | None = None,
-        backbone: str | None = None, fill: Any = "auto", epochs: int | None = None,
-        batch_size: int | None = None,
+        backbone: str | None = None, backbone_for: str = "classifier", backbone_learns: str = "none",
+        fill: Any = "auto", epochs: int | None = None, batch_size: int | None = None,
         learning_rate: float | None = None, localizer_factor: float = LOCALIZER_FACTOR, weight_decay: float = 1e-4,
         early_stopping: bool = False, validation_fraction: float = 0.2, patience: int = 20, class_weight: Any = None,
         warm_start: bool = False, restarts: int = RESTARTS, random_state: Any = None, device: str = "auto",
@@ -772,8 +781,9 @@ class CNNClassifier(ArrayClassifier):
         loss: what to minimise, as in `PSTNClassifier`; its prediction is the logits (B, K).
         networks: "auto", or for series "inception" or "resnet", as in `PSTNClassifier`.
         width: channels of the first convolution.
-        backbone: a pretrained network for images in colour, frozen, as `pstn.nn.find_pretrained` takes it, such as
+        backbone: a pretrained network for images in colour, as `pstn.nn.find_pretrained` takes it, such as
             "efficientnet-lite0"; the last layer on it starts at a logistic regression.
+        backbone_learns: what of it learns: "none", its "last" layers or "all".
         epochs: passes over the data.
         batch_size: examples in a step.
         learning_rate: Adam's; chosen by the kind of data when None.
@@ -798,7 +808,7 @@ class CNNClassifier(ArrayClassifier):
         self, kind: str = "auto", *, axes: str = "auto", lengths: str = "auto",
         verbose: int = 0,
         loss: LossFunction | None = None, networks: str = "auto", width: int | None = None,
-        backbone: str | None = None,
+        backbone: str | None = None, backbone_learns: str = "none",
         epochs: int | None = None, batch_size: int | None = None, learning_rate: float | None = None,
         weight_decay: float = 1e-4, early_stopping: bool = False, validation_fraction: float = 0.2, patience: int = 20,
         class_weight: Any = None, warm_start: bool = False, random_state: Any = None, device: str = "auto",

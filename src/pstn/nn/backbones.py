@@ -6,14 +6,16 @@ import importlib.util
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad, relu6
+from torch.nn.functional import interpolate, pad, relu6
 
 from pstn._checks import require_choice, require_positive_int
 from pstn.defaults import IMAGENET_MEAN, IMAGENET_STD
+from pstn.framing import INTERPOLATIONS, WHOLE, Framing
 from pstn.nn.metadata import Shareable
 from pstn.processes import import_object, is_object_name
 from pstn.text import did_you_mean
@@ -24,6 +26,7 @@ __all__ = [
 ]  # fmt: skip
 
 Learns = Literal["none", "last", "all"]
+Reads = Literal["classifier", "localizer", "both"]
 # The part of a network's parameters, by number, that are its last layers.
 _LAST = 0.2
 _SMALLEST_SIDE = 96
@@ -111,6 +114,8 @@ class EfficientNetLite0(nn.Module):
 class TimmNetwork(nn.Module):
     """A network of timm without its last layer: (N, 3, H, W) -> (N, F).
 
+    One that takes images of a single size, as vision transformers do, is given others resized to it.
+
     Args:
         name: what timm calls it, such as "resnet18.a1_in1k"; nothing is downloaded unless `pretrained`.
         pretrained: with its weights; not kept, as a saved model has weights of its own.
@@ -126,10 +131,15 @@ class TimmNetwork(nn.Module):
             raise ValueError(f"the network {name} needs timm, which does not import: {error}") from error
         self.name = name
         self.network = timm.create_model(name, pretrained=pretrained, num_classes=0)
-        self.features = int(self.network.num_features)
+        # Some have another layer before the last; then `num_features` are those before it.
+        self.features = int(getattr(self.network, "head_hidden_size", None) or self.network.num_features)
+        config = getattr(self.network, "pretrained_cfg", None) or {}
+        self._only_size = tuple(config["input_size"][-2:]) if config.get("fixed_input_size") else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, 3, H, W) -> (N, F)."""
+        if self._only_size not in (None, tuple(x.shape[-2:])):
+            x = interpolate(x, self._only_size, mode="bilinear", antialias=True)
         return self.network(x)
 
 
@@ -208,6 +218,8 @@ class Pretrained:
         mean: what is subtracted from pixels from 0 to 1, for each channel.
         std: what they are then divided by.
         trained: whether its weights are trained.
+        only_size: whether it takes images of that size alone.
+        framing: what of an image it was trained to see, and how that is resized.
     """
 
     name: str
@@ -216,6 +228,8 @@ class Pretrained:
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
     trained: bool = True
+    only_size: bool = False
+    framing: Framing = WHOLE
 
     def choose_size(self, sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
         """The (height, width) to which images of these sizes are resized: by the size of most, in steps of 32.
@@ -228,6 +242,8 @@ class Pretrained:
             >>> network.choose_size([(70, 90)]), network.choose_size([(480, 640)])
             ((96, 96), (224, 224))
         """
+        if self.only_size:
+            return self.size, self.size
         middle = sorted(min(size) for size in sizes)[len(sizes) // 2]
         side = min(self.size, max(_SMALLEST_SIDE, -(-middle // 32) * 32))
         return side, side
@@ -295,9 +311,16 @@ def find_pretrained(name: str) -> Pretrained:
         raise ValueError(f"backbone must be one of {known} ({error}), got {name!r}{meant}") from error
     if not timm.is_model(name):
         raise ValueError(f"backbone must be a model of timm, got {name!r}{did_you_mean(name, timm.list_models())}")
-    config: dict[str, Any] = timm.data.resolve_model_data_config(timm.create_model(name, pretrained=False))
+    network = timm.create_model(name, pretrained=False)
+    config: dict[str, Any] = timm.data.resolve_model_data_config(network)
+    only_size = bool((getattr(network, "pretrained_cfg", None) or {}).get("fixed_input_size"))
     side, mean, std = int(config["input_size"][-1]), tuple(config["mean"]), tuple(config["std"])
-    return Pretrained(name, lambda: TimmNetwork(name, pretrained=True), side, mean, std)
+    # A picture that timm squeezes or puts on a canvas is read as a whole.
+    crop = config["crop_pct"] if config.get("crop_mode", "center") == "center" else None
+    interpolation = config["interpolation"] if config["interpolation"] in INTERPOLATIONS else "bicubic"
+    framing = Framing(crop, interpolation)
+    make = partial(TimmNetwork, name, pretrained=True)
+    return Pretrained(name, make, side, mean, std, only_size=only_size, framing=framing)
 
 
 def _load_efficientnet() -> nn.Module:

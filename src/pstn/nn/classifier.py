@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +25,8 @@ from pstn.uncertainty import entropy, log_mean_exp, mutual_information
 __all__ = ["PSTN", "STN", "Prediction", "TransformerClassifier", "TransformerModel", "evaluating", "refuse_softmax"]
 
 Model = TypeVar("Model", bound=nn.Module)
-_AT_ONCE = 500
+# Samples that a prediction on a CPU warps and classifies at a time, and the numbers that these may hold.
+_AT_ONCE, _NUMBERS_AT_ONCE = 500, 1 << 23
 
 
 class Prediction(NamedTuple):
@@ -199,13 +201,15 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
     def _chunk(self, x: Tensor) -> int | None:
         """How many samples to take at a time if `chunk_size` is None: all, except in a prediction on a CPU.
 
-        Their intermediate results then stay in its caches, which is a third faster than 1,000 small images at once.
+        Their intermediate results then stay in its caches, which is a third faster than 1,000 small images at once, and
+        those of large images take bounded memory.
         """
         if self.training or torch.is_grad_enabled() or not _checks.can_inspect_values(x) or x.device.type != "cpu":
             return None
         if self.layer._forward_hooks or self.layer._forward_pre_hooks:
             return None  # hooks on the layer expect one call with all inputs
-        return max(1, _AT_ONCE // max(1, x.shape[0]))
+        warped = math.prod(x.shape[:2]) * math.prod(self.layer.size or x.shape[2:])
+        return max(1, min(_AT_ONCE // max(1, x.shape[0]), _NUMBERS_AT_ONCE // max(1, warped)))
 
     def _classify_in_chunks(self, source: Tensor, theta: Tensor, chunk: int) -> Tensor:
         """(S, B, K) log-probabilities, warping and classifying `chunk` samples at a time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ from torch import nn
 from pstn._checks import require_choice
 from pstn.defaults import ALPHA, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT
 from pstn.distributions import Mixture, Point, PosteriorFamily, StudentT
-from pstn.nn.backbones import BackboneClassifier, Learns, Trunk
+from pstn.nn.backbones import BackboneClassifier, Learns, Reads, Trunk
 from pstn.nn.classifier import PSTN, STN
 from pstn.nn.layer import SpatialTransformer
 from pstn.nn.metadata import Shareable
@@ -56,7 +56,7 @@ def make_model(
     *,
     networks: Networks = "paper",
     backbone: nn.Module | None = None,
-    backbone_for: Literal["classifier", "localizer", "both"] = "classifier",
+    backbone_for: Reads = "classifier",
     learns: Learns = "none",
     width: int | None = None,
     fill: Fill | None = 0.0,
@@ -111,7 +111,7 @@ def make_model(
                 test_samples=test_samples, var_init=var_init, alpha=alpha, taught=taught, masked=masked,
             )  # fmt: skip
     size, ndim = tuple(size), len(size)
-    require_choice("backbone_for", backbone_for, ("classifier", "localizer", "both"))
+    require_choice("backbone_for", backbone_for, get_args(Reads))
     if networks in _OF_SERIES and (ndim != 1 or width is not None):
         raise ValueError(f"networks must be 'paper' or 'auto' for images or with a width, got {networks!r}")
     if masked and (ndim != 1 or taught or fill is not None):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from pstn._checks import plain, require_choice, require_fits, require_positive_int
 from pstn.abstaining import Abstention
+from pstn.framing import WHOLE, Framing
 from pstn.limits import MODEL_CLASSES, MODEL_PIXELS
 from pstn.text import excerpt
 
@@ -39,6 +40,7 @@ class ModelMetadata:
             "pad".
         supervision: what it learned from, e.g. "labels", or aligned inputs and the random transform that warped them.
         abstention: when it should not answer, and which classes it cannot rule out: see `pstn.find_abstention`.
+        framing: what of an image file is read, and how it is resized to `size`: see `pstn.data.Framing`.
 
     Example:
         >>> about = ModelMetadata(("cat", "dog"), channels=1, size=(2, 2), mean=(0.5,), std=(0.25,))
@@ -60,6 +62,7 @@ class ModelMetadata:
     policy: Literal["refuse", "resample", "pad"] = "refuse"
     supervision: str = ""
     abstention: Abstention | None = None
+    framing: Framing = WHOLE
 
     def __post_init__(self) -> None:
         for name in ("classes", "size", "mean", "std"):
@@ -77,6 +80,7 @@ class ModelMetadata:
         require_fits("every name in classes, data and metrics", bad, not bad, "text that can be printed")
         require_fits("metrics", self.metrics, all(map(_is_number, self.metrics.values())), "numbers by name")
         require_fits("abstention", self.abstention, isinstance(self.abstention, Abstention | None), "a pstn.Abstention")
+        require_fits("framing", self.framing, isinstance(self.framing, Framing), "a pstn.data.Framing")
         require_choice("policy", self.policy, ("refuse", "resample", "pad"))
         require_positive_int("channels", self.channels)
         for extent in self.size or ():
@@ -124,16 +128,17 @@ class ModelMetadata:
             ValueError: a key is missing or unknown, or a value cannot be.
         """
         known = [f.name for f in fields(cls)]
-        # Earlier files have no policy, as theirs was always to refuse, do not say what the model learned from, and
-        # always answer.
-        if not isinstance(config, dict) or {"policy", "supervision", "abstention", *config} != set(known):
+        # Earlier files have no policy, as theirs was always to refuse, do not say what the model learned from, always
+        # answer, and read whole images.
+        if not isinstance(config, dict) or {"policy", "supervision", "abstention", "framing", *config} != set(known):
             got = sorted(map(str, config)) if isinstance(config, dict) else type(config).__name__
             raise ValueError(f"about must hold {', '.join(known)}, got {excerpt(got)}")
         require_fits("metrics", config["metrics"], isinstance(config["metrics"], dict), "numbers by name")
         metrics = {name: math.nan if value is None else value for name, value in config["metrics"].items()}
         try:
             rule = None if config.get("abstention") is None else Abstention(**config["abstention"])
-            return cls(**{**config, "metrics": metrics, "abstention": rule})
+            framing = Framing(**config.get("framing", {}))
+            return cls(**{**config, "metrics": metrics, "abstention": rule, "framing": framing})
         except TypeError as error:
             raise ValueError(str(error)) from error
 

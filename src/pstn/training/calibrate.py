@@ -17,7 +17,7 @@ from pstn.nn.metadata import ModelMetadata
 from pstn.noise import Samples
 from pstn.text import excerpt
 from pstn.threads import using_threads
-from pstn.training.evaluate import log_probs_of, predict_all, read_batches, require_data
+from pstn.training.evaluate import examples_at_once, log_probs_of, predict_all, read_batches, require_data
 from pstn.uncertainty import require_labels
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def calibrate(
         model: a PSTN or STN; its `temperature` is replaced.
         data: held-out examples with labels, as in `fit`.
         samples: S or "modes"; the model's `test_samples` when None. A temperature fits the S it was found for.
-        batch_size: for sets and tuples only.
+        batch_size: for sets and tuples only; fewer of large images.
         generator: where the randomness comes from; torch's global seed when None.
 
     Returns:
@@ -92,7 +92,7 @@ def find_abstention(
         coverage: the share of inputs whose true class is to be in the set; no sets when None.
         samples: S or "modes"; the model's `test_samples` when None. Predictions and exported programs with others leave
             out what was found.
-        batch_size: for sets and tuples only.
+        batch_size: for sets and tuples only; fewer of large images.
 
     Example:
         >>> model, data = pstn.nn.mnist_cnn(), pstn.data.load_digits("test")
@@ -123,9 +123,9 @@ def ask_all(
 
     The arguments are those of `find_abstention`.
     """
-    probs, theta, labels = list[Tensor](), list[Tensor](), list[Tensor]()
+    data, (probs, theta, labels) = require_data(data), (list[Tensor](), list[Tensor](), list[Tensor]())
     with evaluating(model), torch.no_grad(), using_threads(None):
-        for x, y in read_batches(model, require_data(data), batch_size, shuffle=False):
+        for x, y in read_batches(model, data, examples_at_once(data, batch_size), shuffle=False):
             noise = shared_noise(model, len(x), samples)
             output = model(x, **{k: v.to(x.device) if isinstance(v, Tensor) else v for k, v in noise.items()})
             probs.append(log_probs_of(output).exp().cpu())

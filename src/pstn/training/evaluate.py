@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     Batches: TypeAlias = Split | Generated | tuple[Tensor, Tensor] | Iterable[Any]
 
+# Numbers that the inputs scored at a time may hold: 500 images of 64 x 64 in colour.
+_AT_ONCE = 1 << 23
+
 
 class Scores(NamedTuple):
     """How good a classifier is, and how well calibrated its probabilities."""
@@ -70,7 +73,7 @@ def evaluate(
         data: as in `fit`.
         samples: S, for a PSTN, or "modes" for one weighted sample at the centre of each of the posterior's modes; its
             own `test_samples` when None.
-        batch_size: for sets and tuples only.
+        batch_size: for sets and tuples only; fewer of large images.
         generator: where the randomness of a PSTN comes from; torch's global seed when None.
 
     Example:
@@ -88,7 +91,7 @@ def predict_all(
     data = require_data(data)
     log_probs, labels = list[Tensor](), list[Tensor]()
     with evaluating(model), torch.no_grad(), using_threads(None):
-        for x, y in read_batches(model, data, batch_size, shuffle=False):
+        for x, y in read_batches(model, data, examples_at_once(data, batch_size), shuffle=False):
             if not labels:
                 suit_threads(model, x)
             output = model(x, samples, generator=generator) if isinstance(model, TransformerModel) else model(x)
@@ -132,6 +135,18 @@ def require_data(data: Any, *, labels: bool = True) -> Any:
 def is_set(data: Any) -> bool:
     """Whether data are examples, to be cut into batches here: a set of `pstn.data`, or a `TensorDataset`."""
     return hasattr(data, "batch") or isinstance(data, TensorDataset)
+
+
+def shape_of(data: Any) -> tuple[int, ...]:
+    """The shape (C, *size) of the examples of a set; empty where data are batches, whose shapes are their own."""
+    held = getattr(data, "base", data)
+    x = held.tensors[0] if isinstance(held, TensorDataset) else getattr(held, "x", None)
+    return tuple(x.shape[1:]) if isinstance(x, Tensor) else ()
+
+
+def examples_at_once(data: Any, most: int) -> int:
+    """How many examples of a set to score at a time: fewer of large images, whose features take tens of times more."""
+    return max(1, min(most, _AT_ONCE // math.prod(shape_of(data))))
 
 
 def read_batches(

@@ -28,7 +28,7 @@ from pstn.nn.classifier import PSTN, TransformerModel
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.threads import suit_threads, using_threads
 from pstn.training.diagnose import look_for_collapses
-from pstn.training.evaluate import is_set, read_batches, require_data
+from pstn.training.evaluate import is_set, read_batches, require_data, shape_of
 from pstn.training.population.recipe import KLWeight, LRSchedule, Member, Recipe, kl_weight_at, progress_at
 from pstn.training.population.step import report_parts
 from pstn.training.population.trainer import Population
@@ -163,7 +163,9 @@ def fit(
         require_choice("kl_weight (unless it is a number or a schedule)", asked, ("auto",))
     else:
         kl_weight_at(asked, 0.0)  # refuses a weight that cannot be, before any step
-    batch_size = default_batch_size(examples) if batch_size is None else require_positive_int("batch_size", batch_size)
+    if batch_size is None:
+        batch_size = default_batch_size(examples, shape_of(data)[1:])
+    require_positive_int("batch_size", batch_size)
     epochs = default_epochs(examples, batch_size) if epochs is None else require_positive_int("epochs", epochs)
     if epochs > 1 and isinstance(data, Iterator):
         raise ValueError(f"data must last {epochs} passes, got {type(data).__name__}: pass a DataLoader or a list")

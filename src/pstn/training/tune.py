@@ -199,7 +199,7 @@ def tune(
         return Tuned((default,), default, 0, 0)
     tried = candidates(default.kl_weight, default.localizer_factor, default.alpha)
     examples = min(len(train) for train, _ in splits)
-    recipe = recipe.for_examples(examples)
+    recipe = recipe.for_examples(examples, recipe.as_seen(x[:1]).shape[2:])
     lr_step = None if recipe.lr_step is None else math.ceil(recipe.lr_step / 2)
     recipe = replace(
         recipe, epochs=math.ceil(recipe.epochs / 2), batch_size=min(recipe.batch_size, examples), lr_step=lr_step,

@@ -509,3 +509,18 @@ def test_an_example_of_weight_zero_changes_nothing(count):
 def test_weights_that_make_no_sense_are_refused(weights):
     with pytest.raises(ValueError, match="weights must"):
         Population([small_cnn()], *images(8), weights=weights)
+
+
+@pytest.mark.parametrize(
+    ("count", "side", "size"),
+    [(1000, 28, 64), (768, 128, 64), (500, 224, 41), (600, 224, 41), (120, 512, 8), (24, 1024, 2)],
+)
+def test_batches_are_smaller_where_images_are_large(count, side, size, monkeypatch):
+    x, y = torch.zeros(count, 1, side, side), torch.zeros(count, dtype=torch.int64)
+    net = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1, 2))
+    assert Population([net], x, y).recipe.batch_size == size
+    steps = []
+    monkeypatch.setattr("pstn.training.fit._take_steps", lambda model, data, member, recipe, *_: steps.append(recipe))
+    with pytest.raises(TypeError):  # nothing was trained
+        pstn.fit(net, (x, y), epochs=1, progress=False)
+    assert steps[0].batch_size == size

@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw
 
 import pstn
 from pstn.data import DataError, DataWarning, from_folder, generate, load
+from pstn.nn import Pretrained
 from pstn.training.population.recipe import Jitter
 from pstn.training.runs.run import _RANDOM_TRANSFORMS, evaluate_run, make_population, make_run_model, prepare, train
 from pstn.training.runs.settings import SettingsError, TrainSettings
@@ -439,3 +440,15 @@ def test_the_network_is_chosen_by_the_size_of_the_images(photos):
     assert len(make_run_model(paper, prepare(paper), 0).classifier.filters) == 2
     with pytest.raises(ValueError, match=r"^backbone must .*did you mean 'small'"):
         prepare(TrainSettings(data=str(photos), backbone="smal"))
+
+
+def test_one_class_in_colour_among_grey_ones_is_seen(tmp_path, monkeypatch):
+    monkeypatch.setattr("pstn.training.runs.run.default_pretrained", lambda: "wide")
+    monkeypatch.setattr("pstn.training.runs.run.find_pretrained", lambda name: Pretrained(name, torch.nn.Flatten))
+    pixels = np.random.default_rng(0).integers(0, 256, (62, 20, 20, 3)).astype(np.uint8)
+    for number, image in enumerate(pixels[:60]):
+        save(tmp_path / "photos" / "ab"[number % 2] / f"{number}.png", image[..., 0])
+    assert prepare(TrainSettings(data=str(tmp_path / "photos"))).backbone == "small"
+    for number in (60, 61):
+        save(tmp_path / "photos" / "c" / f"{number}.png", pixels[number])
+    assert prepare(TrainSettings(data=str(tmp_path / "photos"))).backbone == "wide"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, final
 
@@ -160,16 +160,21 @@ class Recipe:
         """The loss, as trainers call it."""
         return TrainingLoss(self.loss, teaches=self.teach is not None, teach_weight=self.teach_weight)
 
-    def for_examples(self, examples: int) -> Recipe:
+    def for_examples(self, examples: int, size: Sequence[int] = (), *, pretrained: bool = False) -> Recipe:
         """The recipe with its epochs and batch size, where they are not given, chosen for so many examples.
+
+        Args:
+            examples: how many there are to train on.
+            size: their spatial size, such as (H, W); empty where that is not known.
+            pretrained: whether images are read by a pretrained network.
 
         Example:
             >>> recipe = Recipe().for_examples(100)
             >>> recipe.epochs, recipe.batch_size
             (120, 8)
         """
-        batch_size = self.batch_size or default_batch_size(examples)
-        epochs = self.epochs or default_epochs(examples, batch_size * self.accumulate)
+        batch_size = self.batch_size or default_batch_size(examples, size)
+        epochs = self.epochs or default_epochs(examples, batch_size * self.accumulate, pretrained=pretrained)
         return replace(self, epochs=epochs, batch_size=batch_size)
 
     def as_seen(self, x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, final
@@ -365,8 +366,11 @@ class _Draws(TorchDispatchMode):
     seen = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen |= torch.Tag.nondeterministic_seeded in func.tags
-        return func(*args, **(kwargs or {}))
+        given, kwargs = dict(zip((a.name for a in func._schema.arguments), args, strict=False)), kwargs or {}
+        # Attention is tagged so for its dropout, whether there is any or not.
+        without = any(a.name == "dropout_p" for a in func._schema.arguments) and not (given | kwargs).get("dropout_p")
+        self.seen |= torch.Tag.nondeterministic_seeded in func.tags and not without
+        return func(*args, **kwargs)
 
 
 def _swap(module: nn.Module, conv: ConvKind) -> nn.Module:
@@ -414,7 +418,7 @@ def require_one_shape(models: Sequence[nn.Module]) -> None:
 
 @contextmanager
 def precision_flags(recipe: Recipe, *, tune: bool = False) -> Iterator[None]:
-    """Set torch's TF32 switches as the recipe says, and put them back.
+    """Set torch's TF32 switches as the recipe says, and put them back; silent on attention, which vmap takes in turns.
 
     Args:
         recipe: says which precision.
@@ -430,7 +434,11 @@ def precision_flags(recipe: Recipe, *, tune: bool = False) -> Iterator[None]:
     if tune:
         cudnn.benchmark, cudnn.benchmark_limit = True, 0
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", message="There is a performance drop .* batching rule for aten::_scaled_dot"
+            )
+            yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
         if tune:

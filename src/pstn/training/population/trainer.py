@@ -147,7 +147,7 @@ class Population:
         self.recipe = recipe
         self._check(models, x, y, weights)
         sizes = [len(x) if m.train is None else len(m.train) for m in self.members]
-        self.recipe = recipe = recipe.for_examples(min(sizes))
+        self.recipe = recipe = recipe.for_examples(min(sizes), recipe.as_seen(x[:1]).shape[2:])
         self.steps_per_epoch = _count_steps(sizes, recipe)
         self._models = [copy.deepcopy(m).cpu() for m in models]
         example = recipe.as_seen(x[:1]).cpu()

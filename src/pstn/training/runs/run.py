@@ -34,6 +34,7 @@ from pstn.data.series import series_format
 from pstn.data.split import Split, Splits, fit_scaling, stratified_indices
 from pstn.defaults import default_kl_weight
 from pstn.files import inside, to_json, write_atomically
+from pstn.framing import WHOLE, Framing
 from pstn.io import from_pretrained, require_modest
 from pstn.nn import PSTN, ModelMetadata, Shareable, TransformerClassifier, make_model
 from pstn.nn.backbones import Pretrained, default_pretrained, find_pretrained, import_pretrained
@@ -76,8 +77,6 @@ _SIDES = {
 }
 # The part of a user's own data that is kept for validation, from so many examples on.
 _VALID_FRACTION, _VALID_FROM = 0.15, 60
-# The optimiser's steps to aim for with a pretrained network.
-_STEPS = 50
 
 
 class Source(NamedTuple):
@@ -112,6 +111,8 @@ class Source(NamedTuple):
     """Which example is in which part, of a user's own data."""
     new: int = 0
     """How many of `test` were in no part when the models were trained."""
+    framing: Framing = WHOLE
+    """What of an image was read."""
 
     @property
     def train(self) -> Tensor:
@@ -145,6 +146,7 @@ def load_source(
     skip_broken: bool = False,
     whole: bool = False,
     backbone: str = "auto",
+    framing: Framing | Literal["auto", "whole"] = "auto",
     parts: Parts | None = None,
 ) -> Source:
     """Load a data set.
@@ -167,6 +169,7 @@ def load_source(
         skip_broken: leave out images of a folder that cannot be read, with a `DataWarning`.
         backbone: the networks that they are for, as in the settings: a pretrained one says how images are scaled, and
             what size suits it.
+        framing: what of the images of a folder is read; "auto" is what a pretrained network was trained to see.
         whole: take all of the data to test on, where they have no test part of their own.
         parts: of a run on these data: read them to the same shape, and test on what the run did not learn from.
 
@@ -192,6 +195,10 @@ def load_source(
     pretrained = None if backbone in ("paper", "small") else find_pretrained(backbone)
     if pretrained is not None:
         ways["classes"] |= {"size": size or pretrained.choose_size, "channels": 3}
+    wanted = WHOLE if pretrained is None else pretrained.framing
+    if isinstance(framing, str):
+        framing = wanted if framing == "auto" else dataclasses.replace(wanted, crop=None)
+    ways["classes"]["framing"] = framing
     if known is not None and path.exists():
         what = "folder" if path.is_dir() else "file"
         warnings.warn(f"the known set {known.name!r} is used; for the {what} say ./{data}", DataWarning, stacklevel=2)
@@ -213,16 +220,16 @@ def load_source(
         splits, repeats_border = _scaled(splits, padding, fill, pretrained)
     if augment == "auto":
         augment = "light" if detected == "classes" and not teach else "none"
-    changes, wanted = getattr(splits.train, "random_transform", None), _RANDOM_TRANSFORMS.get(augment)
+    changes, asked = getattr(splits.train, "random_transform", None), _RANDOM_TRANSFORMS.get(augment)
     # A generated set keeps its own changes, and may be asked for them.
-    if augment != "none" and (wanted is None or type(changes) is not type(wanted)):
+    if augment != "none" and (asked is None or type(changes) is not type(asked)):
         if changes is not None or splits.train.ndim != 2:
             raise ValueError(f"augment must be 'none' for {data}: it has changes of its own, or no images")
-        splits = splits if wanted is None else generate_all(Splits(*map(_as_split, splits)), wanted)
+        splits = splits if asked is None else generate_all(Splits(*map(_as_split, splits)), asked)
     about: dict[str, Any] = {
         "part": "all" if everything else "test",
         "kind": "photos" if detected == "classes" else "other" if own else "known",
-        "backbone": backbone, "parts": now, "new": new,
+        "backbone": backbone, "parts": now, "new": new, "framing": framing,
     }  # fmt: skip
     if not teach:
         source = _from_splits(splits)
@@ -284,6 +291,7 @@ def prepare(settings: TrainSettings, parts: Parts | None = None) -> Source:
         settings.data, size=settings.size, kind=settings.kind, policy=settings.policy, augment=settings.augment,
         flip=settings.flip, padding=settings.padding, fill=settings.fill, teach=settings.teach,
         skip_broken=settings.skip_broken, backbone=settings.backbone, parts=parts,
+        framing=settings.framing,
     )  # fmt: skip
     found = tuple(source.x.shape[2:])
     if settings.size is not None and found != (settings.size, settings.size):
@@ -382,7 +390,7 @@ def make_about(settings: TrainSettings, source: Source, number: int, kl_weight: 
     return ModelMetadata(
         source.names, source.x.shape[1], source.size, source.mean, source.std,
         kl_weight=kl_weight, seed=settings.seed + number,
-        data=settings.data, policy=settings.policy,
+        data=settings.data, policy=settings.policy, framing=source.framing,
         supervision="labels" if source.teach is None else f"labels, and aligned inputs warped by {source.teach!r}",
     )  # fmt: skip
 
@@ -429,11 +437,9 @@ def make_population(
     if source.backbone not in ("paper", "small"):
         parts = [(cast(Tensor, m.train), m.valid) for m in members]
         start_heads(models, source.x, source.y, parts, source.augment, taught=source.teach is not None)
-        if settings.epochs is None:  # what is pretrained needs little more
-            size = recipe.for_examples(len(cast(Tensor, members[0].train))).batch_size
-            recipe = dataclasses.replace(recipe, epochs=max(5, _STEPS * size // len(cast(Tensor, members[0].train))))
+        recipe = recipe.for_examples(len(cast(Tensor, members[0].train)), source.size, pretrained=True)
     if settings.patience is None and settings.validate_every is None and source.kind != "known" and not source.teach:
-        recipe = _with_patience(recipe, members, settings)
+        recipe = _with_patience(recipe, members, settings, source.size)
     for name in ("patience", "calibrate", "accuracy", "coverage"):
         if getattr(settings, name) and any(m.valid is None for m in members):
             raise ValueError(f"{name} needs validation data: set valid_fraction")
@@ -449,7 +455,7 @@ def make_population(
     )  # fmt: skip
 
 
-def _with_patience(recipe: Recipe, members: Sequence[Member], settings: TrainSettings) -> Recipe:
+def _with_patience(recipe: Recipe, members: Sequence[Member], settings: TrainSettings, size: Sequence[int]) -> Recipe:
     """The recipe with early stopping, where there are examples to validate on: as often as costs little.
 
     Validations take at most about a tenth of the time of training, and there are at most a hundred.
@@ -457,7 +463,7 @@ def _with_patience(recipe: Recipe, members: Sequence[Member], settings: TrainSet
     sizes = [(len(m.train), len(m.valid)) for m in members if m.train is not None and m.valid is not None]
     if len(sizes) < len(members):
         return recipe
-    epochs = recipe.for_examples(min(train for train, _ in sizes)).epochs
+    epochs = recipe.for_examples(min(train for train, _ in sizes), size).epochs
     samples = settings.test_samples / settings.samples if settings.model == "pstn" else 1.0
     # In epochs: a backward pass takes twice as long as a forward pass.
     cost = max(valid / train for train, valid in sizes) * samples / 3
@@ -1066,7 +1072,15 @@ def _load(data: str, about: ModelMetadata, policy: Policy, **changes: Any) -> So
     # Other data have a longest series of their own: theirs become as long as the model's.
     length = about.size[0] if about.size is not None and about.ndim == 1 and policy != "refuse" else None
     return load_source(
-        data, size=size, channels=channels, kind=kind, policy=policy, length=length, backbone="paper", **changes
+        data,
+        size=size,
+        channels=channels,
+        kind=kind,
+        policy=policy,
+        length=length,
+        backbone="paper",
+        framing=about.framing,
+        **changes,
     )
 
 

@@ -57,6 +57,11 @@ class TrainSettings:
     size: int | None = _setting(
         None, "Side to which the images of a folder are resized; their own, if all have one of at most 128, or 64."
     )
+    framing: Literal["auto", "whole"] = _setting(
+        "auto",
+        "What of the images of a folder is read: whole squeezes each into a square; auto takes the middle of it for a "
+        "network of timm that was trained so, without squeezing, and else is whole.",
+    )
     skip_broken: bool = _setting(False, "Report the images of a folder that cannot be read, and go on without them.")
     kind: Literal["auto", "image", "series"] = _setting("auto", "What an .npz file holds; to be said for three axes.")
     policy: Literal["refuse", "resample", "pad"] = _setting("refuse", "For gaps and unequal lengths in series.")
