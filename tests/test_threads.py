@@ -31,6 +31,17 @@ class Watch(nn.Module):
         return self.layers(x)
 
 
+def test_training_counts_the_samples_of_training_and_a_prediction_its_own():
+    model, x = pstn.nn.mnist_pstn(), torch.rand(16, 1, 28, 28)
+    found = {}
+    for training in (True, False):
+        with using_threads(None):
+            suit_threads(model.train(training), x)
+            found[training] = torch.get_num_threads()
+    assert (model.train_samples, model.test_samples) == (1, 10)
+    assert found == {True: 1, False: 2}
+
+
 def batches():
     return [(torch.rand(16, 1, 2, 2), torch.arange(16) % 3)] * 2
 

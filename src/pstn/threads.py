@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 
 # From this many multiplications in a forward pass over a batch, the number of threads is left unchanged. Under other
-# load, every thread waits for the one that is not scheduled, and small steps wait the longest. Measured on two
-# cores, in ms per training step with one thread and with two. Quiet: the paper's MNIST P-STN in batches of 8 (6e6), 8.6
-# and 7.4; of 32 (2.5e7), 20 and 15; of 64 (5e7), 33 and 24. In use by others: 22 and 580 for batches of 8.
-_WORTH_THREADS = 30_000_000
+# load, every thread waits for the one that is not scheduled, and small steps wait the longest. Measured on two quiet
+# cores, in ms per training step with one thread and with two: the paper's MNIST P-STN in batches of 8 (6e6), 3.2 and 2.8;
+# of 64 (5e7), 14 and 9.5; the P-STN of examples/series.py in batches of 16 (3.7e7), 5.4 and 4.7. On cores in use by
+# others two threads took about 25 times as long as one for both of the small batches.
+_WORTH_THREADS = 40_000_000
 
-# A cache by model: the shape of an example, and the multiplications that it takes.
-_COUNTED: WeakKeyDictionary[nn.Module, tuple[tuple[int, ...], int]] = WeakKeyDictionary()
+# A cache by model: the shape of an example, whether it trains, and the multiplications that it takes.
+_COUNTED: WeakKeyDictionary[nn.Module, tuple[tuple[object, ...], int]] = WeakKeyDictionary()
 
 
 def choose_threads(work: int) -> int | None:
@@ -71,10 +72,13 @@ def suit_threads(model: nn.Module, x: Tensor) -> None:
     """
     if x.device.type != "cpu" or torch.get_num_threads() == 1:
         return
-    shape = tuple(x.shape[1:])
-    if _COUNTED.get(model, (None, 0))[0] != shape:
+    asked = (model.training, *x.shape[1:])
+    if _COUNTED.get(model, (None, 0))[0] != asked:
+        # Counted in evaluation, where a model draws other samples than in training, unless it is told how many.
+        drawn = getattr(model, "train_samples", None) if model.training else None
+        options = {} if drawn is None else {"samples": drawn}
         try:
-            _COUNTED[model] = (shape, count_multiplications(model, x[:1]))
+            _COUNTED[model] = (asked, count_multiplications(model, x[:1], **options))
         except Exception:  # a model that takes no single example, or cannot be copied
             return
     if (count := choose_threads(_COUNTED[model][1] * len(x))) is not None:
