@@ -186,6 +186,14 @@ def test_a_finished_run_is_trained_for_longer(data, tmp_path):
     assert "epochs must be at least 5" in found.output
 
 
+def test_a_run_whose_early_stopping_goes_by_the_epochs_is_trained_for_longer(data, tmp_path):
+    settings = small(data, tmp_path / "run", epochs=2, valid_fraction=0.3, model="cnn")
+    train(settings.replace(epochs=150, out=str(tmp_path / "long")), say=lambda _: None)
+    train(settings, say=lambda _: None)
+    train(settings.replace(epochs=150), resume=True, say=lambda _: None)
+    assert same(final_weights(tmp_path / "run"), final_weights(tmp_path / "long"))
+
+
 def test_a_run_that_stopped_early_is_trained_for_longer(data, tmp_path):
     settings = small(data, tmp_path / "run", epochs=40, valid_fraction=0.3, patience=1, model="cnn")
     train(settings, say=lambda _: None)

@@ -106,7 +106,7 @@ def load_checkpoint(path: str | Path, population: Population) -> None:
     Args:
         path: what `save_checkpoint` wrote.
         population: made from the same models' shape, members, recipe and data; only `epochs` may differ, to go on for
-            longer.
+            longer, and when early stopping stops.
 
     Raises:
         CheckpointError: if it is of another population, with what differs; or if it holds NaN or infinity.
@@ -200,7 +200,9 @@ def member_summary(member: Member) -> dict[str, Any]:
 def _training(population: Population) -> dict[str, str]:
     """All that decides what the next step will be, but for models and members."""
     recipe = {f.name: _words(getattr(population.recipe, f.name)) for f in fields(population.recipe)}
-    del recipe["epochs"]  # how long it is to go on does not change how it does
+    for name in ("epochs", "patience", "validate_every"):  # how long it is to go on does not change how it does
+        del recipe[name]
+    recipe["early stopping"] = str(population.recipe.patience is not None)  # it keeps the best weights
     recipe["steps_per_epoch"] = str(population.steps_per_epoch)
     return {**recipe, "data": _fingerprint(list(population.stacks[0].constants.data.values()))}
 
