@@ -263,6 +263,24 @@ def test_a_mistyped_name_is_answered_with_the_one_that_was_meant(shapes, monkeyp
     assert meant in suggested
 
 
+def test_a_model_that_is_at_chance_after_a_few_steps_is_not_offered_for_use(photos, tmp_path):
+    for number, path in enumerate(sorted(photos.glob("*/*.png"))):  # noise, which tells nothing of the class
+        save(path, np.random.default_rng(number).integers(0, 256, (20, 20, 3)).astype(np.uint8))
+    options = ("--models", 2, "--epochs", 1, "--model", "cnn", "--patience", 0, "--lr", 1e-6)
+    found = run_command("train", photos, *options, "--out", tmp_path / "run")
+    assert found.exit_code == 0
+    assert "Use it" not in found.stdout
+    assert "model 1 is at chance after" in found.stderr
+    assert "model 1 is at chance" in json.loads((tmp_path / "run" / "results.json").read_text())["problems"][-1]
+
+
+def test_a_file_that_is_not_there_is_named_as_such(run, shapes):
+    found = run_command("predict", run, shapes / "elipse", shapes / "ellipse" / "0.png")
+    assert found.exit_code == 2
+    assert f"elipse: there is no such file or folder; did you mean '{shapes / 'ellipse'}'?" in found.stderr
+    assert "1 were answered" in found.stderr
+
+
 def test_json_and_csv_hold_the_same_answers(shapes, tmp_path):
     options = ("--epochs", 1, "--batch-size", 4, "--out", tmp_path / "run")
     assert run_command("train", shapes, *options).exit_code == 0
