@@ -233,6 +233,26 @@ def test_a_broken_file_is_named_and_skipped_on_request(run, shapes, tmp_path):
         from_folder(shapes, skip_broken=True)
 
 
+def test_photos_of_formats_that_are_not_read_are_counted(run, shapes, tmp_path):
+    for name in ("1.HEIC", "2.heic", "raw/3.dng"):
+        path = shapes / "ellipse" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"photo")
+    said = "3 file(s) of formats that are not read (.dng, .heic) skipped: convert them to JPEG or PNG"
+    for command in (
+        ("train", shapes, *ONE, "--out", tmp_path / "b"),
+        ("data", "show", shapes, "--out", tmp_path / "s"),
+    ):
+        found = run_command(*command)
+        assert found.exit_code == 0, found.output
+        assert found.stderr.count(said) == 1
+    (shapes / "third").mkdir()
+    (shapes / "third" / "4.avif").write_bytes(b"photo")
+    alone = r"third.* holds no images .*1 file\(s\) of formats that are not read"
+    with pytest.warns(DataWarning, match="4 file"), pytest.raises(DataError, match=alone):
+        from_folder(shapes)
+
+
 def test_the_skipped_file_is_remembered_by_the_run(shapes, tmp_path):
     (shapes / "ellipse" / "broken.png").write_text("no image")
     assert run_command("train", shapes, *ONE, "--out", tmp_path / "b", "--skip-broken").exit_code == 0
