@@ -3,7 +3,8 @@
 Usage:
     OMP_NUM_THREADS=1 python benchmarks/cpu_speed.py --out results.json [--seconds 20] [--rounds 7]
 
-- a prediction of ten images by the P-STN of the MNIST subsets, ten samples, beside its classifier on those samples;
+- a prediction of ten images by the P-STN of the MNIST subsets, ten samples, beside its classifier on those samples, as
+  it is and with torch's own pooling, and its parts: localizer, samples and warp, classifier;
 - the same model as an ONNX file with ten samples, beside the classifier alone on ten times the batch;
 - `pstn predict` on one image, beside a process that imports torch alone, with everything that Python does;
 - `import pstn` with all its names read, beside the same.
@@ -15,6 +16,7 @@ other work on the machine meets both alike.
 from __future__ import annotations
 
 import argparse
+import copy
 import os
 import subprocess
 import sys
@@ -31,6 +33,7 @@ import numpy as np
 import onnxruntime
 import torch
 from PIL import Image
+from torch import nn
 
 import pstn
 from pstn.bench import time_in_turns
@@ -40,12 +43,23 @@ from recording import Stopwatch, write
 IMAGES, SAMPLES = 10, 10
 
 
-def beside(ours: str, peer: str, works: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    """Milliseconds of two functions, and the median of their ratios."""
+def beside(ours: str, works: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, float]:
+    """Milliseconds of each function, and how often the others' time is in ours: medians of turns."""
     times = time_in_turns(works, seconds, clock=time.process_time)
-    ratios = [a / b for a, b in zip(times[ours], times[peer], strict=True)]
-    medians = {f"{name}_ms": round(1e3 * median(values), 3) for name, values in times.items()}
-    return {**medians, "ratio": round(median(ratios), 3), "turns": len(ratios)}
+    found = {f"{name}_ms": round(1e3 * median(values), 3) for name, values in times.items()}
+    for name in works.keys() - {ours}:
+        found[f"over_{name}"] = round(median(a / b for a, b in zip(times[ours], times[name], strict=True)), 3)
+    return {**found, "turns": len(times[ours])}
+
+
+def with_plain_pooling(network: nn.Module) -> nn.Module:
+    """A copy that pools as torch does."""
+    plain = copy.deepcopy(network)
+    for module in plain.modules():
+        for name, child in module.named_children():
+            if isinstance(child, nn.MaxPool2d):
+                setattr(module, name, nn.MaxPool2d(child.kernel_size))
+    return plain
 
 
 def measure_prediction(model: pstn.PSTN, seconds: float) -> dict[str, float]:
@@ -54,9 +68,11 @@ def measure_prediction(model: pstn.PSTN, seconds: float) -> dict[str, float]:
     with torch.inference_mode():
         warped = model.layer(x, SAMPLES).warped.flatten(0, 1).contiguous()
         works: dict[str, Callable[[], object]] = {
-            "prediction": partial(model, x, SAMPLES), "classifier": partial(model.classifier, warped)
+            "prediction": partial(model, x, SAMPLES), "classifier": partial(model.classifier, warped),
+            "plain_classifier": partial(with_plain_pooling(model.classifier), warped),
+            "localizer": partial(model.layer.localize, x), "layer": partial(model.layer, x, SAMPLES),
         }  # fmt: skip
-        return beside("prediction", "classifier", works, seconds)
+        return beside("prediction", works, seconds)
 
 
 def measure_onnx(model: pstn.PSTN, folder: Path, seconds: float) -> dict[str, float]:
@@ -78,7 +94,7 @@ def measure_onnx(model: pstn.PSTN, folder: Path, seconds: float) -> dict[str, fl
         "model": partial(whole.run, None, {"x": x, "noise": noise}),
         "classifier": partial(alone.run, None, {alone.get_inputs()[0].name: warped}),
     }
-    return beside("model", "classifier", works, seconds)
+    return beside("model", works, seconds)
 
 
 def processor_seconds(*command: str) -> float:

@@ -15,6 +15,7 @@ A sentence is right if the model that it names is, over all seeds and unseen ima
 or in NLL than any other, and if a difference that it calls real is significant there as well.
 
 Needs efficientnet-lite0 and scikit-learn. A finished seed is not run again, and sentences are made anew of its answers.
+`--train-only` stops before scikit-learn and scipy are needed: for a machine without them, whose WORK/*.json are copied.
 """
 
 from __future__ import annotations
@@ -36,7 +37,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy import stats
 
 import pstn
 from folders import make_mixed, make_shapes, make_signs
@@ -137,6 +137,8 @@ def run_seed(folder: Path, out: Path, seed: int, options: list[str]) -> dict[str
 
 def gap(a: Floats, b: Floats) -> dict[str, Any]:
     """The mean of a - b, both (R, N), for R seeds and the same N images."""
+    from scipy import stats
+
     values, generator = a - b, np.random.default_rng(0)
     means = []
     for _ in range(DRAWS):
@@ -184,6 +186,8 @@ def check_sentence(row: dict[str, Any], pooled: dict[str, dict[str, Floats]]) ->
 
 def summarise(rows: list[dict[str, Any]], sceptic: dict[str, Any]) -> dict[str, Any]:
     """The three answers for one folder."""
+    from scipy import stats
+
     done = [row for row in rows if "error" not in row]
     count = len(sceptic["right"])
     at_chance = dict.fromkeys(KINDS, 0)
@@ -219,6 +223,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--folders", nargs="+", default=list(MAKERS), choices=MAKERS)
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--train-only", action="store_true")
     given, options = parser.parse_known_args()  # others are for pstn train
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     for name in given.folders:
@@ -234,14 +239,16 @@ def main() -> None:
             scores = {k: (round(m["accuracy"], 3), round(m["nll"], 3)) for k, m in row.get("models", {}).items()}
             print(name, seed, round(row["seconds"]), scores, row.get("error", ""), flush=True)
         tried = given.work / f"{name}-logistic.json"
-        if seed == 0 and not tried.exists():
+        if seed == 0 and not given.train_only and not tried.exists():
             tried.write_text(to_json(try_sceptic(given.work / name, out)))
             print(name, {k: v for k, v in read_json(tried).items() if k not in ("right", "loss")}, flush=True)
-        if seed:
+        if seed or given.train_only:
             shutil.rmtree(out, ignore_errors=True)  # tens of megabytes
 
     with ThreadPoolExecutor(given.processes) as pool:
         list(pool.map(work, [(seed, name) for seed in range(given.seeds) for name in given.folders]))
+    if given.train_only:
+        return
     held = {name: [read_json(given.work / f"{name}-{seed}.json") for seed in range(given.seeds)]
             for name in given.folders}  # fmt: skip
     sceptics = {name: read_json(given.work / f"{name}-logistic.json") for name in given.folders}

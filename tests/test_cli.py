@@ -141,6 +141,7 @@ def test_mistakes_are_refused_before_training(options, word, tmp_path, monkeypat
 
 def test_what_the_page_cannot_use_is_refused_before_training(tmp_path, monkeypatch):
     monkeypatch.setenv("PSTN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # without a network it asks for 20 seconds
     monkeypatch.chdir(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

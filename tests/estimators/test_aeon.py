@@ -128,8 +128,8 @@ def test_what_the_estimator_of_scikit_learn_has_beside_answers():
     np.testing.assert_array_equal(fitted.uncertainty(X).entropy, plain.uncertainty(X).entropy)
     before = fitted.predict_proba(X)
     assert np.abs(fitted.calibrate(X, y).predict_proba(X) - before).max() > 1e-3
-    heights = [bar.get_height() for bar in pstn.plot(fitted, X[0]).axes[2].patches]
-    np.testing.assert_allclose(heights, fitted.predict_proba(X[:1])[0], atol=1e-6)
+    widths = [bar.get_width() for bar in pstn.plot(fitted, X[0]).axes[2].patches]
+    np.testing.assert_allclose(widths, fitted.predict_proba(X[:1])[0], atol=1e-6)
 
 
 def test_sets_in_the_forms_that_aeon_loads_them():

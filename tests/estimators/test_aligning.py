@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.svm import SVC
@@ -141,7 +142,12 @@ def test_verbose_prints_the_loss(capsys, monkeypatch):
     assert capsys.readouterr().out == ""
     monkeypatch.setattr("time.monotonic", iter(range(0, 10**6, 3)).__next__)
     pstn.SeriesAligner(steps=2, verbose=1).fit(X, y)
-    assert "[SeriesAligner] epoch 2, loss" in capsys.readouterr().out
+    assert [line[:23] for line in capsys.readouterr().out.splitlines()] == [
+        f"[SeriesAligner] epoch {n}" for n in (1, 2)
+    ]
+    monkeypatch.undo()
+    pstn.SeriesAligner(steps=3, verbose=1).fit(X, y)  # in less than two seconds: the last one
+    assert "[SeriesAligner] epoch 3 of 3, loss" in capsys.readouterr().out
 
 
 def test_unequal_lengths_and_gaps():
@@ -162,8 +168,54 @@ def test_without_labels_all_series_are_one_class():
     assert aligner.averages_.shape == (1, 48)
     assert aligner.transform(X).var(0).mean() < 0.5 * X.var(0).mean()
     assert aligner.class_averages().classes.shape == (1,)
-    with pytest.raises(AttributeError, match="y"):
-        aligner.predict(X)
+
+
+def test_scaled_distances_tell_classes_of_one_average_by_their_spread():
+    rng, y = np.random.default_rng(0), np.repeat(["calm", "wild"], 20)
+    X = rng.normal(size=(40, 2, 24)) * np.array([[1.0, 1.0], [1.0, 5.0]]).repeat(20, 0)[:, :, None]
+    found = {
+        distance: pstn.SeriesAligner(axes="NCL", steps=10, distance=distance, random_state=0).fit(X, y)
+        for distance in ("euclidean", "scaled")
+    }
+    test = rng.normal(size=(40, 2, 24)) * np.array([[1.0, 1.0], [1.0, 5.0]]).repeat(20, 0)[:, :, None]
+    assert found["euclidean"].score(test, y) < 0.8 < 0.95 < found["scaled"].score(test, y)
+    np.testing.assert_array_equal(found["scaled"].averages_, found["euclidean"].averages_)
+    aligner = found["scaled"]
+    aligned = torch.from_numpy(aligner.transform(X)).double()
+    residuals = torch.stack([part - part.mean(0) for part in aligned.split(20)]).square().mean(-1)
+    spread = (residuals.sum(1) + residuals.sum((0, 1)) / 38) / 20  # with the spread of all as one more series
+    away = (torch.from_numpy(aligner.transform(test))[:, None] - torch.from_numpy(aligner.averages_)).square().mean(-1)
+    expected = (away / spread + spread.log()).sum(-1).argmin(1)
+    np.testing.assert_array_equal(aligner.predict(test), np.array(["calm", "wild"])[expected])
+
+
+@pytest.mark.parametrize("distance", ["euclidean", "scaled"])
+def test_classes_of_one_series_or_without_spread_are_predicted(distance):
+    X = np.stack([np.sin(np.linspace(0, 6, 30)), np.linspace(-1, 1, 30)])
+    for copies in 1, 3:
+        aligner = pstn.SeriesAligner(steps=2, distance=distance, random_state=0).fit(
+            np.repeat(X, copies, 0), np.arange(2).repeat(copies)
+        )
+        np.testing.assert_array_equal(aligner.predict(X), [0, 1])
+
+
+def test_classification_without_labels_is_refused_by_what_is_missing():
+    X = bumps(8)[0]
+    aligner = pstn.SeriesAligner(steps=1).fit(X)
+    for call in aligner.predict, lambda X: aligner.score(X, np.zeros(8)):
+        with pytest.raises(NotFittedError, match="fitted without y"):
+            call(X)
+    with pytest.raises(NotFittedError, match="fitted without y"):  # the labels of an earlier fit are no longer known
+        pstn.SeriesAligner(steps=1).fit(X, np.arange(8) % 2).fit(X).predict(X)
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        pstn.SeriesAligner().predict(X)
+
+
+def test_a_picture_of_a_prediction_is_of_one_series():
+    X, y = bumps(8)
+    classifier = pstn.PSTNClassifier("cpab", epochs=1, kl_weight=1e-3).fit(X, y)
+    with pytest.raises(ValueError, match=r"x must be one series of shape \(48,\), got \(1, 48\)"):
+        pstn.plot(classifier, X[:1])
 
 
 def test_taught_warps_are_undone():
@@ -361,17 +413,55 @@ def test_a_picture_of_an_alignment():
 def test_a_picture_of_an_alignment_says_which_channel_it_shows():
     X, y = bumps(8)
     aligner = pstn.SeriesAligner(axes="NCL", steps=2, random_state=0).fit(np.stack([X, -X], 1), y)
-    assert pstn.plot(aligner, np.stack([X, -X], 1), y).axes[0].get_ylabel() == "series, first of 2 channels"
+    both = np.stack([X, -X], 1)
+    assert pstn.plot(aligner, both, y).axes[0].get_ylabel() == "series, first of 2 channels"
+    second = pstn.plot(aligner, both, y, channel=1).axes[0]
+    assert second.get_ylabel() == "series, channel 1 of 0 to 1"
+    np.testing.assert_allclose(second.lines[3].get_ydata(), -X[3])
+    classifier = pstn.PSTNClassifier(axes="NCL", epochs=1, kl_weight=1e-3).fit(both, y)
+    for channel, expected in enumerate((X, -X)):
+        left = pstn.plot(classifier, both[2], samples=3, channel=channel).axes[0]
+        assert len([line for line in left.lines if len(line.get_xdata())]) == 4  # of this channel alone
+        np.testing.assert_allclose(left.lines[3].get_ydata(), expected[2], atol=1e-4)
+    for wrong in -1, 2:
+        with pytest.raises(ValueError, match="channel must be"):
+            pstn.plot(aligner, both, y, channel=wrong)
+
+
+def test_a_picture_of_many_classes_can_be_read():
+    X = np.random.default_rng(0).normal(size=(60, 30))
+    figure = pstn.plot(pstn.SeriesAligner(steps=1, random_state=0).fit(X, np.arange(60) % 10), X, np.arange(60) % 10)
+    assert len({line.get_color() for line in figure.axes[1].lines[-10:]}) == 10
+    assert len(figure.legends[0].get_texts()) == 10  # beside the axes, on no series
+    assert figure.axes[1].get_legend() is None
+    level = [line for line in figure.axes[2].lines if len(line.get_xdata()) == 2]
+    assert len(level) == 1  # the line of no warp is drawn once
+    names = np.array([f"a class with a long name {k}" for k in range(20)])
+    right = pstn.plot(pstn.PSTNClassifier(epochs=1, kl_weight=1e-3).fit(X, names[np.arange(60) % 20]), X[0]).axes[2]
+    shown = [text.get_text() for text in right.get_yticklabels()]
+    assert len(shown) == 12
+    assert set(shown) <= set(names)
+    widths = [bar.get_width() for bar in right.patches]
+    assert widths == sorted(widths, reverse=True)
+    assert right.get_title() == "12 of 20 classes"
+
+
+def test_series_without_labels_have_no_colour_of_a_class():
+    X = bumps(10, seed=6)[0]
+    assert {line.get_color() for line in pstn.plot(fitted(), X).axes[0].lines} == {"0.5"}
 
 
 def test_a_picture_of_a_prediction():
     X, y = bumps(16)
     for made in (pstn.PSTNClassifier("cpab", epochs=2, random_state=0), pstn.STNClassifier("cpab", epochs=1)):
         classifier = made.fit(X, y)
-        series, _, bars = pstn.plot(classifier, X[0], samples=7).axes
+        series, warp, bars = pstn.plot(classifier, X[0], samples=7).axes
         np.testing.assert_allclose(series.lines[-3].get_ydata(), X[0], atol=1e-4)
-        assert [tick.get_text() for tick in bars.get_xticklabels()] == ["one", "two"]
-        assert sum(bar.get_height() for bar in bars.patches) == pytest.approx(1, abs=1e-4)
+        assert [tick.get_text() for tick in bars.get_yticklabels()] == ["one", "two"]
+        assert sum(bar.get_width() for bar in bars.patches) == pytest.approx(1, abs=1e-4)
+        low, high = warp.get_ylim()
+        assert low <= -0.5 < 0.5 <= high  # a warp of hundredths of a step does not fill the axes
+    assert [text.get_text() for text in series.get_legend().get_texts()] == ["input", "warped"]
     assert pstn.plot(classifier.model_, torch.randn(1, 48)).axes
     with pytest.raises(TypeError, match="model"):
         pstn.plot(SVC(), X[0])
@@ -386,12 +476,13 @@ def test_a_picture_shows_the_probabilities_of_the_classifier_and_leaves_the_glob
     for model, x in ((classifier, X[1]), (classifier.model_, classifier._scaled(classifier._read(X)[1:2])[0])):
         left, middle, right = pstn.plot(model, x).axes
         again = pstn.plot(model, x).axes[2]
-        heights = [bar.get_height() for bar in right.patches]
-        assert heights == [bar.get_height() for bar in again.patches]
+        widths = [bar.get_width() for bar in right.patches]
+        assert widths == [bar.get_width() for bar in again.patches]
+        assert np.isfinite(middle.lines[0].get_ydata()).sum() == len(X[1])  # no warp is drawn behind the end
         if model is classifier:
-            np.testing.assert_allclose(heights, classifier.predict_proba(X[1:2])[0], atol=1e-6)
+            np.testing.assert_allclose(widths, classifier.predict_proba(X[1:2])[0], atol=1e-6)
             drawn = left.lines[-3].get_ydata()
             np.testing.assert_allclose(drawn[: len(x)], x, atol=1e-4)
             assert np.isnan(drawn[len(x) :]).all()
-        assert np.abs(middle.lines[0].get_ydata()).max() < 48
+        assert np.nanmax(np.abs(middle.lines[0].get_ydata())) < 48
     assert torch.equal(state, torch.get_rng_state())

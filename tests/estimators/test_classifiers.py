@@ -131,6 +131,14 @@ def test_the_search_tries_all_settings_together_and_keeps_the_best():
     np.testing.assert_allclose(list(shared.kl_weight_losses_.values()), list(losses.values()), rtol=1e-3)
 
 
+def test_jobs_without_a_search_are_warned_of():
+    X, y = examples((8, 8), count=16)
+    for jobs in 2, -1:
+        with pytest.warns(UserWarning, match="n_jobs.*has no effect.*kl_weight='auto'"):
+            quick(n_jobs=jobs).fit(X, y)
+    quick(n_jobs=1).fit(X, y)
+
+
 def test_early_stopping_stops_and_keeps_the_best():
     X, y = examples(count=40)
     labels = np.random.default_rng(0).permutation(y)  # nothing to learn

@@ -7,8 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.base import clone
+from sklearn.ensemble import VotingClassifier
+from sklearn.model_selection import cross_val_score
 
 import pstn
+from archive_shapes import UCR, UEA
 from pstn.data.files import DataWarning
 from pstn.estimators.arrays import choose_layout, read_inputs, unpack, warn_if_ambiguous
 from pstn.training.evaluate import log_probs_of
@@ -16,33 +20,20 @@ from pstn.training.evaluate import log_probs_of
 # Some tests take only a step or two.
 pytestmark = pytest.mark.filterwarnings("ignore:The transformation is the identity")
 
-# Channels and steps (of the longest series) of the 30 sets of the UEA archive.
-UEA = {
-    "ArticularyWordRecognition": (9, 144), "AtrialFibrillation": (2, 640), "BasicMotions": (6, 100),
-    "CharacterTrajectories": (3, 182), "Cricket": (6, 1197), "DuckDuckGeese": (1345, 270), "EigenWorms": (6, 17984),
-    "Epilepsy": (3, 206), "ERing": (4, 65), "EthanolConcentration": (3, 1751), "FaceDetection": (144, 62),
-    "FingerMovements": (28, 50), "HandMovementDirection": (10, 400), "Handwriting": (3, 152), "Heartbeat": (61, 405),
-    "InsectWingbeat": (200, 30), "JapaneseVowels": (12, 29), "Libras": (2, 45), "LSST": (6, 36),
-    "MotorImagery": (64, 3000), "NATOPS": (24, 51), "PEMS-SF": (963, 144), "PenDigits": (2, 8),
-    "PhonemeSpectra": (11, 217), "RacketSports": (6, 30), "SelfRegulationSCP1": (6, 896),
-    "SelfRegulationSCP2": (7, 1152), "SpokenArabicDigits": (13, 93), "StandWalkJump": (4, 2500),
-    "UWaveGestureLibrary": (3, 315),
-}  # fmt: skip
-
 
 def read(shape, kind="auto", axes="auto", dtype="float64"):
-    """The layout, and whether there was a warning."""
+    """The layout of one example, and whether there was a warning."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         layout = choose_layout(shape, kind, axes)
-        warn_if_ambiguous(layout, kind, axes, np.dtype(dtype))
+        warn_if_ambiguous(layout, kind, axes, np.broadcast_to(np.zeros((), dtype), (1, *shape)))
     return layout, any(issubclass(w.category, DataWarning) for w in caught)
 
 
 @pytest.mark.parametrize("name", [*UEA, "five steps", "square"])
 @pytest.mark.parametrize("kind", ["auto", "series", "image"])
 def test_no_array_is_misread_without_a_warning(name, kind):
-    channels, steps = {**UEA, "five steps": (50, 5), "square": (12, 12)}[name]
+    channels, steps = {**UEA, "five steps": (9, 50, 5), "square": (9, 12, 12)}[name][1:]
     for shape, right in ((channels, steps), "NCL"), ((steps, channels), "NLC"):
         expected = ("series", channels, (steps,), right)
         if kind != "image":  # which says what it is
@@ -55,9 +46,63 @@ def test_no_array_is_misread_without_a_warning(name, kind):
             assert (layout.kind, layout.size, warned) == ("image", shape, False)
 
 
+READERS = {
+    "classifier": pstn.PSTNClassifier(), "stn": pstn.STNClassifier(), "cnn": pstn.CNNClassifier(),
+    "aligner": pstn.SeriesAligner(), "augmenter": pstn.Augmenter(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_no_estimator_misreads_a_set_of_the_archives_without_a_warning(reader):
+    forms = [(shape, at) for number, *rest in UEA.values() for shape, at in in_both_orders(number, *rest)]
+    forms += [(shape, at) for number, steps in UCR.values() for shape, at in in_both_orders(number, 1, steps)]
+    for shape, (channels, steps) in forms:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            # As large as the set, without its memory.
+            layout = read_inputs(clone(reader), np.broadcast_to(np.int16(0), shape), reset=True)[1]
+        right = (layout.kind, layout.channels, layout.size) == ("series", channels, (steps,))
+        assert right or any(issubclass(w.category, DataWarning) for w in caught), shape
+        if channels == 1:
+            assert right, shape
+            assert not caught, shape
+    for number, steps in UCR.values():
+        normalised = np.broadcast_to(np.linspace(-1, 1, steps), (number, steps))
+        assert read_inputs(clone(reader), normalised, reset=True)[1].shape == (steps,)
+
+
+def in_both_orders(number, channels, steps):
+    """(N, C, L) and (N, L, C), with (C, L)."""
+    return [((number, channels, steps), (channels, steps)), ((number, steps, channels), (channels, steps))]
+
+
+def test_flat_images_are_read_as_series_with_a_warning():
+    rng, y = np.random.default_rng(0), np.arange(12) % 2
+    pixels = rng.integers(0, 17, (12, 64))
+    for flat in pixels, pixels.astype(float), pixels / 16, rng.integers(0, 255, (12, 3072)).astype(np.uint8):
+        with pytest.warns(DataWarning, match=r"X.reshape\(-1, H, W"):
+            assert quick().fit(flat, y).layout_.kind == "series"
+        pstn.CNNClassifier("series", epochs=1, width=2).fit(flat, y)
+    for series in rng.normal(size=(12, 64)), rng.random((12, 65)), 1000.0 * pixels:
+        quick().fit(series, y)
+
+
+def test_images_with_many_channels_last_are_read_with_a_warning():
+    assert not read((16, 16, 4))[1]
+    assert read((16, 32, 32))[1]
+    assert not read((16, 32, 32), "image")[1]
+
+
 @pytest.mark.parametrize(
     ("shape", "dtype"),
-    [((28, 28), "uint8"), ((28, 30), "uint8"), ((1, 50), "float64"), ((24,), "float32"), ((32, 30, 3), "int8")],
+    [
+        ((28, 28), "uint8"),
+        ((28, 30), "uint8"),
+        ((1, 50), "float64"),
+        ((50, 1), "float64"),
+        ((24,), "float32"),
+        ((32, 30, 3), "int8"),
+    ],
 )
 def test_shapes_with_one_reading_are_quiet(shape, dtype):
     assert not read(shape, dtype=dtype)[1]
@@ -118,6 +163,14 @@ def test_tables_of_one_length_are_read_with_time_in_their_rows_and_with_a_warnin
         with pytest.warns(DataWarning, match=r"series \(N, L, C\)"):
             assert quick().fit(tables, y).layout_.size == shape[:1]
         assert quick(axes="NCL").fit(tables, y).layout_.size == shape[1:]
+
+
+def test_lists_of_unequal_length_pass_through_the_tools_of_scikit_learn():
+    series, y = ragged()
+    assert cross_val_score(quick(lengths="pad"), series, y, cv=2).shape == (2,)
+    five = VotingClassifier([(f"network {seed}", quick(random_state=seed)) for seed in range(5)], voting="soft")
+    alone = [quick(random_state=seed).fit(series, y).predict_proba(series) for seed in range(5)]
+    np.testing.assert_allclose(five.fit(series, y).predict_proba(series), np.mean(alone, 0), atol=1e-6)
 
 
 def test_lists_of_numbers_are_series():
@@ -247,7 +300,14 @@ def test_infinity_is_refused_where_nan_is_not(value):
         pstn.CNNClassifier(kind="series", epochs=1).fit(X, np.arange(8) % 2)
 
 
-MASKING = [pstn.PSTNClassifier, pstn.STNClassifier, pstn.CNNClassifier]
+masking = pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (pstn.PSTNClassifier, {}), (pstn.STNClassifier, {}), (pstn.CNNClassifier, {}),
+        (pstn.PSTNClassifier, {"networks": "inception", "width": None}),
+        (pstn.CNNClassifier, {"networks": "resnet", "width": None}),
+    ],
+)  # fmt: skip
 
 
 def behind(series, width):
@@ -258,10 +318,10 @@ def behind(series, width):
     return X
 
 
-@pytest.mark.parametrize("kind", MASKING)
-def test_a_prediction_does_not_change_with_how_much_padding_follows_the_series(kind):
+@masking
+def test_a_prediction_does_not_change_with_how_much_padding_follows_the_series(kind, options):
     series, y = ragged()
-    fitted = quick(kind, epochs=3, lengths="pad").fit(series, y)
+    fitted = quick(kind, epochs=3, lengths="pad", **options).fit(series, y)
     expected = fitted.predict_proba(series)
     # Beside a longer series, alone, and in the network itself.
     longer = fitted.predict_proba([*series, np.ones((2, 70))])[:-1]
@@ -276,15 +336,16 @@ def test_a_prediction_does_not_change_with_how_much_padding_follows_the_series(k
         outputs = [log_probs_of(fitted.model_(each, **noise)) for each in (x, wider)]
     torch.testing.assert_close(*outputs, atol=1e-5, rtol=0)
     # Nor does what is learned.
-    again = quick(kind, epochs=3, lengths="pad", axes="NCL").fit(behind(series, 50), y)
+    again = quick(kind, epochs=3, lengths="pad", axes="NCL", **options).fit(behind(series, 50), y)
     np.testing.assert_allclose(again.predict_proba(series), expected, atol=1e-4)
 
 
-def test_a_mask_changes_nothing_where_all_is_real():
+@masking
+def test_a_mask_changes_nothing_where_all_is_real(kind, options):
     X, y = np.random.default_rng(0).normal(size=(12, 2, 24)), np.arange(12) % 2
-    for kind in MASKING:
-        padded, plain = (quick(kind, epochs=3, axes="NCL", lengths=each).fit(X, y) for each in ("pad", "auto"))
-        np.testing.assert_allclose(padded.predict_proba(X), plain.predict_proba(X), atol=1e-4)
+    options = {"epochs": 3, "axes": "NCL", **options}
+    padded, plain = (quick(kind, lengths=each, **options).fit(X, y) for each in ("pad", "auto"))
+    np.testing.assert_allclose(padded.predict_proba(X), plain.predict_proba(X), atol=1e-4)
 
 
 def test_warps_map_the_real_part_of_a_series_onto_itself():
@@ -303,10 +364,10 @@ def test_warps_map_the_real_part_of_a_series_onto_itself():
         torch.testing.assert_close(warped[:, number, :2, :length], alone[:, 0], atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("kind", MASKING)
-def test_networks_with_masks_are_saved_and_pickled(kind, tmp_path):
+@masking
+def test_networks_with_masks_are_saved_and_pickled(kind, options, tmp_path):
     series, y = ragged()
-    fitted = quick(kind, lengths="pad").fit(series, y)
+    fitted = quick(kind, lengths="pad", **options).fit(series, y)
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_allclose(again.predict_proba(series), fitted.predict_proba(series), atol=1e-6)
     about = pstn.ModelMetadata(("a", "b"), channels=2, size=(24,))
@@ -319,7 +380,7 @@ def test_networks_with_masks_are_saved_and_pickled(kind, tmp_path):
 
 def test_what_reads_no_mask_is_refused_by_name():
     series, y = ragged()
-    for options in {"networks": "resnet"}, {"teach": "crop=0.2,0.1"}, {"fill": 0.0}:
+    for options in {"teach": "crop=0.2,0.1"}, {"fill": 0.0}:
         with pytest.raises(ValueError, match=f"lengths must be 'resample' with {next(iter(options))}"):
             quick(pstn.PSTNClassifier, lengths="pad", **({"width": None} | options)).fit(series, y)
     with pytest.raises(ValueError, match="lengths must be 'auto' or 'resample'"):

@@ -1,5 +1,6 @@
 """Classifiers: parameter counts, averaging, chunks, parameter groups."""
 
+import copy
 import math
 import shutil
 
@@ -48,6 +49,61 @@ def test_an_inception_module_is_its_convolutions_side_by_side():
     wide = [torch.nn.functional.conv1d(read, conv[1].weight, padding="same") for conv in module.wide]
     pooled = module.pooled[1](torch.nn.functional.max_pool1d(x, 3, 1, 1))
     torch.testing.assert_close(module(x), module.norm(torch.cat([*wide, pooled], 1)).relu())
+
+
+@pytest.mark.parametrize("size", [(29, 26), (28, 28), (13, 14, 15)])
+def test_pooling_without_a_gradient_gives_what_it_gives_with_one(size):
+    network = pstn.nn.ConvLocalizer(1, size, (4,), kernel=2)
+    x = torch.randn(3, 1, *size)
+    x[0, 0, 5, 5] = torch.nan
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.functional, "max_pool2d", None)
+        patch.setattr(torch.nn.functional, "max_pool3d", None)
+        found = network(x)
+        mapped = torch.func.vmap(network)(x[None])[0]
+    for each in (found, mapped):
+        torch.testing.assert_close(each, network(x).detach(), rtol=0, atol=0, equal_nan=True)
+    assert found[0].isnan().any()
+
+
+SERIES_NETWORKS = {
+    "small": lambda: pstn.nn.SeriesClassifier(2, 3, (4, 6), (5, 3), dropout=0.0),
+    "localizer": lambda: pstn.nn.SeriesLocalizer(2, (4, 6), (5, 3), dropout=0.0),
+    "inception": lambda: pstn.nn.InceptionClassifier(2, 3, width=2, kernels=(6, 3), depth=4),
+    "inception of one channel": lambda: pstn.nn.InceptionClassifier(1, 3, width=2, kernels=(6, 3), depth=1),
+    "resnet": lambda: pstn.nn.ResNetClassifier(2, 3, filters=(4, 6, 6), kernels=(4, 3)),
+}
+
+
+@pytest.mark.parametrize("make", SERIES_NETWORKS.values(), ids=SERIES_NETWORKS)
+def test_a_masked_network_reads_a_padded_series_as_the_network_reads_it_alone(make):
+    torch.manual_seed(0)
+    network = make()
+    for norm in (part for part in network.modules() if isinstance(part, nn.BatchNorm1d)):
+        norm.running_mean.normal_()
+        norm.bias.data.normal_()  # so that zeros do not stay zeros
+    masked, channels = pstn.nn.Masked(network).eval(), network.in_channels
+    x, mask = torch.randn(3, channels, 20), torch.zeros(3, 1, 20)
+    for number, length in enumerate((20, 13, 2)):
+        mask[number, :, :length] = 1
+        x[number, :, length:] = 1e6
+        expected = network(x[number : number + 1, :, :length])
+        torch.testing.assert_close(masked(torch.cat([x, mask], 1))[number : number + 1], expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("make", SERIES_NETWORKS.values(), ids=SERIES_NETWORKS)
+def test_padding_changes_neither_gradients_nor_running_statistics(make):
+    torch.manual_seed(0)
+    network, x = make().train(), torch.randn(4, make().in_channels, 20)
+    other = copy.deepcopy(network)
+    network(x).square().sum().backward()
+    longer = torch.nn.functional.pad(torch.cat([x, torch.ones(4, 1, 20)], 1), (0, 9))
+    pstn.nn.Masked(other)(longer).square().sum().backward()
+    for ours, theirs in zip(other.parameters(), network.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-4, rtol=1e-4)
+    for name, buffer in network.named_buffers():
+        if "running" in name:
+            torch.testing.assert_close(other.get_buffer(name), buffer, atol=1e-5, rtol=1e-5)
 
 
 def test_unpadded_series_networks_are_plain_convolutions():

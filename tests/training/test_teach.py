@@ -209,7 +209,7 @@ def test_members_whose_pose_was_not_learned_are_reported_while_they_train_and_ta
     assert ["a learning rate ten times lower" in text for text in heard] == [True] * 2
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
 def test_a_taught_step_compiles_as_one_graph(backend):
     model = seeded(pointer, 0).train()
     teaching, x, u = Teaching(RandomRotation(), model), upright(8), torch.rand(8, 1)
@@ -228,6 +228,7 @@ def test_a_taught_step_compiles_as_one_graph(backend):
     torch.testing.assert_close(found[0], found[1])
 
 
+@pytest.mark.slow
 def test_a_taught_step_of_a_population_compiles_as_one_graph(monkeypatch):
     whole = partial(torch.compile, fullgraph=True, backend="aot_eager")
     trained = []

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state, check_X_y
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
@@ -260,9 +261,11 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
         samples: S in training.
         steps: how many steps of training.
         learning_rate: Adam's, at its highest.
+        distance: by which `predict` finds the nearest average: "scaled", in units of the spread of each class in each
+            channel, under a normal distribution, which tells classes by their amplitude too; or "euclidean".
         random_state: a number, a `numpy.random.RandomState` or None. No global seed is touched.
         device: "auto" (a GPU where there is one), "cpu", "cuda", ...
-        verbose: 0 is quiet, 1 prints the loss about every two seconds.
+        verbose: 0 is quiet, 1 prints the loss about every two seconds and at the end.
 
     Attributes:
         classes_: (K,), the labels; none without `y`.
@@ -287,15 +290,16 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
     def __init__(
         self, transform: str | Transform = "auto", *, axes: str = "auto", lengths: str = "auto",
         teach: str | RandomTransform | None = None,
-        passes: int = 1, objective: str = "share", separation: float = 0.1, smoothness: float = 1e-2,
+        passes: int = 1, objective: str = "share", separation: float = 0.1, smoothness: float = 0.1,
         augment: float = 0.5, probabilistic: bool = True, samples: int = 2, steps: int = 300,
-        learning_rate: float = 3e-3, random_state: Any = None, device: str = "auto", verbose: int = 0,
+        learning_rate: float = 3e-3, distance: str = "scaled", random_state: Any = None, device: str = "auto",
+        verbose: int = 0,
     ) -> None:  # fmt: skip
         self.transform, self.axes, self.teach, self.passes, self.objective = transform, axes, teach, passes, objective
         self.separation, self.smoothness, self.augment, self.probabilistic = (
             separation, smoothness, augment, probabilistic
         )  # fmt: skip
-        self.samples, self.steps, self.learning_rate = samples, steps, learning_rate
+        self.samples, self.steps, self.learning_rate, self.distance = samples, steps, learning_rate, distance
         self.random_state, self.device, self.lengths, self.verbose = random_state, device, lengths, verbose
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
@@ -317,10 +321,11 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
         classes = 1 if labels is None else len(self.classes_)
         self._seed = draw_seed(self.random_state)
         batch = min(_BATCH, len(x))
+        epochs = max(1, round(self.steps * batch / len(x)))
         options: dict[str, Any] = {
-            "epochs": max(1, round(self.steps * batch / len(x))), "batch_size": batch, "lr": self.learning_rate,
+            "epochs": epochs, "batch_size": batch, "lr": self.learning_rate,
             "lr_schedule": one_cycle, "clip_norm": 1.0, "weight_decay": 0.0, "restarts": 0, "progress": False,
-            "on_epoch": self._printer() if self.verbose else None,
+            "on_epoch": self._printer(epochs) if self.verbose else None,
         }  # fmt: skip
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self._seed)
@@ -334,15 +339,16 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
         self._settle(x, number, classes)
         return self
 
-    def _printer(self) -> Callable[[Epoch], None]:
-        """What prints the loss of an epoch, about every two seconds."""
+    def _printer(self, epochs: int) -> Callable[[Epoch], None]:
+        """What prints the loss of an epoch, about every two seconds and at the end."""
         printed = time.monotonic()
 
         def say(epoch: Epoch) -> None:
             nonlocal printed
-            if time.monotonic() > printed + 2:
+            if epoch.number == epochs or time.monotonic() > printed + 2:
                 printed = time.monotonic()
-                print(f"[{type(self).__name__}] epoch {epoch.number}, loss {epoch.loss:.3f}", flush=True)
+                progress = f"epoch {epoch.number} of {epochs}, loss {epoch.loss:.3f}"
+                print(f"[{type(self).__name__}] {progress}", flush=True)
 
         return say
 
@@ -355,6 +361,10 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
         self._samples = torch.cat([self._look(part, _BAND_SAMPLES).theta for part in parts], 2)
         aligned = warp(x, self.model_.points(self._theta, x.shape[-1]), padding_mode="border")[0]
         self._means = torch.stack([aligned[number == k].mean(0) for k in range(classes)])
+        away = (aligned - self._means[number]).square().mean(-1)  # (N, C)
+        pooled = away.sum(0) / max(1, len(x) - classes)
+        sums = torch.stack([away[number == k].sum(0) for k in range(classes)])
+        self._spread = (sums + pooled) / number.bincount(minlength=classes)[:, None] + _TINY
         self.averages_ = self._restored(self._means)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -377,9 +387,11 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
         for name in ("smoothness", "augment", "separation"):
             _checks.require_nonnegative_number(name, getattr(self, name))
         _checks.require_choice("objective", self.objective, ("share", "variance"))
+        _checks.require_choice("distance", self.distance, ("euclidean", "scaled"))
         _checks.require_bool("probabilistic", self.probabilistic)
         array = self._read(X, reset=True)
         labels: NDArray[Any] | None = None
+        self.__dict__.pop("classes_", None)
         if y is not None:
             _, labels = check_X_y(array, y, allow_nd=True, estimator=self)
             check_classification_targets(labels)
@@ -568,11 +580,18 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
 
     @torch.no_grad()
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The class whose average is nearest to each aligned series, (N,), by the Euclidean distance."""
-        check_is_fitted(self, "classes_")
-        means = self._means.flatten(1)
-        nearest = [torch.cdist(self._look(x, 0).warped[0].flatten(1), means).argmin(1) for x in self._batches(X)]
+        """The class whose average is nearest to each aligned series, (N,), by `distance`."""
+        check_is_fitted(self)
+        if not hasattr(self, "classes_"):
+            raise NotFittedError("this SeriesAligner was fitted without y, and has no classes to predict")
+        nearest = [self._distances(self._look(x, 0).warped[0]).argmin(1) for x in self._batches(X)]
         return self.classes_[torch.cat(nearest).numpy()]
+
+    def _distances(self, aligned: Tensor) -> Tensor:
+        """From aligned series (N, C, L) to the average of each class, (N, K)."""
+        squares = torch.stack([(aligned - mean).square().mean(-1) for mean in self._means], 1)  # (N, K, C)
+        scaled = self.distance == "scaled"
+        return (squares / self._spread + self._spread.log() if scaled else squares).sum(-1)
 
 
 def quantiles(values: Tensor, ends: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +21,8 @@ from pstn.data.series import resample, without_padding
 _SMALLEST_SIDE = 8
 # An array (N, a, b) is taken for images if neither side is longer than this many times the other.
 _LARGEST_RATIO = 4
+# The channels of colours and their opacity.
+_MOST_COLOURS = 4
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,8 @@ def choose_layout(shape: tuple[int, ...], kind: str = "auto", axes: str = "auto"
     """Say what examples of this shape are.
 
     The rule: (N, L) is series and (N, H, W, C) is images. (N, a, b) is images (N, H, W) if both sides are at least 8
-    and neither is more than 4 times the other, else series (N, C, L); `kind` overrules that.
+    and neither is more than 4 times the other, else series: (N, L, 1) of one channel, or (N, C, L). `kind` overrules
+    that.
 
     Args:
         shape: of one example, without N.
@@ -100,7 +104,8 @@ def choose_layout(shape: tuple[int, ...], kind: str = "auto", axes: str = "auto"
         like_an_image = number == 2 and min(shape) >= _SMALLEST_SIDE and max(shape) <= _LARGEST_RATIO * min(shape)
         kind = "image" if number == 3 or like_an_image else "series"
     if kind == "series" and number in (1, 2):
-        return Layout("series", shape, "NLC" if axes == "NLC" else "NCL")
+        one_channel_last = axes == "auto" and number == 2 and shape[1] == 1 < shape[0]  # as tslearn has it
+        return Layout("series", shape, "NLC" if axes == "NLC" or one_channel_last else "NCL")
     if kind == "series" or number not in (2, 3):
         accepted = "(N, H, W) or (N, H, W, C) for images, such as X.reshape(-1, H, W), (N, L) or (N, C, L) for series"
         raise ValueError(f"X must be {accepted}, got (N, {listed}) for kind={kind!r}")
@@ -110,19 +115,40 @@ def choose_layout(shape: tuple[int, ...], kind: str = "auto", axes: str = "auto"
     return Layout("image", shape)
 
 
-def warn_if_ambiguous(layout: Layout, kind: str, axes: str, dtype: np.dtype[Any]) -> None:
-    """Warn where an array (N, a, b) was read by the rule alone: it may be images, (N, C, L) or (N, L, C).
+def warn_if_ambiguous(layout: Layout, kind: str, axes: str, x: NDArray[Any]) -> None:
+    """Warn where an array was read by the rule alone and may be something else.
 
-    Silent are what `kind="image"` or `axes` has said, images of 8-bit pixels, and series (N, 1, L).
+    (N, a, b) may be images, (N, C, L) or (N, L, C). Silent are what `kind="image"` or `axes` has said, images of 8-bit
+    pixels, and series of one channel, (N, 1, L) or (N, L, 1). With `kind="auto"`, (N, L) whose values and length may be
+    those of flat images is read as series with a warning, and so is (N, H, W, C) as images where C is above 4.
     """
-    if len(layout.shape) != 2 or axes != "auto" or kind == "image":
+    if axes != "auto" or kind == "image":
         return
-    first, second = layout.shape
-    if dtype == np.uint8 if layout.kind == "image" else first == 1:
-        return
-    read = "images (N, H, W)" if layout.kind == "image" else f"series (N, {', '.join(layout.axes[1:])})"
-    ways = "kind='image', axes='NCL' for series (N, C, L), or axes='NLC' for series (N, L, C)"
-    warnings.warn(f"X (N, {first}, {second}) is read as {read}: say which it is by {ways}", DataWarning)
+    problem = None
+    if len(layout.shape) == 2 and not (x.dtype == np.uint8 if layout.kind == "image" else 1 in layout.shape):
+        read = "images (N, H, W)" if layout.kind == "image" else f"series (N, {', '.join(layout.axes[1:])})"
+        ways = "kind='image', axes='NCL' for series (N, C, L), or axes='NLC' for series (N, L, C)"
+        problem = f"is read as {read}: say which it is by {ways}"
+    elif kind == "auto" and len(layout.shape) == 1 and _like_flat_images(x):
+        ways = "kind='series' says so, and X.reshape(-1, H, W) or X.reshape(-1, H, W, C) are images"
+        problem = f"is read as series (N, L), and may hold flat images: {ways}"
+    elif kind == "auto" and len(layout.shape) == 3 and layout.channels > _MOST_COLOURS:
+        ways = "kind='image' says so, and X.transpose(0, 2, 3, 1) brings channels to the end"
+        problem = f"is read as images (N, H, W, C): {ways}"
+    if problem is not None:
+        warnings.warn(f"X (N, {', '.join(map(str, layout.shape))}) {problem}", DataWarning)
+
+
+def _like_flat_images(x: NDArray[Any]) -> bool:
+    """Whether series (N, L) may be square images, grey or in colour: by L, and by values like those of pixels."""
+    sides = [math.isqrt(x.shape[1] // channels) for channels in (1, 3) if x.shape[1] % channels == 0]
+    if (
+        not any(side >= _SMALLEST_SIDE and x.shape[1] in (side**2, 3 * side**2) for side in sides)
+        or x.dtype.kind not in "iuf"
+    ):
+        return False
+    low, high = x.min(), x.max()
+    return bool(0 <= low < high <= 1 or (0 <= low < high <= 255 and (x == np.floor(x)).all()))
 
 
 def read_inputs(
@@ -159,7 +185,7 @@ def read_inputs(
         array = (partial(check_array, estimator=estimator) if layout and any_length else check)(X, **options)
         if layout is None:
             layout = choose_layout(array.shape[1:], kind, found)
-            warn_if_ambiguous(layout, kind, axes, array.dtype)
+            warn_if_ambiguous(layout, kind, axes, array)
         elif array.shape[1:] != layout.shape and not (any_length and array.ndim == 1 + len(layout.shape)):
             raise ValueError(f"X must hold inputs of shape {layout.shape}, as in fit, got {array.shape[1:]}")
         gaps = array.dtype.kind == "f" and bool(np.isnan(array).any())

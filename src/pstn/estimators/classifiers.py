@@ -119,6 +119,9 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         """
         continues = self.warm_start and hasattr(self, "model_")
         known = self if continues else self._started(X, y, None)
+        searches = getattr(self, "kl_weight", None) == "auto" and known._teach is None
+        if not searches and getattr(self, "n_jobs", None) not in (None, 1):
+            warnings.warn("n_jobs has no effect without a search: that of kl_weight='auto', without teach", UserWarning)
         data = known._data(X, y, sample_weight)
         if data.weights is not None:  # learning rates mean the same with weights and without
             if not data.weights.sum() > 0:
@@ -247,8 +250,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
     def _require_masks(self) -> None:
         """Refuse what would read the padding behind series."""
-        found = {"networks": self.networks != "auto", "teach": getattr(self, "teach", None) is not None}
-        found["fill"] = self.scaling_.fill is not None
+        found = {"teach": getattr(self, "teach", None) is not None, "fill": self.scaling_.fill is not None}
         if wrong := [name for name, is_wrong in found.items() if is_wrong]:
             raise ValueError(f"lengths must be 'resample' with {' and '.join(wrong)}, which read no mask, got 'pad'")
 
@@ -572,7 +574,8 @@ class PSTNClassifier(Warping, ArrayClassifier):
             "auto": that of `teach`, or a similarity for images and CPAB for series.
         kind: what (N, a, b) is: "image" (N, H, W), "series" (N, C, L), or "auto": images if both sides are at least 8
             and neither is more than 4 times the other, with a warning unless they hold 8-bit pixels.
-        axes: of series with channels: "NCL" (N, C, L), "NLC" (N, L, C), or "auto": (N, C, L), with a warning.
+        axes: of series with channels: "NCL" (N, C, L), "NLC" (N, L, C), or "auto": (N, C, L), with a warning, and
+            (N, L, 1).
         lengths: what is done with series of other lengths than the longest of `fit`: "resample" stretches them; "pad"
             puts NaN behind them, which warp, localizer and classifier leave out; "auto" resamples if lengths differ in
             `fit`, and otherwise refuses others.
@@ -608,7 +611,8 @@ class PSTNClassifier(Warping, ArrayClassifier):
         warm_start: whether `fit` continues from the weights of the last; classes, scaling and w stay.
         restarts: how often a network that ends at chance is trained again, with more care: see `pstn.fit`.
         random_state: a number, a `numpy.random.RandomState` or None. No global seed is touched.
-        n_jobs: processes that share the search, as joblib counts them.
+        n_jobs: processes that share the search, as joblib counts them. Without one, a fit runs in this process, with
+            the threads of torch, and more than one is warned of.
         device: "auto" (a GPU where there is one), "cpu", "cuda", ...
 
     Attributes:

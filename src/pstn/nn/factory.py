@@ -92,7 +92,7 @@ def make_model(
         taught: make it for teaching the pose, with a larger localizer, and for a P-STN with a posterior of four such
             modes, which start wide.
         masked: make it for series of unequal length, (B, C + 1, L), whose last channel is 1 up to their end and 0
-            behind it: see `Masked`. For the networks "paper" and "auto".
+            behind it: see `Masked`.
         seed: of the weights, which then leaves torch's own random state as it is; drawn from that state when None.
 
     Example:
@@ -114,8 +114,8 @@ def make_model(
     require_choice("backbone_for", backbone_for, get_args(Reads))
     if networks in _OF_SERIES and (ndim != 1 or width is not None):
         raise ValueError(f"networks must be 'paper' or 'auto' for images or with a width, got {networks!r}")
-    if masked and (ndim != 1 or networks in _OF_SERIES or taught or fill is not None):
-        raise ValueError(f"masked must be False but for series, networks 'paper' or 'auto' and fill=None, got {size}")
+    if masked and (ndim != 1 or taught or fill is not None):
+        raise ValueError(f"masked must be False but for series, taught=False and fill=None, got {size}")
     trunk = None
     if backbone is not None:
         if ndim != 2 or channels != 3:
@@ -167,7 +167,7 @@ def make_model(
         filters = tuple(width * 2 ** min(stage, 3) for stage in range(stages))
         classifier = ConvClassifier(channels, size, classes, filters, hidden=5 * width, kernel=kernel)
     if masked:
-        classifier = Masked(cast(SeriesClassifier, classifier))
+        classifier = Masked(cast("SeriesClassifier | InceptionClassifier | ResNetClassifier", classifier))
     if kind == "cnn":
         return classifier
     posterior: PosteriorFamily = Point() if kind == "stn" else StudentT(alpha=alpha, var_init=var_init)
