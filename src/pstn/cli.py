@@ -447,7 +447,7 @@ def train(
             echo(f"No scores, as the data have no test part: {HOW_TO_ADD_A_TEST}")
         _note_on_validation(saved_settings(outcome.folder))
         echo(f"Models, settings, scores and the whole history are in {outcome.folder}")
-        if usable := sorted(set(range(settings.models)) - set(outcome.failed)):
+        if usable := sorted(set(range(settings.models)) - {*outcome.failed, *outcome.unlearned}):
             use = shlex.join(["pstn", "predict", str(model_folder(outcome.folder, usable[0]))])
             echo(f"Use it: {use} {outcome.takes.upper()}")
     if not outcome.finished:

@@ -26,7 +26,7 @@ from pstn.framing import WHOLE, Framing
 from pstn.nn import PSTN, ModelMetadata, Prediction, Shareable, TransformerClassifier
 from pstn.nn.classifier import evaluating, fitting_rule, shared_noise
 from pstn.noise import Samples
-from pstn.text import printable
+from pstn.text import did_you_mean, printable
 from pstn.threads import suit_threads, using_threads
 from pstn.uncertainty import entropy
 
@@ -190,6 +190,10 @@ def read_items(
 
 def _image_paths(paths: Iterable[str | os.PathLike[str]], on_error: ErrorHandler) -> Iterator[Path]:
     for path in map(Path, paths):
+        if not os.path.lexists(path):
+            beside = map(str, path.parent.iterdir()) if path.parent.is_dir() else ()
+            on_error(DataError(path, f"there is no such file or folder{did_you_mean(path, beside)}"))
+            continue
         images = find_images(path, on_error) if path.is_dir() else iter([path])
         first = next(images, None)
         if first is None:

@@ -424,6 +424,15 @@ def test_estimators_say_what_reads_by_the_backbone_and_what_of_it_learns(timm, r
             pstn.STNClassifier(**{name: "some"}).fit(x, y)
 
 
+def test_a_classifier_of_its_own_behind_a_pretrained_localizer_trains_as_long_as_without(timm, photos):
+    epochs = {}
+    for reads in ("classifier", "localizer"):
+        settings = TrainSettings(data=photos, backbone="tiny.one", backbone_for=reads)
+        with make_population(settings, prepare(settings)) as population:
+            epochs[reads] = population.recipe.epochs
+    assert (epochs["classifier"] < 10, epochs["localizer"] > 100) == (True, True)
+
+
 def test_estimators_train_as_long_on_a_backbone_as_the_command_line(timm, photos):
     pytest.importorskip("sklearn")
     settings = TrainSettings(data=photos, backbone="tiny.one", model="cnn", valid_fraction=0.0)

@@ -43,6 +43,8 @@ R = TypeVar("R")
 SizeRule = Callable[[Sequence[tuple[int, int]]], tuple[int, int]]
 _PARTS = {"train": ("train", "training"), "validation": ("val", "valid", "validation"), "test": ("test", "testing")}
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+# Photos of these formats are counted, so that nobody takes them for read.
+_NOT_READ = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".psd", ".svg")
 # Sides of images that keep their size, and of those that are resized, where nobody says otherwise.
 _LARGEST_OWN_SIDE, _LARGEST_SIDE = 128, 64
 
@@ -128,6 +130,8 @@ def from_folder(
     )
     with files.list_folder(root) as listing:
         folders = listing.entries(root)[0]
+        if unread := _name_unread(root):
+            warnings.warn(DataWarning(f"{root}: {unread} skipped: convert them to JPEG or PNG"), stacklevel=2)
         found = {folder.name.lower(): folder for folder in folders}
         parts = {part: next((found[n] for n in names if n in found), None) for part, names in _PARTS.items()}
         train = parts["train"]
@@ -144,6 +148,12 @@ def from_folder(
     if broken:
         warnings.warn(DataWarning(f"{len(broken):,} broken image(s) skipped: {name_some(broken)}"), stacklevel=2)
     return made
+
+
+def _name_unread(folder: Path) -> str:
+    """How many photos of formats that are not read are in a folder and below it; empty if there are none."""
+    found = [path.suffix.lower() for path in Listing(folder).files(folder, _NOT_READ, lambda error: None)]
+    return f"{len(found):,} file(s) of formats that are not read ({', '.join(sorted(set(found)))})" if found else ""
 
 
 def has_colour(root: Path) -> bool:
@@ -199,7 +209,8 @@ def _read_classes(
     for folder in folders:
         found = sorted(listing.files(folder, IMAGE_SUFFIXES))
         if not found and like is None:
-            raise DataError(folder, f"holds no images ({', '.join(IMAGE_SUFFIXES)})")
+            unread = _name_unread(folder)
+            raise DataError(folder, f"holds no images ({', '.join(IMAGE_SUFFIXES)}){unread and f', and {unread}'}")
         paths += found
         labels += [folder.name] * len(found)
     if not paths:

@@ -269,7 +269,8 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         batch_size: Any = None if self.batch_size is None else min(self.batch_size, examples)
         patience = self.patience if self.early_stopping else None
         recipe = Recipe(self.epochs, batch_size, patience=patience, **self._task())
-        recipe = recipe.for_examples(examples, self.layout_.size, pretrained=self.backbone is not None)
+        reads_features = self.backbone is not None and getattr(self, "backbone_for", "both") != "localizer"
+        recipe = recipe.for_examples(examples, self.layout_.size, pretrained=reads_features)
         return replace(recipe, lr_step=math.ceil(2 * recipe.epochs / 3))
 
     def _task(self) -> dict[str, Any]:

@@ -84,11 +84,15 @@ def chance(nll: float, level: float) -> str | None:
     return f"The training loss is at chance, {nll:.3f}: the frequencies of the classes alone give {level:.3f}."
 
 
-def failed_models(population: Population) -> dict[int, str]:
+def failed_models(population: Population, least: int = STEPS) -> dict[int, str]:
     """Models of a population that were stopped or have learned nothing, by number, and what to say of each.
 
-    Nothing is said before 200 steps of a training loss that is at chance, unless the model has given up by then, or of
-    a pose that was not learned, nor where the loss does not report its likelihood.
+    Nothing is said before `least` steps of a training loss that is at chance, unless the model has given up by then, or
+    of a pose that was not learned, nor where the loss does not report its likelihood.
+
+    Args:
+        population: that is being trained, or was.
+        least: how many steps a model must have had to learn.
     """
     progress, stack, data = population.progress, population.stacks[0], population.stacks[0].constants.data
     patience = math.inf if population.recipe.patience is None else population.recipe.patience
@@ -100,7 +104,7 @@ def failed_models(population: Population) -> dict[int, str]:
         return found
     for number, (loss, member) in enumerate(zip(losses, population.members, strict=True)):
         gave_up = bool(progress.waited) and progress.waited[number] >= patience
-        if number in found or (progress.step < STEPS and not gave_up):
+        if number in found or (progress.step < least and not gave_up):
             continue
         if taught is not None:
             said = taught.judge(loss)

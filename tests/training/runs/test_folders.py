@@ -241,6 +241,26 @@ def test_a_broken_file_is_named_and_skipped_on_request(run, shapes, tmp_path):
         from_folder(shapes, skip_broken=True)
 
 
+def test_photos_of_formats_that_are_not_read_are_counted(run, shapes, tmp_path):
+    for name in ("1.HEIC", "2.heic", "raw/3.dng"):
+        path = shapes / "ellipse" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"photo")
+    said = "3 file(s) of formats that are not read (.dng, .heic) skipped: convert them to JPEG or PNG"
+    for command in (
+        ("train", shapes, *ONE, "--out", tmp_path / "b"),
+        ("data", "show", shapes, "--out", tmp_path / "s"),
+    ):
+        found = run_command(*command)
+        assert found.exit_code == 0, found.output
+        assert found.stderr.count(said) == 1
+    (shapes / "third").mkdir()
+    (shapes / "third" / "4.avif").write_bytes(b"photo")
+    alone = r"third.* holds no images .*1 file\(s\) of formats that are not read"
+    with pytest.warns(DataWarning, match="4 file"), pytest.raises(DataError, match=alone):
+        from_folder(shapes)
+
+
 def test_the_skipped_file_is_remembered_by_the_run(shapes, tmp_path):
     (shapes / "ellipse" / "broken.png").write_text("no image")
     assert run_command("train", shapes, *ONE, "--out", tmp_path / "b", "--skip-broken").exit_code == 0
@@ -269,6 +289,24 @@ def test_a_mistyped_name_is_answered_with_the_one_that_was_meant(shapes, monkeyp
     assert found.exit_code == 2
     _, suggested = re.split("did you mean|possible options", found.output.lower())
     assert meant in suggested
+
+
+def test_a_model_that_is_at_chance_after_a_few_steps_is_not_offered_for_use(photos, tmp_path):
+    for number, path in enumerate(sorted(photos.glob("*/*.png"))):  # noise, which tells nothing of the class
+        save(path, np.random.default_rng(number).integers(0, 256, (20, 20, 3)).astype(np.uint8))
+    options = ("--models", 2, "--epochs", 1, "--model", "cnn", "--patience", 0, "--lr", 1e-6)
+    found = run_command("train", photos, *options, "--out", tmp_path / "run")
+    assert found.exit_code == 0
+    assert "Use it" not in found.stdout
+    assert "model 1 is at chance after" in found.stderr
+    assert "model 1 is at chance" in json.loads((tmp_path / "run" / "results.json").read_text())["problems"][-1]
+
+
+def test_a_file_that_is_not_there_is_named_as_such(run, shapes):
+    found = run_command("predict", run, shapes / "elipse", shapes / "ellipse" / "0.png")
+    assert found.exit_code == 2
+    assert f"elipse: there is no such file or folder; did you mean '{shapes / 'ellipse'}'?" in found.stderr
+    assert "1 were answered" in found.stderr
 
 
 def test_json_and_csv_hold_the_same_answers(shapes, tmp_path):

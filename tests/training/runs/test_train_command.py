@@ -43,10 +43,10 @@ def test_a_log_shows_life_now_and_then_where_there_is_no_terminal(data, tmp_path
 
 
 def test_a_command_says_what_it_trains_and_json_is_quiet(data, tmp_path):
-    options = ("--epochs", 1, "--model", "cnn")
+    options = ("--epochs", 15, "--model", "cnn", "--lr", 1e-2)  # enough for noise to be memorised
     found = run_command("train", data, "--out", tmp_path / "a run", *options)
     assert "32 examples of 3 classes to learn from, 6 to test on" in found.stderr
-    assert "Training 1 cnn for 1 epoch(s)." in found.stderr
+    assert "Training 1 cnn for 15 epoch(s)." in found.stderr
     assert "On 6 test examples:" in found.stdout
     assert f"Use it: pstn predict '{tmp_path / 'a run' / 'model-0'}' IMAGES" in found.stdout
     assert f"On 6 test examples of {data}:" in run_command("evaluate", tmp_path / "a run").stdout

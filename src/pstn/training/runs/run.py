@@ -436,8 +436,9 @@ def make_population(
     recipe = settings.recipe(source.augment, source.teach)
     if source.backbone not in ("paper", "small"):
         parts = [(cast(Tensor, m.train), m.valid) for m in members]
+        reads_features = settings.backbone_for != "localizer" or settings.model == "cnn"
         start_heads(models, source.x, source.y, parts, source.augment, taught=source.teach is not None)
-        recipe = recipe.for_examples(len(cast(Tensor, members[0].train)), source.size, pretrained=True)
+        recipe = recipe.for_examples(len(cast(Tensor, members[0].train)), source.size, pretrained=reads_features)
     if settings.patience is None and settings.validate_every is None and source.kind != "known" and not source.teach:
         recipe = _with_patience(recipe, members, settings, source.size)
     for name in ("patience", "calibrate", "accuracy", "coverage"):
@@ -518,6 +519,8 @@ class Outcome:
     """Models that broke, ended at chance or were started again, and collapses, each with what to try."""
     failed: list[int] = field(default_factory=list)
     """Models that broke or ended at chance, after all restarts."""
+    unlearned: list[int] = field(default_factory=list)
+    """Models that are at chance after too few steps to tell whether they failed."""
 
 
 def model_folder(run: Path, number: int) -> Path:
@@ -607,7 +610,13 @@ def train(
             go_on = go_on or shlex.join(["pstn", "train", "--resume", "--out", str(folder)])
             say(f"Stopped at epoch {population.progress.epoch} and saved. To go on: {go_on}")
             return Outcome(folder, False, problems=problems)
-        return _finish(settings, folder, population, source, problems, restarted)
+        unlearned = set(failed_models(population, least=1)) - restarted.failed.keys() - restarted.mended.keys()
+        for number in sorted(unlearned):
+            problems.append(
+                f"model {number} is at chance after {population.progress.step:,} steps: train it for longer"
+            )
+            say(f"Warning: {problems[-1]}")
+        return _finish(settings, folder, population, source, problems, restarted, unlearned)
 
 
 def _for_longer(saved: TrainSettings, epochs: int | None) -> TrainSettings:
@@ -794,6 +803,7 @@ def _finish(
     source: Source,
     problems: list[str],
     restarted: Restarted,
+    unlearned: set[int],
 ) -> Outcome:
     answers, models = [] if source.test is None else population.predict(source.test[0]), population.models()
     for number, (other, place) in restarted.mended.items():
@@ -830,7 +840,7 @@ def _finish(
         draft.write_text(to_json(results, indent=1))
     tested = 0 if source.test is None else len(source.test[1])
     takes: Literal["images", "series"] = "series" if len(source.size) == 1 else "images"
-    return Outcome(folder, True, scores, tested, takes, problems, sorted(restarted.failed))
+    return Outcome(folder, True, scores, tested, takes, problems, sorted(restarted.failed), sorted(unlearned))
 
 
 def remember_run(folder: Path, data: str) -> None:
