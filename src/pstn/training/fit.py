@@ -219,8 +219,8 @@ def _take_steps(
     device, epochs, batch_size = _device_of(model), recipe.epochs, recipe.batch_size
     block = _READ_EVERY.get(device.type, 1)
     factor = member.localizer_factor if teaching is None else 1.0
-    optimiser = make_optimiser(learner, member.lr, factor, member.weight_decay, fused=block > 1 or None)
-    rates = [group["lr"] for group in optimiser.param_groups]
+    optimiser = make_optimiser(learner, member.lr, factor, member.weight_decay, fused=True)
+    rates, learned = [group["lr"] for group in optimiser.param_groups], list(learner.parameters())
     limit = math.inf if recipe.clip_norm is None else recipe.clip_norm
     length = max(1, -(-len(data) // batch_size) if is_set(data) else len(data)) if isinstance(data, Sized) else math.inf
     broken = torch.zeros((), dtype=torch.bool, device=device)
@@ -255,7 +255,7 @@ def _take_steps(
                 watch.see(y)
                 optimiser.zero_grad()
                 made.total.backward()
-                norm = nn.utils.clip_grad_norm_(learner.parameters(), limit)
+                norm = nn.utils.clip_grad_norm_(learned, limit)
                 judged = torch.cat([made.total.detach()[None], norm[None]])
                 unread.append((len(x), torch.cat([judged, report_parts(made, output, y)])))
                 count += len(x)
