@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 # From this many multiplications in a forward pass over a batch, the number of threads is left unchanged. Under other
 # load, every thread waits for the one that is not scheduled, and small steps wait the longest. Measured on two quiet
-# cores, in ms per training step with one thread and with two: the paper's MNIST P-STN in batches of 8 (6e6), 3.2 and 2.8;
-# of 64 (5e7), 14 and 9.5; the P-STN of examples/series.py in batches of 16 (3.7e7), 5.4 and 4.7. On cores in use by
-# others two threads took about 25 times as long as one for both of the small batches.
+# cores, in ms per training step with one thread and with two: the paper's MNIST P-STN in batches of 8 (6e6), 3.2 and
+# 2.8; of 64 (5e7), 14 and 9.5; the P-STN of examples/series.py in batches of 16 (3.7e7), 5.4 and 4.7. On cores in use
+# by others two threads took about 25 times as long as one for both of the small batches.
 _WORTH_THREADS = 40_000_000
 
 # A cache by model: the shape of an example, whether it trains, and the multiplications that it takes.
