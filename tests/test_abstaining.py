@@ -28,10 +28,9 @@ def made_up(count, classes=5, seed=0, digits=12):
     """Probabilities, and labels drawn from sharper ones: a model that is not calibrated."""
     chance = np.random.default_rng(seed)
     logits = 2 * chance.standard_normal((count, classes))
-    softmax = lambda z: np.exp(z) / np.exp(z).sum(1, keepdims=True)  # noqa: E731
-    true = softmax(1.7 * logits)
+    stated, true = (np.exp(z) / np.exp(z).sum(1, keepdims=True) for z in (logits, 1.7 * logits))
     y = (true.cumsum(1) > chance.random((count, 1))).argmax(1)
-    return softmax(logits).round(digits), y
+    return stated.round(digits), y
 
 
 @pytest.mark.parametrize("digits", [12, 2])  # two digits: many confidences are equal

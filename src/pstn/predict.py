@@ -267,11 +267,12 @@ def write_answers(stream: TextIO, answers: Iterable[Answer], about: ModelMetadat
     """
     count = 0
     if as_json:
-        for count, answer in enumerate(map(_rounded, answers), 1):  # noqa: B007
+        for answer in map(_rounded, answers):
             named = dict(zip(about.classes, answer.probabilities, strict=True))
             values = {**answer._asdict(), "probability": max(answer.probabilities), "probabilities": named}
             values = {k: v for k, v in values.items() if v is not None or k not in ("abstain", "set", "typical")}
             stream.write(printable(to_json(values, ensure_ascii=False)) + "\n")
+            count += 1
         return count
     corners = ["start", "end"] if about.ndim == 1 else [f"{axis}{i}" for i in range(1, 5) for axis in "xy"]
     table = csv.writer(stream, lineterminator="\n")
@@ -280,13 +281,14 @@ def write_answers(stream: TextIO, answers: Iterable[Answer], about: ModelMetadat
     fixed += ["abstain"] * (rule.accuracy is not None) + ["set"] * (rule.coverage is not None)
     fixed += ["typical"] * (rule.typicality is not None)
     table.writerow([*fixed, *corners, *(_cell(f"p({name})") for name in about.classes)])
-    for count, answer in enumerate(map(_rounded, answers), 1):  # noqa: B007
+    for answer in map(_rounded, answers):
         box: list[Any] = [value for corner in answer.box or () for value in corner] or [""] * len(corners)
         numbers = (max(answer.probabilities), answer.entropy, answer.mutual_information)
         says: list[Any] = [] if answer.abstain is None else [str(answer.abstain).lower()]
         says += [] if answer.set is None else [_cell(" | ".join(answer.set))]
         says += [] if rule.typicality is None else ["" if answer.typical is None else answer.typical]
         table.writerow([_cell(answer.input), _cell(answer.label), *numbers, *says, *box, *answer.probabilities])
+        count += 1
     return count
 
 

@@ -223,8 +223,11 @@ def _scale_by_error(axes: Axes, metric: Metric, lowest: float, highest: float) -
         return
     top = 100.1  # from here errors are counted: from 100, no error at all would be infinitely far up
     low, high = top - 1.2 * (top - lowest), top - (top - min(highest, 100)) / 1.2
-    forward = lambda y: -np.log10(np.maximum(top - np.asarray(y, float), 0.01))  # noqa: E731
-    axes.set_yscale("function", functions=(forward, lambda z: top - 10.0 ** -np.asarray(z, float)))
+    both_ways = (
+        lambda y: -np.log10(np.maximum(top - np.asarray(y, float), 0.01)),
+        lambda z: top - 10.0 ** -np.asarray(z, float),
+    )
+    axes.set_yscale("function", functions=both_ways)
     ticks: Sequence[float] = (20, 40, 60, 70, 80, 90, 95, 97, 98, 99, 99.5, 100)
     if sum(low <= tick <= high for tick in ticks) < 3:
         ticks = range(math.ceil(low), math.floor(high) + 1)
