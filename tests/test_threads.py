@@ -1,8 +1,12 @@
 """Small networks get one thread on the CPU, and torch has its own back afterwards."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import pstn
 from pstn.threads import count_multiplications, suit_threads, using_threads
@@ -16,6 +20,22 @@ def _two_threads(monkeypatch):
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
+
+
+def series_model(**options):
+    return pstn.nn.make_model("pstn", 2, (60,), 3, **options), torch.rand(1, 2, 60)
+
+
+MODELS = {
+    "digits": lambda: (pstn.nn.mnist_pstn(), torch.rand(1, 1, 28, 28)),
+    "photos": lambda: (pstn.nn.make_model("pstn", 3, (64, 64), 5, networks="auto"), torch.rand(1, 3, 64, 64)),
+    "pretrained": lambda: (pstn.nn.BackboneClassifier(pstn.nn.Trunk(pstn.nn.EfficientNetLite0(None)), 5),
+                           torch.rand(1, 3, 64, 64)),
+    "series": series_model,
+    "transposed": lambda: (torch.nn.ConvTranspose2d(3, 8, 4, stride=2), torch.rand(1, 3, 16, 16)),
+    "inception": lambda: series_model(networks="inception"),
+    "taught": lambda: (pstn.nn.make_model("pstn", 1, (28, 28), 10, taught=True), torch.rand(1, 1, 28, 28)),
+}  # fmt: skip
 
 
 class Watch(nn.Module):
@@ -82,6 +102,20 @@ def test_counting_the_work_draws_no_random_numbers_and_changes_no_statistics():
         suit_threads(model, torch.rand(4, 1, 2, 2, generator=torch.Generator()))
     assert torch.equal(torch.rand(3), expected)
     assert torch.equal(model[1].running_mean, torch.zeros(4))
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_multiplications_are_those_that_torch_counts(name):
+    model, x = MODELS[name]()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.requires_grad_(False).eval()(x)
+    assert count_multiplications(model, x) == pytest.approx(counter.get_total_flops() / 2, rel=0.05)
+
+
+def test_counting_does_not_import_the_compiler():
+    code = "import sys, torch, pstn; from pstn.threads import count_multiplications as count;"
+    code += "count(pstn.nn.mnist_pstn(), torch.rand(1, 1, 28, 28)); sys.exit('torch._dynamo' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_posterior_that_all_inputs_share_is_counted():

@@ -70,10 +70,12 @@ def fresh_compiler():
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch's CPU compiler needs a C++ compiler")
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch, of itself
-@pytest.mark.parametrize(("backend", "chunk_size"), [("aot_eager", None), ("aot_eager", 2), ("inductor", None)])
-@every_model
-def test_compiles_as_one_graph(make, chunk_size, backend):
-    model = moved(make()).eval()
+@pytest.mark.parametrize(
+    ("kind", "backend", "chunk_size"),
+    [("pstn", "inductor", None), ("pstn", "aot_eager", 2), ("stn", "aot_eager", None)],
+)
+def test_compiles_as_one_graph(kind, backend, chunk_size):
+    model = moved(MODELS[kind]()).eval()
     model.chunk_size = chunk_size
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=backend)
     for size in (3, 5):
@@ -86,10 +88,9 @@ def test_compiles_as_one_graph(make, chunk_size, backend):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{"precision": "per-input"}, {"fill": (0.1, 0.2, 0.3)}, {"alpha": 1.5}], ids=str)
-def test_a_layer_with_options_compiles_as_one_graph(options):
-    torch.manual_seed(0)
-    layer = moved(pstn.SpatialTransformer(pstn.Similarity(), nn.Flatten(), features=192, var_init=-1.0, **options))
+def test_a_layer_with_options_compiles_as_one_graph():
+    options = {"features": 192, "var_init": -1.0, "precision": "per-input", "alpha": 1.5, "fill": (0.1, 0.2, 0.3)}
+    layer = moved(pstn.SpatialTransformer(pstn.Similarity(), nn.Flatten(), **options))
     x, noise = torch.rand(4, 3, 8, 8), torch.rand(2, 4, 4)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True, dynamic=True)
     torch.testing.assert_close(compiled(x, 2, noise=noise).warped, layer(x, 2, noise=noise).warped)

@@ -13,9 +13,8 @@ from pstn.noise import draw_noise
 from pstn.objective import Loss, elbo_loss
 from pstn.plotting import plot
 from pstn.training.calibrate import calibrate, find_abstention
-from pstn.training.distil import distil
 from pstn.training.evaluate import Scores, evaluate
-from pstn.training.fit import Epoch, fit
+from pstn.training.fit import Epoch, distil, fit
 from pstn.transforms import (
     CPAB, Affine, Compose, Crop, MatrixTransform, Rotation, Similarity, SmoothPrior, Transform, Translation,
     from_pixels, make_transform, to_pixels,

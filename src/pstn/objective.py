@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pstn._checks import can_inspect_values, require_nonnegative_number, require_positive_number, require_tensor
-from pstn.distributions import GammaPrior, PointPosterior, Prior, ThetaDistribution
-from pstn.distributions.base import by_kind
+from pstn.distributions import PointPosterior, Prior, ThetaDistribution
+from pstn.distributions.base import by_kind, chosen_prior
 from pstn.uncertainty import require_labels
 
 __all__ = ["HasPosterior", "Loss", "LossFunction", "class_log_likelihood", "elbo_loss", "elbo_parts", "pose_loss"]
@@ -115,10 +115,7 @@ def elbo_loss(
         >>> pstn.elbo_loss(out, y, kl_weight=1e-3, log_likelihood=gaussian).shape
         torch.Size([])
     """
-    if alpha0 is not None or beta0 is not None:
-        if prior is not None:
-            raise ValueError("prior must be left out where alpha0 or beta0 is given, got both")
-        prior = GammaPrior(1.0 if alpha0 is None else alpha0, 1.0 if beta0 is None else beta0)
+    prior = chosen_prior(prior, alpha0, beta0)
     if not hasattr(prediction, "posterior"):
         raise TypeError(f"prediction must be all that the model or layer returned, got {type(prediction).__name__}")
     kl_weight = _checked_kl_weight(kl_weight)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from pstn import _checks
 
-__all__ = ["Fill", "InterpolationMode", "PaddingMode", "require_modes", "warp"]
+__all__ = ["Fill", "InterpolationMode", "PaddingMode", "read_with_fill", "require_modes", "warp"]
 
 InterpolationMode = Literal["bilinear", "nearest", "bicubic"]
 PaddingMode = Literal["zeros", "border", "reflection"]
@@ -80,23 +81,34 @@ def warp(
     source, coordinates = x.to(dtype), grid.to(dtype).clamp(-_FAR, _FAR)
     if _VMAP_WANTS_INPUT_GRADIENT and not torch.compiler.is_compiling() and _checks.is_transformed(grid):
         source = source + 0 * coordinates.flatten()[0]
+    read = partial(_read_samples, grid=coordinates, mode=mode, padding_mode=padding_mode)
+    return read_with_fill(read, source, fill, mode).to(x.dtype)
+
+
+def read_with_fill(read: Callable[[Tensor], Tensor], source: Tensor, fill: Fill, mode: str = "bilinear") -> Tensor:
+    """What `read` makes of `source` (B, C, *in), with `fill` where it reads zeros outside the input.
+
+    Args:
+        read: (B, C, *in) -> (S, B, C, *out), linear in its input, with zeros outside of it where there is a fill.
+        source: floating point.
+        fill: as `require_modes` returns it.
+        mode: what `read` does.
+    """
     level = _fill_level(fill, source)
     if level is None:
-        read = _read_samples(source, coordinates, mode, padding_mode)
-    elif mode == "nearest":
+        return read(source)
+    if mode == "nearest":
         # Labels must come back as they were, to the last bit.
-        inside = _read_samples(torch.ones_like(source[:, :1]), coordinates, mode, padding_mode)
-        read = torch.where(inside > 0.5, _read_samples(source, coordinates, mode, padding_mode), level)
-    elif _is_far_off(fill):
+        inside = read(torch.ones_like(source[:, :1]))
+        return torch.where(inside > 0.5, read(source), level)
+    if _is_far_off(fill):
         # Of x - fill nothing would be left of x. Where the input is read alone, `fill` has no part.
-        outside = 1 - _read_samples(torch.ones_like(source[:, :1]), coordinates, mode, padding_mode)
-        read = _read_samples(source, coordinates, mode, padding_mode)
-        read = torch.where(outside.abs() < _ROUNDING, read, read + level * outside)
-    else:
-        # Zero outside of (x - fill) is `fill` outside of x: as cheap as padding with zeros.
-        read = _read_samples(source - level, coordinates, mode, padding_mode)
-        read = read.add_(level) if _checks.overwritable(read) else read + level
-    return read.to(x.dtype)
+        outside = 1 - read(torch.ones_like(source[:, :1]))
+        found = read(source)
+        return torch.where(outside.abs() < _ROUNDING, found, found + level * outside)
+    # Zero outside of (x - fill) is `fill` outside of x: as cheap as padding with zeros.
+    found = read(source - level)
+    return found.add_(level) if _checks.overwritable(found) else found + level
 
 
 def _read_samples(source: Tensor, grid: Tensor, mode: str, padding_mode: str) -> Tensor:

@@ -132,9 +132,12 @@ def test_resample():
 
 def test_pad():
     train, test = stack_series([raw([1, 2], [3, nan, 5]), raw([1, 2, 3, 4])], "pad")
-    assert train[0].tolist() == [[[1, 2, 0, 0]], [[3, 0, 5, 0]]]
+    assert train[0].tolist() == [[[1, 2, 0, 0]], [[3, 4, 5, 0]]]
     assert train[1].tolist() == [[True, True, False, False], [True, False, True, False]]
     assert test[1].all()
+    [(x, mask)] = stack_series([raw([[1, nan, 3], [nan, nan, nan]])], "pad")
+    assert x[0].tolist() == [[1, 2, 3], [0, 0, 0]]
+    assert not mask.any()
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])

@@ -237,6 +237,17 @@ def test_a_point_has_no_interval_and_any_family_of_one_axis_will_do():
     assert pstn.SeriesAligner("translation", steps=2).fit(X, y).transform(X).shape == X.shape
 
 
+@pytest.mark.parametrize("probabilistic", [True, False])
+def test_smoothness_holds_warps_near_the_identity(probabilistic):
+    X, y = bumps()
+    free, held = (
+        pstn.SeriesAligner(probabilistic=probabilistic, smoothness=smoothness, steps=40, random_state=0).fit(X, y)
+        for smoothness in (0.0, 10.0)
+    )
+    far, near = (np.abs(aligner.warps(X).mode - np.arange(48)).mean() for aligner in (free, held))
+    assert near < 0.5 * far
+
+
 def test_clones_pickles_and_seeds():
     X, y = bumps(8)
     state = torch.get_rng_state()
@@ -461,6 +472,9 @@ def test_a_picture_of_a_prediction():
         assert sum(bar.get_width() for bar in bars.patches) == pytest.approx(1, abs=1e-4)
         low, high = warp.get_ylim()
         assert low <= -0.5 < 0.5 <= high  # a warp of hundredths of a step does not fill the axes
+        assert ("90%" in warp.get_title()) == isinstance(made, pstn.PSTNClassifier)
+        series.figure.canvas.draw()
+        assert series.get_legend().get_window_extent().y0 >= series.get_window_extent().y1  # above the series
     assert [text.get_text() for text in series.get_legend().get_texts()] == ["input", "warped"]
     assert pstn.plot(classifier.model_, torch.randn(1, 48)).axes
     with pytest.raises(TypeError, match="model"):

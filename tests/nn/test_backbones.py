@@ -1,5 +1,6 @@
 """Pretrained networks: as classifiers and localizers, frozen or not, saved, and those of timm by a stand-in."""
 
+import copy
 import sys
 import types
 from pathlib import Path
@@ -145,29 +146,24 @@ def test_a_model_of_timm_says_how_images_are_scaled_and_what_size_it_wants(timm,
     source = prepare(TrainSettings(data=photos, backbone="tiny.one"))
     assert (source.size, source.mean, source.std) == ((96, 96), (0.4, 0.5, 0.6), (0.1, 0.2, 0.3))
     assert prepare(TrainSettings(data=photos, backbone="tiny.one", size=40)).size == (40, 40)
-    assert found.choose_size([(300, 400)]) == (96, 96)
     with pytest.raises(ValueError, match=r"^backbone must .*did you mean 'tiny.one'"):
         find_pretrained("tiny.on")
 
 
-@pytest.mark.parametrize("name", ["tiny.wide", "tiny.fixed"])
-@pytest.mark.parametrize("reads", ["classifier", "both"])
-def test_a_model_of_timm_may_have_another_head_or_take_one_size_alone(timm, photos, tmp_path, name, reads):
-    options = ("--backbone", name, "--backbone-for", reads, "--backbone-learns", "last", "--epochs", 1, "--patience", 0)
-    for size in ((), ("--size", 40)):
-        found = run_command("train", photos, *options, *size, "--models", 2, "--overwrite", "--out", tmp_path / "run")
-        assert found.exit_code == 0, found.output
-        model = pstn.from_pretrained(tmp_path / "run" / "model-1")
-        assert model.classifier.trunk.features == {"tiny.wide": 9, "tiny.fixed": 6}[name]
-        assert model.about.size == ((40, 40) if size else (96, 96) if name == "tiny.wide" else (64, 64))
+@pytest.mark.parametrize(("name", "features", "side"), [("tiny.wide", 9, 96), ("tiny.fixed", 6, 64)])
+def test_a_model_of_timm_may_have_another_head_or_take_one_size_alone(timm, photos, tmp_path, name, features, side):
+    assert prepare(TrainSettings(data=photos, backbone=name)).size == (side, side)
+    options = ("--backbone", name, "--backbone-for", "both", "--backbone-learns", "last", "--epochs", 1, "--size", 40)
+    found = run_command("train", photos, *options, "--patience", 0, "--models", 2, "--out", tmp_path / "run")
+    assert found.exit_code == 0, found.output
+    model = pstn.from_pretrained(tmp_path / "run" / "model-1")
+    assert (model.classifier.trunk.features, model.about.size) == (features, (40, 40))
     x = np.random.default_rng(0).integers(0, 256, (20, 24, 20, 3)).astype(np.uint8)
     estimator = pytest.importorskip("pstn.estimators").CNNClassifier(backbone=name, epochs=1)
     assert estimator.fit(x, np.arange(20) % 2).predict(x).shape == (20,)
 
 
 def test_a_model_of_timm_that_takes_one_size_alone_is_given_it(timm):
-    assert find_pretrained("tiny.fixed").choose_size([(20, 30)]) == (64, 64)
-    assert find_pretrained("tiny.one").choose_size([(20, 30)]) == (96, 96)
     network, x = find_pretrained("tiny.fixed").make().eval(), torch.rand(2, 3, 32, 48)
     scaled = nn.functional.interpolate(x, (64, 64), mode="bilinear", antialias=True)
     torch.testing.assert_close(network(x), network.network(scaled))
@@ -334,7 +330,14 @@ def test_behind_a_transformer_it_starts_at_the_regression_on_windows_of_changed_
     with make_population(settings, source) as population:
         model, [member] = population.start(0), population.members
     trunk = model.classifier.trunk
-    changed, given = (_read_windows(model, trunk, source.x, 6, augment) for augment in (source.augment, None))
+    every = torch.arange(len(source.x))
+    changed, given = (_read_windows(model, trunk, source.x, 6, augment, every) for augment in (source.augment, None))
+    more = source.x.repeat(2, 1, 1, 1)  # read 64 at a time
+    all_read, few = (
+        _read_windows(model, trunk, more, 1, source.augment, rows) for rows in (torch.arange(128), every[:3])
+    )
+    torch.testing.assert_close(few[:, :3], all_read[:, :3])
+    assert (len(more), bool(few[:, 3:].any())) == (128, False)
     if kind == "stn":  # which starts at the image as it is
         torch.testing.assert_close(given[0], extract_features(trunk, source.x))
     valid = (given[:, member.valid], source.y[member.valid])
@@ -376,7 +379,8 @@ def test_the_weights_of_the_package_are_those_of_the_published_network():
 
 @installed
 def test_colour_photos_are_read_by_the_pretrained_network_that_is_installed(photos, monkeypatch):
-    assert prepare(TrainSettings(data=photos)).backbone == "efficientnet-lite0"
+    source = prepare(TrainSettings(data=photos))
+    assert (source.backbone, source.size) == ("efficientnet-lite0", (224, 224))  # enlarged
     monkeypatch.setattr("pstn.training.runs.run.default_pretrained", lambda: None)
     assert prepare(TrainSettings(data=photos)).backbone == "small"
     said = []
@@ -450,3 +454,29 @@ def test_a_feature_that_hardly_varied_in_training_does_not_decide():
     x[:, 3] = 1e-5 * y + 1e-6 * torch.randn(60, generator=generator)
     unusual = torch.tensor([[2.0, 0.0, 0.0, -0.5]])
     assert int(fit_linear(x, y, 2)(unusual).argmax()) == 1
+
+
+def test_a_frozen_network_folds_its_batch_norms_into_the_convolutions(monkeypatch):
+    torch.manual_seed(0)
+    learning = EfficientNetLite0(None).eval().double()
+    for module in learning.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2)
+            nn.init.normal_(module.bias)
+            nn.init.normal_(module.weight, 1, 0.2)
+    frozen, x = Trunk(copy.deepcopy(learning)), torch.rand(2, 3, 65, 40, dtype=torch.float64, requires_grad=True)
+    expected = learning(x)
+    [slope] = torch.autograd.grad(expected.square().sum(), x)
+    monkeypatch.setattr(nn.functional, "batch_norm", lambda *given: pytest.fail("a batch norm of its own"))
+    found = frozen(x)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(torch.autograd.grad(found.square().sum(), x)[0], slope, rtol=1e-8, atol=1e-8)
+
+
+def test_a_pretrained_classifier_is_trained_on_one_sample_and_validated_at_least_twice(timm, photos):
+    for reads, samples in (("classifier", 1), ("both", 1), ("localizer", 4)):
+        settings = TrainSettings(data=photos, backbone="tiny.one", backbone_for=reads, valid_fraction=0.4)
+        with make_population(settings, prepare(settings)) as population:
+            assert population.start(0).train_samples == samples
+            assert population.recipe.validate_every <= population.recipe.epochs // 2

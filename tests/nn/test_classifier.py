@@ -192,20 +192,6 @@ def test_a_hook_on_the_layer_hears_of_every_batch_whatever_its_size():
     assert heard == [2, 50, 51, 120]
 
 
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch's CPU compiler needs a C++ compiler")
-of_torch_itself = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
-ways = pytest.mark.parametrize(
-    "compiled", [False, pytest.param(True, marks=[pytest.mark.slow, needs_compiler, of_torch_itself])]
-)
-
-
-def way(model, compiled):
-    if not compiled:
-        return model
-    torch._dynamo.reset()
-    return torch.compile(model, fullgraph=True)
-
-
 def test_chunks_bound_the_memory_kept_for_the_backward_pass():
     def kept(samples, chunk_size):
         storages = {}
@@ -230,11 +216,16 @@ def test_chunks_bound_the_memory_kept_for_the_backward_pass():
     torch.testing.assert_close(gradients, expected, rtol=1e-3, atol=1e-5)
 
 
-@ways
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch's CPU compiler needs a C++ compiler")
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=[pytest.mark.slow, needs_compiler])])
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # of torch itself
 def test_dropout_is_the_same_when_a_chunk_is_recomputed(compiled):
     model = pstn.nn.mnist_pstn(var_init=0.0).double().train()
     model.chunk_size = 2
-    call = way(model, compiled)
+    torch.compiler.reset()
+    call = torch.compile(model, fullgraph=True) if compiled else model
     x, y, noise = torch.rand(3, 1, 28, 28).double(), torch.arange(3), torch.rand(4, 3, 4).double()
 
     def loss():

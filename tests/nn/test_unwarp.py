@@ -10,6 +10,7 @@ from torch import nn
 
 import pstn
 from families import FAMILIES, SMOOTH_FAMILIES, near_identity
+from refusals import refused
 
 SIZES = {1: (64,), 2: (40, 56), 3: (12, 14, 16)}
 
@@ -109,18 +110,17 @@ class OneWay(pstn.Transform):
         raise NotImplementedError("no inverse")
 
 
-def test_refusals():
-    maps, layer = torch.rand(2, 1, 1, 6, 6), layer_of(pstn.Similarity())
-    theta = layer.transform.identity().expand(2, 1, 4)
-    with pytest.raises(ValueError, match="OneWay"):
-        layer_of(OneWay()).unwarp(maps, theta[..., :1])
-    with pytest.raises(ValueError, match="Similarity"):
-        layer.unwarp(maps, 0 * theta)
-    with pytest.raises(ValueError, match="output"):
-        layer.unwarp(maps[0], theta)
-    with pytest.raises(ValueError, match="theta"):
-        layer.unwarp(maps, theta[:1])
-    with pytest.raises(ValueError, match="log_weights"):
-        layer.unwarp(maps, theta, log_weights=torch.zeros(2))
-    with pytest.raises(ValueError, match="size"):
-        layer_of(pstn.Similarity(), size=6).unwarp(maps, theta)
+START = pstn.Similarity().identity()
+test_refusals = refused(
+    (lambda la, m, t: layer_of(OneWay()).unwarp(m, t[..., :1]), ValueError, "OneWay"),
+    (lambda la, m, t: la.unwarp(m, 0 * t), ValueError, "Similarity"),
+    (lambda la, m, t: la.unwarp(m[0], t), ValueError, "output"),
+    (lambda la, m, t: la.unwarp(m, t[:1]), ValueError, "theta"),
+    (lambda la, m, t: la.unwarp(m, t, log_weights=torch.zeros(2)), ValueError, "log_weights"),
+    (lambda la, m, t: layer_of(la.transform, size=6).unwarp(m, t), ValueError, "size"),
+    given=lambda: (
+        layer_of(pstn.Similarity()),
+        torch.rand(2, 1, 1, 6, 6),
+        torch.tensor([0.0, 1, 0, 0]).expand(2, 1, 4),
+    ),
+)

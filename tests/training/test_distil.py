@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import pstn
+from refusals import refused
 
 
 def kl(p, q):
@@ -68,10 +69,8 @@ def test_any_family_is_distilled_and_a_frozen_classifier_learns(family):
     assert not any(parameter.requires_grad for parameter in classifier.parameters())
 
 
-def test_what_has_nothing_to_average_is_refused():
-    with pytest.raises(TypeError, match="model"):
-        pstn.distil(pstn.nn.mnist_stn(), torch.rand(2, 1, 28, 28))
-    with pytest.raises(ValueError, match="data"):
-        pstn.distil(pstn.nn.mnist_pstn(), [])
-    with pytest.raises(TypeError, match="base"):
-        pstn.AtMode("mixture")
+test_what_has_nothing_to_average_is_refused = refused(
+    (lambda: pstn.distil(pstn.nn.mnist_stn(), torch.rand(2, 1, 28, 28)), TypeError, "model"),
+    (lambda: pstn.distil(pstn.nn.mnist_pstn(), []), ValueError, "data"),
+    (lambda: pstn.AtMode("mixture"), TypeError, "base"),
+)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import pstn
 from pstn.training import Population, Recipe, make_members
+from refusals import refused
 from small_models import images, seeded, small_pstn
 
 # A few steps leave a localizer where it started, which fit remarks upon.
@@ -78,27 +79,22 @@ def test_the_elbo_is_the_default_and_its_parts_are_reported():
     assert {"nll", "kl", "accuracy"} <= set(entry)
 
 
-@pytest.mark.parametrize("loss", [importance_weighted, lambda prediction, y: prediction.log_probs.mean()])
-def test_a_weight_that_the_loss_does_not_take_is_refused(loss):
-    x, y = images(16)
-    with pytest.raises(ValueError, match="kl_weight"):
-        pstn.fit(small_pstn(), [(x, y)], loss=loss, kl_weight=0.1)
-    with pytest.raises(ValueError, match="kl_weight"):
-        Population([small_pstn()], x, y, make_members(1, kl_weight=0.1), loss=loss)
-    with pytest.raises(ValueError, match="weights"):
-        Population([small_pstn()], x, y, loss=loss, weights=torch.ones(16))
+LOSS = {"loss": importance_weighted}
+test_a_weight_that_the_loss_does_not_take_is_refused = refused(
+    (lambda m, x, y: pstn.fit(m, [(x, y)], **LOSS, kl_weight=0.1), ValueError, "kl_weight"),
+    (lambda m, x, y: Population([m], x, y, make_members(1, kl_weight=0.1), **LOSS), ValueError, "kl_weight"),
+    (lambda m, x, y: Population([m], x, y, **LOSS, weights=torch.ones(16)), ValueError, "weights"),
+    given=lambda: (small_pstn(), *images(16)),
+)
 
 
-def test_a_loss_must_return_a_scalar():
-    x, y = images(16)
-    with pytest.raises(ValueError, match="loss must"):
-        pstn.fit(small_pstn(), [(x, y)], loss=lambda prediction, y: prediction.log_probs)
-    with pytest.raises(TypeError, match="loss"):
-        pstn.fit(small_pstn(), [(x, y)], loss=lambda prediction, y: 1.0)
-    with pytest.raises(TypeError, match="loss"):
-        pstn.fit(small_pstn(), [(x, y)], loss="elbo")
-    with pytest.raises(TypeError, match="loss"):
-        Recipe(loss=3)
+test_a_loss_must_return_a_scalar = refused(
+    (lambda m, data: pstn.fit(m, data, loss=lambda prediction, y: prediction.log_probs), ValueError, "loss must"),
+    (lambda m, data: pstn.fit(m, data, loss=lambda prediction, y: 1.0), TypeError, "loss"),
+    (lambda m, data: pstn.fit(m, data, loss="elbo"), TypeError, "loss"),
+    (lambda m, data: Recipe(loss=3), TypeError, "loss"),
+    given=lambda: (small_pstn(), [images(16)]),
+)
 
 
 def test_a_schedule_of_the_weight_runs_from_0_to_1_in_every_trainer():

@@ -26,6 +26,7 @@ from pstn.data import RandomTranslation as Shift
 from pstn.nn import PoseLocalizer
 from pstn.objective import TrainingLoss, elbo_parts, pose_loss
 from pstn.training import Member, Population, RandomWarp, Recipe, make_members, one_cycle
+from pstn.training.diagnose import failed_models
 from pstn.training.restarts import train_again
 from pstn.training.teach import Teaching
 from small_models import largest_difference, seeded, small_cnn, small_stn
@@ -182,20 +183,22 @@ def test_a_pose_is_taught_again_after_a_step_that_is_not_finite():
         pstn.fit(pointer(), upright(), teach=RandomRotation(), lr_schedule=schedule, restarts=0)
 
 
-def test_members_whose_pose_was_not_learned_are_reported_while_they_train_and_taught_again():
+def test_members_whose_pose_was_not_learned_are_reported_while_they_train_and_taught_again(monkeypatch):
+    monkeypatch.setattr(failed_models, "__defaults__", (80,))  # steps after which a member is looked at
+    monkeypatch.setattr("pstn.training.population.step._TRACE_AFTER", 1000)
     blank = torch.full((20, 1, 12, 12), 0.1)
     parts = torch.arange(180).split([160, 20])  # members 1 and 2 see the blank ones
     members = [Member(0, 3e-3, train=parts[0]), Member(1, 3e-3, train=parts[1]), Member(2, 1e30, train=parts[1])]
-    recipe = Recipe(epochs=230, batch_size=20, steps_per_epoch=1, teach=RandomRotation())
+    recipe = Recipe(epochs=100, batch_size=20, steps_per_epoch=1, teach=RandomRotation())
     models = [seeded(pointer, seed) for seed in range(3)]
     population = Population(models, torch.cat([upright(), blank]), None, members, recipe, groups=1, workers=False)
     with pytest.warns(UserWarning, match="model") as said:
-        population.fit(until=210)
+        population.fit(until=90)
     population.fit()  # a warning would be an error: each is told of once
     told = [str(warning.message) for warning in said]
     assert len(told) == 2
-    assert re.match(r"model 2, step \d+ of 230: Training stopped at step", told[0])
-    assert re.match(r"model 1, step 2\d\d of 230: The pose was not learned", told[1])
+    assert re.match(r"model 2, step \d+ of 100: Training stopped at step", told[0])
+    assert re.match(r"model 1, step [89]\d of 100: The pose was not learned", told[1])
     heard, lower = [], []
 
     def fit(second):
@@ -209,8 +212,8 @@ def test_members_whose_pose_was_not_learned_are_reported_while_they_train_and_ta
     assert ["a learning rate ten times lower" in text for text in heard] == [True] * 2
 
 
-@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
-def test_a_taught_step_compiles_as_one_graph(backend):
+@pytest.mark.slow
+def test_a_taught_step_compiles_as_one_graph():
     model = seeded(pointer, 0).train()
     teaching, x, u = Teaching(RandomRotation(), model), upright(8), torch.rand(8, 1)
 
@@ -220,7 +223,7 @@ def test_a_taught_step_compiles_as_one_graph(backend):
 
     torch.compiler.reset()
     found = []
-    for step in (loss, torch.compile(loss, fullgraph=True, backend=backend)):
+    for step in (loss, torch.compile(loss, fullgraph=True, backend="aot_eager")):
         model.zero_grad()
         value = step(x, u)
         value.backward()
@@ -443,9 +446,7 @@ def test_the_larger_localizer_reads_series_images_and_volumes(size, axes):
     ("transform", "random_transform", "size"),
     [
         (pstn.Similarity(), Cropped(RandomSimilarity(scale=0.05, shift=0.05), 0.6), (20, 20)),
-        (pstn.Crop(ndim=1), RandomCrop(ndim=1), (12,)),
         (pstn.CPAB(tess=3), None, (12,)),
-        (pstn.CPAB(tess=(2, 2)), None, (12, 12)),
         (pstn.Affine(ndim=3), RandomAffine(ndim=3), (12, 12, 12)),
         (pstn.Crop(), RandomPlacement(12, 6, None), (6, 6)),
     ],

@@ -288,6 +288,8 @@ class Wanted(NamedTuple):
     """Their names tell a label from a value, where lengths do not."""
     policy: Policy = "refuse"
     """How missing values and other lengths are treated, as for `stack_series`."""
+    masked: bool = False
+    """Whether padding is NaN in place of zeros."""
 
 
 def read_rows(path: Path, wanted: Wanted, on_error: ErrorHandler = raise_error) -> Iterator[tuple[int, Tensor]]:
@@ -328,7 +330,9 @@ def read_rows(path: Path, wanted: Wanted, on_error: ErrorHandler = raise_error) 
                 problem = f"expected {wanted.channels} channel(s), got {len(values)}"
                 raise DataError(path, problem, place=f"line {line}")
             one = RawSeries(path, (values,), ("",), (line,))
-            [(x, _)] = stack_series([one], wanted.policy, length=wanted.length)
+            [(x, mask)] = stack_series([one], wanted.policy, length=wanted.length)
+            if wanted.masked and mask is not None:
+                x = mark_padding(x, mask)
         except DataError as error:
             on_error(error)
         else:
@@ -361,8 +365,8 @@ def stack_series(
     - "refuse": they are an error that names the first such series, wherever in it they are.
     - "resample": missing values are interpolated linearly between their neighbours (the nearest value at the ends), and
       every series is resampled linearly to the longest length in the first part.
-    - "pad": every series is followed by zeros up to the longest length of all parts, missing values become zeros, and
-      a mask says which values are real.
+    - "pad": every series is followed by zeros up to the longest length of all parts, missing values are interpolated as
+      by "resample" (zeros in a channel that has no value), and a mask says which values are real.
 
     Values missing at the end of all channels of a series are the archive's way to write a shorter series: "resample"
     and "pad" remove them first.
@@ -406,11 +410,18 @@ def stack_series(
                 problem += f"={policy!r} needs {channels} of length {length}: 'resample' and 'pad' take more (--policy)"
                 raise part._error(i, problem)
             if policy == "pad":
-                x[i, :, :steps], mask[i, :steps] = np.nan_to_num(values), ~gaps.any(axis=0)
+                filled = [channel if np.isnan(channel).all() else resample(channel, steps) for channel in values]
+                x[i, :, :steps], mask[i, :steps] = np.nan_to_num(filled), ~gaps.any(axis=0)
             else:
                 x[i] = [resample(channel, length) for channel in values]
         stacked.append((torch.from_numpy(x), torch.from_numpy(mask) if policy == "pad" else None))
     return stacked
+
+
+def mark_padding(x: Tensor, mask: Tensor) -> Tensor:
+    """Series (N, C, L) with NaN behind the last step that the mask (N, L) has."""
+    behind = mask.flip(1).cumsum(1).flip(1) == 0
+    return x.masked_fill(behind[:, None], torch.nan)
 
 
 def require_even(held: int, padded: int, path: Path, place: str | None = None) -> None:

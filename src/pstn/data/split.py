@@ -20,6 +20,7 @@ from pstn._checks import plain, require_choice, require_finite, require_nonnegat
 from pstn.data.files import DataError, most_unpacked, open_zip, read_npy, read_zip_array
 from pstn.limits import ARRAY_BYTES, CLASSES, EXAMPLES
 from pstn.nn.metadata import standardise
+from pstn.text import did_you_mean
 
 __all__ = [
     "Split", "Splits", "balanced_indices", "batches", "divide", "from_arrays", "from_dataset", "from_npz",
@@ -92,7 +93,8 @@ def encode_labels(
     position = {name: i for i, name in enumerate(classes)}
     for i, label in enumerate(labels):
         if label not in position:
-            problem = f"unknown label {label!r}: the classes are {name_classes(classes)}"
+            meant = did_you_mean(label, classes)
+            problem = f"unknown label {label!r}: the classes are {name_classes(classes)}{meant}"
             raise ValueError(problem) if error is None else error(i, problem)
     return torch.tensor([position[label] for label in labels], dtype=torch.long)
 

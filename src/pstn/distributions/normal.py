@@ -14,8 +14,7 @@ from torch import Tensor
 from pstn._checks import require_finite_number
 from pstn.defaults import VAR_INIT
 from pstn.distributions import base
-from pstn.distributions.base import REACH, by_kind, sum_over_turns, wrap
-from pstn.distributions.priors import NormalPrior, built_prior, shared_with_prior
+from pstn.distributions.base import REACH, NormalPrior, by_kind, sum_over_turns, wrap
 from pstn.noise import uniform_bounds
 from pstn.transforms import Transform
 
@@ -127,12 +126,12 @@ class Normal(base.PosteriorFamily):
 
     def shared(self, transform: Transform) -> Mapping[str, Tensor]:
         """The prior's learned parameters."""
-        return shared_with_prior(self.prior, transform)
+        return base.shared_with_prior(self.prior, transform)
 
     def build(self, transform: Transform, numbers: Mapping[str, Tensor]) -> NormalPosterior:
         """Normal around the mean, with softplus of the variance head as variance."""
         scale = torch.sqrt(F.softplus(numbers["variance"]) + _MIN_VARIANCE)
-        prior = built_prior(self.prior, transform, numbers)
+        prior = base.built_prior(self.prior, transform, numbers)
         return NormalPosterior(numbers["mean"], scale, prior, transform.circular)
 
 

@@ -10,17 +10,8 @@ import torch
 from torch import Tensor
 
 from pstn._checks import require_finite, require_floating
-from pstn.distributions.base import (
-    DIVERGED,
-    PosteriorFamily,
-    Prior,
-    ThetaDistribution,
-    at_least_float32,
-    checked_probability,
-    require_level,
-    wrap,
-)
-from pstn.distributions.priors import NoPrior, built_prior, shared_with_prior
+from pstn.distributions import base as bases
+from pstn.distributions.base import NoPrior, PosteriorFamily, Prior, ThetaDistribution, wrap
 from pstn.transforms import Transform
 
 __all__ = ["AtMode", "Point", "PointPosterior"]
@@ -48,8 +39,8 @@ class PointPosterior(ThetaDistribution):
 
     def __post_init__(self) -> None:
         require_floating("loc", self.loc)
-        require_finite("loc of the posterior", self.loc, DIVERGED.format(head="mean"))
-        object.__setattr__(self, "loc", wrap(at_least_float32(self.loc), self.circular))
+        require_finite("loc of the posterior", self.loc, bases.DIVERGED.format(head="mean"))
+        object.__setattr__(self, "loc", wrap(bases.at_least_float32(self.loc), self.circular))
 
     @property
     def noise_width(self) -> int:
@@ -90,12 +81,12 @@ class PointPosterior(ThetaDistribution):
 
     def quantile(self, probability: float | Tensor) -> Tensor:
         """Loc, (..., D), whatever the probability."""
-        checked_probability(probability, self.loc)
+        bases.checked_probability(probability, self.loc)
         return self.loc
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """Loc twice, each (..., D)."""
-        require_level(level)
+        bases.require_level(level)
         return self.loc, self.loc
 
 
@@ -121,11 +112,11 @@ class Point(PosteriorFamily):
 
     def shared(self, transform: Transform) -> Mapping[str, Tensor]:
         """The prior's learned parameters."""
-        return shared_with_prior(self.prior, transform)
+        return bases.shared_with_prior(self.prior, transform)
 
     def build(self, transform: Transform, numbers: Mapping[str, Tensor]) -> PointPosterior:
         """All mass at the mean."""
-        return PointPosterior(numbers["mean"], built_prior(self.prior, transform, numbers), transform.circular)
+        return PointPosterior(numbers["mean"], bases.built_prior(self.prior, transform, numbers), transform.circular)
 
 
 @final

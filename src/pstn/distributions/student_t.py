@@ -17,8 +17,7 @@ from torch import Tensor
 from pstn._checks import require_choice, require_finite_number, require_positive_number
 from pstn.defaults import ALPHA, VAR_INIT
 from pstn.distributions import base
-from pstn.distributions.base import REACH, by_kind, sum_over_turns, turns, wrap
-from pstn.distributions.priors import GammaPrior, NormalPrior, built_prior, shared_with_prior
+from pstn.distributions.base import REACH, GammaPrior, NormalPrior, by_kind, sum_over_turns, turns, wrap
 from pstn.noise import uniform_bounds
 from pstn.transforms import Transform
 
@@ -119,11 +118,7 @@ class Posterior(base.Located):
         """
         if isinstance(prior, (int, float)):
             prior, alpha0 = None, prior
-        if alpha0 is not None or beta0 is not None:
-            if prior is not None:
-                raise ValueError("prior must be left out where alpha0 or beta0 is given, got both")
-            prior = GammaPrior(1.0 if alpha0 is None else alpha0, 1.0 if beta0 is None else beta0)
-        return (prior or self.prior or GammaPrior()).kl(self)
+        return (base.chosen_prior(prior, alpha0, beta0) or self.prior or GammaPrior()).kl(self)
 
     @property
     def mean(self) -> Tensor:
@@ -275,12 +270,12 @@ class StudentT(base.PosteriorFamily):
 
     def shared(self, transform: Transform) -> Mapping[str, Tensor]:
         """The prior's tensors."""
-        return shared_with_prior(self.prior, transform)
+        return base.shared_with_prior(self.prior, transform)
 
     def build(self, transform: Transform, numbers: Mapping[str, Tensor]) -> Posterior:
         """Student-t around the mean, with softplus of the variance head as beta."""
         beta = F.softplus(numbers["variance"]) + _MIN_BETA
-        prior = built_prior(self.prior, transform, numbers)
+        prior = base.built_prior(self.prior, transform, numbers)
         return Posterior(numbers["mean"], beta, self.alpha, prior, transform.circular)
 
 

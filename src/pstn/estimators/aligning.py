@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.exceptions import NotFittedError
-from sklearn.utils import check_random_state, check_X_y
+from sklearn.utils import check_X_y
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -23,7 +23,7 @@ from pstn.data.split import Scaling, fit_scaling
 from pstn.distributions import Normal, NormalPrior, Point, ThetaDistribution
 from pstn.distributions.base import require_level
 from pstn.estimators.arrays import Layout, read_inputs
-from pstn.estimators.classifiers import parameter_too
+from pstn.estimators.classifiers import draw_seed, parameter_too
 from pstn.nn import SpatialTransformer
 from pstn.nn.classifier import TransformerModel
 from pstn.nn.networks import GlobalLocalizer, PoseLocalizer
@@ -413,11 +413,8 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
         read = min(length, _LOCALIZER_LENGTH)
         stages = min(3, read.bit_length() - 1)
         localizer = PoseLocalizer(channels, (read,), (16, 32, 32)[:stages], 5, 64) if stages else GlobalLocalizer()
-        posterior = (
-            Normal(_VAR_INIT if teach is None else 0.0, NormalPrior(scale=prior_scale(family)))
-            if self.probabilistic
-            else Point()
-        )
+        prior = NormalPrior(scale=prior_scale(family))
+        posterior = Normal(_VAR_INIT if teach is None else 0.0, prior) if self.probabilistic else Point(prior)
         layer = SpatialTransformer(
             family, localizer, posterior=posterior, padding_mode="border",
             localizer_size=None if read == length else (read,),
@@ -597,8 +594,3 @@ class SeriesAligner(TransformerMixin, ClassifierMixin, BaseEstimator, auto_wrap_
 def quantiles(values: Tensor, ends: Tensor) -> Tensor:
     """(N, ...) -> (ends, ...): `torch.quantile`, which refuses more than 16 million values."""
     return torch.from_numpy(np.quantile(values.numpy(), ends.numpy(), axis=0).astype(np.float32))
-
-
-def draw_seed(random_state: Any) -> int:
-    """A seed for torch from what scikit-learn takes for one."""
-    return int(check_random_state(random_state).randint(2**31 - 1))

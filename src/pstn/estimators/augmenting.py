@@ -16,8 +16,9 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features, ch
 
 from pstn import _checks
 from pstn.data.augment import RandomTransform
-from pstn.estimators.aligning import SeriesAligner, draw_seed
+from pstn.estimators.aligning import SeriesAligner
 from pstn.estimators.arrays import Layout, read_inputs
+from pstn.estimators.classifiers import draw_seed
 
 __all__ = ["Augmenter"]
 

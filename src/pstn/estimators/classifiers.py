@@ -27,11 +27,12 @@ from pstn import _checks
 from pstn._deprecation import renamed
 from pstn.data.augment import RandomTransform, make_random_transform
 from pstn.data.split import Scaling, fit_scaling, stratified_indices
-from pstn.defaults import LOCALIZER_FACTOR, RESTARTS, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT, default_kl_weight
+from pstn.defaults import LOCALIZER_FACTOR, RESTARTS, TEST_SAMPLES, VAR_INIT, default_kl_weight
 from pstn.estimators.arrays import Layout, read_inputs
 from pstn.files import load_safetensors
 from pstn.nn import Prediction, TransformerModel, find_pretrained, make_model
 from pstn.nn.backbones import Learns, Reads
+from pstn.nn.metadata import without_mask
 from pstn.noise import draw_noise
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.training import Member, Population, Recipe
@@ -51,13 +52,13 @@ _LEARNING_RATES = {"image": 1e-3, "series": 3e-3, "published": 1e-3}
 _AT_ONCE, _INPUTS_AT_ONCE = 1 << 21, 500
 # How parameters are checked when training starts: scikit-learn sets them unchecked. Some may be None, to be chosen.
 _PARAMETERS = {
-    **dict.fromkeys(("train_samples", "test_samples", "patience"), _checks.require_positive_int),
+    **dict.fromkeys(("test_samples", "patience"), _checks.require_positive_int),
     **dict.fromkeys(("localizer_factor", "validation_fraction"), _checks.require_positive_number),
     "weight_decay": _checks.require_nonnegative_number,
     "restarts": _checks.require_nonnegative_int,
 }
 _OPTIONAL = {
-    **dict.fromkeys(("epochs", "batch_size", "width"), _checks.require_positive_int),
+    **dict.fromkeys(("epochs", "batch_size", "width", "train_samples"), _checks.require_positive_int),
     "learning_rate": _checks.require_positive_number,
 }
 
@@ -127,7 +128,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             if not data.weights.sum() > 0:
                 raise ValueError("sample_weight and class_weight must leave some example a weight above zero")
             data = data._replace(weights=data.weights / data.weights.mean())
-        seed = self._draw_seed()
+        seed = draw_seed(self.random_state)
         if not continues:
             known._kl_weight = self._default_kl_weight(len(data.y))
             known.model_ = known._make(seed=seed)  # refuses a transform that does not suit the data
@@ -173,7 +174,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             if classes is None:
                 raise ValueError("classes must be given in the first call of partial_fit: all labels that will occur")
             known = self._started(X, y, np.unique(np.asarray(classes)))
-            known._kl_weight, known._seed = self._default_kl_weight(len(np.asarray(y))), self._draw_seed()
+            known._kl_weight, known._seed = self._default_kl_weight(len(np.asarray(y))), draw_seed(self.random_state)
             known.model_ = known._make(seed=known._seed)
         data = known._data(X, y, sample_weight)
         count = len(data.y)
@@ -230,7 +231,7 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             transform, networks=self.networks, width=self.width, fill=fresh.scaling_.scaled_fill,
             backbone=None if pretrained is None else pretrained.make(),
             backbone_for=getattr(self, "backbone_for", "classifier"), learns=self.backbone_learns,
-            samples=int(getattr(self, "train_samples", 1)), test_samples=int(getattr(self, "test_samples", 1)),
+            samples=getattr(self, "train_samples", 1), test_samples=int(getattr(self, "test_samples", 1)),
             taught=fresh._teach is not None, masked=layout.lengths == "pad",
         )  # fmt: skip
         fresh.loss_curve_, fresh._optimiser, fresh._steps, fresh._slower = [], None, 0, 1.0
@@ -417,9 +418,6 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             weights = torch.from_numpy(given * per_class)
         return TrainingData(self._scaled(array), torch.from_numpy(encoded.astype(np.int64)), weights)
 
-    def _draw_seed(self) -> int:
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
-
     def _batches(self, X: ArrayLike, samples: int = 1) -> Iterator[Tensor]:
         """Inputs as the network takes them, some at a time, on its device."""
         check_is_fitted(self)
@@ -468,6 +466,11 @@ class ArrayClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         tags.input_tags.three_d_array = True
         tags.input_tags.allow_nan = True
         return tags
+
+
+def draw_seed(random_state: Any) -> int:
+    """A seed for torch from what scikit-learn takes for one."""
+    return int(check_random_state(random_state).randint(2**31 - 1))
 
 
 def _teaching(teach: str | RandomTransform | None, layout: Layout) -> RandomTransform | None:
@@ -547,7 +550,7 @@ class Warping(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore[mis
     def _in_units(self, warped: Tensor) -> NDArray[np.float32]:
         """(..., C, *size) in the data's units, with NaN behind padded series."""
         if self.layout_.lengths == "pad":
-            warped = warped[..., :-1, :].where(warped[..., -1:, :] > 0.5, torch.nan)
+            warped = without_mask(warped)
         return self.scaling_.restore(warped, len(self.layout_.size))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -595,7 +598,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
             "efficientnet-lite0"; the last layer on it starts at a logistic regression.
         backbone_for: what reads by it: the "classifier", the "localizer" or "both".
         backbone_learns: what of it learns: "none", its "last" layers or "all".
-        train_samples: S in training.
+        train_samples: S in training; 4 when None, and 1 where a pretrained network classifies.
         test_samples: S in prediction.
         fill: what lies outside an input, in the units of the data, one number or one per channel; "border" repeats
             the nearest value; "auto" is the background of images that have one, "border" otherwise.
@@ -642,7 +645,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
         teach: str | RandomTransform | None = None, loss: LossFunction | None = None, networks: str = "auto",
         width: int | None = None,
         backbone: str | None = None, backbone_for: str = "classifier", backbone_learns: str = "none",
-        train_samples: int = TRAIN_SAMPLES,
+        train_samples: int | None = None,
         test_samples: int = TEST_SAMPLES, fill: Any = "auto", epochs: int | None = None, batch_size: int | None = None,
         learning_rate: float | None = None, localizer_factor: float = LOCALIZER_FACTOR, weight_decay: float = 1e-4,
         early_stopping: bool = False, validation_fraction: float = 0.2, patience: int = 20, class_weight: Any = None,
@@ -703,7 +706,7 @@ class PSTNClassifier(Warping, ArrayClassifier):
             (S, N, ...), each of the S in the shape and units of `X`, float32.
         """
         _checks.require_positive_int("samples", samples)
-        source = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))
+        source = torch.Generator().manual_seed(draw_seed(random_state))
         parts = [
             self._restored(self.model_.layer(x, samples, generator=source).warped) for x in self._batches(X, samples)
         ]

@@ -13,15 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pstn.experiments import runner
 from pstn.experiments.mnist_subsets import MODELS, of_size
 from pstn.report import Claim, FigureSpec, Line, Metric, Published, Result, Table, figures
 from pstn.training.calibrate import find_temperature
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # w with the best accuracy and w with the best calibration, in the paper; w with the best calibration in our search.
 WEIGHTS = {"w=0.0003": 3e-4, "w=0.0001": 1e-4, "w=3e-05": 3e-5}
@@ -64,7 +60,7 @@ def _group(model: str, *, authors_folds: bool) -> runner.Training:
     )  # fmt: skip
 
 
-def _draw(results: Sequence[Result]) -> Figure:
+def _draw(results: Sequence[Result]) -> figures.Figure:
     """On the authors' folds, or on our own where those were not run."""
     return figures.draw_reliability([r for r in results if r.data == DATA] or results)
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -28,16 +29,14 @@ from pstn.distributions import Gated, Mixture, NormalPrior, Point, PosteriorFami
 from pstn.experiments import placed_fashion, rotated_mnist, runner
 from pstn.experiments.runner import ACCURACY, ECE, NLL
 from pstn.nn import PSTN, STN, PoseLocalizer, SpatialTransformer, mnist_cnn
+from pstn.report import Claim, FigureSpec, Line, Metric, Result, Table, figures
 from pstn.report.results import RUNS
-from pstn.report.tables import Claim, FigureSpec, Line, Metric, Table
 from pstn.training import RandomWarp, one_cycle
 from pstn.training.teach import Teaching
 from pstn.transforms import Rotation, Similarity, Transform
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure, FigureBase
-
-    from pstn.report.results import Result
+    from matplotlib.figure import FigureBase
 
 NAME, SIZE = "finding", (28, 28)
 ROTATION, POSE, PLACEMENT = RandomRotation(math.pi), RandomSimilarity(math.pi, 0.3, 0.3), placed_fashion.PLACEMENT
@@ -550,9 +549,6 @@ TABLES = (
 
 
 def _claims() -> tuple[Claim, ...]:
-    def line(model: str, data: str, metric: Metric) -> Line:
-        return Line(model, data, metric)
-
     pairs = [
         (ROTATED[4].model, ANEW, "rotated"), (ROTATED[4].model, LARGER, "rotated"),
         (f"{ROTATED[4].model}, gate", ANEW, "upright"),
@@ -560,7 +556,7 @@ def _claims() -> tuple[Claim, ...]:
         (POSED[4].model, POSED[1].model, "posed"),
     ]  # fmt: skip
     return tuple(
-        Claim(line(better, data, metric), line(worse, data, metric), paired=True)
+        Claim(Line(better, data, metric), Line(worse, data, metric), paired=True)
         for better, worse, data in pairs for metric in (ACCURACY, NLL)
     )  # fmt: skip
 
@@ -577,8 +573,6 @@ def draw_examples(figure: FigureBase, shown: Mapping[str, Any], title: str) -> N
         shown: what to draw.
         title: of the density.
     """
-    import numpy as np
-
     count, modes = len(shown["inputs"]), len(shown["weights"][0])
     axes = figure.subplots(count, 2 + modes, width_ratios=(1, 2.4, *[1] * modes), squeeze=False)
     angles = np.linspace(-180, 180, len(shown["density"][0]))
@@ -600,16 +594,10 @@ def draw_examples(figure: FigureBase, shown: Mapping[str, Any], title: str) -> N
     axes[0][1].set_title(title, fontsize=9)
 
 
-def draw(results: Sequence[Result]) -> Figure | None:
+def draw(results: Sequence[Result]) -> figures.Figure:
     """Six turned digits, the density of what undoes each, what the classifier reads at the modes; then coverage."""
-    import numpy as np
-    from matplotlib.figure import Figure
-
-    held = [r for r in results if "density" in r.figure and r.model == ROTATED[4].model]
-    if not held:
-        return None
-    shown = held[0].figure
-    figure = Figure(figsize=(9.5, 1.05 * len(shown["inputs"])), layout="constrained")
+    shown = figures.first_of_cells(results, "density", model=ROTATED[4].model)[0].figure
+    figure = figures.new_figure(9.5, 1.05 * len(shown["inputs"]))
     left, right = figure.subfigures(1, 2, width_ratios=(2.2, 1), squeeze=False)[0]
     draw_examples(left, shown, "density of the angle that undoes it")
     ticks = np.arange(1, 20) / 20

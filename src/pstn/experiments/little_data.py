@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -38,15 +38,12 @@ from pstn.nn import (
     SpatialTransformer,
     mnist_cnn,
 )
-from pstn.report.results import Result, grouped
-from pstn.report.tables import Claim, FigureSpec, Line, Table
+from pstn.report import Claim, FigureSpec, Line, Result, Table, figures
+from pstn.report.results import grouped
 from pstn.training import Member, Population, Recipe
 from pstn.training.fit import fit
 from pstn.training.population.trainer import choose_compile
 from pstn.transforms import CPAB, Similarity
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["CHOSEN", "DATA", "LITTLE_DATA", "MODELS", "SEARCH", "SERIES", "SIZES", "TRIALS", "Settings",
            "choose_settings", "make_network", "trials_of"]  # fmt: skip
@@ -238,28 +235,41 @@ def make_network(model: str, settings: Settings, *, length: int | None = None, c
 # --- Training --------------------------------------------------------------------------------------------------------
 
 
-class _Job(NamedTuple):
-    """A model to train: the cell that its scores go to, and its settings at 100 examples."""
+class Job(NamedTuple):
+    """A model to train: the cell that its scores go to, and its settings."""
 
     cell: Result
-    settings: Settings
-
-    @property
-    def stack(self) -> tuple[Any, ...]:
-        """What models must have in common to train as one stack; the other five folds of large data come later."""
-        model, data, settings = self.cell.model, self.cell.data, self.settings
-        kind = "augmentation" if model.endswith("augmentation") else "P-STN" if model.startswith("P-STN") else model
-        sampled = kind not in ("CNN", "STN")
-        program = (
-            settings.alpha if sampled and kind != "augmentation" else 0.0,
-            settings.samples if sampled else 1,
-            settings.shrink,
-        )
-        size = data if data in SERIES else "small" if DATA[data][1] < 1000 else "large"
-        return kind, *program, "more" if size == "large" and 5 <= self.cell.seed < SEARCH_FOLD else size
+    settings: Any
 
 
-def _stacks(experiment: str, jobs: Iterable[_Job], part: str) -> tuple[Joint, ...]:
+def search_jobs(
+    experiment: str, data: Mapping[str, Iterable[str]], trials: Callable[[str], Sequence[Any]]
+) -> Iterator[Job]:
+    """The jobs of a search: each model with the settings of each of its trials on each of its data.
+
+    Args:
+        experiment: its name.
+        data: names of data by model.
+        trials: the settings of a model's trials.
+    """
+    for model, names in data.items():
+        for number, settings in enumerate(trials(model)):
+            for name in names:
+                yield Job(Result(experiment, model, name, SEARCH_FOLD, f"trial={number:02}"), settings)
+
+
+def _stack_of(job: Job) -> tuple[Any, ...]:
+    """What models must have in common to train as one stack; the other five folds of large data come later."""
+    model, data, settings = job.cell.model, job.cell.data, job.settings
+    kind = "augmentation" if model.endswith("augmentation") else "P-STN" if model.startswith("P-STN") else model
+    sampled = kind not in ("CNN", "STN")
+    alpha = settings.alpha if sampled and kind != "augmentation" else 0.0
+    size = data if data in SERIES else "small" if DATA[data][1] < 1000 else "large"
+    size = "more" if size == "large" and 5 <= job.cell.seed < SEARCH_FOLD else size
+    return kind, alpha, settings.samples if sampled else 1, settings.shrink, size
+
+
+def _stacks(experiment: str, jobs: Iterable[Job], part: str) -> tuple[Joint, ...]:
     """The groups that train these jobs: little data first, series last, and within each what takes longest first.
 
     Dealt out in this order, shards have about as much to do, and a run that is cut short has whole data sets.
@@ -269,7 +279,7 @@ def _stacks(experiment: str, jobs: Iterable[_Job], part: str) -> tuple[Joint, ..
         jobs: what to train.
         part: what to score on, "validation" or "test".
     """
-    stacks = grouped(jobs, lambda job: job.stack)
+    stacks = grouped(jobs, _stack_of)
 
     def place(key: tuple[Any, ...]) -> tuple[int, float]:
         kind, _, samples, _, size = key
@@ -288,7 +298,7 @@ def _stacks(experiment: str, jobs: Iterable[_Job], part: str) -> tuple[Joint, ..
     return tuple(made)
 
 
-def _cells(jobs: Sequence[_Job], context: RunContext) -> list[Result]:
+def _cells(jobs: Sequence[Job], context: RunContext) -> list[Result]:
     """The cells of a stack; in a quick run a few, of the smallest data."""
     cells, small = [job.cell for job in jobs], (*SERIES, "MNIST30", "FashionMNIST30")
     return [cell for cell in cells if cell.data in small][:3] if context.quick else cells
@@ -372,7 +382,7 @@ def computed(
     return Computed(cell, {f"{prefix}{name}": value for name, value in metrics.items()})
 
 
-def _run(jobs: Sequence[_Job], part: str, context: RunContext, cells: Sequence[Result]) -> Iterator[Computed]:
+def _run(jobs: Sequence[Job], part: str, context: RunContext, cells: Sequence[Result]) -> Iterator[Computed]:
     """Train those models of a stack whose cells are wanted, as one population, and score them.
 
     Where tuned and default settings are the same, one training fills both cells.
@@ -383,7 +393,7 @@ def _run(jobs: Sequence[_Job], part: str, context: RunContext, cells: Sequence[R
         lambda job: (job.cell.model, job.cell.data, job.cell.seed, job.settings),
     )
     jobs = [alike[0] for alike in filled.values()]
-    size_class = jobs[0].stack[-1]
+    size_class = _stack_of(jobs[0])[-1]
     examples = _series(context, size_class) if size_class in SERIES else _images(context, part)
     declared = {"small": _SMALL, "large": _LARGE, "more": _LARGE}.get(size_class, _SERIES)
     length = examples.x.shape[-1] if size_class in SERIES else None
@@ -416,19 +426,13 @@ def _run(jobs: Sequence[_Job], part: str, context: RunContext, cells: Sequence[R
 # --- The search, and what it chooses ---------------------------------------------------------------------------------
 
 
-def _search_jobs() -> Iterator[_Job]:
-    for model in MODELS:
-        for number, settings in enumerate(trials_of(model)):
-            for data in (*DATA, *SERIES) if model == "P-STN" else DATA:
-                yield _Job(Result("little-data-search", model, data, SEARCH_FOLD, f"trial={number:02}"), settings)
-
-
+_SEARCHED: dict[str, Iterable[str]] = {**dict.fromkeys(MODELS, DATA), "P-STN": (*DATA, *SERIES)}
 SEARCH = Experiment(
     "little-data-search",
     "The search for settings on little data",
     summary="Settings of seven models on 30 to 10,000 images, and of the P-STN on three series, on validation data",
     needs=("mnist", "fashion-mnist", *SERIES),
-    groups=_stacks("little-data-search", _search_jobs(), "validation"),
+    groups=_stacks("little-data-search", search_jobs("little-data-search", _SEARCHED, trials_of), "validation"),
     quick=("cnn-small", "augmentation-small-alpha=0-s=4", "p-stn-small-alpha=2-s=4", "p-stn-faceall-alpha=2-s=1"),
     extra=True,
 )
@@ -478,14 +482,14 @@ TUNED, DEFAULT = "tuned", "default"
 """The variants: settings chosen on the validation images of each data set, and one choice for all of them."""
 
 
-def _final_jobs() -> Iterator[_Job]:
+def _final_jobs() -> Iterator[Job]:
     chosen: dict[str, dict[str, Any]] = parse_json(CHOSEN.read_text(), "little_data.json")
     for model in chosen["defaults"]:
         for data, tuned in chosen[TUNED][model].items():
             for variant, values in ((TUNED, tuned), (DEFAULT, chosen["defaults"][model])):
                 settings = Settings(**{**values, "spread": tuple(values["spread"])})
                 for fold in FOLDS:
-                    yield _Job(Result("little-data", model, data, fold, variant), settings)
+                    yield Job(Result("little-data", model, data, fold, variant), settings)
 
 
 FITTED = "P-STN by pstn.fit"
@@ -554,14 +558,12 @@ def _claims() -> Iterator[Claim]:
                     yield Claim(ours, other, paired=True, margin=margin, table=f"{WORDS[variant]}: {words}")
 
 
-def draw(results: Sequence[Result]) -> Figure | None:
+def draw(results: Sequence[Result]) -> figures.Figure:
     """NLL over the P-STN's by the number of images, a panel for each source of images and variant."""
-    from matplotlib.figure import Figure
-
     colours = ("#E69F00", "#009E73", "#999999", "#CC79A7", "#D55E00", "#56B4E9", "#0072B2")
     if not results:
-        return None
-    figure = Figure(figsize=(9.4, 7.4), layout="constrained")
+        raise figures.NothingToDraw
+    figure = figures.new_figure(9.4, 7.4)
     panels = figure.subplots(2, 2, squeeze=False, sharey=True)
     for (variant, words), row in zip(WORDS.items(), panels, strict=True):
         for source, axes in zip(("MNIST", "FashionMNIST"), row, strict=True):

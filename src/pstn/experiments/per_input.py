@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -22,24 +22,21 @@ from pstn.data import RandomRotation, balanced_indices
 from pstn.distributions import Mixture, StudentT
 from pstn.experiments import runner
 from pstn.experiments.finding import region_width
-from pstn.experiments.little_data import computed, draw_trials, losses_of_trials, train_stack
+from pstn.experiments.little_data import Job, computed, draw_trials, losses_of_trials, search_jobs, train_stack
 from pstn.experiments.runner import NLL, PAPER, SCORES
 from pstn.files import parse_json
 from pstn.nn import PSTN, ConvLocalizer, GlobalLocalizer, SpatialTransformer, mnist_cnn
-from pstn.report.results import Result, grouped
-from pstn.report.tables import Claim, FigureSpec, Line, Metric, Table
+from pstn.report import Claim, FigureSpec, Line, Metric, Result, Table, figures
+from pstn.report.results import grouped
 from pstn.training import Member
 from pstn.transforms import Rotation
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NAME, SEARCH_NAME = "per-input", "per-input-search"
 SIZES = {"100 images": 100, "1,000 images": 1000}
 MODELS = ("CNN", "full circle", "tuned augmentation", "global posterior", "P-STN")
 NARROW, LIMIT = (6, 9), math.pi / 6
 """The digits that are turned by at most this."""
-TRIALS, FOLDS, SEARCH_FOLD, SCORED = 12, range(10), 10, 5000
+TRIALS, FOLDS, SCORED = 12, range(10), 5000
 LEVEL = 0.9
 """Of the region whose width is measured."""
 FULL = 10.0
@@ -153,31 +150,23 @@ def make_network(model: str, settings: Settings) -> nn.Module:
 # --- Training --------------------------------------------------------------------------------------------------------
 
 
-class _Job(NamedTuple):
-    """A model to train: the cell that its scores go to, and its settings."""
+def _stacks(experiment: str, jobs: Iterable[Job], part: str) -> tuple[runner.Joint, ...]:
+    """The groups that train these jobs: by what models must have in common to train as one stack."""
 
-    cell: Result
-    settings: Settings
+    def name_of(job: Job) -> str:
+        kind = "augmentation" if job.cell.model in MODELS[1:3] else job.cell.model
+        return f"{kind.replace(' ', '-').lower()}-{job.settings.modes}"
 
-    @property
-    def stack(self) -> str:
-        """What models must have in common to train as one stack."""
-        kind = "augmentation" if self.cell.model in MODELS[1:3] else self.cell.model
-        return f"{kind.replace(' ', '-').lower()}-{self.settings.modes}"
-
-
-def _stacks(experiment: str, jobs: Iterable[_Job], part: str) -> tuple[runner.Joint, ...]:
-    """The groups that train these jobs."""
-    stacks = grouped(jobs, lambda job: job.stack).items()
+    stacks = grouped(jobs, name_of).items()
     return tuple(runner.Joint(experiment, n, partial(_cells, own), partial(_run, own, part)) for n, own in stacks)
 
 
-def _cells(jobs: Sequence[_Job], context: runner.RunContext) -> list[Result]:
+def _cells(jobs: Sequence[Job], context: runner.RunContext) -> list[Result]:
     return [job.cell for job in jobs][: 2 if context.quick else None]
 
 
 def _run(
-    jobs: Sequence[_Job], part: str, context: runner.RunContext, cells: Sequence[Result]
+    jobs: Sequence[Job], part: str, context: runner.RunContext, cells: Sequence[Result]
 ) -> Iterator[runner.Computed]:
     """Train those models of a stack whose cells are wanted, as one population, and score them."""
     wanted = {cell.name for cell in cells}
@@ -218,19 +207,12 @@ def _scores(model: nn.Module, scored: Any, seed: int) -> runner.Measured:
 # --- The search, and what it chooses ---------------------------------------------------------------------------------
 
 
-def _search_jobs() -> Iterator[_Job]:
-    for model in MODELS:
-        for number, settings in enumerate(trials_of(model)):
-            for data in SIZES:
-                yield _Job(Result(SEARCH_NAME, model, data, SEARCH_FOLD, f"trial={number:02}"), settings)
-
-
 SEARCH = runner.Experiment(
     SEARCH_NAME,
     "The search for settings on digits that may be turned or not",
     summary="Settings of five models, on validation data",
     needs=("mnist",),
-    groups=_stacks(SEARCH_NAME, _search_jobs(), "validation"),
+    groups=_stacks(SEARCH_NAME, search_jobs(SEARCH_NAME, dict.fromkeys(MODELS, SIZES), trials_of), "validation"),
     extra=True,
 )
 
@@ -253,11 +235,11 @@ CHOSEN = files("pstn.experiments") / "per_input.json"
 """What the search chose, as `choose_settings` returns it: `scripts/choose_settings.py` writes it."""
 
 
-def _final_jobs() -> Iterator[_Job]:
+def _final_jobs() -> Iterator[Job]:
     for model, chosen in parse_json(CHOSEN.read_text(), "per_input.json").items():
         for data, settings in chosen.items():
             for fold in FOLDS:
-                yield _Job(Result(NAME, model, data, fold), Settings(**settings))
+                yield Job(Result(NAME, model, data, fold), Settings(**settings))
 
 
 ON_NARROW = Metric("accuracy_narrow", "accuracy on 6 and 9 (%)", 100, 2, True)
@@ -293,14 +275,12 @@ def _claims() -> Iterator[Claim]:
                 yield Claim(ours, others, paired=True)
 
 
-def draw(results: Sequence[Result]) -> Figure | None:
+def draw(results: Sequence[Result]) -> figures.Figure:
     """How wide the posterior of the angle is, by digit: one panel for each number of images."""
-    from matplotlib.figure import Figure
-
     held = [result for result in results if "width" in result.figure and result.model in MODELS[3:]]
     if not held:
-        return None
-    figure = Figure(figsize=(9.0, 3.4), layout="constrained")
+        raise figures.NothingToDraw
+    figure = figures.new_figure(9.0, 3.4)
     for axes, data in zip(figure.subplots(1, len(SIZES), sharey=True), SIZES, strict=True):
         shared, own = (
             [r.figure["width"] for r in held if (r.model, r.data) == (model, data)] for model in (MODELS[3], OURS)

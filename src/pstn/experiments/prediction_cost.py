@@ -12,7 +12,7 @@ import copy
 import math
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -20,12 +20,8 @@ from pstn.experiments import little_data, mnist_subsets, runner
 from pstn.experiments.runner import ACCURACY, ECE, NLL
 from pstn.nn import PSTN
 from pstn.noise import SamplingMethod
-from pstn.report.figures import draw_curves
-from pstn.report.tables import Claim, FigureSpec, Line, Metric, Table
-from pstn.training.distil import distil
-
-if TYPE_CHECKING:
-    from pstn.report.results import Result
+from pstn.report import Claim, FigureSpec, Line, Metric, Result, Table, figures
+from pstn.training.fit import distil
 
 NAME, FOLDS, DATA = "prediction-cost", 10, "MNIST100"
 METHODS: dict[SamplingMethod, str] = {"iid": "independent", "antithetic": "antithetic", "sobol": "Sobol"}
@@ -173,7 +169,7 @@ PREDICTION_COST = runner.Experiment(
             NAME,
             "S samples minus ten independent ones, of the same trained models: mean ± one standard deviation of the "
             "differences of ten folds. One sample, far below, is in the table.",
-            partial(draw_curves, tables=_DRAWN, xlabel="samples S", log=True, minus=("10", METHODS["iid"])),
+            partial(figures.draw_curves, tables=_DRAWN, xlabel="samples S", log=True, minus=("10", METHODS["iid"])),
         ),
     ),
     seeds=FOLDS,

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean, median
-from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -25,9 +24,6 @@ from pstn.experiments.mnist_subsets import BLACK, of_size
 from pstn.nn import PSTN, ConvClassifier, ConvLocalizer, SpatialTransformer
 from pstn.report import FigureSpec, Line, Metric, Result, Table, figures
 from pstn.transforms import Similarity
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NAME, DATA, SIZE = "prior", "MNIST100", (28, 28)
 # Far from the prior the KL is about beta0 / beta: what matters is the product of w and beta0. So the five weights, of
@@ -69,12 +65,11 @@ def _line(beta0: float, w: float, metric: Metric) -> Line:
     return Line(f"beta0={beta0:g}", DATA, metric, f"w={w:g}", row=row, column=f"beta0 = {beta0:g}")
 
 
-def draw(results: Sequence[Result]) -> Figure:
+def draw(results: Sequence[Result]) -> figures.Figure:
     """Validation NLL and test error by w * beta0."""
     from matplotlib import colormaps
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.4, 3.8), layout="constrained")
+    figure = figures.new_figure(9.4, 3.8)
     panels = figure.subplots(1, 2)
     shown = (
         (VALIDATION, VALIDATION.label, (0.22, 0.75), (0.25, 0.3, 0.4, 0.5, 0.7)),

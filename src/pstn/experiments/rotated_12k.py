@@ -14,8 +14,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -24,14 +25,9 @@ from pstn.distributions import Global, Mixture, PosteriorFamily, StudentT
 from pstn.experiments import finding, runner
 from pstn.experiments.runner import ACCURACY, ECE, NLL
 from pstn.nn import PSTN, PoseLocalizer, SpatialTransformer
-from pstn.report.tables import Claim, FigureSpec, Line, Table
+from pstn.report import Claim, FigureSpec, Line, Result, Table, figures
 from pstn.training import one_cycle
 from pstn.transforms import Rotation
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from pstn.report.results import Result
 
 NAME, DATA, SIZE = "rotated-12k", "rotated", (28, 28)
 TRAIN, TEST = 12_000, 50_000
@@ -126,16 +122,9 @@ _METRICS = (ACCURACY, NLL, ECE)
 _MODELS = (ALONE, ANY_ANGLE, GLOBAL, PSTN_MODEL)
 
 
-def draw(results: Sequence[Result]) -> Figure | None:
+def draw(results: Sequence[Result]) -> figures.Figure:
     """The posteriors of test digits, and four of the digits under each mode."""
-    import numpy as np
-    from matplotlib.figure import Figure
-
-    held = [r.figure for r in results if "density" in r.figure]
-    if not held:
-        return None
-    shown = held[0]
-    figure = Figure(figsize=(9.0, 4.9), layout="constrained")
+    shown, figure = figures.first_of_cells(results, "density")[0].figure, figures.new_figure(9.0, 4.9)
     left, right = figure.subfigures(1, 2, width_ratios=(1, 1.25), squeeze=False)[0]
     axes = left.subplots()
     for density in shown["density"]:

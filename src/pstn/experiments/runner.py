@@ -317,7 +317,7 @@ class Training:
         recipe: how to train.
         variants: KL weight by variant, None where the loss takes none; one variant without a name, and a weight of 0,
             when not given.
-        lr: learning rate of the classifier; a function where it depends on the run.
+        lr: learning rate of the classifier.
         localizer_factor: what it is multiplied with for the localizer.
         weight_decay: Adam's L2 term.
         measures: what is measured besides classification.
@@ -336,7 +336,7 @@ class Training:
     make: Callable[[RunContext, int], nn.Module]
     recipe: Recipe
     variants: Mapping[str, float | None] = field(default_factory=lambda: {"": 0.0})
-    lr: float | Callable[[RunContext], float] = 1e-3
+    lr: float = 1e-3
     localizer_factor: float = 0.1
     weight_decay: float = 0.0
     measures: tuple[Callable[[ModelUnderTest], Measured], ...] = ()
@@ -613,10 +613,9 @@ class _Job:
     def _prepare(self, pairs: Sequence[Model]) -> dict[str, Any]:
         """Make the models and their population; returns what tells this training from others."""
         context, group, task = self.context, self.group, self.group.task(self.context)
-        lr = group.lr(context) if callable(group.lr) else group.lr
         self.members = {
             (variant, seed): Member(
-                seed, lr, group.localizer_factor, group.variants[variant], group.weight_decay, task.train(seed)
+                seed, group.lr, group.localizer_factor, group.variants[variant], group.weight_decay, task.train(seed)
             )
             for variant, seed in pairs
         }

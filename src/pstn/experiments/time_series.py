@@ -10,7 +10,6 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -35,9 +34,6 @@ from pstn.report import (
     published_lines,
 )
 from pstn.transforms import CPAB
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # "which we use to find the optimal w via grid-search; those are [0.0001, 1e-05, 0.001, 0.0, 0.0001]": in the order of
 # the authors' settings, not in that of the table.
@@ -164,16 +160,14 @@ def profiles_of(results: Sequence[Result]) -> list[list[float]]:
     return [r.figure["relative"] for r in sorted(found, key=lambda r: r.seed)]
 
 
-def draw_profiles(results: Sequence[Result]) -> Figure:
+def draw_profiles(results: Sequence[Result]) -> figures.Figure:
     """The displacement by time of each run, and their mean."""
-    from matplotlib.figure import Figure
-
     profiles = torch.tensor(profiles_of(results))
     if not len(profiles):
         raise figures.NothingToDraw
     length, edge = profiles.shape[-1], profiles.shape[-1] // 10
     profiles = profiles / profiles[:, edge : length - edge].mean(1, keepdim=True)
-    figure = Figure(figsize=(6.6, 3.2), layout="constrained")
+    figure = figures.new_figure(6.6, 3.2)
     axes, blue = figure.subplots(), figures.style_of("P-STN")["color"]
     for (first, last), name, colour in zip(INTERVALS, ("less", "more"), ("#E69F00", "#56B4E9"), strict=True):
         axes.axvspan(first, last, color=colour, alpha=0.22, linewidth=0, label=f"{name} in the paper")

@@ -22,7 +22,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -40,16 +40,13 @@ from pstn.files import load_safetensors
 from pstn.nn import PSTN, STN, EfficientNetLite0, Frozen, Prediction, Pretrained, SpatialTransformer
 from pstn.nn.backbones import import_pretrained
 from pstn.processes import is_object_name
-from pstn.report import Claim, FigureSpec, Line, Metric, Published, Result, Table
+from pstn.report import Claim, FigureSpec, Line, Metric, Published, Result, Table, figures
 from pstn.report.results import grouped, read_results
 from pstn.text import shorten
 from pstn.training import one_cycle
 from pstn.training.fit import fit
 from pstn.transforms import Affine, Crop, Similarity, Transform
 from pstn.warping import warp
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NAME, SEARCH_NAME, MTSD_NAME = "traffic-signs", "traffic-signs-search", "traffic-signs-mtsd"
 TEN, ALL, MTSD = "ten classes", "all classes", "MTSD"
@@ -887,9 +884,8 @@ def _through(crop: npt.NDArray[np.uint8], windows: Sequence[Sequence[float]], si
     return (seen * 255).round().byte().permute(0, 2, 3, 1).numpy()
 
 
-def draw(results: Sequence[Result], count: int = 5) -> Figure | None:
+def draw(results: Sequence[Result], count: int = 5) -> figures.Figure:
     """Crops with ten sampled windows and the true box; beside each what the ten show, and the answer."""
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
     signs: dict[str, tuple[float, dict[str, Any]]] = {}
@@ -900,9 +896,9 @@ def draw(results: Sequence[Result], count: int = 5) -> Figure | None:
             left, top, right, bottom = one["boxes"]
             signs.setdefault(one["answers"][0], (max(right - left, bottom - top), one))
     if not signs:
-        return None
+        raise figures.NothingToDraw
     largest = sorted(signs.values(), key=lambda pair: -pair[0])[:count]
-    figure = Figure(figsize=(7.6, 2.15 * len(largest)), layout="constrained")
+    figure = figures.new_figure(7.6, 2.15 * len(largest))
     panels = figure.subplots(len(largest), 2, squeeze=False, width_ratios=(1, 2.5))
     for (crop, seen), (_, one) in zip(panels, largest, strict=True):
         side, pixels = one["side"], _unpacked(one["images"], one["side"])

@@ -22,16 +22,9 @@ from pstn import files
 from pstn.files import DataError, read_json, require_regular_file, sha256_of, write_atomically
 from pstn.io.registry import build, describe, describe_input, types_in
 from pstn.limits import CONFIG_BYTES, MODEL_BYTES, MODEL_LAYER, MODEL_VALUES, MODEL_WORK
+from pstn.nn import networks
 from pstn.nn.backbones import Trunk
 from pstn.nn.metadata import ModelMetadata
-from pstn.nn.networks import (
-    ConvLocalizer,
-    InceptionClassifier,
-    PoseLocalizer,
-    ResNetClassifier,
-    SeriesClassifier,
-    SeriesLocalizer,
-)
 from pstn.text import ShortError, did_you_mean, excerpt
 
 __all__ = ["ModelFileError", "from_pretrained", "load_weights", "push_to_hub", "require_modest", "save_pretrained"]
@@ -42,6 +35,9 @@ _FORMAT = "pstn 1"
 _KEYS = ("format", "model", "about", "weights_sha256")
 # Types of numbers, as safetensors calls them. Of those that it has beside them, torch computes with few.
 _FLOATS, _WHOLE_NUMBERS = ("F16", "BF16", "F32", "F64"), ("I8", "I16", "I32", "I64", "U8", "BOOL")
+_OF_SERIES = (
+    networks.SeriesClassifier, networks.SeriesLocalizer, networks.InceptionClassifier, networks.ResNetClassifier,
+)  # fmt: skip
 # For the model card.
 _TASKS = {1: "time-series-classification", 2: "image-classification"}
 _WORDS = {"PSTN": "A probabilistic spatial transformer network", "STN": "A spatial transformer network"}
@@ -231,45 +227,35 @@ def require_modest(model: nn.Module, about: ModelMetadata) -> None:
         >>> require_modest(pstn.nn.mnist_pstn(), pstn.ModelMetadata(tuple("0123456789"), 1, (28, 28)))
     """
     layer, samples = getattr(model, "layer", None), getattr(model, "test_samples", 1)
-    seen = about.size if layer is None or layer.size is None else layer.size
-    made, work = _convolutions(model, about)
+    given = about.size or ()
+    seen = given if layer is None or layer.size is None else layer.size  # by the classifier
+    made, work = _convolutions(model, samples, given, seen)
     for what, found, limit in (
         ("bytes of weights", sum(t.numel() * t.element_size() for t in model.state_dict().values()), MODEL_BYTES),
-        ("numbers for one input", samples * about.channels * max(math.prod(about.size or ()), math.prod(seen or ())),
-         MODEL_VALUES),
+        ("numbers for one input", samples * about.channels * max(math.prod(given), math.prod(seen)), MODEL_VALUES),
         ("numbers in a convolution", made, MODEL_LAYER),
         ("multiplications for one input", work, MODEL_WORK),
-    ):  # fmt: skip
+    ):
         if found > limit:
             raise ValueError(f"model must take at most {limit:,} {what}, got {found:,}")
 
 
-def _convolutions(model: nn.Module, about: ModelMetadata) -> tuple[int, int]:
+def _convolutions(model: nn.Module, samples: int, given: tuple[int, ...], seen: tuple[int, ...]) -> tuple[int, int]:
     """The most numbers that one of this package's convolutions makes of an input, and the multiplications of all."""
-    layer, samples = getattr(model, "layer", None), getattr(model, "test_samples", 1)
     together = min(samples, getattr(model, "chunk_size", None) or samples)
     made, work = [0], 0
     for name, part in model.named_modules():
         reads_samples = name.partition(".")[0] == "classifier"
         copies, repeats = (together, samples) if reads_samples else (1, 1)
-        if isinstance(part, (ConvLocalizer, PoseLocalizer)):
-            size, lost = list(part.size), part.kernel - 1 if isinstance(part, ConvLocalizer) else 0
+        if isinstance(part, (networks.ConvLocalizer, networks.PoseLocalizer)):
+            size, lost = list(part.size), part.kernel - 1 if isinstance(part, networks.ConvLocalizer) else 0
             for inputs, filters in pairwise((part.in_channels, *part.filters)):
                 size = [extent - lost for extent in size]
                 made.append(copies * filters * math.prod(size))
                 work += repeats * inputs * filters * math.prod(size) * part.kernel ** len(size)
                 size = [extent // 2 for extent in size]
-        elif isinstance(part, (SeriesClassifier, SeriesLocalizer)):
-            seen = layer.size if reads_samples and layer is not None and layer.size is not None else about.size
-            length = math.prod(seen or ())
-            made.append(copies * max(part.filters) * length)
-            for (inputs, filters), kernel in zip(
-                pairwise((part.in_channels, *part.filters)), part.kernels, strict=True
-            ):
-                work += repeats * inputs * filters * kernel * length
-        elif isinstance(part, (InceptionClassifier, ResNetClassifier)):  # each convolution keeps the length
-            seen = layer.size if layer is not None and layer.size is not None else about.size
-            length = math.prod(seen or ())
+        elif isinstance(part, _OF_SERIES):  # each convolution keeps the length, or loses a little of it
+            length = math.prod(seen if reads_samples else given)
             for conv in (each for each in part.modules() if isinstance(each, nn.Conv1d)):
                 made.append(copies * conv.out_channels * length)
                 work += repeats * conv.in_channels * conv.out_channels * conv.kernel_size[0] * length
@@ -382,25 +368,23 @@ def card_text(description: Mapping[str, Any], about: ModelMetadata, parameters: 
     if set(about.mean) != {0.0} or set(about.std) != {1.0}:
         mean, std = (", ".join(f"{value:g}" for value in values) for values in (about.mean, about.std))
         shape += f", normalised: (x − [{mean}]) / [{std}]"
-    facts = [f"- parameters: {parameters:,}", f"- input: {shape}"]
-    if layer is not None:
-        facts.append(f"- transformation: {layer['transform']['type']}")
-    if "test_samples" in description:
-        facts.append(f"- samples for a prediction: {description['test_samples']}")
-    if about.data:
-        facts.append(f"- trained on: {_code(about.data)}")
-    if about.supervision:
-        facts.append(f"- supervision: {_code(about.supervision)}")
-    if about.abstention is not None:
-        facts.append(f"- {about.abstention}")
-    if about.kl_weight is not None and description["type"] == "PSTN":
-        facts.append(f"- KL weight: {about.kl_weight:g}")
-    facts.append(f"- classes: {', '.join(map(_code, about.classes[:100]))}{', …' if len(about.classes) > 100 else ''}")
+    facts = [
+        f"parameters: {parameters:,}",
+        f"input: {shape}",
+        layer and f"transformation: {layer['transform']['type']}",
+        "test_samples" in description and f"samples for a prediction: {description['test_samples']}",
+        about.data and f"trained on: {_code(about.data)}",
+        about.supervision and f"supervision: {_code(about.supervision)}",
+        about.abstention,
+        about.kl_weight is not None and description["type"] == "PSTN" and f"KL weight: {about.kl_weight:g}",
+        f"classes: {', '.join(map(_code, about.classes[:100]))}{', …' if len(about.classes) > 100 else ''}",
+    ]
+    listed = [f"- {fact}" for fact in facts if fact]
     scores = {name: value for name, value in about.metrics.items() if math.isfinite(value)}
     table = [f"| {name.replace('|', '/')} | {value:.4g} |" for name, value in scores.items()]
     if table:
         table = ["| on the test part | |", "| --- | ---: |", *table, ""]
-    return "\n".join([*_header(about, title, scores), f"# {title}", "", *facts, "", *table, *_use(about, description)])
+    return "\n".join([*_header(about, title, scores), f"# {title}", "", *listed, "", *table, *_use(about, description)])
 
 
 def _header(about: ModelMetadata, title: str, scores: Mapping[str, float]) -> list[str]:

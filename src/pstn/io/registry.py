@@ -284,23 +284,15 @@ def describe(module: Any) -> dict[str, Any]:
         {'type': 'Similarity', 'scale': 'linear'}
     """
     cls = type(module)
-    if _has_constructor(module):
+    if isinstance(module, nn.Module) and "_pstn_constructor" in vars(module):
         return copy.deepcopy(vars(module)["_pstn_constructor"])
-    if _is_own(cls):
+    if cls.__name__ in _PARTS and _PARTS[cls.__name__].cls is cls:
         fields = _PARTS[cls.__name__].fields.split()
         return {"type": cls.__name__, **{name: _value(getattr(module, name)) for name in fields}}
     kind = cls.__name__ if _REGISTERED.get(cls.__name__) is cls else f"{cls.__module__}:{cls.__qualname__}"
     if ":" in kind and (cls.__module__ == "__main__" or "<locals>" in kind):
         raise TypeError(f"{cls.__name__} could not be found again: define it in a module, or use @pstn.register")
     return {"type": kind, **dict(_user_values(cls, module))}
-
-
-def _has_constructor(part: Any) -> bool:
-    return isinstance(part, nn.Module) and "_pstn_constructor" in vars(part)
-
-
-def _is_own(cls: type) -> bool:
-    return cls.__name__ in _PARTS and _PARTS[cls.__name__].cls is cls
 
 
 def _user_values(cls: type, module: Any) -> Iterator[tuple[str, Any]]:

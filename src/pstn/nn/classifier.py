@@ -22,7 +22,7 @@ from pstn.nn.metadata import Shareable
 from pstn.noise import Samples, draw_noise
 from pstn.uncertainty import entropy, log_mean_exp, mutual_information
 
-__all__ = ["PSTN", "STN", "Prediction", "TransformerClassifier", "TransformerModel", "evaluating", "refuse_softmax"]
+__all__ = ["PSTN", "STN", "Prediction", "TransformerClassifier", "TransformerModel", "evaluating", "require_classifier"]
 
 Model = TypeVar("Model", bound=nn.Module)
 # Samples that a prediction on a CPU warps and classifies at a time, and the numbers that these may hold.
@@ -152,9 +152,7 @@ class TransformerClassifier(Shareable, TransformerModel, ABC):
         super().__init__()
         if not isinstance(layer, SpatialTransformer):
             raise TypeError(f"layer must be a pstn.SpatialTransformer, got {type(layer).__name__}")
-        if not isinstance(classifier, nn.Module):
-            raise TypeError(f"classifier must be a torch.nn.Module, got {type(classifier).__name__}")
-        refuse_softmax(classifier)
+        require_classifier(classifier)
         self.layer, self.classifier = layer, classifier
         self.temperature = _checks.require_positive_number("temperature", temperature)
 
@@ -302,8 +300,13 @@ class STN(TransformerClassifier):
 _pytree._register_namedtuple(Prediction, serialized_type_name="pstn.Prediction")
 
 
-def refuse_softmax(classifier: nn.Module) -> None:
-    """Refuse probabilities where logits are read: softmax of them is far too unsure. Log-probabilities do no harm."""
+def require_classifier(classifier: nn.Module) -> None:
+    """Refuse what is no module, and probabilities where logits are read: softmax of them is far too unsure.
+
+    Log-probabilities do no harm.
+    """
+    if not isinstance(classifier, nn.Module):
+        raise TypeError(f"classifier must be a torch.nn.Module, got {type(classifier).__name__}")
     last = classifier
     while isinstance(last, nn.Sequential) and len(last) > 0:
         last = last[-1]

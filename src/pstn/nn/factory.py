@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from pstn._checks import require_choice
-from pstn.defaults import ALPHA, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT
+from pstn.defaults import ALPHA, PRETRAINED_SAMPLES, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT
 from pstn.distributions import Mixture, Point, PosteriorFamily, StudentT
 from pstn.nn.backbones import BackboneClassifier, Learns, Reads, Trunk
 from pstn.nn.classifier import PSTN, STN
@@ -60,7 +60,7 @@ def make_model(
     learns: Learns = "none",
     width: int | None = None,
     fill: Fill | None = 0.0,
-    samples: int = TRAIN_SAMPLES,
+    samples: int | None = None,
     test_samples: int = TEST_SAMPLES,
     var_init: float = VAR_INIT,
     alpha: float = ALPHA,
@@ -85,7 +85,7 @@ def make_model(
         learns: what of it learns: "none", "last" layers or "all".
         width: channels of the classifier's first convolution, for `networks="auto"`; chosen by the size when None.
         fill: what lies outside the input, one number or one per channel; None repeats the border.
-        samples: S in training.
+        samples: S in training; 4 when None, and 1 for a pretrained classifier.
         test_samples: S in prediction.
         var_init: where the variance head starts, before softplus.
         alpha: of the posterior, a Student-t with 2 alpha degrees of freedom.
@@ -100,16 +100,13 @@ def make_model(
         >>> model(torch.rand(2, 3, 64, 64)).log_probs.shape
         torch.Size([2, 5])
     """
+    given = dict(locals())
     require_choice("kind", kind, ("cnn", "stn", "pstn"))
     require_choice("networks", networks, ("paper", "auto", *_OF_SERIES))
     if seed is not None:
         with _SEEDED, torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed every GPU as well
-            return make_model(
-                kind, channels, size, classes, transform, networks=networks, backbone=backbone,
-                backbone_for=backbone_for, learns=learns, width=width, fill=fill, samples=samples,
-                test_samples=test_samples, var_init=var_init, alpha=alpha, taught=taught, masked=masked,
-            )  # fmt: skip
+            return make_model(**{**given, "seed": None})
     size, ndim = tuple(size), len(size)
     require_choice("backbone_for", backbone_for, get_args(Reads))
     if networks in _OF_SERIES and (ndim != 1 or width is not None):
@@ -180,7 +177,10 @@ def make_model(
         family, localizer, None if masked else size, localizer_size=reduced, posterior=posterior,
         fill=0.0 if fill is None else fill, padding_mode="border" if fill is None else "zeros", masked=masked,
     )  # fmt: skip
-    return STN(layer, classifier) if kind == "stn" else PSTN(layer, classifier, samples, test_samples)
+    if kind == "stn":
+        return STN(layer, classifier)
+    usual = PRETRAINED_SAMPLES if isinstance(classifier, BackboneClassifier) else TRAIN_SAMPLES
+    return PSTN(layer, classifier, usual if samples is None else samples, test_samples)
 
 
 def _series_kernels(length: int) -> tuple[int, ...]:

@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import torch
 from torch import Tensor, nn
 
-from pstn._checks import plain, require_choice, require_fits, require_positive_int
+from pstn._checks import plain, require_bool, require_choice, require_fits, require_positive_int
 from pstn.abstaining import Abstention
 from pstn.framing import WHOLE, Framing
 from pstn.limits import MODEL_CLASSES, MODEL_PIXELS
@@ -41,6 +42,7 @@ class ModelMetadata:
         supervision: what it learned from, e.g. "labels", or aligned inputs and the random transform that warped them.
         abstention: when it should not answer, and which classes it cannot rule out: see `pstn.find_abstention`.
         framing: what of an image file is read, and how it is resized to `size`: see `pstn.data.Framing`.
+        masked: whether the model takes series with a mask, (B, C + 1, L), as `pstn.nn.Masked` does; `prepare` makes it.
 
     Example:
         >>> about = ModelMetadata(("cat", "dog"), channels=1, size=(2, 2), mean=(0.5,), std=(0.25,))
@@ -63,6 +65,7 @@ class ModelMetadata:
     supervision: str = ""
     abstention: Abstention | None = None
     framing: Framing = WHOLE
+    masked: bool = False
 
     def __post_init__(self) -> None:
         for name in ("classes", "size", "mean", "std"):
@@ -82,6 +85,7 @@ class ModelMetadata:
         require_fits("abstention", self.abstention, isinstance(self.abstention, Abstention | None), "a pstn.Abstention")
         require_fits("framing", self.framing, isinstance(self.framing, Framing), "a pstn.data.Framing")
         require_choice("policy", self.policy, ("refuse", "resample", "pad"))
+        require_bool("masked", self.masked)
         require_positive_int("channels", self.channels)
         for extent in self.size or ():
             require_positive_int("size", extent)
@@ -106,12 +110,14 @@ class ModelMetadata:
         """The input as the model takes it: (x - mean) / std, with whole-number pixels divided by 255 first.
 
         Args:
-            x: (B, C, *size), uint8 as stored, or floating point.
+            x: (B, C, *size), uint8 as stored, or floating point; NaN behind the ends of series if there is a mask.
         """
-        return standardise(x, self.mean, self.std)
+        prepared = standardise(x, self.mean, self.std)
+        return with_mask(prepared) if self.masked else prepared
 
     def undo(self, x: Tensor) -> Tensor:
         """What `prepare` was given, as floats: the input as a person sees it."""
+        x = without_mask(x) if self.masked else x
         shape = (-1, *[1] * (x.dim() - 2))
         return x * x.new_tensor(self.std).view(shape) + x.new_tensor(self.mean).view(shape)
 
@@ -129,8 +135,9 @@ class ModelMetadata:
         """
         known = [f.name for f in fields(cls)]
         # Earlier files have no policy, as theirs was always to refuse, do not say what the model learned from, always
-        # answer, and read whole images.
-        if not isinstance(config, dict) or {"policy", "supervision", "abstention", "framing", *config} != set(known):
+        # answer, read whole images, and take no mask.
+        later = {"policy", "supervision", "abstention", "framing", "masked"}
+        if not isinstance(config, dict) or later | set(config) != set(known):
             got = sorted(map(str, config)) if isinstance(config, dict) else type(config).__name__
             raise ValueError(f"about must hold {', '.join(known)}, got {excerpt(got)}")
         require_fits("metrics", config["metrics"], isinstance(config["metrics"], dict), "numbers by name")
@@ -186,6 +193,22 @@ def standardise(x: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tenso
     floats = x.float() if x.is_floating_point() else x.float() / 255
     shape = (-1, *[1] * (x.dim() - 2))
     return (floats - floats.new_tensor(mean).view(shape)) / floats.new_tensor(std).view(shape)
+
+
+def with_mask(x: Tensor) -> Tensor:
+    """Series (B, C, L) with NaN behind their ends -> (B, C + 1, L): zeros there, and the mask as the last channel.
+
+    Example:
+        >>> with_mask(torch.tensor([[[5.0, 6.0, torch.nan]]])).tolist()
+        [[[5.0, 6.0, 0.0], [1.0, 1.0, 0.0]]]
+    """
+    real = ~x.isnan().any(1, keepdim=True)
+    return torch.cat([x.where(real, 0.0), real.to(x)], 1)
+
+
+def without_mask(x: Tensor) -> Tensor:
+    """The opposite of `with_mask`: (..., C + 1, L) -> (..., C, L), with NaN where the mask is not above a half."""
+    return x[..., :-1, :].where(x[..., -1:, :] > 0.5, torch.nan)
 
 
 def _is_number(value: Any) -> bool:

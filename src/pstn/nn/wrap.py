@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pstn._checks import require_bool, require_positive_int, require_size
 from pstn.defaults import ALPHA, TEST_SAMPLES, TRAIN_SAMPLES
 from pstn.distributions import Mixture, StudentT
-from pstn.nn.classifier import PSTN, refuse_softmax
+from pstn.nn.classifier import PSTN, require_classifier
 from pstn.nn.layer import SpatialTransformer
 from pstn.nn.networks import ConvLocalizer, make_pose_localizer
 from pstn.transforms import Transform, make_transform
@@ -100,9 +100,7 @@ def wrap(
         >>> model.eval()(torch.rand(2, 3, 64, 64)).log_probs.shape
         torch.Size([2, 5])
     """
-    if not isinstance(classifier, nn.Module):
-        raise TypeError(f"classifier must be a torch.nn.Module, got {type(classifier).__name__}")
-    refuse_softmax(classifier)
+    require_classifier(classifier)
     require_bool("freeze", freeze)
     require_bool("taught", taught)
     family = make_transform(transform, ndim)

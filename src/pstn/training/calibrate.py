@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,16 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pstn.abstaining import Abstention
-from pstn.nn.classifier import PSTN, Prediction, TransformerClassifier, evaluating, shared_noise
+from pstn.nn.classifier import PSTN, Prediction, TransformerClassifier, shared_noise
 from pstn.nn.metadata import ModelMetadata
 from pstn.noise import Samples
 from pstn.text import excerpt
-from pstn.threads import using_threads
-from pstn.training.evaluate import examples_at_once, log_probs_of, predict_all, read_batches, require_data
+from pstn.training.evaluate import Batches, ask_about, log_probs_of, predict_all
 from pstn.uncertainty import require_labels
-
-if TYPE_CHECKING:
-    from pstn.training.evaluate import Batches
 
 # Wider than any classifier needs: at the ends all probabilities are 0 or 1, or equal.
 _RANGE = (math.log(0.02), math.log(50.0))
@@ -123,18 +119,15 @@ def ask_all(
 
     The arguments are those of `find_abstention`.
     """
-    data, (probs, theta, labels) = require_data(data), (list[Tensor](), list[Tensor](), list[Tensor]())
-    with evaluating(model), torch.no_grad(), using_threads(None):
-        for x, y in read_batches(model, data, examples_at_once(data, batch_size), shuffle=False):
-            noise = shared_noise(model, len(x), samples)
-            output = model(x, **{k: v.to(x.device) if isinstance(v, Tensor) else v for k, v in noise.items()})
-            probs.append(log_probs_of(output).exp().cpu())
-            theta += [output.theta.cpu()] if isinstance(output, Prediction) else []
-            labels.append(y.cpu())
-    if not labels:
-        raise ValueError("data holds no batches")
-    p = torch.cat(probs)
-    return p, require_labels(torch.cat(labels), p.shape), torch.cat(theta, 1) if theta else None
+
+    def ask(x: Tensor) -> tuple[Tensor, Tensor | None]:
+        noise = shared_noise(model, len(x), samples)
+        output = model(x, **{k: v.to(x.device) if isinstance(v, Tensor) else v for k, v in noise.items()})
+        return log_probs_of(output).exp().cpu(), output.theta.cpu() if isinstance(output, Prediction) else None
+
+    answers, y = ask_about(model, data, batch_size, ask)
+    p, theta = torch.cat([probs for probs, _ in answers]), [own for _, own in answers if own is not None]
+    return p, require_labels(y.cpu(), p.shape), torch.cat(theta, 1) if theta else None
 
 
 def find_temperature(log_probs: Tensor, y: Tensor, *, smoothing: float = 0.0) -> float:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,8 @@ from pstn.uncertainty import calibration_error, require_labels
 if TYPE_CHECKING:
     from pstn.data import Generated, Split
 
-    Batches: TypeAlias = Split | Generated | tuple[Tensor, Tensor] | Iterable[Any]
-
+Batches: TypeAlias = "Split | Generated | tuple[Tensor, Tensor] | Iterable[Any]"
+Answer = TypeVar("Answer")
 # Numbers that the inputs scored at a time may hold: 500 images of 64 x 64 in colour.
 _AT_ONCE = 1 << 23
 
@@ -88,19 +88,36 @@ def predict_all(
     model: nn.Module, data: Batches, *, samples: Samples | None, batch_size: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities (N, K) and class indices (N,) of all examples; the arguments are those of `evaluate`."""
-    data = require_data(data)
-    log_probs, labels = list[Tensor](), list[Tensor]()
+
+    def ask(x: Tensor) -> Tensor:
+        return log_probs_of(model(x, samples, generator=generator) if isinstance(model, TransformerModel) else model(x))
+
+    found, y = ask_about(model, data, batch_size, ask)
+    p = torch.cat(found)
+    return p, require_labels(y, p.shape)
+
+
+def ask_about(
+    model: nn.Module, data: Any, batch_size: int, ask: Callable[[Tensor], Answer]
+) -> tuple[list[Answer], Tensor]:
+    """What `ask` returns for each batch of inputs, with the model in evaluation mode, and all labels (N,).
+
+    Args:
+        model: says where to compute, and with how many threads.
+        data: as in `fit`.
+        batch_size: for sets and tuples only; fewer of large images.
+        ask: called with x (B, C, *in).
+    """
+    data, answers, labels = require_data(data), list[Answer](), list[Tensor]()
     with evaluating(model), torch.no_grad(), using_threads(None):
         for x, y in read_batches(model, data, examples_at_once(data, batch_size), shuffle=False):
             if not labels:
                 suit_threads(model, x)
-            output = model(x, samples, generator=generator) if isinstance(model, TransformerModel) else model(x)
-            log_probs.append(log_probs_of(output))
+            answers.append(ask(x))
             labels.append(y)
     if not labels:
         raise ValueError("data holds no batches")
-    p = torch.cat(log_probs)
-    return p, require_labels(torch.cat(labels), p.shape)
+    return answers, torch.cat(labels)
 
 
 def log_probs_of(output: Any) -> Tensor:
@@ -149,6 +166,11 @@ def examples_at_once(data: Any, most: int) -> int:
     return max(1, min(most, _AT_ONCE // math.prod(shape_of(data))))
 
 
+def device_of(model: nn.Module) -> torch.device:
+    """Where a model's parameters are; the CPU for one without any."""
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
 def read_batches(
     model: nn.Module, data: Any, batch_size: int, *, shuffle: bool, labels: bool = True
 ) -> Iterator[tuple[Tensor, Any]]:
@@ -160,7 +182,7 @@ def read_batches(
         from pstn.data import batches
 
         data = batches(data, batch_size, shuffle=shuffle)
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = device_of(model)
     for batch in data:
         if hasattr(batch, "x") and hasattr(batch, "y"):
             batch = (batch.x, batch.y)

@@ -1,4 +1,4 @@
-"""One model and its data: the shortest way to train a classifier with or without a transformer."""
+"""One model and its data: the shortest way to train a classifier with or without a transformer, or a student of one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import warnings
 from collections.abc import Callable, Generator, Iterator, Sized
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeVar, cast, final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -24,11 +25,15 @@ from pstn._checks import (
 )
 from pstn._deprecation import renamed
 from pstn.defaults import LR, RESTARTS, WEIGHT_DECAY, default_batch_size, default_epochs, default_kl_weight
-from pstn.nn.classifier import PSTN, TransformerModel
+from pstn.distributions import AtMode
+from pstn.nn.classifier import PSTN, STN, TransformerModel, evaluating
+from pstn.nn.layer import SpatialTransformer
+from pstn.nn.wrap import Frozen
+from pstn.noise import Samples
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.threads import suit_threads, using_threads
 from pstn.training.diagnose import look_for_collapses
-from pstn.training.evaluate import is_set, read_batches, require_data, shape_of
+from pstn.training.evaluate import Batches, device_of, is_set, read_batches, require_data, shape_of
 from pstn.training.population.recipe import KLWeight, LRSchedule, Member, Recipe, kl_weight_at, progress_at
 from pstn.training.population.step import report_parts
 from pstn.training.population.trainer import Population
@@ -38,7 +43,6 @@ from pstn.training.teach import Localizing, Teaching
 
 if TYPE_CHECKING:
     from pstn.data.augment import RandomTransform
-    from pstn.training.evaluate import Batches
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -216,7 +220,7 @@ def _take_steps(
     """Train step by step; yield the figures of each epoch and a few of its inputs."""
     loss = recipe.training_loss()
     learner = Localizing(model) if loss.only_teaches else model
-    device, epochs, batch_size = _device_of(model), recipe.epochs, recipe.batch_size
+    device, epochs, batch_size = device_of(model), recipe.epochs, recipe.batch_size
     block = _READ_EVERY.get(device.type, 1)
     factor = member.localizer_factor if teaching is None else 1.0
     optimiser = make_optimiser(learner, member.lr, factor, member.weight_decay, fused=True)
@@ -311,7 +315,7 @@ def _make_population(
         # Any loss that is finite will do, and products are as precise as torch is told.
         recipe = replace(recipe, loss_limit=torch.finfo(torch.float32).max, precision=None)
         member = replace(member, seed=int(torch.randint(2**31, ())))
-        population = Population([model], x, y, [member], recipe, device=_device_of(model), workers=False)
+        population = Population([model], x, y, [member], recipe, device=device_of(model), workers=False)
         population.prepare()
     except Exception:
         if capture:
@@ -325,7 +329,7 @@ def _observed(model: nn.Module) -> bool:
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     parameters = list(model.parameters())
     return (
-        _device_of(model).type != "cuda"
+        device_of(model).type != "cuda"
         or torch.is_autocast_enabled("cuda")
         or any(getattr(part, name) for part in model.modules() for name in hooks)
         or any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters)
@@ -336,10 +340,6 @@ def _observed(model: nn.Module) -> bool:
 def _refuse_step(loss: float, norm: float, epoch: int, batch: int) -> NoReturn:
     found = f"the loss is {loss:g} and its gradient's norm {norm:g} in epoch {epoch}, batch {batch}"
     raise FloatingPointError(f"{found}: look at the data, or try a smaller lr, or clip_norm")
-
-
-def _device_of(model: nn.Module) -> torch.device:
-    return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
 def _tune(model: nn.Module, data: Any, member: Member, recipe: Recipe, *, say: bool) -> tuple[float, float]:
@@ -390,3 +390,80 @@ def _count_examples(data: Any) -> int | None:
         return sum(len(batch[0]) for batch in data if isinstance(batch, (list, tuple)) and len(batch)) or None
     held = getattr(data, "dataset", data if is_set(data) else None)
     return len(held) or None if isinstance(held, Sized) else None
+
+
+def distil(
+    model: PSTN,
+    data: Batches | Tensor,
+    *,
+    samples: Samples | None = None,
+    epochs: int | None = None,
+    lr: float = LR,
+    weight_decay: float = WEIGHT_DECAY,
+    batch_size: int | None = None,
+    generator: torch.Generator | None = None,
+    progress: bool = True,
+) -> STN:
+    """Train a student that gives the averaged prediction of a PSTN in one pass, at the mode of its posterior.
+
+    The student has the same localizer, which is not changed, and a classifier that starts as the model's. That learns
+    to answer for any one sample of an input what the model answers on average over S of them: its cross-entropy with
+    the model's averaged probabilities is minimised. Labels are not used, and the more inputs there are, the better.
+
+    Args:
+        model: a trained PSTN, with its temperature; it stays as it is.
+        data: inputs as in `fit`, with or without labels. All of them are held in memory.
+        samples: S of the averaged prediction; the model's `test_samples` when None.
+        epochs: passes over the data; chosen by the number of examples when None.
+        lr: learning rate of the classifier.
+        weight_decay: Adam's L2 term.
+        batch_size: chosen by the number of examples when None.
+        generator: where the randomness of the averaged predictions comes from; torch's global seed when None.
+        progress: whether a terminal shows how far it is.
+
+    Returns:
+        The student, in evaluation mode: it is saved, exported and evaluated as any other STN.
+
+    Example:
+        >>> digits = pstn.data.load_digits("test")
+        >>> student = pstn.distil(pstn.nn.mnist_pstn(), digits.x[:16], samples=2, epochs=1)
+        >>> student(digits.x[:3]).sample_log_probs.shape
+        torch.Size([1, 3, 10])
+    """
+    if not isinstance(model, PSTN):
+        raise TypeError(f"model must be a PSTN, which averages over samples, got {type(model).__name__}")
+    inputs, answers = list[Tensor](), list[Tensor]()
+    with evaluating(model), torch.no_grad(), using_threads(None):
+        for x, _ in read_batches(model, require_data(data, labels=False), 500, shuffle=False, labels=False):
+            if not inputs:
+                suit_threads(model, x)
+            inputs.append(x)
+            answers.append(model(x, samples, generator=generator).probs)
+    if not inputs:
+        raise ValueError("data holds no batches")
+    layer = copy.deepcopy(model.layer).requires_grad_(False).eval()
+    classifier = model.classifier.module if isinstance(model.classifier, Frozen) else model.classifier
+    classifier = copy.deepcopy(classifier).requires_grad_(True)
+    fit(
+        _OnSamples(layer, classifier), (torch.cat(inputs), torch.cat(answers)), loss=F.cross_entropy, epochs=epochs,
+        lr=lr, weight_decay=weight_decay, batch_size=batch_size, progress=progress,
+    )  # fmt: skip
+    layer.posterior, layer.noise_width = AtMode(layer.posterior), 0
+    student = STN(layer, classifier)
+    student.about = model.about
+    return student.eval()
+
+
+@final
+class _OnSamples(nn.Module):
+    """A classifier that reads one sample of each input; the layer is no part of it, and so is not trained."""
+
+    def __init__(self, layer: SpatialTransformer, classifier: nn.Module) -> None:
+        super().__init__()
+        self._held, self.classifier = (layer,), classifier
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            warped = self._held[0](x).warped[0]
+        logits: Tensor = self.classifier(warped).float()
+        return logits

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, nll_loss, one_hot
 
 from pstn.data.split import stratified_indices
-from pstn.nn.backbones import BackboneClassifier
+from pstn.nn.backbones import BackboneClassifier, Trunk
 from pstn.nn.classifier import TransformerModel
 from pstn.training.population.recipe import Augmentation
 from pstn.uncertainty import log_mean_exp
@@ -165,32 +166,39 @@ def start_heads(
     if len(found) < len(models):
         return
     trunk, first = found[0].trunk.eval(), models[0].eval()
-    if (
-        isinstance(first, TransformerModel) and not taught
-    ):  # all models have the same windows, until their localizers learn
+    if isinstance(first, TransformerModel) and not taught:  # all models have the same windows, until localizers learn
         views = max(1, min(_VIEWS, _ROWS // len(x)))
-        changed = _read_windows(first, trunk, x, views, augment)
-        as_given = _read_windows(first, trunk, x, views, augment if augment is not None and augment.in_use else None)
+        read = partial(_read_windows, first, trunk, x, views)
+        changed = read(augment, torch.cat([train for train, _ in parts]))
+        if held := [valid for _, valid in parts if valid is not None]:
+            as_given = read(augment if augment is not None and augment.in_use else None, torch.cat(held))
     else:
         changed = as_given = extract_features(trunk, x)
     for head, (train, valid) in zip(found, parts, strict=True):
-        held = None if valid is None else (as_given[..., valid, :], y[valid])
+        validation = None if valid is None else (as_given[..., valid, :], y[valid])
         with torch.enable_grad():
-            layer = tune_linear(changed[..., train, :], y[train], head.classes, held)
+            layer = tune_linear(changed[..., train, :], y[train], head.classes, validation)
         head.head.load_state_dict(layer.state_dict())
 
 
 @torch.no_grad()
 def _read_windows(
-    model: TransformerModel, trunk: nn.Module, x: Tensor, views: int, augment: Augmentation | None
+    model: TransformerModel, trunk: Trunk, x: Tensor, views: int, augment: Augmentation | None, rows: Tensor
 ) -> Tensor:
-    """Features (V, M, F) of windows of images (M, C, H, W), with the same draws each time."""
-    generator = torch.Generator().manual_seed(0)
+    """Features (V, M, F) of windows of images (M, C, H, W), with the same draws each time; zeros but for `rows`."""
+    generator, wanted = torch.Generator().manual_seed(0), torch.zeros(len(x), dtype=torch.bool)
+    wanted[rows] = True
 
-    def read(part: Tensor) -> Tensor:
+    def read(part: Tensor, wanted: Tensor) -> Tensor:
         if augment is not None:
             part = augment(part, torch.rand(len(part), augment.width, generator=generator))
-        features: Tensor = trunk(model.layer(part, generator=generator).warped[0])
+        windows = model.layer(part, generator=generator).warped[0]
+        if not wanted.any():
+            return windows.new_zeros(len(part), trunk.features)
+        found: Tensor = trunk(windows[wanted])
+        features = found.new_zeros(len(part), found.shape[-1])
+        features[wanted] = found
         return features
 
-    return torch.stack([torch.cat([read(part) for part in x.split(64)]) for _ in range(views)])
+    pairs = list(zip(x.split(64), wanted.split(64), strict=True))
+    return torch.stack([torch.cat([read(*pair) for pair in pairs]) for _ in range(views)])

@@ -132,12 +132,6 @@ def candidates(kl_weight: float, localizer_factor: float, alpha: float | None) -
     ]
 
 
-def alpha_of(model: nn.Module) -> float | None:
-    """Alpha of a model's posterior; None if that is no Student-t."""
-    family = model.layer.posterior if isinstance(model, TransformerModel) else None
-    return family.alpha if isinstance(family, StudentT) else None
-
-
 def set_alpha(model: nn.Module, alpha: float | None) -> None:
     """Give a model's posterior, a Student-t, another alpha, in place; None leaves it as it is.
 
@@ -194,7 +188,8 @@ def tune(
     factor = member.localizer_factor
     if factor is None:
         factor = first.parameter_groups(1.0)[0]["lr"] if isinstance(first, TransformerModel) else 1.0
-    default = Trial(default_w, factor, alpha_of(first))
+    family = first.layer.posterior if isinstance(first, TransformerModel) else None
+    default = Trial(default_w, factor, family.alpha if isinstance(family, StudentT) else None)
     if not splits:
         return Tuned((default,), default, 0, 0)
     tried = candidates(default.kl_weight, default.localizer_factor, default.alpha)

@@ -143,7 +143,8 @@ def run(script, **environment):
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "line" else [pytest.mark.slow]) for n in CASES])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 def test_kernels_agree_with_plain_torch(name):
     interpreter = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     run(SCRIPT + CASES[name], **os.environ | interpreter)

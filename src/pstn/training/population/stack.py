@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -416,6 +417,17 @@ def require_one_shape(models: Sequence[nn.Module]) -> None:
                 raise ValueError(f"models must have one shape: model {index} differs from model 0 {difference}")
 
 
+# The switches of all blocks of `precision_flags` that are open, in the order in which they were entered, behind those
+# that were set before: populations that train in several threads leave their blocks in any order.
+_SWITCHES: list[list[bool]] = []
+_SWITCHING = threading.Lock()
+
+
+def _set_switches(values: Sequence[bool]) -> None:
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = values
+
+
 @contextmanager
 def precision_flags(recipe: Recipe, *, tune: bool = False) -> Iterator[None]:
     """Set torch's TF32 switches as the recipe says, and put them back; silent on attention, which vmap takes in turns.
@@ -427,12 +439,17 @@ def precision_flags(recipe: Recipe, *, tune: bool = False) -> Iterator[None]:
     """
     tune = tune and not torch.are_deterministic_algorithms_enabled()
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = (matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark)
     limit = cudnn.benchmark_limit if tune else 0
-    if recipe.precision is not None:
-        matmul.allow_tf32 = cudnn.allow_tf32 = recipe.precision == "tf32"
+    with _SWITCHING:
+        own = [matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark or tune]
+        if not _SWITCHES:
+            _SWITCHES.append([matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark])
+        if recipe.precision is not None:
+            own[:2] = [recipe.precision == "tf32"] * 2
+        _SWITCHES.append(own)
+        _set_switches(own)
     if tune:
-        cudnn.benchmark, cudnn.benchmark_limit = True, 0
+        cudnn.benchmark_limit = 0
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings(
@@ -440,6 +457,10 @@ def precision_flags(recipe: Recipe, *, tune: bool = False) -> Iterator[None]:
             )
             yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+        with _SWITCHING:
+            _SWITCHES[:] = [switches for switches in _SWITCHES if switches is not own]
+            _set_switches(_SWITCHES[-1])
+            if len(_SWITCHES) == 1:
+                _SWITCHES.clear()
         if tune:
             cudnn.benchmark_limit = limit

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from pstn._checks import skip_value_checks
 from pstn.objective import Loss, count_hits
-from pstn.processes import interrupts_held, spawn_context
+from pstn.processes import interrupts_held, keep_freed_memory, spawn_context
 from pstn.threads import using_threads
 from pstn.training.population.recipe import Recipe
 from pstn.training.population.stack import Constants, Stack, Tensors, precision_flags
@@ -338,6 +338,7 @@ def _serve(stack: Stack, pipe: Any, compile: bool) -> None:
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # held while this process was started
     torch.set_num_threads(1)
+    keep_freed_memory()
     runner = LocalRunner(stack, compile)
     with suppress(EOFError, BrokenPipeError):  # the parent is gone
         while not leaving or pipe.poll():

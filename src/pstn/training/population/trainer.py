@@ -11,7 +11,7 @@ import pickle
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, final
@@ -392,20 +392,20 @@ class Population:
     def predict(self, x: Tensor, samples: Samples | None = None, batch: int = 500) -> list[Tensor]:
         """The log-probabilities (M, K) of every model for the same examples; the arguments are those of `evaluate`."""
         examples = x.to(self.device), torch.zeros(len(x), dtype=torch.int64, device=self.device)
-        state = self._state(best=True)
-        found = list[Tensor]()
-        for stack, span in zip(self.stacks, self._spans, strict=True):
-            own = {name: tensor[span] for name, tensor in state.items()}
-            found += [log_probs for log_probs, _ in stack.predict(own, examples, samples, batch)]
-        return found
+        parts = [stack.predict(own, examples, samples, batch) for stack, own in self._stacks_with_state(best=True)]
+        return [log_probs for part in parts for log_probs, _ in part]
 
     def _evaluate(
         self, examples: tuple[Tensor, Tensor] | None, samples: Samples | None, batch: int, *, best: bool
     ) -> ModelScores:
-        state, parts = self._state(best), list[ModelScores]()
-        for stack, span in zip(self.stacks, self._spans, strict=True):
-            parts.append(stack.evaluate({name: t[span] for name, t in state.items()}, examples, samples, batch))
+        parts = [stack.evaluate(own, examples, samples, batch) for stack, own in self._stacks_with_state(best)]
         return {name: [value for part in parts for value in part[name]] for name in parts[0]}
+
+    def _stacks_with_state(self, best: bool) -> Iterator[tuple[Stack, Tensors]]:
+        """Each stack with what `_state` has of its models."""
+        state = self._state(best)
+        for stack, span in zip(self.stacks, self._spans, strict=True):
+            yield stack, {name: tensor[span] for name, tensor in state.items()}
 
     def _state(self, best: bool) -> Tensors:
         """The state of all models: the best with early stopping, if asked for, else the current one."""

@@ -484,9 +484,8 @@ def _update_adjoint(
     velocity = field.at(position)
     values = _value(functions, position), _slope(functions, velocity), _slope(functions, field.times(velocity))
     (a, b, c), integrals = (value * time for value in values), (still, drifted, bent)
-    first, second, third = (
-        torch.addcmul(unit * adjoint, turn, image)[:, None] for unit, turn in integrals
-    )  # (2, 1, m)
+    # (2, 1, m) each
+    first, second, third = (torch.addcmul(unit * adjoint, turn, image)[:, None] for unit, turn in integrals)
     grads = (first * a).addcmul_(second, b).addcmul_(third, c)
     _, (unit, turn) = _coefficients(field, time, low, high)
     return grads, torch.addcmul(unit * adjoint, turn, image).clamp_(-HUGE, HUGE)
