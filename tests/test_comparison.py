@@ -24,12 +24,13 @@ from pstn.comparison import FixedAugmentation, Scored, _choose, bootstrap, judge
 from pstn.data import Cropped, RandomRotation, Split, generate
 from pstn.nn.backbones import default_pretrained
 from pstn.training.linear import extract_features, tune_linear
-from pstn.training.runs.run import make_population, predict_models, prepare, remember_run
+from pstn.training.runs.run import evaluate_run, make_population, predict_models, prepare, remember_run
 from pstn.training.runs.settings import TrainSettings
 from refusals import refused
 from small_runs import run_command
 
 Y = torch.arange(300) % 3
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def answers(share, *, sure=0.9, seeds=1, offset=0):
@@ -52,7 +53,9 @@ def scored(kind, share, **options):
         ([scored("cnn", 0.9), scored("stn", 0.5), scored("pstn", 0.6)], "cnn", True),
         # No difference: the simplest.
         ([scored("pstn", 0.8), scored("cnn", 0.8)], "cnn", False),
-        ([scored("pstn", 0.81, offset=3), scored("cnn", 0.8), scored("linear", 0.8)], "linear", False),
+        # Undecided: the one with the lowest NLL, or a simpler one that is as good.
+        ([scored("pstn", 0.81, offset=3), scored("cnn", 0.8), scored("linear", 0.8)], "pstn", False),
+        ([scored("pstn", 0.81, offset=3), scored("stn", 0.81, offset=3), scored("linear", 0.8)], "stn", False),
         # As accurate, and with better probabilities.
         ([scored("cnn", 0.8, sure=0.999), scored("pstn", 0.8, sure=0.8)], "pstn", True),
         # More accurate by far, with worse probabilities: accuracy comes first.
@@ -64,7 +67,7 @@ def scored(kind, share, **options):
 def test_the_model_that_is_worth_it_is_named(models, use, real):
     found = judge(models, Y, 1 / 3)
     assert (found.kind, found.real) == (use, real)
-    names = {"cnn": "CNN", "pstn": "P-STN", "linear": "linear layer", None: "none of them"}
+    names = {"cnn": "CNN", "stn": "STN", "pstn": "P-STN", "linear": "linear layer", None: "none of them"}
     assert found.sentence.startswith(f"Use {'' if use is None else 'the '}{names[use]}")
     assert ("is real" in found.sentence) == real
 
@@ -94,7 +97,7 @@ def test_a_difference_is_real_where_it_is_beyond_chance_and_large_enough_to_matt
     found = judge(models, y, 0.5)
     assert found.verdict == verdict
     assert words in found.sentence
-    assert found.kind == ("pstn" if verdict == "real" else "cnn")
+    assert found.kind == ("cnn" if verdict == "as good" else "pstn")
     assert ("more test examples are needed" in found.sentence) == (verdict == "undecided")
 
 
@@ -129,6 +132,30 @@ def test_a_difference_that_chance_makes_is_seldom_called_real():
             models.append(Scored(kind, probs.log()[None], 1.0, 100))
         called += judge(models, torch.zeros(150, dtype=torch.long), 0.5).real
     assert called <= 6  # 40 draws at 5%: 2 on average
+
+
+def test_few_examples_that_are_all_answered_alike_prove_little():
+    # Nothing differs between the examples, so that a bootstrap sees no spread: the exact interval of a share is taken.
+    right = torch.ones(30, 2).scatter(1, torch.arange(30)[:, None] % 2, 99).log_softmax(1).flip(1)
+    alike = [Scored(kind, right[None], 1.0, 9) for kind in ("cnn", "pstn")]
+    y = right.argmax(1)
+    exact = stats.binomtest(30, 30).proportion_ci(0.95, method="exact")
+    found = bootstrap(np.ones(30), bounds=(0, 1))
+    assert (found.low, found.high) == pytest.approx((exact.low, exact.high))
+    assert bootstrap(np.zeros(30), bounds=(0, 1)).high == pytest.approx(1 - exact.low)
+    found = bootstrap(np.zeros(30), bounds=(-1, 1))
+    assert (found.low, found.high) == pytest.approx((exact.low - 1, 1 - exact.low))
+    judged = judge(alike, y, 0.5)
+    assert (judged.kind, judged.verdict) == ("cnn", "undecided")
+    assert "its accuracy is the same (-11.6 to +11.6 points): undecided" in judged.sentence
+    # Four of four are right by chance once in sixteen times.
+    few = judge([model._replace(log_probs=model.log_probs[:, :4]) for model in alike], y[:4], 0.5)
+    assert few.kind is None
+    assert "answers 100.0% right" in few.sentence
+    assert "4 test examples are too few" in few.sentence
+    at_chance = judge([scored("cnn", 0.3)], Y, 1 / 3)
+    assert at_chance.kind is None
+    assert "too few" not in at_chance.sentence
 
 
 def test_intervals_cover_the_mean_as_often_as_they_say():
@@ -244,6 +271,11 @@ def test_photos_are_compared_with_the_linear_layer_and_the_page_shows_what_it_cl
         np.mean([float(nn.functional.nll_loss(e, y)) for e in expected]), abs=1e-4
     )
 
+    # It is a run like the others: scored on what it did not learn from, also after the folder has changed.
+    scores = evaluate_run(out / "linear").scores
+    assert np.mean(scores["accuracy"]) == pytest.approx(row["accuracy"]["value"])
+    assert evaluate_run(out / "linear" / "model-0").examples == len(y)
+
     tables = tables_of(page)
     assert [line[0] for line in tables["All models"][1:]] == [*names, "chance"]
     for line, row in zip(tables["All models"][1:], results["models"], strict=False):
@@ -281,7 +313,7 @@ def test_photos_are_compared_with_the_linear_layer_and_the_page_shows_what_it_cl
     assert [[int(n) for n in line[1:]] for line in tables[title][1:]] == shown["confusion"]
 
     # The pictures: curves with a name for each model, and windows in orange, one row for each mistake.
-    pictures = re.findall(r'<figure><img src="data:image/png;base64,(.*?)" alt="(.*?)">', page)
+    pictures = re.findall(r'<img src="data:image/png;base64,(.*?)" alt="(.*?)">', page)
     curves, mistakes = (Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB") for data, _ in pictures)
     captions = [caption for _, caption in pictures]
     assert captions[0] == "Reliability, and risk against coverage"
@@ -289,7 +321,7 @@ def test_photos_are_compared_with_the_linear_layer_and_the_page_shows_what_it_cl
     assert captions[1] == f"The surest mistakes of the {drawn['name']}, with the windows that it looked at"
     assert drawn["kind"] in ("stn", "pstn")
     assert len(np.unique(np.asarray(curves).reshape(-1, 3), axis=0)) > 50
-    assert mistakes.height == pytest.approx(130 * (2.5 * len(drawn["surest_mistakes"]) + 0.4), abs=2)
+    assert mistakes.height == pytest.approx(130 * (2.1 * len(drawn["surest_mistakes"]) + 0.5), abs=2)
     assert (np.abs(np.asarray(mistakes, int) - (232, 89, 12)).sum(-1) < 40).sum() > 100
 
 
@@ -314,6 +346,19 @@ def compared_once(folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("compared") / "c"
     assert run_command("train", folder, *TINY, "--out", out).exit_code in (0, 1)
     return out
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
+def test_a_phone_scrolls_the_pictures_of_the_page_and_not_the_page(compared_once):
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for width in (390, 1280):
+            page = chromium.new_page(viewport={"width": width, "height": 844})
+            page.goto((compared_once / "comparison.html").as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+        chromium.close()
 
 
 @pytest.fixture
@@ -420,6 +465,45 @@ def test_a_comparison_started_over_takes_nothing_of_the_old_one(finished, folder
     assert run_command("train", "--compare", "--resume", "--out", finished).exit_code in (0, 1)
     for kind in ("cnn", "stn", "pstn"):
         assert json.loads((finished / kind / "results.json").read_text())["settings"]["seed"] == 7
+
+
+@pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])
+def test_a_comparison_that_is_there_hides_no_other_mistake_and_is_not_lost_by_it(finished, folder, overwrite):
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    found = run_command("train", folder, *TINY, "--out", finished, "--transform", "twirl", *overwrite)
+    assert found.exit_code == 2
+    assert "holds a comparison" not in found.output
+    assert "twirl" in found.output
+    assert before == {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("kind", ["", "cnn", "linear"])
+def test_a_comparison_replaces_no_run_of_the_users(finished, folder, tmp_path, kind):
+    out = tmp_path / "runs"
+    shutil.copytree(finished / "cnn", out / kind)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    found = run_command("train", folder, *TINY, "--out", out)
+    assert found.exit_code == 2
+    assert f"{out / kind} holds a run already" in found.output
+    assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+def test_a_comparison_started_over_and_stopped_shows_no_results_of_the_old_one(finished, folder, monkeypatch):
+    def press(self, completed, *_):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pstn.training.progress.Bar.update", press)
+        assert run_command("train", folder, *TINY, "--out", finished, "--overwrite").exit_code == 130
+    assert sorted(path.name for path in finished.iterdir()) == ["cnn", "comparison.yaml", "pstn", "stn"]
+
+
+def test_a_broken_file_is_named_once_in_a_comparison(folder, tmp_path):
+    data = shutil.copytree(folder, tmp_path / "photos")
+    (data / "above" / "broken.png").write_bytes(b"no image")
+    found = run_command("train", data, *TINY, "--skip-broken", "--out", tmp_path / "c")
+    assert found.exit_code in (0, 1), found.output
+    assert found.stderr.count("broken.png") == 1
 
 
 def test_a_comparison_cannot_be_taught(folder, tmp_path):

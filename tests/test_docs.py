@@ -33,7 +33,7 @@ STUDIES = [experiment for experiment in EXPERIMENTS.values() if not experiment.e
 BEYOND = [experiment for experiment in EXPERIMENTS.values() if experiment.extra and experiment.tables]
 API = sorted((ROOT / "docs" / "api").glob("*.rst"))
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
-FAST = {"index.md", "adding-a-family.md", "extending.md"}  # each page takes seconds: the others are slow tests
+FAST = {"index.md"}  # each page takes seconds: the others are slow tests
 
 
 PUBLIC = ("nn", "data", "training", "estimators", "experiments", "export", "predict")

@@ -186,6 +186,24 @@ def test_show_goes_on_past_what_cannot_be_read(folder, images, tmp_path, monkeyp
     assert (len(drawn["x"]), drawn["names"]) == (1, ["0.png"])
 
 
+def test_show_draws_the_answers_of_predict(folder, images, tmp_path, monkeypatch):
+    figure_module = pytest.importorskip("matplotlib.figure")
+    drawn = []
+    monkeypatch.setattr(figure_module.Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    inputs = [images / "0.png", images / "1.png"]
+    assert run("show", folder, *inputs, "--seed", 1, "--out", tmp_path / "looks.png").exit_code == 0
+    said = [text.get_text() for panel in drawn[0].axes for text in panel.texts]
+    answers = [json.loads(line) for line in run("predict", folder, *inputs, "--seed", 1, "--json").stdout.splitlines()]
+    assert [text.split("\n") for text in said] == [
+        [
+            f"{answer['label']}: {answer['probability']:.0%}",
+            f"uncertainty {answer['entropy']:.2f}",
+            f"{answer['mutual_information']:.2f} of it from where it looked",
+        ]
+        for answer in answers
+    ]
+
+
 def test_answers_that_are_not_numbers_are_null_in_json():
     broken = Answer("a.png", "cat", (math.nan, math.nan), math.nan, 0.0, ((math.inf, 1.0),))
     written = io.StringIO()

@@ -29,7 +29,7 @@ except ModuleNotFoundError as error:
 from pstn._checks import require_choice, require_positive_int, require_seed
 from pstn.files import to_json, write_atomically
 from pstn.limits import SERVE_RATE
-from pstn.processes import UnsafePathError, import_object, is_object_name, safe_import_path
+from pstn.processes import UnsafePathError, import_object, is_object_name, keep_freed_memory, safe_import_path
 from pstn.text import printable
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings
 
@@ -55,7 +55,7 @@ _EXTRAS = {
     }.items()
     for module in modules.split()
 }  # fmt: skip
-_MOST_DRAWN = 20  # inputs in one picture
+_MOST_DRAWN = 20  # inputs in one picture, and samples of each
 _MOST_REPORTED = 20  # unreadable inputs: in a table with a wrong column, every row is as bad as the first
 
 
@@ -417,6 +417,7 @@ def train(
     from pstn.training.runs.run import HOW_TO_ADD_A_TEST, model_folder, saved_settings
     from pstn.training.runs.run import train as run
 
+    keep_freed_memory()
     values, settings = _read_settings("train", data, config, given, resume=resume)
     if resume:
         if not {"data", "out"} & values.keys():
@@ -538,6 +539,7 @@ def evaluate(
     """
     from pstn.training.runs.run import evaluate_run
 
+    keep_freed_memory()
     checked = None if policy is None else TrainSettings.from_dict({"policy": policy}).policy
     found = evaluate_run(
         model, data, samples=samples, seed=seed, policy=checked, allow=_allowed(allow), skip_broken=skip_broken
@@ -644,6 +646,7 @@ def predict(
     """
     from pstn.predict import predict_files, require_about, write_answers
 
+    keep_freed_memory()
     skipped, loaded = _Skipped(), _load_model(model, allow)
     about = require_about(loaded, samples)
     _note_without_rule(loaded, about.abstention)
@@ -662,7 +665,9 @@ def show(
     model: _Model,
     inputs: Annotated[list[Path], typer.Argument(help="Images or a table of series; the first 20 inputs are drawn.")],
     out: Annotated[Path, typer.Option(help="PNG file to write.")] = Path("looks.png"),
-    samples: Annotated[int, typer.Option(help="Number of samples to draw.", min=1, max=20)] = 6,
+    samples: Annotated[
+        int | None, typer.Option(help="Number of samples; the model's own by default.", min=1, max=_MOST_DRAWN)
+    ] = None,
     seed: _Seed = 0,
     allow: _Allow = None,
     as_json: _Json = False,
@@ -673,7 +678,8 @@ def show(
 
         pstn show pstn-demo/pstn digit.png --out looks.png
 
-    Files and rows that cannot be read are reported on standard error and skipped.
+    With the same number of samples and seed, answers are those of `pstn predict`. Files and rows that cannot be read
+    are reported on standard error and skipped.
     Exit codes: 0 done, 2 an argument cannot be used, 1 a failure.
     """
     from itertools import islice
@@ -681,6 +687,7 @@ def show(
     import torch
 
     from pstn.nn import PSTN, STN
+    from pstn.nn.classifier import shared_noise
     from pstn.predict import read_items, require_about
     from pstn.report.pictures import draw_samples
 
@@ -696,8 +703,8 @@ def show(
     x = about.prepare(torch.stack([item.x for item in items]))
     names = [printable(Path(item.name).name, lines=False) for item in items]
     draw_samples(
-        out, loaded, x, samples=samples, undo=about.undo, classes=about.classes, names=names,
-        generator=torch.Generator().manual_seed(seed),
+        out, loaded, x, undo=about.undo, classes=about.classes, names=names,
+        **shared_noise(loaded, len(items), samples or min(loaded.test_samples, _MOST_DRAWN), seed),
     )  # fmt: skip
     echo(json.dumps({"written": str(out), "inputs": len(items)}) if as_json else f"wrote {out}")
     skipped.exit_if_any(f"{len(items):,} were drawn")

@@ -18,7 +18,8 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,7 @@ from pstn.defaults import LR, TEST_SAMPLES, default_batch_size, default_epochs
 from pstn.files import inside, read_json, to_json, write_atomically
 from pstn.io import from_pretrained
 from pstn.nn import PSTN, STN, Shareable, wrap
-from pstn.nn.classifier import refuse_softmax
+from pstn.nn.classifier import require_classifier
 from pstn.report.figures import figure_style, style_of
 from pstn.report.page import duration, make_templates
 from pstn.report.pictures import draw_samples
@@ -46,11 +47,11 @@ from pstn.training.runs.run import (
     CHECKPOINT,
     HOW_TO_ADD_A_TEST,
     RESULTS,
+    SETTINGS,
     Source,
     clear_run,
     make_about,
     make_population,
-    make_run_model,
     model_folder,
     predict_models,
     prepare,
@@ -73,7 +74,7 @@ __all__ = [
     "ClassifierComparison", "Comparison", "FixedAugmentation", "Scored", "Table", "compare", "compare_models", "judge",
 ]  # fmt: skip
 
-COMPARISON, PAGE = "comparison.yaml", "comparison.html"
+COMPARISON, PAGE, LINEAR = "comparison.yaml", "comparison.html", "linear"
 KINDS: tuple[Literal["cnn", "stn", "pstn"], ...] = ("cnn", "stn", "pstn")
 LABELS = {
     "linear": "linear layer", "cnn": "CNN", "stn": "STN", "pstn": "P-STN",
@@ -139,18 +140,31 @@ class Interval(NamedTuple):
     high: float
 
 
-def bootstrap(values: npt.NDArray[np.float64], level: float = _LEVEL) -> Interval:
+def bootstrap(
+    values: npt.NDArray[np.float64], level: float = _LEVEL, bounds: tuple[float, float] | None = None
+) -> Interval:
     """The mean of values of examples, with its bootstrap interval.
+
+    Args:
+        values: (N,).
+        level: how often the interval is to hold the mean.
+        bounds: between which values lie, where they are shares or differences of shares. If all are the same, the
+            bootstrap sees no spread; then as many others may lie at a bound as the exact interval of a share (Clopper
+            and Pearson) allows for none of N.
 
     Example:
         >>> bootstrap(np.ones(10))
         Interval(value=1.0, low=1.0, high=1.0)
+        >>> round(bootstrap(np.ones(10), bounds=(0, 1)).low, 3)
+        0.692
     """
     from scipy import stats
 
     mean = float(values.mean())
     if values.min() == values.max():
-        return Interval(mean, mean, mean)
+        low, high = bounds or (mean, mean)
+        others = 1 - ((1 - level) / 2) ** (1 / len(values))
+        return Interval(mean, mean - others * (mean - low), mean + others * (high - mean))
     options = {"n_resamples": _DRAWS, "confidence_level": level, "method": "percentile"}
     options |= {"rng": np.random.default_rng(0), "batch": max(1, _AT_ONCE // len(values))}
     found = stats.bootstrap((values,), np.mean, **options).confidence_interval
@@ -200,11 +214,12 @@ class _Gap(NamedTuple):
 
 
 def judge(models: Sequence[Scored], y: Tensor, chance: float) -> Judgement:
-    """Choose the simplest of the models that no other really beats, first in accuracy, then in NLL.
+    """Choose, of the models that no other beats, first in accuracy, then in NLL, the one with the lowest NLL.
 
-    Of two models, the paired bootstrap interval of their difference over the held-out examples, corrected for the
-    number of pairs, decides. A difference is real if the interval leaves out 0 and if it is at least as large as
-    `RELEVANT` says; models are as good as each other if the whole interval is smaller; anything else is undecided.
+    A simpler one that is as good is chosen instead. Of two models, the paired bootstrap interval of their difference
+    over the held-out examples, corrected for the number of pairs, decides. A difference is real if the interval leaves
+    out 0 and if it is at least as large as `RELEVANT` says; models are as good as each other if the whole interval is
+    smaller; anything else is undecided.
 
     Args:
         models: their answers.
@@ -220,20 +235,27 @@ def judge(models: Sequence[Scored], y: Tensor, chance: float) -> Judgement:
     models = sorted(models, key=lambda model: list(LABELS).index(model.kind))
     level = 1 - (1 - _LEVEL) / max(1, math.comb(len(models), 2))
     right, loss = ({m.kind: getattr(m, name)(y) for m in models} for name in ("right", "loss"))
-    usable = [m for m in models if m.usable is not None and bootstrap(right[m.kind]).low > chance]
+    usable = [m for m in models if m.usable is not None and bootstrap(right[m.kind], bounds=(0, 1)).low > chance]
     if not usable:
         first = max(models, key=lambda model: right[model.kind].mean())
         found = f"the best, the {first.name}, answers {right[first.kind].mean():.1%} right"
-        return Judgement(None, f"Use none of them: {found}, and the commonest class alone {chance:.1%}.")
+        few = f"; {len(y):,} test examples are too few to call that better"
+        few = few if first.usable is not None and right[first.kind].mean() > chance else ""
+        return Judgement(None, f"Use none of them: {found}, and the commonest class alone {chance:.1%}{few}.")
 
     @functools.cache
     def gap(a: str, b: str, of: str) -> _Gap:
-        return _Gap(bootstrap(right[a] - right[b] if of == "accuracy" else loss[b] - loss[a], level), of)
+        if of == "accuracy":
+            return _Gap(bootstrap(right[a] - right[b], level, bounds=(-1, 1)), of)
+        return _Gap(bootstrap(loss[b] - loss[a], level), of)
 
     best = usable
     for of in RELEVANT:
         best = [m for m in best if not any(gap(o.kind, m.kind, of).beats for o in best if o is not m)]
-    chosen = best[0]
+    lowest = min(best, key=lambda model: loss[model.kind].mean())
+    chosen = next(
+        m for m in best if m is lowest or all(gap(lowest.kind, m.kind, of).verdict == "as good" for of in RELEVANT)
+    )
     others = [m for m in models if m is not chosen]
     if not others:
         return Judgement(chosen.kind, f"Use the {chosen.name}: there is nothing to compare it with.")
@@ -242,11 +264,16 @@ def judge(models: Sequence[Scored], y: Tensor, chance: float) -> Judgement:
     verdict: Verdict = "real" if any(each.beats for each in gaps) else "undecided"
     if all(each.verdict == "as good" for each in gaps):
         verdict = "as good"
-    simplest = "" if verdict == "real" else ", the simplest that no other beats"
+    why = (
+        ", the simplest that no other beats" if chosen is best[0] else ", with the lowest NLL of those that none beats"
+    )
+    if chosen not in (best[0], lowest):
+        why = ", the simplest that is as good as the one with the lowest NLL"
     beside = "" if len(others) == 1 else ", the best of the others"
     end = "; more test examples are needed to decide" if verdict == "undecided" else ""
-    sentence = f"Use the {chosen.name}{simplest}. Beside the {other.name}{beside}, {gaps[0]}; {gaps[1]}{end}."
-    return Judgement(chosen.kind, sentence, verdict)
+    why = "" if verdict == "real" else why
+    compared = f"Beside the {other.name}{beside}, {gaps[0]}; {gaps[1]}{end}."
+    return Judgement(chosen.kind, f"Use the {chosen.name}{why}. {compared}", verdict)
 
 
 class Comparison(NamedTuple):
@@ -323,30 +350,33 @@ def compare_models(
         raise SettingsError(f"data must have a test part to compare models on: {HOW_TO_ADD_A_TEST}")
     if any(Parts.load(run) not in (None, source.parts) for run in begun):
         raise SettingsError(f"the examples of {settings.data} have changed since {folder} was begun: --overwrite")
-    if not resume:
-        if not overwrite and inside(folder, COMPARISON).exists():
-            again = "--resume goes on with it, with --epochs for longer; --overwrite replaces it"
-            raise SettingsError(f"{folder} holds a comparison already: {again}")
-        for kind in KINDS:
-            clear_run(inside(folder, kind))
     settings = settings.replace(backbone=source.backbone)
+    own = {
+        kind: settings.replace(
+            model=kind, out=str(folder / kind), kl_weight=settings.kl_weight if kind == "pstn" else [],
+            calibrate=settings.calibrate and kind != "cnn",
+        )
+        for kind in KINDS
+    }  # fmt: skip
+    if not resume:
+        _require_free(folder, own["pstn"], source, overwrite)
+        for kind in (LINEAR, *KINDS):
+            clear_run(inside(folder, kind))
+    for name in (RESULTS, PAGE):  # those of other models would pass for these
+        inside(folder, name).unlink(missing_ok=True)
     write_settings(inside(folder, COMPARISON), settings)
     remember_run(folder, settings.data)
     found: list[Scored] = []
     for kind in KINDS:
-        own = settings.replace(
-            model=kind, out=str(folder / kind), kl_weight=settings.kl_weight if kind == "pstn" else [],
-            calibrate=settings.calibrate and kind != "cnn",
-        )  # fmt: skip
         run = inside(folder, kind)
         held = (run / CHECKPOINT).exists()
-        if not (held and (run / RESULTS).exists() and saved_settings(run).epochs == own.epochs):
-            outcome = train(own, resume=held, overwrite=overwrite, say=say, quiet=quiet, go_on=go_on)
+        if not (held and (run / RESULTS).exists() and saved_settings(run).epochs == settings.epochs):
+            outcome = train(own[kind], resume=held, say=say, quiet=quiet, go_on=go_on, source=source)
             if not outcome.finished:
                 return Comparison(folder, False, [], {})
         found.append(_score_run(run, kind, source, settings))
     if source.backbone not in ("paper", "small"):
-        found.insert(0, _fit_linear(folder / "linear", source, settings))
+        found.insert(0, _fit_linear(inside(folder, LINEAR), source, settings))
     rows, chance, judgement, examples = _judge_all(found, source.test[1], source.y[source.train])
     number = next((model.usable for model in found if model.kind == judgement.kind), None)
     model = None if judgement.kind is None else f"{judgement.kind}/model-{number}"
@@ -361,6 +391,27 @@ def compare_models(
     use = None if model is None else folder / model
     takes: Literal["images", "series"] = "series" if len(source.size) == 1 else "images"
     return Comparison(folder, True, rows, chance, judgement, examples, use, takes)
+
+
+def _require_free(folder: Path, settings: TrainSettings, source: Source, overwrite: bool) -> None:
+    """Refuse to replace what is in the folder of a comparison, unless asked for; whatever else is wrong is said first.
+
+    Args:
+        folder: of the comparison.
+        settings: of its P-STN, which takes all of them.
+        source: the data.
+        overwrite: whether a comparison that is there may be replaced.
+    """
+    runs = [place for place in (folder, *(folder / kind for kind in (LINEAR, *KINDS))) if (place / CHECKPOINT).exists()]
+    compared = inside(folder, COMPARISON).exists()
+    if not runs and not compared:
+        return
+    make_population(settings, source).close()
+    if folder in runs or not compared:
+        raise SettingsError(f"{runs[0]} holds a run already: choose another --out for the comparison")
+    if not overwrite:
+        again = "--resume goes on with it, with --epochs for longer; --overwrite replaces it"
+        raise SettingsError(f"{folder} holds a comparison already: {again}")
 
 
 def _score_run(folder: Path, kind: str, source: Source, settings: TrainSettings) -> Scored:
@@ -387,15 +438,18 @@ def _ask(
 def _fit_linear(folder: Path, source: Source, settings: TrainSettings) -> Scored:
     """The logistic regression on the features of the pretrained network: where every model on it starts."""
     started = time.perf_counter()
-    own = settings.replace(model="cnn", backbone_learns="none", kl_weight=[], calibrate=False)
-    make_run_model(own, source, settings.seed)
+    own = settings.replace(model="cnn", out=str(folder), backbone_learns="none", kl_weight=[], calibrate=False)
     with make_population(own, source) as population:
-        models: list[nn.Module] = [population.start(number).eval() for number in range(settings.models)]
+        models = [cast(Shareable, population.start(number).eval()) for number in range(settings.models)]
+        valid = [member.valid for member in population.members]
     seconds = time.perf_counter() - started
     for number, model in enumerate(models):
-        assert isinstance(model, Shareable)
-        model.save_pretrained(folder / f"model-{number}", about=make_about(own, source, number))
-    return _ask([model for model in models if isinstance(model, Shareable)], "linear", source, settings, seconds)
+        model.save_pretrained(model_folder(folder, number), about=make_about(own, source, number))
+    write_settings(folder / SETTINGS, own)  # as of a run: which examples it is scored on
+    if source.parts is not None:
+        source.parts.save(folder, valid)
+    remember_run(folder, settings.data)
+    return _ask(models, "linear", source, settings, seconds)
 
 
 class Table(NamedTuple):
@@ -434,7 +488,7 @@ def _describe(model: Scored, y: Tensor) -> dict[str, Any]:
     recall = confusion.diagonal() / confusion.sum(1).clamp_min(1)
     precision = confusion.diagonal() / confusion.sum(0).clamp_min(1)
     return {
-        "kind": model.kind, "name": model.name, "accuracy": bootstrap(model.right(y))._asdict(),
+        "kind": model.kind, "name": model.name, "accuracy": bootstrap(model.right(y), bounds=(0, 1))._asdict(),
         "nll": bootstrap(model.loss(y))._asdict(),
         "ece": float(np.mean([float(calibration_error(p, y)) for p in probs])), "failed": list(model.failed),
         "seconds": model.seconds, "parameters": model.parameters, "seeds": len(probs), "epochs": model.epochs,
@@ -565,9 +619,7 @@ def compare(
         >>> list(found.models)
         ['classifier', 'retrained', 'augmented', 'wrapped']
     """
-    if not isinstance(classifier, nn.Module):
-        raise TypeError(f"classifier must be a torch.nn.Module, got {type(classifier).__name__}")
-    refuse_softmax(classifier)
+    require_classifier(classifier)
     for name, flag in (("teach", teach), ("transformed", transformed)):
         require_bool(name, flag)
     require_positive_int("tries", tries)
@@ -723,13 +775,13 @@ def _write_page(folder: Path, results: dict[str, Any], found: Sequence[Scored], 
     title = f"Confusion of the {shown['name']}: true classes in rows, answers in columns"
     tables.append(TableView(title, ["", *names], counts))
     images = {"Reliability, and risk against coverage": _draw_curves(results["models"])}
-    drawn = {each.kind: each for each in found if each.kind in ("stn", "pstn") and each.usable is not None}
-    kind = shown["kind"] if shown["kind"] in drawn else next(reversed(drawn), None)
-    row = next((row for row in results["models"] if row["kind"] == kind), None)
-    if row is not None and row["surest_mistakes"]:
+    usable = {each.kind: each.usable for each in found if each.kind in ("stn", "pstn") and each.usable is not None}
+    drawn = [row for row in results["models"] if row["kind"] in usable and row["surest_mistakes"]]
+    if drawn:
+        row = shown if shown in drawn else drawn[-1]
         caption = f"The surest mistakes of the {row['name']}, with the windows that it looked at"
-        model = from_pretrained(model_folder(folder / row["kind"], drawn[row["kind"]].usable or 0))
-        images[caption] = _draw_mistakes(folder / "mistakes.png", model, row["surest_mistakes"], source)
+        model = from_pretrained(model_folder(folder / row["kind"], usable[row["kind"]]))
+        images[caption] = _draw_mistakes(model, row["surest_mistakes"], source)
     page = (
         make_templates()
         .get_template("comparison.html")
@@ -772,13 +824,14 @@ def _draw_curves(rows: Sequence[dict[str, Any]]) -> str:
     return _embed(stream.getvalue())
 
 
-def _draw_mistakes(path: Path, model: Shareable, mistakes: Sequence[int], source: Source) -> str:
+def _draw_mistakes(model: Shareable, mistakes: Sequence[int], source: Source) -> str:
     assert source.test is not None
     assert isinstance(model, (PSTN, STN))
     assert model.about is not None
     x, y = (part[list(mistakes)] for part in source.test)
-    draw_samples(
-        path, model, x, y, undo=model.about.undo, classes=model.about.classes,
-        generator=torch.Generator().manual_seed(0),
-    )  # fmt: skip
-    return _embed(path.read_bytes())
+    with TemporaryDirectory() as folder:
+        path = draw_samples(
+            Path(folder) / "mistakes.png", model, x, y, undo=model.about.undo, classes=model.about.classes,
+            generator=torch.Generator().manual_seed(0),
+        )  # fmt: skip
+        return _embed(path.read_bytes())

@@ -156,4 +156,6 @@ def _draw(path: Path, model: Shareable, data: DemoData) -> Path:
         by_entropy = model(data.test_x, generator=generator).entropy.argsort()
     chosen = torch.cat([by_entropy[[0, 100, 200]], by_entropy[-3:]])
     x, y = data.test_x[chosen], data.test_y[chosen]
-    return draw_samples(path, model, x, y, undo=lambda x: x * MNIST_STD + MNIST_MEAN, generator=generator)
+    return draw_samples(
+        path, model, x, y, samples=model.test_samples, undo=lambda x: x * MNIST_STD + MNIST_MEAN, generator=generator
+    )

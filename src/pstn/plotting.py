@@ -102,11 +102,12 @@ def _draw_prediction(model: Any, x: Any, samples: int, channel: int) -> Figure:
     left.plot(series[channel], color=_INK, linewidth=1.4)
     left.plot([], [], color=_INK, label="input")
     left.plot([], [], color=_PALE, label=f"{len(versions)} samples" if len(versions) > 1 else "warped")
-    left.legend(loc="best")
+    left.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)  # a dense series fills the axes
     left.set(xlabel="time step", ylabel=label)
     low, high = np.quantile(ahead, (0.05, 0.95), axis=0)
     _draw_warp(middle, likeliest[0], low, high, _COLOURS[0])
     _finish_warps(middle)
+    middle.set_title("most probable warp, 90% interval" if len(versions) > 1 else "warp")
     _draw_probabilities(right, probabilities, range(len(probabilities)) if names is None else names)
     return figure
 

@@ -191,8 +191,8 @@ def read_items(
 def _image_paths(paths: Iterable[str | os.PathLike[str]], on_error: ErrorHandler) -> Iterator[Path]:
     for path in map(Path, paths):
         if not os.path.lexists(path):
-            beside = map(str, path.parent.iterdir()) if path.parent.is_dir() else ()
-            on_error(DataError(path, f"there is no such file or folder{did_you_mean(path, beside)}"))
+            beside = (entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else ()
+            on_error(DataError(path, f"there is no such file or folder{did_you_mean(path.name, beside)}"))
             continue
         images = find_images(path, on_error) if path.is_dir() else iter([path])
         first = next(images, None)
@@ -225,9 +225,9 @@ def _images(paths: Sequence[Path], about: ModelMetadata, on_error: ErrorHandler)
 
 def _series(path: Path, about: ModelMetadata, on_error: ErrorHandler) -> Iterator[Item]:
     assert about.size is not None
-    wanted = Wanted(about.channels, about.size[0], about.classes, about.policy)
+    wanted = Wanted(about.channels, about.size[0], about.classes, about.policy, about.masked)
     for line, x in read_rows(path, wanted, on_error):
-        yield Item(f"{_printable(path)}:{line}", x, about.size)
+        yield Item(f"{_printable(path)}:{line}", x, (int((~x.isnan().any(0)).sum()),))
 
 
 def _printable(path: Path) -> str:

@@ -24,7 +24,7 @@ from pstn.report.tables import Claim, Metric, Search, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Figure
 
 INK = "#222222"
 _SETTINGS: Any = {
@@ -63,7 +63,8 @@ def style_of(model: str) -> dict[str, Any]:
     return _STYLES.get(model, {"color": INK, "marker": "D", "linestyle": ":"})
 
 
-def _new_figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of this size, in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
@@ -71,7 +72,7 @@ def _new_figure(width: float, height: float) -> Figure:
 
 def _panels(count: int, width: float, height: float, **options: Any) -> tuple[Figure, Any]:
     """A figure with `count` axes side by side."""
-    figure = _new_figure(width, height)
+    figure = new_figure(width, height)
     return figure, figure.subplots(1, count, squeeze=False, **options)[0]
 
 
@@ -84,8 +85,12 @@ def _cells(results: Sequence[Result], *names: str, model: str = "") -> dict[tupl
     return found
 
 
-def _first(results: Sequence[Result], *names: str, model: str = "") -> list[Result]:
-    """The result with the lowest seed of each cell whose figures have all of `names`."""
+def first_of_cells(results: Sequence[Result], *names: str, model: str = "") -> list[Result]:
+    """The result with the lowest seed of each cell whose figures have all of `names`; of one model, or of all.
+
+    Raises:
+        NothingToDraw: there is none.
+    """
     return [min(members, key=lambda r: r.seed) for members in _cells(results, *names, model=model).values()]
 
 
@@ -115,7 +120,7 @@ def draw_reliability(results: Sequence[Result]) -> Figure:
     empty bins hold null.
     """
     found = _cells(results, "reliability")
-    figure = _new_figure(2.35 * len(found) + 0.3, 3.4)
+    figure = new_figure(2.35 * len(found) + 0.3, 3.4)
     panels = figure.subplots(2, len(found), sharex=True, sharey="row", squeeze=False, height_ratios=(4, 1))
     for (upper, lower), ((_, model, variant), members) in zip(panels.T, found.items(), strict=True):
         count, confidence, accuracy = (
@@ -344,12 +349,12 @@ def draw_landscapes(results: Sequence[Result]) -> Figure:
 
     Results hold `grid` (K,), `loss` (n, K) and `images` (n, H, W) as whole numbers from 0 to 255.
     """
-    found = _first(results, "grid", "loss", "images")
+    found = first_of_cells(results, "grid", "loss", "images")
     labels = {"angle": "angle (radians)", "translation": "shift (half widths)"}
     labels["translation, learned noise"] = f"{labels['translation']}, learned noise"
     data = list(dict.fromkeys(result.data for result in found))
     count = min(4, *(len(r.figure["loss"]) for r in found))
-    figure = _new_figure(2.3 * count + 0.5, 2.9 * len(data))
+    figure = new_figure(2.3 * count + 0.5, 2.9 * len(data))
     for block, name in zip(figure.subfigures(len(data), 1, squeeze=False)[:, 0], data, strict=True):
         own = [result for result in found if result.data == name]
         axes = block.subplots(2, count, squeeze=False, height_ratios=(1, 2.4))
@@ -390,9 +395,9 @@ def draw_angles(results: Sequence[Result]) -> Figure:
     N, `labels` and, in degrees, `left_over` (n,), and where they are known `answers`.
     """
     names = ("angle_true", "beta", "inputs", "warped", "labels", "left_over", "index")
-    (shown, *_) = _first(results, *names, model="P-STN")
-    models = sorted(_first(results, "angle_true", "angle_mean"), key=lambda result: result.model != "STN")
-    figure, turn = _new_figure(9.6, 5.8), math.pi
+    (shown, *_) = first_of_cells(results, *names, model="P-STN")
+    models = sorted(first_of_cells(results, "angle_true", "angle_mean"), key=lambda result: result.model != "STN")
+    figure, turn = new_figure(9.6, 5.8), math.pi
     left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(1, 1.9))[0]
     samples, variances = right.subplots(2, 1, height_ratios=(1.9, 1))
     _turned_in_columns(samples, shown)
@@ -459,9 +464,9 @@ def draw_windows(results: Sequence[Result], *, chosen: Sequence[int] | None = No
         results: of the experiment.
         chosen: which of the images; all when None.
     """
-    shown = _first(results, "inputs", "corners", "warped", model="P-STN")[0].figure
+    shown = first_of_cells(results, "inputs", "corners", "warped", model="P-STN")[0].figure
     rows = range(len(shown["inputs"])) if chosen is None else chosen
-    figure = _new_figure(8.6, 1.55 * len(rows))
+    figure = new_figure(8.6, 1.55 * len(rows))
     panels = figure.subplots(len(rows), 2, squeeze=False, width_ratios=(1, 5))
     for (panel, beside), row in zip(panels, rows, strict=True):
         _show_image(panel, shown["inputs"][row])
@@ -531,10 +536,10 @@ def draw_series(results: Sequence[Result]) -> Figure:
 
     Results hold `series` (L,) and `warped` (S, L).
     """
-    found = _first(results, "series", "warped")
+    found = first_of_cells(results, "series", "warped")
     columns = min(3, len(found))
     blocks = math.ceil(len(found) / columns)
-    figure = _new_figure(3.3 * columns, 2.7 * blocks)
+    figure = new_figure(3.3 * columns, 2.7 * blocks)
     axes = figure.subplots(2 * blocks, columns, squeeze=False)
     for one in axes.flat:
         one.set_axis_off()

@@ -314,10 +314,8 @@ def write_report(
     found = read_results(results)
     if not found:
         raise ValueError(f"results must be a folder of result files, got none in {results}: see `pstn reproduce`")
-    html, markdown = (
-        make_templates(),
-        make_templates(markdown=True),
-    )  # a missing package is reported before figures are drawn
+    # A missing package is reported before figures are drawn.
+    html, markdown = make_templates(), make_templates(markdown=True)
     sections = [make_section(study, found) for study in studies]
     files = _save_figures(sections, Path(out) / "figures", ("png", "svg"))
     known = {name for s in studies for name in (s.name, s.search and s.search.experiment)}

@@ -10,16 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pstn.files import parse_json, read_json, read_text_file, write_atomically
 from pstn.limits import JSON_BYTES
-from pstn.report.figures import INK, figure_style
+from pstn.report import figures
 from pstn.report.page import make_templates, tidy
 from pstn.report.tables import Cell, TableView
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # What counts as a regression: this many times as slow as before.
 _WORSE = 1.1
@@ -154,14 +151,12 @@ def _origin(record: Mapping[str, Any]) -> str:
     return f"{date}, {record['machine']}, commit {record['commit'][:12]}, {versions}"
 
 
-def draw_sections(sections: Sequence[Section]) -> Figure:
+def draw_sections(sections: Sequence[Section]) -> figures.Figure:
     """How many times as long as this package each peer takes, a panel for each section with peers."""
-    from matplotlib.figure import Figure
-
     bars = [(s, [(r, peer) for r in s.rows for peer in r.values if peer and "" in r.values]) for s in sections]
     bars = [(section, pairs) for section, pairs in bars if pairs]
     heights = [len(pairs) + 1.5 for _, pairs in bars]
-    figure = Figure(figsize=(9.5, 0.21 * sum(heights) + 0.8), layout="constrained")
+    figure = figures.new_figure(9.5, 0.21 * sum(heights) + 0.8)
     panels = figure.subplots(len(bars), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
     for axes, (section, pairs) in zip(panels, bars, strict=True):
         times = [row.times(peer) or 1.0 for row, peer in pairs]
@@ -173,8 +168,8 @@ def draw_sections(sections: Sequence[Section]) -> Figure:
         axes.set_yticks(range(len(pairs)), [f"{row.what}: {peer}" for row, peer in pairs], fontsize=7)
         axes.set(xscale="log", ylim=(len(pairs) - 0.4, -0.6))
         axes.set_title(section.title.replace("`", ""), loc="left")
-        axes.axvline(1, color=INK, linewidth=0.8)
-    panels[-1].set_xlim(right=20 * panels[-1].get_xlim()[1])  # room for the numbers
+        axes.axvline(1, color=figures.INK, linewidth=0.8)
+    panels[-1].set_xlim(right=60 * panels[-1].get_xlim()[1])  # room for the numbers
     panels[-1].xaxis.set_major_formatter("{x:g}")
     panels[-1].set_xlabel("times as long as pstn: right of 1 the peer is slower, left of it faster")
     return figure
@@ -197,7 +192,7 @@ def write_speed_page(path: Path, sections: Sequence[Section]) -> list[Path]:
         The paths of both.
     """
     picture = path.parent / "images" / f"{path.stem}.png"
-    with figure_style(), write_atomically(picture) as draft:
+    with figures.figure_style(), write_atomically(picture) as draft:
         draw_sections(sections).savefig(draft, format="png", dpi=130, metadata={"Software": None})
     with write_atomically(path) as draft:
         draft.write_text(speed_page(sections, f"images/{picture.name}"), encoding="utf-8")

@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw
 
 import pstn
 from pstn.data import DataError, DataWarning, from_folder, generate, load
+from pstn.data.split import encode_labels
 from pstn.nn import Pretrained
 from pstn.training.population.recipe import Jitter
 from pstn.training.runs.run import _RANDOM_TRANSFORMS, evaluate_run, make_population, make_run_model, prepare, train
@@ -210,9 +211,17 @@ def test_a_schedule_that_depends_on_the_end_is_not_made_longer(data, tmp_path):
         train(settings.replace(epochs=9), resume=True, say=lambda _: None)
 
 
-@pytest.mark.parametrize(("option", "value"), [("--transform", "twirl"), ("--batch-size", 999), ("--size", 4)])
-def test_a_run_that_is_there_hides_no_other_mistake(run, shapes, option, value):
-    found = run_command("train", shapes, *ONE, "--model", "pstn", "--out", run, option, value)
+@pytest.mark.parametrize(
+    ("model", "option", "value"),
+    [
+        ("pstn", "--transform", "twirl"),
+        ("pstn", "--batch-size", 999),
+        ("pstn", "--size", 4),
+        ("cnn", "--kl-weight", "auto"),
+    ],
+)
+def test_a_run_that_is_there_hides_no_other_mistake(run, shapes, model, option, value):
+    found = run_command("train", shapes, *ONE, "--model", model, "--out", run, option, value)
     assert found.exit_code == 2
     assert "holds a run already" not in found.output
     found = run_command("train", shapes, *ONE, "--out", run)
@@ -291,6 +300,16 @@ def test_a_mistyped_name_is_answered_with_the_one_that_was_meant(shapes, monkeyp
     assert meant in suggested
 
 
+def test_a_mistyped_class_is_answered_with_the_one_that_was_meant(run, shapes):
+    (shapes / "ellipse").rename(shapes / "elipse")
+    found = run_command("evaluate", run, shapes)
+    assert found.exit_code == 2
+    assert "'elipse'" in found.output
+    assert found.output.endswith("did you mean 'ellipse'?\n")
+    with pytest.raises(ValueError, match=r"unknown label 'elipse'.*did you mean 'ellipse'"):
+        encode_labels(["elipse"], ("ellipse", "rectangle"))
+
+
 def test_a_model_that_is_at_chance_after_a_few_steps_is_not_offered_for_use(photos, tmp_path):
     for number, path in enumerate(sorted(photos.glob("*/*.png"))):  # noise, which tells nothing of the class
         save(path, np.random.default_rng(number).integers(0, 256, (20, 20, 3)).astype(np.uint8))
@@ -303,9 +322,10 @@ def test_a_model_that_is_at_chance_after_a_few_steps_is_not_offered_for_use(phot
 
 
 def test_a_file_that_is_not_there_is_named_as_such(run, shapes):
+    shapes = shapes.rename(shapes.with_name("s" * 100))  # the suggestion does not depend on the length of the path
     found = run_command("predict", run, shapes / "elipse", shapes / "ellipse" / "0.png")
     assert found.exit_code == 2
-    assert f"elipse: there is no such file or folder; did you mean '{shapes / 'ellipse'}'?" in found.stderr
+    assert "elipse: there is no such file or folder; did you mean 'ellipse'?" in found.stderr
     assert "1 were answered" in found.stderr
 
 

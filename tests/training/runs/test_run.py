@@ -83,9 +83,8 @@ def test_train_writes_a_whole_run_and_evaluate_agrees(data, tmp_path):
     assert json.loads((tmp_path / "run" / "results.json").read_text())["history"][-1]["epoch"] == 3
 
 
-@pytest.mark.parametrize("augment", ["rotation", "placement"])
-def test_a_run_with_an_augmentation_is_tested_under_it(data, tmp_path, augment):
-    outcome = train(small(data, tmp_path / "run", epochs=1, augment=augment), say=lambda _: None)
+def test_a_run_with_an_augmentation_is_tested_under_it(data, tmp_path):
+    outcome = train(small(data, tmp_path / "run", epochs=1, augment="placement"), say=lambda _: None)
     assert outcome.finished
     assert evaluate_run(tmp_path / "run")[0] == outcome.scores
 

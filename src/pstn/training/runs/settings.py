@@ -14,7 +14,17 @@ from typing import Any, Literal
 
 from pstn._checks import require_seed
 from pstn._deprecation import with_new_names
-from pstn.defaults import ALPHA, LOCALIZER_FACTOR, LR, RESTARTS, TEST_SAMPLES, TRAIN_SAMPLES, VAR_INIT, WEIGHT_DECAY
+from pstn.defaults import (
+    ALPHA,
+    LOCALIZER_FACTOR,
+    LR,
+    PRETRAINED_SAMPLES,
+    RESTARTS,
+    TEST_SAMPLES,
+    TRAIN_SAMPLES,
+    VAR_INIT,
+    WEIGHT_DECAY,
+)
 from pstn.files import DataError, read_yaml, write_atomically
 from pstn.limits import MODEL_PIXELS, MODEL_SAMPLES, RUN_MODELS
 from pstn.text import ShortError, did_you_mean, excerpt
@@ -55,7 +65,9 @@ class TrainSettings:
         "for images and cpab for series, when not given."
     )  # fmt: skip
     size: int | None = _setting(
-        None, "Side to which the images of a folder are resized; their own, if all have one of at most 128, or 64."
+        None,
+        "Side to which the images of a folder are resized; that of the images a pretrained network was trained on, "
+        "and for others their own, if all have one of at most 128, or 64.",
     )
     framing: Literal["auto", "whole"] = _setting(
         "auto",
@@ -78,7 +90,10 @@ class TrainSettings:
     epochs: int | None = _setting(None, "Passes over the data; by the number of examples when not given.")
     batch_size: int | None = _setting(None, "Examples in a micro-batch; by the number of examples when not given.")
     accumulate: int = _setting(1, "Micro-batches per optimiser step.")
-    samples: int = _setting(TRAIN_SAMPLES, "S in training.")
+    samples: int | None = _setting(
+        None,
+        f"S in training; {TRAIN_SAMPLES} when not given, {PRETRAINED_SAMPLES} where a pretrained network classifies.",
+    )
     test_samples: int = _setting(TEST_SAMPLES, "S in evaluation.")
     alpha: float = _setting(ALPHA, "Of the posterior, a Student-t with 2 ALPHA degrees of freedom.")
     var_init: float = _setting(VAR_INIT, "Where the variance head starts, before softplus.")
@@ -180,6 +195,8 @@ class TrainSettings:
             raise SettingsError(f"teach must be left out with augment, and for a cnn, got {excerpt(self.teach)}")
         if "auto" in self.kl_weight and len(self.kl_weight) > 1:
             raise SettingsError(f"kl_weight must be auto alone, or numbers, got {excerpt(self.kl_weight)}")
+        if "auto" in self.kl_weight and self.model != "pstn":
+            raise SettingsError(f"kl_weight must be left out, or be numbers, for the model {self.model}")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainSettings:
