@@ -1,6 +1,9 @@
 """`pstn bench`: figures that are of this machine, taken in turns."""
 
 import json
+import platform
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +27,22 @@ def test_works_take_turns_and_the_first_turn_does_not_count():
     assert calls == ["a", "b"] * (len(times["a"]) + 1)
     assert len(times["a"]) == len(times["b"]) >= 3
     assert min(times["b"]) >= 0.002 > sorted(times["a"])[len(times["a"]) // 2]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other rules")
+def test_memory_is_kept_between_turns():
+    code = """
+import resource, torch
+from pstn.bench import time_in_turns
+faults = []
+def work():
+    results = [torch.empty(600_000).fill_(1.0) for _ in range(4)]  # more than twice the largest of them
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+time_in_turns({"work": work}, seconds=0.1)
+print((faults[-1] - faults[1]) / (len(faults) - 2))
+"""
+    said = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=120, check=True)
+    assert float(said.stdout) < 500  # of 2,344 pages of 4 KiB
 
 
 @pytest.mark.parametrize(

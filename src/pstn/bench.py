@@ -36,6 +36,9 @@ Name = TypeVar("Name")
 SAMPLES, BATCH, FOLDS = 10, 8, 5
 _STEPS = 20  # training steps per turn
 _FEWEST_TURNS = 3
+# glibc gives free memory back to the system where there is more than twice the largest block that was freed so far, of
+# those below 32 MB. To get it anew can take as long as the work that is timed.
+_KEPT_BYTES = 28 << 20
 
 
 class Figure(NamedTuple):
@@ -62,6 +65,9 @@ def time_in_turns(
 ) -> dict[Name, list[float]]:  # fmt: skip
     """Time several functions in turns, so that other load on the machine affects all of them equally.
 
+    The process keeps the memory of their results on a CPU, as one does that has handled larger ones before. Otherwise
+    it would depend on the history of the process which of the functions has to get its memory anew.
+
     Args:
         works: the functions, by name.
         seconds: duration, after one turn that does not count; there are at least three turns.
@@ -77,6 +83,7 @@ def time_in_turns(
         True
     """
     times: dict[Name, list[float]] = {name: [] for name in works}
+    torch.empty(_KEPT_BYTES, dtype=torch.uint8)
     turn, end = 0, 0.0
     while turn <= _FEWEST_TURNS or time.perf_counter() < end:
         for name, work in works.items():

@@ -20,6 +20,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, final
@@ -32,7 +33,7 @@ import uvicorn
 from fastapi import FastAPI, HTTPException, Request, UploadFile
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -49,6 +50,18 @@ __all__ = ["OnnxModel", "create_app", "main", "serve"]
 _SETTINGS = "PSTN_SERVE"  # what the processes of a server are told, in their environment
 _FREE = ("/health", "/metrics")  # paths without a limit on their rate
 _VALUES = 1 << 22  # numbers in all samples of the inputs that are classified together: 16 MB
+_REFUSALS = {
+    408: "The request took too long to arrive", 413: "The request is too large",
+    429: "Too many requests of this client", 503: "The server has more to do than it can",
+}  # fmt: skip
+_SCORES = {
+    "accuracy": ("accuracy", ".2%"), "nll": ("NLL", ".3f"), "ece": ("calibration error", ".3f"),
+    "risk_coverage_area": ("area under the risk–coverage curve", ".4f"), "answered": ("share that is answered", ".2%"),
+    "accuracy_answered": ("accuracy of the answers given", ".2%"), "set_size": ("classes in a set, on average", ".2f"),
+    "set_coverage": ("share of sets that hold the true class", ".2%"),
+    "atypical": ("share that is unlike the held-out examples", ".2%"),
+}  # fmt: skip
+"""How the scores of `pstn evaluate` are called on the card, and their formats."""
 _REMEMBERED = 10_000  # clients whose rate is watched; the longest silent are forgotten
 
 
@@ -141,10 +154,35 @@ class Inputs(BaseModel):
     boxes: bool = False
 
 
+class Answer(BaseModel):
+    """What the model says of one input; what its file does not compute is left out."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    label: str
+    """The most probable class."""
+    probability: float
+    """Of that class."""
+    probabilities: dict[str, float]
+    """Of every class."""
+    entropy: float
+    """The total uncertainty, in nats."""
+    mutual_information: float | None = None
+    """The part of it that comes from where to look, in nats."""
+    abstain: bool | None = None
+    """Whether the model should not answer."""
+    set: list[str] | None = None
+    """The classes that cannot be ruled out."""
+    typical: float | None = None
+    """The share of held-out examples that are less typical: near 0 for inputs unlike the training data."""
+    boxes: list[list[list[float]]] | None = None
+    """The corners of every sample's window, in [-1, 1], x first, where `boxes` was asked for."""
+
+
 class Predictions(BaseModel):
     """An answer for each input."""
 
-    predictions: list[dict[str, Any]]
+    predictions: list[Answer]
 
 
 @final
@@ -367,20 +405,25 @@ def create_app(
         return JSONResponse({"detail": found}, 422)
 
     def answer(inputs: Iterable[npt.NDArray[Any]], boxes: bool) -> Predictions:
-        found, rest = Predictions(predictions=[]), iter(inputs)
+        found, rest = list[dict[str, Any]](), iter(inputs)
         while some := list(islice(rest, model.together)):
             try:
-                found.predictions += model.predict(np.stack(some), boxes=boxes)
+                found += model.predict(np.stack(some), boxes=boxes)
             except ValueError as error:
                 raise HTTPException(422, str(error)) from None
-        answered.inc(len(found.predictions))
-        return found
+        answered.inc(len(found))
+        return Predictions.model_validate({"predictions": found})
 
     def require_count(name: str, count: int) -> None:
         if count > limits.SERVE_INPUTS:
             raise HTTPException(422, f"{name} must be at most {limits.SERVE_INPUTS} at once, got {count}")
 
-    @app.post("/predict", response_model=Predictions)
+    refusals: dict[int | str, dict[str, Any]] = {
+        status: {"description": reason} for status, reason in _REFUSALS.items()
+    }
+    post = partial(app.post, response_model=Predictions, response_model_exclude_unset=True, responses=refusals)
+
+    @post("/predict")
     def predict(asked: Inputs) -> Predictions:
         """Classify numbers: pixels from 0 to 1, or series."""
         require_count("inputs", len(asked.inputs))
@@ -396,7 +439,7 @@ def create_app(
             raise HTTPException(422, f"inputs must be finite numbers of shape {shape}, got {x.shape}")
         return answer(x, asked.boxes)
 
-    @app.post("/predict/images", response_model=Predictions)
+    @post("/predict/images")
     def predict_images(files: list[UploadFile], boxes: bool = False) -> Predictions:
         """Classify image files, each resized to what the model takes."""
         if kind != "images":
@@ -453,23 +496,36 @@ def _card(about: dict[str, Any], kind: str) -> str:
         "classes": ", ".join(about["classes"][:50]) + ", …" * (len(about["classes"]) > 50),
         "learned from": about.get("supervision", ""), "data": about.get("data", ""),
         "samples": about.get("samples", "the mean transformation"),
-        "answers": Abstention(**rule) if (rule := about.get("abstention")) else "",
-        **{name: f"{value:.4g}" for name, value in about.get("metrics", {}).items() if value is not None},
+        "abstention": Abstention(**rule) if (rule := about.get("abstention")) else "",
     }  # fmt: skip
-    rows = "".join(
-        f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
-        for name, value in facts.items()
-        if value
+    scores = {}
+    for name, value in about.get("metrics", {}).items():
+        label, digits = _SCORES.get(name, (name, ".4g"))
+        scores[label] = "" if value is None else format(value, digits)
+    form = (
+        '<h2>Try it</h2><form action="predict/images" method="post" enctype="multipart/form-data">'
+        '<input type="file" name="files" accept="image/*" multiple required> <button>Classify</button></form>'
     )
     ask = "curl -F files=@photo.jpg ADDRESS/predict/images" if kind == "images" else "POST /predict"
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>pstn</title>'
         '<meta name="viewport" content="width=device-width"><style>body{font:16px/1.5 sans-serif;max-width:44rem;'
-        "margin:2rem auto;padding:0 1rem}th{text-align:left;vertical-align:top;padding-right:1rem;white-space:nowrap}"
+        "margin:2rem auto;padding:0 1rem}th{text-align:left;padding-right:1rem}td,th{vertical-align:top}"
         "code{background:#eee;padding:.2em}</style>"
-        f"<h1>A classifier of {kind}</h1><table>{rows}</table><p><code>{ask}</code></p>"
-        '<p><a href="docs">Try it</a> · <a href="openapi.json">OpenAPI</a> · <a href="metrics">Metrics</a></p></html>'
+        f"<h1>A classifier of {kind}</h1>{_table(facts)}{'<h2>Scores</h2>' * any(scores.values())}{_table(scores)}"
+        f"{form * (kind == 'images')}<p><code>{ask}</code></p>"
+        '<p><a href="docs">Interface</a> · <a href="openapi.json">OpenAPI</a> · <a href="metrics">Metrics</a></p>'
+        "</html>"
     )
+
+
+def _table(facts: dict[str, Any]) -> str:
+    rows = (
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
+        for name, value in facts.items()
+        if value
+    )
+    return f"<table>{''.join(rows)}</table>"
 
 
 def serve(

@@ -215,6 +215,7 @@ def test_a_model_of_ones_own(browser, tmp_path, kind):
     arguments = [] if image else [str(file)]
     with running(tmp_path, str(tmp_path / "own"), *arguments) as address, visited(browser, address) as page:
         if image:
+            page.get_by_text("Upload a file to begin").wait_for()
             with page.expect_file_chooser() as chooser:
                 page.locator("#upload").click()
             chooser.value.set_files(file)

@@ -60,6 +60,7 @@ def test_a_series_shows_every_sample_and_change_of_time(series_models):
     tree = parsed(draw_series(series_models, day, compare(series_models, day)))
     assert len(of_class(tree, "pstn", "polyline")) == 20
     assert len(of_class(tree, "stn", "polyline")) == 2
+    assert "dark" not in "".join(tree.itertext())  # in dark mode the lines are light
     assert "nan" not in draw_series(series_models, flat, compare(series_models, flat))
 
 
@@ -77,6 +78,20 @@ def test_the_summary_has_every_answer_and_the_digit(digit_models, digit):
     assert "P-STN 92%" in text[3]
     digit_models["pstn"].about.metrics.clear()  # the accuracy may be unknown
     assert "P-STN 92%" not in summarise(digit_models, digit, found)
+
+
+def test_the_summary_shows_what_was_read_as_the_answer(digit_models, digit):
+    """On a phone one sample stands beside the answer: not one that was read as something else."""
+    found = compare(digit_models, digit)
+    best = found["pstn"].best
+    other = next(name for name in found["pstn"].probs if name != best)
+    for votes, number in (((other, other, best), 2), ((other,) * 3, 0)):  # the mean of all may be what none says
+        found["pstn"] = found["pstn"]._replace(
+            votes=votes, seen=torch.stack([torch.full((1, 4, 4), k / 4) for k in range(3)])
+        )
+        images = [node.get("src") for node in parsed(draw_image(digit_models, digit, found)).iter("img")]
+        [shown] = parsed(summarise(digit_models, digit, found)).iter("img")
+        assert shown.get("src") == images[number]
 
 
 def test_class_names_are_text_and_not_code(digit_models, digit):

@@ -34,7 +34,7 @@ from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, read
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings
 from security.fuzz import mutate, mutate_json
 
-CASES = 250
+CASES = 150
 SECONDS = 2.0  # of processor time for a case: a valid file takes a hundredth of it
 
 

@@ -16,6 +16,7 @@ from pstn.io.models import ModelFileError
 from pstn.io.registry import build
 from pstn.nn import ConvClassifier, ConvLocalizer
 from security.limited import run_limited
+from shared_models import edit_config
 
 CPAB = {"type": "CPAB", "tess": [4, 4], "zero_boundary": True, "volume_preserving": False}
 
@@ -27,17 +28,11 @@ def folder(tmp_path):
     return pstn.PSTN(layer, ConvClassifier(1, (8, 8), 2, (2,), 3, 3)).save_pretrained(tmp_path / "model")
 
 
-def edit(folder, change):
-    config = json.loads((folder / "config.json").read_text())
-    change(config)
-    (folder / "config.json").write_text(json.dumps(config))
-
-
 def load_limited(folder, *changes):
     """Load copies of a model, each changed, with little memory and within seconds; what was raised."""
     copies = [shutil.copytree(folder, folder.with_name(str(number))) for number in range(len(changes))]
     for copy, change in zip(copies, changes, strict=True):
-        edit(copy, change)
+        edit_config(copy, change)
     code = """
     import time
     for folder in sys.argv[1:]:
@@ -89,7 +84,7 @@ def test_what_a_description_asks_for_is_limited(folder, part, values, message):
         model = config["model"]
         {**config, **model}[part].update(values)
 
-    edit(folder, change)
+    edit_config(folder, change)
     start = time.monotonic()
     refused(message, pstn.from_pretrained, folder, error=ModelFileError)
     assert time.monotonic() - start < 2
@@ -102,7 +97,7 @@ def test_a_wide_convolution_of_few_weights_is_refused(folder, filters, kernel, m
     size = [4096, 4096]
     head = {"type": "ConvClassifier", "in_channels": 1, "classes": 2, "dropout": 0.5, "size": size, "hidden": 1}
     model = {**head, "filters": filters, "kernel": kernel}
-    edit(folder, lambda c: c.update(model=model, about={**c["about"], "size": size}))  # 1 TB for one image
+    edit_config(folder, lambda c: c.update(model=model, about={**c["about"], "size": size}))  # 1 TB for one image
     refused(message, pstn.from_pretrained, folder, error=ModelFileError)
 
 

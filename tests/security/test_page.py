@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("gradio", reason="needs gradio: pip install 'pstn[app]'")
 
 from pstn import limits
+from served import free_port
 
 FORM = {"Content-Type": "multipart/form-data; boundary=b"}
 SMALL = {"PAGE_UPLOADED_BYTES": 40_000, "PAGE_REQUESTS_AT_ONCE": 12}
@@ -29,11 +30,6 @@ with open_page(ModelCache(), port=int(sys.argv[1]), names=["page.example"]):
     print("ready", flush=True)
     sys.stdin.read()
 """
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
 
 
 class Client:

@@ -141,10 +141,11 @@ def test_the_probe_for_writability_follows_no_link(tmp_path, victim):
     assert [path.name for path in (tmp_path / "run").iterdir()] == [".probe"]
 
 
-@pytest.mark.parametrize("option", ["--resume", "--overwrite"])
 @pytest.mark.parametrize(
-    "name", ["model-0", "model-9", "checkpoint.safetensors", "settings.yaml", "results.json", "parts.json"]
-)
+    ("option", "name"),
+    [("--resume", "model-0"), ("--resume", "checkpoint.safetensors"), ("--resume", "parts.json"),
+     ("--overwrite", "model-9"), ("--overwrite", "settings.yaml"), ("--overwrite", "results.json")],
+)  # fmt: skip
 def test_a_link_out_of_a_run_is_refused_before_anything_is_changed(tmp_path, data, run, victim, option, name):
     if (run / name).exists():
         (run / name).rename(tmp_path / "moved")

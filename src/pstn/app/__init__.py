@@ -233,7 +233,8 @@ ModelSet = Mapping[str, Any]
 
 def as_set(model: Shareable) -> ModelSet:
     """One model of images or series as a set, under what it is."""
-    require_about(model)
+    if require_about(model).masked:
+        raise ValueError("model must take no mask to be on the page, got one of padded series: see pstn show")
     return {"pstn" if isinstance(model, PSTN) else "stn" if isinstance(model, STN) else "cnn": model}
 
 

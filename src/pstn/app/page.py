@@ -156,7 +156,10 @@ def summarise(
     first = next(iter(_transforming(models)), None)
     image = shown.dim() == 3
     picture = (_frame if image else _curves)(models, shown, answers)
-    seen = _encode(answers[first].seen[0]) if image and first else ""
+    seen = ""
+    if image and first:  # a sample that was read as the answer, where there is one
+        answer = answers[first]
+        seen = _encode(answer.seen[answer.votes.index(answer.best) if answer.best in answer.votes else 0])
     metrics = {LABELS[cast(ModelKind, kind)]: model.about.metrics for kind, model in models.items()}
     accuracies = [f"{label} {scores['accuracy']:.0%}" for label, scores in metrics.items() if "accuracy" in scores]
     labelled = [(LABELS[cast(ModelKind, kind)], answer) for kind, answer in answers.items()]
@@ -250,7 +253,8 @@ def build_page(cache: ModelCache, examples: Tensor | None = None) -> gr.Blocks:
         def answer(base: Tensor | None, mode: str, *values: Any) -> list[Any]:
             ready = gr.Timer(active=mode not in cache.ready)
             if mode not in cache.ready or base is None:
-                text = "" if mode in cache.ready else draw_progress(cache.status, cache.fraction)
+                invitation = "<p>Upload a file to begin.</p>"
+                text = invitation if mode in cache.ready else draw_progress(cache.status, cache.fraction)
                 return [text, *[None] * len(labels), "", ready]
             models, shown = cache.ready[mode], move(base, *values[:-1], seed=values[-1])
             answers = app.compare(models, shown, seed=values[-1])
