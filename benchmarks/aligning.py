@@ -2,17 +2,20 @@
 
 Usage:
     python benchmarks/aligning.py align --out results.json [--seeds 0 1 2] [--only GunPoint ...]
+    python benchmarks/aligning.py tune --out results.json [--only GunPoint ...]
     python benchmarks/aligning.py augment --out results.json [--seeds 0 1 2 3 4] [--only GunPoint ...]
 
-Needs aeon and tslearn, whose wheels hold most of the sets, and for the others `PSTN_DATA`. `warped` is made here: four
-prototypes under random CPAB warps, with noise. Test parts above 1,000 series and training parts above 600 are cut by a
-fixed draw. Nothing is chosen on test data: the aligner has its defaults, which were compared on halves of the training
-parts; gamma of soft-DTW is that with the best accuracy on the training part.
+Needs aeon and tslearn, whose wheels hold most of the sets, and for the others `PSTN_DATA`; `--models difw` needs difw,
+which compiles its extension at the first call. `warped` is made here: four prototypes under random CPAB warps, with
+noise. Test parts above 1,000 series and training parts above 600 are cut by a fixed draw. Nothing is chosen on test
+data: the aligner has its defaults, which were compared on halves of the training parts, and so were the settings of the
+point (`tune`); gamma of soft-DTW is that with the best accuracy on the training part.
 
 `align`: the variance within classes of the test part before and after: as it is, as a share of the whole variance, and
 between each series and the average of its class that is brought to the time of that series;
 the accuracy of the nearest class average, of the aligner in units of the spread of the classes and by the Euclidean
-distance; seconds of processor time for the fit.
+distance; seconds of processor time for the fit. difw is the point with the same warps as difw computes them.
+`tune`: the accuracy of the point on either half of at most 300 training series, after a fit on the other.
 `augment`: the accuracy of other classifiers trained on a few series of each class, on those and on 10 versions of each:
 by a `pstn.Augmenter` with a `SeriesAligner` or with the fixed random warps of `pstn.data.RandomCPAB`.
 """
@@ -25,6 +28,7 @@ import time
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -33,8 +37,11 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
+from torch.utils import cpp_extension
 
 import pstn
+from pstn.data.split import stratified_indices
+from pstn.estimators.aligning import SmoothCPAB
 from pstn.estimators.arrays import equalise
 from recording import Stopwatch, write
 
@@ -139,8 +146,82 @@ def soft_dtw(task: Task, gammas: tuple[float, ...] = (0.1, 1.0)) -> dict[str, An
     return {"accuracy": accuracy, "gamma": gamma, "fit_cpu_s": seconds}
 
 
-# In the style of DTAN (Weber et al. 2019): a point in place of a posterior, and the variance within classes alone.
-POINT: dict[str, Any] = {"probabilistic": False, "objective": "variance", "separation": 0.0, "augment": 0.0}
+# In the style of DTAN (Weber et al. 2019): a point in place of a posterior, and the variance within classes alone. The
+# weight of the prior is what `tune` found, among _SMOOTHNESS.
+POINT: dict[str, Any] = {
+    "probabilistic": False, "objective": "variance", "separation": 0.0, "augment": 0.0, "smoothness": 0.3,
+}  # fmt: skip
+_SMOOTHNESS = (0.01, 0.03, 0.1, 0.3, 1.0)
+
+
+class DifwLine(pstn.Transform):
+    """CPAB of one axis by difw: the velocity fields of `cpab` for the same theta."""
+
+    change: torch.Tensor
+
+    def __init__(self, cpab: pstn.CPAB) -> None:
+        import difw
+
+        super().__init__()
+        self.ndim, self.dim, self.names = 1, cpab.dim, cpab.names
+        options = {"backend": "pytorch", "device": "cpu", "zero_boundary": True, "basis": "qr"}
+        # It compiles here. Its own flags, -Ofast with fast mathematics, give points outside the domain with g++ 12.
+        load = cpp_extension.load
+        with patch.object(cpp_extension, "load", lambda **given: load(**given | {"extra_cflags": ["-O3"]})):
+            self.peer = difw.Cpab(tess_size=cpab.dim + 1, **options)
+        points = (torch.arange(200) + 0.5) / 200
+        ours = cpab.velocity(torch.eye(cpab.dim), 2 * points[:, None] - 1)[..., 0] / 2
+        theirs = self.peer.calc_velocity(points, torch.eye(cpab.dim))
+        # Velocities are linear in theta, so that least squares finds difw's theta exactly.
+        self.register_buffer("change", torch.linalg.lstsq(theirs.double().T, ours.double().T).solution.T.float())
+
+    def initial(self) -> torch.Tensor:
+        """The identity."""
+        return torch.zeros(self.dim)
+
+    def inverse(self, theta: torch.Tensor, *, aspect: Any = None) -> torch.Tensor:
+        """Theta of the inverse map."""
+        return -theta
+
+    def _unmap(self, theta: torch.Tensor, points: torch.Tensor, aspect: Any) -> torch.Tensor:
+        return self._map(-theta, points, aspect)
+
+    def _map(self, theta: torch.Tensor, points: torch.Tensor, aspect: Any) -> torch.Tensor:
+        shape = torch.broadcast_shapes(theta.shape[:-1], points.shape[:-2])
+        theirs = (theta @ self.change).expand(*shape, self.dim).reshape(-1, self.dim).contiguous()
+        at = (points[..., 0] + 1) / 2
+        if at.dim() > 1:
+            at = at.expand(*shape, at.shape[-1]).reshape(len(theirs), -1).contiguous()
+        moved = self.peer.transform_grid(at, theirs)
+        return 2 * moved.view(*shape, -1, 1) - 1
+
+
+def by_difw() -> SmoothCPAB:
+    """The aligner's own family and prior, warped by difw."""
+    family = SmoothCPAB(pstn.CPAB(tess=16))
+    family.cpab = DifwLine(family.cpab)  # type: ignore[assignment]
+    return family
+
+
+def tune(names: list[str]) -> list[dict[str, Any]]:
+    """The accuracy of the point on halves of training parts, by the Euclidean distance, for weights of the prior."""
+    rows = list[dict[str, Any]]()
+    halves = list[tuple[str, Task]]()
+    for name in names:
+        x, y = (part[:300] for part in load(name)[:2])
+        first, second = (part.numpy() for part in stratified_indices(torch.from_numpy(y), 0.5, seed=0))
+        halves += [(name, (x[a], y[a], x[b], y[b])) for a, b in ((first, second), (second, first))]
+
+    for smoothness in _SMOOTHNESS:
+        found: dict[str, list[float]] = {}
+        for name, task in halves:
+            scores = aligned(task, random_state=0, **{**POINT, "smoothness": smoothness})
+            found.setdefault(name, []).append(scores["accuracy_euclidean"])
+        accuracies = {name: float(np.mean(both)) for name, both in found.items()}
+        mean = float(np.mean(list(accuracies.values())))
+        rows.append({"smoothness": smoothness, "mean": mean, "accuracies": accuracies})
+        print(rows[-1], flush=True)
+    return rows
 
 
 def align(names: list[str], seeds: list[int], models: list[str]) -> list[dict[str, Any]]:
@@ -151,6 +232,7 @@ def align(names: list[str], seeds: list[int], models: list[str]) -> list[dict[st
             made: dict[str, Any] = {
                 "aligner": lambda task=task, seed=seed: aligned(task, random_state=seed),
                 "point": lambda task=task, seed=seed: aligned(task, random_state=seed, **POINT),
+                "difw": lambda task=task, seed=seed: aligned(task, random_state=seed, **POINT, transform=by_difw()),
             }
             if seed == 0:
                 made["none"] = lambda task=task: {
@@ -202,20 +284,23 @@ def augment(names: list[str], seeds: list[int], per_class: int = 5, samples: int
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["align", "augment"])
+    parser.add_argument("what", choices=["align", "tune", "augment"])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--only", nargs="+", choices=ALIGN)
-    parser.add_argument("--models", nargs="+", default=["none", "aligner", "point", "soft-DTW"])
+    models = ["none", "aligner", "point", "soft-DTW", "difw"]
+    parser.add_argument("--models", nargs="+", default=models[:-1], choices=models)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     watch = Stopwatch()
     if options.what == "align":
         rows = align(options.only or ALIGN, options.seeds, options.models)
+    elif options.what == "tune":
+        rows = tune(options.only or ALIGN)
     else:
         rows = augment(options.only or AUGMENT, options.seeds)
-    packages = ("scikit-learn", "aeon", "tslearn")
+    packages = ("scikit-learn", "aeon", "tslearn", "difw")
     write(options.out, {"load": os.getloadavg()[0], "rows": rows}, seed=0, watch=watch, packages=packages)
 
 

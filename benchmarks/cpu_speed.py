@@ -1,4 +1,4 @@
-"""Four costs on one core of a CPU, each beside a peer that takes turns with it.
+"""Five costs on one core of a CPU, each beside a peer that takes turns with it.
 
 Usage:
     OMP_NUM_THREADS=1 python benchmarks/cpu_speed.py --out results.json [--seconds 20] [--rounds 7]
@@ -7,7 +7,8 @@ Usage:
   it is and with torch's own pooling, and its parts: localizer, samples and warp, classifier;
 - the same model as an ONNX file with ten samples, beside the classifier alone on ten times the batch;
 - `pstn predict` on one image, beside a process that imports torch alone, with everything that Python does;
-- `import pstn` with all its names read, beside the same.
+- `import pstn` with all its names read, beside the same;
+- samples of a mixture of four Student-t, beside those of one Student-t, eager and compiled, with and without gradients.
 
 All times are processor time of one thread. Ratios and differences are taken within a turn and medians over the turns:
 other work on the machine meets both alike.
@@ -25,6 +26,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -123,6 +125,42 @@ def measure_processes(model: pstn.PSTN, folder: Path, rounds: int) -> dict[str, 
     return {name: round(value, 3) for name, value in found.items()}
 
 
+def measure_mixture(seconds: float) -> dict[str, dict[str, float]]:
+    """Microseconds for ten samples for each of 256 inputs, and how often the time of a Student-t is in a mixture's."""
+    found = {}
+    for compiled, alpha, dim, learns in product((False, True), (1.0, 2.0), (1, 4), (False, True)):
+        one, several = (
+            pstn.Posterior(torch.randn(*shape, dim).requires_grad_(learns), torch.full((*shape, dim), 0.1), alpha)
+            for shape in ((256,), (256, 4))
+        )
+        mixture = pstn.MixturePosterior(torch.randn(256, 4).log_softmax(-1).requires_grad_(learns), several)
+        works: dict[str, Callable[[], object]] = {}
+        torch.compiler.reset()
+        for name, q in {"mixture": mixture, "student_t": one}.items():
+            noise = torch.rand(SAMPLES, 256, q.noise_width)
+            sample = torch.compile(_sample, fullgraph=True) if compiled else _sample
+            works[name] = partial(_draw, sample, q, noise, learns)
+        times = time_in_turns(works, seconds, clock=time.process_time)
+        name = f"{'compiled' if compiled else 'eager'}, alpha {alpha:g}, D {dim}{', with gradients' if learns else ''}"
+        found[name] = {f"{key}_us": round(1e6 * median(values), 1) for key, values in times.items()}
+        ratios = [a / b for a, b in zip(times["mixture"], times["student_t"], strict=True)]
+        found[name] |= {"over_student_t": round(median(ratios), 2), "turns": len(ratios)}
+    return found
+
+
+def _sample(q: pstn.ThetaDistribution, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return q.weighted_sample(noise=noise)
+
+
+def _draw(
+    sample: Callable[..., tuple[torch.Tensor, torch.Tensor]], q: object, noise: torch.Tensor, learns: bool
+) -> None:
+    with torch.set_grad_enabled(learns):
+        theta, log_weights = sample(q, noise)
+    if learns:
+        (theta.square().sum() + log_weights.sum()).backward()
+
+
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -139,6 +177,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         figures["processes"] = measure_processes(model, Path(temporary), given.rounds)
         figures["onnx"] = measure_onnx(model, Path(temporary), given.seconds)
+    figures["mixture"] = measure_mixture(given.seconds / 10)
     write(given.out, figures, seed=0, watch=watch, packages=("onnxruntime",))
 
 

@@ -12,7 +12,8 @@ its NLL is lower if the interval of that difference lies below 0. Intervals are 
 paired in both; p-values are of a paired t-test over images, of means over seeds.
 
 A sentence is right if the model that it names is, over all seeds and unseen images, not significantly worse in accuracy
-or in NLL than any other, and if a difference that it calls real is significant there as well.
+or in NLL than any other, by as much as the comparison says matters (half a point, 0.01), and if a difference that it
+calls real is significant there as well.
 
 Needs efficientnet-lite0 and scikit-learn. A finished seed is not run again, and sentences are made anew of its answers.
 `--train-only` stops before scikit-learn and scipy are needed: for a machine without them, whose WORK/*.json are copied.
@@ -40,7 +41,7 @@ import torch
 
 import pstn
 from folders import make_mixed, make_shapes, make_signs
-from pstn.comparison import LABELS, Scored, judge
+from pstn.comparison import LABELS, RELEVANT, Scored, judge
 from pstn.files import read_json, to_json
 from pstn.nn.backbones import find_pretrained
 from pstn.predict import predict_files, read_items
@@ -169,8 +170,10 @@ def check_sentence(row: dict[str, Any], pooled: dict[str, dict[str, Floats]]) ->
         wrong.append("it names none, and some are better than chance")
     for of in ("accuracy", "NLL"):
         for kind in KINDS:
-            if said.kind not in (None, kind) and better(pooled[kind], pooled[said.kind], of)["low"] > 0:
-                wrong.append(f"{LABELS[kind]} has a better {of}")
+            if said.kind not in (None, kind):
+                gain = better(pooled[kind], pooled[said.kind], of)
+                if gain["low"] > 0 and gain["value"] >= RELEVANT[of]:
+                    wrong.append(f"{LABELS[kind]} has a better {of}")
     other = re.search(r"Beside the ([^,]+)", said.sentence)
     for of, change in re.findall(r"its (accuracy|NLL) is [\d.]+(?: points)? (\w+) \([^)]*\): the difference is real",
                                  said.sentence):  # fmt: skip
