@@ -39,7 +39,7 @@ example-%: $(VENV)/.examples
 	@$(BIN)/python examples/$*.py $(ARGS)
 
 # One process per core, one thread each: networks this small lose more to handing work between threads than they gain.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
 
 test: $(VENV)/.dev  ## Run the tests, without the slow ones.
 	@$(PYTEST)
