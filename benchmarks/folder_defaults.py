@@ -17,6 +17,7 @@ calls real is significant there as well.
 
 Needs efficientnet-lite0 and scikit-learn. A finished seed is not run again, and sentences are made anew of its answers.
 `--train-only` stops before scikit-learn and scipy are needed: for a machine without them, whose WORK/*.json are copied.
+`--again pstn` trains only the P-STNs anew, and takes all else from OUT.json.
 """
 
 from __future__ import annotations
@@ -136,6 +137,23 @@ def run_seed(folder: Path, out: Path, seed: int, options: list[str]) -> dict[str
     return row
 
 
+def run_again(folder: Path, out: Path, row: dict[str, Any], kind: str, options: list[str]) -> dict[str, Any]:
+    """A row in which one kind of model is trained and scored anew."""
+    options = ["--model", kind, "--skip-broken", "--seed", str(row["seed"]), "--out", str(out), "--overwrite", *options]
+    command = [str(Path(sys.executable).with_name("pstn")), "train", str(folder / "train"), "--json", *options]
+    subprocess.run(command, capture_output=True, text=True, check=True)
+    results = read_json(out / "results.json")
+    source = prepare(TrainSettings(**results["settings"]))
+    assert source.test is not None
+    model = out / "model-0"
+    about = {"seconds": results["seconds"], "failed": results["failed"], "epochs": len(results["history"])}
+    parameters = row["models"][kind]["parameters"]
+    told = score(*ask(model, folder / "test")) | about | {"parameters": parameters, "run": provenance()}
+    [log_probs] = predict_models([pstn.from_pretrained(model)], source.test[0], seeds=[row["seed"]])
+    held_out = [[round(value, 4) for value in line] for line in log_probs.tolist()]
+    return row | {"models": row["models"] | {kind: told}, "held_out": row["held_out"] | {kind: held_out}}
+
+
 def gap(a: Floats, b: Floats) -> dict[str, Any]:
     """The mean of a - b, both (R, N), for R seeds and the same N images."""
     from scipy import stats
@@ -227,17 +245,25 @@ def main() -> None:
     parser.add_argument("--folders", nargs="+", default=list(MAKERS), choices=MAKERS)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--train-only", action="store_true")
+    parser.add_argument("--again", choices=KINDS[1:])
     given, options = parser.parse_known_args()  # others are for pstn train
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     for name in given.folders:
         if not (given.work / name).exists():
             MAKERS[name](given.work / name)
 
+    before = read_json(given.out) if given.again else {}
+    for name in given.folders if given.again else ():
+        (given.work / f"{name}-logistic.json").write_text(to_json(before["logistic"][name]))
+
     def work(job: tuple[int, str]) -> None:
         seed, name = job
         kept, out = given.work / f"{name}-{seed}.json", given.work / f"run-{name}-{seed}"
         if not kept.exists():
-            row = run_seed(given.work / name, out, seed, options)
+            if given.again:
+                row = run_again(given.work / name, out, before["rows"][name][seed], given.again, options)
+            else:
+                row = run_seed(given.work / name, out, seed, options)
             kept.write_text(to_json(row))
             scores = {k: (round(m["accuracy"], 3), round(m["nll"], 3)) for k, m in row.get("models", {}).items()}
             print(name, seed, round(row["seconds"]), scores, row.get("error", ""), flush=True)
