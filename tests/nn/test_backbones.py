@@ -14,6 +14,7 @@ from torch import nn
 import pstn
 from pstn.data import DataWarning
 from pstn.decode import read_image
+from pstn.defaults import PRETRAINED_VAR_INITS
 from pstn.framing import WHOLE, Framing
 from pstn.io import describe
 from pstn.nn import (
@@ -29,6 +30,7 @@ from pstn.predict import predict_files, read_items
 from pstn.training.linear import _read_windows, extract_features, fit_linear, start_heads, tune_linear
 from pstn.training.runs.run import evaluate_run, make_population, make_run_model, prepare, train
 from pstn.training.runs.settings import TrainSettings
+from pstn.training.tune import hold_out
 from small_runs import run_command
 
 installed = pytest.mark.skipif(
@@ -348,6 +350,28 @@ def test_behind_a_transformer_it_starts_at_the_regression_on_windows_of_changed_
     cnn = make_run_model(settings.replace(model="cnn"), source, 0)
     start_heads([cnn], source.x, source.y, [(member.train, member.valid)])
     torch.testing.assert_close(taught.classifier.head.weight, cnn.head.weight)
+
+
+def test_windows_of_one_image_start_far_apart_only_where_that_predicts_held_out_images_better(timm, photos):
+    settings = TrainSettings(data=photos, backbone="tiny.one", models=2)
+    source = prepare(settings)
+    losses = {}
+    for start in PRETRAINED_VAR_INITS:
+        model = make_run_model(settings.replace(var_init=start), source, 0).eval()
+        features = _read_windows(model, model.classifier.trunk, source.x, 4, None, torch.arange(len(source.x)))
+        losses[start] = 0.0
+        for rest, held in hold_out(source.y):
+            layer = fit_linear(features[:, rest].flatten(0, 1), source.y[rest].repeat(4), 2, 4.0)
+            probs = layer(features[:, held]).softmax(-1).mean(0).detach()
+            losses[start] -= float(probs[torch.arange(len(held)), source.y[held]].log().mean())
+    far, near = PRETRAINED_VAR_INITS
+    assert losses[far] != losses[near]
+    with make_population(settings, source) as population:
+        for model in (population.start(0), population.start(1)):
+            assert model.layer.posterior.var_init == min(losses, key=losses.get)
+            assert (model.layer.variance_head.last.bias == model.layer.posterior.var_init).all()
+    with make_population(settings.replace(var_init=-2.0), source) as population:
+        assert population.start(0).layer.posterior.var_init == -2.0
 
 
 @pytest.mark.parametrize("penalty", [0.1, 10.0])

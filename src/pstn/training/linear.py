@@ -11,9 +11,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, nll_loss, one_hot
 
 from pstn.data.split import stratified_indices
+from pstn.defaults import PRETRAINED_VAR_INITS
 from pstn.nn.backbones import BackboneClassifier, Trunk
 from pstn.nn.classifier import TransformerModel
 from pstn.training.population.recipe import Augmentation
+from pstn.training.restarts import start_variance
+from pstn.training.tune import hold_out
 from pstn.uncertainty import log_mean_exp
 
 __all__ = ["fit_linear", "fit_ridge", "start_heads", "tune_linear"]
@@ -25,8 +28,8 @@ _RIDGE_PENALTIES = tuple(10.0 ** (power / 2) for power in range(-2, 13))
 _LOGITS = tuple(math.exp(power / 10) for power in range(-20, 36))
 # The least deviation by which a feature is divided, as a part of the root mean square of all.
 _LEAST = 0.2
-# Views of each image that a last layer starts at, and of all images together.
-_VIEWS, _ROWS = 6, 6000
+# Views of each image that a last layer starts at, and of all images together; the same to choose a variance by.
+_VIEWS, _FEW_VIEWS, _ROWS = 6, 4, 6000
 
 
 def fit_linear(x: Tensor, y: Tensor, classes: int, penalty: float = 1.0) -> nn.Linear:
@@ -84,16 +87,22 @@ def tune_linear(x: Tensor, y: Tensor, classes: int, valid: tuple[Tensor, Tensor]
         inside, held = stratified_indices(y, 0.2)
         chosen, valid = (x[..., inside, :], y[inside]), (x[..., held, :], y[held])
 
-    def fit(x: Tensor, y: Tensor, penalty: float) -> nn.Linear:
-        views = x.shape[:-2].numel()  # penalised as one
-        return fit_linear(x.flatten(0, -2), y.repeat(views), classes, views * penalty)
-
-    losses = []
-    for penalty in _PENALTIES:
-        with torch.no_grad():
-            log_probs = fit(*chosen, penalty)(valid[0]).log_softmax(-1)
-            losses.append(float(nll_loss(log_mean_exp(log_probs.reshape(-1, *log_probs.shape[-2:])), valid[1])))
+    fit = partial(_fit_views, classes)
+    losses = [_loss(fit(*chosen, penalty), *valid) for penalty in _PENALTIES]
     return fit(x, y, _PENALTIES[losses.index(min(losses))])
+
+
+def _fit_views(classes: int, x: Tensor, y: Tensor, penalty: float) -> nn.Linear:
+    """`fit_linear` on features (N, F), or (V, N, F) of views, which are penalised as one."""
+    views = x.shape[:-2].numel()
+    return fit_linear(x.flatten(0, -2), y.repeat(views), classes, views * penalty)
+
+
+@torch.no_grad()
+def _loss(layer: nn.Linear, x: Tensor, y: Tensor) -> float:
+    """The negative log-likelihood of features (N, F), or (V, N, F) of views, whose probabilities are averaged."""
+    log_probs = layer(x).log_softmax(-1)
+    return float(nll_loss(log_mean_exp(log_probs.reshape(-1, *log_probs.shape[-2:])), y))
 
 
 @torch.no_grad()
@@ -147,12 +156,13 @@ def extract_features(trunk: nn.Module, x: Tensor, batch: int = 64) -> Tensor:
 
 def start_heads(
     models: Sequence[nn.Module], x: Tensor, y: Tensor, parts: Sequence[tuple[Tensor, Tensor | None]],
-    augment: Augmentation | None = None, *, taught: bool = False,
+    augment: Augmentation | None = None, *, taught: bool = False, variances: Sequence[float] = PRETRAINED_VAR_INITS,
 ) -> None:  # fmt: skip
     """Start the last layers of models on one pretrained network at the logistic regression on what they read.
 
     A classifier alone reads the images. One behind a spatial transformer reads its windows of them, which are drawn as
-    they are at its start, of images that are changed as in training: several of each image where there are few.
+    they are at its start, of images that are changed as in training: several of each image where there are few. How far
+    apart the windows of one image are at the start is chosen by cross-validation, as a training this short keeps it.
 
     Args:
         models: of one kind, whose classifiers are `BackboneClassifier`s; others are left alone.
@@ -161,6 +171,7 @@ def start_heads(
         parts: the training and validation examples of each model.
         augment: how images are changed in training.
         taught: models are taught to undo poses, so that their classifiers will read images as they are.
+        variances: where the variance heads may start, before softplus, if they have one; fewer than two leave it.
     """
     found = [part for model in models for part in model.modules() if isinstance(part, BackboneClassifier)]
     if len(found) < len(models):
@@ -168,6 +179,12 @@ def start_heads(
     trunk, first = found[0].trunk.eval(), models[0].eval()
     if isinstance(first, TransformerModel) and not taught:  # all models have the same windows, until localizers learn
         views = max(1, min(_VIEWS, _ROWS // len(x)))
+        if len(variances) > 1:
+            rows = torch.cat([part for pair in parts for part in pair if part is not None]).unique()
+            start = _choose_variance(first, trunk, found[0].classes, x, y, rows, variances)
+            for model in models:
+                if start is not None and isinstance(model, TransformerModel):
+                    start_variance(model, start)
         read = partial(_read_windows, first, trunk, x, views)
         changed = read(augment, torch.cat([train for train, _ in parts]))
         if held := [valid for _, valid in parts if valid is not None]:
@@ -179,6 +196,22 @@ def start_heads(
         with torch.enable_grad():
             layer = tune_linear(changed[..., train, :], y[train], head.classes, validation)
         head.head.load_state_dict(layer.state_dict())
+
+
+@torch.no_grad()
+def _choose_variance(
+    model: TransformerModel, trunk: Trunk, classes: int, x: Tensor, y: Tensor, rows: Tensor, starts: Sequence[float]
+) -> float | None:
+    """The start of the variance whose windows predict held-out images best; None if there is no choice."""
+    splits, losses = hold_out(y[rows]), dict[float, float]()
+    for start in starts if splits else ():
+        if start_variance(model, start):
+            features = _read_windows(model, trunk, x, max(1, min(_FEW_VIEWS, _ROWS // len(x))), None, rows)[:, rows]
+            with torch.enable_grad():
+                layers = [_fit_views(classes, features[:, train], y[rows[train]], 1.0) for train, _ in splits]
+            pairs = zip(layers, splits, strict=True)
+            losses[start] = sum(_loss(layer, features[:, held], y[rows[held]]) for layer, (_, held) in pairs)
+    return min(losses, key=losses.__getitem__) if losses else None
 
 
 @torch.no_grad()

@@ -148,6 +148,26 @@ def make_careful(model: TransformerModel) -> str:
     return f"{change} and {slower}"
 
 
+def start_variance(model: TransformerModel, start: float) -> bool:
+    """Let the variance of an untrained model start elsewhere, in place; False where it has no such setting.
+
+    Args:
+        model: before its first step.
+        start: before softplus.
+
+    Example:
+        >>> model = pstn.nn.mnist_pstn()
+        >>> start_variance(model, -9.0), model.layer.posterior.var_init
+        (True, -9.0)
+    """
+    family = model.layer.posterior
+    if not isinstance(getattr(family, "var_init", None), float) or not _is_untrained(model.layer):
+        return False
+    model.layer.posterior = _with_start(family, lambda _: start) or family
+    _put_back(model.layer)
+    return True
+
+
 def slower(model: TransformerModel, localizer_factor: float | None) -> float:
     """The factor of the localizer's learning rate in a restart, a tenth of what it was; None was the model's default.
 

@@ -32,7 +32,7 @@ from pstn.data.images import has_colour
 from pstn.data.registry import detect, find_known
 from pstn.data.series import mark_padding, series_format
 from pstn.data.split import Split, Splits, fit_scaling, name_classes, stratified_indices
-from pstn.defaults import default_kl_weight
+from pstn.defaults import PRETRAINED_VAR_INITS, VAR_INIT, default_kl_weight
 from pstn.files import inside, to_json, write_atomically
 from pstn.framing import WHOLE, Framing
 from pstn.io import from_pretrained, require_modest
@@ -399,7 +399,8 @@ def make_run_model(settings: TrainSettings, source: Source, seed: int) -> Sharea
         backbone_for=settings.backbone_for, learns=settings.backbone_learns,
         # A series has no background: it continues with its last value.
         fill=None if len(source.size) == 1 else source.fill,
-        samples=settings.samples, test_samples=settings.test_samples, var_init=settings.var_init,
+        samples=settings.samples, test_samples=settings.test_samples,
+        var_init=VAR_INIT if settings.var_init is None else settings.var_init,
         alpha=settings.alpha, taught=bool(settings.teach), masked=source.masked, seed=seed,
     )  # fmt: skip
 
@@ -456,7 +457,10 @@ def make_population(
     if source.backbone not in ("paper", "small"):
         parts = [(cast(Tensor, m.train), m.valid) for m in members]
         reads_features = settings.backbone_for != "localizer" or settings.model == "cnn"
-        start_heads(models, source.x, source.y, parts, source.augment, taught=source.teach is not None)
+        starts = PRETRAINED_VAR_INITS if settings.var_init is None else ()
+        start_heads(
+            models, source.x, source.y, parts, source.augment, taught=source.teach is not None, variances=starts
+        )
         recipe = recipe.for_examples(len(cast(Tensor, members[0].train)), source.size, pretrained=reads_features)
     if settings.patience is None and settings.validate_every is None and source.kind != "known" and not source.teach:
         recipe = _with_patience(recipe, members, models[0], source.size)

@@ -96,7 +96,11 @@ class TrainSettings:
     )
     test_samples: int = _setting(TEST_SAMPLES, "S in evaluation.")
     alpha: float = _setting(ALPHA, "Of the posterior, a Student-t with 2 ALPHA degrees of freedom.")
-    var_init: float = _setting(VAR_INIT, "Where the variance head starts, before softplus.")
+    var_init: float | None = _setting(
+        None,
+        f"Where the variance head starts, before softplus; {VAR_INIT} when not given, or where a pretrained network "
+        "classifies what predicts images best in cross-validation, that or -9.",
+    )
     lr_step: int | None = _setting(None, "Epochs after which learning rates are multiplied with LR_GAMMA, repeatedly.")
     lr_gamma: float = _setting(0.1, "That factor.")
     lr_schedule: Literal["constant", "one-cycle"] = _setting(
