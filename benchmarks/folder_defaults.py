@@ -284,7 +284,8 @@ def main() -> None:
     found = {name: summarise(rows, sceptics[name]) for name, rows in held.items()}
     for name, summary in found.items():
         print(name, to_json({key: value for key, value in summary.items() if key != "sentences"}, indent=1))
-    runs = {to_json(row["run"]) for rows in held.values() for row in rows}
+    every = [row for rows in held.values() for row in rows]
+    runs = {to_json(of["run"]) for row in every for of in (row, *row["models"].values()) if "run" in of}
     record = {
         "run": provenance(("scikit-learn", "scipy")), "trained_by": [json.loads(run) for run in sorted(runs)],
         "margin": MARGIN, "level": LEVEL, "summary": found, "logistic": sceptics, "rows": held,
