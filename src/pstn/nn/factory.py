@@ -130,17 +130,15 @@ def make_model(
         family = make_transform(transform or _DEFAULT_TRANSFORM[ndim], ndim)
         if family.ndim != ndim:
             raise ValueError(f"transform must act on {ndim} axes here, got {family!r}, which acts on {family.ndim}")
-        reduced = _LOCALIZER_SIZE if networks == "auto" and ndim == 2 and min(size) > 48 else None
+        reduced = _LOCALIZER_SIZE if (networks == "auto" or taught) and ndim == 2 and min(size) > 48 else None
         localizer: nn.Module
         if reads is not None:
             localizer, reduced = reads, None
         elif taught:
-            reduced = _LOCALIZER_SIZE if ndim == 2 and min(size) > 48 else None
             localizer = make_pose_localizer(channels, reduced or size)
-        elif ndim == 1 and networks == "paper":
-            localizer = SeriesLocalizer(channels)
         elif ndim == 1:
-            localizer = SeriesLocalizer(channels, (16, 32, 16), _series_kernels(size[0]))
+            own = () if networks == "paper" else ((16, 32, 16), _series_kernels(size[0]))
+            localizer = SeriesLocalizer(channels, *own)
         elif networks == "paper":
             localizer = ConvLocalizer(channels, size, paper_localizer)
         else:

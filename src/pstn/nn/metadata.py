@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -16,7 +16,6 @@ from pstn._checks import plain, require_bool, require_choice, require_fits, requ
 from pstn.abstaining import Abstention
 from pstn.framing import WHOLE, Framing
 from pstn.limits import MODEL_CLASSES, MODEL_PIXELS
-from pstn.text import excerpt
 
 __all__ = ["ModelMetadata", "Shareable"]
 
@@ -133,21 +132,13 @@ class ModelMetadata:
         Raises:
             ValueError: a key is missing or unknown, or a value cannot be.
         """
-        known = [f.name for f in fields(cls)]
-        # Earlier files have no policy, as theirs was always to refuse, do not say what the model learned from, always
-        # answer, read whole images, and take no mask.
-        later = {"policy", "supervision", "abstention", "framing", "masked"}
-        if not isinstance(config, dict) or later | set(config) != set(known):
-            got = sorted(map(str, config)) if isinstance(config, dict) else type(config).__name__
-            raise ValueError(f"about must hold {', '.join(known)}, got {excerpt(got)}")
-        require_fits("metrics", config["metrics"], isinstance(config["metrics"], dict), "numbers by name")
-        metrics = {name: math.nan if value is None else value for name, value in config["metrics"].items()}
         try:
+            metrics = {name: math.nan if value is None else value for name, value in config["metrics"].items()}
             rule = None if config.get("abstention") is None else Abstention(**config["abstention"])
             framing = Framing(**config.get("framing", {}))
             return cls(**{**config, "metrics": metrics, "abstention": rule, "framing": framing})
-        except TypeError as error:
-            raise ValueError(str(error)) from error
+        except (TypeError, LookupError, AttributeError) as error:
+            raise ValueError(f"about cannot be read: {error}") from error
 
 
 class Shareable(nn.Module, ABC):

@@ -41,31 +41,31 @@ class _MaxPool(nn.Module):
 
 
 class _OfOneSize(nn.Module):
-    """Convolutions for inputs of one size: what their constructors share, and `forward` by a `body`."""
+    """A convolution, a pool over two and a ReLU for each entry of `filters`, flattened, for inputs of one size."""
 
-    body: nn.Sequential
-    features: int
+    _padded = False
 
-    def __init__(self, in_channels: int, size: int | Sequence[int], filters: Sequence[int], kernel: int) -> None:
+    def __init__(
+        self, in_channels: int, size: int | Sequence[int], filters: Sequence[int] = (8, 14), kernel: int = 5
+    ) -> None:
         super().__init__()
         self.in_channels = require_positive_int("in_channels", in_channels)
         self.ndim = 1 if isinstance(size, int) else len(size)
         require_choice("the number of axes in size", self.ndim, (1, 2, 3))
         self.size, self.filters = require_size("size", size, self.ndim), _require_widths("filters", filters)
         self.kernel = require_positive_int("kernel", kernel)
-
-    def _stages(self, padding: int) -> tuple[list[nn.Module], list[int]]:
-        """A convolution, a pool over two and a ReLU for each entry of `filters`; and the size that is left."""
+        padding = kernel // 2 if self._padded else 0
         conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[self.ndim - 1]
         stages: list[nn.Module] = []
         left = list(self.size)
-        for inputs, outputs in pairwise((self.in_channels, *self.filters)):
-            stages += [conv(inputs, outputs, self.kernel, padding=padding), _MaxPool(), nn.ReLU()]
-            left = [(extent + 2 * padding - self.kernel + 1) // 2 for extent in left]
+        for inputs, outputs in pairwise((in_channels, *filters)):
+            stages += [conv(inputs, outputs, kernel, padding=padding), _MaxPool(), nn.ReLU()]
+            left = [(extent + 2 * padding - kernel + 1) // 2 for extent in left]
         if min(left) < 1:
-            stated = f"{len(self.filters)} convolutions of width {self.kernel}"
+            stated = f"{len(filters)} convolutions of width {kernel}"
             raise ValueError(f"size must be larger for {stated}: nothing is left of {self.size}")
-        return stages, left
+        self.body = nn.Sequential(*stages, nn.Flatten())
+        self.features = filters[-1] * math.prod(left)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, *size) -> (B, F)."""
@@ -93,14 +93,6 @@ class ConvLocalizer(_OfOneSize):
         224
     """
 
-    def __init__(
-        self, in_channels: int, size: int | Sequence[int], filters: Sequence[int] = (8, 14), kernel: int = 5
-    ) -> None:
-        super().__init__(in_channels, size, filters, kernel)
-        stages, left = self._stages(0)
-        self.body = nn.Sequential(*stages, nn.Flatten())
-        self.features = filters[-1] * math.prod(left)
-
 
 @final
 class PoseLocalizer(_OfOneSize):
@@ -121,6 +113,8 @@ class PoseLocalizer(_OfOneSize):
         torch.Size([2, 256])
     """
 
+    _padded = True
+
     def __init__(
         self,
         in_channels: int,
@@ -132,9 +126,9 @@ class PoseLocalizer(_OfOneSize):
         super().__init__(in_channels, size, filters, kernel)
         if kernel % 2 == 0:
             raise ValueError(f"kernel must be odd, got {kernel}")
-        self.hidden = self.features = require_positive_int("hidden", hidden)
-        stages, left = self._stages(kernel // 2)
-        self.body = nn.Sequential(*stages, nn.Flatten(), nn.Linear(filters[-1] * math.prod(left), hidden), nn.ReLU())
+        self.hidden = require_positive_int("hidden", hidden)
+        self.body.extend([nn.Linear(self.features, hidden), nn.ReLU()])
+        self.features = hidden
 
 
 def make_pose_localizer(in_channels: int, size: Sequence[int]) -> PoseLocalizer:
