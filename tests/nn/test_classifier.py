@@ -1,7 +1,6 @@
 """Classifiers: parameter counts, averaging, chunks, parameter groups."""
 
 import copy
-import math
 import shutil
 
 import pytest
@@ -263,13 +262,6 @@ def test_source_of_a_higher_resolution():
     foreign = pstn.PSTN(layer, nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten()))
     with pytest.raises(RuntimeError, match=r"3 channels.*\nin the classifier"):
         foreign(torch.rand(2, 1, 28, 28))
-
-
-def test_series_and_volumes():
-    for ndim, size in [(1, (40,)), (3, (10, 10, 10))]:
-        body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(size), 3))
-        layer = pstn.SpatialTransformer(pstn.Crop(ndim=ndim), pstn.nn.ConvLocalizer(1, size, (2, 3), kernel=2))
-        assert pstn.PSTN(layer, body).eval()(torch.rand(2, 1, *size)).log_probs.shape == (2, 3)
 
 
 def test_parameters_shared_by_localizer_and_classifier_are_in_one_group():
