@@ -42,12 +42,12 @@ from pstn.training.diagnose import chance_loss
 from pstn.training.evaluate import predict_all, read_batches, require_data
 from pstn.training.fit import fit
 from pstn.training.population.recipe import one_cycle
-from pstn.training.runs.parts import Parts
 from pstn.training.runs.run import (
     CHECKPOINT,
     HOW_TO_ADD_A_TEST,
     RESULTS,
     SETTINGS,
+    Parts,
     Source,
     clear_run,
     make_about,
@@ -57,7 +57,6 @@ from pstn.training.runs.run import (
     prepare,
     remember_run,
     require_confirmed,
-    require_longer,
     saved_settings,
     train,
 )
@@ -341,7 +340,7 @@ def compare_models(
         begun = [folder / kind for kind in KINDS if (folder / kind / CHECKPOINT).exists()]
         if settings.epochs not in (None, saved.epochs):
             for run in begun:
-                require_longer(run, settings.epochs)
+                saved_settings(run, settings.epochs)
             saved = saved.replace(epochs=settings.epochs)
         settings = saved
     make_templates()  # a missing package is reported before training

@@ -5,7 +5,6 @@ import torch
 
 import pstn
 from pstn.training import collapses
-from pstn.training.diagnose import look_for_collapses
 
 
 def make(loc: list[float], var: float) -> pstn.PSTN:
@@ -55,5 +54,5 @@ def test_collapses_are_named_with_what_to_try(loc, var, words):
 
 
 def test_what_cannot_be_looked_at_is_told_to_whoever_trains():
-    (found,) = look_for_collapses(make([float("nan")] * 4, -3.0), X)
+    (found,) = collapses(make([float("nan")] * 4, -3.0), X)
     assert found.startswith("The check for a collapsed transformation failed: loc of the posterior")

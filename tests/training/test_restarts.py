@@ -12,8 +12,14 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
 import pstn
-from pstn.training.diagnose import chance_loss, collapses, failed_models, fatal_collapse
-from pstn.training.restarts import make_careful, train_again
+from pstn.training.diagnose import (
+    chance_loss,
+    collapses,
+    failed_models,
+    fatal_collapse,
+    start_carefully,
+    train_again,
+)
 from pstn.training.runs.run import train
 from pstn.training.runs.settings import TrainSettings
 from small_runs import run_command
@@ -95,11 +101,11 @@ def test_what_cannot_be_learned_ends_at_chance_without_a_restart_of_a_plain_clas
 )
 def test_a_careful_model_starts_where_one_that_was_made_so_does(posterior, tmp_path):
     changed = convolutional(pstn.Compose(pstn.Crop(), pstn.Rotation()), posterior)
-    assert "logarithmic" in make_careful(changed)
+    assert "logarithmic" in start_carefully(changed, 0.01, None, teaches=False).change
     wanted = convolutional(pstn.Compose(pstn.Crop("log"), pstn.Rotation()), posterior)
     assert repr(changed) == repr(wanted)
     torch.testing.assert_close(changed.state_dict(), wanted.state_dict())
-    said = make_careful(changed)
+    said = start_carefully(changed, 0.01, None, teaches=False).change
     assert ("variance" in said) == (posterior != pstn.Point())
     assert "slower" in said
     x = torch.rand(3, 1, 12, 12)
@@ -118,7 +124,7 @@ def test_a_layer_that_was_trained_keeps_its_scale():
     with torch.no_grad():
         trained.layer.mean_head.last.weight.fill_(0.1)
     before = {name: value.clone() for name, value in trained.state_dict().items()}
-    assert make_careful(trained) == "a localizer ten times slower"
+    assert start_carefully(trained, 0.01, None, teaches=False).change == "a localizer ten times slower"
     torch.testing.assert_close(trained.state_dict(), before)
 
 

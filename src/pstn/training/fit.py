@@ -32,13 +32,12 @@ from pstn.nn.wrap import Frozen
 from pstn.noise import Samples
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.threads import suit_threads, using_threads
-from pstn.training.diagnose import look_for_collapses
+from pstn.training.diagnose import Watch, collapses
 from pstn.training.evaluate import Batches, device_of, is_set, read_batches, require_data, shape_of
 from pstn.training.population.recipe import KLWeight, LRSchedule, Member, Recipe, kl_weight_at, progress_at
 from pstn.training.population.step import report_parts
 from pstn.training.population.trainer import Population
 from pstn.training.progress import Bar
-from pstn.training.restarts import Watch
 from pstn.training.teach import Localizing, Teaching
 
 if TYPE_CHECKING:
@@ -209,7 +208,7 @@ def fit(
     if failure:
         warnings.warn(f"Training failed. {failure}", UserWarning, stacklevel=3)
     model.eval()
-    for problem in look_for_collapses(model, x) if labels else ():  # a pose that is taught may well be certain
+    for problem in collapses(model, x) if labels else ():  # a pose that is taught may well be certain
         warnings.warn(problem, UserWarning, stacklevel=3)
     return model
 

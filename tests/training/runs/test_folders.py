@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-import warnings
 
 import numpy as np
 import pytest
@@ -68,8 +67,7 @@ def test_evaluate_scores_the_test_part_of_another_folder_that_has_one(run, shape
     for part in ("train", "test"):
         for kind in ("ellipse", "rectangle"):
             draw(shapes.parent / "divided" / part / kind / "1.png", kind)
-    with pytest.warns(DataWarning, match="trained on 2 of these 2"):
-        assert evaluate_run(run, str(shapes.parent / "divided"))[1:3] == (2, "test")
+    assert evaluate_run(run, str(shapes.parent / "divided"))[1:3] == (2, "test")
 
 
 def pixels_of(x, about):
@@ -143,18 +141,10 @@ def test_where_all_of_a_folder_was_trained_on_or_nothing_is_known_again_nothing_
         evaluate_run(run)
 
 
-def test_a_run_of_an_earlier_version_is_evaluated_with_a_note(photos, trained):
+def test_a_run_of_an_earlier_version_is_evaluated(trained):
     run, _, tested = trained
     (run / "parts.json").unlink()
-    with pytest.warns(DataWarning, match="does not say which examples"):
-        assert evaluate_run(run).examples == len(tested)
-
-
-def test_other_data_that_hold_what_was_trained_on_are_noted(photos, trained):
-    run, learned, _ = trained
-    others = photos.rename(photos.with_name("others"))
-    with pytest.warns(DataWarning, match=f"trained on {len(learned)} of these 80"):
-        assert evaluate_run(run, str(others))[1:3] == (80, "all")
+    assert evaluate_run(run).examples == len(tested)
 
 
 @pytest.mark.parametrize("text", ["[]", '{"shape": [3, 99999, 99999], "train": [], "test": []}', '{"'])
@@ -355,9 +345,7 @@ def test_the_change_of_the_images_is_remembered_by_evaluate(shapes, tmp_path, au
     others = shapes.rename(tmp_path / "others")
     everything = load(str(others), size="auto", test=0.0).train.as_float(model.about.mean, model.about.std)
     changed = generate(everything, _RANDOM_TRANSFORMS[augment], seed=0).all()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)  # the model was trained on some of them
-        found = evaluate_run(tmp_path / "run", str(others))
+    found = evaluate_run(tmp_path / "run", str(others))
     assert (found.examples, found.part) == (20, "all")
     assert found.scores["nll"] == pytest.approx([pstn.evaluate(model, changed).nll])
     assert found.scores["nll"] != pytest.approx(own.scores["nll"])

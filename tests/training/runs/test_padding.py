@@ -13,8 +13,7 @@ from pstn.io import from_pretrained
 from pstn.nn import Masked, ModelMetadata
 from pstn.nn.metadata import with_mask, without_mask
 from pstn.predict import predict_files
-from pstn.training.runs.parts import Parts
-from pstn.training.runs.run import evaluate_run, prepare
+from pstn.training.runs.run import Parts, evaluate_run, prepare
 from pstn.training.runs.settings import TrainSettings, read_settings
 from small_runs import run_command
 

@@ -203,25 +203,19 @@ def test_ctrl_c_and_sigterm_save_and_say_how_to_go_on(data, tmp_path, monkeypatc
     assert same(final_weights(tmp_path / "whole"), final_weights(tmp_path / "cut"))
 
 
-def test_refusals_come_before_training(data, tmp_path, monkeypatch):
+def test_refusals_come_before_training(data, tmp_path):
     (tmp_path / "file").write_text("")
     found = run_command("train", data, "--out", tmp_path / "file" / "run", "--epochs", 1)
     assert found.exit_code == 2
     assert "cannot write to the folder" in found.output
     found = run_command("train", data, "--out", tmp_path / "none", "--resume")
     assert "holds no run to resume" in found.output
-    usage = type("Usage", (), {"free": 1000})
-    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
-    monkeypatch.setattr(Population, "fit", lambda *_, **__: pytest.fail("trained"))
-    found = run_command("train", data, "--out", tmp_path / "full", "--epochs", 1)
-    assert found.exit_code == 1  # nothing that was given is wrong
-    assert "0 MiB are free" in found.output
 
 
 def test_a_collapse_is_told_once_however_its_figures_move(data, tmp_path, monkeypatch):
     figures = iter(range(100))
     monkeypatch.setattr(
-        "pstn.training.diagnose.collapses", lambda *_: [f"The scale has gone to nothing: 0.{next(figures)} is left."]
+        "pstn.training.runs.run.collapses", lambda *_: [f"The scale has gone to nothing: 0.{next(figures)} is left."]
     )
     said: list[str] = []
     train(small(data, tmp_path / "run", models=1, save_every=0.0), say=said.append)

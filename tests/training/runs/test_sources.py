@@ -6,7 +6,7 @@ import torch
 import pstn
 from pstn.data import RandomPlacement, RandomRotation, generate, load
 from pstn.training import RandomWarp
-from pstn.training.runs.run import Source, load_source, make_population, prepare
+from pstn.training.runs.run import Source, make_population, prepare
 from pstn.training.runs.settings import TrainSettings
 
 
@@ -27,11 +27,11 @@ def test_training_and_generated_sets_change_images_alike():
 
 @pytest.mark.parametrize(("augment", "size"), [("rotation", (28, 28)), ("placement", (96, 96))])
 def test_an_augmentation_changes_the_test_part_once(augment, size):
-    source, plain = load_source("digits", augment=augment), load_source("digits")
+    source, plain = prepare(TrainSettings(augment=augment)), prepare(TrainSettings())
     assert source.size == size
     assert torch.equal(source.x, plain.x)  # drawn afresh at each access
     x, y = source.test
-    assert torch.equal(x, load_source("digits", augment=augment).test[0])
+    assert torch.equal(x, prepare(TrainSettings(augment=augment)).test[0])
     assert torch.equal(y, plain.test[1])
     assert torch.equal(x, generate(load("digits").test, source.augment.random_transform, seed=0).all().x)
 
@@ -41,7 +41,7 @@ def test_an_augmentation_changes_the_test_part_once(augment, size):
 )
 def test_an_augmentation_that_does_not_fit_is_refused(data, reason):
     with pytest.raises(ValueError, match=rf"augment must be 'none' for {data}.*{reason}"):
-        load_source(data, augment="placement")
+        prepare(TrainSettings(data=data, augment="placement"))
 
 
 def test_the_policy_for_gaps_reaches_sets_of_the_archive(tmp_path, monkeypatch):
@@ -51,8 +51,8 @@ def test_the_policy_for_gaps_reaches_sets_of_the_archive(tmp_path, monkeypatch):
         (tmp_path / "ucr" / f"Toy_{part}.tsv").write_text("\n".join(rows * 8) + "\n")
     monkeypatch.setenv("PSTN_DATA", str(tmp_path))
     with pytest.raises(ValueError, match="resample"):
-        load_source("ucr:Toy")
-    assert load_source("ucr:Toy", policy="resample").x[0, 0].isfinite().all()
+        prepare(TrainSettings(data="ucr:Toy"))
+    assert prepare(TrainSettings(data="ucr:Toy", policy="resample")).x[0, 0].isfinite().all()
 
 
 def unbalanced(*counts: int) -> Source:

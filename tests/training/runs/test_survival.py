@@ -87,8 +87,6 @@ def test_an_augmentation_of_ones_own_is_known_again(tmp_path):
 
     save_checkpoint(tmp_path / "c.safetensors", make(0.5))
     load_checkpoint(tmp_path / "c.safetensors", make(0.5))
-    with pytest.raises(CheckpointError, match=r"augment was Lighter\(most=0.5\), is Lighter\(most=0.25\)"):
-        load_checkpoint(tmp_path / "c.safetensors", make(0.25))
 
 
 def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import inspect
 import json
 import math
 import os
-import shutil
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, fields
@@ -18,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pstn.files import DataError, parse_json, require_regular_file, require_writable, write_atomically
+from pstn.files import DataError, parse_json, require_regular_file, write_atomically
 from pstn.limits import CHECKPOINT_TEXT
 from pstn.text import ShortError, excerpt
 from pstn.training.population.recipe import Member
@@ -119,7 +117,7 @@ def load_checkpoint(path: str | Path, population: Population) -> None:
             f"{k} was {str(was.get(k, _ABSENT))[:200]}, is {v}" for k, v in now.items() if v != was.get(k, _ABSENT)
         ]:
             raise CheckpointError(f"{path} belongs to another training: {'; '.join(changed)}")
-        progress = _read_progress(path, about["progress"], len(population.members))
+        progress = read_progress(path, about["progress"], len(population.members))
         tensors = _read_tensors(path, stream, population.tensors())
     population.load_tensors(tensors)
     population.progress = progress
@@ -140,7 +138,7 @@ def _read_tensors(path: str | Path, stream: Any, expected: dict[str, Tensor]) ->
     return tensors
 
 
-def _read_progress(path: str | Path, held: Any, models: int) -> Progress:
+def read_progress(path: str | Path, held: Any, models: int) -> Progress:
     """Where a population of so many models stood, with the types and lengths that it writes."""
     try:
         failures = [Failure(**failure) for failure in held["failures"]]
@@ -159,23 +157,6 @@ def _read_progress(path: str | Path, held: Any, models: int) -> Progress:
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CheckpointError(f"{path} is not a whole checkpoint: its progress cannot be read ({error})") from error
     return progress
-
-
-def require_room(folder: str | Path, population: Population) -> None:
-    """Refuse a folder that cannot be written or that has no room for checkpoints: before training, not after.
-
-    Raises:
-        OSError: with what is wrong and what to do.
-    """
-    # Two checkpoints lie side by side while one is replaced; the models' weights come on top at the end. Early stopping
-    # keeps the best state beside the current one.
-    held = 1 if population.recipe.patience is None else 2
-    needed = (2 * held + 1) * sum(t.numel() * t.element_size() for t in population.tensors().values()) + (1 << 20)
-    require_writable(Path(folder))
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        problem = f"checkpoints need {needed >> 20} MiB, {free >> 20} MiB are free: not trained"
-        raise OSError(errno.ENOSPC, problem, str(folder))
 
 
 def member_summary(member: Member) -> dict[str, Any]:
@@ -208,14 +189,8 @@ def _training(population: Population) -> dict[str, str]:
 
 
 def _words(value: Any) -> str:
-    """`repr`, but for what has none of its own: that holds an address, which differs from run to run."""
-    if inspect.isfunction(value):
-        return f"{value.__module__}.{value.__qualname__}"
-    words = repr(value)
-    if " object at 0x" not in words:
-        return words
-    held = ", ".join(f"{name}={_words(part)}" for name, part in sorted(vars(value).items()))
-    return f"{type(value).__qualname__}({held})"
+    """`repr`, without the address that functions and objects without one of their own have in it."""
+    return re.sub(" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _fingerprint(tensors: Sequence[Tensor]) -> str:
