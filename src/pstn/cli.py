@@ -31,7 +31,7 @@ from pstn.files import to_json, write_atomically
 from pstn.limits import SERVE_RATE
 from pstn.processes import UnsafePathError, import_object, is_object_name, keep_freed_memory, safe_import_path
 from pstn.text import printable
-from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings
+from pstn.training.runs.settings import SettingsError, TrainSettings, help_texts, read_settings
 
 if TYPE_CHECKING:
     from pstn.abstaining import Abstention
@@ -331,10 +331,10 @@ def _load_for_sheet(name: str, kind: str | None, skip_broken: bool) -> Splits[An
 
 def _with_settings(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command one option for each setting except `without`; an option that is not given is None."""
-    hints = typing.get_type_hints(TrainSettings)
+    hints, texts = typing.get_type_hints(TrainSettings), help_texts()
 
     def option(item: dataclasses.Field[Any]) -> inspect.Parameter:
-        hint, text = hints[item.name], item.metadata["help"]
+        hint, text = hints[item.name], texts.get(item.name, "")
         if typing.get_origin(hint) is types.UnionType:
             hint = next(part for part in typing.get_args(hint) if part is not type(None))
         default = item.default_factory() if callable(item.default_factory) else item.default

@@ -12,14 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
 import pstn
-from pstn.training.diagnose import (
-    chance_loss,
-    collapses,
-    failed_models,
-    fatal_collapse,
-    start_carefully,
-    train_again,
-)
+from pstn.training.diagnose import chance_loss, collapses, failed_models, fatal_collapse, start_carefully, train_again
 from pstn.training.runs.run import train
 from pstn.training.runs.settings import TrainSettings
 from small_runs import run_command

@@ -270,10 +270,7 @@ def blobs(size: tuple[int, ...], count: int = 128) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("transform", "random_transform", "size"),
-    [
-        (pstn.CPAB(tess=3), None, (24,)),
-        (pstn.Crop("log", ndim=3), RandomCrop(0.2, 0.4, ndim=3), (8, 8, 8)),
-    ],
+    [(pstn.CPAB(tess=3), None, (24,)), (pstn.Crop("log", ndim=3), RandomCrop(0.2, 0.4, ndim=3), (8, 8, 8))],
     ids=str,
 )
 def test_series_and_volumes_are_taught(transform, random_transform, size):

@@ -365,10 +365,7 @@ class Restarted(NamedTuple):
 
 
 def train_again(
-    population: Population,
-    restarts: int,
-    fit: Callable[[Population], bool | None],
-    say: Callable[[str], None],
+    population: Population, restarts: int, fit: Callable[[Population], bool | None], say: Callable[[str], None]
 ) -> Restarted:
     """Train those models of a population that failed again, with more care, as populations of their own.
 

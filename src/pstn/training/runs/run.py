@@ -456,10 +456,7 @@ def _train_and_valid(settings: TrainSettings, source: Source, seed: int) -> tupl
 
 
 def make_population(
-    settings: TrainSettings,
-    source: Source,
-    seeds: Sequence[int] | None = None,
-    localizer_factors: Sequence[float] = (),
+    settings: TrainSettings, source: Source, seeds: Sequence[int] | None = None, localizer_factors: Sequence[float] = ()
 ) -> Population:
     """The population that the settings describe, untrained.
 
