@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, cast, final
 
 from pstn._checks import require_positive_int
 from pstn.defaults import default_kl_weight
@@ -129,29 +129,30 @@ class Study:
         Returns:
             False where another process, which took the trial over, was first: its result counts.
         """
-        from optuna.exceptions import UpdateFinishedTrialError
-
         if trial.number not in {t.number for t in self._trials(self._states.RUNNING)}:
             return False
+        if math.isfinite(value):
+            return self._end(trial, value)
+        trial.set_user_attr("broken", True)
+        return self._end(trial)
+
+    def _end(self, trial: Any, value: float | None = None) -> bool:
+        """End a trial, without a value as failed; False where another process was first, between our look and this."""
+        from optuna.exceptions import UpdateFinishedTrialError
+
         try:
-            if math.isfinite(value):
-                self._study.tell(trial, value)
-            else:
-                trial.set_user_attr("broken", True)
-                self._study.tell(trial, state=self._states.FAIL)
-        except UpdateFinishedTrialError:  # between our look and our word
+            state = self._states.FAIL if value is None else self._states.COMPLETE
+            self._study.tell(trial.number, value, state=state)
+        except UpdateFinishedTrialError:
             return False
         return True
 
     def release(self, trials: Sequence[Any] | None = None) -> None:
         """Let unfinished trials be taken again: these, or all that any process has taken."""
-        from optuna.exceptions import UpdateFinishedTrialError
-
         numbers = None if trials is None else {trial.number for trial in trials}
         for trial in self._trials(self._states.RUNNING):
             if numbers is None or trial.number in numbers:
-                with suppress(UpdateFinishedTrialError):  # by its own process, or another that takes it over
-                    self._study.tell(trial.number, state=self._states.FAIL, skip_if_finished=True)
+                self._end(trial)
         self._queue_missing()
 
     @contextmanager
@@ -237,40 +238,33 @@ class Study:
         return values.keys() == self.space.keys() and all(fits(v, self.space[name]) for name, v in values.items())
 
 
-def _create_or_load(storage: str | None, name: str) -> Any:
-    """The study; processes that start together on an empty server make its tables together, which some are refused."""
+def _open_study(storage: str | None, name: str) -> Any:
+    """The study of optuna, made if there is none; one with values of other types than a sweep writes is refused."""
     import optuna
     from optuna.storages.journal import JournalFileBackend
     from sqlalchemy.exc import IntegrityError, ProgrammingError
     from sqlalchemy.pool import NullPool
 
-    for wait in (0.2, 1.0, 5.0, None):
-        backend: Any = storage
-        try:
-            if storage is not None and "://" not in storage:
-                backend = optuna.storages.JournalStorage(JournalFileBackend(storage))
-            elif storage is not None and not storage.startswith("sqlite"):
-                # No connection stays open while models train: servers allow few, and break those that are idle.
-                backend = optuna.storages.RDBStorage(storage, engine_kwargs={"poolclass": NullPool})
-            return optuna.create_study(storage=backend, study_name=name, direction="minimize", load_if_exists=True)
-        except (IntegrityError, ProgrammingError):
-            if wait is None:
-                raise
-            time.sleep(wait)
-    raise AssertionError  # not reached
-
-
-def _open_study(storage: str | None, name: str) -> Any:
-    """The study of optuna, made if there is none; one with values of other types than a sweep writes is refused."""
-    import optuna
-
-    is_file = storage is not None and "://" not in storage
+    is_file, backend = storage is not None and "://" not in storage, cast(Any, storage)
     try:
         if storage is not None and is_file:
             Path(storage).parent.mkdir(parents=True, exist_ok=True)
             if Path(storage).exists() and require_regular_file(storage).stat().st_size > RESULT_BYTES:
                 raise ValueError(f"it is longer than {RESULT_BYTES:,} bytes, which is the limit")
-        study = _create_or_load(storage, name)
+            backend = optuna.storages.JournalStorage(JournalFileBackend(storage))
+        for wait in (0.2, 1.0, 5.0, None):
+            try:
+                if storage is not None and not is_file and not storage.startswith("sqlite"):
+                    # No connection stays open while models train: servers allow few, and break those that are idle.
+                    backend = optuna.storages.RDBStorage(storage, engine_kwargs={"poolclass": NullPool})
+                given = {"storage": backend, "study_name": name, "direction": "minimize"}
+                study: Any = optuna.create_study(**given, load_if_exists=True)
+                break
+            # Processes that start together on an empty server make its tables together, which some are refused.
+            except (IntegrityError, ProgrammingError):
+                if wait is None:
+                    raise
+                time.sleep(wait)
         if study.directions != [optuna.study.StudyDirection.MINIMIZE]:
             raise ValueError("it does not minimise one value")
         trials = study.get_trials(deepcopy=False)
