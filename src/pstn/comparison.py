@@ -440,13 +440,12 @@ def _fit_linear(folder: Path, source: Source, settings: TrainSettings) -> Scored
     own = settings.replace(model="cnn", out=str(folder), backbone_learns="none", kl_weight=[], calibrate=False)
     with make_population(own, source) as population:
         models = [cast(Shareable, population.start(number).eval()) for number in range(settings.models)]
-        valid = [member.valid for member in population.members]
     seconds = time.perf_counter() - started
     for number, model in enumerate(models):
         model.save_pretrained(model_folder(folder, number), about=make_about(own, source, number))
     write_settings(folder / SETTINGS, own)  # as of a run: which examples it is scored on
     if source.parts is not None:
-        source.parts.save(folder, valid)
+        source.parts.save(folder)
     remember_run(folder, settings.data)
     return _ask(models, "linear", source, settings, seconds)
 

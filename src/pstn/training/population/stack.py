@@ -32,7 +32,6 @@ ModelScores = dict[str, list[float]]
 _ALIGN = 4
 # What the names of a layer's parameters begin with in every model.
 _LAYER = "layer."
-_DRAWS_ITS_OWN = (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 # How many numbers all inputs of all models under all samples may hold at a time. A network's activations take some tens
 # of times the memory of its inputs: stacks of many models would otherwise not fit.
 _INPUT = {"cpu": 1 << 22, "cuda": 1 << 27}
@@ -124,10 +123,6 @@ class Stack:
 
     def _prepare(self, model: nn.Module, x: Tensor, conv: ConvKind) -> None:
         """Make the module that all models share, and find the shapes of its noise with one micro-batch."""
-        refusal = "draws random numbers by itself: train this model with LitPSTN, or make its dropouts nn.Dropout"
-        for name, part in model.named_modules():
-            if isinstance(part, _DRAWS_ITS_OWN):
-                raise ValueError(f"{name} ({type(part).__name__}) {refusal}")
         self.module = _swap(copy.deepcopy(model), conv).to(x.device).train()
         self.teaching = None if self.recipe.teach is None else Teaching(self.recipe.teach, self.module)
         x = self.recipe.as_seen(x)
@@ -154,7 +149,8 @@ class Stack:
         with torch.no_grad(), torch.random.fork_rng([x.device] if x.device.type == "cuda" else []), _Draws() as draws:
             output = self.call(probe, {}, x, **options)
         if draws.seen:
-            raise ValueError(f"{type(model).__name__} {refusal}")
+            hint = "train this model with LitPSTN, or make its dropouts nn.Dropout"
+            raise ValueError(f"{type(model).__name__} draws random numbers by itself: {hint}")
         scores = getattr(output, "log_probs", output)
         self.classes = scores.shape[-1] if isinstance(scores, Tensor) else 0
 

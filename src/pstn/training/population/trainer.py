@@ -221,11 +221,10 @@ class Population:
         if weights is not None:
             if not loss.takes_weights:
                 raise ValueError("weights must be left out: this loss has no parameter weights")
-            if weights.shape != x.shape[:1] or not weights.is_floating_point():
+            fits = weights.shape == x.shape[:1] and weights.is_floating_point()
+            if not (fits and bool((torch.isfinite(weights) & (weights >= 0)).all())):
                 found = f"{weights.dtype} of {tuple(weights.shape)}"
-                raise ValueError(f"weights must be floats of shape ({len(x)},), got {found}")
-            if not bool((torch.isfinite(weights) & (weights >= 0)).all()):
-                raise ValueError("weights must be finite and at least 0")
+                raise ValueError(f"weights must be {len(x)} finite floats of at least 0, got {found}")
         for number, member in enumerate(self.members):
             for name, subset in (("train", member.train), ("valid", member.valid)):
                 if subset is not None and not 0 <= int(subset.min()) <= int(subset.max()) < len(x):

@@ -160,16 +160,10 @@ class Parts(NamedTuple):
         train = tuple(text for part in held for text in _hashes(part.x))
         return cls(tuple(held[0].x.shape[1:]), train, () if splits.test is None else tuple(_hashes(splits.test.x)))
 
-    def save(self, folder: Path, validation: Sequence[Tensor | None]) -> None:
-        """Write them into the folder of a run.
-
-        Args:
-            folder: of the run.
-            validation: the positions of each model's validation examples in `train`.
-        """
-        positions = [[] if index is None else index.tolist() for index in validation]
+    def save(self, folder: Path) -> None:
+        """Write them into the folder of a run."""
         with write_atomically(folder / PARTS) as draft:
-            draft.write_text(to_json({**self._asdict(), "validation": positions}))
+            draft.write_text(to_json(self._asdict()))
 
     @classmethod
     def load(cls, folder: Path) -> Parts | None:
@@ -640,7 +634,7 @@ def train(
             write_settings(folder / SETTINGS, settings)
             save_checkpoint(folder / CHECKPOINT, population, settings.to_dict())
         if source.parts is not None:
-            source.parts.save(folder, [member.valid for member in population.members])
+            source.parts.save(folder)
         remember_run(folder, settings.data)
         tell(_plan(settings, population, source))
 
