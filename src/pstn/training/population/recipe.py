@@ -160,11 +160,11 @@ class Recipe:
         """The loss, as trainers call it."""
         return TrainingLoss(self.loss, teaches=self.teach is not None, teach_weight=self.teach_weight)
 
-    def for_examples(self, examples: int, size: Sequence[int] = (), *, pretrained: bool = False) -> Recipe:
+    def for_examples(self, examples: int | None, size: Sequence[int] = (), *, pretrained: bool = False) -> Recipe:
         """The recipe with its epochs and batch size, where they are not given, chosen for so many examples.
 
         Args:
-            examples: how many there are to train on.
+            examples: how many there are to train on; None where that is not known.
             size: their spatial size, such as (H, W); empty where that is not known.
             pretrained: whether images are read by a pretrained network.
 
