@@ -37,11 +37,10 @@ from pstn.report.figures import figure_style, style_of
 from pstn.report.page import duration, make_templates
 from pstn.report.pictures import draw_samples
 from pstn.report.tables import Cell, TableView
-from pstn.training.calibrate import find_temperature
 from pstn.training.diagnose import chance_loss
-from pstn.training.evaluate import predict_all, read_batches, require_data
+from pstn.training.evaluate import find_temperature, predict_all, read_batches, require_data
 from pstn.training.fit import fit
-from pstn.training.population.recipe import one_cycle
+from pstn.training.population.recipe import Teaching, one_cycle
 from pstn.training.runs.run import (
     CHECKPOINT,
     HOW_TO_ADD_A_TEST,
@@ -61,7 +60,6 @@ from pstn.training.runs.run import (
     train,
 )
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings, write_settings
-from pstn.training.teach import Teaching
 from pstn.transforms import Transform
 from pstn.uncertainty import calibration_error, log_mean_exp, reliability_curve, risk_coverage_curve
 

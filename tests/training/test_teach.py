@@ -27,7 +27,7 @@ from pstn.nn import PoseLocalizer
 from pstn.objective import TrainingLoss, elbo_parts, pose_loss
 from pstn.training import Member, Population, RandomWarp, Recipe, make_members, one_cycle
 from pstn.training.diagnose import failed_models, train_again
-from pstn.training.teach import Teaching
+from pstn.training.population.recipe import Teaching
 from small_models import largest_difference, seeded, small_cnn, small_stn
 
 

@@ -1,4 +1,4 @@
-"""Training that fails: where a NaN came from, losses at chance, the known ways to collapse, and starting again.
+"""Training that fails: losses at chance, the known ways to collapse, and starting again.
 
 Trainers notice here that a model has failed, and start it again with more care.
 """
@@ -9,19 +9,16 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 
-from pstn._checks import NotFiniteError, skip_value_checks
+from pstn._checks import NotFiniteError
 from pstn.distributions import GatedPosterior, MixturePosterior, Posterior, PosteriorFamily
 from pstn.nn.classifier import TransformerModel, evaluating
 from pstn.nn.layer import SpatialTransformer
-from pstn.training.population.stack import Stack, Tensors
-from pstn.training.population.step import differentiate_one, make_batch
-from pstn.training.teach import Teaching
+from pstn.training.population.recipe import Teaching
 from pstn.transforms import Compose, Crop, Similarity, Transform
 
 if TYPE_CHECKING:
@@ -35,44 +32,6 @@ STEPS = 200
 _SLOWER = 0.1
 # What a restart subtracts from where the variance head starts, before softplus, and where it puts it for a pose.
 _SMALLER, _WIDE = 2.0, 0.0
-
-
-def diagnose(stack: Stack, row: int, step: int) -> str:
-    """Take the step at which a model broke once more, without its update, and name what is not finite first.
-
-    A broken model's weights are those before the step, and its noise is a function of the step: the same numbers come
-    out again. An error in the diagnosis is reported, not raised: the other models keep training.
-
-    Args:
-        stack: the stack that the model belongs to.
-        row: its place there.
-        step: the step at which it broke.
-    """
-
-    def only(tensors: Tensors) -> Tensors:
-        return {name: t[row : row + 1] for name, t in tensors.items()}
-
-    def look(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
-        if isinstance(output, Tensor) and not bool(torch.isfinite(output).all()):
-            found.append(f"the output of {name or 'the model'}")
-
-    found: list[str] = []
-    noise = {name: t[0] for name, t in stack.draw(step, 1).items()}
-    own = only({name: stack.state[f"buffer.{name}"].clone() for name in stack.buffers} | stack.constants.frozen)
-    hooks = [part.register_forward_hook(partial(look, name)) for name, part in stack.module.named_modules()]
-    try:
-        for part in range(stack.recipe.accumulate):
-            with skip_value_checks():
-                batch = only(make_batch(stack, stack.constants, noise, part))
-                params = only(stack.parameters(stack.state["rows"]))
-                grads, _ = differentiate_one(stack, params, own, stack.constants.shared, batch)
-            found += [f"the gradient of {name}" for name, g in grads.items() if not bool(torch.isfinite(g).all())]
-    except Exception as error:
-        return f"Repeating the step raised: {error}."
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return f"Not finite is {found[0]}." if found else "Every value was finite when the step was repeated."
 
 
 def chance_loss(y: Tensor, weights: Tensor | None = None) -> float:

@@ -28,11 +28,19 @@ from pstn.objective import LossFunction
 from pstn.threads import suit_threads, using_threads
 from pstn.training.diagnose import Watch, collapses
 from pstn.training.evaluate import Batches, device_of, is_set, read_batches, require_data, shape_of
-from pstn.training.population.recipe import KLWeight, LRSchedule, Member, Recipe, kl_weight_at, progress_at
+from pstn.training.population.recipe import (
+    KLWeight,
+    Localizing,
+    LRSchedule,
+    Member,
+    Recipe,
+    Teaching,
+    kl_weight_at,
+    progress_at,
+)
 from pstn.training.population.step import report_parts
 from pstn.training.population.trainer import Population
 from pstn.training.progress import Bar
-from pstn.training.teach import Localizing, Teaching
 
 if TYPE_CHECKING:
     from pstn.data.augment import RandomTransform

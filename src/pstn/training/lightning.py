@@ -26,9 +26,16 @@ from pstn.objective import LossFunction
 from pstn.training.diagnose import STEPS
 from pstn.training.evaluate import log_probs_of
 from pstn.training.fit import make_optimiser
-from pstn.training.population.recipe import KLWeight, LRSchedule, Recipe, kl_weight_at, progress_at
+from pstn.training.population.recipe import (
+    KLWeight,
+    Localizing,
+    LRSchedule,
+    Recipe,
+    Teaching,
+    kl_weight_at,
+    progress_at,
+)
 from pstn.training.population.step import report_parts
-from pstn.training.teach import Localizing, Teaching
 
 if TYPE_CHECKING:
     from pstn.data.augment import RandomTransform

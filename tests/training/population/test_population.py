@@ -220,7 +220,6 @@ def test_a_broken_model_leaves_its_neighbours_untouched():
     assert hurt.alive == [True, False, True]
     (failure,) = hurt.progress.failures
     assert (failure.model, failure.step) == (1, 3)
-    assert "mean_head" in failure.found
     with torch.no_grad():
         bias[0] = before.layer.mean_head.last.bias[0]
     assert largest_difference(hurt.models()[1], before) == 0
@@ -235,7 +234,6 @@ def test_an_exploding_loss_is_reported_with_its_step():
     (failure,) = population.progress.failures
     assert (failure.model, failure.step) == (1, 0)
     assert failure.loss > 100
-    assert "finite when the step was repeated" in failure.found
 
 
 @pytest.mark.parametrize("count", [1, 5])

@@ -21,8 +21,7 @@ from pstn.noise import BatchOrder, Samples, stream_keys, uniform
 from pstn.objective import pose_loss
 from pstn.training.evaluate import log_probs_of, score
 from pstn.training.population.convolution import ConvKind, stand_in
-from pstn.training.population.recipe import Member, Recipe, kl_weight_at, progress_at
-from pstn.training.teach import Localizing, Teaching
+from pstn.training.population.recipe import Localizing, Member, Recipe, Teaching, kl_weight_at, progress_at
 
 Tensors = dict[str, Tensor]
 ModelScores = dict[str, list[float]]

@@ -25,12 +25,11 @@ from pstn.nn.classifier import TransformerModel
 from pstn.noise import Samples
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.threads import choose_threads, count_multiplications
-from pstn.training.diagnose import diagnose, failed_models
+from pstn.training.diagnose import failed_models
 from pstn.training.population.convolution import CONV_KINDS, ConvKind
-from pstn.training.population.recipe import Member, Recipe
+from pstn.training.population.recipe import Localizing, Member, Recipe, Teaching
 from pstn.training.population.stack import ModelScores, Stack, Tensors, require_one_shape
 from pstn.training.population.step import METRICS, CudaRunner, LocalRunner, Runner, Step, WorkerRunner
-from pstn.training.teach import Localizing, Teaching
 
 # Seconds between reads of the metrics, which stall the device. Where a run is cut into rounds changes no bit of it.
 _ROUND = 2.0
@@ -58,12 +57,10 @@ class Failure:
     step: int
     loss: float
     grad_norm: float
-    found: str = ""
-    """Which part went wrong."""
 
     def __str__(self) -> str:
-        figures = f"loss {self.loss:g}, gradient norm {self.grad_norm:g}. {self.found}"
-        return f"model {self.model} stopped at step {self.step}: {figures} Its weights are those before that step."
+        figures = f"loss {self.loss:g}, gradient norm {self.grad_norm:g}"
+        return f"model {self.model} stopped at step {self.step}: {figures}. Its weights are those before that step."
 
 
 @dataclass
@@ -338,9 +335,7 @@ class Population:
             if model not in known:
                 first = int((~ok[:, model]).nonzero()[0])
                 loss, norm = float(metrics[first, model, 0]), float(metrics[first, model, 4])
-                stack, row = self._places[model]
-                found = diagnose(stack, row, start + first)
-                progress.failures.append(Failure(model, start + first, loss, norm, found))
+                progress.failures.append(Failure(model, start + first, loss, norm))
 
     def _validate(self) -> None:
         """Score every model on its validation examples; keep the best weights, stop models that wait too long."""

@@ -43,9 +43,8 @@ from pstn.nn.metadata import with_mask
 from pstn.noise import Samples, stream_keys, uniform
 from pstn.processes import is_object_name
 from pstn.text import did_you_mean, excerpt
-from pstn.training.calibrate import ask_all, calibrate, find_abstention
 from pstn.training.diagnose import Restarted, collapses, failed_models, train_again
-from pstn.training.evaluate import score
+from pstn.training.evaluate import ask_all, calibrate, find_abstention, score
 from pstn.training.linear import start_heads
 from pstn.training.population.recipe import Augmentation, Jitter, Member, RandomWarp, Recipe, kl_weight_at
 from pstn.training.population.stack import ModelScores, signature
