@@ -19,13 +19,11 @@ from pstn.distributions import PosteriorFamily
 from pstn.nn.classifier import TransformerModel
 from pstn.noise import BatchOrder, Samples, stream_keys, uniform
 from pstn.objective import pose_loss
-from pstn.training.evaluate import log_probs_of, score
+from pstn.training.evaluate import log_probs_of
 from pstn.training.population.convolution import ConvKind, stand_in
 from pstn.training.population.recipe import Localizing, Member, Recipe, Teaching, kl_weight_at, progress_at
 
 Tensors = dict[str, Tensor]
-ModelScores = dict[str, list[float]]
-"""{"nll": [...], "accuracy": [...], "ece": [...]}, one number per model; {"loss": [...]} where there are no classes."""
 
 # Parameters start at multiples of 16 bytes within a row, which is what fast matrix kernels want.
 _ALIGN = 4
@@ -269,17 +267,6 @@ class Stack:
         per_pass = sum(math.prod(shape) for shape in (*self.dropout, self.theta or (0,)))
         per_pass += (1 + self.recipe.noise_width) * self.recipe.batch_size
         return per_pass * self.recipe.accumulate * len(self.members)
-
-    def evaluate(
-        self, state: Tensors, examples: tuple[Tensor, Tensor] | None, samples: Samples | None, batch: int
-    ) -> ModelScores:
-        """Score all models on the same examples, or each on its own validation examples; see `predict`."""
-        found = self.predict(state, examples, samples, batch)
-        if found and found[0][0].dim() == 1:
-            return {"loss": [float(losses.mean()) for losses, _ in found]}
-        scores = [score(p, y) for p, y in found]
-        names = {"nll": "nll", "accuracy": "accuracy", "ece": "calibration_error"}
-        return {name: [getattr(s, field) for s in scores] for name, field in names.items()}
 
     def predict(
         self, state: Tensors, examples: tuple[Tensor, Tensor] | None, samples: Samples | None, batch: int

@@ -11,7 +11,7 @@ import pickle
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, final
@@ -26,10 +26,14 @@ from pstn.noise import Samples
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.threads import choose_threads, count_multiplications
 from pstn.training.diagnose import failed_models
+from pstn.training.evaluate import score
 from pstn.training.population.convolution import CONV_KINDS, ConvKind
 from pstn.training.population.recipe import Localizing, Member, Recipe, Teaching
-from pstn.training.population.stack import ModelScores, Stack, Tensors, require_one_shape
+from pstn.training.population.stack import Stack, Tensors, require_one_shape
 from pstn.training.population.step import METRICS, CudaRunner, LocalRunner, Runner, Step, WorkerRunner
+
+ModelScores = dict[str, list[float]]
+"""{"nll": [...], "accuracy": [...], "ece": [...]}, one number per model; {"loss": [...]} where there are no classes."""
 
 # Seconds between reads of the metrics, which stall the device. Where a run is cut into rounds changes no bit of it.
 _ROUND = 2.0
@@ -386,20 +390,27 @@ class Population:
     def predict(self, x: Tensor, samples: Samples | None = None, batch: int = 500) -> list[Tensor]:
         """The log-probabilities (M, K) of every model for the same examples; the arguments are those of `evaluate`."""
         examples = x.to(self.device), torch.zeros(len(x), dtype=torch.int64, device=self.device)
-        parts = [stack.predict(own, examples, samples, batch) for stack, own in self._stacks_with_state(best=True)]
-        return [log_probs for part in parts for log_probs, _ in part]
+        return [log_probs for log_probs, _ in self._predict(examples, samples, batch, best=True)]
 
     def _evaluate(
         self, examples: tuple[Tensor, Tensor] | None, samples: Samples | None, batch: int, *, best: bool
     ) -> ModelScores:
-        parts = [stack.evaluate(own, examples, samples, batch) for stack, own in self._stacks_with_state(best)]
-        return {name: [value for part in parts for value in part[name]] for name in parts[0]}
+        found = self._predict(examples, samples, batch, best=best)
+        if found[0][0].dim() == 1:
+            return {"loss": [float(losses.mean()) for losses, _ in found]}
+        scores = [score(p, y) for p, y in found]
+        names = {"nll": "nll", "accuracy": "accuracy", "ece": "calibration_error"}
+        return {name: [getattr(each, field) for each in scores] for name, field in names.items()}
 
-    def _stacks_with_state(self, best: bool) -> Iterator[tuple[Stack, Tensors]]:
-        """Each stack with what `_state` has of its models."""
-        state = self._state(best)
+    def _predict(
+        self, examples: tuple[Tensor, Tensor] | None, samples: Samples | None, batch: int, *, best: bool
+    ) -> list[tuple[Tensor, Tensor]]:
+        """What `Stack.predict` has of every model."""
+        state, found = self._state(best), list[tuple[Tensor, Tensor]]()
         for stack, span in zip(self.stacks, self._spans, strict=True):
-            yield stack, {name: tensor[span] for name, tensor in state.items()}
+            own = {name: tensor[span] for name, tensor in state.items()}
+            found += stack.predict(own, examples, samples, batch)
+        return found
 
     def _state(self, best: bool) -> Tensors:
         """The state of all models: the best with early stopping, if asked for, else the current one."""

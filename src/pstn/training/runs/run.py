@@ -47,8 +47,8 @@ from pstn.training.diagnose import Restarted, collapses, failed_models, train_ag
 from pstn.training.evaluate import ask_all, calibrate, find_abstention, score
 from pstn.training.linear import start_heads
 from pstn.training.population.recipe import Augmentation, Jitter, Member, RandomWarp, Recipe, kl_weight_at
-from pstn.training.population.stack import ModelScores, signature
-from pstn.training.population.trainer import Population, Progress, make_device
+from pstn.training.population.stack import signature
+from pstn.training.population.trainer import ModelScores, Population, Progress, make_device
 from pstn.training.progress import Bar, Interrupt, summary
 from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, read_about, read_progress, save_checkpoint
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings, write_settings
