@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -281,10 +281,8 @@ class Augmentation(ABC):
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         """Change `x` (B, C, *size) with `u` (B, width) in [0, 1)."""
 
-    @property
-    def in_use(self) -> bool:
-        """Whether inputs are changed like this in use too: validation examples are then changed as well."""
-        return True
+    in_use: ClassVar[bool] = True
+    """Whether inputs are changed like this in use too: validation examples are then changed as well."""
 
 
 @final
@@ -312,16 +310,12 @@ class Jitter(Augmentation):
     colour: float = 0.1
     flip: bool = False
     fill: float | tuple[float, ...] | None = None
+    in_use: ClassVar[bool] = False
 
     @property
     def width(self) -> int:
         """Seven: angle, scale, two shifts, brightness, contrast and mirroring."""
         return 7
-
-    @property
-    def in_use(self) -> bool:
-        """No."""
-        return False
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         """(B, C, H, W), (B, 7) -> (B, C, H, W)."""

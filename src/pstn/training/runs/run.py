@@ -518,9 +518,10 @@ def choose(settings: TrainSettings, source: Source) -> tuple[TrainSettings, Tune
         source: the data.
     """
     train, valid = _train_and_valid(settings, source, settings.seed)
-    splits = [(train, valid)] if valid is not None else []
     if valid is None:
         splits = [(train[a], train[b]) for a, b in hold_out(source.y[train], seed=settings.seed)]
+    else:
+        splits = [(train, valid)]
     start = default_kl_weight(len(train))
     member = Member(settings.seed, settings.lr[0], settings.localizer_factor, start, settings.weight_decay)
     tuned = tune(
@@ -900,18 +901,17 @@ def _score(
     samples: Samples | None = None,
 ) -> ModelScores:
     """Scores of log-probabilities (M, K), one number per model; NaN where a model has none."""
-    found = list[dict[str, float | None]]()
+    found, labels = list[dict[str, float | None]](), y.cpu()
     for model, log_probs, rule in zip(models, answers, rules, strict=True):
-        own, probs, labels = score(log_probs, y.to(log_probs.device)), log_probs.exp().cpu(), y.cpu()
+        own, probs = score(log_probs, y.to(log_probs.device)), log_probs.exp().cpu()
         found.append({"nll": own.nll, "accuracy": own.accuracy, "ece": own.calibration_error})
         if bool(torch.isfinite(log_probs).all()):
             found[-1]["risk_coverage_area"] = float(risk_coverage_curve(probs, labels).area)
             if rule is not None:  # it was found with the noise of predictions, where each input has the same
-                again = None if samples == "modes" else ask_all(model, (x, y), samples=samples)
-                found[-1] |= rule.score(probs, labels) if again is None else rule.score(*again)
+                asked = (probs, labels) if samples == "modes" else ask_all(model, (x, y), samples=samples)
+                found[-1] |= rule.score(*asked)
     names = dict.fromkeys(name for scores in found for name in scores)
-    values = {name: [scores.get(name) for scores in found] for name in names}
-    return {name: [math.nan if value is None else value for value in row] for name, row in values.items()}
+    return {n: [math.nan if scores.get(n) is None else cast(float, scores[n]) for scores in found] for n in names}
 
 
 def predict_models(

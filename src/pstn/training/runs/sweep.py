@@ -306,8 +306,6 @@ def parse_space(texts: Sequence[str]) -> dict[str, Any]:
         name, _, values = text.partition("=")
         if not values:
             raise SettingsError(f"over must be NAME=V1,V2,... or NAME=LOW:HIGH, got {text!r}")
-        if name in space:
-            raise SettingsError(f"{name} is given twice: give all of its values in one, {name}=V1,V2")
         low, is_range, high = values.partition(":")
         try:
             space[name] = (float(low), float(high)) if is_range else [_parse_value(v) for v in values.split(",")]
