@@ -559,8 +559,7 @@ def evaluate(
 def sweep(
     data: _Data = None,
     config: _Config = None,
-    over: Annotated[_Names, typer.Option(help="NAME=V1,V2,..., NAME=LOW:HIGH, kl_weight=auto; w by default.")] = None,
-    trials: Annotated[int | None, typer.Option(help="Number of trials; the whole grid by default.")] = None,
+    over: Annotated[_Names, typer.Option(help="NAME=V1,V2,..., or kl_weight=auto; w by default.")] = None,
     storage: Annotated[str | None, typer.Option(help="Shared file or database URL; a file in OUT by default.")] = None,
     study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "pstn",
     together: Annotated[int, typer.Option(help="Trials trained as one population.")] = 12,
@@ -586,8 +585,8 @@ def sweep(
     try:
         with sigterm_as_ctrl_c():
             result = run_sweep(
-                settings, parse_space(over or []), trials=trials, folder=folder, storage=storage, study=study,
-                together=together, take_over=take_over, say=lambda text: echo(text, err=True),
+                settings, parse_space(over or []), folder=folder, storage=storage, study=study, together=together,
+                take_over=take_over, say=lambda text: echo(text, err=True),
             )  # fmt: skip
     except KeyboardInterrupt:
         echo(f"Stopped; finished trials are in {folder}. To continue, repeat the command.", err=True)
