@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,6 @@ _TEXTS = ("progress", "members", "training", "settings")
 _WHOLE_NUMBERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Of these examples every bit counts for the fingerprint of the data; of the others their sums.
 _WHOLE = 64
-# What fields are that a checkpoint of an earlier version does not have: none of them was asked for.
-_ABSENT = "None"
 
 
 class CheckpointError(ShortError):
@@ -59,12 +56,6 @@ def save_checkpoint(path: str | Path, population: Population, settings: dict[str
     }
     with write_atomically(path) as draft:
         save_file(population.tensors(), draft, metadata=about)
-    with suppress(OSError):  # a rename outlives a power cut; not every system lets a folder be opened
-        handle = os.open(Path(path).parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def read_about(path: str | Path) -> dict[str, Any]:
@@ -83,18 +74,14 @@ def _opened(path: str | Path) -> Iterator[tuple[Any, dict[str, Any]]]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with ExitStack() as stack:
-            try:
-                stream = stack.enter_context(safe_open(str(require_regular_file(path)), framework="pt"))
-            except RuntimeError as error:  # of torch, where a file cannot be mapped into memory
-                raise CheckpointError(f"{path} is not a readable checkpoint: {error}") from error
+        with safe_open(str(require_regular_file(path)), framework="pt") as stream:
             held = stream.metadata() or {}
             if held.get("format") != _FORMAT or not held.keys() >= set(_TEXTS):
                 got = excerpt(held.get("format"))
                 raise CheckpointError(f"{path} must be a whole checkpoint of format {_FORMAT!r}, got {got}")
             # A model that broke leaves NaN in its history.
             yield stream, {n: parse_json(held[n], path, limit=CHECKPOINT_TEXT, constants=True) for n in _TEXTS}
-    except (SafetensorError, FileNotFoundError, DataError) as error:
+    except (SafetensorError, FileNotFoundError, DataError, RuntimeError) as error:  # of torch, where mapping fails
         raise CheckpointError(f"{path} is not a readable checkpoint: {error}") from error
 
 
@@ -113,9 +100,7 @@ def load_checkpoint(path: str | Path, population: Population) -> None:
         if about["members"] != [member_summary(member) for member in population.members]:
             raise CheckpointError(f"{path} belongs to other models: its seeds, weights or learning rates differ")
         now, was = _training(population), about["training"] if isinstance(about["training"], dict) else {}
-        if changed := [
-            f"{k} was {str(was.get(k, _ABSENT))[:200]}, is {v}" for k, v in now.items() if v != was.get(k, _ABSENT)
-        ]:
+        if changed := [f"{k} was {str(was.get(k))[:200]}, is {v}" for k, v in now.items() if v != was.get(k)]:
             raise CheckpointError(f"{path} belongs to another training: {'; '.join(changed)}")
         progress = read_progress(path, about["progress"], len(population.members))
         tensors = _read_tensors(path, stream, population.tensors())

@@ -83,10 +83,8 @@ class Study:
         known = self._study.user_attrs.get("about", {})
         for key, value in (about or {}).items():
             if known.get(key, value) != value:
-                raise SettingsError(
-                    f"{key} of this study is {known[key]}, got {value}: a study continues with its own settings; "
-                    "leave it out, or give --out another folder to start anew"
-                )
+                problem = f"{key} of this study is {known[key]}, got {value}"
+                raise SettingsError(f"{problem}: leave it out, or give --out another folder to start anew")
         self._queue_missing()
 
     def claim(self, limit: int) -> list[Any]:
