@@ -308,7 +308,7 @@ def prepare(
         shown = " × ".join(map(str, found))
         raise SettingsError(f"size must be left out, as {data} is {shown}, got {settings.size}")
     kind = "series" if len(found) == 1 else "image"
-    if settings.kind not in ("auto", kind):
+    if about is None and settings.kind not in ("auto", kind):
         raise SettingsError(f"kind of {data} must be {kind}, got {settings.kind}")
     if source.masked and settings.teach:
         raise SettingsError("policy must be refuse or resample with teach, which reads no mask, got pad")
