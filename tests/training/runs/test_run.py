@@ -13,7 +13,7 @@ from pstn.io import from_pretrained
 from pstn.training import Population, RandomWarp
 from pstn.training.runs.run import Source, choose, evaluate_run, make_about, make_population, prepare, train
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings, write_settings
-from small_runs import final_weights, run_command, same, small
+from small_runs import fails, final_weights, run_command, same, small, succeeds
 
 
 def test_settings_go_to_yaml_and_back(tmp_path):
@@ -97,9 +97,8 @@ def test_evaluate_reads_the_runs_own_data_as_training_did(tmp_path):
         (tmp_path / f"Toy_{part}.tsv").write_text(text + "\n")
     data, out = tmp_path / "Toy_TRAIN.tsv", tmp_path / "run"
     options = ("--policy", "resample", "--epochs", 1, "--batch-size", 4, "--model", "cnn", "--out", out)
-    assert run_command("train", data, *options).exit_code == 0
-    own = run_command("evaluate", out, "--json")
-    assert own.exit_code == 0, own.output
+    succeeds("train", data, *options)
+    own = succeeds("evaluate", out, "--json")
     alone = run_command("evaluate", out / "model-0", "--json")  # the model keeps the policy, too
     assert json.loads(alone.output) == json.loads(own.output)
     assert run_command("evaluate", out / "model-0", "--policy", "refuse").exit_code == 2
@@ -113,9 +112,7 @@ def test_evaluate_refuses_data_of_another_shape(data, tmp_path):
     for shape, classes, wanted in (((6, 20, 20, 1), 3, "examples of shape (1, 16, 16)"), ((6, 16, 16, 1), 5, "class")):
         x, y = np.random.default_rng(0).random(shape, np.float32), np.arange(6) % classes
         np.savez(tmp_path / "other.npz", x_train=x, y_train=y, x_test=x, y_test=y)
-        found = run_command("evaluate", tmp_path / "run", tmp_path / "other.npz")
-        assert found.exit_code == 2, found.output
-        assert wanted in found.output.replace("\n", " ")
+        fails("evaluate", tmp_path / "run", tmp_path / "other.npz", says=wanted)
 
 
 def test_a_run_started_over_leaves_nothing_of_the_old_one(data, tmp_path, monkeypatch):
@@ -145,12 +142,10 @@ def test_resuming_follows_the_checkpoint_not_a_settings_file_of_another_run(data
 
 def test_a_resumed_run_refuses_other_settings(data, tmp_path):
     out = tmp_path / "run"
-    assert run_command("train", data, "--out", out, "--epochs", 1, "--no-compile").exit_code == 0
-    found = run_command("train", data, "--out", out, "--seed", 9, "--resume")
-    assert found.exit_code == 2
-    assert "seed of the run" in found.output
+    succeeds("train", data, "--out", out, "--epochs", 1, "--no-compile")
+    found = fails("train", data, "--out", out, "--seed", 9, "--resume", says="seed of the run")
     assert "is 0, got 9" in found.output
-    assert run_command("train", data, "--out", out, "--epochs", 1, "--resume").exit_code == 0
+    succeeds("train", data, "--out", out, "--epochs", 1, "--resume")
 
 
 def test_results_are_json_even_where_a_model_broke(data, tmp_path):
@@ -190,9 +185,7 @@ def test_ctrl_c_and_sigterm_save_and_say_how_to_go_on(data, tmp_path, monkeypatc
 
 def test_refusals_come_before_training(data, tmp_path):
     (tmp_path / "file").write_text("")
-    found = run_command("train", data, "--out", tmp_path / "file" / "run", "--epochs", 1)
-    assert found.exit_code == 2
-    assert "cannot write to the folder" in found.output
+    fails("train", data, "--out", tmp_path / "file" / "run", "--epochs", 1, says="cannot write to the folder")
     found = run_command("train", data, "--out", tmp_path / "none", "--resume")
     assert "holds no run to resume" in found.output
 
@@ -252,13 +245,10 @@ def test_commands_read_config_options_and_name_mistakes(data, tmp_path):
     config = tmp_path / "c.yaml"
     config.write_text(f"data: {data}\nepochs: 9\nmodels: 2\nkl_weight: [1e-3, 1e-4]\n")
     out = tmp_path / "run"
-    found = run_command("train", "--config", config, "--epochs", 1, "--out", out)
-    assert found.exit_code == 0, found.output
+    succeeds("train", "--config", config, "--epochs", 1, "--out", out)
     settings = TrainSettings.from_dict(read_settings(out / "settings.yaml"))
     assert (settings.epochs, settings.models, settings.kl_weight) == (1, 2, [1e-3, 1e-4])
-    again = run_command("train", "--config", config, "--out", out)
-    assert again.exit_code == 2
-    assert "holds a run already" in again.output
+    fails("train", "--config", config, "--out", out, says="holds a run already")
     scores = json.loads(run_command("evaluate", out, "--json").output)
     assert len(scores["nll"]) == 2
     config.write_text("epoch: 3\n")
@@ -300,8 +290,7 @@ def test_a_known_name_that_is_a_folder_too_is_noted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "digits").mkdir()
     options = ("--train-size", 10, "--epochs", 1, "--model", "cnn", "--out", "run")
-    found = run_command("train", "digits", *options)
-    assert found.exit_code == 0, found.output
+    found = succeeds("train", "digits", *options)
     assert "note: the known set 'digits' is used; for the folder say ./digits" in found.stderr
     (tmp_path / "digits").rmdir()
     assert "note" not in run_command("evaluate", "run").stderr

@@ -12,7 +12,7 @@ from pstn.defaults import default_kl_weight
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings
 from pstn.training.runs.sweep import AUTHORS_KL_WEIGHTS, Study, parse_space, run_sweep
 from pstn.training.tune import candidates
-from small_runs import run_command
+from small_runs import run_command, succeeds
 
 optuna = pytest.importorskip("optuna")
 
@@ -119,8 +119,7 @@ def test_a_sweep_keeps_its_study_and_goes_on(settings, tmp_path, monkeypatch):
     assert stopped.exit_code == 130
     assert str(folder) in stopped.output
     assert len(json.loads((folder / "sweep.json").read_text())["table"]) == 1
-    again = run_command(*options)
-    assert again.exit_code == 0, again.output
+    succeeds(*options)
     assert [s.kl_weight for s in trained] == [[0.0], [1e-3], [1e-2], [1e-3]]  # what was stopped comes last
     assert {p.name for p in folder.iterdir()} == {"study.log", "sweep.yaml", "sweep.json", "best.yaml"}
     found = json.loads((folder / "sweep.json").read_text())
