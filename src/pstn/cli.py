@@ -584,16 +584,17 @@ def sweep(
     folder = settings.folder if settings.out else Path(f"{settings.folder}-sweep")
     try:
         with sigterm_as_ctrl_c():
-            result = run_sweep(
+            table = run_sweep(
                 settings, parse_space(over or []), folder=folder, storage=storage, study=study, together=together,
                 take_over=take_over, say=lambda text: echo(text, err=True),
             )  # fmt: skip
     except KeyboardInterrupt:
         echo(f"Stopped; finished trials are in {folder}. To continue, repeat the command.", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    for parameters, value in result.table:
+    for parameters, value in table:
         echo(f"{value:10.4f}  {json.dumps(parameters)}")
-    echo(f"Best validation loss {result.value:.4f} with {json.dumps(result.best)}")
+    best, lowest = table[0]
+    echo(f"Best validation loss {lowest:.4f} with {json.dumps(best)}")
     train_it = shlex.join(["pstn", "train", "--config", str(folder / BEST)])
     echo(f"Study, settings and table are in {folder}. Train it: {train_it}")
 

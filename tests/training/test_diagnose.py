@@ -94,11 +94,11 @@ def test_what_cannot_be_learned_ends_at_chance_without_a_restart_of_a_plain_clas
 )
 def test_a_careful_model_starts_where_one_that_was_made_so_does(posterior, tmp_path):
     changed = convolutional(pstn.Compose(pstn.Crop(), pstn.Rotation()), posterior)
-    assert "logarithmic" in start_carefully(changed, 0.01, None, teaches=False).change
+    assert "logarithmic" in start_carefully(changed, 0.01, None, teaches=False)[0]
     wanted = convolutional(pstn.Compose(pstn.Crop("log"), pstn.Rotation()), posterior)
     assert repr(changed) == repr(wanted)
     torch.testing.assert_close(changed.state_dict(), wanted.state_dict())
-    said = start_carefully(changed, 0.01, None, teaches=False).change
+    said = start_carefully(changed, 0.01, None, teaches=False)[0]
     assert ("variance" in said) == (posterior != pstn.Point())
     assert "slower" in said
     x = torch.rand(3, 1, 12, 12)
@@ -117,7 +117,7 @@ def test_a_layer_that_was_trained_keeps_its_scale():
     with torch.no_grad():
         trained.layer.mean_head.last.weight.fill_(0.1)
     before = {name: value.clone() for name, value in trained.state_dict().items()}
-    assert start_carefully(trained, 0.01, None, teaches=False).change == "a localizer ten times slower"
+    assert start_carefully(trained, 0.01, None, teaches=False)[0] == "a localizer ten times slower"
     torch.testing.assert_close(trained.state_dict(), before)
 
 

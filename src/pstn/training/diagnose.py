@@ -217,7 +217,7 @@ class Watch:
         blind = fatal_collapse(self.model, x)
         return f"{found} {blind}".strip() if blind or last else None
 
-    def start_again(self, lr: float, localizer_factor: float | None) -> Careful | None:
+    def start_again(self, lr: float, localizer_factor: float | None) -> tuple[str, float, float | None] | None:
         """Put the model back to where it started, and return what `start_carefully` does.
 
         None if nothing can be done, or if it has hardly begun.
@@ -228,16 +228,9 @@ class Watch:
         return start_carefully(self.model, lr, localizer_factor, teaches=self.teaching is not None)
 
 
-class Careful(NamedTuple):
-    """How a model that failed is trained again."""
-
-    change: str
-    """In words."""
-    lr: float
-    localizer_factor: float | None
-
-
-def start_carefully(model: TransformerModel, lr: float, localizer_factor: float | None, *, teaches: bool) -> Careful:
+def start_carefully(
+    model: TransformerModel, lr: float, localizer_factor: float | None, *, teaches: bool
+) -> tuple[str, float, float | None]:
     """Change an untrained model, in place, and the rates to train it with, so that it fails less easily.
 
     A pose is missed from a narrow start of the variance, or by steps that are too large. With labels the transformer
@@ -250,12 +243,15 @@ def start_carefully(model: TransformerModel, lr: float, localizer_factor: float 
         localizer_factor: the same for the localizer; None was the model's default.
         teaches: whether the pose alone is taught.
 
+    Returns:
+        What was changed, in words; and the two rates.
+
     Example:
         >>> model = pstn.nn.mnist_pstn()
         >>> for _ in range(2):
         ...     start_carefully(model, 0.01, None, teaches=True)
-        Careful(change='a wide start of the variance', lr=0.01, localizer_factor=None)
-        Careful(change='a learning rate ten times lower', lr=0.001, localizer_factor=None)
+        ('a wide start of the variance', 0.01, None)
+        ('a learning rate ten times lower', 0.001, None)
     """
     layer, change = model.layer, ""
     if _is_untrained(layer):
@@ -267,12 +263,12 @@ def start_carefully(model: TransformerModel, lr: float, localizer_factor: float 
             for held, start in _starts(layer):
                 held.copy_(start)
     if teaches and change:
-        return Careful(change, lr, localizer_factor)
+        return change, lr, localizer_factor
     if teaches:
-        return Careful("a learning rate ten times lower", _SLOWER * lr, localizer_factor)
+        return "a learning rate ten times lower", _SLOWER * lr, localizer_factor
     factor = model.parameter_groups(1.0)[0]["lr"] if localizer_factor is None else localizer_factor
     slower = "a localizer ten times slower"
-    return Careful(f"{change} and {slower}" if change else slower, lr, _SLOWER * float(factor))
+    return f"{change} and {slower}" if change else slower, lr, _SLOWER * float(factor)
 
 
 def _starts(layer: SpatialTransformer) -> list[tuple[Tensor, Tensor]]:

@@ -199,8 +199,9 @@ def fit(
         taken.close()
     failure = f"The pose was not learned: {watch.error}." if watch.error else failure
     if failure and restarts and not isinstance(data, Iterator) and (again := watch.start_again(lr, localizer_factor)):
-        warnings.warn(f"{failure} Training starts again with {again.change}.", UserWarning, stacklevel=3)
-        careful = {"lr": again.lr, "localizer_factor": again.localizer_factor, "restarts": restarts - 1}
+        change, lr, localizer_factor = again
+        warnings.warn(f"{failure} Training starts again with {change}.", UserWarning, stacklevel=3)
+        careful = {"lr": lr, "localizer_factor": localizer_factor, "restarts": restarts - 1}
         return cast(Model, fit(**{**given, **careful, "data": data, "kl_weight": asked}))
     if watch.error:
         raise watch.error

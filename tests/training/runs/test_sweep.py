@@ -59,19 +59,19 @@ def populations(monkeypatch) -> list:
 
 
 def test_the_authors_grid_is_the_preset_and_trains_as_one_population(settings, populations):
-    result = run_sweep(settings, say=lambda _: None)
+    table = run_sweep(settings, say=lambda _: None)
     assert [len(population.members) for population in populations] == [12]
-    assert sorted(p["kl_weight"] for p, _ in result.table) == list(AUTHORS_KL_WEIGHTS)
-    assert result.value == min(value for _, value in result.table)
+    assert sorted(p["kl_weight"] for p, _ in table) == list(AUTHORS_KL_WEIGHTS)
+    assert table[0][1] == min(value for _, value in table)
 
 
 @pytest.mark.parametrize("space", [{"kl_weight": ["auto"]}, {}], ids=["in the space", "in the settings"])
 def test_auto_searches_w_the_factor_and_alpha_as_one_population_for_each_alpha(settings, space, populations, tmp_path):
     given = settings if space else settings.replace(kl_weight="auto")
-    result = run_sweep(given, space, folder=tmp_path / "sweep", say=lambda _: None)
+    table = run_sweep(given, space, folder=tmp_path / "sweep", say=lambda _: None)
     wanted = candidates(default_kl_weight(40), settings.localizer_factor, settings.alpha)
     keys = ("kl_weight", "localizer_factor", "alpha")
-    assert sorted(tuple(p[k] for k in keys) for p, _ in result.table) == sorted(
+    assert sorted(tuple(p[k] for k in keys) for p, _ in table) == sorted(
         tuple(getattr(trial, k) for k in keys) for trial in wanted
     )
     assert [len(population.members) for population in populations] == [6, 6]
@@ -80,8 +80,8 @@ def test_auto_searches_w_the_factor_and_alpha_as_one_population_for_each_alpha(s
         assert pairs == {(trial.kl_weight, trial.localizer_factor) for trial in wanted}
     assert {m.layer.posterior.alpha for p in populations for m in p.models()} == {trial.alpha for trial in wanted}
     chosen = TrainSettings.from_dict(read_settings(tmp_path / "sweep" / "best.yaml"))
-    assert chosen.kl_weight == [result.best["kl_weight"]]
-    assert (chosen.localizer_factor, chosen.alpha) == (result.best["localizer_factor"], result.best["alpha"])
+    assert chosen.kl_weight == [table[0][0]["kl_weight"]]
+    assert (chosen.localizer_factor, chosen.alpha) == (table[0][0]["localizer_factor"], table[0][0]["alpha"])
 
 
 def test_several_processes_share_one_study(settings, where, populations):
@@ -89,11 +89,11 @@ def test_several_processes_share_one_study(settings, where, populations):
     study = Study(space, where)
     for trial in study.claim(2):
         study.tell(trial, 9.0)
-    result = run_sweep(settings, space, storage=where, together=2, say=lambda _: None)
-    found = sorted((p["kl_weight"], p["samples"]) for p, _ in result.table)
+    table = run_sweep(settings, space, storage=where, together=2, say=lambda _: None)
+    found = sorted((p["kl_weight"], p["samples"]) for p, _ in table)
     assert found == [(0.0, 1), (0.0, 2), (1e-3, 1), (1e-3, 2)]
     assert sum(len(population.members) for population in populations) == 2
-    assert [loss for _, loss in result.table].count(9.0) == 2
+    assert [loss for _, loss in table].count(9.0) == 2
 
 
 @pytest.mark.parametrize("take_over", [True, False])
@@ -105,8 +105,8 @@ def test_what_was_interrupted_or_killed_is_trained_again(settings, tmp_path, mon
             run_sweep(settings, space, storage=where, say=lambda _: None)
     assert Study(space, where).claim(1)  # taken by a process that is then killed
     options = {"storage": where, "take_over": take_over, "say": said.append}
-    result = run_sweep(settings, space, silence=99.0 if take_over else 0.3, **options)
-    assert sorted(p["kl_weight"] for p, _ in result.table) == [0.0, 1e-3]
+    table = run_sweep(settings, space, silence=99.0 if take_over else 0.3, **options)
+    assert sorted(p["kl_weight"] for p, _ in table) == [0.0, 1e-3]
     assert sum("Waiting for 1 trials" in text for text in said) == (not take_over)
 
 
@@ -141,8 +141,8 @@ def test_a_study_of_other_settings_is_refused(settings, tmp_path):
 
 
 def test_a_model_that_broke_is_no_best_trial(settings):
-    result = run_sweep(settings.replace(patience=3, epochs=2), {"lr": [1e30, 1e-3]}, say=lambda _: None)
-    assert [p["lr"] for p, _ in result.table] == [1e-3]
+    table = run_sweep(settings.replace(patience=3, epochs=2), {"lr": [1e30, 1e-3]}, say=lambda _: None)
+    assert [p["lr"] for p, _ in table] == [1e-3]
 
 
 @pytest.mark.parametrize(

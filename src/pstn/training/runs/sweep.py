@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, final
 
@@ -249,17 +248,6 @@ def _open_study(storage: str | None, name: str) -> Any:
     return study
 
 
-@dataclass(frozen=True)
-class SweepResult:
-    """What a sweep found."""
-
-    best: dict[str, Any]
-    value: float
-    """The lowest validation loss: mean negative log-likelihood."""
-    table: list[tuple[dict[str, Any], float]]
-    """All finished trials of the study, best first, whichever machine ran them."""
-
-
 def parse_space(texts: Sequence[str]) -> dict[str, list[Any]]:
     """What to search, from NAME=V1,V2,...
 
@@ -310,7 +298,7 @@ def run_sweep(
     take_over: bool = False,
     silence: float = SILENCE,
     say: Callable[[str], None] = print,
-) -> SweepResult:
+) -> list[tuple[dict[str, Any], float]]:
     """Search for the settings with the lowest validation loss.
 
     Trials that differ only in what models of one population may differ in are trained together. A study that was
@@ -329,6 +317,10 @@ def run_sweep(
         take_over: train again what other processes have taken, at once. Only where no other process runs this study.
         silence: seconds after which another process that has reported nothing counts as killed; for all the same.
         say: where messages go.
+
+    Returns:
+        What was searched and the validation loss, the mean negative log-likelihood, of all finished trials of the
+        study, best first, whichever machine ran them.
     """
     import optuna
 
@@ -376,7 +368,7 @@ def run_sweep(
     _write(folder, settings, space, shared)
     if not (table := shared.table()):
         raise SettingsError("no trial finished with a finite validation loss")
-    return SweepResult(*table[0], table)
+    return table
 
 
 def _write(folder: str | Path | None, settings: TrainSettings, over: Mapping[str, Any], study: Study) -> None:
