@@ -36,7 +36,7 @@ from pstn.abstaining import Abstention
 from pstn.noise import draw_noise
 from pstn.provenance import provenance
 from pstn.training import Population, Recipe, make_members
-from pstn.training.calibrate import find_temperature
+from pstn.training.evaluate import find_temperature
 from pstn.training.population.trainer import make_device
 from pstn.training.runs.run import choose_subset
 from pstn.uncertainty import entropy, risk_coverage_curve

@@ -53,8 +53,7 @@ from pstn.files import write_atomically
 from pstn.nn import RocketFeatures, TransformerModel, make_model
 from pstn.provenance import provenance
 from pstn.training import Member, Population, Recipe
-from pstn.training.calibrate import find_temperature
-from pstn.training.evaluate import predict_all, score
+from pstn.training.evaluate import find_temperature, predict_all, score
 from pstn.training.linear import fit_ridge
 from pstn.transforms import CPAB
 

@@ -26,7 +26,7 @@ from pstn.defaults import default_kl_weight
 from pstn.nn import make_model
 from pstn.provenance import provenance
 from pstn.training import Member, Population, Recipe
-from pstn.training.calibrate import find_temperature
+from pstn.training.evaluate import find_temperature
 
 COVERAGE, ACCURACY, FRACTION = 0.9, 0.95, 0.15
 AT_ONCE = 20  # models in a population

@@ -14,6 +14,21 @@ def run_command(*arguments: object):
     return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
+def succeeds(*arguments: object):
+    """What a command that ends with exit code 0 came back with."""
+    done = run_command(*arguments)
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def fails(*arguments: object, says: str):
+    """The same of one that ends with exit code 2, and says something."""
+    done = run_command(*arguments)
+    assert done.exit_code == 2, done.output
+    assert says in done.output.replace("\n", " ")
+    return done
+
+
 def small(data: str, out: Path, **values) -> TrainSettings:
     return TrainSettings(data=data, out=str(out), **{"epochs": 3, "models": 2, "batch_size": 8, "groups": 1, **values})
 

@@ -12,8 +12,7 @@ from pstn.nn import PSTN, STN, ModelMetadata, Prediction, SpatialTransformer, Tr
 from pstn.noise import draw_noise
 from pstn.objective import Loss, elbo_loss
 from pstn.plotting import plot
-from pstn.training.calibrate import calibrate, find_abstention
-from pstn.training.evaluate import Scores, evaluate
+from pstn.training.evaluate import Scores, calibrate, evaluate, find_abstention
 from pstn.training.fit import Epoch, distil, fit
 from pstn.transforms import (
     CPAB, Affine, Compose, Crop, MatrixTransform, Rotation, Similarity, SmoothPrior, Transform, Translation,

@@ -31,7 +31,7 @@ from pstn.files import to_json, write_atomically
 from pstn.limits import SERVE_RATE
 from pstn.processes import UnsafePathError, import_object, is_object_name, keep_freed_memory, safe_import_path
 from pstn.text import printable
-from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings
+from pstn.training.runs.settings import SettingsError, TrainSettings, help_texts, read_settings
 
 if TYPE_CHECKING:
     from pstn.abstaining import Abstention
@@ -331,10 +331,10 @@ def _load_for_sheet(name: str, kind: str | None, skip_broken: bool) -> Splits[An
 
 def _with_settings(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command one option for each setting except `without`; an option that is not given is None."""
-    hints = typing.get_type_hints(TrainSettings)
+    hints, texts = typing.get_type_hints(TrainSettings), help_texts()
 
     def option(item: dataclasses.Field[Any]) -> inspect.Parameter:
-        hint, text = hints[item.name], item.metadata["help"]
+        hint, text = hints[item.name], texts.get(item.name, "")
         if typing.get_origin(hint) is types.UnionType:
             hint = next(part for part in typing.get_args(hint) if part is not type(None))
         default = item.default_factory() if callable(item.default_factory) else item.default
@@ -559,8 +559,7 @@ def evaluate(
 def sweep(
     data: _Data = None,
     config: _Config = None,
-    over: Annotated[_Names, typer.Option(help="NAME=V1,V2,..., NAME=LOW:HIGH, kl_weight=auto; w by default.")] = None,
-    trials: Annotated[int | None, typer.Option(help="Number of trials; the whole grid by default.")] = None,
+    over: Annotated[_Names, typer.Option(help="NAME=V1,V2,..., or kl_weight=auto; w by default.")] = None,
     storage: Annotated[str | None, typer.Option(help="Shared file or database URL; a file in OUT by default.")] = None,
     study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "pstn",
     together: Annotated[int, typer.Option(help="Trials trained as one population.")] = 12,
@@ -585,16 +584,17 @@ def sweep(
     folder = settings.folder if settings.out else Path(f"{settings.folder}-sweep")
     try:
         with sigterm_as_ctrl_c():
-            result = run_sweep(
-                settings, parse_space(over or []), trials=trials, folder=folder, storage=storage, study=study,
-                together=together, take_over=take_over, say=lambda text: echo(text, err=True),
+            table = run_sweep(
+                settings, parse_space(over or []), folder=folder, storage=storage, study=study, together=together,
+                take_over=take_over, say=lambda text: echo(text, err=True),
             )  # fmt: skip
     except KeyboardInterrupt:
         echo(f"Stopped; finished trials are in {folder}. To continue, repeat the command.", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    for parameters, value in result.table:
+    for parameters, value in table:
         echo(f"{value:10.4f}  {json.dumps(parameters)}")
-    echo(f"Best validation loss {result.value:.4f} with {json.dumps(result.best)}")
+    best, lowest = table[0]
+    echo(f"Best validation loss {lowest:.4f} with {json.dumps(best)}")
     train_it = shlex.join(["pstn", "train", "--config", str(folder / BEST)])
     echo(f"Study, settings and table are in {folder}. Train it: {train_it}")
 

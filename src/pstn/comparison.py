@@ -37,17 +37,16 @@ from pstn.report.figures import figure_style, style_of
 from pstn.report.page import duration, make_templates
 from pstn.report.pictures import draw_samples
 from pstn.report.tables import Cell, TableView
-from pstn.training.calibrate import find_temperature
 from pstn.training.diagnose import chance_loss
-from pstn.training.evaluate import predict_all, read_batches, require_data
+from pstn.training.evaluate import find_temperature, predict_all, read_batches, require_data
 from pstn.training.fit import fit
-from pstn.training.population.recipe import one_cycle
-from pstn.training.runs.parts import Parts
+from pstn.training.population.recipe import Teaching, one_cycle
 from pstn.training.runs.run import (
     CHECKPOINT,
     HOW_TO_ADD_A_TEST,
     RESULTS,
     SETTINGS,
+    Parts,
     Source,
     clear_run,
     make_about,
@@ -57,12 +56,10 @@ from pstn.training.runs.run import (
     prepare,
     remember_run,
     require_confirmed,
-    require_longer,
     saved_settings,
     train,
 )
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings, write_settings
-from pstn.training.teach import Teaching
 from pstn.transforms import Transform
 from pstn.uncertainty import calibration_error, log_mean_exp, reliability_curve, risk_coverage_curve
 
@@ -341,7 +338,7 @@ def compare_models(
         begun = [folder / kind for kind in KINDS if (folder / kind / CHECKPOINT).exists()]
         if settings.epochs not in (None, saved.epochs):
             for run in begun:
-                require_longer(run, settings.epochs)
+                saved_settings(run, settings.epochs)
             saved = saved.replace(epochs=settings.epochs)
         settings = saved
     make_templates()  # a missing package is reported before training
@@ -441,13 +438,12 @@ def _fit_linear(folder: Path, source: Source, settings: TrainSettings) -> Scored
     own = settings.replace(model="cnn", out=str(folder), backbone_learns="none", kl_weight=[], calibrate=False)
     with make_population(own, source) as population:
         models = [cast(Shareable, population.start(number).eval()) for number in range(settings.models)]
-        valid = [member.valid for member in population.members]
     seconds = time.perf_counter() - started
     for number, model in enumerate(models):
         model.save_pretrained(model_folder(folder, number), about=make_about(own, source, number))
     write_settings(folder / SETTINGS, own)  # as of a run: which examples it is scored on
     if source.parts is not None:
-        source.parts.save(folder, valid)
+        source.parts.save(folder)
     remember_run(folder, settings.data)
     return _ask(models, "linear", source, settings, seconds)
 

@@ -12,7 +12,6 @@ from PIL import Image
 from torch import nn
 
 import pstn
-from pstn.data import DataWarning
 from pstn.decode import read_image
 from pstn.defaults import PRETRAINED_VAR_INITS
 from pstn.framing import WHOLE, Framing
@@ -199,8 +198,8 @@ def test_images_are_framed_as_the_network_of_timm_was_trained(timm, photos, tmp_
     corners = np.array(answer.box)
     np.testing.assert_allclose(corners, [[12, 10], [32, 10], [32, 30], [12, 30]], atol=0.5)
     others = Path(photos).rename(tmp_path / "others")
-    with pytest.warns(DataWarning, match="64 of these 80"):  # by their pixels, which are read the same
-        evaluate_run(tmp_path / "run", str(others))
+    assert evaluate_run(tmp_path / "run", str(others)).examples == 80
+    assert prepare(TrainSettings(data=str(others), backbone="paper"), about=model.about).framing == found
     earlier = {name: value for name, value in model.about.to_config().items() if name != "framing"}
     assert ModelMetadata.from_config(earlier).framing == WHOLE
     for wrong in ({"crop": 2}, {"interpolation": "program"}, {"zoom": 1}, None, []):

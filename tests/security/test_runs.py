@@ -197,6 +197,8 @@ def edit_text(name, **values):
         lambda tensors, _: tensors["rows"][0].fill_(float("nan")),
         lambda tensors, _: tensors.update(rows=tensors["rows"].to(torch.float8_e4m3fn)),
         lambda _, texts: texts.pop("progress"),
+        lambda _, texts: texts.pop("format"),
+        lambda _, texts: texts.update(format="pstn population 1"),
         lambda _, texts: texts.update(progress="[" * 10**6),
         lambda _, texts: texts.update(settings='{"seed": 1, "seed": 2}'),
         lambda _, texts: texts.update(members="{}"),

@@ -10,7 +10,7 @@ from scipy import optimize
 from torch import nn
 
 import pstn
-from small_runs import run_command
+from small_runs import fails, succeeds
 
 
 def overconfident(scale, temperature=1.0):
@@ -103,16 +103,12 @@ def test_an_estimator_is_calibrated_and_keeps_its_temperature_when_pickled():
 
 def test_a_run_is_calibrated_on_its_validation_examples(tmp_path):
     options = ["--train-size", 40, "--epochs", 2, "--models", 2, "--out", tmp_path / "run", "--test-samples", 2]
-    done = run_command("train", "digits", *options, "--calibrate")
-    assert done.exit_code == 0, done.output
+    done = succeeds("train", "digits", *options, "--calibrate")
     models = [pstn.from_pretrained(tmp_path / "run" / f"model-{number}") for number in range(2)]
     assert len({model.temperature for model in models} | {1.0}) == 3
-    again = run_command("evaluate", tmp_path / "run")
-    assert again.exit_code == 0, again.output
+    again = succeeds("evaluate", tmp_path / "run")
     assert again.stdout.splitlines()[1:4] == done.stdout.splitlines()[1:4]
-    refused = run_command("train", "digits", "--model", "cnn", "--calibrate", "--out", tmp_path / "none")
-    assert refused.exit_code == 2
-    assert "calibrate" in refused.stderr
+    fails("train", "digits", "--model", "cnn", "--calibrate", "--out", tmp_path / "none", says="calibrate")
 
 
 @pytest.mark.parametrize(("side", "images"), [(28, 250), (224, 55), (2048, 1)])

@@ -92,19 +92,6 @@ def test_one_step_is_the_elbo_of_the_batch(tmp_path):
         torch.testing.assert_close(parameter.grad, grad)
 
 
-def test_tensorboard_gets_the_posterior_samples(tmp_path):
-    pytest.importorskip("tensorboard")
-    from lightning.pytorch.loggers import TensorBoardLogger
-
-    logger = TensorBoardLogger(tmp_path)
-    seen = []
-    logger.experiment.add_image = lambda name, image, step: seen.append((name, image.shape))
-    make_trainer(tmp_path, max_epochs=1, logger=logger, num_sanity_val_steps=0).fit(
-        LitPSTN(make_model()), make_data(batch_size=8)
-    )
-    assert seen == [("posterior samples", (1, 8 * 12, 8 * 12))]
-
-
 def test_a_batch_larger_than_the_data_is_refused(tmp_path):
     with pytest.raises(ValueError, match="batch_size must"):
         make_trainer(tmp_path, max_epochs=1).fit(LitPSTN(make_model()), make_data(batch_size=32))

@@ -36,12 +36,11 @@ from pstn.nn.metadata import without_mask
 from pstn.noise import draw_noise
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.training import Member, Population, Recipe
-from pstn.training.calibrate import find_temperature
-from pstn.training.evaluate import log_probs_of
+from pstn.training.diagnose import train_again
+from pstn.training.evaluate import find_temperature, log_probs_of
 from pstn.training.linear import start_heads
 from pstn.training.population.trainer import Progress, make_device
 from pstn.training.progress import summary
-from pstn.training.restarts import train_again
 from pstn.training.tune import Tuned, hold_out, set_alpha, tune
 from pstn.transforms import Transform
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pstn.experiments import runner
 from pstn.experiments.mnist_subsets import MODELS, of_size
 from pstn.report import Claim, FigureSpec, Line, Metric, Published, Result, Table, figures
-from pstn.training.calibrate import find_temperature
+from pstn.training.evaluate import find_temperature
 
 # w with the best accuracy and w with the best calibration, in the paper; w with the best calibration in our search.
 WEIGHTS = {"w=0.0003": 3e-4, "w=0.0001": 1e-4, "w=3e-05": 3e-5}

@@ -32,7 +32,7 @@ from pstn.nn import PSTN, STN, PoseLocalizer, SpatialTransformer, mnist_cnn
 from pstn.report import Claim, FigureSpec, Line, Metric, Result, Table, figures
 from pstn.report.results import RUNS
 from pstn.training import RandomWarp, one_cycle
-from pstn.training.teach import Teaching
+from pstn.training.population.recipe import Teaching
 from pstn.transforms import Rotation, Similarity, Transform
 
 if TYPE_CHECKING:

@@ -668,7 +668,7 @@ class _Job:
         self.epochs, self.seconds = progress.epoch, progress.seconds * share / len(pairs)  # of each model
         self.notes = {
             pairs[failure.model]: f"Stopped in training at step {failure.step}: loss {failure.loss:g}, gradient norm "
-            f"{failure.grad_norm:g}. {failure.found} The weights are those before that step."
+            f"{failure.grad_norm:g}. The weights are those before that step."
             for failure in progress.failures
         }
         del self.population

@@ -16,30 +16,31 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from pstn._checks import (
-    require_choice,
-    require_nonnegative_int,
-    require_positive_int,
-    require_positive_number,
-    skip_value_checks,
-)
+from pstn._checks import require_choice, require_nonnegative_int, require_positive_number, skip_value_checks
 from pstn._deprecation import renamed
-from pstn.defaults import LR, RESTARTS, WEIGHT_DECAY, default_batch_size, default_epochs, default_kl_weight
+from pstn.defaults import LR, RESTARTS, WEIGHT_DECAY, default_kl_weight
 from pstn.distributions import AtMode
 from pstn.nn.classifier import PSTN, STN, TransformerModel, evaluating
 from pstn.nn.layer import SpatialTransformer
 from pstn.nn.wrap import Frozen
 from pstn.noise import Samples
-from pstn.objective import LossFunction, TrainingLoss
+from pstn.objective import LossFunction
 from pstn.threads import suit_threads, using_threads
-from pstn.training.diagnose import look_for_collapses
+from pstn.training.diagnose import Watch, collapses
 from pstn.training.evaluate import Batches, device_of, is_set, read_batches, require_data, shape_of
-from pstn.training.population.recipe import KLWeight, LRSchedule, Member, Recipe, kl_weight_at, progress_at
+from pstn.training.population.recipe import (
+    KLWeight,
+    Localizing,
+    LRSchedule,
+    Member,
+    Recipe,
+    Teaching,
+    kl_weight_at,
+    progress_at,
+)
 from pstn.training.population.step import report_parts
 from pstn.training.population.trainer import Population
 from pstn.training.progress import Bar
-from pstn.training.restarts import Watch
-from pstn.training.teach import Localizing, Teaching
 
 if TYPE_CHECKING:
     from pstn.data.augment import RandomTransform
@@ -156,26 +157,23 @@ def fit(
     given = dict(locals())  # for another start
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    training_loss = TrainingLoss(loss, teaches=teach is not None, teach_weight=teach_weight)
+    options: dict[str, Any] = {"loss": loss, "teach": teach, "teach_weight": teach_weight, "lr_schedule": lr_schedule}
+    options |= {"epochs": epochs, "batch_size": batch_size, "clip_norm": clip_norm}
+    recipe = Recipe(**options)
+    training_loss = recipe.training_loss()
     labels = not training_loss.only_teaches
     data = require_data(data, labels=labels)
     examples = _count_examples(data)
+    recipe = recipe.for_examples(examples, shape_of(data)[1:])
+    if recipe.epochs > 1 and isinstance(data, Iterator):
+        raise ValueError(
+            f"data must last {recipe.epochs} passes, got {type(data).__name__}: pass a DataLoader or a list"
+        )
     teaching = None if teach is None else Teaching(teach, model)
     default = default_kl_weight(examples) if training_loss.takes_kl_weight else None
     asked = training_loss.choose_kl_weight(kl_weight, default)
     if search := isinstance(asked, str):
         require_choice("kl_weight (unless it is a number or a schedule)", asked, ("auto",))
-    else:
-        kl_weight_at(asked, 0.0)  # refuses a weight that cannot be, before any step
-    if batch_size is None:
-        batch_size = default_batch_size(examples, shape_of(data)[1:])
-    require_positive_int("batch_size", batch_size)
-    epochs = default_epochs(examples, batch_size) if epochs is None else require_positive_int("epochs", epochs)
-    if epochs > 1 and isinstance(data, Iterator):
-        raise ValueError(f"data must last {epochs} passes, got {type(data).__name__}: pass a DataLoader or a list")
-    clip_norm = None if clip_norm is None else require_positive_number("clip_norm", clip_norm)
-    options: dict[str, Any] = {"clip_norm": clip_norm, "lr_schedule": lr_schedule, "loss": loss, "teach": teach}
-    recipe = Recipe(epochs, batch_size, teach_weight=teach_weight, **options)
     member = Member(0, lr, localizer_factor, None if search else asked, weight_decay)
     if search:
         member = replace(member, seed=int(torch.randint(2**31, ())))
@@ -184,7 +182,7 @@ def fit(
     require_nonnegative_int("restarts", restarts)
     watch, failure = Watch(model, None if labels else teaching), None
     model.train()
-    with watch, Bar(epochs, shown=progress) as bar, using_threads(None):
+    with watch, Bar(recipe.epochs, shown=progress) as bar, using_threads(None):
         population = _make_population(model, data, member, recipe, capture)
         if population is None:
             taken = _take_steps(model, data, member, recipe, teaching, watch, bar)
@@ -193,23 +191,24 @@ def fit(
         for epoch, x in taken:
             shown = {"loss": f"{epoch.loss:.3f}", "KL": f"{epoch.kl:.2f}", "accuracy": f"{epoch.accuracy:.1%}"}
             known = {name: words for name, words in shown.items() if "nan" not in words}
-            bar.update(epoch.number, f"epoch {epoch.number}/{epochs}", known)
+            bar.update(epoch.number, f"epoch {epoch.number}/{recipe.epochs}", known)
             stop = on_epoch is not None and on_epoch(epoch)
-            failure = watch.judge(epoch.nll if labels else epoch.loss, x, last=epoch.number == epochs)
+            failure = watch.judge(epoch.nll if labels else epoch.loss, x, last=epoch.number == recipe.epochs)
             if stop or failure:
                 break
         taken.close()
     failure = f"The pose was not learned: {watch.error}." if watch.error else failure
     if failure and restarts and not isinstance(data, Iterator) and (again := watch.start_again(lr, localizer_factor)):
-        warnings.warn(f"{failure} Training starts again with {again.change}.", UserWarning, stacklevel=3)
-        careful = {"lr": again.lr, "localizer_factor": again.localizer_factor, "restarts": restarts - 1}
+        change, lr, localizer_factor = again
+        warnings.warn(f"{failure} Training starts again with {change}.", UserWarning, stacklevel=3)
+        careful = {"lr": lr, "localizer_factor": localizer_factor, "restarts": restarts - 1}
         return cast(Model, fit(**{**given, **careful, "data": data, "kl_weight": asked}))
     if watch.error:
         raise watch.error
     if failure:
         warnings.warn(f"Training failed. {failure}", UserWarning, stacklevel=3)
     model.eval()
-    for problem in look_for_collapses(model, x) if labels else ():  # a pose that is taught may well be certain
+    for problem in collapses(model, x) if labels else ():  # a pose that is taught may well be certain
         warnings.warn(problem, UserWarning, stacklevel=3)
     return model
 

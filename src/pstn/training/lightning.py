@@ -20,15 +20,22 @@ except ModuleNotFoundError as error:
 
 from pstn._deprecation import renamed
 from pstn.defaults import LR, WEIGHT_DECAY, default_kl_weight
-from pstn.nn.classifier import Prediction, TransformerModel
+from pstn.nn.classifier import TransformerModel
 from pstn.noise import SamplingMethod, stream_keys, uniform
 from pstn.objective import LossFunction
 from pstn.training.diagnose import STEPS
 from pstn.training.evaluate import log_probs_of
 from pstn.training.fit import make_optimiser
-from pstn.training.population.recipe import KLWeight, LRSchedule, Recipe, kl_weight_at, progress_at
+from pstn.training.population.recipe import (
+    KLWeight,
+    Localizing,
+    LRSchedule,
+    Recipe,
+    Teaching,
+    kl_weight_at,
+    progress_at,
+)
 from pstn.training.population.step import report_parts
-from pstn.training.teach import Localizing, Teaching
 
 if TYPE_CHECKING:
     from pstn.data.augment import RandomTransform
@@ -150,10 +157,8 @@ class LitPSTN(pl.LightningModule):
         return progress_at(self.current_epoch, batch_idx, epochs, batches)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Log `val_nll` and `val_accuracy`, or `val_loss` without classes, under S samples; draw the first ones."""
-        output = self._score("val", batch, batch_idx)
-        if batch_idx == 0 and isinstance(output, Prediction):
-            self._draw_samples(batch[0], output.theta)
+        """Log `val_nll` and `val_accuracy`, or `val_loss` without classes, under S samples."""
+        self._score("val", batch, batch_idx)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Log `test_nll` and `test_accuracy`, or `test_loss` without classes."""
@@ -176,7 +181,7 @@ class LitPSTN(pl.LightningModule):
             return x, None
         return self._teaching(x, self._noise(x, stream, step, (), self._teaching.width))
 
-    def _score(self, part: str, batch: Any, batch_idx: int) -> Any:
+    def _score(self, part: str, batch: Any, batch_idx: int) -> None:
         x, y = self._read(batch)
         x, theta = self._move(x, "validate", batch_idx)
         output = self._predict(self._learner[0], x, "evaluate", batch_idx)
@@ -188,7 +193,6 @@ class LitPSTN(pl.LightningModule):
             figures = {"nll": nn.functional.nll_loss(p, y), "accuracy": (p.argmax(1) == y).float().mean()}
         named = {f"{part}_{name}": value for name, value in figures.items()}
         self.log_dict(named, prog_bar=True, batch_size=len(x), sync_dist=True)
-        return output
 
     def configure_optimizers(self) -> Any:
         """Adam, with the localizer's learning rate apart, and the step schedule."""
@@ -218,19 +222,6 @@ class LitPSTN(pl.LightningModule):
         world, rank = self.trainer.world_size, self.trainer.global_rank
         # A distributed sampler deals examples out in turn: this process has every world-th of the global batch.
         return uniform(keys, step, 1, (*samples, len(x) * world, width), method)[0, 0, ..., rank::world, :]
-
-    def _draw_samples(self, x: Tensor, theta: Tensor) -> None:
-        """Images that the first inputs become under their samples, for TensorBoard: a row per input."""
-        board: Any = getattr(self.logger, "experiment", None)
-        model = self.model
-        if not hasattr(board, "add_image") or not isinstance(model, TransformerModel) or x.dim() != 4:
-            return
-        count = min(8, len(x))
-        warped = model.layer.warp(x[:count], theta[:8, :count]).float()  # (S, b, C, h, w)
-        low, high = warped.amin(), warped.amax()
-        shown = ((warped - low) / (high - low).clamp_min(1e-8))[:, :, :3]
-        rows = shown.permute(2, 1, 3, 0, 4).flatten(3, 4).flatten(1, 2)  # (C, b h, S w)
-        board.add_image("posterior samples", rows[:1] if rows.shape[0] == 2 else rows, self.global_step)
 
 
 @final

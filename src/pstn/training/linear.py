@@ -14,8 +14,8 @@ from pstn.data.split import stratified_indices
 from pstn.defaults import PRETRAINED_VAR_INITS
 from pstn.nn.backbones import BackboneClassifier, Trunk
 from pstn.nn.classifier import TransformerModel
+from pstn.training.diagnose import start_variance
 from pstn.training.population.recipe import Augmentation
-from pstn.training.restarts import start_variance
 from pstn.training.tune import hold_out
 from pstn.uncertainty import log_mean_exp
 

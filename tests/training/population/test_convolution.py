@@ -80,19 +80,6 @@ def test_each_kind_is_for_some_convolutions_only():
     assert not any(stand_in(Doubled(1, 3, 5), kind) for kind in ("matmul", "rows", "blocks"))
 
 
-def test_blocks_take_the_same_steps_alone():
-    make, data, recipe = CASES["pstn"]
-    (x, y), models = data(), [seeded(make, i) for i in range(2)]
-    rows = []
-    for conv, blocks in (("library", 0), ("blocks", 4)):
-        population = Population(models, x, y, recipe=recipe, groups=2, conv=conv, workers=False)
-        modules = population.stacks[0].module.modules()
-        assert sum(isinstance(module, BlockConv) for module in modules) == blocks
-        population.fit(until=4)
-        rows.append(population.models()[1])
-    assert largest_difference(*rows) < TOLERANCE
-
-
 def test_convolution_by_rows_takes_shared_weights_and_unstacked_input():
     torch.manual_seed(0)
     conv, x = nn.Conv2d(2, 3, 5), torch.randn(3, 4, 2, 11, 11)
@@ -106,13 +93,14 @@ def test_convolution_by_rows_takes_shared_weights_and_unstacked_input():
 
 
 @pytest.mark.parametrize("case", ["pstn", "batch norm"])
-def test_all_kinds_of_convolution_take_the_same_steps(case):
+@pytest.mark.parametrize(("conv", "groups", "blocks"), [("matmul", 1, 0), ("rows", 1, 0), ("blocks", 2, 4)])
+def test_all_kinds_of_convolution_take_the_same_steps(case, conv, groups, blocks):
     make, data, recipe = CASES[case]
-    (x, y), models = data(), [seeded(make, i) for i in range(2)]
-    rows = []
-    for conv in ("library", "matmul", "rows"):
-        population = Population(models, x, y, recipe=recipe, groups=1, conv=conv)
+    (x, y), models, trained = data(), [seeded(make, i) for i in range(2)], []
+    for kind in ("library", conv):
+        population = Population(models, x, y, recipe=recipe, groups=groups, conv=kind, workers=False)
         population.fit(until=4)
-        rows.append(population.models()[1])
-    assert largest_difference(*rows[:2]) < TOLERANCE
-    assert largest_difference(*rows[1:]) < TOLERANCE
+        trained.append(population.models()[1])
+    found = sum(isinstance(module, BlockConv) for module in population.stacks[0].module.modules())
+    assert found == (blocks if case == "pstn" else 0)
+    assert largest_difference(*trained) < TOLERANCE

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-import warnings
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from pstn.nn import Pretrained
 from pstn.training.population.recipe import Jitter
 from pstn.training.runs.run import _RANDOM_TRANSFORMS, evaluate_run, make_population, make_run_model, prepare, train
 from pstn.training.runs.settings import SettingsError, TrainSettings
-from small_runs import final_weights, run_command, same, small
+from small_runs import fails, final_weights, run_command, same, small, succeeds
 
 ONE = ("--epochs", 1, "--model", "cnn", "--batch-size", 4)
 
@@ -43,7 +42,7 @@ def shapes(tmp_path):
 @pytest.fixture
 def run(shapes, tmp_path):
     """A run on the shapes."""
-    assert run_command("train", shapes, *ONE, "--out", tmp_path / "run").exit_code == 0
+    succeeds("train", shapes, *ONE, "--out", tmp_path / "run")
     return tmp_path / "run"
 
 
@@ -68,8 +67,7 @@ def test_evaluate_scores_the_test_part_of_another_folder_that_has_one(run, shape
     for part in ("train", "test"):
         for kind in ("ellipse", "rectangle"):
             draw(shapes.parent / "divided" / part / kind / "1.png", kind)
-    with pytest.warns(DataWarning, match="trained on 2 of these 2"):
-        assert evaluate_run(run, str(shapes.parent / "divided"))[1:3] == (2, "test")
+    assert evaluate_run(run, str(shapes.parent / "divided"))[1:3] == (2, "test")
 
 
 def pixels_of(x, about):
@@ -114,7 +112,7 @@ def test_evaluate_scores_nothing_that_was_trained_on_after_the_folder_changed(ph
     assert len(seen - tested) == held["new"] == 2
     assert held["examples"] == len(seen)
     assert f"2 of them new, of {photos}" in run_command("evaluate", run, photos, "--skip-broken").stdout
-    assert run_command("evaluate", run / "model-0", "--skip-broken").exit_code == 0
+    succeeds("evaluate", run / "model-0", "--skip-broken")
     assert scored == [seen] * 3
 
 
@@ -122,7 +120,6 @@ def test_a_run_keeps_which_examples_are_in_which_part(photos, trained):
     run, learned, tested = trained
     held = json.loads((run / "parts.json").read_text())
     assert (len(held["train"]), len(held["test"]), held["shape"]) == (len(learned), len(tested), [3, 20, 20])
-    assert len(held["validation"][0]) == 10
     assert not set(held["train"]) & set(held["test"])
     assert evaluate_run(run).examples == len(tested)
 
@@ -143,33 +140,22 @@ def test_where_all_of_a_folder_was_trained_on_or_nothing_is_known_again_nothing_
         evaluate_run(run)
 
 
-def test_a_run_of_an_earlier_version_is_evaluated_with_a_note(photos, trained):
+def test_a_run_of_an_earlier_version_is_evaluated(trained):
     run, _, tested = trained
     (run / "parts.json").unlink()
-    with pytest.warns(DataWarning, match="does not say which examples"):
-        assert evaluate_run(run).examples == len(tested)
-
-
-def test_other_data_that_hold_what_was_trained_on_are_noted(photos, trained):
-    run, learned, _ = trained
-    others = photos.rename(photos.with_name("others"))
-    with pytest.warns(DataWarning, match=f"trained on {len(learned)} of these 80"):
-        assert evaluate_run(run, str(others))[1:3] == (80, "all")
+    assert evaluate_run(run).examples == len(tested)
 
 
 @pytest.mark.parametrize("text", ["[]", '{"shape": [3, 99999, 99999], "train": [], "test": []}', '{"'])
 def test_a_damaged_list_of_parts_is_refused(trained, text):
     run, _, _ = trained
     (run / "parts.json").write_text(text)
-    found = run_command("evaluate", run)
-    assert found.exit_code == 2
-    assert "parts.json" in found.output
+    fails("evaluate", run, says="parts.json")
 
 
 def test_a_contact_sheet_takes_images_of_many_sizes(shapes, tmp_path):
     draw(shapes / "ellipse" / "large.png", "ellipse", side=40)
-    found = run_command("data", "show", shapes, "--out", tmp_path / "sheet.png")
-    assert found.exit_code == 0, found.output
+    succeeds("data", "show", shapes, "--out", tmp_path / "sheet.png")
     assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -177,14 +163,12 @@ def test_a_finished_run_is_trained_for_longer(data, tmp_path):
     train(small(data, tmp_path / "long", epochs=5), say=lambda _: None)
     train(small(data, tmp_path / "run", epochs=2), say=lambda _: None)
     before = final_weights(tmp_path / "run")
-    assert run_command("train", "--resume", "--out", tmp_path / "run", data, "--epochs", 5).exit_code == 0
+    succeeds("train", "--resume", "--out", tmp_path / "run", data, "--epochs", 5)
     after = final_weights(tmp_path / "run")
     assert not same(before, after)
     assert same(after, final_weights(tmp_path / "long"))
     assert evaluate_run(tmp_path / "run").scores == evaluate_run(tmp_path / "long").scores
-    found = run_command("train", "--resume", "--out", tmp_path / "run", data, "--epochs", 3)
-    assert found.exit_code == 2
-    assert "epochs must be at least 5" in found.output
+    fails("train", "--resume", "--out", tmp_path / "run", data, "--epochs", 3, says="epochs must be at least 5")
 
 
 def test_a_run_whose_early_stopping_goes_by_the_epochs_is_trained_for_longer(data, tmp_path):
@@ -224,9 +208,7 @@ def test_a_run_that_is_there_hides_no_other_mistake(run, shapes, model, option, 
     found = run_command("train", shapes, *ONE, "--model", model, "--out", run, option, value)
     assert found.exit_code == 2
     assert "holds a run already" not in found.output
-    found = run_command("train", shapes, *ONE, "--out", run)
-    assert found.exit_code == 2
-    assert "holds a run already" in found.output
+    fails("train", shapes, *ONE, "--out", run, says="holds a run already")
 
 
 def test_a_broken_file_is_named_and_skipped_on_request(run, shapes, tmp_path):
@@ -234,12 +216,9 @@ def test_a_broken_file_is_named_and_skipped_on_request(run, shapes, tmp_path):
     broken.write_bytes((shapes / "ellipse" / "0.png").read_bytes()[:60])
     (shapes / "ellipse" / "text.jpg").write_text("no image")
     for command in (("train", shapes, *ONE, "--out", tmp_path / "b"), ("data", "show", shapes), ("evaluate", run)):
-        found = run_command(*command)
-        assert found.exit_code == 2
-        assert "--skip-broken" in found.stderr
+        fails(*command, says="--skip-broken")
         options = ("--out", tmp_path / "sheet.png") if command[0] == "data" else ()
-        found = run_command(*command, *options, "--skip-broken")
-        assert found.exit_code == 0, found.output
+        found = succeeds(*command, *options, "--skip-broken")
         assert "broken.png" in found.stderr
         assert "text.jpg" in found.stderr
     with pytest.warns(DataWarning, match="2 broken"):
@@ -260,8 +239,7 @@ def test_photos_of_formats_that_are_not_read_are_counted(run, shapes, tmp_path):
         ("train", shapes, *ONE, "--out", tmp_path / "b"),
         ("data", "show", shapes, "--out", tmp_path / "s"),
     ):
-        found = run_command(*command)
-        assert found.exit_code == 0, found.output
+        found = succeeds(*command)
         assert found.stderr.count(said) == 1
     (shapes / "third").mkdir()
     (shapes / "third" / "4.avif").write_bytes(b"photo")
@@ -272,8 +250,8 @@ def test_photos_of_formats_that_are_not_read_are_counted(run, shapes, tmp_path):
 
 def test_the_skipped_file_is_remembered_by_the_run(shapes, tmp_path):
     (shapes / "ellipse" / "broken.png").write_text("no image")
-    assert run_command("train", shapes, *ONE, "--out", tmp_path / "b", "--skip-broken").exit_code == 0
-    assert run_command("evaluate", tmp_path / "b").exit_code == 0
+    succeeds("train", shapes, *ONE, "--out", tmp_path / "b", "--skip-broken")
+    succeeds("evaluate", tmp_path / "b")
 
 
 @pytest.mark.parametrize(
@@ -302,9 +280,7 @@ def test_a_mistyped_name_is_answered_with_the_one_that_was_meant(shapes, monkeyp
 
 def test_a_mistyped_class_is_answered_with_the_one_that_was_meant(run, shapes):
     (shapes / "ellipse").rename(shapes / "elipse")
-    found = run_command("evaluate", run, shapes)
-    assert found.exit_code == 2
-    assert "'elipse'" in found.output
+    found = fails("evaluate", run, shapes, says="'elipse'")
     assert found.output.endswith("did you mean 'ellipse'?\n")
     with pytest.raises(ValueError, match=r"unknown label 'elipse'.*did you mean 'ellipse'"):
         encode_labels(["elipse"], ("ellipse", "rectangle"))
@@ -314,8 +290,7 @@ def test_a_model_that_is_at_chance_after_a_few_steps_is_not_offered_for_use(phot
     for number, path in enumerate(sorted(photos.glob("*/*.png"))):  # noise, which tells nothing of the class
         save(path, np.random.default_rng(number).integers(0, 256, (20, 20, 3)).astype(np.uint8))
     options = ("--models", 2, "--epochs", 1, "--model", "cnn", "--patience", 0, "--lr", 1e-6)
-    found = run_command("train", photos, *options, "--out", tmp_path / "run")
-    assert found.exit_code == 0
+    found = succeeds("train", photos, *options, "--out", tmp_path / "run")
     assert "Use it" not in found.stdout
     assert "model 1 is at chance after" in found.stderr
     assert "model 1 is at chance" in json.loads((tmp_path / "run" / "results.json").read_text())["problems"][-1]
@@ -323,15 +298,19 @@ def test_a_model_that_is_at_chance_after_a_few_steps_is_not_offered_for_use(phot
 
 def test_a_file_that_is_not_there_is_named_as_such(run, shapes):
     shapes = shapes.rename(shapes.with_name("s" * 100))  # the suggestion does not depend on the length of the path
-    found = run_command("predict", run, shapes / "elipse", shapes / "ellipse" / "0.png")
-    assert found.exit_code == 2
-    assert "elipse: there is no such file or folder; did you mean 'ellipse'?" in found.stderr
+    found = fails(
+        "predict",
+        run,
+        shapes / "elipse",
+        shapes / "ellipse" / "0.png",
+        says="elipse: there is no such file or folder; did you mean 'ellipse'?",
+    )
     assert "1 were answered" in found.stderr
 
 
 def test_json_and_csv_hold_the_same_answers(shapes, tmp_path):
     options = ("--epochs", 1, "--batch-size", 4, "--out", tmp_path / "run")
-    assert run_command("train", shapes, *options).exit_code == 0
+    succeeds("train", shapes, *options)
     rows = list(csv.DictReader(io.StringIO(run_command("predict", tmp_path / "run", shapes).stdout)))
     answers = [
         json.loads(line) for line in run_command("predict", tmp_path / "run", shapes, "--json").stdout.split("\n")[:-1]
@@ -348,31 +327,27 @@ def test_json_and_csv_hold_the_same_answers(shapes, tmp_path):
 @pytest.mark.parametrize("augment", ["rotation", "placement"])
 def test_the_change_of_the_images_is_remembered_by_evaluate(shapes, tmp_path, augment):
     options = ("--augment", augment, "--out", tmp_path / "run", "--batch-size", 4, "--epochs", 1, "--model", "cnn")
-    assert run_command("train", shapes, *options).exit_code == 0
+    succeeds("train", shapes, *options)
     own = evaluate_run(tmp_path / "run")
     assert evaluate_run(tmp_path / "run" / "model-0") == own
     model = pstn.from_pretrained(tmp_path / "run")
     others = shapes.rename(tmp_path / "others")
     everything = load(str(others), size="auto", test=0.0).train.as_float(model.about.mean, model.about.std)
     changed = generate(everything, _RANDOM_TRANSFORMS[augment], seed=0).all()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)  # the model was trained on some of them
-        found = evaluate_run(tmp_path / "run", str(others))
+    found = evaluate_run(tmp_path / "run", str(others))
     assert (found.examples, found.part) == (20, "all")
     assert found.scores["nll"] == pytest.approx([pstn.evaluate(model, changed).nll])
     assert found.scores["nll"] != pytest.approx(own.scores["nll"])
 
 
 def test_runs_never_land_in_the_folder_of_the_data(shapes, monkeypatch):
-    found = run_command("train", shapes, *ONE, "--out", shapes / "runs" / "a")
-    assert found.exit_code == 2
-    assert "out must lie outside" in found.output
+    fails("train", shapes, *ONE, "--out", shapes / "runs" / "a", says="out must lie outside")
     monkeypatch.chdir(shapes)
     assert TrainSettings(data=".", model="cnn").folder == shapes.parent / "runs" / "shapes-cnn"
     monkeypatch.chdir(next(path for path in shapes.iterdir() if path.is_dir()))
     assert TrainSettings(data="..", model="cnn").folder == shapes.parent / "runs" / "shapes-cnn"
     monkeypatch.chdir(shapes)
-    assert run_command("train", ".", *ONE).exit_code == 0
+    succeeds("train", ".", *ONE)
     assert sorted(path.name for path in shapes.iterdir()) == ["ellipse", "rectangle"]
     assert pstn.from_pretrained(shapes.parent / "runs" / "shapes-cnn").about.classes == ("ellipse", "rectangle")
 

@@ -13,10 +13,9 @@ from pstn.io import from_pretrained
 from pstn.nn import Masked, ModelMetadata
 from pstn.nn.metadata import with_mask, without_mask
 from pstn.predict import predict_files
-from pstn.training.runs.parts import Parts
-from pstn.training.runs.run import evaluate_run, prepare
+from pstn.training.runs.run import Parts, evaluate_run, prepare
 from pstn.training.runs.settings import TrainSettings, read_settings
-from small_runs import run_command
+from small_runs import fails, run_command, succeeds
 
 LENGTHS = [14 + k % 5 for k in range(24)]
 
@@ -40,8 +39,7 @@ def padded(tmp_path_factory):
     runs = {}
     for kind in ("pstn", "cnn"):
         options = ("--policy", "pad", "--epochs", 1, "--batch-size", 4, "--model", kind, "--json")
-        done = run_command("train", data, "--out", folder / kind, *options)
-        assert done.exit_code == 0, done.output
+        done = succeeds("train", data, "--out", folder / kind, *options)
         runs[kind] = folder / kind, json.loads(done.stdout)
     return data, runs
 
@@ -63,9 +61,7 @@ def test_the_test_part_follows(padded, kind, tmp_path):
     assert evaluate_run(run)[0] == trained["scores"]
     other = table(tmp_path / "other.csv", [9, 13, 18, 11], seed=1)
     assert evaluate_run(run, str(other)).examples == 4
-    longer = run_command("evaluate", run, table(tmp_path / "longer.csv", [9, 19], seed=1))
-    assert longer.exit_code == 2
-    assert "needs 1 of length 18" in longer.output
+    fails("evaluate", run, table(tmp_path / "longer.csv", [9, 19], seed=1), says="needs 1 of length 18")
     # Series of another policy are real from end to end.
     assert evaluate_run(run, str(other), policy="resample").examples == 4
 
@@ -73,12 +69,13 @@ def test_the_test_part_follows(padded, kind, tmp_path):
 def test_rows_that_came_to_the_table_since_keep_their_masks(tmp_path):
     data, run = table(tmp_path / "own.csv", LENGTHS), tmp_path / "run"
     options = ("--policy", "pad", "--epochs", 1, "--batch-size", 4, "--model", "cnn", "--out", run)
-    assert run_command("train", data, *options).exit_code == 0
+    succeeds("train", data, *options)
     before = json.loads(run_command("evaluate", run, "--json").stdout)
     with data.open("a") as file:
         file.write("up,0.5,0.6,0.7\ndown,3,2,1,0\n")
     after = json.loads(run_command("evaluate", run, "--json").stdout)
     assert (after["new"], after["examples"]) == (2, before["examples"] + 2)
+    assert "policy must be pad" in run_command("evaluate", run, "--policy", "resample").output
     source = prepare(TrainSettings.from_dict(read_settings(run / "settings.yaml")), Parts.load(run))
     assert sorted(source.test[0][:, -1].sum(1).tolist())[:2] == [3, 4]
 
@@ -113,24 +110,27 @@ def test_gaps_are_interpolated_as_by_resampling(padded, tmp_path):
 
 def test_a_picture_of_what_the_model_sees(padded, tmp_path, monkeypatch):
     data, runs = padded
-    done = run_command("show", runs["pstn"][0], data, "--out", tmp_path / "seen.png")
-    assert done.exit_code == 0, done.output
-    assert (tmp_path / "seen.png").stat().st_size > 1000
     ends = []
     monkeypatch.setattr("pstn.report.pictures._draw_boxes", lambda axes, boxes, *rest: ends.append(boxes[0].flatten()))
-    run_command("show", runs["pstn"][0], data, "--out", tmp_path / "again.png")
+    succeeds("show", runs["pstn"][0], data, "--out", tmp_path / "seen.png")
     expected = [[-0.5, length - 0.5] for length in LENGTHS[: len(ends)]]  # CPAB leaves the ends where they are
     np.testing.assert_allclose(torch.stack(ends).numpy(), expected, atol=1e-4)
 
 
 def test_what_reads_no_mask_is_refused(padded, tmp_path):
     data, runs = padded
-    taught = run_command("train", data, "--policy", "pad", "--teach", "cpab", "--out", tmp_path / "taught")
-    assert taught.exit_code == 2
-    assert "policy must be refuse or resample with teach" in taught.output
-    exported = run_command("export", runs["pstn"][0], "--mean", "--out", tmp_path / "model.onnx")
-    assert exported.exit_code == 2
-    assert "the model must take no mask" in exported.output
+    fails(
+        "train",
+        data,
+        "--policy",
+        "pad",
+        "--teach",
+        "cpab",
+        "--out",
+        tmp_path / "taught",
+        says="policy must be refuse or resample with teach",
+    )
+    fails("export", runs["pstn"][0], "--mean", "--out", tmp_path / "model.onnx", says="the model must take no mask")
     with pytest.raises(ValueError, match="model must take no mask"):
         as_set(from_pretrained(runs["pstn"][0]))
 

@@ -1,7 +1,6 @@
 """Runs that survive: checkpoints, Ctrl-C, kills, a disk without room."""
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -12,9 +11,8 @@ import torch
 
 import pstn
 from pstn.training import Augmentation, Population, Recipe, make_members
-from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, read_about, save_checkpoint
+from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from small_models import images, seeded, small_pstn
-from small_runs import final_weights, same
 
 
 def test_a_checkpoint_continues_to_the_same_bits(tmp_path):
@@ -45,9 +43,6 @@ def test_a_foreign_checkpoint_is_refused(tmp_path):
     other = Population([pstn.nn.mnist_cnn()], x, y, make_members(1, seed=[4]), Recipe(epochs=1))
     with pytest.raises(CheckpointError, match="belongs to other models"):
         load_checkpoint(tmp_path / "c.safetensors", other)
-    (tmp_path / "half.safetensors").write_bytes((tmp_path / "c.safetensors").read_bytes()[:1000])
-    with pytest.raises(CheckpointError, match="not a readable checkpoint"):
-        load_checkpoint(tmp_path / "half.safetensors", other)
 
 
 def test_a_checkpoint_of_another_training_is_refused_with_what_differs(tmp_path):
@@ -87,8 +82,6 @@ def test_an_augmentation_of_ones_own_is_known_again(tmp_path):
 
     save_checkpoint(tmp_path / "c.safetensors", make(0.5))
     load_checkpoint(tmp_path / "c.safetensors", make(0.5))
-    with pytest.raises(CheckpointError, match=r"augment was Lighter\(most=0.5\), is Lighter\(most=0.25\)"):
-        load_checkpoint(tmp_path / "c.safetensors", make(0.25))
 
 
 def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
@@ -129,62 +122,3 @@ def test_a_signal_to_every_process_saves_too(data, tmp_path, number, wait):
     assert "To go on: pstn train --resume" in errors
     assert "Traceback" not in errors
     assert process.returncode == 130
-
-
-KILLS = 5
-
-
-@pytest.mark.slow
-def test_kill_at_random_moments_loses_nothing(data, tmp_path):
-    """Five runs, each killed at a random moment and resumed: all end with the weights of a run left alone."""
-    options = ["--epochs", "25", "--models", "2", "--batch-size", "8", "--groups", "1", "--save-every", "0.05"]
-    code = "from pstn.cli import main; main()"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-
-    def start(*arguments: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", code, "train", *arguments]
-        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    begun = time.monotonic()
-    assert start(data, "--out", str(tmp_path / "whole"), *options).wait() == 0
-    length = time.monotonic() - begun
-    moments, killed, resumed = random.Random(0), 0, 0
-    for attempt in range(3 * KILLS):
-        out = tmp_path / str(attempt)
-        begun = time.monotonic()
-        process = start(data, "--out", str(out), *options)
-        try:
-            # A run that ends before its moment says how fast the machine is just now; that one does not count.
-            process.wait(moments.uniform(0.3, 1.0) * length)
-            length = time.monotonic() - begun
-            continue
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        killed += 1
-        if (out / "checkpoint.safetensors").exists():
-            resumed += 1
-            assert start("--out", str(out), "--resume").wait() == 0
-        else:
-            assert start(data, "--out", str(out), *options).wait() == 0
-        assert same(final_weights(tmp_path / "whole"), final_weights(out))
-        if killed == KILLS:
-            break
-    assert killed == KILLS
-    assert resumed > 0
-
-
-@pytest.mark.parametrize("format", ["pstn population 1", "", None])
-def test_a_checkpoint_of_another_format_is_refused(tmp_path, format):
-    from safetensors import safe_open
-    from safetensors.torch import load_file, save_file
-
-    x, y = images(16)
-    population, path = Population([small_pstn()], x, y, recipe=Recipe(1, 8)), tmp_path / "c.safetensors"
-    save_checkpoint(path, population)
-    with safe_open(path, framework="pt") as file:
-        about = {**file.metadata(), "format": format}
-    save_file(load_file(path), path, {name: text for name, text in about.items() if text is not None})
-    for read in (read_about, lambda path: load_checkpoint(path, population)):
-        with pytest.raises(CheckpointError, match="format"):
-            read(path)

@@ -19,20 +19,16 @@ from pstn.distributions import PosteriorFamily
 from pstn.nn.classifier import TransformerModel
 from pstn.noise import BatchOrder, Samples, stream_keys, uniform
 from pstn.objective import pose_loss
-from pstn.training.evaluate import log_probs_of, score
+from pstn.training.evaluate import log_probs_of
 from pstn.training.population.convolution import ConvKind, stand_in
-from pstn.training.population.recipe import Member, Recipe, kl_weight_at, progress_at
-from pstn.training.teach import Localizing, Teaching
+from pstn.training.population.recipe import Localizing, Member, Recipe, Teaching, kl_weight_at, progress_at
 
 Tensors = dict[str, Tensor]
-ModelScores = dict[str, list[float]]
-"""{"nll": [...], "accuracy": [...], "ece": [...]}, one number per model; {"loss": [...]} where there are no classes."""
 
 # Parameters start at multiples of 16 bytes within a row, which is what fast matrix kernels want.
 _ALIGN = 4
 # What the names of a layer's parameters begin with in every model.
 _LAYER = "layer."
-_DRAWS_ITS_OWN = (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 # How many numbers all inputs of all models under all samples may hold at a time. A network's activations take some tens
 # of times the memory of its inputs: stacks of many models would otherwise not fit.
 _INPUT = {"cpu": 1 << 22, "cuda": 1 << 27}
@@ -124,10 +120,6 @@ class Stack:
 
     def _prepare(self, model: nn.Module, x: Tensor, conv: ConvKind) -> None:
         """Make the module that all models share, and find the shapes of its noise with one micro-batch."""
-        refusal = "draws random numbers by itself: train this model with LitPSTN, or make its dropouts nn.Dropout"
-        for name, part in model.named_modules():
-            if isinstance(part, _DRAWS_ITS_OWN):
-                raise ValueError(f"{name} ({type(part).__name__}) {refusal}")
         self.module = _swap(copy.deepcopy(model), conv).to(x.device).train()
         self.teaching = None if self.recipe.teach is None else Teaching(self.recipe.teach, self.module)
         x = self.recipe.as_seen(x)
@@ -154,7 +146,8 @@ class Stack:
         with torch.no_grad(), torch.random.fork_rng([x.device] if x.device.type == "cuda" else []), _Draws() as draws:
             output = self.call(probe, {}, x, **options)
         if draws.seen:
-            raise ValueError(f"{type(model).__name__} {refusal}")
+            hint = "train this model with LitPSTN, or make its dropouts nn.Dropout"
+            raise ValueError(f"{type(model).__name__} draws random numbers by itself: {hint}")
         scores = getattr(output, "log_probs", output)
         self.classes = scores.shape[-1] if isinstance(scores, Tensor) else 0
 
@@ -274,17 +267,6 @@ class Stack:
         per_pass = sum(math.prod(shape) for shape in (*self.dropout, self.theta or (0,)))
         per_pass += (1 + self.recipe.noise_width) * self.recipe.batch_size
         return per_pass * self.recipe.accumulate * len(self.members)
-
-    def evaluate(
-        self, state: Tensors, examples: tuple[Tensor, Tensor] | None, samples: Samples | None, batch: int
-    ) -> ModelScores:
-        """Score all models on the same examples, or each on its own validation examples; see `predict`."""
-        found = self.predict(state, examples, samples, batch)
-        if found and found[0][0].dim() == 1:
-            return {"loss": [float(losses.mean()) for losses, _ in found]}
-        scores = [score(p, y) for p, y in found]
-        names = {"nll": "nll", "accuracy": "accuracy", "ece": "calibration_error"}
-        return {name: [getattr(s, field) for s in scores] for name, field in names.items()}
 
     def predict(
         self, state: Tensors, examples: tuple[Tensor, Tensor] | None, samples: Samples | None, batch: int

