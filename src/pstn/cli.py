@@ -559,7 +559,8 @@ def evaluate(
 def sweep(
     data: _Data = None,
     config: _Config = None,
-    over: Annotated[_Names, typer.Option(help="NAME=V1,V2,..., or kl_weight=auto; w by default.")] = None,
+    over: Annotated[_Names, typer.Option(help="NAME=V1,V2,..., NAME=LOW:HIGH, kl_weight=auto; w by default.")] = None,
+    trials: Annotated[int | None, typer.Option(help="Number of trials; the whole grid by default.")] = None,
     storage: Annotated[str | None, typer.Option(help="Shared file or database URL; a file in OUT by default.")] = None,
     study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "pstn",
     together: Annotated[int, typer.Option(help="Trials trained as one population.")] = 12,
@@ -584,17 +585,16 @@ def sweep(
     folder = settings.folder if settings.out else Path(f"{settings.folder}-sweep")
     try:
         with sigterm_as_ctrl_c():
-            table = run_sweep(
-                settings, parse_space(over or []), folder=folder, storage=storage, study=study, together=together,
-                take_over=take_over, say=lambda text: echo(text, err=True),
+            result = run_sweep(
+                settings, parse_space(over or []), trials=trials, folder=folder, storage=storage, study=study,
+                together=together, take_over=take_over, say=lambda text: echo(text, err=True),
             )  # fmt: skip
     except KeyboardInterrupt:
         echo(f"Stopped; finished trials are in {folder}. To continue, repeat the command.", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    for parameters, value in table:
+    for parameters, value in result.table:
         echo(f"{value:10.4f}  {json.dumps(parameters)}")
-    best, lowest = table[0]
-    echo(f"Best validation loss {lowest:.4f} with {json.dumps(best)}")
+    echo(f"Best validation loss {result.value:.4f} with {json.dumps(result.best)}")
     train_it = shlex.join(["pstn", "train", "--config", str(folder / BEST)])
     echo(f"Study, settings and table are in {folder}. Train it: {train_it}")
 

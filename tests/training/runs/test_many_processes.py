@@ -90,5 +90,5 @@ def test_killed_workers_lose_no_trial_and_none_is_done_twice(server, data, monke
     assert states["FAIL"] > 0, "no worker was killed in the middle of a trial"
     assert states["RUNNING"] == states["WAITING"] == 0
     found = {t.params["lr"]: t.value for t in trials if t.state.name == "COMPLETE"}
-    alone = {p["lr"]: loss for p, loss in run_sweep(settings, SPACE, together=1, say=lambda _: None)}
+    alone = {p["lr"]: loss for p, loss in run_sweep(settings, SPACE, together=1, say=lambda _: None).table}
     assert found == alone

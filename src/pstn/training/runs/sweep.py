@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, final
 
@@ -40,14 +41,16 @@ _PER_MODEL = ("kl_weight", "lr", "localizer_factor", "seed")
 class Study:
     """The trials of a search, which processes share; optuna's storage decides who takes which trial.
 
-    The grid is queued as a whole when the study is made: each process takes the next combination.
+    A grid is queued as a whole when the study is made: each process takes the next combination. Where a range is
+    searched, trials are made when they are asked for; the number of a trial is the seed of its values, so that no two
+    processes draw the same.
 
     A process says that it is alive by a number that it counts up in the study (`reporting`); another one that has seen
     no new number for a while takes its trials over (`release_silent`). Optuna's heartbeats are for `Study.optimize`
     and databases alone, and know nothing of a process that was killed before its first.
 
     Args:
-        space: by name, a list to choose from.
+        space: by name, a list to choose from or a (low, high) range; a grid where every entry is a list.
         storage: None for memory; a plain file, written as a journal that several processes and machines on one file
             system may share; or the URL of a database server. SQLite is for one process at a time.
         name: of the study.
@@ -64,7 +67,7 @@ class Study:
 
     def __init__(
         self,
-        space: Mapping[str, list[Any]],
+        space: Mapping[str, Any],
         storage: str | None = None,
         name: str = "pstn",
         about: Mapping[str, Any] | None = None,
@@ -72,7 +75,7 @@ class Study:
         import optuna
 
         self.space = dict(space)
-        self._choices = {n: optuna.distributions.CategoricalDistribution(values) for n, values in space.items()}
+        self.is_grid = all(isinstance(values, list) for values in space.values())
         self._states = optuna.trial.TrialState
         self._study = _open_study(storage, name)
         self._worker = uuid.uuid4().hex
@@ -82,24 +85,38 @@ class Study:
         known = self._study.user_attrs.get("about", {})
         for key, value in (about or {}).items():
             if known.get(key, value) != value:
-                problem = f"{key} of this study is {known[key]}, got {value}"
-                raise SettingsError(f"{problem}: leave it out, or give --out another folder to start anew")
+                raise SettingsError(
+                    f"{key} of this study is {known[key]}, got {value}: a study continues with its own settings; "
+                    "leave it out, or give --out another folder to start anew"
+                )
         self._queue_missing()
 
-    def claim(self, limit: int) -> list[Any]:
-        """At most so many trials of optuna, which others have not taken, for this process; values are in `params`."""
-        taken = list[Any]()
+    def claim(self, limit: int, trials: int | None = None) -> list[Any]:
+        """Trials of optuna for this process alone, with values in `params`; of a grid, what others have not taken.
+
+        Args:
+            limit: how many at most.
+            trials: how many the study is to have in all, including those that are finished or taken by others.
+        """
+        most, taken = math.inf if trials is None else trials, list[Any]()
         self._queue_missing()  # a process may have been killed right after it gave trials up
         try:
-            while len(taken) < limit and self._trials(self._states.WAITING):
-                trial = self._study.ask(self._choices)
-                taken.append(trial)
+            while len(taken) < limit and len(self._counted()) < most:
+                if self.is_grid and not self._trials(self._states.WAITING):
+                    break
+                trial = self._study.ask()
+                taken.append(trial)  # before its values: an interrupt gives it back
                 trial.set_user_attr("worker", self._worker)
+                self._suggest(trial)
+                earlier = [t for t in self._counted(waiting=True) if t.number < trial.number]
+                if sum(t.state != self._states.WAITING for t in earlier) >= most:  # others asked at the same time
+                    self.release([taken.pop()])
+                    break
                 # Others may have taken the last combination since we looked, so that optuna made this one up; or two
                 # processes that started together both queued it, and the earlier one counts.
                 queued = trial.user_attrs.get("queued")
-                earlier = [t.user_attrs.get("queued") for t in self._counted() if t.number < trial.number]
-                if queued is None or queued in earlier or not self._is_of_space(trial.params):
+                twin = self.is_grid and (queued is None or any(t.user_attrs.get("queued") == queued for t in earlier))
+                if twin or not self._is_of_space(trial.params):
                     self._study.tell(taken.pop(), state=self._states.PRUNED)
         except BaseException:
             self.release(taken)
@@ -185,22 +202,40 @@ class Study:
     def _trials(self, *states: Any) -> list[Any]:
         return list(self._study.get_trials(deepcopy=False, states=states or None))
 
-    def _counted(self) -> list[Any]:
+    def _counted(self, waiting: bool = False) -> list[Any]:
         """Trials that are finished or taken, or wait; those that were given back are none of these."""
-        states = (self._states.COMPLETE, self._states.RUNNING, self._states.WAITING)
+        states = (self._states.COMPLETE, self._states.RUNNING, *([self._states.WAITING] if waiting else []))
         return [t for t in self._trials() if t.state in states or "broken" in t.user_attrs]
 
     def _queue_missing(self) -> None:
-        """Queue the combinations that are neither finished nor taken nor queued."""
-        present = [t.user_attrs.get("queued") for t in self._counted()]
+        """Queue the combinations of a grid that are neither finished nor taken nor queued."""
+        if not self.is_grid:
+            return
+        present = [t.user_attrs.get("queued") for t in self._counted(waiting=True)]
         for combination in itertools.product(*self.space.values()):
             if (values := dict(zip(self.space, combination, strict=True))) not in present:
                 self._study.enqueue_trial(values, user_attrs={"queued": values})
 
+    def _suggest(self, trial: Any) -> None:
+        import optuna
+
+        if not self.is_grid:
+            self._study.sampler = optuna.samplers.TPESampler(seed=trial.number, constant_liar=True)
+        for name, values in self.space.items():
+            if isinstance(values, list):
+                trial.suggest_categorical(name, values)
+            else:
+                trial.suggest_float(name, *values, log=True)
+
     def _is_of_space(self, values: Mapping[str, Any]) -> bool:
         """Whether a trial has the names and values that are searched: a file from elsewhere may hold any others."""
-        same = (any(type(v) is type(k) and v == k for k in self.space.get(name, ())) for name, v in values.items())
-        return values.keys() == self.space.keys() and all(same)
+
+        def fits(value: Any, accepted: Any) -> bool:
+            if isinstance(accepted, list):
+                return any(type(value) is type(known) and value == known for known in accepted)
+            return isinstance(value, float) and bool(accepted[0] <= value <= accepted[1])
+
+        return values.keys() == self.space.keys() and all(fits(v, self.space[name]) for name, v in values.items())
 
 
 def _open_study(storage: str | None, name: str) -> Any:
@@ -248,19 +283,34 @@ def _open_study(storage: str | None, name: str) -> Any:
     return study
 
 
-def parse_space(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """What to search, from NAME=V1,V2,...
+@dataclass(frozen=True)
+class SweepResult:
+    """What a sweep found."""
+
+    best: dict[str, Any]
+    value: float
+    """The lowest validation loss: mean negative log-likelihood."""
+    table: list[tuple[dict[str, Any], float]]
+    """All finished trials of the study, best first, whichever machine ran them."""
+
+
+def parse_space(texts: Sequence[str]) -> dict[str, Any]:
+    """What to search, from NAME=V1,V2,... (a list to choose from) or NAME=LOW:HIGH (a logarithmic range).
 
     Example:
-        >>> parse_space(["kl_weight=0,1e-3", "model=cnn,stn"])
-        {'kl_weight': [0, 0.001], 'model': ['cnn', 'stn']}
+        >>> parse_space(["kl_weight=0,1e-3", "lr=1e-4:1e-2"])
+        {'kl_weight': [0, 0.001], 'lr': (0.0001, 0.01)}
     """
-    space: dict[str, list[Any]] = {}
+    space: dict[str, Any] = {}
     for text in texts:
         name, _, values = text.partition("=")
         if not values:
-            raise SettingsError(f"over must be NAME=V1,V2,..., got {text!r}")
-        space[name] = [_parse_value(value) for value in values.split(",")]
+            raise SettingsError(f"over must be NAME=V1,V2,... or NAME=LOW:HIGH, got {text!r}")
+        low, is_range, high = values.partition(":")
+        try:
+            space[name] = (float(low), float(high)) if is_range else [_parse_value(v) for v in values.split(",")]
+        except ValueError as error:
+            raise SettingsError(f"the range of {name} must be LOW:HIGH, two numbers, got {values!r}") from error
     return space
 
 
@@ -271,12 +321,22 @@ def _parse_value(text: str) -> Any:
         return text
 
 
-def _check_space(settings: TrainSettings, space: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+def _check_space(settings: TrainSettings, space: Mapping[str, Any]) -> dict[str, Any]:
     """The space with every value as its setting wants it; refuses, before anything is trained, what does not fit."""
-    if refused := {"models", "out"} & space.keys():
-        raise SettingsError(f"{', '.join(refused)} cannot be searched: a sweep decides it itself")
-    checked = {n: [getattr(settings.replace(**{n: value}), n) for value in values] for n, values in space.items()}
-    return {name: [v[0] if isinstance(v, list) else v for v in values] for name, values in checked.items()}
+    checked: dict[str, Any] = {}
+    for name, values in space.items():
+        if name in ("models", "out"):
+            raise SettingsError(f"{name} cannot be searched: a sweep decides it itself")
+        if isinstance(values, tuple):
+            if len(values) != 2 or not 0 < values[0] < values[1]:
+                raise SettingsError(f"the range of {name} must be LOW:HIGH with 0 < LOW < HIGH, got {values}")
+            try:
+                settings.replace(**{name: values[0] + (values[1] - values[0]) / math.e})
+            except SettingsError as error:
+                raise SettingsError(f"{name} takes no range, only a list such as {name}=V1,V2: {error}") from error
+        fitted = [getattr(settings.replace(**{name: value}), name) for value in values]
+        checked[name] = type(values)(v[0] if isinstance(v, list) else v for v in fitted)
+    return checked
 
 
 def _auto_space(settings: TrainSettings) -> dict[str, list[Any]]:
@@ -289,8 +349,9 @@ def _auto_space(settings: TrainSettings) -> dict[str, list[Any]]:
 
 def run_sweep(
     settings: TrainSettings,
-    space: Mapping[str, Sequence[Any]] | None = None,
+    space: Mapping[str, Any] | None = None,
     *,
+    trials: int | None = None,
     folder: str | Path | None = None,
     storage: str | None = None,
     study: str = "pstn",
@@ -298,7 +359,7 @@ def run_sweep(
     take_over: bool = False,
     silence: float = SILENCE,
     say: Callable[[str], None] = print,
-) -> list[tuple[dict[str, Any], float]]:
+) -> SweepResult:
     """Search for the settings with the lowest validation loss.
 
     Trials that differ only in what models of one population may differ in are trained together. A study that was
@@ -307,8 +368,9 @@ def run_sweep(
 
     Args:
         settings: of every trial, but for what is searched.
-        space: by name, a list to choose from; the authors' KL weights when empty. For `kl_weight: ["auto"]`, here or in
-            the settings, what `pstn.training.tune` tries: w, factor and alpha.
+        space: by name, a list to choose from or a (low, high) range; the authors' KL weights when empty. For
+            `kl_weight: ["auto"]`, here or in the settings, what `pstn.training.tune` tries: w, factor and alpha.
+        trials: how many the study is to have in all; the whole grid when None.
         folder: where to keep the study (study.log), the settings of every trial (sweep.yaml), the table (sweep.json)
             and the settings that were chosen (best.yaml, for `pstn train --config`); nowhere when None.
         storage: see `Study`; in `folder`, if there is one, when None.
@@ -317,10 +379,6 @@ def run_sweep(
         take_over: train again what other processes have taken, at once. Only where no other process runs this study.
         silence: seconds after which another process that has reported nothing counts as killed; for all the same.
         say: where messages go.
-
-    Returns:
-        What was searched and the validation loss, the mean negative log-likelihood, of all finished trials of the
-        study, best first, whichever machine ran them.
     """
     import optuna
 
@@ -328,22 +386,27 @@ def run_sweep(
     if settings.models != 1:
         raise SettingsError(f"models must be 1 in a sweep, where every trial is a model, got {settings.models}")
     require_positive_int("together", together)
+    if trials is not None:
+        require_positive_int("trials", trials)
     space = space or {"kl_weight": settings.kl_weight if "auto" in settings.kl_weight else list(AUTHORS_KL_WEIGHTS)}
     space = _check_space(settings, {**space, **_auto_space(settings)} if space.get("kl_weight") == ["auto"] else space)
+    if trials is None and any(isinstance(values, tuple) for values in space.values()):
+        raise SettingsError("trials must be given where a range is searched: it has no end of its own")
     if folder is not None:
         Path(folder).mkdir(parents=True, exist_ok=True)
         for name in (STUDY, SETTINGS, RESULTS, BEST):
             inside(Path(folder), name)  # a study is appended to, through a link too
         storage = storage or str(Path(folder) / STUDY)
+    over = {name: list(v) if isinstance(v, list) else f"{v[0]:g}:{v[1]:g}" for name, v in space.items()}
     fixed = {name: value for name, value in settings.to_dict().items() if name not in (*_ANYWHERE, *space)}
-    shared = Study(space, storage, study, {**fixed, "over": space})
+    shared = Study(space, storage, study, {**fixed, "over": over})
     if take_over:
         shared.release()
     if folder is not None:
         write_settings(Path(folder) / SETTINGS, settings)
     with shared.reporting(silence):
         waiting = False
-        while (left := shared.claim(together)) or shared.running:
+        while (left := shared.claim(together, trials)) or shared.running:
             if not left and not waiting:
                 say(f"Waiting for {shared.running} trials of other processes, or until those have been silent for "
                     f"{silence:g} s. --take-over does not wait; Ctrl-C leaves them.")  # fmt: skip
@@ -361,14 +424,14 @@ def run_sweep(
                         if shared.tell(trial, loss):
                             say(f"trial {trial.number}: validation loss {loss:.4f} with {json.dumps(trial.params)}")
                     left = [trial for trial in left if trial not in claimed]
-                    _write(folder, settings, space, shared)
+                    _write(folder, settings, over, shared)
             except BaseException:
                 shared.release(left)
                 raise
-    _write(folder, settings, space, shared)
+    _write(folder, settings, over, shared)
     if not (table := shared.table()):
         raise SettingsError("no trial finished with a finite validation loss")
-    return table
+    return SweepResult(*table[0], table)
 
 
 def _write(folder: str | Path | None, settings: TrainSettings, over: Mapping[str, Any], study: Study) -> None:
