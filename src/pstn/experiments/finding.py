@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import math
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
 
 from pstn.data import Generated, RandomRotation, RandomSimilarity, RandomTransform, balanced_indices, generate
@@ -55,10 +55,8 @@ STEPS = {"rotated": 9000, "posed": 15_000, "placed": 5000}
 CANVAS_READ = (48, 48)
 """At which the localizer reads a canvas of 96 by 96."""
 
-ALONE, FIXED, ANEW, ANEW_POSED, LARGER = (
-    "classifier alone", f"{ANGLES} fixed angles", "classifier trained anew", "classifier trained anew on poses",
-    "larger classifier trained anew",
-)  # fmt: skip
+ALONE, FIXED, ANEW = "classifier alone", f"{ANGLES} fixed angles", "classifier trained anew"
+ANEW_POSED, LARGER = f"{ANEW} on poses", f"larger {ANEW}"
 PUBLISHED, CANONICAL, AT_MODES = "P-STN as published", "canonicalisation from labels", ", at the modes"
 NOTE = (
     "At the modes: one weighted sample at the centre of each mode instead of ten samples; with one mode it is a point "
@@ -278,21 +276,17 @@ def examples_of(model: PSTN, x: Tensor) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _gated(group: runner.Training, data: str) -> runner.Evaluation:
-    """A taught model with a gate, which has nothing to learn."""
-
-    def measure(context: runner.RunContext, cell: Result) -> runner.Evaluated:
-        task, model = TASKS[data](context), runner.trained(context, group, cell.seed)
-        assert isinstance(model, PSTN)
-        settings = {"probability": GATE, "log_density": RANDOM[group.data].log_density()}
-        layer = make_layer(group.data, Gated(model.layer.posterior, **settings))
-        layer.load_state_dict(model.layer.state_dict())
-        gated = PSTN(layer, model.classifier, test_samples=10).to(task.x.device).eval()
-        test = context.quick_subset(task.test)
-        scores = runner.scores_of(gated, test, seed=cell.seed, batch=task.batch)
-        return {**scores, **mode_scores(gated, test)}, {}, settings
-
-    return runner.Evaluation(NAME, f"{group.model}, gate", data, measure)
+def _gated(group: runner.Training, context: runner.RunContext, cell: Result) -> runner.Evaluated:
+    """Scores of a taught model with a gate, which has nothing to learn."""
+    task, model = TASKS[cell.data](context), runner.trained(context, group, cell.seed)
+    assert isinstance(model, PSTN)
+    settings = {"probability": GATE, "log_density": RANDOM[group.data].log_density()}
+    layer = make_layer(group.data, Gated(model.layer.posterior, **settings))
+    layer.load_state_dict(model.layer.state_dict())
+    gated = PSTN(layer, model.classifier, test_samples=10).to(task.x.device).eval()
+    test = context.quick_subset(task.test)
+    scores = runner.scores_of(gated, test, seed=cell.seed, batch=task.batch)
+    return scores | mode_scores(gated, test), {}, settings
 
 
 def _over_angles(model: nn.Module, x: Tensor) -> Tensor:
@@ -302,25 +296,23 @@ def _over_angles(model: nn.Module, x: Tensor) -> Tensor:
     return torch.logsumexp(torch.stack([model(each).log_softmax(-1) for each in turned]), 0) - math.log(ANGLES)
 
 
-def _fixed_angles(data: str) -> runner.Evaluation:
+def _fixed_angles(context: runner.RunContext, cell: Result) -> runner.Evaluated:
     """Test-time augmentation by fixed angles, with the temperature that suits rotated validation images best."""
+    task, (_, validation, _) = TASKS[cell.data](context), context.data("mnist", normalise=False)
+    model = runner.trained(context, CLASSIFIER, cell.seed).to(task.x.device).eval()
 
-    def predict(model: nn.Module, test: Any) -> tuple[Tensor, Tensor]:
+    def predict(test: Any) -> tuple[Tensor, Tensor]:
+        test = context.quick_subset(test)
         batches = [test.batch(at) for at in torch.arange(len(test)).split(500)]
         return torch.cat([_over_angles(model, b.x) for b in batches]), torch.cat([b.y for b in batches])
 
-    def measure(context: runner.RunContext, cell: Result) -> runner.Evaluated:
-        task, (_, validation, _) = TASKS[data](context), context.data("mnist", normalise=False)
-        model = runner.trained(context, CLASSIFIER, cell.seed).to(task.x.device).eval()
-        with torch.no_grad():
-            held_out, y = predict(model, context.quick_subset(generate(validation, ROTATION, seed=1)))
-            losses = {t: float(F.cross_entropy(held_out / t, y)) for t in torch.logspace(-1, 1, 81).tolist()}
-            temperature = min(losses, key=losses.__getitem__)
-            log_probs, y = predict(model, context.quick_subset(task.test))
-        found = runner.Predictions((log_probs / temperature).log_softmax(-1), y)
-        return runner.classification_scores(found), {}, {"angles": ANGLES, "temperature": temperature}
-
-    return runner.Evaluation(NAME, FIXED, data, measure)
+    with torch.no_grad():
+        held_out, y = predict(generate(validation, ROTATION, seed=1))
+        losses = {t: float(F.cross_entropy(held_out / t, y)) for t in torch.logspace(-1, 1, 81).tolist()}
+        temperature = min(losses, key=losses.__getitem__)
+        log_probs, y = predict(task.test)
+    found = runner.Predictions((log_probs / temperature).log_softmax(-1), y)
+    return runner.classification_scores(found), {}, {"angles": ANGLES, "temperature": temperature}
 
 
 # --- What people use -------------------------------------------------------------------------------------------------
@@ -330,13 +322,6 @@ _FROM_LABELS = replace(
     rotated_mnist.ROTATING, epochs=20, batch_size=BATCH, lr_step=None, lr_schedule=one_cycle, clip_norm=5.0,
     precision="tf32",
 )  # fmt: skip
-
-
-def _from_labels(model: str, layer: Callable[[], SpatialTransformer], kl_weight: float) -> runner.Training:
-    return runner.Training(
-        NAME, model, "rotated", TASKS["rotated"], runner.in_front_of(CLASSIFIER, lambda context: layer()), _FROM_LABELS,
-        lr=1e-3, localizer_factor=1.0, weight_decay=1e-5, variants={"": kl_weight}, also=_tasks("upright"),
-    )  # fmt: skip
 
 
 def make_canonical() -> SpatialTransformer:
@@ -349,10 +334,16 @@ def make_canonical() -> SpatialTransformer:
     return make_layer("rotated", Point(NormalPrior()))
 
 
-FROM_LABELS = (
-    _from_labels(PUBLISHED, partial(rotated_mnist.make_layer, True), rotated_mnist.KL_WEIGHT),
-    _from_labels(CANONICAL, make_canonical, 1e-3),
-)
+FROM_LABELS = tuple(
+    runner.Training(
+        NAME, model, "rotated", TASKS["rotated"], runner.in_front_of(CLASSIFIER, layer), _FROM_LABELS,
+        lr=1e-3, localizer_factor=1.0, weight_decay=1e-5, variants={"": kl_weight}, also=_tasks("upright"),
+    )
+    for model, layer, kl_weight in (
+        (PUBLISHED, lambda context: rotated_mnist.make_layer(True), rotated_mnist.KL_WEIGHT),
+        (CANONICAL, lambda context: make_canonical(), 1e-3),
+    )
+)  # fmt: skip
 
 
 def _predictors(device: torch.device) -> dict[str, Callable[[Tensor], object]]:
@@ -378,43 +369,27 @@ def prediction_cost(predict: Callable[[Tensor], object], x: Tensor) -> tuple[flo
     """Multiply-adds of convolutions and matrix products for each input, and seconds of a prediction of all of them.
 
     Args:
-        predict: what is counted and measured; the median of ten calls, after two more.
+        predict: what is counted and measured; the median of ten calls, after two more each, on one core of a CPU.
         x: (B, C, *size).
 
     Example:
         >>> prediction_cost(nn.Linear(5, 3), torch.zeros(2, 5))[0]
         15.0
     """
-    counter, times = FlopCounterMode(display=False), []
+    counter, timer = FlopCounterMode(display=False), Timer("predict(x)", globals={"predict": predict, "x": x})
     with counter:
         predict(x)
-    for _ in range(12):
-        started = _now(x.device)
-        predict(x)
-        times.append(_now(x.device) - started)
-    return counter.get_total_flops() / 2 / len(x), statistics.median(times[2:])
+    return counter.get_total_flops() / 2 / len(x), statistics.median(timer.timeit(1).mean for _ in range(10))
 
 
-def _now(device: torch.device) -> float:
-    """Seconds: of a GPU after all that it was asked to do, of a CPU those of this process, whatever else it runs."""
-    if device.type != "cuda":
-        return time.process_time()
-    torch.cuda.synchronize(device)
-    return time.perf_counter()
-
-
-def _cost(model: str) -> runner.Evaluation:
-    """What a prediction of this model costs, its time beside that of the classifier alone."""
-
-    def measure(context: runner.RunContext, cell: Result) -> runner.Evaluated:
-        predictors = _predictors(context.device)
-        count = 4 if context.quick else BATCH if context.device.type == "cuda" else BATCH // 8
-        x = torch.rand(count, 1, *SIZE, device=context.device)
-        with torch.no_grad():
-            (counted, seconds), (_, alone) = (prediction_cost(predictors[m], x) for m in (model, ALONE))
-        return {"multiply_adds": counted, "relative_time": seconds / alone}, {}, {"batch_size": count}
-
-    return runner.Evaluation(NAME, model, "cost", measure)
+def _cost(context: runner.RunContext, cell: Result) -> runner.Evaluated:
+    """What a prediction of a model costs, its time beside that of the classifier alone."""
+    predictors = _predictors(context.device)
+    count = 4 if context.quick else BATCH if context.device.type == "cuda" else BATCH // 8
+    x = torch.rand(count, 1, *SIZE, device=context.device)
+    with torch.no_grad():
+        (counted, seconds), (_, alone) = (prediction_cost(predictors[m], x) for m in (cell.model, ALONE))
+    return {"multiply_adds": counted, "relative_time": seconds / alone}, {}, {"batch_size": count}
 
 
 # --- The experiment --------------------------------------------------------------------------------------------------
@@ -426,18 +401,23 @@ ROTATED = {
 POSED = {modes: _taught("posed", modes, ("upright", "beyond posed")) for modes in (4, 1)}
 PLACED = {modes: _taught("placed", modes) for modes in (1, 4)}
 FEW_ROTATED = _taught("rotated", 4, ("upright",), few=True)
+TAUGHT = (*ROTATED.values(), FEW_ROTATED, *POSED.values(), *PLACED.values())
 _GATED = f"{ROTATED[4].model}, gate"
 COMPARED = (
     ALONE, FIXED, ANEW, LARGER, CANONICAL, f"{ROTATED[1].model}{AT_MODES}", PUBLISHED, ROTATED[4].model,
     f"{ROTATED[4].model}{AT_MODES}", _GATED, f"{_GATED}{AT_MODES}",
 )  # fmt: skip
 """The rows of the table of what people use."""
+GATED = {
+    g.data: [runner.Evaluation(NAME, f"{g.model}, gate", d, partial(_gated, g)) for d in (g.data, "upright")]
+    for g in (ROTATED[4], POSED[4])
+}
 GROUPS: tuple[runner.Training | runner.Evaluation, ...] = (
-    CLASSIFIER, ROTATED[4], *(_gated(ROTATED[4], data) for data in ("rotated", "upright")), _retrained("rotated", ANEW),
-    *(_fixed_angles(data) for data in ("rotated", "upright")), FEW_ROTATED, ROTATED[1],
-    POSED[4], *(_gated(POSED[4], data) for data in ("posed", "upright")), _retrained("posed", ANEW_POSED),
+    CLASSIFIER, ROTATED[4], *GATED["rotated"], _retrained("rotated", ANEW),
+    *(runner.Evaluation(NAME, FIXED, data, _fixed_angles) for data in ("rotated", "upright")), FEW_ROTATED, ROTATED[1],
+    POSED[4], *GATED["posed"], _retrained("posed", ANEW_POSED),
     GARMENTS, PLACED[1], POSED[1], PLACED[4], _retrained("rotated", LARGER, make_larger),
-    *FROM_LABELS, *map(_cost, COMPARED),
+    *FROM_LABELS, *(runner.Evaluation(NAME, model, "cost", _cost) for model in COMPARED),
 )  # fmt: skip
 
 MODES = tuple(replace(metric, name=f"modes_{metric.name}") for metric in (ACCURACY, NLL, ECE))
@@ -454,8 +434,7 @@ _UPRIGHT_AND = "the classifier’s; upright images without labels, any angle"
 SUPERVISION = {
     ALONE: "upright images with labels",
     FIXED: "the classifier’s; rotated validation images with labels, for the temperature",
-    ANEW: "rotated images with labels",
-    LARGER: "rotated images with labels", ANEW_POSED: "posed images with labels",
+    **dict.fromkeys((ANEW, LARGER), "rotated images with labels"), ANEW_POSED: "posed images with labels",
     **{group.model: _UPRIGHT_AND for group in (*ROTATED.values(), FEW_ROTATED)},
     **{group.model: f"{_UPRIGHT_AND}, scale and shift" for group in POSED.values()},
 }  # fmt: skip
@@ -466,7 +445,7 @@ _PLACEMENT = "the classifier’s; unplaced images without labels, the placement"
 # Teaching itself needs no classifier.
 POSE_SUPERVISION = {
     f"{group.data}: {group.model}": text.removeprefix("the classifier’s; ")
-    for group in (*ROTATED.values(), FEW_ROTATED, *POSED.values(), *PLACED.values())
+    for group in TAUGHT
     for text in [_PLACEMENT if group.data == "placed" else SUPERVISION[group.model]]
 }
 COST = (
@@ -506,7 +485,7 @@ def _against() -> Table:
     )  # fmt: skip
 
 
-_TAUGHT_ROTATED = (ROTATED[1].model, ROTATED[4].model, f"{ROTATED[4].model}, gate", FEW_ROTATED.model)
+_TAUGHT_ROTATED = (ROTATED[1].model, ROTATED[4].model, _GATED, FEW_ROTATED.model)
 _TAUGHT_POSED = (POSED[1].model, POSED[4].model, f"{POSED[4].model}, gate")
 TABLES = (
     _scores("Rotated MNIST", "rotated", (ALONE, FIXED, ANEW, LARGER, *_TAUGHT_ROTATED), _TAUGHT_ROTATED),
@@ -516,17 +495,16 @@ TABLES = (
         "Placed FashionMNIST",
         tuple(
             line for group in PLACED.values()
-            for line in _row(group.model, [("placed", ACCURACY), ("placed", NLL), ("placed", ECE), ("placed", PERFECT)])
+            for line in _row(group.model, [("placed", metric) for metric in (ACCURACY, NLL, ECE, PERFECT)])
         ),
-        row_label="model",
-        beside={"supervision": {group.model: _PLACEMENT for group in PLACED.values()}},
+        row_label="model", beside={"supervision": {group.model: _PLACEMENT for group in PLACED.values()}},
     ),
     Table(
         "The pose itself",
         tuple(
             Line(group.model, group.data, metric, row=f"{group.data}: {group.model}", column=metric.label,
                  rivals=f"{group.data} {metric.label}")
-            for group in (*ROTATED.values(), FEW_ROTATED, *POSED.values(), *PLACED.values()) for metric in QUALITY
+            for group in TAUGHT for metric in QUALITY
         ),
         row_label="data and model",
         notes=(
@@ -541,26 +519,19 @@ TABLES = (
             Line(group.model, data, ACCURACY, row=group.model, column=data)
             for group in (*ROTATED.values(), *POSED.values()) for data in (group.data, *group.also) if data != "upright"
         ),
-        row_label="model",
-        bold=False,
-        beside={"supervision": SUPERVISION},
+        row_label="model", bold=False, beside={"supervision": SUPERVISION},
     ),
 )  # fmt: skip
 
 
-def _claims() -> tuple[Claim, ...]:
-    pairs = [
-        (ROTATED[4].model, ANEW, "rotated"), (ROTATED[4].model, LARGER, "rotated"),
-        (f"{ROTATED[4].model}, gate", ANEW, "upright"),
+CLAIMS = tuple(
+    Claim(Line(better, data, metric), Line(worse, data, metric), paired=True)
+    for better, worse, data in (
+        (ROTATED[4].model, ANEW, "rotated"), (ROTATED[4].model, LARGER, "rotated"), (_GATED, ANEW, "upright"),
         (ROTATED[4].model, ROTATED[1].model, "rotated"), (POSED[4].model, ANEW_POSED, "posed"),
         (POSED[4].model, POSED[1].model, "posed"),
-    ]  # fmt: skip
-    return tuple(
-        Claim(Line(better, data, metric), Line(worse, data, metric), paired=True)
-        for better, worse, data in pairs for metric in (ACCURACY, NLL)
-    )  # fmt: skip
-
-
+    ) for metric in (ACCURACY, NLL)
+)  # fmt: skip
 LEAST_WEIGHT = 0.02
 """Modes with less weight are not drawn."""
 
@@ -617,14 +588,12 @@ def draw(results: Sequence[Result]) -> figures.Figure:
 
 
 FINDING = runner.Experiment(
-    NAME,
-    "Finding a pose that was taught",
-    runner.description_of(__doc__),
+    NAME, "Finding a pose that was taught", runner.description_of(__doc__),
     summary="Poses that a localizer was taught: turned, posed and placed images for frozen classifiers",
     needs=("mnist", "fashion-mnist"),
     groups=GROUPS,
     tables=TABLES,
-    claims=_claims(),
+    claims=CLAIMS,
     figures=(
         FigureSpec(
             NAME,
@@ -635,7 +604,5 @@ FINDING = runner.Experiment(
             draw,
         ),
     ),
-    from_paper=False,
-    holm=True,
-    extra=True,
-)
+    from_paper=False, holm=True, extra=True,
+)  # fmt: skip

@@ -28,7 +28,7 @@ from pstn.experiments.mnist_subsets import BLACK, subset
 from pstn.experiments.runner import ACCURACY, NLL, PAPER, SCORES, Computed, Experiment, Joint, RunContext
 from pstn.experiments.time_series import series
 from pstn.files import parse_json
-from pstn.nn import (
+from pstn.nn import (  # isort: split
     PSTN,
     STN,
     ConvLocalizer,
@@ -38,15 +38,13 @@ from pstn.nn import (
     SpatialTransformer,
     mnist_cnn,
 )
+
 from pstn.report import Claim, FigureSpec, Line, Result, Table, figures
 from pstn.report.results import grouped
 from pstn.training import Member, Population, Recipe
 from pstn.training.fit import fit
 from pstn.training.population.trainer import choose_compile
 from pstn.transforms import CPAB, Similarity
-
-__all__ = ["CHOSEN", "DATA", "LITTLE_DATA", "MODELS", "SEARCH", "SERIES", "SIZES", "TRIALS", "Settings",
-           "choose_settings", "make_network", "trials_of"]  # fmt: skip
 
 SIZES = (30, 100, 300, 1000, 3000, 10_000)
 DATA = {
@@ -57,9 +55,7 @@ DATA = {
 """Data set and number of training images by the name that the tables have."""
 SERIES = ("FaceAll", "TwoPatterns", "PhalangesOutlinesCorrect")
 """Series that the defaults are chosen on too."""
-MODELS = (
-    "CNN", "STN", "fixed augmentation", "tuned augmentation", "global posterior", "P-STN as published", "P-STN"
-)  # fmt: skip
+MODELS = ("CNN", "STN", "fixed augmentation", "tuned augmentation", "global posterior", "P-STN as published", "P-STN")
 TRIALS = 24
 # The folds of the final runs, and the fold of the search, which is none of them.
 FOLDS, SEARCH_FOLD = range(10), 10
@@ -156,14 +152,9 @@ def draw_trials(ranges: Mapping[str, tuple[float, float]], count: int, seed: int
         >>> len(draw_trials({"lr": (3e-4, 3e-3)}, count=4, seed=0))
         4
     """
-    points = SobolEngine(len(ranges), scramble=True, seed=seed).draw(count, dtype=torch.float64)
-    return [
-        {
-            name: float(f"{low * (high / low) ** u:.2g}")
-            for u, (name, (low, high)) in zip(point, ranges.items(), strict=True)
-        }
-        for point in points.tolist()
-    ]
+    points = SobolEngine(len(ranges), scramble=True, seed=seed).draw(count, dtype=torch.float64).tolist()
+    values = [[float(f"{a * (b / a) ** u:.2g}") for u, (a, b) in zip(p, ranges.values(), strict=True)] for p in points]
+    return [dict(zip(ranges, own, strict=True)) for own in values]
 
 
 def trials_of(model: str) -> list[Settings]:
@@ -173,13 +164,10 @@ def trials_of(model: str) -> list[Settings]:
         >>> [len(trials_of(model)) for model in MODELS]
         [24, 24, 24, 24, 24, 24, 24]
     """
+    rounds = [(ranges, shared, len(all_)) for ranges, all_ in (_FIRST[model], _SECOND[model]) for shared in all_]
     made = []
-    for seed, (ranges, shared, count) in enumerate(
-        (ranges, shared, TRIALS // 2 // len(parts))
-        for ranges, parts in (_FIRST[model], _SECOND[model])
-        for shared in parts
-    ):
-        for values in draw_trials(ranges, count, seed):
+    for seed, (ranges, shared, parts) in enumerate(rounds):
+        for values in draw_trials(ranges, TRIALS // 2 // parts, seed):
             if "start" in values:
                 values["spread"] = (values.pop("start"),) * 3
             elif "angle" in values:
@@ -359,8 +347,7 @@ def train_stack(
     """
     models = []
     for member, make in zip(members, networks, strict=True):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(member.seed)
+        with runner.seeded(None, member.seed):
             models.append(make())
     recipe = context.shorten(declared, min(len(member.train) for member in members if member.train is not None))
     options: dict[str, Any] = {"groups": 1, "workers": False, "compile": compile}
@@ -464,12 +451,9 @@ def choose_settings(results: Iterable[Result]) -> dict[str, dict[str, Any]]:
         chosen["tuned"][model] = {d: settings[min(nll, key=nll.__getitem__)] for d, nll in data.items() if d in DATA}
         whole = [nll for nll in data.values() if len(nll) == len(settings)]
         # A posterior that is held close to one for all cannot find anything: no default of the library.
-        means = {
-            trial: statistics.fmean(math.log(nll[trial]) for nll in whole)
-            for trial, own in enumerate(settings)
-            if not own["shrink"]
-        }
-        chosen["defaults"][model] = settings[min(means, key=means.__getitem__)]
+        own = [trial for trial, values in enumerate(settings) if not values["shrink"]]
+        best = min(own, key=lambda trial: statistics.fmean(math.log(nll[trial]) for nll in whole))
+        chosen["defaults"][model] = settings[best]
         chosen["trials"][model] = {d: len(nll) for d, nll in data.items()}
     return chosen
 
@@ -500,8 +484,7 @@ def fitted(context: RunContext, seed: int) -> PSTN:
     """A P-STN that has learned from 100 digits of fold `seed` by the library's defaults alone."""
     task = subset(100)(context)
     index = task.train(seed)
-    with torch.random.fork_rng(devices=[context.device] if context.device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    with runner.seeded(context, seed):
         classifier = mnist_cnn()
         layer = SpatialTransformer(Similarity(), ConvLocalizer(1, (28, 28)), (28, 28), fill=BLACK)
         model = PSTN(layer, classifier).to(context.device)
@@ -514,7 +497,6 @@ def _measure_fitted(context: RunContext, cell: Result) -> runner.Evaluated:
 
 
 WORDS = {TUNED: "settings tuned for each", DEFAULT: "one setting for all"}
-MARGIN = 0.5
 OURS, OTHERS = MODELS[-1], MODELS[:-1]
 _BY_HAND = {"fixed augmentation": ", spreads by hand"}
 _NOTES = {
@@ -548,10 +530,7 @@ def _tables() -> Iterator[Table]:
 def _claims() -> Iterator[Claim]:
     """That ours is inferior to none in accuracy, and ahead of all in NLL, on every data set."""
     for variant in (TUNED, DEFAULT):
-        for metric, margin, words in (
-            (ACCURACY, MARGIN, f"at most {MARGIN:g} less accurate"),
-            (NLL, None, "lower NLL"),
-        ):
+        for metric, margin, words in ((ACCURACY, 0.5, "at most 0.5 less accurate"), (NLL, None, "lower NLL")):
             for data in DATA:
                 ours, *others = (Line(m, data, metric, variant, row=data, column=m) for m in (OURS, *OTHERS))
                 for other in others:
@@ -594,8 +573,7 @@ def draw(results: Sequence[Result]) -> figures.Figure:
 
 
 LITTLE_DATA = Experiment(
-    "little-data",
-    "Little data",
+    "little-data", "Little data",
     f"Seven models with one classifier learn from 30 to 10,000 images of MNIST and FashionMNIST, each with {TRIALS} "
     "trials for its settings. Is the P-STN inferior to none in accuracy, and ahead of all in NLL?",
     summary="Beyond the paper: seven models on 30 to 10,000 images, ten folds, tuned and with one setting each",
@@ -604,9 +582,7 @@ LITTLE_DATA = Experiment(
         *_stacks("little-data", _final_jobs(), "test"),
         runner.Evaluation("little-data", FITTED, "MNIST100", _measure_fitted, DEFAULT, seeds=len(FOLDS)),
     ),
-    quick=("cnn-small",),
-    tables=tuple(_tables()),
-    claims=tuple(_claims()),
+    quick=("cnn-small",), tables=tuple(_tables()), claims=tuple(_claims()),
     figures=(
         FigureSpec(
             "little-data",
@@ -616,8 +592,5 @@ LITTLE_DATA = Experiment(
             draw,
         ),
     ),
-    seeds=len(FOLDS),
-    from_paper=False,
-    holm=True,
-    extra=True,
-)
+    seeds=len(FOLDS), from_paper=False, holm=True, extra=True,
+)  # fmt: skip

@@ -303,14 +303,10 @@ def draw(results: Sequence[Result]) -> figures.Figure:
 
 
 PER_INPUT = runner.Experiment(
-    NAME,
-    "Where each input needs a posterior of its own",
-    runner.description_of(__doc__),
+    NAME, "Where each input needs a posterior of its own", runner.description_of(__doc__),
     summary="Beyond the paper: 6 and 9 turned a little, other digits by any angle; per input against one for all",
     needs=("mnist",),
-    groups=_stacks(NAME, _final_jobs(), "test"),
-    tables=tuple(_tables()),
-    claims=tuple(_claims()),
+    groups=_stacks(NAME, _final_jobs(), "test"), tables=tuple(_tables()), claims=tuple(_claims()),
     figures=(
         FigureSpec(
             NAME,
@@ -321,8 +317,5 @@ PER_INPUT = runner.Experiment(
             draw,
         ),
     ),
-    seeds=len(FOLDS),
-    from_paper=False,
-    holm=True,
-    extra=True,
-)
+    seeds=len(FOLDS), from_paper=False, holm=True, extra=True,
+)  # fmt: skip

@@ -13,9 +13,9 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import partial
@@ -250,6 +250,15 @@ class ModelUnderTest(NamedTuple):
         x, layer = self.task.test.batch(range(examples)).x.cpu(), self.model.get_submodule("layer")
         with torch.no_grad():
             return x, layer(x, samples=samples, generator=torch.Generator().manual_seed(0))
+
+
+@contextmanager
+def seeded(context: RunContext | None, seed: int) -> Iterator[None]:
+    """Torch's random state set to a seed in the block, also on the device of a run, and as before after it."""
+    cuda = [context.device] if context and context.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda):
+        torch.manual_seed(seed)
+        yield
 
 
 def same(make: Callable[[], nn.Module]) -> Callable[[RunContext, int], nn.Module]:
@@ -624,8 +633,7 @@ class _Job:
         # The labels identify the data cheaply.
         data, models, identities = [recipe_settings(self.recipe), task.name, *task.notes, digest({"y": task.y})], [], []
         for member in self.members.values():
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(member.seed)
+            with seeded(None, member.seed):
                 models.append(group.make(context, member.seed))
             weights = digest(models[-1].state_dict())
             identities.append(json.dumps([*data, checkpoint.member_summary(member), repr(models[-1]), weights]))
