@@ -147,17 +147,13 @@ def test_missing_runs_and_unknown_experiments_are_reported(tmp_path):
     assert [path.name for path in report.files if path.suffix == ".png"] == ["mnist-subsets.png"]
 
 
-def test_quick_runs_carry_a_banner_and_no_published_number(tmp_path):
+def test_quick_runs_are_not_reported(tmp_path):
     quick = of("mnist-subsets", quick=True, metrics={"accuracy": 0.123})
-    report, *texts = make_report(write(tmp_path / "results", quick), STUDIES[3:4], tmp_path / "out")
-    for text in texts:
-        assert "Quick runs: not the paper’s setting" in text
-        assert "92.70" not in text
-        assert "the paper’s</" not in text
-    assert report.sections[0].summary == ["mnist-subsets    75 of 75 quick runs"]
-    beside = make_section(STUDIES[3], [*of("mnist-subsets"), *quick[:1]])
-    assert (beside.quick, len(beside.results)) == (False, 75)
-    assert "1 quick runs" in beside.notes[0]
+    with pytest.raises(ValueError, match="results"):
+        make_report(write(tmp_path / "results", quick), STUDIES[3:4], tmp_path / "out")
+    both = write(tmp_path / "both", [*of("mnist-subsets")[1:], *quick[:1]])
+    report, *_ = make_report(both, STUDIES[3:4], tmp_path / "out")
+    assert report.sections[0].runs == (74, 75)
 
 
 def test_what_is_measured_goes_between_the_marks_and_prose_stays(tmp_path):

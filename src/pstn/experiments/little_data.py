@@ -25,7 +25,7 @@ from pstn.data import balanced_indices
 from pstn.distributions import Hierarchical, Point, PosteriorFamily, StudentT
 from pstn.experiments import runner
 from pstn.experiments.mnist_subsets import BLACK, subset
-from pstn.experiments.runner import ACCURACY, NLL, PAPER, SCORES, Computed, Experiment, Joint, RunContext
+from pstn.experiments.runner import ACCURACY, NLL, PAPER, SCORES, Experiment, Joint, RunContext
 from pstn.experiments.time_series import series
 from pstn.files import parse_json
 from pstn.nn import (  # isort: split
@@ -280,16 +280,9 @@ def _stacks(experiment: str, jobs: Iterable[Job], part: str) -> tuple[Joint, ...
         kind, alpha, samples, shrink, size = key
         name = f"{kind}-{size}" if kind in ("CNN", "STN") else f"{kind}-{size}-alpha={alpha:g}-S={samples}"
         name += f"-shrink={shrink:g}" * (shrink > 0)
-        cells = partial(_cells, stacks[key])
-        data = size if size in SERIES else ""
+        cells, data = [job.cell for job in stacks[key]], size if size in SERIES else ""
         made.append(Joint(experiment, name.replace(" ", "-").lower(), cells, partial(_run, stacks[key], part), data))
     return tuple(made)
-
-
-def _cells(jobs: Sequence[Job], context: RunContext) -> list[Result]:
-    """The cells of a stack; in a quick run a few, of the smallest data."""
-    cells, small = [job.cell for job in jobs], (*SERIES, "MNIST30", "FashionMNIST30")
-    return [cell for cell in cells if cell.data in small][:3] if context.quick else cells
 
 
 class _Examples(NamedTuple):
@@ -360,16 +353,15 @@ def train_stack(
 def computed(
     context: RunContext, population: Population, number: int, cell: Result, part: str, metrics: Mapping[str, float],
     settings: Mapping[str, Any], figure: Mapping[str, Any] | None = None,
-) -> Computed:  # fmt: skip
+) -> Result:  # fmt: skip
     """What model `number` gives for a cell; scored on validation data, its metrics are called so."""
     notes = [*context.departures, *(str(f) for f in population.progress.failures if f.model == number)]
     prefix = "valid_" if part == "validation" else ""
-    drawn = {} if prefix else dict(figure or {})
-    cell = dataclasses.replace(cell, settings=dict(settings), departures=notes, figure=drawn)
-    return Computed(cell, {f"{prefix}{name}": value for name, value in metrics.items()})
+    drawn, scores = {} if prefix else dict(figure or {}), {f"{prefix}{name}": v for name, v in metrics.items()}
+    return dataclasses.replace(cell, metrics=scores, settings=dict(settings), departures=notes, figure=drawn)
 
 
-def _run(jobs: Sequence[Job], part: str, context: RunContext, cells: Sequence[Result]) -> Iterator[Computed]:
+def _run(jobs: Sequence[Job], part: str, context: RunContext, cells: Sequence[Result]) -> Iterator[Result]:
     """Train those models of a stack whose cells are wanted, as one population, and score them.
 
     Where tuned and default settings are the same, one training fills both cells.

@@ -157,17 +157,13 @@ def _stacks(experiment: str, jobs: Iterable[Job], part: str) -> tuple[runner.Joi
         kind = "augmentation" if job.cell.model in MODELS[1:3] else job.cell.model
         return f"{kind.replace(' ', '-').lower()}-{job.settings.modes}"
 
-    stacks = grouped(jobs, name_of).items()
-    return tuple(runner.Joint(experiment, n, partial(_cells, own), partial(_run, own, part)) for n, own in stacks)
+    return tuple(
+        runner.Joint(experiment, name, [job.cell for job in own], partial(_run, own, part))
+        for name, own in grouped(jobs, name_of).items()
+    )
 
 
-def _cells(jobs: Sequence[Job], context: runner.RunContext) -> list[Result]:
-    return [job.cell for job in jobs][: 2 if context.quick else None]
-
-
-def _run(
-    jobs: Sequence[Job], part: str, context: runner.RunContext, cells: Sequence[Result]
-) -> Iterator[runner.Computed]:
+def _run(jobs: Sequence[Job], part: str, context: runner.RunContext, cells: Sequence[Result]) -> Iterator[Result]:
     """Train those models of a stack whose cells are wanted, as one population, and score them."""
     wanted = {cell.name for cell in cells}
     jobs = [job for job in jobs if job.cell.name in wanted]

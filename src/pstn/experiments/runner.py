@@ -31,16 +31,7 @@ from pstn.data import KNOWN, MissingDataError, load
 from pstn.data.split import Sized
 from pstn.distributions import Point, Posterior, PosteriorFamily, StudentT
 from pstn.files import inside, require_writable
-from pstn.nn import (
-    PSTN,
-    STN,
-    Frozen,
-    Prediction,
-    Pretrained,
-    SpatialTransformer,
-    TransformerClassifier,
-    TransformerOutput,
-)  # fmt: skip
+from pstn.nn import PSTN, STN, Frozen, Pretrained, SpatialTransformer, TransformerClassifier, TransformerOutput
 from pstn.noise import Samples, stream_keys, uniform
 from pstn.processes import import_object
 from pstn.provenance import provenance
@@ -71,6 +62,7 @@ PAPER = Recipe(
 # A quick run takes this many steps of each training, in batches no larger than this, tests on this many examples, and
 # has this many seeds and variants.
 _QUICK_STEPS, _QUICK_BATCH, _QUICK_TEST, _QUICK_SEEDS = 5, 16, 50, 2
+_QUICK_NOTE = "A quick run: a few steps on the data that ship with the package. Not the paper's setting."
 # The data of a quick run, by kind.
 _SHIPPED = {"images": "digits", "series": "ItalyPowerDemand"}
 
@@ -153,8 +145,8 @@ class RunContext:
         if self.quick:
             name = _SHIPPED[KNOWN[name].kind]
             settings = {k: v for k, v in settings.items() if k == "normalise" and name == "digits"}
-        read = partial(load, name, **settings)
-        return tuple(self.cached((name, *sorted(settings.items())), lambda: read().to(self.device)))  # type: ignore[return-value]
+        key = (name, *sorted(settings.items()))
+        return tuple(self.cached(key, lambda: load(name, **settings).to(self.device)))  # type: ignore[return-value]
 
     def quick_subset(self, test: Sized) -> Any:
         """The test examples of this run: all, or in a quick run the first few."""
@@ -181,8 +173,7 @@ class RunContext:
     @property
     def departures(self) -> list[str]:
         """Where this run leaves what is declared, in sentences."""
-        note = "A quick run: a few steps on the data that ship with the package. Not the paper's setting."
-        return [note] if self.quick else []
+        return [_QUICK_NOTE] if self.quick else []
 
 
 @dataclass(frozen=True)
@@ -409,13 +400,6 @@ class Evaluation:
         return [Result(self.experiment, self.model, self.data, seed, self.variant) for seed in seeds]
 
 
-class Computed(NamedTuple):
-    """What a `Joint` group gives for one of its cells: the cell with settings and departures, and its numbers."""
-
-    cell: Result
-    metrics: dict[str, float]
-
-
 @dataclass(frozen=True)
 class Joint:
     """Cells of several data sets, models and settings that one function computes together.
@@ -423,16 +407,22 @@ class Joint:
     Args:
         experiment: its name.
         name: what tells the group from the others of its experiment.
-        cells: all results of the group in a run, still empty.
-        compute: returns what was computed for those of the cells that are given.
+        results: all of the group, still empty.
+        compute: returns those of the cells that are given, with metrics, settings and departures, as they come.
         data: the data set that it needs; all of the experiment's when empty.
+        quick: how many of the cells a quick run takes.
     """
 
     experiment: str
     name: str
-    cells: Callable[[RunContext], list[Result]]
-    compute: Callable[[RunContext, Sequence[Result]], Iterable[Computed]]
+    results: Sequence[Result]
+    compute: Callable[[RunContext, Sequence[Result]], Iterable[Result]]
     data: str = ""
+    quick: int = 2
+
+    def cells(self, context: RunContext) -> list[Result]:
+        """The results of the group in a run, still empty."""
+        return list(self.results[: self.quick if context.quick else None])
 
 
 def description_of(docstring: str | None, paragraph: int = 1) -> str:
@@ -500,29 +490,27 @@ def predict(
         >>> predict(pstn.nn.mnist_pstn(), digits).log_probs.shape
         torch.Size([20, 10])
     """
-    index = torch.arange(len(test))
-    device = test.batch(index[:1]).x.device
+    device = test.batch([0]).x.device
     model = copy.deepcopy(model).to(device).eval()
     keys = stream_keys([seed], "evaluate", device=device)
     parts: list[Predictions] = []
     with torch.no_grad():
-        for at in index.split(batch):
+        for at in torch.arange(len(test)).split(batch):
             examples = test.batch(at)
-            theta = beta = None
             if isinstance(model, TransformerClassifier):
                 noise = None
                 if model.layer.probabilistic and samples != "modes":
                     shape = (samples or model.test_samples, 1, model.layer.noise_width)
                     each = uniform(keys, int(at[0]), len(at), shape, model.layer.sampling)  # (b, 1, S, 1, D)
                     noise = each[:, 0, :, 0].transpose(0, 1)
-                answer: Prediction = model(examples.x, "modes" if samples == "modes" else None, noise=noise)
-                log_probs, theta = answer.log_probs, answer.posterior.mode
-                if isinstance(answer.posterior, Posterior):
-                    beta = answer.posterior.beta
+                answer = model(examples.x, "modes" if samples == "modes" else None, noise=noise)
+                q = answer.posterior
+                beta = q.beta if isinstance(q, Posterior) else None
+                parts.append(Predictions(answer.log_probs, examples.y, q.mode, beta, examples.theta))
             else:
                 log_probs = model(examples.x).float().log_softmax(-1)
                 require_finite("log_probs", log_probs, "the classifier returned them")
-            parts.append(Predictions(log_probs, examples.y, theta, beta, examples.theta))
+                parts.append(Predictions(log_probs, examples.y, truth=examples.theta))
     columns: list[Any] = [None if c[0] is None else torch.cat(c) for c in zip(*parts, strict=True)]
     return Predictions(*columns)
 
@@ -530,9 +518,8 @@ def predict(
 def classification_scores(predictions: Predictions) -> dict[str, float]:
     """Accuracy, negative log-likelihood, and calibration error in 15 and in 10 bins, as fractions."""
     log_probs, y = predictions.log_probs, predictions.y
-    accuracy, nll, ece = score(log_probs, y)
     ece10 = float(calibration_error(log_probs.exp(), y, bins=10))
-    return {"accuracy": accuracy, "nll": nll, "ece": ece, "ece10": ece10}
+    return {**dict(zip(("accuracy", "nll", "ece"), score(log_probs, y), strict=True)), "ece10": ece10}
 
 
 def scores_of(model: nn.Module, test: Sized, **options: Any) -> dict[str, float]:
@@ -675,9 +662,11 @@ class _Job:
         self.models = dict(zip(pairs, self.population.models(), strict=True))
         self.epochs, self.seconds = progress.epoch, progress.seconds * share / len(pairs)  # of each model
         self.notes = {
-            pairs[failure.model]: f"Stopped in training at step {failure.step}: loss {failure.loss:g}, gradient norm "
-            f"{failure.grad_norm:g}. {failure.found} The weights are those before that step."
-            for failure in progress.failures
+            pairs[f.model]: [
+                f"Stopped in training at step {f.step}: loss {f.loss:g}, gradient norm {f.grad_norm:g}. {f.found} "
+                "The weights are those before that step."
+            ]
+            for f in progress.failures
         }
         del self.population
 
@@ -756,9 +745,9 @@ def run_groups(context: RunContext, planned: Sequence[Planned]) -> None:
                 _record(context, [cell], partial(group.measure, context, cell))
         elif isinstance(group, Joint):
             started = time.perf_counter()
-            for cell, metrics in group.compute(context, cells):  # written as they come: a run may be cut off
+            for cell in group.compute(context, cells):  # written as they come: a run may be cut off
                 ended = time.perf_counter()
-                _write(context, replace(cell, training=cell.name, metrics=metrics, seconds=ended - started))
+                _write(context, replace(cell, training=cell.name, seconds=ended - started))
                 started = ended
         else:
             names = {cell.name for cell in cells}
@@ -777,32 +766,27 @@ def run_groups(context: RunContext, planned: Sequence[Planned]) -> None:
 
 def _test(context: RunContext, job: _Job, pair: Model, wanted: set[str]) -> None:
     """Test one model on each of its data sets, and write what is wanted."""
-    group, given = job.group, job.group.cells_of(*pair)
+    group, given, model = job.group, job.group.cells_of(*pair), job.models[pair]
+
+    def measure(task: Task, cell: Result) -> Evaluated:
+        predictions = predict(model, task.test, seed=cell.seed, batch=task.batch)
+        tested = ModelUnderTest(context, task, model, predictions, cell)
+        metrics, figure = classification_scores(predictions), dict[str, Any]()
+        for more, drawn in (each(tested) for each in group.measures):
+            metrics |= more
+            figure |= drawn
+        return metrics, figure, cell.settings
+
     for data, read in {group.data: group.task, **group.also}.items():
-        task = read(context)
-        task = replace(task, test=context.quick_subset(task.test))
-        notes = [*group.departures, *task.notes, *context.departures]
-        notes += [job.notes[pair]] if pair in job.notes else []
-        settings = _settings(context, job, pair, len(task.test))
-        # One training and one test may fill several cells: each has its share, so that their sum is what it took.
-        share, first = job.seconds / len(given), given[0].name
-        cells = [
-            replace(cell, departures=notes, training=first, settings=settings, seconds=share)
-            for cell in given if cell.data == data and cell.name in wanted
-        ]  # fmt: skip
-        if cells:
-            _record(context, cells, partial(_measure, context, group, task, job.models[pair], cells[0]))
-
-
-def _measure(context: RunContext, group: Training, task: Task, model: nn.Module, cell: Result) -> Evaluated:
-    predictions = predict(model, task.test, seed=cell.seed, batch=task.batch)
-    tested = ModelUnderTest(context, task, model, predictions, cell)
-    metrics: dict[str, float] = classification_scores(predictions)
-    figure: dict[str, Any] = {}
-    for more, drawn in (measure(tested) for measure in group.measures):
-        metrics |= more
-        figure |= drawn
-    return metrics, figure, cell.settings
+        if cells := [cell for cell in given if cell.data == data and cell.name in wanted]:
+            task = read(context)
+            task = replace(task, test=context.quick_subset(task.test))
+            notes = [*group.departures, *task.notes, *context.departures, *job.notes.get(pair, ())]
+            # One training and one test may fill several cells: each has its share, so that their sum is what it took.
+            shared: dict[str, Any] = {"departures": notes, "training": given[0].name}
+            shared |= {"settings": _settings(context, job, pair, len(task.test)), "seconds": job.seconds / len(given)}
+            cells = [replace(cell, **shared) for cell in cells]
+            _record(context, cells, partial(measure, task, cells[0]))
 
 
 def _record(context: RunContext, cells: Sequence[Result], measure: Callable[[], Evaluated]) -> None:
@@ -814,13 +798,10 @@ def _record(context: RunContext, cells: Sequence[Result], measure: Callable[[], 
             found = measure()
     except NotFiniteError as error:
         notes.append(f"No numbers: this model diverged. When it was tested, {error}.")
-    metrics, figure, settings = found
+    held: dict[str, Any] = dict(zip(("metrics", "figure", "settings"), found, strict=True)) | {"departures": notes}
     spent = (time.perf_counter() - started) / len(cells)
     for cell in cells:
-        seconds = cell.seconds + spent
-        _write(context, replace(
-            cell, metrics=metrics, figure=figure, settings=settings, departures=notes, seconds=seconds
-        ))  # fmt: skip
+        _write(context, replace(cell, **held, seconds=cell.seconds + spent))
 
 
 def _write(context: RunContext, result: Result) -> None:

@@ -760,7 +760,7 @@ def choose(context: runner.RunContext, data: str) -> dict[str, Settings] | None:
 
 def _compute(
     context: runner.RunContext, cells: Sequence[Result], data: str, trials: Mapping[tuple[str, str], Settings] | None
-) -> Iterator[runner.Computed]:
+) -> Iterator[Result]:
     """Train and score some models of one seed, or trials on one fold, one after another."""
     seed, chosen = cells[0].seed, None if trials else choose(context, data)
     settings_of = trials or {(model, ""): settings for model, settings in (chosen or DEFAULTS).items()}
@@ -776,7 +776,7 @@ def _compute(
             notes += [*_LOCALIZERS, *([_ALPHA] if cell.model != "STN" else [])]
         counts = {"train_examples": len(bench.train), "test_examples": len(bench.test)}
         held = {**asdict(settings), **counts, "classifier": asdict(bench.behind), "classes": list(bench.signs.classes)}
-        yield runner.Computed(replace(cell, settings=held, departures=notes, figure=figure), metrics)
+        yield replace(cell, metrics=metrics, settings=held, departures=notes, figure=figure)
 
 
 def _group(
@@ -785,12 +785,10 @@ def _group(
     """The cells of one seed, or some trials on one validation fold."""
     held = {(model, str(settings)): settings for model, settings in trials}
 
-    def cells(context: runner.RunContext) -> list[Result]:
-        names = held or [(model, "") for model in DEFAULTS]
-        made = [Result(experiment, model, data, seed, variant) for model, variant in names]
-        return made if seed in context.seeds(SEEDS) else []
-
-    return runner.Joint(experiment, f"{data} {seed}{part}", cells, partial(_compute, data=data, trials=held or None))
+    names = held or [(model, "") for model in DEFAULTS]
+    cells = [Result(experiment, model, data, seed, variant) for model, variant in names]
+    compute = partial(_compute, data=data, trials=held or None)
+    return runner.Joint(experiment, f"{data} {seed}{part}", cells, compute, quick=len(cells) * (seed < 2))
 
 
 def _search_groups(parts: int = 4) -> Iterator[runner.Joint]:

@@ -10,7 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -50,15 +50,13 @@ class Section:
 
     Args:
         study: the experiment.
-        quick: whether these are minute-long runs, which are never compared with the paper.
-        results: its results; the quick ones where there are no others.
+        results: its results.
         searched: those of its search.
         notes: what the reader must know beforehand.
         figures: its figures and what they show.
     """
 
     study: Study
-    quick: bool
     results: list[Result]
     searched: list[Result]
     notes: list[str]
@@ -130,7 +128,7 @@ class Section:
         worse, lost, claims = self.outcome
         claims = f", claimed orders: {claims}" if claims else ""
         return [
-            f"{self.study.name:16} {'{} of {}'.format(*self.runs)} {'quick ' * self.quick}runs{claims}",
+            f"{self.study.name:16} {'{} of {}'.format(*self.runs)} runs{claims}",
             *(f"{'':16} worse than the paper: {what}" for what in worse),
             *(f"{'':16} reversed: {what}" for what in lost),
         ]
@@ -194,19 +192,12 @@ def make_section(study: Study, results: Sequence[Result]) -> Section:
         ValueError: the results do not hold what a figure shows, naming the experiment.
     """
     ranks = {cell: rank for rank, cell in enumerate(study.cells)}
-    own = [r for r in results if r.experiment == study.name]
+    used, notes, search = [r for r in results if r.experiment == study.name], [], study.search
     # In the order of the tables, so that figures have it too.
-    own.sort(key=lambda r: ranks.get((r.model, r.data, r.variant), len(ranks)))
-    used = [r for r in own if not r.quick] or own
-    quick, notes = any(r.quick for r in used), []
-    if quick:
-        study = _without_paper(study, used)
-    search = study.search
-    searched = [r for r in results if search and r.experiment == search.experiment and not r.quick]
+    used.sort(key=lambda r: ranks.get((r.model, r.data, r.variant), len(ranks)))
+    searched = [r for r in results if search and r.experiment == search.experiment]
     if not used:
         notes.append(f"No results yet: all {study.seeds * len(ranks)} runs are missing. `{study.command}` makes them.")
-    if apart := len(own) - len(used):
-        notes.append(f"{apart} quick runs are in the folder; they are not the paper’s setting and not shown.")
     if lost := [r for r in used if not r.metrics]:
         named = ", ".join(f"{f'{r.model} {r.variant}'.strip()} on {r.data}, seed {r.seed}" for r in lost)
         verb = "run has" if len(lost) == 1 else "runs have"
@@ -219,7 +210,7 @@ def make_section(study: Study, results: Sequence[Result]) -> Section:
         text += "filled: the best mean, ring: the paper’s choice."
         spec = FigureSpec(search.experiment, text, partial(figures.draw_search, search=search))
         drawn.append((spec, _draw(spec, searched, study)))
-    return Section(study, quick, used, searched, notes, [(spec, figure) for spec, figure in drawn if figure])
+    return Section(study, used, searched, notes, [(spec, figure) for spec, figure in drawn if figure])
 
 
 def _draw(spec: FigureSpec, results: Sequence[Result], study: Study) -> Figure | None:
@@ -230,16 +221,6 @@ def _draw(spec: FigureSpec, results: Sequence[Result], study: Study) -> Figure |
         return None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError(f"the figure {spec.name} of {study.name} cannot be drawn from its results: {error}") from error
-
-
-def _without_paper(study: Study, results: Sequence[Result]) -> Study:
-    """What quick runs show of a study: their own numbers, nothing published and no claims."""
-    shown = []
-    for table in study.tables:
-        if lines := tuple(replace(line, paper=None) for line in table.lines if line.values(results)):
-            shown.append(replace(table, lines=lines, notes=()))
-    seeds = len({result.seed for result in results})
-    return replace(study, title=f"{study.title} (quick runs)", tables=tuple(shown), claims=(), seeds=seeds, search=None)
 
 
 def _summary_table(sections: Sequence[Section]) -> TableView:
@@ -299,7 +280,7 @@ class Report(NamedTuple):
 def write_report(
     results: str | Path, studies: Sequence[Study], out: str | Path, *, title: str, introduction: str
 ) -> Report:
-    """Write `report.html`, `report.md` and `figures/` from the result files of a folder.
+    """Write `report.html`, `report.md` and `figures/` from the result files of a folder; quick runs are left out.
 
     Args:
         results: folder of result files.
@@ -309,11 +290,11 @@ def write_report(
         introduction: what is reproduced, in sentences.
 
     Raises:
-        ValueError: when there are no result files, or one cannot be read.
+        ValueError: when there are no results of whole runs, or a file cannot be read.
     """
-    found = read_results(results)
+    found = _read(results)
     if not found:
-        raise ValueError(f"results must be a folder of result files, got none in {results}: see `pstn reproduce`")
+        raise ValueError(f"results must be a folder of whole runs, got none in {results}: see `pstn reproduce`")
     # A missing package is reported before figures are drawn.
     html, markdown = make_templates(), make_templates(markdown=True)
     sections = [make_section(study, found) for study in studies]
@@ -336,7 +317,7 @@ def write_report(
 def update_pages(results: str | Path, studies: Sequence[Study], pages: str | Path) -> Report:
     """Write the measured part of each experiment's page, between two marks; all else on the pages stays as it is.
 
-    Quick runs are left out: what they measure is nothing to publish. A page that is missing is made.
+    A page that is missing is made.
 
     Args:
         results: folder of result files; it may be empty, and the pages then say so.
@@ -360,9 +341,14 @@ def update_pages(results: str | Path, studies: Sequence[Study], pages: str | Pat
     return Report(sections, files)
 
 
+def _read(folder: str | Path) -> list[Result]:
+    """The results of a folder but those of quick runs: what they measure is nothing to publish."""
+    return [result for result in read_results(folder) if not result.quick]
+
+
 def measured(results: str | Path, studies: Sequence[Study]) -> tuple[list[Section], dict[str, str]]:
     """The sections of all but quick runs, and what `update_pages` writes on each page, by the page's name."""
-    found = [r for r in read_results(results) if not r.quick]
+    found = _read(results)
     sections, templates = [make_section(study, found) for study in studies], make_templates(markdown=True)
     texts = {}
     for section in sections:

@@ -333,12 +333,12 @@ class FigureSpec:
     Args:
         name: of its files.
         caption: what it shows.
-        draw: makes it from the results of its experiment; returns None where they hold nothing to draw.
+        draw: makes it from the results of its experiment; raises `figures.NothingToDraw` where they hold none of it.
     """
 
     name: str
     caption: str
-    draw: Callable[[Sequence[Result]], Figure | None]
+    draw: Callable[[Sequence[Result]], Figure]
 
 
 @dataclass(frozen=True)
