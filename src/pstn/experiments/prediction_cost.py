@@ -4,6 +4,9 @@ The P-STN of Table 1 for 100 digits predicts from S samples of its posterior. Th
 independent, antithetic and Sobol samples, and a student of each learns, from images without labels, to answer in one
 pass what its teacher answers with ten samples. The claim: four samples that are spread evenly are as good as ten
 independent ones. It is wanted that the student keep 80% of what ten samples gain over one.
+
+S samples minus ten independent ones, of the same trained models: mean ± one standard deviation of the differences of
+ten folds. One sample, far below, is in the table.
 """
 
 from __future__ import annotations
@@ -149,9 +152,7 @@ PREDICTION_COST = runner.Experiment(
     ),
     figures=(
         FigureSpec(
-            NAME,
-            "S samples minus ten independent ones, of the same trained models: mean ± one standard deviation of the "
-            "differences of ten folds. One sample, far below, is in the table.",
+            NAME, runner.description_of(__doc__, 2),
             partial(figures.draw_curves, tables=_DRAWN, xlabel="samples S", log=True, minus=("10", METHODS["iid"])),
         ),
     ),

@@ -2,6 +2,10 @@
 
 CNN, STN and P-STN of about 1.2 million parameters classify series; the transformations are diffeomorphisms of time.
 The paper claims the highest mean accuracy for the P-STN, then the STN, then the CNN.
+
+FaceAll: how far the P-STN’s samples move each point of time, against the noise with which training starts and against
+its own mean over time (dotted). Thin: five runs. Shaded: where the paper sees less and more of it. Hatched: the ends,
+which stay where they are under any noise, left out of all numbers.
 """
 
 from __future__ import annotations
@@ -275,13 +279,7 @@ TIME_SERIES = runner.Experiment(
     figures=(
         FigureSpec("time-series", "A test series of each set, and three samples of it by the P-STN.",
                    figures.draw_series),
-        FigureSpec(
-            "time-series-by-time",
-            "FaceAll: how far the P-STN’s samples move each point of time, against the noise with which training "
-            "starts and against its own mean over time (dotted). Thin: five runs. Shaded: where the paper sees less "
-            "and more of it. Hatched: the ends, which stay where they are under any noise, left out of all numbers.",
-            draw_profiles,
-        ),
+        FigureSpec("time-series-by-time", runner.description_of(__doc__, 2), draw_profiles),
     ),
     search=search_for_w("time-series", {name: WEIGHTS[name] for name in _DATA}),
 )  # fmt: skip

@@ -6,6 +6,10 @@ with their own classes, counts and splits: the paper’s numbers are shown for o
 them. Here the classifier learned from windows of several sizes around the sign, and every control has the same one.
 
 The paper's photos, MTSD, cannot be passed on. These are others, Italian, at about a third of the resolution.
+
+The five largest of the test signs whose windows were recorded, one of each class, seed 0. Left: the crop with ten
+windows that the P-STN sampled (yellow), and the true box (green). Right: what the classifier sees through each of the
+ten, and the answer that their average gives, with its probability.
 """
 
 from __future__ import annotations
@@ -906,13 +910,7 @@ TRAFFIC_SIGNS = runner.Experiment(
     needs=("traffic-signs",),
     groups=_final_groups(NAME, TEN, ALL), tables=(_table(TEN), _table(ALL)), claims=(*_claims(TEN), *_claims(ALL)),
     figures=(
-        FigureSpec(
-            "traffic-signs",
-            "The five largest of the test signs whose windows were recorded, one of each class, seed 0. Left: the crop "
-            "with ten windows that the P-STN sampled (yellow), and the true box (green). Right: what the classifier "
-            "sees through each of the ten, and the answer that their average gives, with its probability.",
-            draw,
-        ),
+        FigureSpec("traffic-signs", runner.description_of(__doc__, 3), draw),
     ),
     seeds=SEEDS,
 )  # fmt: skip
