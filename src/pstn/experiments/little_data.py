@@ -3,9 +3,9 @@
 Seven models with one classifier learn from 30 to 10,000 images of MNIST and FashionMNIST, each with 24 trials for its
 settings. Is the P-STN inferior to none in accuracy, and ahead of all in NLL?
 
-`SEARCH` scores the trials on
-validation images; `choose_settings` picks the best trial of each model on each data set, and for each model one trial
-for all data sets, the defaults. `LITTLE_DATA` trains both on ten other folds and scores them on test images.
+`SEARCH` scores the trials on validation images; `choose_settings` picks the best trial of each model on each data set,
+and for each model one trial for all data sets, the defaults. `LITTLE_DATA` trains both on ten other folds and scores
+them on test images.
 
 Test NLL by the number of training images, as a multiple of the P-STN’s on the same fold: geometric mean and standard
 deviation over the folds; above 1 the P-STN is ahead. Above: settings tuned for each data set; below: one setting of
@@ -265,30 +265,19 @@ def _stack_of(job: Job) -> tuple[Any, ...]:
 
 
 def _stacks(experiment: str, jobs: Iterable[Job], part: str) -> tuple[Joint, ...]:
-    """The groups that train these jobs: little data first, series last, and within each what takes longest first.
-
-    Dealt out in this order, shards have about as much to do, and a run that is cut short has whole data sets.
+    """The groups that train these jobs.
 
     Args:
         experiment: its name.
         jobs: what to train.
         part: what to score on, "validation" or "test".
     """
-    stacks = grouped(jobs, _stack_of)
-
-    def place(key: tuple[Any, ...]) -> tuple[int, float]:
-        kind, _, samples, _, size = key
-        # By multiplications: the classifier has about twice as many as the localizer.
-        each = 2 * samples + (kind in ("STN", "P-STN"))
-        return ["small", "large", "more", *SERIES].index(size), -each * len(stacks[key])
-
     made = []
-    for key in sorted(stacks, key=place):
-        kind, alpha, samples, shrink, size = key
+    for (kind, alpha, samples, shrink, size), own in grouped(jobs, _stack_of).items():
         name = f"{kind}-{size}" if kind in ("CNN", "STN") else f"{kind}-{size}-alpha={alpha:g}-S={samples}"
         name += f"-shrink={shrink:g}" * (shrink > 0)
-        cells, data = [job.cell for job in stacks[key]], size if size in SERIES else ""
-        made.append(Joint(experiment, name.replace(" ", "-").lower(), cells, partial(_run, stacks[key], part), data))
+        cells, data = [job.cell for job in own], size if size in SERIES else ""
+        made.append(Joint(experiment, name.replace(" ", "-").lower(), cells, partial(_run, own, part), data))
     return tuple(made)
 
 
