@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pstn.data.images import without_tex
 from pstn.report.results import Result, grouped
-from pstn.report.statistics import summarise
+from pstn.report.statistics import Summary, summarise
 from pstn.report.tables import Claim, Metric, Search, Table
 
 if TYPE_CHECKING:
@@ -94,9 +94,9 @@ def first_of_cells(results: Sequence[Result], *names: str, model: str = "") -> l
     return [min(members, key=lambda r: r.seed) for members in _cells(results, *names, model=model).values()]
 
 
-def _errorbar(axes: Axes, places: Iterable[float], numbers: Sequence[Sequence[Any]], **style: Any) -> None:
-    """Points with their spread up and down; a number begins with its place and its spread, which may be unknown."""
-    axes.errorbar(list(places), [n[0] for n in numbers], [n[1] or 0.0 for n in numbers], **style)
+def _errorbar(axes: Axes, numbers: Mapping[float, Summary], **style: Any) -> None:
+    """Points with their spread, which may be unknown, up and down, by their place."""
+    axes.errorbar(list(numbers), [n.mean for n in numbers.values()], [n.std or 0.0 for n in numbers.values()], **style)
 
 
 def _show_image(axes: Axes, pixels: Any) -> None:
@@ -195,13 +195,13 @@ def draw_curves(
                 if max(max(runs) for runs in values.values()) > 10 * max(middle) > 0:  # one run far from all others
                     axes.set_yscale("symlog", linthresh=0.01)
             else:
-                summaries = [summarise(runs) for runs in values.values()]
-                _errorbar(axes, values, summaries, capsize=2.5, label=column, **style)
+                summaries = {at: summarise(runs) for at, runs in values.items()}
+                _errorbar(axes, summaries, capsize=2.5, label=column, **style)
             published = {1.12 * apart * places[line]: line.paper.summary for line in own if line.paper}
             hollow = {"linestyle": "", "markerfacecolor": "white"}
             if published:
                 thin = {"elinewidth": 0.7, "capsize": 1.5, "markersize": 4.5}
-                _errorbar(axes, published, list(published.values()), **style | hollow | thin)
+                _errorbar(axes, published, **style | hollow | thin)
         if any(line.paper for line in lines):
             axes.errorbar([], [], [], marker="o", color="0.4", label="the paper’s", **hollow)
         axes.set(xlabel=xlabel, ylabel=metric.label if base is None else f"{metric.label}, difference")
@@ -305,13 +305,12 @@ def draw_landscapes(results: Sequence[Result]) -> Figure:
     Results hold `grid` (K,), `loss` (n, K) and `images` (n, H, W) as whole numbers from 0 to 255.
     """
     found = first_of_cells(results, "grid", "loss", "images")
-    labels = {"angle": "angle (radians)", "translation": "shift (half widths)"}
-    labels["translation, learned noise"] = f"{labels['translation']}, learned noise"
-    data = list(dict.fromkeys(result.data for result in found))
+    by_data = grouped(found, lambda result: result.data)
     count = min(4, *(len(r.figure["loss"]) for r in found))
-    figure = new_figure(2.3 * count + 0.5, 2.9 * len(data))
-    for block, name in zip(figure.subfigures(len(data), 1, squeeze=False)[:, 0], data, strict=True):
-        own = [result for result in found if result.data == name]
+    figure = new_figure(2.3 * count + 0.5, 2.9 * len(by_data))
+    blocks = figure.subfigures(len(by_data), 1, squeeze=False)[:, 0]
+    for block, (name, own) in zip(blocks, by_data.items(), strict=True):
+        label = name.replace("angle", "angle (radians)").replace("translation", "shift (half widths)")
         axes = block.subplots(2, count, squeeze=False, height_ratios=(1, 2.4))
         for image, (above, below) in enumerate(axes.T):
             above.set_axis_off()
@@ -322,7 +321,7 @@ def draw_landscapes(results: Sequence[Result]) -> Figure:
                 if result.model == "P-STN":
                     style |= {"linewidth": 3.2, "alpha": 0.55, "zorder": 2}
                 below.plot(result.figure["grid"], result.figure["loss"][image], label=result.model, **style)
-            below.set_xlabel(labels.get(name, name))
+            below.set_xlabel(label)
             below.set_ylim(bottom=0)
             if name == "angle" and len(own) == 2:
                 losses = (np.asarray(r.figure["loss"][image]) for r in own)

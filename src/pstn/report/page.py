@@ -118,9 +118,9 @@ class Section:
         """Numbers worse than the paper's, claims that are reversed, and what became of all claims, in words."""
         worse = [name for name, verdict in self.verdicts.items() if verdict.kind == "worse"]
         found = [f for f in tables.check_claims(self.study, self.results) if f.claim.claimed and f.ahead is not None]
-        lines = [(finding.claim.better, finding.claim.worse) for finding in found if finding.words == "reversed"]
+        lines = [(f.claim.better, f.claim.worse) for f in found if f.words == "reversed"]
         lost = [f"{a.heading[1]} ahead of {b.heading[1]}, {a.heading[0]}, {a.metric.label}" for a, b in lines]
-        return worse, lost, _tally(finding.words for finding in found)
+        return worse, lost, _tally(f.words for f in found)
 
     @property
     def summary(self) -> list[str]:
@@ -250,17 +250,16 @@ def _costs_table(sections: Sequence[Section]) -> TableView:
         elsewhere = [f"{duration(seconds)} on {machine}" for machine, seconds in times.items() if machine != main]
         return ", and ".join([duration(times[main]), *elsewhere])
 
-    def row(title: str, runs: str, own: Sequence[Result], missing: str, *, begun: bool) -> list[Cell | str]:
-        lacking = missing if begun else "all"
-        return [title, runs, spent(own) if begun else "–", lacking or Cell("none", tone="quiet")]
+    def row(title: str, runs: str, own: Sequence[Result], missing: str) -> list[Cell | str]:
+        return [title, runs, spent(own), missing or Cell("none", tone="quiet")] if own else [title, runs, "–", "all"]
 
-    rows = [row(s.study.title, "{} of {}".format(*s.runs), s.results, s.missing, begun=s.runs[0] > 0) for s in sections]
+    rows = [row(s.study.title, "{} of {}".format(*s.runs), s.results, s.missing) for s in sections]
     found, wanted = (sum(counts) for counts in zip(*(section.runs for section in sections), strict=True))
     rows.append(["together", f"{found} of {wanted}", spent(r for s in sections for r in s.results), ""])
     for s in sections:
         if search := s.study.search:
             title, missing = f"{s.study.title}: the search for {search.name}", "; ".join(search.missing(s.searched))
-            rows.append(row(title, str(len(s.searched)), s.searched, missing, begun=bool(s.searched)))
+            rows.append(row(title, str(len(s.searched)), s.searched, missing))
     machines = [machine for machine, _ in Counter(r.machine for r in results).most_common()]
     note = (
         f"Measured on: {', '.join(machines) or 'nothing yet'}. The time is that of training and testing what is there; "
@@ -304,8 +303,8 @@ def write_report(
         "title": title, "introduction": introduction, "sections": sections, "summary": _summary_table(sections),
         "costs": _costs_table(sections), "unknown": Counter(r.experiment for r in found if r.experiment not in known),
     }  # fmt: skip
-    encoded = {path: base64.b64encode(path.read_bytes()).decode("ascii") for path in files if path.suffix == ".svg"}
-    embedded = {path.stem: f"data:image/svg+xml;base64,{text}" for path, text in encoded.items()}
+    start = "data:image/svg+xml;base64,"
+    embedded = {p.stem: start + base64.b64encode(p.read_bytes()).decode() for p in files if p.suffix == ".svg"}
     links = {path.stem: f"figures/{path.name}" for path in files if path.suffix == ".png"}
     files += [
         _write(Path(out) / "report.html", html.get_template("report.html").render(page, images=embedded)),
