@@ -19,7 +19,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,9 +38,6 @@ from pstn.report.results import RUNS
 from pstn.training import RandomWarp, one_cycle
 from pstn.training.teach import Teaching
 from pstn.transforms import Rotation, Similarity, Transform
-
-if TYPE_CHECKING:
-    from matplotlib.figure import FigureBase
 
 NAME, SIZE = "finding", (28, 28)
 ROTATION, POSE, PLACEMENT = RandomRotation(math.pi), RandomSimilarity(math.pi, 0.3, 0.3), placed_fashion.PLACEMENT
@@ -354,17 +351,17 @@ def _predictors(device: torch.device) -> dict[str, Callable[[Tensor], object]]:
     """By model what predicts, with untrained weights: they do not change what a prediction costs."""
     classifier = mnist_cnn().eval().to(device)
 
-    def behind(posterior: PosteriorFamily) -> PSTN:
-        return PSTN(make_layer("rotated", posterior), classifier, test_samples=10).eval().to(device)
+    def behind(layer: SpatialTransformer) -> PSTN:
+        return PSTN(layer, classifier, test_samples=10).eval().to(device)
 
     one, four = Mixture(1, StudentT(ALPHA)), Mixture(4, StudentT(ALPHA))
     gate = Gated(four, probability=GATE, log_density=ROTATION.log_density())
-    sampled = {_taught_name("rotated", m): behind(q) for m, q in ((1, one), (4, four))}
-    sampled[f"{_taught_name('rotated', 4)}, gate"] = behind(gate)
+    names = [_taught_name("rotated", 1), _taught_name("rotated", 4), f"{_taught_name('rotated', 4)}, gate"]
+    sampled = {name: behind(make_layer("rotated", q)) for name, q in zip(names, (one, four, gate), strict=True)}
     return {
         ALONE: classifier, FIXED: partial(_over_angles, classifier), ANEW: classifier,
         LARGER: make_larger().eval().to(device), CANONICAL: STN(make_canonical(), classifier).eval().to(device),
-        PUBLISHED: PSTN(rotated_mnist.make_layer(True), classifier, test_samples=10).eval().to(device), **sampled,
+        PUBLISHED: behind(rotated_mnist.make_layer(True)), **sampled,
         **{f"{name}{AT_MODES}": partial(model, samples="modes") for name, model in sampled.items()},
     }  # fmt: skip
 
@@ -425,11 +422,9 @@ GROUPS: tuple[runner.Training | runner.Evaluation, ...] = (
 )  # fmt: skip
 
 MODES = tuple(replace(metric, name=f"modes_{metric.name}") for metric in (ACCURACY, NLL, ECE))
-COVERED = tuple(
-    Metric(f"covered_{100 * level:.0f}", f"covered by {100 * level:.0f}% (%)", 100, 2, None) for level in LEVELS
-)
 QUALITY = (
-    *COVERED, Metric("log_density", "log-density of the true pose", higher_is_better=True),
+    *(Metric(f"covered_{100 * q:.0f}", f"covered by {100 * q:.0f}% (%)", 100, 2, None) for q in LEVELS),
+    Metric("log_density", "log-density of the true pose", higher_is_better=True),
     Metric("region_width", "width of the 90% region, median", higher_is_better=None),
     Metric("window_error", "error of the window, median", digits=4),
 )  # fmt: skip
@@ -465,9 +460,9 @@ def _row(model: str, columns: Sequence[tuple[str, Metric]], also: Sequence[Metri
 
 
 def _scores(title: str, data: str, models: Sequence[str], taught: Sequence[str]) -> Table:
-    """Scores on posed and on upright images, a row for each model."""
+    """Scores on posed and on upright images, a row for each model; of those that are taught, at the modes too."""
     columns = [(data, ACCURACY), (data, NLL), (data, ECE), ("upright", ACCURACY), ("upright", NLL)]
-    shown = [line for model in models for line in _row(model, columns, MODES[:2] if model in taught else ())]
+    shown = [line for m in (*models, *taught) for line in _row(m, columns, MODES[:2] if m in taught else ())]
     return Table(title, tuple(shown), row_label="model", beside={"supervision": SUPERVISION}, notes=(NOTE,))
 
 
@@ -492,9 +487,9 @@ def _against() -> Table:
 _TAUGHT_ROTATED = (ROTATED[1].model, ROTATED[4].model, _GATED, FEW_ROTATED.model)
 _TAUGHT_POSED = (POSED[1].model, POSED[4].model, f"{POSED[4].model}, gate")
 TABLES = (
-    _scores("Rotated MNIST", "rotated", (ALONE, FIXED, ANEW, LARGER, *_TAUGHT_ROTATED), _TAUGHT_ROTATED),
+    _scores("Rotated MNIST", "rotated", (ALONE, FIXED, ANEW, LARGER), _TAUGHT_ROTATED),
     _against(),
-    _scores("Any angle, scale and shift", "posed", (ALONE, ANEW_POSED, *_TAUGHT_POSED), _TAUGHT_POSED),
+    _scores("Any angle, scale and shift", "posed", (ALONE, ANEW_POSED), _TAUGHT_POSED),
     Table(
         "Placed FashionMNIST",
         tuple(
@@ -540,23 +535,19 @@ LEAST_WEIGHT = 0.02
 """Modes with less weight are not drawn."""
 
 
-def draw_examples(figure: FigureBase, shown: Mapping[str, Any], title: str) -> None:
-    """What `examples_of` returns, a row for each input.
-
-    Args:
-        figure: to draw in.
-        shown: what to draw.
-        title: of the density.
-    """
+def draw(results: Sequence[Result]) -> figures.Figure:
+    """Six turned digits, the density of what undoes each, what the classifier reads at the modes; then coverage."""
+    shown = figures.first_of_cells(results, "density", model=ROTATED[4].model)[0].figure
+    figure = figures.new_figure(9.5, 1.05 * len(shown["inputs"]))
+    left, right = figure.subfigures(1, 2, width_ratios=(2.2, 1), squeeze=False)[0]
     count, modes = len(shown["inputs"]), len(shown["weights"][0])
-    axes = figure.subplots(count, 2 + modes, width_ratios=(1, 2.4, *[1] * modes), squeeze=False)
+    axes = left.subplots(count, 2 + modes, width_ratios=(1, 2.4, *[1] * modes), squeeze=False)
     angles = np.linspace(-180, 180, len(shown["density"][0]))
     for row, panels in enumerate(axes):
-        order = np.argsort(shown["weights"][row])[::-1]
         panels[0].imshow(shown["inputs"][row], cmap="gray_r")
         panels[1].fill_between(angles, shown["density"][row], color="#3b6ea5", linewidth=0)
         panels[1].set(xlim=(-180, 180), yticks=[], xticks=[-180, 0, 180] if row == count - 1 else [])
-        for panel, mode in zip(panels[2:], order, strict=True):
+        for panel, mode in zip(panels[2:], np.argsort(shown["weights"][row])[::-1], strict=True):
             weight = shown["weights"][row][mode]
             if weight < LEAST_WEIGHT:
                 panel.set_visible(False)
@@ -566,15 +557,7 @@ def draw_examples(figure: FigureBase, shown: Mapping[str, Any], title: str) -> N
         for panel in (panels[0], *panels[2:]):
             panel.set(xticks=[], yticks=[])
     axes[0][0].set_title("input", fontsize=9)
-    axes[0][1].set_title(title, fontsize=9)
-
-
-def draw(results: Sequence[Result]) -> figures.Figure:
-    """Six turned digits, the density of what undoes each, what the classifier reads at the modes; then coverage."""
-    shown = figures.first_of_cells(results, "density", model=ROTATED[4].model)[0].figure
-    figure = figures.new_figure(9.5, 1.05 * len(shown["inputs"]))
-    left, right = figure.subfigures(1, 2, width_ratios=(2.2, 1), squeeze=False)[0]
-    draw_examples(left, shown, "density of the angle that undoes it")
+    axes[0][1].set_title("density of the angle that undoes it", fontsize=9)
     ticks = np.arange(1, 20) / 20
     both = ((ROTATED[4], "any angle"), (POSED[4], "any angle, scale and shift"))
     for panel, (group, title) in zip(right.subplots(2, 1, sharex=True, sharey=True), both, strict=True):

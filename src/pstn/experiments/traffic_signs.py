@@ -603,10 +603,8 @@ class Bench:
         window: dict[str, Window] = {TRUE: known, AROUND: known, CONSTANT: partial(constant, settings.start)}
         if model in (CNN, WINDOWS):
             made: nn.Module = self.network(random_window if model == WINDOWS else None, settings)
-        elif model in (TRUE, AROUND, WHOLE, CONSTANT):
-            made = self.classifier(settings)
         else:
-            made = self.localizer(model, settings)
+            made = self.classifier(settings) if model in (WHOLE, *window) else self.localizer(model, settings)
         views = self.views(self.test, window.get(model), self.side if isinstance(made, (STN, PSTN)) else self.view)
         found = runner.predict(made, views, seed=self.seed, batch=50)  # type: ignore[arg-type]
         metrics = runner.classification_scores(found)
@@ -693,29 +691,21 @@ _NOT_SEARCHED = "Settings were not searched: the results hold none of `traffic-s
 _LOCALIZERS = ("Scale and shift (`Crop`, the scale as its logarithm), without a rotation: the boxes are upright.",)
 _ON_MTSD = (
     "How long the authors trained the CNN and the classifier is not known: 60 epochs, as the localizers.",
-    "The settings of the controls that are not the paper's are ours.",
-    _WAYS[2],
-)
+    "The settings of the controls that are not the paper's are ours.", _WAYS[2],
+)  # fmt: skip
 _ALPHA = "The posterior has alpha = 2, four degrees of freedom; the paper's has two."
 
 DEFAULTS: dict[str, Settings] = {
-    CNN: CLASSIFIER,
-    WINDOWS: CLASSIFIER,
-    "STN": Settings(3e-5, 20, 0.2, True),
-    "P-STN": Settings(3e-5, 20, 0.2, True, 1e-3),
-    TAUGHT: Settings(3e-4, 40, 0.2, True, times=1.5),
-    CONSTANT: replace(CLASSIFIER, start=0.33),
-    WHOLE: CLASSIFIER,
-    TRUE: CLASSIFIER,
+    CNN: CLASSIFIER, WINDOWS: CLASSIFIER, "STN": Settings(3e-5, 20, 0.2, True),
+    "P-STN": Settings(3e-5, 20, 0.2, True, 1e-3), TAUGHT: Settings(3e-4, 40, 0.2, True, times=1.5),
+    CONSTANT: replace(CLASSIFIER, start=0.33), WHOLE: CLASSIFIER, TRUE: CLASSIFIER,
     AROUND: replace(CLASSIFIER, times=1.5),
-}
+}  # fmt: skip
 """By model, where nothing was searched."""
 AUTHORS: dict[str, Settings] = {
-    **{model: replace(settings, lr=1e-3) for model, settings in DEFAULTS.items()},
-    "STN": Settings(1e-5, 60, 0.5),
-    "P-STN": Settings(1e-5, 60, 1.0, False, 1e-7, 1.0),
-    TAUGHT: DEFAULTS[TAUGHT],
-}
+    **{model: replace(settings, lr=1e-3) for model, settings in DEFAULTS.items()}, TAUGHT: DEFAULTS[TAUGHT],
+    "STN": Settings(1e-5, 60, 0.5), "P-STN": Settings(1e-5, 60, 1.0, False, 1e-7, 1.0),
+}  # fmt: skip
 """On the authors' photos: their settings. Their lr of 1e-4 counts a tenth for localizers. The controls are ours."""
 _SCALES = (0.08, 0.1, 0.12, 0.15, 0.18, 0.22, 0.27, 0.33, 0.4, 0.5, 0.7)
 _LR_START_WINDOWS = (
@@ -795,11 +785,11 @@ def _group(
     return runner.Joint(experiment, f"{data} {seed}{part}", cells, compute, quick=len(cells) * (seed < 2))
 
 
-def _search_groups(parts: int = 4) -> Iterator[runner.Joint]:
+def _search_groups() -> Iterator[runner.Joint]:
     """The trials of each fold in four parts, for as many processes; and the constant windows for all classes."""
     for fold in range(SEARCH_FOLDS):
-        for part in range(parts):
-            yield _group(SEARCH_NAME, TEN, fold, (*TRIALS, *_CONSTANT_TRIALS)[part::parts], f", part {part}")
+        for part in range(4):
+            yield _group(SEARCH_NAME, TEN, fold, (*TRIALS, *_CONSTANT_TRIALS)[part::4], f", part {part}")
         yield _group(SEARCH_NAME, ALL, fold, _CONSTANT_TRIALS)
 
 
@@ -878,11 +868,9 @@ def draw(results: Sequence[Result], count: int = 5) -> figures.Figure:
     for (crop, seen), (_, one) in zip(panels, largest, strict=True):
         side, packed = one["side"], zlib.decompress(base64.b64decode(one["images"]))
         pixels = np.frombuffer(packed, np.uint8).reshape(side, side, 3)
-        outlines = [
-            *((window, style) for window in one["windows"] for style in (("#000000", 2.0), ("#ffd166", 1.0))),
-            (one["boxes"], ("#06d6a0", 2.0)),
-        ]
-        for box, (colour, width) in outlines:
+        styles = ("#000000", 2.0), ("#ffd166", 1.0)
+        outlines = [(window, style) for window in one["windows"] for style in styles]
+        for box, (colour, width) in (*outlines, (one["boxes"], ("#06d6a0", 2.0))):
             left, top, right, bottom = ((value + 1) / 2 * side - 0.5 for value in box)
             crop.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, ec=colour, linewidth=width))
         crop.imshow(pixels)
