@@ -341,8 +341,7 @@ FROM_LABELS = tuple(
         lr=1e-3, localizer_factor=1.0, weight_decay=1e-5, variants={"": kl_weight}, also=_tasks("upright"),
     )
     for model, layer, kl_weight in (
-        (PUBLISHED, lambda context: rotated_mnist.make_layer(True), rotated_mnist.KL_WEIGHT),
-        (CANONICAL, lambda context: make_canonical(), 1e-3),
+        (PUBLISHED, partial(rotated_mnist.make_layer, True), rotated_mnist.KL_WEIGHT), (CANONICAL, make_canonical, 1e-3)
     )
 )  # fmt: skip
 

@@ -14,7 +14,6 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -128,9 +127,10 @@ def make_layer(
 def make_model(*, probabilistic: bool, authors: bool = False) -> Callable[[runner.RunContext, int], nn.Module]:
     """The STN or P-STN in front of the seed's frozen classifier, ours or as the authors had it."""
     if not authors:
-        return runner.in_front_of(CLASSIFIER, lambda context: make_layer(probabilistic=probabilistic))
-    settings: dict[str, Any] = {"zero_biases": False, "start": 1.0 if probabilistic else 0.5, "var_init": -20.0}
-    return runner.in_front_of(AUTHORS_CLASSIFIER, lambda context: make_layer(probabilistic=probabilistic, **settings))
+        return runner.in_front_of(CLASSIFIER, partial(make_layer, probabilistic=probabilistic))
+    start = 1.0 if probabilistic else 0.5
+    layer = partial(make_layer, probabilistic=probabilistic, zero_biases=False, start=start, var_init=-20.0)
+    return runner.in_front_of(AUTHORS_CLASSIFIER, layer)
 
 
 def _localisation(tested: runner.ModelUnderTest) -> runner.Measured:

@@ -72,7 +72,7 @@ def make_layer(probabilistic: bool) -> SpatialTransformer:
 
 def make_model(*, probabilistic: bool, dropout: bool = True) -> Callable[[runner.RunContext, int], nn.Module]:
     """The STN or P-STN in front of the seed's frozen classifier, whose dropout stays active in training or does not."""
-    return runner.in_front_of(CLASSIFIER, lambda context: make_layer(probabilistic), dropout=dropout)
+    return runner.in_front_of(CLASSIFIER, lambda: make_layer(probabilistic), dropout=dropout)
 
 
 def undo_errors(mean: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:

@@ -258,7 +258,7 @@ def same(make: Callable[[], nn.Module]) -> Callable[[RunContext, int], nn.Module
 
 
 def in_front_of(
-    classifier: Training, layer: Callable[[RunContext], SpatialTransformer], *, dropout: bool = True
+    classifier: Training, layer: Callable[[], SpatialTransformer], *, dropout: bool = True
 ) -> Callable[[RunContext, int], nn.Module]:
     """An STN or a P-STN, of ten samples, in front of the seed's frozen classifier.
 
@@ -269,7 +269,7 @@ def in_front_of(
     """
 
     def make(context: RunContext, seed: int) -> nn.Module:
-        made, head = layer(context), trained(context, classifier, seed).requires_grad_(False)
+        made, head = layer(), trained(context, classifier, seed).requires_grad_(False)
         return transformer_model(made, head if dropout else Frozen(head))
 
     return make

@@ -75,31 +75,11 @@ class Section:
         return views
 
     @property
-    def seeds(self) -> dict[tuple[str, str, str], int]:
-        """How many of the runs that are wanted there are of each cell of its tables."""
-        found = grouped(self.results, lambda r: (r.model, r.data, r.variant))
-        return {c: min(self.study.seeds, len({r.seed for r in found.get(c, ())})) for c in self.study.cells}
-
-    @property
     def runs(self) -> tuple[int, int]:
         """How many of the runs that its tables want are there, and how many there should be."""
-        return sum(self.seeds.values()), self.study.seeds * len(self.seeds)
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of its results: each holds its share of the training that gave it."""
-        return sum(r.seconds for r in self.results)
-
-    @property
-    def missing(self) -> str:
-        """Which cells lack runs, by data; empty where none does."""
-        lacking = []
-        for (model, data, variant), done in self.seeds.items():
-            if left := self.study.seeds - done:
-                count = f" ({left} run{'s' * (left > 1)})" if done else ""
-                lacking.append((data, f"{model} {variant}".strip() + count))
-        by_data = grouped(lacking, lambda pair: pair[0]).items()
-        return "; ".join(f"{data}: {', '.join(name for _, name in pairs)}" for data, pairs in by_data)
+        found, cells = grouped(self.results, lambda r: (r.model, r.data, r.variant)), self.study.cells
+        done = [min(self.study.seeds, len({r.seed for r in found.get(cell, ())})) for cell in cells]
+        return sum(done), self.study.seeds * len(cells)
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
@@ -143,12 +123,13 @@ class Section:
     def origin(self) -> list[tuple[str, str]]:
         """Where the numbers come from: seeds, time, machines, commits, versions."""
         results, search = [*self.results, *self.searched], bool(self.searched)
-        searched = duration(sum(r.seconds for r in self.searched))
+        # Each holds its share of the training that gave it.
+        spent, searched = (duration(sum(r.seconds for r in own)) for own in (self.results, self.searched))
         versions = {f"{name} {version}" for r in results for name, version in r.versions.items()}
         rows = [
             ("cells", f"{len(self.results)}{f', and {len(self.searched)} of the search' * search}"),
             ("seeds", ", ".join(map(str, sorted({r.seed for r in results})))),
-            ("time, all cells", f"{duration(self.seconds)}{f', and {searched} for the search' * search}"),
+            ("time, all cells", f"{spent}{f', and {searched} for the search' * search}"),
             ("machines", _counted(r.machine for r in results)),
             ("commits", _counted(r.commit for r in results)),
             ("versions", ", ".join(sorted(versions))),
@@ -198,10 +179,6 @@ def make_section(study: Study, results: Sequence[Result]) -> Section:
     searched = [r for r in results if search and r.experiment == search.experiment]
     if not used:
         notes.append(f"No results yet: all {study.seeds * len(ranks)} runs are missing. `{study.command}` makes them.")
-    if lost := [r for r in used if not r.metrics]:
-        named = ", ".join(f"{f'{r.model} {r.variant}'.strip()} on {r.data}, seed {r.seed}" for r in lost)
-        verb = "run has" if len(lost) == 1 else "runs have"
-        notes.append(f"{len(lost)} {verb} no numbers: {named}. Where the runs leave the paper says why.")
     drawn = [(spec, _draw(spec, used, study)) for spec in study.figures]
     if search:
         shown = "" if search.shown == math.inf else f" up to {search.shown:g}"
@@ -253,7 +230,11 @@ def _costs_table(sections: Sequence[Section]) -> TableView:
     def row(title: str, runs: str, own: Sequence[Result], missing: str) -> list[Cell | str]:
         return [title, runs, spent(own), missing or Cell("none", tone="quiet")] if own else [title, runs, "–", "all"]
 
-    rows = [row(s.study.title, "{} of {}".format(*s.runs), s.results, s.missing) for s in sections]
+    rows = []
+    for section in sections:
+        done, all_ = section.runs
+        missing = f"{all_ - done} runs" if all_ > done else ""
+        rows.append(row(section.study.title, f"{done} of {all_}", section.results, missing))
     found, wanted = (sum(counts) for counts in zip(*(section.runs for section in sections), strict=True))
     rows.append(["together", f"{found} of {wanted}", spent(r for s in sections for r in s.results), ""])
     for s in sections:
