@@ -18,7 +18,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from pstn.data import RandomPlacement, Split, generate
+from pstn.data import RandomPlacement, generate
 from pstn.experiments import runner
 from pstn.experiments.mnist_subsets import BOTH_SCALED, PRECISIONS
 from pstn.experiments.rotated_mnist import DROPOUT
@@ -66,15 +66,10 @@ _VARIANCE = "The variance starts at softplus(-5), the authors' at softplus(-20).
 _SHORTER = "21 epochs, the learning rate's steps every 7: about a 30th of the authors'."
 
 
-def _normalised(context: runner.RunContext) -> tuple[Split, Split]:
-    """Training and test images with the mean and the standard deviation that the authors took, those of MNIST."""
-    train, _, test = context.data("fashion-mnist", normalise=False)
-    return context.cached("normalised", lambda: (train.as_float(MEAN, STD), test.as_float(MEAN, STD)))
-
-
 def placed_by_authors(context: runner.RunContext) -> runner.Task:
-    """The authors' canvases: 28 pixels on 96, normalised after the image was pasted on black."""
-    train, test = _normalised(context)
+    """The authors' canvases: 28 pixels on 96, normalised as MNIST is after the image was pasted on black."""
+    train, _, test = context.data("fashion-mnist", normalise=False)
+    train, test = context.cached("normalised", lambda: [part.as_float(MEAN, STD) for part in (train, test)])
     made = generate(test, AUTHORS_PLACEMENT, seed=0)
     return runner.Task(train.x, train.y, made, f"placed and normalised {train.name}", batch=500)
 

@@ -878,9 +878,6 @@ class Shard:
             raise ValueError(f"shard must be i/n with i from 1 to n, such as 3/8, got {text!r}")
         return cls(int(first), int(second))
 
-    def __str__(self) -> str:
-        return f"{self.index}/{self.count}"
-
 
 def choose(names: Sequence[str], known: Mapping[str, Experiment], *, search: bool = False) -> list[Experiment]:
     """The experiments called by `names`; "all" is the paper, with the searches for w only if they are asked for.
@@ -989,18 +986,12 @@ def reproduce(
         Stopped: after Ctrl-C or SIGTERM, with everything saved.
     """
     planned = [piece for piece in plan(experiments, context, shard, cells) if piece.group.experiment not in leave_out]
-    if not planned:  # there are more shards than groups
-        context.log(f"Part {shard} has nothing to do.")
-        return 0
     needs = {experiment.name: experiment.needs for experiment in experiments}
     # A group that is called after a data set needs that one alone.
     data = [(g.data,) if g.data in needs[g.experiment] else needs[g.experiment] for g, _ in planned]
     if missing := context.missing_data(name for names in data for name in names):
-        raise MissingDataError(
-            ", ".join(missing),
-            "not found: set PSTN_DATA to a folder that holds it (docs/data.md has the layout), get it with "
-            "`pstn data get NAME` where it can be downloaded, or add --quick, which needs no data",
-        )
+        advice = "set PSTN_DATA to a folder that holds it, run `pstn data get NAME`, or add --quick"
+        raise MissingDataError(", ".join(missing), f"not found: {advice}")
     for name in {group.experiment for group, _ in planned}:
         for folder in (context.folder, context.work):  # no link may lead out of the folder of results
             inside(context.results, (folder / name).relative_to(context.results).as_posix())
@@ -1017,8 +1008,5 @@ def reproduce(
         if current != (current := pieces[0].group.experiment):
             context.cache.clear()  # the next experiment has other data
         context.log(f"{current}: {', '.join(piece.group.name for piece in pieces)}")
-        started = time.perf_counter()
         run_groups(context, pieces)
-        seconds = time.perf_counter() - started
-        context.log(f"  {sum(len(piece.cells) for piece in pieces)} results in {seconds:.1f} s")
     return sum(len(piece.cells) for pieces in pending for piece in pieces)
