@@ -78,7 +78,7 @@ def _by_test_samples(method: SamplingMethod) -> runner.Evaluation:
     """The baseline's scores by the number of samples at test."""
 
     def measure(context: runner.RunContext, cell: Result) -> runner.Evaluated:
-        model, test = runner.trained(context, BASE, cell.seed), context.quick_subset(BASE.task(context).test)
+        model, test = runner.trained(context, BASE, cell.seed), BASE.task(context).test
         model.get_submodule("layer").sampling = method  # type: ignore[assignment]
         options = {s: {"seed": cell.seed, "samples": s, "batch": max(100, 10_000 // s)} for s in TEST_SAMPLES}
         rows = {s: runner.scores_of(model, test, **given) for s, given in options.items()}
@@ -101,7 +101,6 @@ def _errors(tested: runner.ModelUnderTest) -> runner.Measured:
 def _with_dropout(context: runner.RunContext, cell: Result) -> runner.Evaluated:
     """Rotated MNIST's P-STN as it is: its frozen classifier dropped units while the localizer trained."""
     model, task = runner.trained(context, PSTN_GROUP, cell.seed), rotated(context)
-    task = replace(task, test=context.quick_subset(task.test))
     predictions = runner.predict(model, task.test, seed=cell.seed)
     errors, _ = _errors(runner.ModelUnderTest(context, task, model, predictions, cell))
     weights = runner.digest(model.state_dict())

@@ -42,7 +42,7 @@ def measure(tested: runner.ModelUnderTest) -> runner.Measured:
     # The authors' folds may hold validation images: the last of all.
     used = set(() if (fold := tested.task.train(tested.cell.seed)) is None else fold.tolist())
     unseen = held_out.take([k for k in range(len(held_out)) if len(train) + k not in used])
-    validation = runner.predict(tested.model, tested.context.quick_subset(unseen), seed=tested.cell.seed)
+    validation = runner.predict(tested.model, unseen, seed=tested.cell.seed)
     temperature = find_temperature(validation.log_probs, validation.y)
     scaled = (tested.predictions.log_probs / temperature).log_softmax(-1)
     scores = runner.classification_scores(tested.predictions._replace(log_probs=scaled))

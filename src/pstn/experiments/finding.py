@@ -285,9 +285,8 @@ def _gated(group: runner.Training, context: runner.RunContext, cell: Result) -> 
     layer = make_layer(group.data, Gated(model.layer.posterior, **settings))
     layer.load_state_dict(model.layer.state_dict())
     gated = PSTN(layer, model.classifier, test_samples=10).to(task.x.device).eval()
-    test = context.quick_subset(task.test)
-    scores = runner.scores_of(gated, test, seed=cell.seed, batch=task.batch)
-    return scores | mode_scores(gated, test), {}, settings
+    scores = runner.scores_of(gated, task.test, seed=cell.seed, batch=task.batch)
+    return scores | mode_scores(gated, task.test), {}, settings
 
 
 def _over_angles(model: nn.Module, x: Tensor) -> Tensor:
@@ -303,7 +302,6 @@ def _fixed_angles(context: runner.RunContext, cell: Result) -> runner.Evaluated:
     model = runner.trained(context, CLASSIFIER, cell.seed).to(task.x.device).eval()
 
     def predict(test: Any) -> tuple[Tensor, Tensor]:
-        test = context.quick_subset(test)
         batches = [test.batch(at) for at in torch.arange(len(test)).split(500)]
         return torch.cat([_over_angles(model, b.x) for b in batches]), torch.cat([b.y for b in batches])
 

@@ -299,7 +299,6 @@ def _images(context: RunContext, part: str) -> _Examples:
         for source in dict.fromkeys(source for source, _ in DATA.values()):
             pool, validation, test = context.data(source, normalise=True)
             scored = test if part == "test" else validation.take(range(min(SCORED, len(validation))))
-            scored = context.quick_subset(scored)
             train[source] = torch.arange(at, at + len(pool))
             held_out[source] = torch.arange(at + len(pool), at + len(pool) + len(scored))
             parts += [pool, scored]
@@ -312,7 +311,7 @@ def _images(context: RunContext, part: str) -> _Examples:
 def _series(context: RunContext, name: str) -> _Examples:
     """Three quarters of a set's training part, and the last quarter to score on."""
     task = series(name, search=True)(context)
-    scored, count = context.quick_subset(task.test), len(task.x)
+    scored, count = task.test.batch(range(len(task.test))), len(task.x)
     held_out = torch.arange(count, count + len(scored))
     x, y = torch.cat([task.x, scored.x]), torch.cat([task.y, scored.y])
     return _Examples(x, y, {name: torch.arange(count)}, {name: held_out}, task.classes)
@@ -480,7 +479,7 @@ def fitted(context: RunContext, seed: int) -> PSTN:
 
 
 def _measure_fitted(context: RunContext, cell: Result) -> runner.Evaluated:
-    model, test = fitted(context, cell.seed), context.quick_subset(subset(100)(context).test)
+    model, test = fitted(context, cell.seed), subset(100)(context).test
     return runner.scores_of(model, test, seed=cell.seed), {}, {"train_examples": 100, "scored_examples": len(test)}
 
 

@@ -52,7 +52,7 @@ def _measure(method: SamplingMethod, samples: int, context: runner.RunContext, c
     """Scores of a trained model with so many samples."""
     task, model = TRAINED.task(context), _trained(context, cell)
     model.get_submodule("layer").sampling = method  # type: ignore[assignment]
-    scores = runner.scores_of(model, context.quick_subset(task.test), seed=cell.seed, samples=samples, batch=task.batch)
+    scores = runner.scores_of(model, task.test, seed=cell.seed, samples=samples, batch=task.batch)
     return scores, {}, {"sampling": method, "samples": samples}
 
 
@@ -72,9 +72,8 @@ def _student(context: runner.RunContext, cell: Result) -> runner.Evaluated:
         settings = settings | {"epochs": 1, "batch_size": 25}
     with runner.seeded(context, cell.seed):
         student = distil(copy.deepcopy(teacher), inputs, samples=10, progress=False, **settings)
-    test = context.quick_subset(task.test)
     scores, one, ten = (
-        runner.scores_of(model, test, seed=cell.seed, samples=s, batch=task.batch)
+        runner.scores_of(model, task.test, seed=cell.seed, samples=s, batch=task.batch)
         for model, s in ((student, None), (teacher, 1), (teacher, 10))
     )
     names = ("accuracy", "nll")

@@ -140,16 +140,17 @@ class RunContext:
     def data(self, name: str, **settings: Any) -> tuple[Any, Any, Any]:
         """Training, validation and test part of a known data set on the device; None for a part that is not there.
 
-        In a quick run it is the data set of its kind that ships with the package.
+        In a quick run it is the data set of its kind that ships with the package, with few examples to score on.
         """
         if self.quick:
             name = _SHIPPED[KNOWN[name].kind]
             settings = {k: v for k, v in settings.items() if k == "normalise" and name == "digits"}
         key = (name, *sorted(settings.items()))
-        return tuple(self.cached(key, lambda: load(name, **settings).to(self.device)))  # type: ignore[return-value]
+        train, *scored = self.cached(key, lambda: tuple(load(name, **settings).to(self.device)))
+        return (train, *(part and self.quick_subset(part) for part in scored))  # type: ignore[return-value]
 
     def quick_subset(self, test: Sized) -> Any:
-        """The test examples of this run: all, or in a quick run the first few."""
+        """Examples to score on: all, or in a quick run the first few."""
         return test.take(range(min(_QUICK_TEST, len(test)))) if self.quick else test
 
     def missing_data(self, names: Iterable[str]) -> list[str]:
