@@ -285,10 +285,8 @@ def best_weights() -> Row:
         for w in sorted({float(r.variant[2:]) for r in found})
     }
     learned = {w: s for w, s in scores.items() if s["accuracy"] > 0.5}
-    accurate, calibrated = (
-        max(learned, key=lambda w: learned[w]["accuracy"]),
-        min(learned, key=lambda w: learned[w]["ece10"]),
-    )
+    accurate = max(learned, key=lambda w: learned[w]["accuracy"])
+    calibrated = min(learned, key=lambda w: learned[w]["ece10"])
     number = (
         f"validation: best accuracy at w = {accurate:g} ({100 * scores[accurate]['accuracy']:.2f}%; at 0.0003 "
         f"{100 * scores[3e-4]['accuracy']:.2f}%), smallest calibration error of the weights that learn at w = "
@@ -348,9 +346,7 @@ def priors() -> list[Row]:
         text += f", NLL {fmean(of(beta0, w, 'nll')):.3f}"
         return text if (beta0, w) == (1.0, chosen[1.0]) else f"{text} ({p_text(near(beta0, w))})"
 
-    chosen = {
-        beta0: min(weights, key=lambda w: fmean(of(beta0, w, "valid_nll"))) for beta0, weights in prior.WEIGHTS.items()
-    }
+    chosen = {b: min(grid, key=lambda w: fmean(of(b, w, "valid_nll"))) for b, grid in prior.WEIGHTS.items()}
     found = [near(beta0, w) for beta0, w in chosen.items() if beta0 != 1.0]
     rule = "p < 0.05: the accuracy is less than 1.48 points from that of beta0 = 1 with its w"
     fixed = {beta0: 100 * fmean(of(beta0, prior.FIXED, "accuracy")) for beta0 in prior.WEIGHTS}
@@ -394,19 +390,15 @@ def depth_row(says: str, holds: Callable[[Medians], bool], rule: str, metric: st
     return checked(says, "failure-mode", holds(held), f"median {what} for 1 to 5 layers: {'; '.join(told)}", rule)
 
 
-def weights(experiment: str, about: int, says: str, data: str, *others: str) -> Row:
+def weights(experiment: str, about: int, says: str, data: str, *others: str, note: str = "") -> Row:
     """How many weights the models train."""
     models = (*others, "STN", "P-STN")
     found = {
         r.model: r.settings["trained_parameters"] for r in results_of(experiment) if r.data == data and not r.variant
     }
     held = [abs(found[model] / about - 1) < 0.1 for model in models]
-    return checked(says, experiment, held, ", ".join(f"{m} {found[m]:,}" for m in models), "within a tenth of it")
-
-
-def by_settings(row: Row) -> Row:
-    """The row of the parameters of the series' networks, with where their layers come from."""
-    return row._replace(number=f"{row.number}; the layers are those of the authors' settings")
+    row = checked(says, experiment, held, ", ".join(f"{m} {found[m]:,}" for m in models), "within a tenth of it")
+    return row._replace(number=row.number + note)
 
 
 def harder() -> Row:
@@ -435,11 +427,10 @@ def failed() -> Row:
         told.append(f"{model} {len(lost)} of {len(runs)} ({', '.join(f'{n} of {w}' for w, n in where.items())})")
     return checked(
         "STN training may diverge, as a wrong transformation leaves no gradient, and marginalisation helps",
-        "placed-fashion",
-        ended["P-STN"] < ended["STN"],
+        "placed-fashion", ended["P-STN"] < ended["STN"],
         f"runs on ten classes that end below 20%: {', '.join(told)}; in none did a loss cease to be finite",
         "the P-STN's are fewer",
-    )
+    )  # fmt: skip
 
 
 def recovered() -> Row:
@@ -447,10 +438,8 @@ def recovered() -> Row:
     told, held = [], []
     for variant, garment in (("", 48), ("as the authors ran it", 28)):
         for model in ("STN", "P-STN"):
-            position, scale = (
-                fmean(values("placed-fashion", model, "placed", metric, variant))
-                for metric in ("position_error", "scale_error")
-            )
+            names = ("position_error", "scale_error")
+            position, scale = (fmean(values("placed-fashion", model, "placed", name, variant)) for name in names)
             held.append(position < 4.8 and scale < 0.1 * garment / 96)
             told.append(f"{model} {variant or 'in our setting'} {position:.2f} pixels and {scale / (garment / 96):.0%}")
     return checked(
@@ -520,17 +509,12 @@ def sections() -> dict[str, list[Row]]:
     rotated, placed = "rotated-mnist", "placed-fashion"
     larger = values(rotated, "P-STN", "rotated", "larger_variance")
     near_zero = 0.01
-    five = ", ".join(
-        f"{model} {fmean(line.values(results_of('time-series'))):.2f}" for model, line in time_series.MEAN.items()
-    )
-    still = {
-        model: sum(
-            v < near_zero
-            for d in DEPTHS
-            for v in values("failure-mode", model, "rotated", "angle_variance", f"depth={d}")
-        )
-        for model in ("STN", "P-STN")
-    }
+    of_five = {model: fmean(line.values(results_of("time-series"))) for model, line in time_series.MEAN.items()}
+    five = ", ".join(f"{model} {mean:.2f}" for model, mean in of_five.items())
+    still = {}
+    for model in ("STN", "P-STN"):
+        found = (values("failure-mode", model, "rotated", "angle_variance", f"depth={d}") for d in DEPTHS)
+        still[model] = sum(v < near_zero for own in found for v in own)
     return {
         "Figure 1, section 4.3: the loss, samples and the prior": [
             orders(
@@ -644,8 +628,9 @@ def sections() -> dict[str, list[Row]]:
                 "The UCR archive has 108 data sets of one variable",
                 "a statement about the archive, of which five sets are used", "time-series",
             ),
-            by_settings(
-                weights("time-series", 1_000_000, "All models have about a million parameters", "FaceAll", "CNN")
+            weights(
+                "time-series", 1_000_000, "All models have about a million parameters", "FaceAll", "CNN",
+                note="; the layers are those of the authors' settings",
             ),
             cells(
                 "time-series", "Table 2: the P-STN's accuracies",
