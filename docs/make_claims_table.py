@@ -285,10 +285,8 @@ def best_weights() -> Row:
         for w in sorted({float(r.variant[2:]) for r in found})
     }
     learned = {w: s for w, s in scores.items() if s["accuracy"] > 0.5}
-    accurate, calibrated = (
-        max(learned, key=lambda w: learned[w]["accuracy"]),
-        min(learned, key=lambda w: learned[w]["ece10"]),
-    )
+    accurate = max(learned, key=lambda w: learned[w]["accuracy"])
+    calibrated = min(learned, key=lambda w: learned[w]["ece10"])
     number = (
         f"validation: best accuracy at w = {accurate:g} ({100 * scores[accurate]['accuracy']:.2f}%; at 0.0003 "
         f"{100 * scores[3e-4]['accuracy']:.2f}%), smallest calibration error of the weights that learn at w = "
@@ -348,9 +346,7 @@ def priors() -> list[Row]:
         text += f", NLL {fmean(of(beta0, w, 'nll')):.3f}"
         return text if (beta0, w) == (1.0, chosen[1.0]) else f"{text} ({p_text(near(beta0, w))})"
 
-    chosen = {
-        beta0: min(weights, key=lambda w: fmean(of(beta0, w, "valid_nll"))) for beta0, weights in prior.WEIGHTS.items()
-    }
+    chosen = {b: min(grid, key=lambda w: fmean(of(b, w, "valid_nll"))) for b, grid in prior.WEIGHTS.items()}
     found = [near(beta0, w) for beta0, w in chosen.items() if beta0 != 1.0]
     rule = "p < 0.05: the accuracy is less than 1.48 points from that of beta0 = 1 with its w"
     fixed = {beta0: 100 * fmean(of(beta0, prior.FIXED, "accuracy")) for beta0 in prior.WEIGHTS}
@@ -394,19 +390,15 @@ def depth_row(says: str, holds: Callable[[Medians], bool], rule: str, metric: st
     return checked(says, "failure-mode", holds(held), f"median {what} for 1 to 5 layers: {'; '.join(told)}", rule)
 
 
-def weights(experiment: str, about: int, says: str, data: str, *others: str) -> Row:
+def weights(experiment: str, about: int, says: str, data: str, *others: str, note: str = "") -> Row:
     """How many weights the models train."""
     models = (*others, "STN", "P-STN")
     found = {
         r.model: r.settings["trained_parameters"] for r in results_of(experiment) if r.data == data and not r.variant
     }
     held = [abs(found[model] / about - 1) < 0.1 for model in models]
-    return checked(says, experiment, held, ", ".join(f"{m} {found[m]:,}" for m in models), "within a tenth of it")
-
-
-def by_settings(row: Row) -> Row:
-    """The row of the parameters of the series' networks, with where their layers come from."""
-    return row._replace(number=f"{row.number}; the layers are those of the authors' settings")
+    row = checked(says, experiment, held, ", ".join(f"{m} {found[m]:,}" for m in models), "within a tenth of it")
+    return row._replace(number=row.number + note)
 
 
 def harder() -> Row:
@@ -435,11 +427,10 @@ def failed() -> Row:
         told.append(f"{model} {len(lost)} of {len(runs)} ({', '.join(f'{n} of {w}' for w, n in where.items())})")
     return checked(
         "STN training may diverge, as a wrong transformation leaves no gradient, and marginalisation helps",
-        "placed-fashion",
-        ended["P-STN"] < ended["STN"],
+        "placed-fashion", ended["P-STN"] < ended["STN"],
         f"runs on ten classes that end below 20%: {', '.join(told)}; in none did a loss cease to be finite",
         "the P-STN's are fewer",
-    )
+    )  # fmt: skip
 
 
 def recovered() -> Row:
@@ -447,10 +438,8 @@ def recovered() -> Row:
     told, held = [], []
     for variant, garment in (("", 48), ("as the authors ran it", 28)):
         for model in ("STN", "P-STN"):
-            position, scale = (
-                fmean(values("placed-fashion", model, "placed", metric, variant))
-                for metric in ("position_error", "scale_error")
-            )
+            names = ("position_error", "scale_error")
+            position, scale = (fmean(values("placed-fashion", model, "placed", name, variant)) for name in names)
             held.append(position < 4.8 and scale < 0.1 * garment / 96)
             told.append(f"{model} {variant or 'in our setting'} {position:.2f} pixels and {scale / (garment / 96):.0%}")
     return checked(
@@ -520,17 +509,12 @@ def sections() -> dict[str, list[Row]]:
     rotated, placed = "rotated-mnist", "placed-fashion"
     larger = values(rotated, "P-STN", "rotated", "larger_variance")
     near_zero = 0.01
-    five = ", ".join(
-        f"{model} {fmean(line.values(results_of('time-series'))):.2f}" for model, line in time_series.MEAN.items()
-    )
-    still = {
-        model: sum(
-            v < near_zero
-            for d in DEPTHS
-            for v in values("failure-mode", model, "rotated", "angle_variance", f"depth={d}")
-        )
-        for model in ("STN", "P-STN")
-    }
+    of_five = {model: fmean(line.values(results_of("time-series"))) for model, line in time_series.MEAN.items()}
+    five = ", ".join(f"{model} {mean:.2f}" for model, mean in of_five.items())
+    still = {}
+    for model in ("STN", "P-STN"):
+        found = (values("failure-mode", model, "rotated", "angle_variance", f"depth={d}") for d in DEPTHS)
+        still[model] = sum(v < near_zero for own in found for v in own)
     return {
         "Figure 1, section 4.3: the loss, samples and the prior": [
             orders(
@@ -539,7 +523,7 @@ def sections() -> dict[str, list[Row]]:
                 lambda c: c.better.metric.name == "minima",
             ),
             orders(
-                "loss-landscape", "The same: ups and downs of the loss", lambda c: c.better.metric.name == "roughness"
+                "loss-landscape", "The same: ups and downs of the loss", lambda c: c.better.metric.name == "roughness",
             ),
             *priors(),
             orders("ablations", f"One sample in training, S = 1, often suffices{_OWN}", lambda c: c.claimed),
@@ -547,33 +531,28 @@ def sections() -> dict[str, list[Row]]:
         "5.1.1 Rotated MNIST": [
             weights(rotated, 72_000, "The localizers of rotated MNIST have about 72 thousand parameters", "rotated"),
             cells(
-                rotated, "The frozen CNN has 99.4% on upright and 41.2% on rotated digits", lambda li: li.model == "CNN"
+                rotated, "The frozen CNN has 99.4% on upright and 41.2% on rotated digits",
+                lambda li: li.model == "CNN",
             ),
             cells(
-                rotated,
-                "STN and P-STN reach 76.13% and 82.98%",
+                rotated, "STN and P-STN reach 76.13% and 82.98%",
                 lambda li: li.model != "CNN" and li.metric.name == "accuracy",
             ),
             cells(rotated, "Their error of the angle is 0.76 and 0.59", lambda li: li.metric.name == "error_mod_pi"),
             orders(
-                rotated,
-                "Both learn to undo rotations: STN and P-STN are ahead of the CNN",
+                rotated, "Both learn to undo rotations: STN and P-STN are ahead of the CNN",
                 lambda c: c.worse.model == "CNN",
             ),
             by_ranks(orders(rotated, "The P-STN is ahead of the STN in accuracy", is_order("P-STN", "STN"))),
             orders(rotated, "The P-STN localises better than the STN", is_order("P-STN", "STN", "error_mod_pi")),
             cells(
-                rotated,
-                "Badly localised images have 17% larger variances",
+                rotated, "Badly localised images have 17% larger variances",
                 lambda li: li.metric.name == "larger_variance",
             ),
             checked(
-                "The variance is larger for difficult images",
-                rotated,
-                min(larger) > 0,
+                "The variance is larger for difficult images", rotated, min(larger) > 0,
                 f"larger in {sum(v > 0 for v in larger)} of {len(larger)} runs, by {100 * min(larger):.1f} to "
-                f"{100 * max(larger):.1f}%",
-                "larger in every run",
+                f"{100 * max(larger):.1f}%", "larger in every run",
             ),
         ],
         "5.1.2 Random placement FashionMNIST": [
@@ -585,20 +564,17 @@ def sections() -> dict[str, list[Row]]:
             orders(placed, "The P-STN does slightly better than the STN", is_order("P-STN", "STN")),
             not_here(
                 "The samples look visually pleasing, as candidates for augmentation",
-                "a matter of looking: the figure on the page shows them",
-                placed,
+                "a matter of looking: the figure on the page shows them", placed,
             ),
         ],
         "5.1.3 Traffic signs (MTSD)": [
             not_here(
                 "The subset of MTSD has 4,698 training and 500 test images of ten classes",
-                "MTSD cannot be passed on; the loader makes the subset where it is present",
-                "traffic-signs",
+                "MTSD cannot be passed on; the loader makes the subset where it is present", "traffic-signs",
             ),
             not_here(
                 "Accuracies of 76.0, 90.6 and 92.2% and NLLs of 0.49, 0.31 and 0.29 for CNN, STN and P-STN",
-                "other photos, other classes: nothing is tested against these numbers",
-                "traffic-signs",
+                "other photos, other classes: nothing is tested against these numbers", "traffic-signs",
             ),
             *signs(),
         ],
@@ -608,8 +584,7 @@ def sections() -> dict[str, list[Row]]:
             cells("mnist-subsets", "Table 1: the CNN's five accuracies", lambda li: li.model == "CNN"),
             cells("mnist-subsets", "Table 1: the STN's five accuracies", lambda li: li.model == "STN"),
             cells(
-                "mnist-stn-start",
-                "The same up to 1,000 images, from the authors' start at scale 0.5 (on a CPU)",
+                "mnist-stn-start", "The same up to 1,000 images, from the authors' start at scale 0.5 (on a CPU)",
                 lambda li: True,
             ),
             orders(
@@ -618,8 +593,7 @@ def sections() -> dict[str, list[Row]]:
                 is_order("P-STN", "CNN"),
             ),
             orders(
-                "mnist30-seeds",
-                "The same on 30 images, with four seeds on each fold (on a CPU); p over seeds",
+                "mnist30-seeds", "The same on 30 images, with four seeds on each fold (on a CPU); p over seeds",
                 is_order("P-STN", "CNN"),
             ),
             orders("mnist-subsets", "The P-STN is significantly ahead of the STN", is_order("P-STN", "STN")),
@@ -628,21 +602,20 @@ def sections() -> dict[str, list[Row]]:
             scarce(OWN, _OWN),
             *ensemble(),
             orders(
-                OWN, f"The P-STN is significantly ahead of the CNN on the small sets{_OWN}", is_order("P-STN", "CNN")
+                OWN, f"The P-STN is significantly ahead of the CNN on the small sets{_OWN}", is_order("P-STN", "CNN"),
             ),
             orders(OWN, f"The P-STN is significantly ahead of the STN{_OWN}", is_order("P-STN", "STN")),
             orders(OWN, f"The STN performs less well than the CNN{_OWN}", is_order("CNN", "STN")),
             cells(OWN, f"Table 1: the P-STN's five accuracies{_OWN}", lambda li: li.model == "P-STN"),
             vanishing(OWN, _OWN),
             optimal_weights(
-                "mnist-subsets", f"The optimal w for 30 to 10,000 images are 0.001, 3e-4, 1e-4, 3e-5 and 1e-5{_OWN}"
+                "mnist-subsets", f"The optimal w for 30 to 10,000 images are 0.001, 3e-4, 1e-4, 3e-5 and 1e-5{_OWN}",
             ),
             weights_by_size(),
             orders("mnist-subsets", "The STN performs less well than the CNN", is_order("CNN", "STN")),
             not_here(
                 "That might be because the digits are upright already and wrong transformations do harm",
-                "offered as a possible explanation; no run isolates it",
-                "mnist-subsets",
+                "offered as a possible explanation; no run isolates it", "mnist-subsets",
             ),
             orders(
                 "ablations",
@@ -653,33 +626,29 @@ def sections() -> dict[str, list[Row]]:
         "5.2.2 UCR time series": [
             not_here(
                 "The UCR archive has 108 data sets of one variable",
-                "a statement about the archive, of which five sets are used",
-                "time-series",
+                "a statement about the archive, of which five sets are used", "time-series",
             ),
-            by_settings(
-                weights("time-series", 1_000_000, "All models have about a million parameters", "FaceAll", "CNN")
+            weights(
+                "time-series", 1_000_000, "All models have about a million parameters", "FaceAll", "CNN",
+                note="; the layers are those of the authors' settings",
             ),
             cells(
-                "time-series",
-                "Table 2: the P-STN's accuracies",
+                "time-series", "Table 2: the P-STN's accuracies",
                 lambda li: li.model == "P-STN" and not li.is_mean and li.data != "UWaveGestureLibraryX",
             ),
             cells(
-                "time-series",
-                "Table 2: the accuracies of CNN and STN",
+                "time-series", "Table 2: the accuracies of CNN and STN",
                 lambda li: li.model != "P-STN" and not li.is_mean and li.data != "UWaveGestureLibraryX",
             ),
             not_here(
                 "Table 2: the accuracies on uWaveGestureLibrary, and so the means over five sets",
                 "its test part was unavailable; with a part of its training part in its place, the means are (%): "
-                f"{five}",
-                "time-series",
+                f"{five}", "time-series",
             ),
             orders(
                 "time-series",
                 "The P-STN's mean accuracy is higher than those of STN and CNN, and the STN's than the CNN's (with our "
-                "own test part of one set)",
-                lambda c: c.claimed and c.better.is_mean,
+                "own test part of one set)", lambda c: c.claimed and c.better.is_mean,
             ),
             orders("time-series", "The same without that set", lambda c: not c.claimed),
             orders(
@@ -700,43 +669,35 @@ def sections() -> dict[str, list[Row]]:
                 lambda li: li.data == "MNIST100" and li.variant != "w=3e-05",
             ),
             cells(
-                "calibration",
-                f"The P-STN's best calibration is 0.0271, {chosen_weight()}",
+                "calibration", f"The P-STN's best calibration is 0.0271, {chosen_weight()}",
                 lambda li: li.data == "MNIST100" and li.variant == "w=3e-05",
             ),
             orders(
-                "calibration",
-                "Both P-STNs are better calibrated than the CNN",
+                "calibration", "Both P-STNs are better calibrated than the CNN",
                 lambda c: c.better.data == "MNIST100" and c.worse.model == "CNN" and c.better.variant != "w=3e-05",
             ),
             orders(
-                "calibration",
-                "Both P-STNs are better calibrated than the STN",
+                "calibration", "Both P-STNs are better calibrated than the STN",
                 lambda c: c.better.data == "MNIST100" and c.worse.model == "STN" and c.better.variant != "w=3e-05",
             ),
             orders(
-                "calibration",
-                "With w chosen as above (3e-05) the P-STN is better calibrated than CNN and STN",
+                "calibration", "With w chosen as above (3e-05) the P-STN is better calibrated than CNN and STN",
                 lambda c: c.better.data == "MNIST100" and c.better.variant == "w=3e-05",
             ),
             cells(
-                "calibration",
-                f"The four calibration errors{_OWN}",
+                "calibration", f"The four calibration errors{_OWN}",
                 lambda li: li.data == calibration.OWN_FOLDS and li.variant != "w=3e-05",
             ),
             cells(
-                "calibration",
-                f"The P-STN's best calibration is 0.0271, with w chosen as above (3e-05){_OWN}",
+                "calibration", f"The P-STN's best calibration is 0.0271, with w chosen as above (3e-05){_OWN}",
                 lambda li: li.data == calibration.OWN_FOLDS and li.variant == "w=3e-05",
             ),
             orders(
-                "calibration",
-                f"Both P-STNs are better calibrated than CNN and STN{_OWN}",
+                "calibration", f"Both P-STNs are better calibrated than CNN and STN{_OWN}",
                 lambda c: c.better.data == calibration.OWN_FOLDS and c.better.variant != "w=3e-05",
             ),
             orders(
-                "calibration",
-                f"With w chosen as above (3e-05) the P-STN is better calibrated than CNN and STN{_OWN}",
+                "calibration", f"With w chosen as above (3e-05) the P-STN is better calibrated than CNN and STN{_OWN}",
                 lambda c: c.better.data == calibration.OWN_FOLDS and c.better.variant == "w=3e-05",
             ),
             best_weights(),
@@ -745,10 +706,7 @@ def sections() -> dict[str, list[Row]]:
             depth_row(
                 "The STN behaves like the network without a localizer in most runs",
                 lambda h: all(abs(h["STN"][d] - h["NN, rotated"][d]) < 1 for d in DEPTHS),
-                "the medians are less than a point apart at every depth",
-                "accuracy",
-                "STN",
-                "NN, rotated",
+                "the medians are less than a point apart at every depth", "accuracy", "STN", "NN, rotated",
             ),
             orders("failure-mode", "The P-STN is ahead of the STN at every depth"),
             depth_row(
@@ -757,54 +715,39 @@ def sections() -> dict[str, list[Row]]:
                     abs(h["P-STN"][d] - h["NN, upright"][d]) < abs(h["NN, rotated"][d] - h["NN, upright"][d])
                     for d in DEPTHS
                 ),
-                "it is closer at every depth than the network on rotated digits",
-                "accuracy",
-                "P-STN",
-                "NN, rotated",
+                "it is closer at every depth than the network on rotated digits", "accuracy", "P-STN", "NN, rotated",
                 "NN, upright",
             ),
             depth_row(
                 "The STN learns the identity for deeper classifiers",
-                lambda h: all(h["STN"][d] < near_zero for d in (3, 4, 5)),
-                "below 0.01 from 3 layers on",
-                "angle_variance",
-                "STN",
+                lambda h: all(h["STN"][d] < near_zero for d in (3, 4, 5)), "below 0.01 from 3 layers on",
+                "angle_variance", "STN",
             ),
             depth_row(
                 "More complex classifiers make the STN more prone to it",
-                lambda h: h["STN"][1] > near_zero > h["STN"][5],
-                "above 0.01 for 1 layer and below it for 5",
-                "angle_variance",
-                "STN",
+                lambda h: h["STN"][1] > near_zero > h["STN"][5], "above 0.01 for 1 layer and below it for 5",
+                "angle_variance", "STN",
             ),
             depth_row(
                 "The P-STN localises when the classifier is simple",
-                lambda h: all(h["P-STN"][d] > 0.1 for d in (1, 2)),
-                "above 0.1 for 1 and 2 layers",
-                "angle_variance",
+                lambda h: all(h["P-STN"][d] > 0.1 for d in (1, 2)), "above 0.1 for 1 and 2 layers", "angle_variance",
                 "P-STN",
             ),
             depth_row(
                 "For bigger classifiers the P-STN predicts the identity as well",
-                lambda h: all(h["P-STN"][d] < 0.1 for d in (4, 5)),
-                "below 0.1 for 4 and 5 layers",
-                "angle_variance",
+                lambda h: all(h["P-STN"][d] < 0.1 for d in (4, 5)), "below 0.1 for 4 and 5 layers", "angle_variance",
                 "P-STN",
             ),
             depth_row(
                 "Decent accuracies are reached all the same",
                 lambda h: all(h[m][d] > 85 for m in ("STN", "P-STN") for d in (2, 3, 4, 5)),
-                "above 85% from 2 layers on",
-                "accuracy",
-                "STN",
-                "P-STN",
+                "above 85% from 2 layers on", "accuracy", "STN", "P-STN",
             ),
             trained_first(),
         ],
         "6 Conclusion": [
             orders(
-                rotated,
-                "Marginalisation improves the localizer (rotated MNIST; placed garments and signs are above)",
+                rotated, "Marginalisation improves the localizer (rotated MNIST; placed garments and signs are above)",
                 lambda c: is_order("P-STN", "STN")(c) or is_order("P-STN", "STN", "error_mod_pi")(c),
             ),
             orders(
@@ -819,16 +762,14 @@ def sections() -> dict[str, list[Row]]:
                 for experiment, where in (("mnist-subsets", ""), (OWN, _OWN))
             ),
             checked(
-                "The STN is often brittle to train, and marginalisation makes training more robust",
-                "failure-mode",
+                "The STN is often brittle to train, and marginalisation makes training more robust", "failure-mode",
                 still["P-STN"] < still["STN"],
                 f"runs that end at the identity, with a variance of the angle below 0.01: STN {still['STN']} of 25, "
-                f"P-STN {still['P-STN']} of 25",
-                "the P-STN's are fewer",
+                f"P-STN {still['P-STN']} of 25", "the P-STN's are fewer",
             ),
             failed(),
         ],
-    }
+    }  # fmt: skip
 
 
 SIGN_INTERVALS = ROOT / "benchmarks" / "results" / "sign_intervals.json"

@@ -12,7 +12,7 @@ from scipy import stats
 import pstn
 from pstn._checks import NotFiniteError
 from pstn.data import RandomPlacement, RandomRotation, Split, generate, load
-from pstn.experiments import (
+from pstn.experiments import (  # isort: split
     EXPERIMENTS,
     ModelUnderTest,
     ablations,
@@ -26,6 +26,7 @@ from pstn.experiments import (
     runner,
     time_series,
 )
+
 from pstn.experiments.ablations import FIXED, make_fixed
 from pstn.experiments.loss_landscape import count_minima, losses_along
 from pstn.report.results import Result, read_results
@@ -52,20 +53,14 @@ def test_evaluations_of_a_trained_model_record_its_weights(tmp_path, monkeypatch
 
 
 def test_a_student_is_scored_beside_its_teacher(tmp_path):
-    reproduce([EXPERIMENTS["prediction-cost"]], quiet(tmp_path), cells=["mnist100-student-0"])
-    (found,) = read_results(tmp_path / "quick")
+    cells = ["mnist100-student-0", "*defaults-student-without-further-images-0", "*defaults-sobol-s=4-0"]
+    reproduce([EXPERIMENTS["prediction-cost"]], quiet(tmp_path), cells=cells)
+    sampled, found, alone = sorted(read_results(tmp_path / "quick"), key=lambda r: r.model)
     kept = (found.metrics["nll"] - found.metrics["nll_1"]) / (found.metrics["nll_10"] - found.metrics["nll_1"])
     assert found.metrics["kept_nll"] == pytest.approx(kept)
     assert found.metrics["nll_1"] != found.metrics["nll_10"]
-    assert found.settings["inputs"] == 50
-
-
-def test_what_the_defaults_make_is_sampled_and_distilled(tmp_path):
-    cells = ["*defaults-student-without-further-images-0", "*defaults-sobol-s=4-0"]
-    reproduce([EXPERIMENTS["prediction-cost"]], quiet(tmp_path), cells=cells)
-    sampled, alone = sorted(read_results(tmp_path / "quick"), key=lambda r: r.model)
+    assert (found.settings["inputs"], alone.settings["inputs"]) == (50, 100)
     assert sampled.settings == {"sampling": "sobol", "samples": 4}
-    assert alone.settings["inputs"] == 100
     model = little_data.fitted(quiet(tmp_path), 0)
     assert (model.layer.posterior, model.train_samples) == (pstn.StudentT(), 4)
     assert runner.scores_of(model, load("digits").test.take(range(50)), samples=1)["nll"] == alone.metrics["nll_1"]
@@ -146,10 +141,8 @@ def test_a_perfect_window_and_the_mean_window_are_scored_without_sampling(tmp_pa
     tested = runner.ModelUnderTest(quiet(tmp_path), task, model, None, None)
     metrics, _ = placed_fashion._at_the_mean(tested)
     whole = pstn.warp(test.all().x, pstn.Similarity().grid(pstn.Similarity().initial().expand(30, 4), (28, 28)))
-    with torch.no_grad():
-        for name, x in (("perfect_accuracy", base.x), ("mean_accuracy", whole)):
-            wanted = float((classifier(x).argmax(1) == base.y).float().mean())
-            assert metrics[name] == pytest.approx(wanted)
+    for name, x in (("perfect_accuracy", base.x), ("mean_accuracy", whole)):
+        assert metrics[name] == pytest.approx(float((classifier(x).argmax(1) == base.y).float().mean()))
 
 
 def test_scores_are_those_of_the_library():
@@ -158,11 +151,11 @@ def test_scores_are_those_of_the_library():
     with torch.no_grad():
         log_probs = model(test.x).log_softmax(-1)
     torch.testing.assert_close(found.log_probs, log_probs)
-    errors = {
-        name: float(pstn.calibration_error(log_probs.exp(), test.y, bins=n)) for name, n in (("ece", 15), ("ece10", 10))
+    wanted = {
+        "accuracy": float((log_probs.argmax(1) == test.y).float().mean()),
+        "nll": float(torch.nn.functional.nll_loss(log_probs, test.y)),
+        **{n: float(pstn.calibration_error(log_probs.exp(), test.y, bins=b)) for n, b in (("ece", 15), ("ece10", 10))},
     }
-    nll = float(torch.nn.functional.nll_loss(log_probs, test.y))
-    wanted = {"accuracy": float((log_probs.argmax(1) == test.y).float().mean()), "nll": nll, **errors}
     assert runner.classification_scores(found) == pytest.approx(wanted, abs=1e-6)
     curve = runner.reliability(found)
     assert sum(curve["count"]) == len(test)
@@ -202,22 +195,14 @@ def test_minima_are_counted_if_they_are_deep_enough(curve, circular, count):
     assert count_minima(curve, circular=circular) == count
 
 
-def test_losses_along_a_grid_are_the_classifiers_own():
+def test_losses_along_a_grid_are_the_classifiers_own_and_a_shift_out_of_sight_leaves_the_fill():
     classifier, test = pstn.nn.mnist_cnn().eval(), digits(3)
-    theta = torch.tensor([[0.0, 1.0, 0.0, 0.0], [0.4, 1.0, 0.1, 0.0]]).expand(3, 2, 4)
-    with torch.no_grad():
-        found = losses_along(classifier, test.x, test.y, theta)
-        upright = torch.nn.functional.cross_entropy(classifier(test.x), test.y, reduction="none")
-    torch.testing.assert_close(found[:, 0], upright, atol=1e-5, rtol=1e-5)
-
-
-def test_a_shift_out_of_sight_leaves_the_fill():
-    classifier, test = pstn.nn.mnist_cnn().eval(), digits(2)
-    theta = torch.tensor([[0.0, 1.0, 3.0, 0.0]]).expand(2, 1, 4)
+    theta = torch.tensor([[0.0, 1.0, 0.0, 0.0], [0.0, 1.0, 3.0, 0.0]]).expand(3, 2, 4)
     with torch.no_grad():
         found = losses_along(classifier, test.x, test.y, theta, fill=-0.4)
-        empty = torch.nn.functional.cross_entropy(classifier(torch.full_like(test.x, -0.4)), test.y, reduction="none")
-    torch.testing.assert_close(found[:, 0], empty, atol=1e-5, rtol=1e-5)
+        for loss, x in zip(found.T, (test.x, torch.full_like(test.x, -0.4)), strict=True):
+            wanted = torch.nn.functional.cross_entropy(classifier(x), test.y, reduction="none")
+            torch.testing.assert_close(loss, wanted, atol=1e-5, rtol=1e-5)
 
 
 def test_a_temperature_is_found_on_images_that_the_model_was_not_trained_on(tmp_path, monkeypatch):

@@ -28,10 +28,9 @@ PLAIN = replace(traffic_signs.SMALL, mean=(0.0,) * 3, std=(1.0,) * 3)
 
 
 def signs_of(x, boxes, group=None, test=None):
-    count = len(x)
-    group = torch.arange(count) if group is None else group
-    test = torch.zeros(count, dtype=torch.bool) if test is None else test
-    return traffic_signs.Signs(x, boxes, torch.zeros(count).long(), group, test, ("stop",))
+    number = torch.arange(len(x))
+    group, test = (number if group is None else group), (number < 0 if test is None else test)
+    return traffic_signs.Signs(x, boxes, torch.zeros_like(number), group, test, ("stop",))
 
 
 def test_a_box_is_found_again_in_its_crop():

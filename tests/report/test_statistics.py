@@ -39,12 +39,7 @@ def test_one_more_run_is_the_two_sample_test_with_one_run_on_the_other_side(mean
     assert one_more_run(Summary(mean, std, n), value) == pytest.approx(2 * stats.t.sf(t, n - 1), rel=1e-9, abs=1e-300)
 
 
-def test_the_paired_test_is_that_of_the_differences_and_scipys():
-    differences = [a - b for a, b in zip(OURS, OTHERS, strict=True)]
-    t = (sum(differences) / 5) / (stats.tstd(differences) / math.sqrt(5))
-    # The distribution function of Student's t with 4 degrees of freedom, in closed form.
-    x = t / math.sqrt(1 + t**2 / 4)
-    assert paired(OURS, OTHERS) == pytest.approx(2 * (0.5 - 3 / 8 * x * (1 - x**2 / 12)))
+def test_the_paired_test_is_scipys():
     assert paired(OURS, OTHERS) == pytest.approx(stats.ttest_rel(OURS, OTHERS).pvalue)
     assert paired(OURS, OTHERS) < welch(summarise(OURS), summarise(OTHERS))  # folds that are hard are hard for both
     with pytest.raises(ValueError, match="zip"):
@@ -131,12 +126,8 @@ def test_equivalence_by_fold_is_two_one_sided_tests_of_the_differences(pairs, ma
     assert equivalence_by_fold(a[:1], b[:1], margin) is None
 
 
-def test_equivalence_by_hand_and_where_there_is_no_spread():
-    # Both of variance 1 and five runs: a standard error of sqrt(2 / 5), and 8 degrees of freedom.
-    unit, quantile = Summary(0.0, 1.0, 5), 1.8595480375228424
-    for distance in (0.0, 0.5, -1.0):
-        margin = abs(distance) + quantile * math.sqrt(0.4)
-        assert equivalence(Summary(distance, 1.0, 5), unit, margin) == pytest.approx(0.05, rel=1e-6)
+def test_equivalence_where_there_is_no_spread():
+    unit = Summary(0.0, 1.0, 5)
     assert equivalence(unit, unit, 0.0) == 0.5
     assert equivalence(Summary(1.0, None, 1), unit, 1.0) is equivalence(unit, Summary(1.0, None, 1), 1.0) is None
     same = Summary(1.0, 0.0, 5)

@@ -15,7 +15,7 @@ ways; bold, their mean.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,15 +24,13 @@ import torch
 from torch import nn
 
 from pstn.experiments import runner
-from pstn.experiments.mnist_subsets import BLACK, WEIGHTS, make_pstn, subset
+from pstn.experiments.mnist_subsets import WEIGHTS, make_pstn, subset, table_1_layer, table_1_model
 from pstn.experiments.rotated_mnist import KL_WEIGHT, PSTN_GROUP, localisation, make_model, rotated
-from pstn.nn import PSTN, STN, ConvClassifier, ConvLocalizer, GlobalLocalizer, SpatialTransformer, mnist_cnn
+from pstn.nn import PSTN, GlobalLocalizer, SpatialTransformer, mnist_cnn
 from pstn.noise import SamplingMethod
 from pstn.report import Claim, FigureSpec, Line, Metric, Result, figures, variant_tables
 from pstn.report.results import RUNS
-from pstn.transforms import Similarity
 
-SIZE = (28, 28)
 W = WEIGHTS[100]
 # The fixed augmentation: standard deviations of angle (radians), scale, and shifts (half widths; 0.1 is 1.4 pixels).
 FIXED = (0.15, 0.1, 0.1, 0.1)
@@ -42,13 +40,8 @@ TEST_SAMPLES = (1, 2, 3, 5, 10, 20, 30, 50)
 def _layer(localizer: nn.Module | None = None, *, alpha: float = 1.0, **options: Any) -> SpatialTransformer:
     """The P-STN's layer of Table 1, with one option of `SpatialTransformer` changed."""
     # The variance starts where it does in Table 1, whatever alpha: scale² is beta / alpha.
-    options |= {"alpha": alpha, "var_init": runner.inverse_softplus(alpha * math.log1p(math.exp(-5.0)))}
-    localizer = localizer or ConvLocalizer(1, SIZE, filters=(8, 14))
-    return SpatialTransformer(Similarity(), localizer, SIZE, fill=BLACK, **options)
-
-
-def _classifier() -> ConvClassifier:
-    return ConvClassifier(1, SIZE, classes=10, filters=(10, 20), hidden=50)
+    var_init = runner.inverse_softplus(alpha * math.log1p(math.exp(-5.0)))
+    return table_1_layer(localizer, alpha=alpha, var_init=var_init, **options)
 
 
 def make_fixed() -> nn.Module:
@@ -60,8 +53,8 @@ def make_fixed() -> nn.Module:
     return PSTN(layer.requires_grad_(False), mnist_cnn(), train_samples=1, test_samples=10)
 
 
-def _pstn(**options: Any) -> Callable[[runner.RunContext, int], nn.Module]:
-    return runner.same(lambda: PSTN(_layer(**options), _classifier(), train_samples=1, test_samples=10))
+def _model(**options: Any) -> Callable[[runner.RunContext, int], nn.Module]:
+    return runner.same(lambda: table_1_model(_layer(**options)))
 
 
 BASE = runner.Training(
@@ -78,14 +71,14 @@ def _change(variant: str, make: Callable[[runner.RunContext, int], nn.Module], m
 
 def _sampling(method: SamplingMethod) -> runner.Training:
     """Ten samples in training too: of one, there is nothing to spread evenly."""
-    return replace(_change(f"sampling={method}", _pstn(sampling=method)), recipe=replace(runner.PAPER, samples=10))
+    return replace(_change(f"sampling={method}", _model(sampling=method)), recipe=replace(runner.PAPER, samples=10))
 
 
 def _by_test_samples(method: SamplingMethod) -> runner.Evaluation:
     """The baseline's scores by the number of samples at test."""
 
     def measure(context: runner.RunContext, cell: Result) -> runner.Evaluated:
-        model, test = runner.trained(context, BASE, cell.seed), context.quick_subset(BASE.task(context).test)
+        model, test = runner.trained(context, BASE, cell.seed), BASE.task(context).test
         model.get_submodule("layer").sampling = method  # type: ignore[assignment]
         options = {s: {"seed": cell.seed, "samples": s, "batch": max(100, 10_000 // s)} for s in TEST_SAMPLES}
         rows = {s: runner.scores_of(model, test, **given) for s, given in options.items()}
@@ -108,84 +101,73 @@ def _errors(tested: runner.ModelUnderTest) -> runner.Measured:
 def _with_dropout(context: runner.RunContext, cell: Result) -> runner.Evaluated:
     """Rotated MNIST's P-STN as it is: its frozen classifier dropped units while the localizer trained."""
     model, task = runner.trained(context, PSTN_GROUP, cell.seed), rotated(context)
-    task = replace(task, test=context.quick_subset(task.test))
     predictions = runner.predict(model, task.test, seed=cell.seed)
     errors, _ = _errors(runner.ModelUnderTest(context, task, model, predictions, cell))
     weights = runner.digest(model.state_dict())
     settings = {"trained_as": "rotated-mnist, P-STN", "weights": weights, "kl_weight": KL_WEIGHT}
-    return {**runner.classification_scores(predictions), **errors}, {}, settings
+    return runner.classification_scores(predictions) | errors, {}, settings
 
 
-_SHOWN = {
-    "MNIST100": (
+# Data, model and variant of each row of the tables.
+CELLS = (
+    *(("MNIST100", model, variant) for model, variant in (
         ("STN", "posterior=point"), ("P-STN", "posterior=global"), ("P-STN", "posterior=per-input"),
         ("P-STN", "precision=per-input"), ("P-STN", "precision=per-parameter"),
         ("P-STN", "noise=gaussian"), ("P-STN", "noise=student-t"),
         ("CNN", "augmentation=none"), ("CNN", "augmentation=fixed"), ("P-STN", "augmentation=learned"),
         ("P-STN", "sampling=iid"), ("P-STN", "sampling=sobol"),
-    ),
-    "rotated": (("P-STN", "dropout=on"), ("P-STN", "dropout=off")),
-}  # fmt: skip
+    )),
+    ("rotated", "P-STN", "dropout=on"), ("rotated", "P-STN", "dropout=off"),
+)  # fmt: skip
+_OF = {variant: (model, data) for data, model, variant in CELLS}
+
+
+def _claim(better: str, worse: str, metric: Metric, names: Sequence[str] = (), **options: Any) -> Claim:
+    """That one variant is ahead of another; they are called by their variants, or by these names."""
+    ahead, behind = (Line(*_OF[v], metric, v) for v in (better, worse))
+    first, second = names or (better, worse)
+    return Claim(replace(ahead, column=first), replace(behind, column=second), **options)
+
 
 # "We often find it sufficient to draw only S = 1 samples during training": two standard deviations of the paper's for
 # the P-STN on 100 images are what would matter.
-ONE_SAMPLE_MARGIN = 1.48
-
-
-def _claims() -> tuple[Claim, ...]:
-    """That one sample in training suffices, and beside it the pairs that the page speaks of: all share their folds."""
-
-    def line(model: str, variant: str, metric: Metric, data: str = "MNIST100") -> Line:
-        return Line(model, data, metric, variant, column=variant)
-
-    base, ten = (line("P-STN", v, runner.ACCURACY) for v in ("posterior=per-input", "sampling=iid"))
-    found = [Claim(replace(base, column="S=1 in training"), replace(ten, column="S=10"), paired=True,
-                   margin=ONE_SAMPLE_MARGIN)]  # fmt: skip
-    for better, *others in (
-        (("P-STN", "posterior=per-input"), ("P-STN", "posterior=global")),
-        (("P-STN", "augmentation=learned"), ("CNN", "augmentation=fixed"), ("CNN", "augmentation=none")),
-        (("P-STN", "precision=per-parameter"), ("P-STN", "precision=per-input")),
-        (("P-STN", "noise=student-t"), ("P-STN", "noise=gaussian")),
-        (("P-STN", "sampling=sobol"), ("P-STN", "sampling=iid")),
-    ):
-        for other in others:
-            found += [Claim(line(*better, m), line(*other, m), claimed=False, paired=True) for m in runner.SCORES]
-    on, off = (line("P-STN", f"dropout={state}", runner.ACCURACY, "rotated") for state in ("on", "off"))
-    return (*found, Claim(on, off, claimed=False, paired=True))
-
-
-def _pairs() -> tuple[Claim, ...]:
-    """What the figure compares, by name: the P-STN as in the paper with what one change makes of it, and two more."""
-    paper = "P-STN as in the paper"
-    compared = (
-        (("P-STN", "posterior=per-input", paper), ("STN", "posterior=point", "STN")),
-        (("P-STN", "posterior=per-input", paper), ("P-STN", "posterior=global", "one posterior for all")),
-        (("P-STN", "posterior=per-input", paper), ("P-STN", "precision=per-input", "one precision per input")),
-        (("P-STN", "posterior=per-input", paper), ("P-STN", "noise=gaussian", "Gaussian noise")),
-        (("P-STN", "posterior=per-input", paper), ("CNN", "augmentation=none", "CNN")),
-        (("P-STN", "posterior=per-input", paper), ("CNN", "augmentation=fixed", "CNN, fixed augmentation")),
-        (("P-STN", "sampling=sobol", "Sobol samples, S = 10"), ("P-STN", "sampling=iid", "independent ones")),
-        (("P-STN", "dropout=on", "rotated: dropout"), ("P-STN", "dropout=off", "none in training")),
-    )  # fmt: skip
-
-    def line(metric: Metric, model: str, variant: str, name: str) -> Line:
-        return Line(model, "rotated" if "dropout" in variant else "MNIST100", metric, variant, column=name)
-
-    return tuple(Claim(line(m, *first), line(m, *second)) for first, second in compared for m in runner.SCORES)
-
+_ONE_SAMPLE = _claim(
+    "posterior=per-input", "sampling=iid", runner.ACCURACY, ("S=1 in training", "S=10"), paired=True, margin=1.48
+)
+# The pairs that the page speaks of; all share their folds.
+_BESIDE = [
+    _claim(better, worse, metric, claimed=False, paired=True)
+    for better, worse in (
+        ("posterior=per-input", "posterior=global"),
+        ("augmentation=learned", "augmentation=fixed"), ("augmentation=learned", "augmentation=none"),
+        ("precision=per-parameter", "precision=per-input"), ("noise=student-t", "noise=gaussian"),
+        ("sampling=sobol", "sampling=iid"), ("dropout=on", "dropout=off"),
+    ) for metric in runner.SCORES[: 1 if better == "dropout=on" else None]
+]  # fmt: skip
+# What the figure compares, by name: the P-STN as in the paper with what one change makes of it, and two more pairs.
+_DRAWN = [
+    _claim(better, worse, metric, names)
+    for better, worse, *names in (
+        *(("posterior=per-input", other, "P-STN as in the paper", name) for other, name in (
+            ("posterior=point", "STN"), ("posterior=global", "one posterior for all"),
+            ("precision=per-input", "one precision per input"), ("noise=gaussian", "Gaussian noise"),
+            ("augmentation=none", "CNN"), ("augmentation=fixed", "CNN, fixed augmentation"),
+        )),
+        ("sampling=sobol", "sampling=iid", "Sobol samples, S = 10", "independent ones"),
+        ("dropout=on", "dropout=off", "rotated: dropout", "none in training"),
+    ) for metric in runner.SCORES
+]  # fmt: skip
 
 ABLATIONS = runner.Experiment(
-    "ablations",
-    "Ablations",
-    runner.description_of(__doc__),
+    "ablations", "Ablations", runner.description_of(__doc__),
     summary="Posterior, precision, noise, dropout, sampling, augmentation, samples at test: one changed at a time",
     needs=("mnist",),
     groups=(
         BASE,
-        _change("posterior=point", runner.same(lambda: STN(_layer(probabilistic=False), _classifier())), "STN"),
-        _change("posterior=global", _pstn(localizer=GlobalLocalizer())),
-        _change("precision=per-input", _pstn(precision="per-input")),
-        _change("noise=gaussian", _pstn(alpha=runner.GAUSSIAN_ALPHA)),
+        _change("posterior=point", _model(probabilistic=False), "STN"),
+        _change("posterior=global", _model(localizer=GlobalLocalizer())),
+        _change("precision=per-input", _model(precision="per-input")),
+        _change("noise=gaussian", _model(alpha=runner.GAUSSIAN_ALPHA)),
         _sampling("iid"),
         _sampling("sobol"),
         _change("augmentation=none", runner.same(mnist_cnn), "CNN"),
@@ -198,14 +180,12 @@ ABLATIONS = runner.Experiment(
             make=make_model(probabilistic=True, dropout=False), departures=PSTN_GROUP.departures[:1], seeds=RUNS,
         ),
     ),
-    tables=variant_tables(
-        ((data, model, variant) for data, cells in _SHOWN.items() for model, variant in cells), runner.SCORES
-    ),
-    claims=_claims(),
+    tables=variant_tables(CELLS, runner.SCORES),
+    claims=(_ONE_SAMPLE, *_BESIDE),
     figures=(
         FigureSpec(
             "ablations", runner.description_of(__doc__, 2),
-            partial(figures.draw_differences, claims=_pairs(), metrics=runner.SCORES),
+            partial(figures.draw_differences, claims=_DRAWN, metrics=runner.SCORES),
         ),
         FigureSpec(
             "ablations-samples", runner.description_of(__doc__, 3),

@@ -23,12 +23,9 @@ from pstn.report import Claim, FigureSpec, Line, Metric, Table, figures
 
 # Widths of the classifiers of one to five linear layers.
 WIDTHS = {
-    1: (784, 10),
-    2: (784, 128, 10),
-    3: (784, 256, 128, 10),
-    4: (784, 256, 256, 128, 10),
+    1: (784, 10), 2: (784, 128, 10), 3: (784, 256, 128, 10), 4: (784, 256, 256, 128, 10),
     5: (784, 256, 256, 128, 128, 10),
-}
+}  # fmt: skip
 _DEPARTURES = (
     "30 epochs instead of 100: the learning rate, ×0.1 every 10 epochs, is a thousandth of the first by then.",
     "The learning rate, 1e-3, is rotated MNIST's: neither paper nor code states one for this experiment.",
@@ -68,11 +65,9 @@ def _of_depth(depth: int) -> tuple[runner.Training, ...]:
 def _by_depth(metric: Metric, *columns: tuple[str, str, str]) -> dict[tuple[str, int], Line]:
     """A line for each depth and column; a column has a heading, a model and data."""
     return {
-        (heading, depth): Line(
-            model, data, metric, f"depth={depth}", row=f"{depth} layer{'s' * (depth > 1)}", column=heading
-        )
+        (name, depth): Line(model, data, metric, f"depth={depth}", row=f"{depth} layer{'s' * (depth > 1)}", column=name)
         for depth in WIDTHS
-        for heading, model, data in columns
+        for name, model, data in columns
     }
 
 
@@ -85,9 +80,7 @@ _TABLES = tuple(
 )
 
 FAILURE_MODE = runner.Experiment(
-    "failure-mode",
-    "A typical failure mode: the identity",
-    runner.description_of(__doc__),
+    "failure-mode", "A typical failure mode: the identity", runner.description_of(__doc__),
     summary="Accuracy and variance of the learned angle by the depth of the classifier, nothing frozen",
     needs=("mnist",),
     groups=tuple(group for depth in WIDTHS for group in _of_depth(depth)),

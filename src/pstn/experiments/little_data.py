@@ -1,8 +1,15 @@
 """Beyond the paper: does a P-STN pay on little data, and which settings win? 30 to 10,000 images of two data sets.
 
-Seven models with one classifier are compared, each with as many trials for its settings. `SEARCH` scores the trials on
-validation images; `choose_settings` picks the best trial of each model on each data set, and for each model one trial
-for all data sets, the defaults. `LITTLE_DATA` trains both on ten other folds and scores them on test images.
+Seven models with one classifier learn from 30 to 10,000 images of MNIST and FashionMNIST, each with 24 trials for its
+settings. Is the P-STN inferior to none in accuracy, and ahead of all in NLL?
+
+`SEARCH` scores the trials on validation images; `choose_settings` picks the best trial of each model on each data set,
+and for each model one trial for all data sets, the defaults. `LITTLE_DATA` trains both on ten other folds and scores
+them on test images.
+
+Test NLL by the number of training images, as a multiple of the P-STN’s on the same fold: geometric mean and standard
+deviation over the folds; above 1 the P-STN is ahead. Above: settings tuned for each data set; below: one setting of
+each model for all.
 """
 
 from __future__ import annotations
@@ -25,10 +32,10 @@ from pstn.data import balanced_indices
 from pstn.distributions import Hierarchical, Point, PosteriorFamily, StudentT
 from pstn.experiments import runner
 from pstn.experiments.mnist_subsets import BLACK, subset
-from pstn.experiments.runner import ACCURACY, NLL, PAPER, SCORES, Computed, Experiment, Joint, RunContext
+from pstn.experiments.runner import ACCURACY, NLL, PAPER, SCORES, Experiment, Joint, RunContext
 from pstn.experiments.time_series import series
 from pstn.files import parse_json
-from pstn.nn import (
+from pstn.nn import (  # isort: split
     PSTN,
     STN,
     ConvLocalizer,
@@ -38,15 +45,13 @@ from pstn.nn import (
     SpatialTransformer,
     mnist_cnn,
 )
+
 from pstn.report import Claim, FigureSpec, Line, Result, Table, figures
 from pstn.report.results import grouped
 from pstn.training import Member, Population, Recipe
 from pstn.training.fit import fit
 from pstn.training.population.trainer import choose_compile
 from pstn.transforms import CPAB, Similarity
-
-__all__ = ["CHOSEN", "DATA", "LITTLE_DATA", "MODELS", "SEARCH", "SERIES", "SIZES", "TRIALS", "Settings",
-           "choose_settings", "make_network", "trials_of"]  # fmt: skip
 
 SIZES = (30, 100, 300, 1000, 3000, 10_000)
 DATA = {
@@ -57,9 +62,7 @@ DATA = {
 """Data set and number of training images by the name that the tables have."""
 SERIES = ("FaceAll", "TwoPatterns", "PhalangesOutlinesCorrect")
 """Series that the defaults are chosen on too."""
-MODELS = (
-    "CNN", "STN", "fixed augmentation", "tuned augmentation", "global posterior", "P-STN as published", "P-STN"
-)  # fmt: skip
+MODELS = ("CNN", "STN", "fixed augmentation", "tuned augmentation", "global posterior", "P-STN as published", "P-STN")
 TRIALS = 24
 # The folds of the final runs, and the fold of the search, which is none of them.
 FOLDS, SEARCH_FOLD = range(10), 10
@@ -156,14 +159,9 @@ def draw_trials(ranges: Mapping[str, tuple[float, float]], count: int, seed: int
         >>> len(draw_trials({"lr": (3e-4, 3e-3)}, count=4, seed=0))
         4
     """
-    points = SobolEngine(len(ranges), scramble=True, seed=seed).draw(count, dtype=torch.float64)
-    return [
-        {
-            name: float(f"{low * (high / low) ** u:.2g}")
-            for u, (name, (low, high)) in zip(point, ranges.items(), strict=True)
-        }
-        for point in points.tolist()
-    ]
+    points = SobolEngine(len(ranges), scramble=True, seed=seed).draw(count, dtype=torch.float64).tolist()
+    values = [[float(f"{a * (b / a) ** u:.2g}") for u, (a, b) in zip(p, ranges.values(), strict=True)] for p in points]
+    return [dict(zip(ranges, own, strict=True)) for own in values]
 
 
 def trials_of(model: str) -> list[Settings]:
@@ -173,13 +171,10 @@ def trials_of(model: str) -> list[Settings]:
         >>> [len(trials_of(model)) for model in MODELS]
         [24, 24, 24, 24, 24, 24, 24]
     """
+    rounds = [(ranges, shared, len(all_)) for ranges, all_ in (_FIRST[model], _SECOND[model]) for shared in all_]
     made = []
-    for seed, (ranges, shared, count) in enumerate(
-        (ranges, shared, TRIALS // 2 // len(parts))
-        for ranges, parts in (_FIRST[model], _SECOND[model])
-        for shared in parts
-    ):
-        for values in draw_trials(ranges, count, seed):
+    for seed, (ranges, shared, parts) in enumerate(rounds):
+        for values in draw_trials(ranges, TRIALS // 2 // parts, seed):
             if "start" in values:
                 values["spread"] = (values.pop("start"),) * 3
             elif "angle" in values:
@@ -270,38 +265,20 @@ def _stack_of(job: Job) -> tuple[Any, ...]:
 
 
 def _stacks(experiment: str, jobs: Iterable[Job], part: str) -> tuple[Joint, ...]:
-    """The groups that train these jobs: little data first, series last, and within each what takes longest first.
-
-    Dealt out in this order, shards have about as much to do, and a run that is cut short has whole data sets.
+    """The groups that train these jobs.
 
     Args:
         experiment: its name.
         jobs: what to train.
         part: what to score on, "validation" or "test".
     """
-    stacks = grouped(jobs, _stack_of)
-
-    def place(key: tuple[Any, ...]) -> tuple[int, float]:
-        kind, _, samples, _, size = key
-        # By multiplications: the classifier has about twice as many as the localizer.
-        each = 2 * samples + (kind in ("STN", "P-STN"))
-        return ["small", "large", "more", *SERIES].index(size), -each * len(stacks[key])
-
     made = []
-    for key in sorted(stacks, key=place):
-        kind, alpha, samples, shrink, size = key
+    for (kind, alpha, samples, shrink, size), own in grouped(jobs, _stack_of).items():
         name = f"{kind}-{size}" if kind in ("CNN", "STN") else f"{kind}-{size}-alpha={alpha:g}-S={samples}"
         name += f"-shrink={shrink:g}" * (shrink > 0)
-        cells = partial(_cells, stacks[key])
-        data = size if size in SERIES else ""
-        made.append(Joint(experiment, name.replace(" ", "-").lower(), cells, partial(_run, stacks[key], part), data))
+        cells, data = [job.cell for job in own], size if size in SERIES else ""
+        made.append(Joint(experiment, name.replace(" ", "-").lower(), cells, partial(_run, own, part), data))
     return tuple(made)
-
-
-def _cells(jobs: Sequence[Job], context: RunContext) -> list[Result]:
-    """The cells of a stack; in a quick run a few, of the smallest data."""
-    cells, small = [job.cell for job in jobs], (*SERIES, "MNIST30", "FashionMNIST30")
-    return [cell for cell in cells if cell.data in small][:3] if context.quick else cells
 
 
 class _Examples(NamedTuple):
@@ -322,7 +299,6 @@ def _images(context: RunContext, part: str) -> _Examples:
         for source in dict.fromkeys(source for source, _ in DATA.values()):
             pool, validation, test = context.data(source, normalise=True)
             scored = test if part == "test" else validation.take(range(min(SCORED, len(validation))))
-            scored = context.quick_subset(scored)
             train[source] = torch.arange(at, at + len(pool))
             held_out[source] = torch.arange(at + len(pool), at + len(pool) + len(scored))
             parts += [pool, scored]
@@ -335,7 +311,7 @@ def _images(context: RunContext, part: str) -> _Examples:
 def _series(context: RunContext, name: str) -> _Examples:
     """Three quarters of a set's training part, and the last quarter to score on."""
     task = series(name, search=True)(context)
-    scored, count = context.quick_subset(task.test), len(task.x)
+    scored, count = task.test.batch(range(len(task.test))), len(task.x)
     held_out = torch.arange(count, count + len(scored))
     x, y = torch.cat([task.x, scored.x]), torch.cat([task.y, scored.y])
     return _Examples(x, y, {name: torch.arange(count)}, {name: held_out}, task.classes)
@@ -359,8 +335,7 @@ def train_stack(
     """
     models = []
     for member, make in zip(members, networks, strict=True):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(member.seed)
+        with runner.seeded(None, member.seed):
             models.append(make())
     recipe = context.shorten(declared, min(len(member.train) for member in members if member.train is not None))
     options: dict[str, Any] = {"groups": 1, "workers": False, "compile": compile}
@@ -373,16 +348,15 @@ def train_stack(
 def computed(
     context: RunContext, population: Population, number: int, cell: Result, part: str, metrics: Mapping[str, float],
     settings: Mapping[str, Any], figure: Mapping[str, Any] | None = None,
-) -> Computed:  # fmt: skip
+) -> Result:  # fmt: skip
     """What model `number` gives for a cell; scored on validation data, its metrics are called so."""
     notes = [*context.departures, *(str(f) for f in population.progress.failures if f.model == number)]
     prefix = "valid_" if part == "validation" else ""
-    drawn = {} if prefix else dict(figure or {})
-    cell = dataclasses.replace(cell, settings=dict(settings), departures=notes, figure=drawn)
-    return Computed(cell, {f"{prefix}{name}": value for name, value in metrics.items()})
+    drawn, scores = {} if prefix else dict(figure or {}), {f"{prefix}{name}": v for name, v in metrics.items()}
+    return dataclasses.replace(cell, metrics=scores, settings=dict(settings), departures=notes, figure=drawn)
 
 
-def _run(jobs: Sequence[Job], part: str, context: RunContext, cells: Sequence[Result]) -> Iterator[Computed]:
+def _run(jobs: Sequence[Job], part: str, context: RunContext, cells: Sequence[Result]) -> Iterator[Result]:
     """Train those models of a stack whose cells are wanted, as one population, and score them.
 
     Where tuned and default settings are the same, one training fills both cells.
@@ -464,12 +438,9 @@ def choose_settings(results: Iterable[Result]) -> dict[str, dict[str, Any]]:
         chosen["tuned"][model] = {d: settings[min(nll, key=nll.__getitem__)] for d, nll in data.items() if d in DATA}
         whole = [nll for nll in data.values() if len(nll) == len(settings)]
         # A posterior that is held close to one for all cannot find anything: no default of the library.
-        means = {
-            trial: statistics.fmean(math.log(nll[trial]) for nll in whole)
-            for trial, own in enumerate(settings)
-            if not own["shrink"]
-        }
-        chosen["defaults"][model] = settings[min(means, key=means.__getitem__)]
+        own = [trial for trial, values in enumerate(settings) if not values["shrink"]]
+        best = min(own, key=lambda trial: statistics.fmean(math.log(nll[trial]) for nll in whole))
+        chosen["defaults"][model] = settings[best]
         chosen["trials"][model] = {d: len(nll) for d, nll in data.items()}
     return chosen
 
@@ -500,8 +471,7 @@ def fitted(context: RunContext, seed: int) -> PSTN:
     """A P-STN that has learned from 100 digits of fold `seed` by the library's defaults alone."""
     task = subset(100)(context)
     index = task.train(seed)
-    with torch.random.fork_rng(devices=[context.device] if context.device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    with runner.seeded(context, seed):
         classifier = mnist_cnn()
         layer = SpatialTransformer(Similarity(), ConvLocalizer(1, (28, 28)), (28, 28), fill=BLACK)
         model = PSTN(layer, classifier).to(context.device)
@@ -509,12 +479,11 @@ def fitted(context: RunContext, seed: int) -> PSTN:
 
 
 def _measure_fitted(context: RunContext, cell: Result) -> runner.Evaluated:
-    model, test = fitted(context, cell.seed), context.quick_subset(subset(100)(context).test)
+    model, test = fitted(context, cell.seed), subset(100)(context).test
     return runner.scores_of(model, test, seed=cell.seed), {}, {"train_examples": 100, "scored_examples": len(test)}
 
 
 WORDS = {TUNED: "settings tuned for each", DEFAULT: "one setting for all"}
-MARGIN = 0.5
 OURS, OTHERS = MODELS[-1], MODELS[:-1]
 _BY_HAND = {"fixed augmentation": ", spreads by hand"}
 _NOTES = {
@@ -548,10 +517,7 @@ def _tables() -> Iterator[Table]:
 def _claims() -> Iterator[Claim]:
     """That ours is inferior to none in accuracy, and ahead of all in NLL, on every data set."""
     for variant in (TUNED, DEFAULT):
-        for metric, margin, words in (
-            (ACCURACY, MARGIN, f"at most {MARGIN:g} less accurate"),
-            (NLL, None, "lower NLL"),
-        ):
+        for metric, margin, words in ((ACCURACY, 0.5, "at most 0.5 less accurate"), (NLL, None, "lower NLL")):
             for data in DATA:
                 ours, *others = (Line(m, data, metric, variant, row=data, column=m) for m in (OURS, *OTHERS))
                 for other in others:
@@ -594,30 +560,15 @@ def draw(results: Sequence[Result]) -> figures.Figure:
 
 
 LITTLE_DATA = Experiment(
-    "little-data",
-    "Little data",
-    f"Seven models with one classifier learn from 30 to 10,000 images of MNIST and FashionMNIST, each with {TRIALS} "
-    "trials for its settings. Is the P-STN inferior to none in accuracy, and ahead of all in NLL?",
+    "little-data", "Little data",
+    runner.description_of(__doc__),
     summary="Beyond the paper: seven models on 30 to 10,000 images, ten folds, tuned and with one setting each",
     needs=("mnist", "fashion-mnist"),
     groups=(
         *_stacks("little-data", _final_jobs(), "test"),
         runner.Evaluation("little-data", FITTED, "MNIST100", _measure_fitted, DEFAULT, seeds=len(FOLDS)),
     ),
-    quick=("cnn-small",),
-    tables=tuple(_tables()),
-    claims=tuple(_claims()),
-    figures=(
-        FigureSpec(
-            "little-data",
-            "Test NLL by the number of training images, as a multiple of the P-STN’s on the same fold: geometric mean "
-            "and standard deviation over the folds; above 1 the P-STN is ahead. Above: settings tuned for each data "
-            "set; below: one setting of each model for all.",
-            draw,
-        ),
-    ),
-    seeds=len(FOLDS),
-    from_paper=False,
-    holm=True,
-    extra=True,
-)
+    quick=("cnn-small",), tables=tuple(_tables()), claims=tuple(_claims()),
+    figures=(FigureSpec("little-data", runner.description_of(__doc__, 3), draw),),
+    seeds=len(FOLDS), from_paper=False, holm=True, extra=True,
+)  # fmt: skip

@@ -150,17 +150,14 @@ _LINES = [
 ]
 
 LOSS_LANDSCAPE = runner.Experiment(
-    "loss-landscape",
-    "Loss landscape",
-    runner.description_of(__doc__),
+    "loss-landscape", "Loss landscape", runner.description_of(__doc__),
     summary="The loss over angles and shifts for a fixed classifier, with and without the P-STN's noise",
     needs=("mnist",),
     groups=tuple(
         runner.Evaluation("loss-landscape", model, data, measure, departures=_DEPARTURES)
-        for data in GRIDS
-        for model in ("STN", "P-STN")
+        for data in GRIDS for model in ("STN", "P-STN")
     ),
     tables=(Table.of("Loss landscape", *_LINES),),
     claims=tuple(claim for shown in _LINES for claim in claim_order(shown, "P-STN", "STN", paired=True)),
     figures=(FigureSpec("loss-landscape", runner.description_of(__doc__, 2), figures.draw_landscapes),),
-)
+)  # fmt: skip

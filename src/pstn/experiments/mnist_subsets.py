@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +23,12 @@ from torch import Tensor, nn
 from pstn.data import MNIST_MEAN, MNIST_STD, balanced_indices, read_indices
 from pstn.data.files import search_folders
 from pstn.experiments import runner
-from pstn.nn import mnist_cnn, mnist_pstn, mnist_stn
+from pstn.nn import PSTN, STN, ConvClassifier, ConvLocalizer, SpatialTransformer, mnist_cnn, mnist_pstn, mnist_stn
 from pstn.report import FigureSpec, Line, Metric, Search, Table, claim_order, figures, lines, published_lines
 from pstn.report.results import RUNS
 from pstn.report.tables import Lines
 from pstn.training.runs.sweep import AUTHORS_KL_WEIGHTS
+from pstn.transforms import Similarity
 
 MODELS = ("CNN", "STN", "P-STN")
 # The images are colour-normalised; what comes into view from outside is black, as their own background.
@@ -95,6 +97,18 @@ def make_pstn() -> nn.Module:
     return mnist_pstn(fill=BLACK, var_init=-5.0)
 
 
+def table_1_layer(localizer: nn.Module | None = None, **options: Any) -> SpatialTransformer:
+    """The layer of the P-STN, with another localizer or other options of `SpatialTransformer`."""
+    localizer = localizer or ConvLocalizer(1, (28, 28), filters=(8, 14))
+    return SpatialTransformer(Similarity(), localizer, (28, 28), fill=BLACK, **options)
+
+
+def table_1_model(layer: SpatialTransformer) -> nn.Module:
+    """The P-STN with another layer; an STN where that has no distribution."""
+    classifier = ConvClassifier(1, (28, 28), classes=10, filters=(10, 20), hidden=50)
+    return PSTN(layer, classifier, train_samples=1, test_samples=10) if layer.probabilistic else STN(layer, classifier)
+
+
 # "We use the Adam optimizer with weight decay 0.01"; batch, epochs and learning rates are those of the authors' runs.
 def of_size(size: int, *, authors_folds: bool = False) -> dict[str, runner.Training]:
     """The three trainings on `size` images, by model: on the authors' folds, or on our own."""
@@ -123,6 +137,12 @@ PUBLISHED = published_lines(runner.ACCURACY, """
 """)  # fmt: skip
 _DATA = [f"MNIST{size}" for size in WEIGHTS]
 _TABLE = Table.of("MNIST subsets", PUBLISHED)
+
+
+def as_validation(tested: runner.ModelUnderTest) -> runner.Measured:
+    """The scores under the names of a search: what was tested on is validation data there."""
+    scores = runner.classification_scores(tested.predictions)
+    return {f"valid_{name}": scores[name] for name in ("nll", "accuracy")}, {}
 
 
 def search_for_w(name: str, published: Mapping[str, float], shown: float = math.inf) -> Search:
@@ -161,41 +181,34 @@ MNIST_SUBSETS = runner.Experiment(
     summary="Table 1: accuracy on subsets of MNIST, five folds each",
     needs=("mnist",),
     groups=tuple(group for size in WEIGHTS for group in of_size(size, authors_folds=True).values()),
-    quick=("mnist30-cnn", "mnist30-stn", "mnist30-p-stn", "mnist100-cnn", "mnist100-stn", "mnist100-p-stn"),
+    quick=tuple(f"mnist{size}-{model.lower()}" for size in (30, 100) for model in MODELS),
     tables=(_TABLE, *(Table.of("MNIST subsets", lines(m, MODELS, _DATA)) for m in runner.SCORES[1:])),
+    # By the bold numbers of its table: the P-STN's is the best alone on the small sets, together with the CNN on the
+    # large ones, and the CNN is ahead of the STN on all.
     claims=(
-        # By the bold numbers of its table: the P-STN's is the best alone on the small sets, together with the CNN on
-        # the large ones, and the CNN is ahead of the STN on all.
         *claim_order(PUBLISHED, "P-STN", "CNN", paired=True)[:3],
-        *claim_order(PUBLISHED, "P-STN", "STN", paired=True),
-        *claim_order(PUBLISHED, "CNN", "STN", paired=True),
+        *claim_order(PUBLISHED, "P-STN", "STN", paired=True), *claim_order(PUBLISHED, "CNN", "STN", paired=True),
     ),
     figures=(
         FigureSpec(
-            "mnist-subsets",
-            runner.description_of(__doc__, 2),
+            "mnist-subsets", runner.description_of(__doc__, 2),
             partial(figures.draw_curves, tables=(_TABLE,), xlabel="training images", log=True),
         ),
     ),
     # From 0.01 on training fails in some runs or all.
     search=search_for_w("mnist-subsets", dict(zip(_DATA, WEIGHTS.values(), strict=True)), shown=3e-3),
-)
+)  # fmt: skip
 
 OWN_FOLDS = replace(
-    MNIST_SUBSETS,
-    name="mnist-own-folds",
-    title="MNIST subsets, on folds of our own",
+    MNIST_SUBSETS, name="mnist-own-folds", title="MNIST subsets, on folds of our own",
     summary="Table 1 once more, on other subsets of MNIST than the authors'",
     groups=tuple(replace(group, experiment="mnist-own-folds") for size in WEIGHTS for group in of_size(size).values()),
-    figures=(),
-    search=None,
-    from_paper=False,
-    extra=True,
-)
+    figures=(), search=None, from_paper=False, extra=True,
+)  # fmt: skip
 """The same trainings on subsets that we drew, before the authors' were at hand: how much the draw matters."""
 
 
-_STARTS = ("MNIST30", "MNIST100", "MNIST1000")
+_STARTS = (30, 100, 1000)
 STN_START = runner.Experiment(
     "mnist-stn-start",
     "MNIST subsets: the STN from scale 0.5",
@@ -206,20 +219,17 @@ STN_START = runner.Experiment(
             of_size(size, authors_folds=True)["STN"], experiment="mnist-stn-start",
             make=runner.same(partial(make_stn, 0.5)), departures=(BOTH_SCALED, _BLACK_OUTSIDE),
         )
-        for size in (30, 100, 1000)
+        for size in _STARTS
     ),
-    tables=(Table("The STN from scale 0.5", tuple(PUBLISHED["STN", data] for data in _STARTS), bold=False),),
+    tables=(Table("The STN from scale 0.5", tuple(PUBLISHED["STN", f"MNIST{size}"] for size in _STARTS), bold=False),),
     from_paper=False,
     extra=True,
 )  # fmt: skip
 """Whether the start of the authors' STN explains that ours, which starts at the identity, is better than theirs."""
 
-_FOLD_NAMES, _FOLD_SEEDS = [f"MNIST30, fold {fold}" for fold in range(RUNS)], 4
-_BY_FOLD = lines(runner.ACCURACY, ("CNN", "P-STN"), _FOLD_NAMES)
-_OVER_FOLDS: Lines = {
-    (model, "mean"): Line(model, tuple(_FOLD_NAMES), runner.ACCURACY, row="mean of the folds")
-    for model in ("CNN", "P-STN")
-}
+_FOLD_NAMES, _FOLD_SEEDS, _BOTH = tuple(f"MNIST30, fold {fold}" for fold in range(RUNS)), 4, ("CNN", "P-STN")
+_BY_FOLD = lines(runner.ACCURACY, _BOTH, _FOLD_NAMES)
+_OVER_FOLDS: Lines = {(m, "mean"): Line(m, _FOLD_NAMES, runner.ACCURACY, row="mean of the folds") for m in _BOTH}
 MORE_SEEDS = runner.Experiment(
     "mnist30-seeds",
     "MNIST30: four seeds on each fold",
@@ -230,8 +240,7 @@ MORE_SEEDS = runner.Experiment(
             of_size(30, authors_folds=True)[model], experiment="mnist30-seeds", data=name,
             task=authors_subset(30, fold), seeds=_FOLD_SEEDS,
         )
-        for model in ("CNN", "P-STN")
-        for fold, name in enumerate(_FOLD_NAMES)
+        for model in _BOTH for fold, name in enumerate(_FOLD_NAMES)
     ),
     tables=(Table.of("MNIST30 by fold", _BY_FOLD, _OVER_FOLDS, row_label="fold"),),
     claims=(*claim_order(_BY_FOLD, "P-STN", "CNN"), *claim_order(_OVER_FOLDS, "P-STN", "CNN")),
@@ -240,12 +249,6 @@ MORE_SEEDS = runner.Experiment(
     extra=True,
 )  # fmt: skip
 """How much of the wide spreads on 30 images comes from the draw of the images, and how much from the seed."""
-
-
-def as_validation(tested: runner.ModelUnderTest) -> runner.Measured:
-    """The scores under the names of a search: what was tested on is validation data there."""
-    scores = runner.classification_scores(tested.predictions)
-    return {"valid_nll": scores["nll"], "valid_accuracy": scores["accuracy"]}, {}
 
 
 SEARCH = make_search(

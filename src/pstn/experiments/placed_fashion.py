@@ -14,12 +14,11 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
 
-from pstn.data import RandomPlacement, Split, generate
+from pstn.data import RandomPlacement, generate
 from pstn.experiments import runner
 from pstn.experiments.mnist_subsets import BOTH_SCALED, PRECISIONS
 from pstn.experiments.rotated_mnist import DROPOUT
@@ -67,15 +66,10 @@ _VARIANCE = "The variance starts at softplus(-5), the authors' at softplus(-20).
 _SHORTER = "21 epochs, the learning rate's steps every 7: about a 30th of the authors'."
 
 
-def _normalised(context: runner.RunContext) -> tuple[Split, Split]:
-    """Training and test images with the mean and the standard deviation that the authors took, those of MNIST."""
-    train, _, test = context.data("fashion-mnist", normalise=False)
-    return context.cached("normalised", lambda: (train.as_float(MEAN, STD), test.as_float(MEAN, STD)))
-
-
 def placed_by_authors(context: runner.RunContext) -> runner.Task:
-    """The authors' canvases: 28 pixels on 96, normalised after the image was pasted on black."""
-    train, test = _normalised(context)
+    """The authors' canvases: 28 pixels on 96, normalised as MNIST is after the image was pasted on black."""
+    train, _, test = context.data("fashion-mnist", normalise=False)
+    train, test = context.cached("normalised", lambda: [part.as_float(MEAN, STD) for part in (train, test)])
     made = generate(test, AUTHORS_PLACEMENT, seed=0)
     return runner.Task(train.x, train.y, made, f"placed and normalised {train.name}", batch=500)
 
@@ -115,13 +109,8 @@ def make_layer(
     """
     filters, hidden = ((11, 21), 12) if probabilistic else ((16, 31), 15)
     localizer = ConvLocalizer(1, (CANVAS, CANVAS), filters=filters, kernel=7)
-    layer = SpatialTransformer(
-        Similarity(),
-        localizer,
-        (SIZE, SIZE),
-        hidden=hidden,
-        posterior=runner.paper_posterior(probabilistic, var_init),
-    )
+    posterior = runner.paper_posterior(probabilistic, var_init)
+    layer = SpatialTransformer(Similarity(), localizer, (SIZE, SIZE), hidden=hidden, posterior=posterior)
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
             if zero_biases and name.endswith("bias") and not name.endswith("head.last.bias"):
@@ -132,11 +121,11 @@ def make_layer(
 
 def make_model(*, probabilistic: bool, authors: bool = False) -> Callable[[runner.RunContext, int], nn.Module]:
     """The STN or P-STN in front of the seed's frozen classifier, ours or as the authors had it."""
-    settings: dict[str, Any] = (
-        {"zero_biases": False, "start": 1.0 if probabilistic else 0.5, "var_init": -20.0} if authors else {}
-    )
-    classifier = AUTHORS_CLASSIFIER if authors else CLASSIFIER
-    return runner.in_front_of(classifier, lambda context: make_layer(probabilistic=probabilistic, **settings))
+    if not authors:
+        return runner.in_front_of(CLASSIFIER, partial(make_layer, probabilistic=probabilistic))
+    start = 1.0 if probabilistic else 0.5
+    layer = partial(make_layer, probabilistic=probabilistic, zero_biases=False, start=start, var_init=-20.0)
+    return runner.in_front_of(AUTHORS_CLASSIFIER, layer)
 
 
 def _localisation(tested: runner.ModelUnderTest) -> runner.Measured:
@@ -161,12 +150,9 @@ STN_GROUP = runner.Training(
     lr=1e-3, localizer_factor=0.1, weight_decay=DECAY, measures=(_localisation,), departures=_DEPARTURES,
 )  # fmt: skip
 PSTN_GROUP = replace(
-    STN_GROUP,
-    model="P-STN",
-    make=make_model(probabilistic=True),
-    variants={"": KL_WEIGHT},
+    STN_GROUP, model="P-STN", make=make_model(probabilistic=True), variants={"": KL_WEIGHT},
     departures=(*_DEPARTURES, _VARIANCE, PRECISIONS),
-)
+)  # fmt: skip
 
 
 def _at_the_mean(tested: runner.ModelUnderTest) -> runner.Measured:
@@ -187,28 +173,17 @@ def _at_the_mean(tested: runner.ModelUnderTest) -> runner.Measured:
 
 
 _SHORT_PSTN = replace(
-    PSTN_GROUP,
-    variants={SHORT: KL_WEIGHT},
-    recipe=SHORT_RECIPE,
-    measures=(_localisation, _at_the_mean),
+    PSTN_GROUP, variants={SHORT: KL_WEIGHT}, recipe=SHORT_RECIPE, measures=(_localisation, _at_the_mean),
     departures=(_SHORTER, *_DEPARTURES[1:], _VARIANCE, PRECISIONS),
-)
+)  # fmt: skip
 _AUTHORS_STN = replace(
-    STN_GROUP,
-    task=placed_by_authors,
-    make=make_model(probabilistic=False, authors=True),
-    recipe=AUTHORS_RECIPE,
-    variants={AUTHORS: 0.0},
-    measures=(_localisation, _at_the_mean),
-    departures=(_SHORTER, DROPOUT, TF32, BOTH_SCALED),
-)
+    STN_GROUP, task=placed_by_authors, make=make_model(probabilistic=False, authors=True), recipe=AUTHORS_RECIPE,
+    variants={AUTHORS: 0.0}, measures=(_localisation, _at_the_mean), departures=(_SHORTER, DROPOUT, TF32, BOTH_SCALED),
+)  # fmt: skip
 _AUTHORS_PSTN = replace(
-    _AUTHORS_STN,
-    model="P-STN",
-    make=make_model(probabilistic=True, authors=True),
-    variants={AUTHORS: KL_WEIGHT},
+    _AUTHORS_STN, model="P-STN", make=make_model(probabilistic=True, authors=True), variants={AUTHORS: KL_WEIGHT},
     departures=(*_AUTHORS_STN.departures, PRECISIONS),
-)
+)  # fmt: skip
 
 # Of the six canvases that are recorded, three have trousers.
 _DRAWN = (0, 1, 2, 4)
@@ -217,14 +192,10 @@ _ACCURACY = published_lines(runner.ACCURACY, """
     upright  90.63  -      -
     placed   -      84.41  84.99
 """)  # fmt: skip
-_ERRORS = (
-    Metric("position_error", "error of the position (pixels)", digits=2),
-    Metric("scale_error", "error of the scale"),
-)
+_POSITION_ERROR = Metric("position_error", "error of the position (pixels)", digits=2)
+_ERRORS = _POSITION_ERROR, Metric("scale_error", "error of the scale")
 _PERFECT = Metric("perfect_accuracy", "accuracy at the true window (%)", 100, 2, True)
-_AT_MEAN = tuple(
-    replace(metric, name=f"mean_{metric.name}", label=f"{metric.label}, at the mean") for metric in runner.SCORES
-)
+_AT_MEAN = tuple(replace(m, name=f"mean_{m.name}", label=f"{m.label}, at the mean") for m in runner.SCORES)
 _BY_AUTHORS = {
     key: replace(line, variant=AUTHORS, row=f"{line.data}, {AUTHORS}", column=line.model)
     for key, line in _ACCURACY.items()
@@ -237,9 +208,7 @@ _WAYS = tuple(
 )  # fmt: skip
 
 PLACED_FASHION = runner.Experiment(
-    "placed-fashion",
-    "Random placement FashionMNIST, frozen classifier",
-    runner.description_of(__doc__),
+    "placed-fashion", "Random placement FashionMNIST, frozen classifier", runner.description_of(__doc__),
     summary="Finding a garment on a canvas four times its area for a frozen classifier: accuracy, error",
     needs=("fashion-mnist",),
     groups=(CLASSIFIER, STN_GROUP, PSTN_GROUP, AUTHORS_CLASSIFIER, _SHORT_PSTN, _AUTHORS_STN, _AUTHORS_PSTN),
@@ -253,16 +222,13 @@ PLACED_FASHION = runner.Experiment(
     # Models of one seed share its frozen classifier.
     claims=tuple(c for shown in (_ACCURACY, _BY_AUTHORS) for c in claim_order(shown, "P-STN", "STN", paired=True)),
     figures=(
-        FigureSpec(
-            "placed-fashion", runner.description_of(__doc__, 2), partial(figures.draw_windows, chosen=_DRAWN)
-        ),
+        FigureSpec("placed-fashion", runner.description_of(__doc__, 2), partial(figures.draw_windows, chosen=_DRAWN)),
     ),
 )  # fmt: skip
 
 _LONG = "placed-fashion-long"
 LONG = runner.Experiment(
-    _LONG,
-    "Random placement FashionMNIST, all 600 epochs",
+    _LONG, "Random placement FashionMNIST, all 600 epochs",
     summary="Placed FashionMNIST as the authors ran it, for all of their 600 epochs, one seed",
     needs=("fashion-mnist",),
     groups=tuple(
@@ -272,6 +238,5 @@ LONG = runner.Experiment(
         )
         for group in (_AUTHORS_PSTN, _AUTHORS_STN)
     ),
-    seeds=1,
-    extra=True,
+    seeds=1, extra=True,
 )  # fmt: skip

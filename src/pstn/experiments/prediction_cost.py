@@ -4,6 +4,9 @@ The P-STN of Table 1 for 100 digits predicts from S samples of its posterior. Th
 independent, antithetic and Sobol samples, and a student of each learns, from images without labels, to answer in one
 pass what its teacher answers with ten samples. The claim: four samples that are spread evenly are as good as ten
 independent ones. It is wanted that the student keep 80% of what ten samples gain over one.
+
+S samples minus ten independent ones, of the same trained models: mean ± one standard deviation of the differences of
+ten folds. One sample, far below, is in the table.
 """
 
 from __future__ import annotations
@@ -13,8 +16,6 @@ import math
 from dataclasses import replace
 from functools import partial
 from typing import Any
-
-import torch
 
 from pstn.experiments import little_data, mnist_subsets, runner
 from pstn.experiments.runner import ACCURACY, ECE, NLL
@@ -51,7 +52,7 @@ def _measure(method: SamplingMethod, samples: int, context: runner.RunContext, c
     """Scores of a trained model with so many samples."""
     task, model = TRAINED.task(context), _trained(context, cell)
     model.get_submodule("layer").sampling = method  # type: ignore[assignment]
-    scores = runner.scores_of(model, context.quick_subset(task.test), seed=cell.seed, samples=samples, batch=task.batch)
+    scores = runner.scores_of(model, task.test, seed=cell.seed, samples=samples, batch=task.batch)
     return scores, {}, {"sampling": method, "samples": samples}
 
 
@@ -69,19 +70,15 @@ def _student(context: runner.RunContext, cell: Result) -> runner.Evaluated:
         settings, inputs = STUDENT | {"epochs": 120, "batch_size": 8}, task.x[task.train(cell.seed)]
     if context.quick:
         settings = settings | {"epochs": 1, "batch_size": 25}
-    with torch.random.fork_rng(devices=[context.device] if context.device.type == "cuda" else []):
-        torch.manual_seed(cell.seed)
+    with runner.seeded(context, cell.seed):
         student = distil(copy.deepcopy(teacher), inputs, samples=10, progress=False, **settings)
-    test = context.quick_subset(task.test)
     scores, one, ten = (
-        runner.scores_of(model, test, seed=cell.seed, samples=s, batch=task.batch)
+        runner.scores_of(model, task.test, seed=cell.seed, samples=s, batch=task.batch)
         for model, s in ((student, None), (teacher, 1), (teacher, 10))
     )
-    kept = {
-        f"kept_{name}": (scores[name] - one[name]) / ((ten[name] - one[name]) or math.nan)
-        for name in ("accuracy", "nll")
-    }
-    teachers = {f"{name}_{s}": found[name] for s, found in ((1, one), (10, ten)) for name in ("accuracy", "nll")}
+    names = ("accuracy", "nll")
+    kept = {f"kept_{name}": (scores[name] - one[name]) / ((ten[name] - one[name]) or math.nan) for name in names}
+    teachers = {f"{name}_{s}": found[name] for s, found in ((1, one), (10, ten)) for name in names}
     return {**scores, **kept, **teachers}, {}, {**settings, "inputs": len(inputs)}
 
 
@@ -92,13 +89,11 @@ def _line(method: SamplingMethod, samples: int, metric: Metric, data: str = DATA
     )  # fmt: skip
 
 
+ALL: tuple[tuple[SamplingMethod, int], ...] = tuple((method, samples) for samples in SAMPLES for method in METHODS)
 GROUPS = tuple(
-    runner.Evaluation(NAME, label, DATA, partial(_measure, method, samples), f"S={samples}", seeds=FOLDS)
-    for samples in SAMPLES for method, label in METHODS.items()
+    runner.Evaluation(NAME, METHODS[m], data, partial(_measure, m, s), f"S={s}", seeds=FOLDS)
+    for data, shown in ((DATA, ALL), (DEFAULTS, CHECKED)) for m, s in shown
 )  # fmt: skip
-GROUPS += tuple(
-    runner.Evaluation(NAME, METHODS[m], DEFAULTS, partial(_measure, m, s), f"S={s}", seeds=FOLDS) for m, s in CHECKED
-)
 STUDENTS = tuple(
     runner.Evaluation(NAME, model, data, _student, seeds=FOLDS)
     for model, data in (("student", DATA), ("student", DEFAULTS), (ALONE, DEFAULTS))
@@ -107,28 +102,24 @@ STUDENTS = tuple(
 _LABELS = "100 images with labels"
 TABLES = tuple(
     Table(
-        "MNIST100", tuple(_line(method, samples, metric) for samples in SAMPLES for method in METHODS), row_label="S",
+        "MNIST100", tuple(_line(method, samples, metric) for method, samples in ALL), row_label="S",
         beside={"supervision": dict.fromkeys(map(str, SAMPLES), _LABELS)},
     )
     for metric in (ACCURACY, NLL, ECE)
 )  # fmt: skip
+_ROWS = {(method, samples): f"{METHODS[method]}, S = {samples}" for method, samples in CHECKED}
 CHECKED_TABLE = Table(
     DEFAULTS,
     tuple(
-        replace(_line(method, samples, metric, DEFAULTS), row=row, column=metric.label)
-        for method, samples in CHECKED for row in [f"{METHODS[method]}, S = {samples}"]
-        for metric in (ACCURACY, NLL, ECE)
+        replace(_line(*way, metric, DEFAULTS), row=row, column=metric.label)
+        for way, row in _ROWS.items() for metric in (ACCURACY, NLL, ECE)
     ),
-    "samples",
-    bold=False,
-    beside={"supervision": {f"{METHODS[method]}, S = {samples}": _LABELS for method, samples in CHECKED}},
+    "samples", bold=False, beside={"supervision": dict.fromkeys(_ROWS.values(), _LABELS)},
 )  # fmt: skip
-
 _KEPT = tuple(
     Metric(f"kept_{name}", f"kept of the gain in {label} (%)", 100, 0, None)
     for name, label in (("accuracy", "accuracy"), ("nll", "NLL"))
 )
-
 _DRAWN = tuple(replace(table, lines=tuple(li for li in table.lines if li.variant != "S=1")) for table in TABLES[:2])
 
 
@@ -144,36 +135,25 @@ def _student_table(data: str, *students: str) -> Table:
     supervision = dict.fromkeys(shown, _LABELS) | {
         f"{model}, one pass": f"{_LABELS}{f', {INPUTS:,} without' * (model != ALONE)}" for model in students
     }
-    return Table(
-        f"A student in one pass, {data}", tuple(made), "model", bold=False, beside={"supervision": supervision}
-    )
+    title = f"A student in one pass, {data}"
+    return Table(title, tuple(made), "model", bold=False, beside={"supervision": supervision})
 
-
-STUDENT_TABLES = _student_table(DATA, "student"), _student_table(DEFAULTS, "student", ALONE)
 
 PREDICTION_COST = runner.Experiment(
-    NAME,
-    "What a prediction costs",
-    runner.description_of(__doc__),
+    NAME, "What a prediction costs", runner.description_of(__doc__),
     summary="Accuracy and NLL by the number of samples, independent, antithetic and Sobol",
     needs=("mnist",),
     groups=(TRAINED, *GROUPS, *STUDENTS),
-    tables=(*TABLES, CHECKED_TABLE, *STUDENT_TABLES),
+    tables=(*TABLES, CHECKED_TABLE, _student_table(DATA, "student"), _student_table(DEFAULTS, "student", ALONE)),
     claims=tuple(
         Claim(_line("sobol", 4, metric, data), _line("iid", 10, metric, data), paired=True, margin=margin)
-        for data in (DATA, DEFAULTS)
-        for metric, margin in ((ACCURACY, 0.5), (NLL, 0.01))
+        for data in (DATA, DEFAULTS) for metric, margin in ((ACCURACY, 0.5), (NLL, 0.01))
     ),
     figures=(
         FigureSpec(
-            NAME,
-            "S samples minus ten independent ones, of the same trained models: mean ± one standard deviation of the "
-            "differences of ten folds. One sample, far below, is in the table.",
+            NAME, runner.description_of(__doc__, 2),
             partial(figures.draw_curves, tables=_DRAWN, xlabel="samples S", log=True, minus=("10", METHODS["iid"])),
         ),
     ),
-    seeds=FOLDS,
-    from_paper=False,
-    holm=True,
-    extra=True,
-)
+    seeds=FOLDS, from_paper=False, holm=True, extra=True,
+)  # fmt: skip

@@ -41,14 +41,12 @@ def task(context: runner.RunContext) -> runner.Task:
     x, y = (torch.cat([getattr(part, name) for part in parts]) for name in ("x", "y"))
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(12)).to(x.device)
     train = min(TRAIN, len(x) // 2)
-    test = min(TEST, len(x) - train)
-
-    def turned(at: slice, seed: int) -> Any:
-        upright = Split(x[order[at]], y[order[at]], parts[0].classes, name=f"rotated {parts[0].name}")
-        return generate(upright, RandomRotation(math.pi), seed=seed)
-
-    held = turned(slice(train), 0).all()
-    return runner.Task(held.x, held.y, turned(slice(train, train + test), 1), held.name, batch=500)
+    train_part, test_part = (
+        generate(Split(x[at], y[at], parts[0].classes, name=f"rotated {parts[0].name}"), RandomRotation(), seed=seed)
+        for seed, at in enumerate((order[:train], order[train : train + TEST]))
+    )
+    held = train_part.all()
+    return runner.Task(held.x, held.y, test_part, held.name, batch=500)
 
 
 def make_classifier(channels: Sequence[int] = (32, 64, 128), hidden: int = 128, dropout: float = 0.3) -> nn.Sequential:
@@ -112,12 +110,10 @@ GROUPS = (
     _behind(ANY_ANGLE, partial(make_pstn, _ANY, learned=False)),
     _behind(GLOBAL, partial(make_pstn, _ANY), localizer_factor=0.1),
     _behind(
-        PSTN_MODEL,
-        partial(make_pstn, Mixture(MODES, StudentT(alpha=2.0, var_init=-1.0))),
-        localizer_factor=0.01,
+        PSTN_MODEL, partial(make_pstn, Mixture(MODES, StudentT(alpha=2.0, var_init=-1.0))), localizer_factor=0.01,
         measures=(examples,),
     ),
-)
+)  # fmt: skip
 _METRICS = (ACCURACY, NLL, ECE)
 _MODELS = (ALONE, ANY_ANGLE, GLOBAL, PSTN_MODEL)
 
@@ -145,9 +141,7 @@ def draw(results: Sequence[Result]) -> figures.Figure:
 
 
 ROTATED_12K = runner.Experiment(
-    NAME,
-    "Rotated MNIST from 12,000 labels",
-    runner.description_of(__doc__),
+    NAME, "Rotated MNIST from 12,000 labels", runner.description_of(__doc__),
     summary="Beyond the paper: rotated MNIST as others report it, end to end from 12,000 labels",
     needs=("mnist",),
     groups=GROUPS,
@@ -166,7 +160,5 @@ ROTATED_12K = runner.Experiment(
         for other in (ALONE, ANY_ANGLE, GLOBAL) for metric in (ACCURACY, NLL)
     ),
     figures=(FigureSpec(NAME, runner.description_of(__doc__, 2), draw),),
-    from_paper=False,
-    holm=True,
-    extra=True,
+    from_paper=False, holm=True, extra=True,
 )  # fmt: skip

@@ -72,7 +72,7 @@ def make_layer(probabilistic: bool) -> SpatialTransformer:
 
 def make_model(*, probabilistic: bool, dropout: bool = True) -> Callable[[runner.RunContext, int], nn.Module]:
     """The STN or P-STN in front of the seed's frozen classifier, whose dropout stays active in training or does not."""
-    return runner.in_front_of(CLASSIFIER, lambda context: make_layer(probabilistic), dropout=dropout)
+    return runner.in_front_of(CLASSIFIER, lambda: make_layer(probabilistic), dropout=dropout)
 
 
 def undo_errors(mean: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
@@ -155,9 +155,7 @@ _WRAPPED = lines(Metric("error_wrapped", "error of the angle, wrapped", digits=2
 _LARGER = Metric("larger_variance", "larger variance where badly localised (%)", 100, 1, higher_is_better=None)
 
 ROTATED_MNIST = runner.Experiment(
-    "rotated-mnist",
-    "Rotated MNIST, frozen classifier",
-    runner.description_of(__doc__),
+    "rotated-mnist", "Rotated MNIST, frozen classifier", runner.description_of(__doc__),
     summary="Undoing rotations for a frozen classifier: accuracy, error of the angle, variance by error",
     needs=("mnist",),
     groups=(CLASSIFIER, STN_GROUP, PSTN_GROUP),
@@ -173,10 +171,8 @@ ROTATED_MNIST = runner.Experiment(
     ),
     claims=(
         # Models of one seed share its frozen classifier.
-        *claim_order(_ACCURACY, "P-STN", "STN", paired=True),
-        *claim_order(_ACCURACY, "STN", "CNN", paired=True),
-        *claim_order(_ACCURACY, "P-STN", "CNN", paired=True),
-        *claim_order(_ERROR, "P-STN", "STN", paired=True),
+        *claim_order(_ACCURACY, "P-STN", "STN", paired=True), *claim_order(_ACCURACY, "STN", "CNN", paired=True),
+        *claim_order(_ACCURACY, "P-STN", "CNN", paired=True), *claim_order(_ERROR, "P-STN", "STN", paired=True),
         *claim_order(_WRAPPED, "P-STN", "STN", claimed=False, paired=True),
     ),
     figures=(FigureSpec("rotated-mnist", runner.description_of(__doc__, 2), figures.draw_angles),),

@@ -13,9 +13,9 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import partial
@@ -31,16 +31,7 @@ from pstn.data import KNOWN, MissingDataError, load
 from pstn.data.split import Sized
 from pstn.distributions import Point, Posterior, PosteriorFamily, StudentT
 from pstn.files import inside, require_writable
-from pstn.nn import (
-    PSTN,
-    STN,
-    Frozen,
-    Prediction,
-    Pretrained,
-    SpatialTransformer,
-    TransformerClassifier,
-    TransformerOutput,
-)  # fmt: skip
+from pstn.nn import PSTN, STN, Frozen, Pretrained, SpatialTransformer, TransformerClassifier, TransformerOutput
 from pstn.noise import Samples, stream_keys, uniform
 from pstn.processes import import_object
 from pstn.provenance import provenance
@@ -71,6 +62,7 @@ PAPER = Recipe(
 # A quick run takes this many steps of each training, in batches no larger than this, tests on this many examples, and
 # has this many seeds and variants.
 _QUICK_STEPS, _QUICK_BATCH, _QUICK_TEST, _QUICK_SEEDS = 5, 16, 50, 2
+_QUICK_NOTE = "A quick run: a few steps on the data that ship with the package. Not the paper's setting."
 # The data of a quick run, by kind.
 _SHIPPED = {"images": "digits", "series": "ItalyPowerDemand"}
 
@@ -148,16 +140,17 @@ class RunContext:
     def data(self, name: str, **settings: Any) -> tuple[Any, Any, Any]:
         """Training, validation and test part of a known data set on the device; None for a part that is not there.
 
-        In a quick run it is the data set of its kind that ships with the package.
+        In a quick run it is the data set of its kind that ships with the package, with few examples to score on.
         """
         if self.quick:
             name = _SHIPPED[KNOWN[name].kind]
             settings = {k: v for k, v in settings.items() if k == "normalise" and name == "digits"}
-        read = partial(load, name, **settings)
-        return tuple(self.cached((name, *sorted(settings.items())), lambda: read().to(self.device)))  # type: ignore[return-value]
+        key = (name, *sorted(settings.items()))
+        train, *scored = self.cached(key, lambda: tuple(load(name, **settings).to(self.device)))
+        return (train, *(part and self.quick_subset(part) for part in scored))  # type: ignore[return-value]
 
     def quick_subset(self, test: Sized) -> Any:
-        """The test examples of this run: all, or in a quick run the first few."""
+        """Examples to score on: all, or in a quick run the first few."""
         return test.take(range(min(_QUICK_TEST, len(test)))) if self.quick else test
 
     def missing_data(self, names: Iterable[str]) -> list[str]:
@@ -181,8 +174,7 @@ class RunContext:
     @property
     def departures(self) -> list[str]:
         """Where this run leaves what is declared, in sentences."""
-        note = "A quick run: a few steps on the data that ship with the package. Not the paper's setting."
-        return [note] if self.quick else []
+        return [_QUICK_NOTE] if self.quick else []
 
 
 @dataclass(frozen=True)
@@ -252,13 +244,22 @@ class ModelUnderTest(NamedTuple):
             return x, layer(x, samples=samples, generator=torch.Generator().manual_seed(0))
 
 
+@contextmanager
+def seeded(context: RunContext | None, seed: int) -> Iterator[None]:
+    """Torch's random state set to a seed in the block, also on the device of a run, and as before after it."""
+    cuda = [context.device] if context and context.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda):
+        torch.manual_seed(seed)
+        yield
+
+
 def same(make: Callable[[], nn.Module]) -> Callable[[RunContext, int], nn.Module]:
     """A network that is made alike for every seed, but for its random weights."""
     return lambda context, seed: make()
 
 
 def in_front_of(
-    classifier: Training, layer: Callable[[RunContext], SpatialTransformer], *, dropout: bool = True
+    classifier: Training, layer: Callable[[], SpatialTransformer], *, dropout: bool = True
 ) -> Callable[[RunContext, int], nn.Module]:
     """An STN or a P-STN, of ten samples, in front of the seed's frozen classifier.
 
@@ -269,7 +270,7 @@ def in_front_of(
     """
 
     def make(context: RunContext, seed: int) -> nn.Module:
-        made, head = layer(context), trained(context, classifier, seed).requires_grad_(False)
+        made, head = layer(), trained(context, classifier, seed).requires_grad_(False)
         return transformer_model(made, head if dropout else Frozen(head))
 
     return make
@@ -400,13 +401,6 @@ class Evaluation:
         return [Result(self.experiment, self.model, self.data, seed, self.variant) for seed in seeds]
 
 
-class Computed(NamedTuple):
-    """What a `Joint` group gives for one of its cells: the cell with settings and departures, and its numbers."""
-
-    cell: Result
-    metrics: dict[str, float]
-
-
 @dataclass(frozen=True)
 class Joint:
     """Cells of several data sets, models and settings that one function computes together.
@@ -414,16 +408,22 @@ class Joint:
     Args:
         experiment: its name.
         name: what tells the group from the others of its experiment.
-        cells: all results of the group in a run, still empty.
-        compute: returns what was computed for those of the cells that are given.
+        results: all of the group, still empty.
+        compute: returns those of the cells that are given, with metrics, settings and departures, as they come.
         data: the data set that it needs; all of the experiment's when empty.
+        quick: how many of the cells a quick run takes.
     """
 
     experiment: str
     name: str
-    cells: Callable[[RunContext], list[Result]]
-    compute: Callable[[RunContext, Sequence[Result]], Iterable[Computed]]
+    results: Sequence[Result]
+    compute: Callable[[RunContext, Sequence[Result]], Iterable[Result]]
     data: str = ""
+    quick: int = 2
+
+    def cells(self, context: RunContext) -> list[Result]:
+        """The results of the group in a run, still empty."""
+        return list(self.results[: self.quick if context.quick else None])
 
 
 def description_of(docstring: str | None, paragraph: int = 1) -> str:
@@ -491,29 +491,27 @@ def predict(
         >>> predict(pstn.nn.mnist_pstn(), digits).log_probs.shape
         torch.Size([20, 10])
     """
-    index = torch.arange(len(test))
-    device = test.batch(index[:1]).x.device
+    device = test.batch([0]).x.device
     model = copy.deepcopy(model).to(device).eval()
     keys = stream_keys([seed], "evaluate", device=device)
     parts: list[Predictions] = []
     with torch.no_grad():
-        for at in index.split(batch):
+        for at in torch.arange(len(test)).split(batch):
             examples = test.batch(at)
-            theta = beta = None
             if isinstance(model, TransformerClassifier):
                 noise = None
                 if model.layer.probabilistic and samples != "modes":
                     shape = (samples or model.test_samples, 1, model.layer.noise_width)
                     each = uniform(keys, int(at[0]), len(at), shape, model.layer.sampling)  # (b, 1, S, 1, D)
                     noise = each[:, 0, :, 0].transpose(0, 1)
-                answer: Prediction = model(examples.x, "modes" if samples == "modes" else None, noise=noise)
-                log_probs, theta = answer.log_probs, answer.posterior.mode
-                if isinstance(answer.posterior, Posterior):
-                    beta = answer.posterior.beta
+                answer = model(examples.x, "modes" if samples == "modes" else None, noise=noise)
+                q = answer.posterior
+                beta = q.beta if isinstance(q, Posterior) else None
+                parts.append(Predictions(answer.log_probs, examples.y, q.mode, beta, examples.theta))
             else:
                 log_probs = model(examples.x).float().log_softmax(-1)
                 require_finite("log_probs", log_probs, "the classifier returned them")
-            parts.append(Predictions(log_probs, examples.y, theta, beta, examples.theta))
+                parts.append(Predictions(log_probs, examples.y, truth=examples.theta))
     columns: list[Any] = [None if c[0] is None else torch.cat(c) for c in zip(*parts, strict=True)]
     return Predictions(*columns)
 
@@ -521,9 +519,8 @@ def predict(
 def classification_scores(predictions: Predictions) -> dict[str, float]:
     """Accuracy, negative log-likelihood, and calibration error in 15 and in 10 bins, as fractions."""
     log_probs, y = predictions.log_probs, predictions.y
-    accuracy, nll, ece = score(log_probs, y)
     ece10 = float(calibration_error(log_probs.exp(), y, bins=10))
-    return {"accuracy": accuracy, "nll": nll, "ece": ece, "ece10": ece10}
+    return {**dict(zip(("accuracy", "nll", "ece"), score(log_probs, y), strict=True)), "ece10": ece10}
 
 
 def scores_of(model: nn.Module, test: Sized, **options: Any) -> dict[str, float]:
@@ -624,8 +621,7 @@ class _Job:
         # The labels identify the data cheaply.
         data, models, identities = [recipe_settings(self.recipe), task.name, *task.notes, digest({"y": task.y})], [], []
         for member in self.members.values():
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(member.seed)
+            with seeded(None, member.seed):
                 models.append(group.make(context, member.seed))
             weights = digest(models[-1].state_dict())
             identities.append(json.dumps([*data, checkpoint.member_summary(member), repr(models[-1]), weights]))
@@ -667,8 +663,10 @@ class _Job:
         self.models = dict(zip(pairs, self.population.models(), strict=True))
         self.epochs, self.seconds = progress.epoch, progress.seconds * share / len(pairs)  # of each model
         self.notes = {
-            pairs[failure.model]: f"Stopped in training at step {failure.step}: loss {failure.loss:g}, gradient norm "
-            f"{failure.grad_norm:g}. The weights are those before that step."
+            pairs[failure.model]: [
+                f"Stopped in training at step {failure.step}: loss {failure.loss:g}, gradient norm "
+                f"{failure.grad_norm:g}. The weights are those before that step."
+            ]
             for failure in progress.failures
         }
         del self.population
@@ -748,9 +746,9 @@ def run_groups(context: RunContext, planned: Sequence[Planned]) -> None:
                 _record(context, [cell], partial(group.measure, context, cell))
         elif isinstance(group, Joint):
             started = time.perf_counter()
-            for cell, metrics in group.compute(context, cells):  # written as they come: a run may be cut off
+            for cell in group.compute(context, cells):  # written as they come: a run may be cut off
                 ended = time.perf_counter()
-                _write(context, replace(cell, training=cell.name, metrics=metrics, seconds=ended - started))
+                _write(context, replace(cell, training=cell.name, seconds=ended - started))
                 started = ended
         else:
             names = {cell.name for cell in cells}
@@ -769,32 +767,27 @@ def run_groups(context: RunContext, planned: Sequence[Planned]) -> None:
 
 def _test(context: RunContext, job: _Job, pair: Model, wanted: set[str]) -> None:
     """Test one model on each of its data sets, and write what is wanted."""
-    group, given = job.group, job.group.cells_of(*pair)
+    group, given, model = job.group, job.group.cells_of(*pair), job.models[pair]
+
+    def measure(task: Task, cell: Result) -> Evaluated:
+        predictions = predict(model, task.test, seed=cell.seed, batch=task.batch)
+        tested = ModelUnderTest(context, task, model, predictions, cell)
+        metrics, figure = classification_scores(predictions), dict[str, Any]()
+        for more, drawn in (each(tested) for each in group.measures):
+            metrics |= more
+            figure |= drawn
+        return metrics, figure, cell.settings
+
     for data, read in {group.data: group.task, **group.also}.items():
-        task = read(context)
-        task = replace(task, test=context.quick_subset(task.test))
-        notes = [*group.departures, *task.notes, *context.departures]
-        notes += [job.notes[pair]] if pair in job.notes else []
-        settings = _settings(context, job, pair, len(task.test))
-        # One training and one test may fill several cells: each has its share, so that their sum is what it took.
-        share, first = job.seconds / len(given), given[0].name
-        cells = [
-            replace(cell, departures=notes, training=first, settings=settings, seconds=share)
-            for cell in given if cell.data == data and cell.name in wanted
-        ]  # fmt: skip
-        if cells:
-            _record(context, cells, partial(_measure, context, group, task, job.models[pair], cells[0]))
-
-
-def _measure(context: RunContext, group: Training, task: Task, model: nn.Module, cell: Result) -> Evaluated:
-    predictions = predict(model, task.test, seed=cell.seed, batch=task.batch)
-    tested = ModelUnderTest(context, task, model, predictions, cell)
-    metrics: dict[str, float] = classification_scores(predictions)
-    figure: dict[str, Any] = {}
-    for more, drawn in (measure(tested) for measure in group.measures):
-        metrics |= more
-        figure |= drawn
-    return metrics, figure, cell.settings
+        if cells := [cell for cell in given if cell.data == data and cell.name in wanted]:
+            task = read(context)
+            task = replace(task, test=context.quick_subset(task.test))
+            notes = [*group.departures, *task.notes, *context.departures, *job.notes.get(pair, ())]
+            # One training and one test may fill several cells: each has its share, so that their sum is what it took.
+            shared: dict[str, Any] = {"departures": notes, "training": given[0].name}
+            shared |= {"settings": _settings(context, job, pair, len(task.test)), "seconds": job.seconds / len(given)}
+            cells = [replace(cell, **shared) for cell in cells]
+            _record(context, cells, partial(measure, task, cells[0]))
 
 
 def _record(context: RunContext, cells: Sequence[Result], measure: Callable[[], Evaluated]) -> None:
@@ -806,13 +799,10 @@ def _record(context: RunContext, cells: Sequence[Result], measure: Callable[[], 
             found = measure()
     except NotFiniteError as error:
         notes.append(f"No numbers: this model diverged. When it was tested, {error}.")
-    metrics, figure, settings = found
+    held: dict[str, Any] = dict(zip(("metrics", "figure", "settings"), found, strict=True)) | {"departures": notes}
     spent = (time.perf_counter() - started) / len(cells)
     for cell in cells:
-        seconds = cell.seconds + spent
-        _write(context, replace(
-            cell, metrics=metrics, figure=figure, settings=settings, departures=notes, seconds=seconds
-        ))  # fmt: skip
+        _write(context, replace(cell, **held, seconds=cell.seconds + spent))
 
 
 def _write(context: RunContext, result: Result) -> None:
@@ -888,9 +878,6 @@ class Shard:
         if not (first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second)):
             raise ValueError(f"shard must be i/n with i from 1 to n, such as 3/8, got {text!r}")
         return cls(int(first), int(second))
-
-    def __str__(self) -> str:
-        return f"{self.index}/{self.count}"
 
 
 def choose(names: Sequence[str], known: Mapping[str, Experiment], *, search: bool = False) -> list[Experiment]:
@@ -1000,18 +987,12 @@ def reproduce(
         Stopped: after Ctrl-C or SIGTERM, with everything saved.
     """
     planned = [piece for piece in plan(experiments, context, shard, cells) if piece.group.experiment not in leave_out]
-    if not planned:  # there are more shards than groups
-        context.log(f"Part {shard} has nothing to do.")
-        return 0
     needs = {experiment.name: experiment.needs for experiment in experiments}
     # A group that is called after a data set needs that one alone.
     data = [(g.data,) if g.data in needs[g.experiment] else needs[g.experiment] for g, _ in planned]
     if missing := context.missing_data(name for names in data for name in names):
-        raise MissingDataError(
-            ", ".join(missing),
-            "not found: set PSTN_DATA to a folder that holds it (docs/data.md has the layout), get it with "
-            "`pstn data get NAME` where it can be downloaded, or add --quick, which needs no data",
-        )
+        advice = "set PSTN_DATA to a folder that holds it, run `pstn data get NAME`, or add --quick"
+        raise MissingDataError(", ".join(missing), f"not found: {advice}")
     for name in {group.experiment for group, _ in planned}:
         for folder in (context.folder, context.work):  # no link may lead out of the folder of results
             inside(context.results, (folder / name).relative_to(context.results).as_posix())
@@ -1028,8 +1009,5 @@ def reproduce(
         if current != (current := pieces[0].group.experiment):
             context.cache.clear()  # the next experiment has other data
         context.log(f"{current}: {', '.join(piece.group.name for piece in pieces)}")
-        started = time.perf_counter()
         run_groups(context, pieces)
-        seconds = time.perf_counter() - started
-        context.log(f"  {sum(len(piece.cells) for piece in pieces)} results in {seconds:.1f} s")
     return sum(len(piece.cells) for pieces in pending for piece in pieces)

@@ -2,6 +2,10 @@
 
 CNN, STN and P-STN of about 1.2 million parameters classify series; the transformations are diffeomorphisms of time.
 The paper claims the highest mean accuracy for the P-STN, then the STN, then the CNN.
+
+FaceAll: how far the P-STN’s samples move each point of time, against the noise with which training starts and against
+its own mean over time (dotted). Thin: five runs. Shaded: where the paper sees less and more of it. Hatched: the ends,
+which stay where they are under any noise, left out of all numbers.
 """
 
 from __future__ import annotations
@@ -20,19 +24,8 @@ from pstn.experiments import runner
 from pstn.experiments.mnist_subsets import MODELS, PRECISIONS, make_search, search_for_w
 from pstn.experiments.placed_fashion import TF32
 from pstn.nn import SeriesClassifier, SeriesLocalizer, SpatialTransformer
-from pstn.report import (
-    Claim,
-    FigureSpec,
-    Line,
-    Metric,
-    Published,
-    Result,
-    Table,
-    figures,
-    lines,
-    non_inferiority,
-    published_lines,
-)
+from pstn.report import Claim, FigureSpec, Line, Metric, Result, Table, figures, lines, published_lines
+from pstn.report.statistics import Published, non_inferiority
 from pstn.transforms import CPAB
 
 # "which we use to find the optimal w via grid-search; those are [0.0001, 1e-05, 0.001, 0.0, 0.0001]": in the order of
@@ -56,20 +49,16 @@ def series(name: str, *, search: bool = False) -> Callable[[runner.RunContext], 
             warnings.simplefilter("always", DataWarning)
             train, held_out, test = context.data(name, validation=HELD_OUT, need_test=False, fetch=False)
         # A warning names the file, then says what is unusual: results leave out the path.
-        notes = [
-            f"One file of the data {str(w.message).split(': ', 1)[-1]}."
-            for w in caught
-            if issubclass(w.category, DataWarning)
-        ]
+        told = [str(w.message).split(": ", 1)[-1] for w in caught if issubclass(w.category, DataWarning)]
+        notes = [f"One file of the data {what}." for what in told]
         if search and test is None:  # the held-out part is the test part then: the search takes some of the rest
             rest, taken = stratified_indices(train.y, HELD_OUT)
             train, held_out = train.take(rest), train.take(taken)
         elif not search and test is None:
             notes.append(NO_TEST)
         seen = held_out if search or test is None else test
-        return runner.Task(
-            train.x, train.y, seen, train.name, batch=100, notes=tuple(notes), classes=len(train.classes)
-        )
+        classes = len(train.classes)
+        return runner.Task(train.x, train.y, seen, train.name, batch=100, notes=tuple(notes), classes=classes)
 
     return lambda context: context.cached(("series", name, search), lambda: read(context))
 
@@ -156,8 +145,8 @@ def uneven(profiles: Sequence[Sequence[float]]) -> float | None:
 
 def profiles_of(results: Sequence[Result]) -> list[list[float]]:
     """The displacement by time of each run that has it, by seed."""
-    found = (r for r in results if r.variant == "by time" and "relative" in r.figure)
-    return [r.figure["relative"] for r in sorted(found, key=lambda r: r.seed)]
+    found = sorted((r for r in results if r.variant == "by time" and "relative" in r.figure), key=lambda r: r.seed)
+    return [r.figure["relative"] for r in found]
 
 
 def draw_profiles(results: Sequence[Result]) -> figures.Figure:
@@ -236,18 +225,14 @@ PUBLISHED = published_lines(runner.ACCURACY, """
 _DATA = tuple(dict.fromkeys(data for _, data in PUBLISHED))
 _OTHER_TEST_PART = "UWaveGestureLibraryX"
 _FOUR = tuple(name for name in _DATA if name != _OTHER_TEST_PART)
-MEAN = {
-    model: Line(model, _DATA, runner.ACCURACY, paper=paper, row="Mean")
-    for model, paper in zip(MODELS, map(Published, ("86.48", "88.65", "89.18"), (False, False, True)), strict=True)
-}
+_PAPERS = Published("86.48"), Published("88.65"), Published("89.18", bold=True)
+MEAN = {m: Line(m, _DATA, runner.ACCURACY, paper=p, row="Mean") for m, p in zip(MODELS, _PAPERS, strict=True)}
 _MEAN_OF_FOUR = {model: Line(model, _FOUR, runner.ACCURACY, row="Mean of the other four") for model in MODELS}
 
 _UNEVENNESS = Metric("unevenness_of_mean", "largest over smallest displacement", digits=2, higher_is_better=None)
 
 TIME_SERIES = runner.Experiment(
-    "time-series",
-    "UCR time series",
-    runner.description_of(__doc__),
+    "time-series", "UCR time series", runner.description_of(__doc__),
     summary="Table 2: accuracy on five sets of the UCR archive, five repetitions each",
     needs=tuple(WEIGHTS),
     groups=(
@@ -257,10 +242,8 @@ TIME_SERIES = runner.Experiment(
     quick=("faceall-cnn", "faceall-stn", "faceall-p-stn", "faceall-p-stn-by-time"),
     tables=(
         Table(
-            "UCR series",
-            (*PUBLISHED.values(), *MEAN.values(), *_MEAN_OF_FOUR.values()),
-            untested={NO_TEST: "other test part"},
-            notes=(
+            "UCR series", (*PUBLISHED.values(), *MEAN.values(), *_MEAN_OF_FOUR.values()),
+            untested={NO_TEST: "other test part"}, notes=(
                 f"The last row leaves out {_OTHER_TEST_PART}, whose test part is not in every copy of the archive. A "
                 "set without one is trained and tested on a split of its training part, and is then not tested against "
                 "the paper’s, nor is the mean that holds it.",
@@ -287,29 +270,19 @@ TIME_SERIES = runner.Experiment(
         *(
             Claim(PUBLISHED[better, name], PUBLISHED[worse, name], comparable=name != _OTHER_TEST_PART)
             for name, better, worse in (
-                ("FaceAll", "P-STN", "STN"),
-                ("TwoPatterns", "P-STN", "STN"),
-                ("Wafer", "CNN", "STN"),
-                (_OTHER_TEST_PART, "P-STN", "STN"),
-                ("PhalangesOutlinesCorrect", "STN", "CNN"),
+                ("FaceAll", "P-STN", "STN"), ("TwoPatterns", "P-STN", "STN"), ("Wafer", "CNN", "STN"),
+                (_OTHER_TEST_PART, "P-STN", "STN"), ("PhalangesOutlinesCorrect", "STN", "CNN"),
                 ("PhalangesOutlinesCorrect", "P-STN", "CNN"),
             )
         ),
     ),
     figures=(
-        FigureSpec(
-            "time-series", "A test series of each set, and three samples of it by the P-STN.", figures.draw_series
-        ),
-        FigureSpec(
-            "time-series-by-time",
-            "FaceAll: how far the P-STN’s samples move each point of time, against the noise with which training "
-            "starts and against its own mean over time (dotted). Thin: five runs. Shaded: where the paper sees less "
-            "and more of it. Hatched: the ends, which stay where they are under any noise, left out of all numbers.",
-            draw_profiles,
-        ),
+        FigureSpec("time-series", "A test series of each set, and three samples of it by the P-STN.",
+                   figures.draw_series),
+        FigureSpec("time-series-by-time", runner.description_of(__doc__, 2), draw_profiles),
     ),
     search=search_for_w("time-series", {name: WEIGHTS[name] for name in _DATA}),
-)
+)  # fmt: skip
 SEARCH = make_search(
     TIME_SERIES,
     "The KL weight w of Table 2, searched on a quarter of the training part",

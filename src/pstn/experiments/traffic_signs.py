@@ -6,6 +6,10 @@ with their own classes, counts and splits: the paper’s numbers are shown for o
 them. Here the classifier learned from windows of several sizes around the sign, and every control has the same one.
 
 The paper's photos, MTSD, cannot be passed on. These are others, Italian, at about a third of the resolution.
+
+The five largest of the test signs whose windows were recorded, one of each class, seed 0. Left: the crop with ten
+windows that the P-STN sampled (yellow), and the true box (green). Right: what the classifier sees through each of the
+ten, and the answer that their average gives, with its probability.
 """
 
 from __future__ import annotations
@@ -25,7 +29,6 @@ from statistics import fmean
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -46,7 +49,7 @@ from pstn.text import shorten
 from pstn.training import one_cycle
 from pstn.training.fit import fit
 from pstn.transforms import Affine, Crop, Similarity, Transform
-from pstn.warping import warp
+from pstn.warping import Fill, warp
 
 NAME, SEARCH_NAME, MTSD_NAME = "traffic-signs", "traffic-signs-search", "traffic-signs-mtsd"
 TEN, ALL, MTSD = "ten classes", "all classes", "MTSD"
@@ -238,10 +241,23 @@ Window = Callable[[Tensor], Tensor]
 """From the boxes of signs (B, 4) to windows of their crops (B, 4), all in [-1, 1] of the crop."""
 
 
+def _half_and_middle(boxes: Tensor) -> tuple[Tensor, Tensor]:
+    """Half the sides, and the middle, of boxes (B, 4)."""
+    return (boxes[:, 2:] - boxes[:, :2]) / 2, (boxes[:, 2:] + boxes[:, :2]) / 2
+
+
+def through(x: Tensor, windows: Tensor, side: int, fill: Fill = 0.0) -> Tensor:
+    """What windows (B, 4) show of images (B, C, H, W): (B, C, side, side)."""
+    half, middle = _half_and_middle(windows)
+    zero = torch.zeros_like(half[:, 0])
+    theta = torch.stack([half[:, 0], zero, middle[:, 0], zero, half[:, 1], middle[:, 1]], dim=1)
+    return warp(x, Affine().grid(theta, (side, side)), fill=fill)
+
+
 def around(times: float, boxes: Tensor) -> Tensor:
     """Several times the box, with the same middle."""
-    half, middle = times * (boxes[:, 2:] - boxes[:, :2]) / 2, (boxes[:, 2:] + boxes[:, :2]) / 2
-    return torch.cat([middle - half, middle + half], dim=1)
+    half, middle = _half_and_middle(boxes)
+    return torch.cat([middle - times * half, middle + times * half], dim=1)
 
 
 def constant(scale: float, boxes: Tensor) -> Tensor:
@@ -251,7 +267,7 @@ def constant(scale: float, boxes: Tensor) -> Tensor:
 
 def jittered(boxes: Tensor) -> Tensor:
     """1 to 4 times the box, shifted by up to 0.4 of it."""
-    half, middle = (boxes[:, 2:] - boxes[:, :2]) / 2, (boxes[:, 2:] + boxes[:, :2]) / 2
+    half, middle = _half_and_middle(boxes)
     middle = middle + 2 * half * SHIFT * (2 * torch.rand_like(middle) - 1)
     half = half * JITTER ** torch.rand_like(half[:, :1])
     return torch.cat([middle - half, middle + half], dim=1)
@@ -269,7 +285,7 @@ def random_window(boxes: Tensor) -> Tensor:
 
 def inside(boxes: Tensor, windows: Tensor) -> Tensor:
     """Boxes (B, 4) in the coordinates of windows (B, 4)."""
-    half, middle = (windows[:, 2:] - windows[:, :2]) / 2, (windows[:, 2:] + windows[:, :2]) / 2
+    half, middle = _half_and_middle(windows)
     return (boxes - middle.repeat(1, 2)) / half.repeat(1, 2)
 
 
@@ -317,10 +333,7 @@ class Views:
                 x = F.interpolate(x, (self.size, self.size), mode="bilinear", antialias=True)
             return Split(x, y, self.signs.classes, theta=boxes)
         windows = self.window(boxes)
-        half, middle = (windows[:, 2:] - windows[:, :2]) / 2, (windows[:, 2:] + windows[:, :2]) / 2
-        zero = torch.zeros_like(half[:, 0])
-        theta = torch.stack([half[:, 0], zero, middle[:, 0], zero, half[:, 1], middle[:, 1]], dim=1)
-        seen = warp(x, Affine().grid(theta, (self.size, self.size)), fill=_black(self.backbone))
+        seen = through(x, windows, self.size, _black(self.backbone))
         return Split(seen, y, self.signs.classes, theta=inside(boxes, windows))
 
 
@@ -374,13 +387,13 @@ def _make_resnet() -> nn.Module:
     return network
 
 
-def _make_small(filters: tuple[int, ...] = (3, 16, 32, 64)) -> nn.Module:
-    """Strided Conv-BatchNorm-ReLU stages and a global average: (N, 3, H, W) -> (N, F)."""
+def _make_small() -> nn.Module:
+    """Strided Conv-BatchNorm-ReLU stages and a global average: (N, 3, H, W) -> (N, 64)."""
     network = nn.Sequential()
-    for inputs, width in pairwise(filters):
+    for inputs, width in pairwise((3, 16, 32, 64)):
         network.extend([nn.Conv2d(inputs, width, 3, stride=2, padding=1), nn.BatchNorm2d(width), nn.ReLU()])
     network.extend([nn.AdaptiveAvgPool2d(1), nn.Flatten()])
-    network.features = filters[-1]  # type: ignore[assignment]  # as above
+    network.features = 64  # type: ignore[assignment]  # as above
     return network
 
 
@@ -406,24 +419,6 @@ def find_backbone(given: str | Path) -> Pretrained:
     path = Path(given)
     if not path.is_file() and is_object_name(str(given)):
         return import_pretrained(str(given))
-    accepted = (
-        f"backbone must be a file of weights of {RESNET.name} or {EFFICIENTNET.name}, or MODULE:NAME, got {given}"
-    )
-    try:
-        if path.suffix == ".safetensors":
-            weights = load_safetensors("cli").torch.load_file(path)
-        else:
-            weights = torch.load(path, map_location="cpu", weights_only=True)
-        if not all(isinstance(tensor, Tensor) for tensor in weights.values()):
-            raise TypeError("it holds something else than tensors")
-    except Exception as error:  # of pickle, zipfile, torch or safetensors: damaged files raise almost anything
-        raise ValueError(f"{accepted}: it cannot be read as a file of tensors: {error}") from error
-    known, last = (EFFICIENTNET, "_fc.") if "_conv_stem.weight" in weights else (RESNET, "fc.")
-    if known is RESNET and "conv1.weight" not in weights:
-        raise ValueError(f"{accepted}: its tensors have other names")
-    if known is RESNET and not _has_resnet():
-        raise ValueError(f"{path} has the weights of {known.name}, for which torchvision must import: install it")
-    kept = {name: tensor for name, tensor in weights.items() if not name.startswith(last)}
 
     def make() -> nn.Module:
         network = known.make()
@@ -431,11 +426,18 @@ def find_backbone(given: str | Path) -> Pretrained:
         return network
 
     try:
+        if path.suffix == ".safetensors":
+            weights = load_safetensors("cli").torch.load_file(path)
+        else:
+            weights = torch.load(path, map_location="cpu", weights_only=True)
+        known, last = (EFFICIENTNET, "_fc.") if "_conv_stem.weight" in weights else (RESNET, "fc.")
+        kept = {name: tensor for name, tensor in weights.items() if not name.startswith(last)}
         with torch.random.fork_rng(devices=[]):
             make()
-    except RuntimeError as error:
+    except Exception as error:  # of pickle, zipfile, torch or safetensors: damaged files raise almost anything
+        accepted = f"weights of {RESNET.name}, which needs torchvision, or of {EFFICIENTNET.name}, or MODULE:NAME"
         problem = shorten(" ".join(str(error).split()))
-        raise ValueError(f"{accepted}: its tensors do not fit {known.name}: {problem}") from error
+        raise ValueError(f"backbone must be {accepted}, got {given}: {problem}") from error
     return replace(known, make=make, trained=True)
 
 
@@ -541,15 +543,13 @@ class Bench:
         self.behind, self.authors = CLASSIFIER, data == MTSD
         self._classifiers: dict[tuple[float, int], nn.Module] = {}
 
-    def _fit(self, model: nn.Module, views: Views, settings: Settings, **options: Any) -> nn.Module:
+    def _fit(self, model: nn.Module, views: Views, settings: Settings, *, taught: bool = False) -> nn.Module:
         epochs = 1 if self.context.quick else settings.epochs
         lr = settings.lr * (1 if self.backbone.trained else 10)
         torch.manual_seed(self.seed)
         model.to(self.context.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if "loss" not in options:
-            options["kl_weight"] = settings.kl_weight
-        size = AUTHORS_BATCH if self.authors else BATCH
-        batches = Epochs(views, size, settings.times if "loss" in options else None)
+        options: dict[str, Any] = {"loss": box_loss} if taught else {"kl_weight": settings.kl_weight}
+        batches = Epochs(views, AUTHORS_BATCH if self.authors else BATCH, settings.times if taught else None)
         # Some trials of a search collapse: their scores tell, and the log says so.
         with skip_value_checks(), warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
@@ -594,7 +594,7 @@ class Bench:
         head = head if turns else Frozen(head)
         made = STN(layer, head) if model == "STN" else PSTN(layer, head, train_samples=1, test_samples=10)
         views = self.views(self.train, random_window if settings.windows else None, self.side)
-        self._fit(made, views, settings, **({"loss": box_loss} if model == TAUGHT else {}))
+        self._fit(made, views, settings, taught=model == TAUGHT)
         return made
 
     def run(self, model: str, settings: Settings) -> tuple[dict[str, float], dict[str, Any]]:
@@ -603,10 +603,8 @@ class Bench:
         window: dict[str, Window] = {TRUE: known, AROUND: known, CONSTANT: partial(constant, settings.start)}
         if model in (CNN, WINDOWS):
             made: nn.Module = self.network(random_window if model == WINDOWS else None, settings)
-        elif model in (TRUE, AROUND, WHOLE, CONSTANT):
-            made = self.classifier(settings)
         else:
-            made = self.localizer(model, settings)
+            made = self.classifier(settings) if model in (WHOLE, *window) else self.localizer(model, settings)
         views = self.views(self.test, window.get(model), self.side if isinstance(made, (STN, PSTN)) else self.view)
         found = runner.predict(made, views, seed=self.seed, batch=50)  # type: ignore[arg-type]
         metrics = runner.classification_scores(found)
@@ -627,21 +625,17 @@ class Bench:
 
     def _shown(self, model: nn.Module, views: Views, count: int = 6) -> dict[str, Any]:
         """Signs of different classes: the crop, sampled windows, what is seen through the mean, and the answer."""
-        y, shown = views.signs.y[views.index].tolist(), list[int]()
-        for at in range(len(y)):
-            if y[at] not in [y[k] for k in shown] and len(shown) < count:
-                shown.append(at)
-        batch = views.batch(shown)
+        y = views.signs.y[views.index].tolist()
+        batch = views.batch([y.index(label) for label in dict.fromkeys(y)][:count])
         assert isinstance(model, PSTN)
         assert batch.theta is not None
         torch.manual_seed(0)
         with torch.no_grad():
             answer, seen = model(batch.x), model.layer(batch.x, samples="modes").warped[0]
-        to_pixels, side = partial(_pixels, views), min(batch.x.shape[-1], SHOWN_SIDE)
+        side = min(batch.x.shape[-1], SHOWN_SIDE)
         crops = F.interpolate(batch.x, (side, side), mode="bilinear", antialias=True)
         return {
-            "images": [_packed(image) for image in to_pixels(crops)], "side": side,
-            "seen": [_packed(image) for image in to_pixels(seen)], "seen_side": seen.shape[-1],
+            "images": _packed(views, crops), "side": side, "seen": _packed(views, seen), "seen_side": seen.shape[-1],
             "boxes": runner.rounded(batch.theta), "windows": runner.rounded(
                 torch.stack([_around(model.layer.transform, theta) for theta in answer.theta], dim=1)
             ),
@@ -673,18 +667,10 @@ def box_loss(prediction: Prediction, target: Tensor) -> Tensor:
     return -prediction.posterior.log_prob(target).sum(-1).mean()
 
 
-def _pixels(views: Views, x: Tensor) -> Tensor:
-    """Images (N, H, W, 3) uint8 of scaled pixels."""
-    return ((x * views._std + views._mean).clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).cpu()
-
-
-def _packed(image: Tensor) -> str:
-    """An image's bytes as text, for result files."""
-    return base64.b64encode(zlib.compress(image.contiguous().numpy().tobytes(), 9)).decode()
-
-
-def _unpacked(text: str, side: int) -> Any:
-    return np.frombuffer(zlib.decompress(base64.b64decode(text)), np.uint8).reshape(side, side, 3)
+def _packed(views: Views, x: Tensor) -> list[str]:
+    """The bytes of images of scaled pixels as texts, for result files."""
+    pixels = ((x * views._std + views._mean).clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).cpu()
+    return [base64.b64encode(zlib.compress(image.contiguous().numpy().tobytes(), 9)).decode() for image in pixels]
 
 
 # --- The experiments -------------------------------------------------------------------------------------------------
@@ -705,29 +691,21 @@ _NOT_SEARCHED = "Settings were not searched: the results hold none of `traffic-s
 _LOCALIZERS = ("Scale and shift (`Crop`, the scale as its logarithm), without a rotation: the boxes are upright.",)
 _ON_MTSD = (
     "How long the authors trained the CNN and the classifier is not known: 60 epochs, as the localizers.",
-    "The settings of the controls that are not the paper's are ours.",
-    _WAYS[2],
-)
+    "The settings of the controls that are not the paper's are ours.", _WAYS[2],
+)  # fmt: skip
 _ALPHA = "The posterior has alpha = 2, four degrees of freedom; the paper's has two."
 
 DEFAULTS: dict[str, Settings] = {
-    CNN: CLASSIFIER,
-    WINDOWS: CLASSIFIER,
-    "STN": Settings(3e-5, 20, 0.2, True),
-    "P-STN": Settings(3e-5, 20, 0.2, True, 1e-3),
-    TAUGHT: Settings(3e-4, 40, 0.2, True, times=1.5),
-    CONSTANT: replace(CLASSIFIER, start=0.33),
-    WHOLE: CLASSIFIER,
-    TRUE: CLASSIFIER,
+    CNN: CLASSIFIER, WINDOWS: CLASSIFIER, "STN": Settings(3e-5, 20, 0.2, True),
+    "P-STN": Settings(3e-5, 20, 0.2, True, 1e-3), TAUGHT: Settings(3e-4, 40, 0.2, True, times=1.5),
+    CONSTANT: replace(CLASSIFIER, start=0.33), WHOLE: CLASSIFIER, TRUE: CLASSIFIER,
     AROUND: replace(CLASSIFIER, times=1.5),
-}
+}  # fmt: skip
 """By model, where nothing was searched."""
 AUTHORS: dict[str, Settings] = {
-    **{model: replace(settings, lr=1e-3) for model, settings in DEFAULTS.items()},
-    "STN": Settings(1e-5, 60, 0.5),
-    "P-STN": Settings(1e-5, 60, 1.0, False, 1e-7, 1.0),
-    TAUGHT: DEFAULTS[TAUGHT],
-}
+    **{model: replace(settings, lr=1e-3) for model, settings in DEFAULTS.items()}, TAUGHT: DEFAULTS[TAUGHT],
+    "STN": Settings(1e-5, 60, 0.5), "P-STN": Settings(1e-5, 60, 1.0, False, 1e-7, 1.0),
+}  # fmt: skip
 """On the authors' photos: their settings. Their lr of 1e-4 counts a tenth for localizers. The controls are ours."""
 _SCALES = (0.08, 0.1, 0.12, 0.15, 0.18, 0.22, 0.27, 0.33, 0.4, 0.5, 0.7)
 _LR_START_WINDOWS = (
@@ -776,7 +754,7 @@ def choose(context: runner.RunContext, data: str) -> dict[str, Settings] | None:
 
 def _compute(
     context: runner.RunContext, cells: Sequence[Result], data: str, trials: Mapping[tuple[str, str], Settings] | None
-) -> Iterator[runner.Computed]:
+) -> Iterator[Result]:
     """Train and score some models of one seed, or trials on one fold, one after another."""
     seed, chosen = cells[0].seed, None if trials else choose(context, data)
     settings_of = trials or {(model, ""): settings for model, settings in (chosen or DEFAULTS).items()}
@@ -792,7 +770,7 @@ def _compute(
             notes += [*_LOCALIZERS, *([_ALPHA] if cell.model != "STN" else [])]
         counts = {"train_examples": len(bench.train), "test_examples": len(bench.test)}
         held = {**asdict(settings), **counts, "classifier": asdict(bench.behind), "classes": list(bench.signs.classes)}
-        yield runner.Computed(replace(cell, settings=held, departures=notes, figure=figure), metrics)
+        yield replace(cell, metrics=metrics, settings=held, departures=notes, figure=figure)
 
 
 def _group(
@@ -801,19 +779,17 @@ def _group(
     """The cells of one seed, or some trials on one validation fold."""
     held = {(model, str(settings)): settings for model, settings in trials}
 
-    def cells(context: runner.RunContext) -> list[Result]:
-        names = held or [(model, "") for model in DEFAULTS]
-        made = [Result(experiment, model, data, seed, variant) for model, variant in names]
-        return made if seed in context.seeds(SEEDS) else []
-
-    return runner.Joint(experiment, f"{data} {seed}{part}", cells, partial(_compute, data=data, trials=held or None))
+    names = held or [(model, "") for model in DEFAULTS]
+    cells = [Result(experiment, model, data, seed, variant) for model, variant in names]
+    compute = partial(_compute, data=data, trials=held or None)
+    return runner.Joint(experiment, f"{data} {seed}{part}", cells, compute, quick=len(cells) * (seed < 2))
 
 
-def _search_groups(parts: int = 4) -> Iterator[runner.Joint]:
+def _search_groups() -> Iterator[runner.Joint]:
     """The trials of each fold in four parts, for as many processes; and the constant windows for all classes."""
     for fold in range(SEARCH_FOLDS):
-        for part in range(parts):
-            yield _group(SEARCH_NAME, TEN, fold, (*TRIALS, *_CONSTANT_TRIALS)[part::parts], f", part {part}")
+        for part in range(4):
+            yield _group(SEARCH_NAME, TEN, fold, (*TRIALS, *_CONSTANT_TRIALS)[part::4], f", part {part}")
         yield _group(SEARCH_NAME, ALL, fold, _CONSTANT_TRIALS)
 
 
@@ -822,10 +798,11 @@ def _final_groups(experiment: str, *data: str) -> tuple[runner.Joint, ...]:
 
 
 _IOU = Metric("iou", "overlap with the true box (IoU)", higher_is_better=True)
-_METRICS = (runner.ACCURACY, runner.NLL, runner.ECE)
+_METRICS = (*runner.SCORES, _IOU)
 _PAPER = {
-    runner.ACCURACY: {CNN: "76.0", "STN": "90.6", "P-STN": "92.2"},
-    runner.NLL: {CNN: "0.49", "STN": "0.31", "P-STN": "0.29"},
+    (metric, model): Published(text)
+    for metric, texts in ((runner.ACCURACY, ("76.0", "90.6", "92.2")), (runner.NLL, ("0.49", "0.31", "0.29")))
+    for model, text in zip((CNN, "STN", "P-STN"), texts, strict=True)
 }
 _BOXES = "labels and boxes"
 SUPERVISION = {
@@ -837,17 +814,18 @@ SUPERVISION = {
 
 
 def _line(model: str, data: str, metric: Metric) -> Line:
-    text = _PAPER.get(metric, {}).get(model) if data == TEN else None
-    return Line(model, data, metric, paper=Published(text) if text else None, row=model, column=metric.label)
+    paper = _PAPER.get((metric, model)) if data == TEN else None
+    return Line(model, data, metric, paper=paper, row=model, column=metric.label)
 
 
 def _table(data: str) -> Table:
-    without = {(CNN, _IOU), (WINDOWS, _IOU), (WHOLE, _IOU)}
-    shown = [(model, metric) for model in DEFAULTS for metric in (*_METRICS, _IOU) if (model, metric) not in without]
+    shown = [
+        _line(model, data, metric)
+        for model in DEFAULTS for metric in _METRICS if metric != _IOU or model not in (CNN, WINDOWS, WHOLE)
+    ]  # fmt: skip
     return Table(
-        f"Traffic signs, stand-in photos, {data}", tuple(_line(model, data, metric) for model, metric in shown),
-        row_label="model", bold=False, untested=dict.fromkeys(DEFAULTS, "other data"),
-        beside={"supervision": SUPERVISION},
+        f"Traffic signs, stand-in photos, {data}", tuple(shown), row_label="model", bold=False,
+        untested=dict.fromkeys(DEFAULTS, "other data"), beside={"supervision": SUPERVISION},
     )  # fmt: skip
 
 
@@ -858,11 +836,8 @@ def _claims(data: str) -> Iterator[Claim]:
         for better, worse, claimed in orders:
             if metric == _IOU and worse != CONSTANT:  # the others have none, or it says nothing of them
                 continue
-            yield Claim(
-                replace(_line(better, data, metric), row=data, column=better),
-                replace(_line(worse, data, metric), row=data, column=worse),
-                comparable=False, claimed=claimed and data == TEN, paired=True,
-            )  # fmt: skip
+            ahead, behind = (replace(_line(m, data, metric), row=data, column=m) for m in (better, worse))
+            yield Claim(ahead, behind, comparable=False, claimed=claimed and data == TEN, paired=True)
 
 
 ENGLISH = {
@@ -872,16 +847,6 @@ ENGLISH = {
     "DOPPIO SENSO DI CIRCOLAZIONE": "two-way traffic", "FERMARSI E DARE PRECEDENZA": "stop",
     "PASSAGGIO OBBLIGATORIO A DESTRA": "keep right", "PASSAGGI CONSENTITI": "pass on either side",
 }  # fmt: skip
-
-
-def _through(crop: npt.NDArray[np.uint8], windows: Sequence[Sequence[float]], side: int = 96) -> npt.NDArray[np.uint8]:
-    """What windows (S, 4) show of a crop (H, W, 3): (S, side, side, 3)."""
-    boxes, x = torch.tensor(windows), torch.from_numpy(crop.copy()).permute(2, 0, 1).float()[None] / 255
-    half, middle = (boxes[:, 2:] - boxes[:, :2]) / 2, (boxes[:, 2:] + boxes[:, :2]) / 2
-    theta = torch.cat([half[:, :1], torch.zeros_like(half[:, :1]), middle], dim=1)[:, [0, 1, 2, 1, 0, 3]]
-    theta[:, 4] = half[:, 1]
-    seen = warp(x.expand(len(boxes), -1, -1, -1), Affine().grid(theta, (side, side)))
-    return (seen * 255).round().byte().permute(0, 2, 3, 1).numpy()
 
 
 def draw(results: Sequence[Result], count: int = 5) -> figures.Figure:
@@ -901,28 +866,26 @@ def draw(results: Sequence[Result], count: int = 5) -> figures.Figure:
     figure = figures.new_figure(7.6, 2.15 * len(largest))
     panels = figure.subplots(len(largest), 2, squeeze=False, width_ratios=(1, 2.5))
     for (crop, seen), (_, one) in zip(panels, largest, strict=True):
-        side, pixels = one["side"], _unpacked(one["images"], one["side"])
-        outlines = [
-            *((window, style) for window in one["windows"] for style in (("#000000", 2.0), ("#ffd166", 1.0))),
-            (one["boxes"], ("#06d6a0", 2.0)),
-        ]
-        for box, (colour, width) in outlines:
+        side, packed = one["side"], zlib.decompress(base64.b64decode(one["images"]))
+        pixels = np.frombuffer(packed, np.uint8).reshape(side, side, 3)
+        styles = ("#000000", 2.0), ("#ffd166", 1.0)
+        outlines = [(window, style) for window in one["windows"] for style in styles]
+        for box, (colour, width) in (*outlines, (one["boxes"], ("#06d6a0", 2.0))):
             left, top, right, bottom = ((value + 1) / 2 * side - 0.5 for value in box)
             crop.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, ec=colour, linewidth=width))
         crop.imshow(pixels)
         crop.set(xlim=(-0.5, side - 0.5), ylim=(side - 0.5, -0.5))
-        looks = np.pad(_through(pixels, one["windows"]), ((0, 0), (0, 4), (0, 4), (0, 0)), constant_values=255)
+        windows = torch.tensor(one["windows"])
+        crop_pixels = (torch.from_numpy(pixels.copy()).permute(2, 0, 1).float() / 255).expand(len(windows), -1, -1, -1)
+        seen_pixels = (through(crop_pixels, windows, 96) * 255).round().byte().permute(0, 2, 3, 1).numpy()
+        looks = np.pad(seen_pixels, ((0, 0), (0, 4), (0, 4), (0, 0)), constant_values=255)
         rows = looks.reshape(2, -1, *looks.shape[1:]).swapaxes(1, 2)
         seen.imshow(rows.reshape(2 * looks.shape[1], -1, 3))
         truth, answer, probability = one["answers"]
-        right_answer = truth == answer
         name, said = (ENGLISH.get(n, n.lower()) for n in (truth, answer))
         crop.set_title(f"is: {name}", fontsize=9)
-        seen.set_title(
-            f"answer: {said}, {probability:.0%} ({one['data']})",
-            fontsize=9,
-            color="#0b6e4f" if right_answer else "#b00020",
-        )
+        told, colour = f"answer: {said}, {probability:.0%} ({one['data']})", "#0b6e4f" if truth == answer else "#b00020"
+        seen.set_title(told, fontsize=9, color=colour)
         for panel in (crop, seen):
             panel.set(xticks=[], yticks=[])
             panel.spines[:].set_visible(False)
@@ -930,25 +893,15 @@ def draw(results: Sequence[Result], count: int = 5) -> figures.Figure:
 
 
 TRAFFIC_SIGNS = runner.Experiment(
-    NAME,
-    "Traffic signs, on stand-in photos (not MTSD)",
-    runner.description_of(__doc__),
+    NAME, "Traffic signs, on stand-in photos (not MTSD)", runner.description_of(__doc__),
     summary="Finding street signs for a frozen classifier, on photos that stand in for MTSD",
     needs=("traffic-signs",),
-    groups=_final_groups(NAME, TEN, ALL),
-    tables=(_table(TEN), _table(ALL)),
-    claims=(*_claims(TEN), *_claims(ALL)),
+    groups=_final_groups(NAME, TEN, ALL), tables=(_table(TEN), _table(ALL)), claims=(*_claims(TEN), *_claims(ALL)),
     figures=(
-        FigureSpec(
-            "traffic-signs",
-            "The five largest of the test signs whose windows were recorded, one of each class, seed 0. Left: the crop "
-            "with ten windows that the P-STN sampled (yellow), and the true box (green). Right: what the classifier "
-            "sees through each of the ten, and the answer that their average gives, with its probability.",
-            draw,
-        ),
+        FigureSpec("traffic-signs", runner.description_of(__doc__, 3), draw),
     ),
     seeds=SEEDS,
-)
+)  # fmt: skip
 SEARCH = runner.Experiment(
     SEARCH_NAME, "Traffic signs: the search",
     summary="Settings for the traffic signs, on validation folds of the training photos",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pstn.data.images import without_tex
 from pstn.report.results import Result, grouped
-from pstn.report.statistics import summarise
+from pstn.report.statistics import Summary, summarise
 from pstn.report.tables import Claim, Metric, Search, Table
 
 if TYPE_CHECKING:
@@ -94,9 +94,9 @@ def first_of_cells(results: Sequence[Result], *names: str, model: str = "") -> l
     return [min(members, key=lambda r: r.seed) for members in _cells(results, *names, model=model).values()]
 
 
-def _errorbar(axes: Axes, places: Iterable[float], numbers: Sequence[Sequence[Any]], **style: Any) -> None:
-    """Points with their spread up and down; a number begins with its place and its spread, which may be unknown."""
-    axes.errorbar(list(places), [n[0] for n in numbers], [n[1] or 0.0 for n in numbers], **style)
+def _errorbar(axes: Axes, numbers: Mapping[float, Summary], **style: Any) -> None:
+    """Points with their spread, which may be unknown, up and down, by their place."""
+    axes.errorbar(list(numbers), [n.mean for n in numbers.values()], [n.std or 0.0 for n in numbers.values()], **style)
 
 
 def _show_image(axes: Axes, pixels: Any) -> None:
@@ -166,7 +166,6 @@ def draw_curves(
     """
     from matplotlib.ticker import MaxNLocator
 
-    quick = any(result.quick for result in results)
     figure, panels = _panels(len(tables), *((4.2 * len(tables), 3.4) if len(tables) > 1 else (6.4, 3.7)))
     if not any(line.values(results) for table in tables for line in table.lines):
         raise NothingToDraw
@@ -196,15 +195,14 @@ def draw_curves(
                 if max(max(runs) for runs in values.values()) > 10 * max(middle) > 0:  # one run far from all others
                     axes.set_yscale("symlog", linthresh=0.01)
             else:
-                _errorbar(
-                    axes, values, [summarise(runs) for runs in values.values()], capsize=2.5, label=column, **style
-                )
-            published = {1.12 * apart * places[line]: line.paper.summary for line in own if line.paper and not quick}
+                summaries = {at: summarise(runs) for at, runs in values.items()}
+                _errorbar(axes, summaries, capsize=2.5, label=column, **style)
+            published = {1.12 * apart * places[line]: line.paper.summary for line in own if line.paper}
             hollow = {"linestyle": "", "markerfacecolor": "white"}
             if published:
                 thin = {"elinewidth": 0.7, "capsize": 1.5, "markersize": 4.5}
-                _errorbar(axes, published, list(published.values()), **style | hollow | thin)
-        if not quick and any(line.paper for line in lines):
+                _errorbar(axes, published, **style | hollow | thin)
+        if any(line.paper for line in lines):
             axes.errorbar([], [], [], marker="o", color="0.4", label="the paper’s", **hollow)
         axes.set(xlabel=xlabel, ylabel=metric.label if base is None else f"{metric.label}, difference")
         axes.grid(axis="y")
@@ -228,11 +226,8 @@ def _scale_by_error(axes: Axes, metric: Metric, lowest: float, highest: float) -
         return
     top = 100.1  # from here errors are counted: from 100, no error at all would be infinitely far up
     low, high = top - 1.2 * (top - lowest), top - (top - min(highest, 100)) / 1.2
-    both_ways = (
-        lambda y: -np.log10(np.maximum(top - np.asarray(y, float), 0.01)),
-        lambda z: top - 10.0 ** -np.asarray(z, float),
-    )
-    axes.set_yscale("function", functions=both_ways)
+    to_error, back = lambda y: -np.log10(np.maximum(top - y, 0.01)), lambda z: top - 10.0**-z
+    axes.set_yscale("function", functions=(to_error, back))
     ticks: Sequence[float] = (20, 40, 60, 70, 80, 90, 95, 97, 98, 99, 99.5, 100)
     if sum(low <= tick <= high for tick in ticks) < 3:
         ticks = range(math.ceil(low), math.floor(high) + 1)
@@ -268,46 +263,6 @@ def draw_sobol_gain(results: Sequence[Result], *, metrics: Sequence[Metric]) -> 
         axes.set_xticks(samples, [f"{s:g}" for s in samples])
         axes.minorticks_off()
         axes.grid(axis="y")
-    return figure
-
-
-def draw_variants(results: Sequence[Result], *, metrics: Sequence[Metric]) -> Figure:
-    """Every variant "GROUP=VALUE" as a dot with its spread, by group, one panel for each metric.
-
-    Args:
-        results: of the experiment.
-        metrics: what to draw.
-    """
-    from matplotlib.ticker import MaxNLocator
-
-    groups: dict[str, dict[tuple[str, str, str], list[Result]]] = {}
-    for result in results:
-        if "=" in result.variant and result.metrics:
-            name, _, value = result.variant.partition("=")
-            groups.setdefault(name, {}).setdefault((value, result.model, result.data), []).append(result)
-    if not groups:
-        raise NothingToDraw
-    # The model and the data are named where they differ.
-    differ = [len({key[part] for variants in groups.values() for key in variants}) > 1 for part in (1, 2)]
-    places, labels, position = [], [], 0.0
-    for name, variants in groups.items():
-        for key, members in variants.items():
-            places.append((position, style_of(key[1]), members))
-            labels.append(", ".join([f"{name} = {key[0]}", *(key[1 + k] for k in (0, 1) if differ[k])]))
-            position += 1
-        position += 0.6
-    figure, panels = _panels(len(metrics), 3.4 + 2.2 * len(metrics), 0.26 * position + 0.9, sharey=True)
-    for axes, metric in zip(panels, metrics, strict=True):
-        for place, style, members in places:
-            if values := [metric.scale * m.metrics[metric.name] for m in members if metric.name in m.metrics]:
-                mean, std, _ = summarise(values)
-                axes.errorbar(mean, place, xerr=std or 0.0, color=style["color"], marker=style["marker"], capsize=2)
-        axes.set_xlabel(metric.label)
-        axes.xaxis.set_major_locator(MaxNLocator(4))
-        axes.margins(x=0.08)
-        axes.grid(axis="x")
-    panels[0].set_yticks([place for place, _, _ in places], labels)
-    panels[0].invert_yaxis()
     return figure
 
 
@@ -350,13 +305,12 @@ def draw_landscapes(results: Sequence[Result]) -> Figure:
     Results hold `grid` (K,), `loss` (n, K) and `images` (n, H, W) as whole numbers from 0 to 255.
     """
     found = first_of_cells(results, "grid", "loss", "images")
-    labels = {"angle": "angle (radians)", "translation": "shift (half widths)"}
-    labels["translation, learned noise"] = f"{labels['translation']}, learned noise"
-    data = list(dict.fromkeys(result.data for result in found))
+    by_data = grouped(found, lambda result: result.data)
     count = min(4, *(len(r.figure["loss"]) for r in found))
-    figure = new_figure(2.3 * count + 0.5, 2.9 * len(data))
-    for block, name in zip(figure.subfigures(len(data), 1, squeeze=False)[:, 0], data, strict=True):
-        own = [result for result in found if result.data == name]
+    figure = new_figure(2.3 * count + 0.5, 2.9 * len(by_data))
+    blocks = figure.subfigures(len(by_data), 1, squeeze=False)[:, 0]
+    for block, (name, own) in zip(blocks, by_data.items(), strict=True):
+        label = name.replace("angle", "angle (radians)").replace("translation", "shift (half widths)")
         axes = block.subplots(2, count, squeeze=False, height_ratios=(1, 2.4))
         for image, (above, below) in enumerate(axes.T):
             above.set_axis_off()
@@ -367,12 +321,11 @@ def draw_landscapes(results: Sequence[Result]) -> Figure:
                 if result.model == "P-STN":
                     style |= {"linewidth": 3.2, "alpha": 0.55, "zorder": 2}
                 below.plot(result.figure["grid"], result.figure["loss"][image], label=result.model, **style)
-            below.set_xlabel(labels.get(name, name))
+            below.set_xlabel(label)
             below.set_ylim(bottom=0)
             if name == "angle" and len(own) == 2:
-                _zoom_on_dip(
-                    below, np.asarray(own[0].figure["grid"]), *(np.asarray(r.figure["loss"][image]) for r in own)
-                )
+                losses = (np.asarray(r.figure["loss"][image]) for r in own)
+                _zoom_on_dip(below, np.asarray(own[0].figure["grid"]), *losses)
         axes[1, 0].set_ylabel("loss (nats)")
         axes[1, 0].legend(loc="best")
     return figure
@@ -432,10 +385,8 @@ def _turned_in_columns(axes: Axes, result: Result) -> None:
     count, height, width = inputs.shape
     axes.set_yticks([(height + 2) * k + height / 2 for k in range(3)], ["input", "turned by\nthe mean", "upright"])
     answers = [f", answer {answer}" for answer in shown.get("answers", ())] or [""] * count
-    words = [
-        f"{label}{answer}\n{abs(left):.0f}°"
-        for label, answer, left in zip(shown["labels"], answers, shown["left_over"], strict=True)
-    ]
+    told = zip(shown["labels"], answers, shown["left_over"], strict=True)
+    words = [f"{label}{answer}\n{abs(left):.0f}°" for label, answer, left in told]
     axes.set_xticks([(width + 2) * k + width / 2 for k in range(count)], words)
     axes.set_xlabel("class, and the angle that is left over")
     axes.tick_params(length=0)

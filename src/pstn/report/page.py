@@ -10,7 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -50,15 +50,13 @@ class Section:
 
     Args:
         study: the experiment.
-        quick: whether these are minute-long runs, which are never compared with the paper.
-        results: its results; the quick ones where there are no others.
+        results: its results.
         searched: those of its search.
         notes: what the reader must know beforehand.
         figures: its figures and what they show.
     """
 
     study: Study
-    quick: bool
     results: list[Result]
     searched: list[Result]
     notes: list[str]
@@ -77,31 +75,11 @@ class Section:
         return views
 
     @property
-    def seeds(self) -> dict[tuple[str, str, str], int]:
-        """How many of the runs that are wanted there are of each cell of its tables."""
-        found = grouped(self.results, lambda r: (r.model, r.data, r.variant))
-        return {c: min(self.study.seeds, len({r.seed for r in found.get(c, ())})) for c in self.study.cells}
-
-    @property
     def runs(self) -> tuple[int, int]:
         """How many of the runs that its tables want are there, and how many there should be."""
-        return sum(self.seeds.values()), self.study.seeds * len(self.seeds)
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of its results: each holds its share of the training that gave it."""
-        return sum(r.seconds for r in self.results)
-
-    @property
-    def missing(self) -> str:
-        """Which cells lack runs, by data; empty where none does."""
-        lacking = []
-        for (model, data, variant), done in self.seeds.items():
-            if left := self.study.seeds - done:
-                count = f" ({left} run{'s' * (left > 1)})" if done else ""
-                lacking.append((data, f"{model} {variant}".strip() + count))
-        by_data = grouped(lacking, lambda pair: pair[0]).items()
-        return "; ".join(f"{data}: {', '.join(name for _, name in pairs)}" for data, pairs in by_data)
+        found, cells = grouped(self.results, lambda r: (r.model, r.data, r.variant)), self.study.cells
+        done = [min(self.study.seeds, len({r.seed for r in found.get(cell, ())})) for cell in cells]
+        return sum(done), self.study.seeds * len(cells)
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
@@ -120,9 +98,9 @@ class Section:
         """Numbers worse than the paper's, claims that are reversed, and what became of all claims, in words."""
         worse = [name for name, verdict in self.verdicts.items() if verdict.kind == "worse"]
         found = [f for f in tables.check_claims(self.study, self.results) if f.claim.claimed and f.ahead is not None]
-        lines = [(finding.claim.better, finding.claim.worse) for finding in found if finding.words == "reversed"]
+        lines = [(f.claim.better, f.claim.worse) for f in found if f.words == "reversed"]
         lost = [f"{a.heading[1]} ahead of {b.heading[1]}, {a.heading[0]}, {a.metric.label}" for a, b in lines]
-        return worse, lost, _tally(finding.words for finding in found)
+        return worse, lost, _tally(f.words for f in found)
 
     @property
     def summary(self) -> list[str]:
@@ -130,7 +108,7 @@ class Section:
         worse, lost, claims = self.outcome
         claims = f", claimed orders: {claims}" if claims else ""
         return [
-            f"{self.study.name:16} {'{} of {}'.format(*self.runs)} {'quick ' * self.quick}runs{claims}",
+            f"{self.study.name:16} {'{} of {}'.format(*self.runs)} runs{claims}",
             *(f"{'':16} worse than the paper: {what}" for what in worse),
             *(f"{'':16} reversed: {what}" for what in lost),
         ]
@@ -145,12 +123,13 @@ class Section:
     def origin(self) -> list[tuple[str, str]]:
         """Where the numbers come from: seeds, time, machines, commits, versions."""
         results, search = [*self.results, *self.searched], bool(self.searched)
-        searched = duration(sum(r.seconds for r in self.searched))
+        # Each holds its share of the training that gave it.
+        spent, searched = (duration(sum(r.seconds for r in own)) for own in (self.results, self.searched))
         versions = {f"{name} {version}" for r in results for name, version in r.versions.items()}
         rows = [
             ("cells", f"{len(self.results)}{f', and {len(self.searched)} of the search' * search}"),
             ("seeds", ", ".join(map(str, sorted({r.seed for r in results})))),
-            ("time, all cells", f"{duration(self.seconds)}{f', and {searched} for the search' * search}"),
+            ("time, all cells", f"{spent}{f', and {searched} for the search' * search}"),
             ("machines", _counted(r.machine for r in results)),
             ("commits", _counted(r.commit for r in results)),
             ("versions", ", ".join(sorted(versions))),
@@ -194,23 +173,12 @@ def make_section(study: Study, results: Sequence[Result]) -> Section:
         ValueError: the results do not hold what a figure shows, naming the experiment.
     """
     ranks = {cell: rank for rank, cell in enumerate(study.cells)}
-    own = [r for r in results if r.experiment == study.name]
+    used, notes, search = [r for r in results if r.experiment == study.name], [], study.search
     # In the order of the tables, so that figures have it too.
-    own.sort(key=lambda r: ranks.get((r.model, r.data, r.variant), len(ranks)))
-    used = [r for r in own if not r.quick] or own
-    quick, notes = any(r.quick for r in used), []
-    if quick:
-        study = _without_paper(study, used)
-    search = study.search
-    searched = [r for r in results if search and r.experiment == search.experiment and not r.quick]
+    used.sort(key=lambda r: ranks.get((r.model, r.data, r.variant), len(ranks)))
+    searched = [r for r in results if search and r.experiment == search.experiment]
     if not used:
         notes.append(f"No results yet: all {study.seeds * len(ranks)} runs are missing. `{study.command}` makes them.")
-    if apart := len(own) - len(used):
-        notes.append(f"{apart} quick runs are in the folder; they are not the paper’s setting and not shown.")
-    if lost := [r for r in used if not r.metrics]:
-        named = ", ".join(f"{f'{r.model} {r.variant}'.strip()} on {r.data}, seed {r.seed}" for r in lost)
-        verb = "run has" if len(lost) == 1 else "runs have"
-        notes.append(f"{len(lost)} {verb} no numbers: {named}. Where the runs leave the paper says why.")
     drawn = [(spec, _draw(spec, used, study)) for spec in study.figures]
     if search:
         shown = "" if search.shown == math.inf else f" up to {search.shown:g}"
@@ -219,7 +187,7 @@ def make_section(study: Study, results: Sequence[Result]) -> Section:
         text += "filled: the best mean, ring: the paper’s choice."
         spec = FigureSpec(search.experiment, text, partial(figures.draw_search, search=search))
         drawn.append((spec, _draw(spec, searched, study)))
-    return Section(study, quick, used, searched, notes, [(spec, figure) for spec, figure in drawn if figure])
+    return Section(study, used, searched, notes, [(spec, figure) for spec, figure in drawn if figure])
 
 
 def _draw(spec: FigureSpec, results: Sequence[Result], study: Study) -> Figure | None:
@@ -230,16 +198,6 @@ def _draw(spec: FigureSpec, results: Sequence[Result], study: Study) -> Figure |
         return None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError(f"the figure {spec.name} of {study.name} cannot be drawn from its results: {error}") from error
-
-
-def _without_paper(study: Study, results: Sequence[Result]) -> Study:
-    """What quick runs show of a study: their own numbers, nothing published and no claims."""
-    shown = []
-    for table in study.tables:
-        if lines := tuple(replace(line, paper=None) for line in table.lines if line.values(results)):
-            shown.append(replace(table, lines=lines, notes=()))
-    seeds = len({result.seed for result in results})
-    return replace(study, title=f"{study.title} (quick runs)", tables=tuple(shown), claims=(), seeds=seeds, search=None)
 
 
 def _summary_table(sections: Sequence[Section]) -> TableView:
@@ -269,17 +227,20 @@ def _costs_table(sections: Sequence[Section]) -> TableView:
         elsewhere = [f"{duration(seconds)} on {machine}" for machine, seconds in times.items() if machine != main]
         return ", and ".join([duration(times[main]), *elsewhere])
 
-    def row(title: str, runs: str, own: Sequence[Result], missing: str, *, begun: bool) -> list[Cell | str]:
-        lacking = missing if begun else "all"
-        return [title, runs, spent(own) if begun else "–", lacking or Cell("none", tone="quiet")]
+    def row(title: str, runs: str, own: Sequence[Result], missing: str) -> list[Cell | str]:
+        return [title, runs, spent(own), missing or Cell("none", tone="quiet")] if own else [title, runs, "–", "all"]
 
-    rows = [row(s.study.title, "{} of {}".format(*s.runs), s.results, s.missing, begun=s.runs[0] > 0) for s in sections]
+    rows = []
+    for section in sections:
+        done, all_ = section.runs
+        missing = f"{all_ - done} runs" if all_ > done else ""
+        rows.append(row(section.study.title, f"{done} of {all_}", section.results, missing))
     found, wanted = (sum(counts) for counts in zip(*(section.runs for section in sections), strict=True))
     rows.append(["together", f"{found} of {wanted}", spent(r for s in sections for r in s.results), ""])
     for s in sections:
         if search := s.study.search:
             title, missing = f"{s.study.title}: the search for {search.name}", "; ".join(search.missing(s.searched))
-            rows.append(row(title, str(len(s.searched)), s.searched, missing, begun=bool(s.searched)))
+            rows.append(row(title, str(len(s.searched)), s.searched, missing))
     machines = [machine for machine, _ in Counter(r.machine for r in results).most_common()]
     note = (
         f"Measured on: {', '.join(machines) or 'nothing yet'}. The time is that of training and testing what is there; "
@@ -299,7 +260,7 @@ class Report(NamedTuple):
 def write_report(
     results: str | Path, studies: Sequence[Study], out: str | Path, *, title: str, introduction: str
 ) -> Report:
-    """Write `report.html`, `report.md` and `figures/` from the result files of a folder.
+    """Write `report.html`, `report.md` and `figures/` from the result files of a folder; quick runs are left out.
 
     Args:
         results: folder of result files.
@@ -309,11 +270,11 @@ def write_report(
         introduction: what is reproduced, in sentences.
 
     Raises:
-        ValueError: when there are no result files, or one cannot be read.
+        ValueError: when there are no results of whole runs, or a file cannot be read.
     """
-    found = read_results(results)
+    found = _read(results)
     if not found:
-        raise ValueError(f"results must be a folder of result files, got none in {results}: see `pstn reproduce`")
+        raise ValueError(f"results must be a folder of whole runs, got none in {results}: see `pstn reproduce`")
     # A missing package is reported before figures are drawn.
     html, markdown = make_templates(), make_templates(markdown=True)
     sections = [make_section(study, found) for study in studies]
@@ -323,8 +284,8 @@ def write_report(
         "title": title, "introduction": introduction, "sections": sections, "summary": _summary_table(sections),
         "costs": _costs_table(sections), "unknown": Counter(r.experiment for r in found if r.experiment not in known),
     }  # fmt: skip
-    encoded = {path: base64.b64encode(path.read_bytes()).decode("ascii") for path in files if path.suffix == ".svg"}
-    embedded = {path.stem: f"data:image/svg+xml;base64,{text}" for path, text in encoded.items()}
+    start = "data:image/svg+xml;base64,"
+    embedded = {p.stem: start + base64.b64encode(p.read_bytes()).decode() for p in files if p.suffix == ".svg"}
     links = {path.stem: f"figures/{path.name}" for path in files if path.suffix == ".png"}
     files += [
         _write(Path(out) / "report.html", html.get_template("report.html").render(page, images=embedded)),
@@ -336,7 +297,7 @@ def write_report(
 def update_pages(results: str | Path, studies: Sequence[Study], pages: str | Path) -> Report:
     """Write the measured part of each experiment's page, between two marks; all else on the pages stays as it is.
 
-    Quick runs are left out: what they measure is nothing to publish. A page that is missing is made.
+    A page that is missing is made.
 
     Args:
         results: folder of result files; it may be empty, and the pages then say so.
@@ -360,9 +321,14 @@ def update_pages(results: str | Path, studies: Sequence[Study], pages: str | Pat
     return Report(sections, files)
 
 
+def _read(folder: str | Path) -> list[Result]:
+    """The results of a folder but those of quick runs: what they measure is nothing to publish."""
+    return [result for result in read_results(folder) if not result.quick]
+
+
 def measured(results: str | Path, studies: Sequence[Study]) -> tuple[list[Section], dict[str, str]]:
     """The sections of all but quick runs, and what `update_pages` writes on each page, by the page's name."""
-    found = [r for r in read_results(results) if not r.quick]
+    found = _read(results)
     sections, templates = [make_section(study, found) for study in studies], make_templates(markdown=True)
     texts = {}
     for section in sections:

@@ -222,14 +222,10 @@ def variant_tables(cells: Iterable[tuple[str, str, str]], metrics: Sequence[Metr
     tables = []
     for group, members in grouped(cells, lambda cell: cell[-1].partition("=")[0]).items():
         data, models = ({cell[part] for cell in members} for part in (0, 1))
-        shared = [next(iter(names)) for names in (models, data) if len(names) == 1]
-        made = []
-        for name, model, variant in members:
-            row = [variant.partition("=")[2], *[model] * (len(models) > 1), *[name] * (len(data) > 1)]
-            made += [
-                Line(model, name, metric, variant, row=", ".join(row), column=metric.label, rivals=name)
-                for metric in metrics
-            ]
+        shared, made = [names.pop() for names in (models, data) if len(names) == 1], list[Line]()
+        for name, model, variant in members:  # the names that all share stand in the title alone
+            row = ", ".join([variant.partition("=")[2], *[model] * bool(models), *[name] * bool(data)])
+            made += [Line(model, name, m, variant, row=row, column=m.label, rivals=name) for m in metrics]
         tables.append(Table(", ".join([group, *shared]), tuple(made), row_label=group))
     return tuple(tables)
 
@@ -333,12 +329,12 @@ class FigureSpec:
     Args:
         name: of its files.
         caption: what it shows.
-        draw: makes it from the results of its experiment; returns None where they hold nothing to draw.
+        draw: makes it from the results of its experiment; raises `figures.NothingToDraw` where they hold none of it.
     """
 
     name: str
     caption: str
-    draw: Callable[[Sequence[Result]], Figure | None]
+    draw: Callable[[Sequence[Result]], Figure]
 
 
 @dataclass(frozen=True)
@@ -419,12 +415,10 @@ def view_table(table: Table, results: Sequence[Result], study: Study) -> list[Ta
     is_grid = len({line.heading for line in shown}) == len(shown) and len(rows) > 1 and len(columns) > 1
     views = []
     if is_grid:
-        cells = {
-            line.heading: _ours(table, line, results, study.seeds)._replace(
-                strong=line in strong, below=_printed(line) if published else None
-            )
-            for line in shown
-        }
+        cells = {}
+        for line in shown:
+            below = _printed(line) if published else None
+            cells[line.heading] = _ours(table, line, results, study.seeds)._replace(strong=line in strong, below=below)
         texts = {row: [text.get(row, "") for text in table.beside.values()] for row in rows}
         body = [[row, *texts[row], *(cells.get((row, column), "") for column in columns)] for row in rows]
         heading = f"{title}: {spread}{'; below it the paper’s' * published}"
@@ -457,9 +451,9 @@ def _significantly_best(table: Table, results: Sequence[Result]) -> set[Line]:
     """The lines to set in bold."""
     compared = (line for line in table.lines if table.bold and line.metric.higher_is_better is not None)
     strong = set()
-    for rivals in grouped(compared, lambda line: (line.rivals or line.heading[0], line.metric)).values():
-        summaries, higher = [line.summary(results) for line in rivals], rivals[0].metric.higher_is_better is True
-        strong |= {rivals[k] for k in statistics.best(summaries, higher_is_better=higher)}
+    for (_, metric), rivals in grouped(compared, lambda line: (line.rivals or line.heading[0], line.metric)).items():
+        best = statistics.best([r.summary(results) for r in rivals], higher_is_better=metric.higher_is_better is True)
+        strong |= {rivals[k] for k in best}
     return strong
 
 
@@ -573,11 +567,9 @@ def view_claims(study: Study, results: Sequence[Result]) -> TableView:
         order = "ahead of" if claim.margin is None else f"at most {claim.margin:g} worse than"
         rows.append([
             row if row == other else f"{row} / {other}",
-            f"{ahead} {order} {behind}{'' if claim.claimed else ' (not a claim of the paper)'}",
-            metric.label,
+            f"{ahead} {order} {behind}{'' if claim.claimed else ' (not a claim of the paper)'}", metric.label,
             "" if finding.ahead is None else _signed(finding.difference, metric.digits),
-            *[published] * study.from_paper,
-            _p_value(finding.p),
+            *[published] * study.from_paper, _p_value(finding.p),
             Cell(finding.words, tone={"holds": "good", "reversed": "bad"}.get(finding.words, "quiet")),
         ])  # fmt: skip
     elsewhere = dict.fromkeys(claim.better.heading[0] for claim in claims if not claim.comparable)
