@@ -228,10 +228,8 @@ def list_sets(as_json: _Json = False) -> None:
     if as_json:
         echo(json.dumps([{"name": k.name, "kind": k.kind, "what": k.what, "where": k.where()} for k in KNOWN.values()]))
         return
-    rows = [(k.name, k.kind, k.what, k.where() or f"no; pstn data get {k.name}") for k in KNOWN.values()]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for k in KNOWN.values():
+        echo(f"{k.name:24}  {k.kind:6}  {k.what:66}  {k.where() or f'no; pstn data get {k.name}'}")
     echo(f"\nlooked in $PSTN_DATA ({data_folder() or 'not set'}), then {cache_folder()}")
     echo("any other set of the UCR and UEA archives: pstn data get ucr:NAME")
 
@@ -314,16 +312,18 @@ def _load_for_sheet(name: str, kind: str | None, skip_broken: bool) -> Splits[An
 
     known = find_known(name)
     named = known is not None or name.startswith("ucr:")
-    found = None if named else detect(expand(name))
+    found = known.kind if known is not None else None if named else detect(expand(name))
     if kind is not None and found != "npz":
         raise ValueError(f"--kind is only for .npz files, got {name}")
     if named and not offline():
         with _download_bar() as report:
             get(name, progress=report)
+    options: dict[str, Any] = {} if kind is None else {"kind": kind}
     if found == "classes":
-        return load(name, size="auto", skip_broken=skip_broken)
-    photos = found == "mtsd" or (known is not None and known.kind == "photos")
-    return load(name, **({"source": None} if photos else {} if kind is None else {"kind": kind}))
+        options = {"size": "auto", "skip_broken": skip_broken}
+    elif found in ("mtsd", "photos"):
+        options = {"source": None}
+    return load(name, **options)
 
 
 # Training
@@ -446,7 +446,10 @@ def train(
             _print_scores(outcome.scores, f"{outcome.test_examples:,} test examples")
         else:
             echo(f"No scores, as the data have no test part: {HOW_TO_ADD_A_TEST}")
-        _note_on_validation(saved_settings(outcome.folder))
+        trained = saved_settings(outcome.folder)
+        if (trained.accuracy or trained.coverage) and trained.patience != 0:
+            used = "threshold and sets were found on the validation examples: if early stopping used them too"
+            echo(f"note: {used}, expect a little less than they promise, or train with --patience 0", err=True)
         echo(f"Models, settings, scores and the whole history are in {outcome.folder}")
         if usable := sorted(set(range(settings.models)) - {*outcome.failed, *outcome.unlearned}):
             use = shlex.join(["pstn", "predict", str(model_folder(outcome.folder, usable[0]))])
@@ -457,17 +460,6 @@ def train(
         numbers = ", ".join(map(str, outcome.failed))
         echo(f"error: these models broke or ended at chance, and are of no use: {numbers}", err=True)
         raise typer.Exit(FAILURE)
-
-
-def _note_on_validation(settings: TrainSettings) -> None:
-    """Say where what was found on the validation examples is less sure than it promises."""
-    from pstn.data.registry import find_known
-
-    own = find_known(settings.data) is None and not settings.data.startswith("ucr:")
-    by_default = own and not settings.teach and settings.patience is None and settings.validate_every is None
-    if (settings.accuracy or settings.coverage) and (settings.patience or by_default):
-        cause = "early stopping chose the weights by the validation examples that threshold and sets were found on"
-        echo(f"note: {cause}: expect a little less than they promise, or train with --patience 0", err=True)
 
 
 def _compare(settings: TrainSettings, *, resume: bool, overwrite: bool, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO, TypeVar
+from typing import NamedTuple, TextIO, TypeVar
 
 import torch
 from torch import Tensor
@@ -94,14 +94,9 @@ def require_about(model: Shareable, samples: Samples | None = None) -> ModelMeta
 
 @renamed(refuse="on_error")
 def predict_files(
-    model: Shareable,
-    paths: Iterable[str | os.PathLike[str]],
-    *,
-    samples: Samples | None = None,
-    seed: int = 0,
-    batch_size: int = 64,
-    on_error: ErrorHandler = raise_error,
-) -> Iterator[Answer]:
+    model: Shareable, paths: Iterable[str | os.PathLike[str]], *, samples: Samples | None = None, seed: int = 0,
+    batch_size: int = 64, on_error: ErrorHandler = raise_error,
+) -> Iterator[Answer]:  # fmt: skip
     """Classify image files, all images in folders, or the series in tables, one batch after another.
 
     Args:
@@ -134,6 +129,7 @@ def ask(model: Shareable, items: Sequence[Item], *, samples: Samples | None = No
     """A model's answers for a batch of inputs; the arguments are those of `predict_files`."""
     about = require_about(model, samples)
     x = about.prepare(torch.stack([item.x for item in items]))
+    disagreement, boxes, theta, rule = [0.0] * len(items), None, None, about.abstention
     with evaluating(model), torch.inference_mode(), using_threads(None):
         suit_threads(model, x)
         output = model(x, **shared_noise(model, len(items), samples, seed))
@@ -141,12 +137,11 @@ def ask(model: Shareable, items: Sequence[Item], *, samples: Samples | None = No
             log_probs, disagreement = output.log_probs, output.mutual_information.tolist()
             assert isinstance(model, TransformerClassifier)
             boxes = model.layer.transform.corners(output.posterior.mode, aspect=tuple(x.shape[2:])[::-1])
+            theta = output.theta.cpu().numpy() if samples != "modes" else None
         else:
             require_finite("logits", output, "the model diverged in training, or these inputs are not of its kind")
-            log_probs, disagreement, boxes = output.log_softmax(-1), [0.0] * len(items), None
+            log_probs = output.log_softmax(-1)
         unsure, best = entropy(log_probs).tolist(), log_probs.argmax(-1).tolist()
-        theta = output.theta.cpu().numpy() if isinstance(output, Prediction) and samples != "modes" else None
-        rule = about.abstention
     return [
         Answer(
             item.name, about.classes[best[i]], tuple(row), unsure[i], disagreement[i],
@@ -170,12 +165,9 @@ def _corners(box: Tensor, item: Item) -> tuple[tuple[float, ...], ...]:
 
 @renamed(refuse="on_error")
 def read_items(
-    paths: Iterable[str | os.PathLike[str]],
-    about: ModelMetadata,
-    *,
-    batch_size: int = 64,
+    paths: Iterable[str | os.PathLike[str]], about: ModelMetadata, *, batch_size: int = 64,
     on_error: ErrorHandler = raise_error,
-) -> Iterator[Item]:
+) -> Iterator[Item]:  # fmt: skip
     """The inputs in files and folders, as a model takes them; the arguments are those of `predict_files`."""
     if about.ndim == 1:
         for path in paths:
@@ -206,7 +198,7 @@ def _image_paths(paths: Iterable[str | os.PathLike[str]], on_error: ErrorHandler
 def _images(paths: Sequence[Path], about: ModelMetadata, on_error: ErrorHandler) -> Iterator[Item]:
     assert about.size is not None
     size = (about.size[0], about.size[1])
-    read: list[Item | DataError | None] = [None] * len(paths)
+    read: dict[int, Item | DataError] = {}
 
     def work(i: int) -> None:
         try:
@@ -216,10 +208,10 @@ def _images(paths: Sequence[Path], about: ModelMetadata, on_error: ErrorHandler)
             read[i] = error
 
     each_in_parallel(work, range(len(paths)))
-    for item in read:
+    for _, item in sorted(read.items()):
         if isinstance(item, Item):
             yield item
-        elif item is not None:
+        else:
             on_error(item)
 
 
@@ -236,8 +228,7 @@ def _printable(path: Path) -> str:
 
 
 def _in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    size = require_positive_int("batch_size", size)
-    source = iter(items)
+    source, size = iter(items), require_positive_int("batch_size", size)
     while batch := list(islice(source, size)):
         yield batch
 
@@ -265,30 +256,27 @@ def write_answers(stream: TextIO, answers: Iterable[Answer], about: ModelMetadat
     Returns:
         The number of answers.
     """
-    count = 0
-    if as_json:
-        for answer in map(_rounded, answers):
-            named = dict(zip(about.classes, answer.probabilities, strict=True))
-            values = {**answer._asdict(), "probability": max(answer.probabilities), "probabilities": named}
-            values = {k: v for k, v in values.items() if v is not None or k not in ("abstain", "set", "typical")}
-            stream.write(printable(to_json(values, ensure_ascii=False)) + "\n")
-            count += 1
-        return count
     corners = ["start", "end"] if about.ndim == 1 else [f"{axis}{i}" for i in range(1, 5) for axis in "xy"]
+    rule, count = about.abstention or Abstention(), 0
+    wanted = {"abstain": rule.accuracy, "set": rule.coverage, "typical": rule.typicality}
+    known = [name for name, value in wanted.items() if value is not None]
     table = csv.writer(stream, lineterminator="\n")
-    fixed = ["input", "label", "probability", "entropy", "mutual_information"]
-    rule = about.abstention or Abstention()
-    fixed += ["abstain"] * (rule.accuracy is not None) + ["set"] * (rule.coverage is not None)
-    fixed += ["typical"] * (rule.typicality is not None)
-    table.writerow([*fixed, *corners, *(_cell(f"p({name})") for name in about.classes)])
+    header = ["input", "label", "probability", "entropy", "mutual_information", *known]
+    if not as_json:
+        table.writerow([*header, *corners, *(_cell(f"p({name})") for name in about.classes)])
     for answer in map(_rounded, answers):
-        box: list[Any] = [value for corner in answer.box or () for value in corner] or [""] * len(corners)
-        numbers = (max(answer.probabilities), answer.entropy, answer.mutual_information)
-        says: list[Any] = [] if answer.abstain is None else [str(answer.abstain).lower()]
-        says += [] if answer.set is None else [_cell(" | ".join(answer.set))]
-        says += [] if rule.typicality is None else ["" if answer.typical is None else answer.typical]
-        table.writerow([_cell(answer.input), _cell(answer.label), *numbers, *says, *box, *answer.probabilities])
         count += 1
+        values = {**answer._asdict(), "probability": max(answer.probabilities)}
+        if as_json:
+            values["probabilities"] = dict(zip(about.classes, answer.probabilities, strict=True))
+            told = {name: value for name, value in values.items() if value is not None or name not in wanted}
+            stream.write(printable(to_json(told, ensure_ascii=False)) + "\n")
+            continue
+        values |= {"input": _cell(answer.input), "label": _cell(answer.label), "abstain": str(answer.abstain).lower()}
+        values["set"] = _cell(" | ".join(answer.set or ()))
+        box = [value for corner in answer.box or () for value in corner]
+        empty = [""] * (len(corners) - len(box))
+        table.writerow([*(values[name] for name in header), *box, *empty, *answer.probabilities])
     return count
 
 
