@@ -202,10 +202,10 @@ def _options(version: _Version = False) -> None:
 @contextmanager
 def _download_bar() -> Iterator[Progress]:
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import DownloadColumn, Progress
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     console = Console(stderr=True)  # without a terminal, rich would print an empty line
+    columns = (*Progress.get_default_columns(), DownloadColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         tasks: dict[str, Any] = {}
 
@@ -683,9 +683,8 @@ def show(
     from pstn.predict import read_items, require_about
     from pstn.report.pictures import draw_samples
 
-    skipped = _Skipped()
     require_seed("seed", seed)
-    loaded = _load_model(model, allow)
+    skipped, loaded = _Skipped(), _load_model(model, allow)
     about = require_about(loaded)
     if not isinstance(loaded, (PSTN, STN)):
         raise ValueError(f"{model} is a {type(loaded).__name__}, which looks at the whole input: nothing to show")
@@ -729,19 +728,17 @@ def export(
 
     suffix = "" if out is None else out.suffix.lower().removeprefix(".")
     chosen = format or suffix or "onnx"
-    if chosen not in ("onnx", "pt2") or (suffix in ("onnx", "pt2") and suffix != chosen):
+    if chosen not in ("onnx", "pt2") or {suffix, chosen} == {"onnx", "pt2"}:
         raise ValueError(f"--format, or the suffix of --out, must be onnx or pt2, got {format} and {out}")
     if mean and samples is not None:
         raise ValueError("--mean and --samples exclude each other: the mean transformation has no samples")
-    target = out or Path(f"model.{chosen}")
-    if target.is_dir():
+    if (target := out or Path(f"model.{chosen}")).is_dir():
         raise IsADirectoryError(f"--out must be a file, got the folder {target}")
     loaded = _load_model(model, allow)
     if samples is None and isinstance(loaded, PSTN) and not mean:
         samples = loaded.test_samples
     _note_without_rule(loaded, fitting_rule(loaded, samples))
-    write = export_onnx if chosen == "onnx" else export_program
-    write(loaded, target, samples=samples)
+    (export_onnx if chosen == "onnx" else export_program)(loaded, target, samples=samples)
     note = ", the mean transformation" if isinstance(loaded, TransformerClassifier) else ""
     if samples is not None:
         note = ", one sample at each mode" if samples == "modes" else f", {samples} samples, their noise an input"
