@@ -425,13 +425,13 @@ def train(
         if compare:
             from pstn.comparison import comparison_folder, saved_comparison
 
-            what, saved = "comparison", saved_comparison(comparison_folder(settings))
+            saved, free = saved_comparison(comparison_folder(settings)), {"out"}
         else:
-            what, saved = "run", saved_settings(settings.folder)
-        for name in values:
-            if name not in ("out", "epochs") and (wanted := getattr(settings, name)) != (own := getattr(saved, name)):
-                keeps = f"a resumed {what} keeps its settings; --overwrite instead of --resume trains anew"
-                raise SettingsError(f"{name} of the {what} is {own}, got {wanted}: {keeps}")
+            saved, free = saved_settings(settings.folder), {"out", "epochs"}
+        for name in values.keys() - free:
+            if (wanted := getattr(settings, name)) != (own := getattr(saved, name)):
+                keeps = "what is resumed keeps its settings; --overwrite instead of --resume trains anew"
+                raise SettingsError(f"{name} is {own}, got {wanted}: {keeps}")
     if compare:
         _compare(settings, resume=resume, overwrite=overwrite, as_json=as_json)
         return
@@ -463,26 +463,18 @@ def train(
 
 
 def _compare(settings: TrainSettings, *, resume: bool, overwrite: bool, as_json: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from pstn.comparison import PAGE, compare_models, format_rows
+    from pstn.comparison import PAGE, compare_models
     from pstn.training.runs.run import RESULTS
 
     found = compare_models(
         settings, resume=resume, overwrite=overwrite, say=lambda text: echo(text, err=True), quiet=as_json
     )
-    if not found.finished or found.judgement is None:
+    if found.table is None:
         raise typer.Exit(INTERRUPTED)
     if as_json:
         echo((found.folder / RESULTS).read_text())
         return
-    header, rows = format_rows(found.rows, found.chance)
-    table = Table(*header, box=None, title=f"On {found.examples:,} test examples", title_justify="left")
-    for row in rows:
-        table.add_row(*row)
-    Console(width=max(100, Console().width)).print(table)
-    echo(found.judgement.sentence)
+    echo(f"On {found.table.examples:,} test examples:\n{found.table}")
     echo(f"The page is {found.folder / PAGE}; the models are in {found.folder}")
     if found.model is None:
         raise typer.Exit(FAILURE)

@@ -41,26 +41,9 @@ from pstn.training.diagnose import chance_loss
 from pstn.training.evaluate import find_temperature, predict_all, read_batches, require_data
 from pstn.training.fit import fit
 from pstn.training.population.recipe import Teaching, one_cycle
-from pstn.training.runs.run import (
-    CHECKPOINT,
-    HOW_TO_ADD_A_TEST,
-    RESULTS,
-    SETTINGS,
-    Parts,
-    Source,
-    clear_run,
-    make_about,
-    make_population,
-    model_folder,
-    predict_models,
-    prepare,
-    remember_run,
-    require_confirmed,
-    saved_settings,
-    train,
-)
+from pstn.training.runs import run as runs
+from pstn.training.runs.run import CHECKPOINT, RESULTS, Parts, Source
 from pstn.training.runs.settings import SettingsError, TrainSettings, read_settings, write_settings
-from pstn.transforms import Transform
 from pstn.uncertainty import calibration_error, log_mean_exp, reliability_curve, risk_coverage_curve
 
 if TYPE_CHECKING:
@@ -111,11 +94,6 @@ class Scored(NamedTuple):
     def usable(self) -> int | None:
         """The first seed that did not fail."""
         return min(set(range(len(self.log_probs))) - set(self.failed), default=None)
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        return LABELS[self.kind]
 
     def right(self, y: Tensor) -> npt.NDArray[np.float64]:
         """(N,), how often each example was answered right, by the seeds."""
@@ -175,39 +153,24 @@ class Judgement(NamedTuple):
     """None where none is better than chance."""
     sentence: str
     verdict: Verdict = "undecided"
-    """What its difference to the best of the others is."""
-
-    @property
-    def real(self) -> bool:
-        """Whether the model is really better than the best of the others, in accuracy or in NLL."""
-        return self.verdict == "real"
+    """What its difference to the best of the others is: "real" if it is really better, in accuracy or in NLL."""
 
 
-class _Gap(NamedTuple):
-    """By how much one model is better than another."""
+def _verdict(found: Interval, of: str) -> Verdict:
+    """Real if it is beyond chance and large enough to matter; as good if none that matters is likely."""
+    value, low, high = found
+    if abs(value) >= RELEVANT[of] and (low > 0 or high < 0):
+        return "real"
+    return "as good" if -RELEVANT[of] < low and high < RELEVANT[of] else "undecided"
 
-    found: Interval
-    of: str
 
-    @property
-    def verdict(self) -> Verdict:
-        """Real if it is beyond chance and large enough to matter; as good if none that matters is likely."""
-        value, low, high = self.found
-        if abs(value) >= RELEVANT[self.of] and (low > 0 or high < 0):
-            return "real"
-        return "as good" if -RELEVANT[self.of] < low and high < RELEVANT[self.of] else "undecided"
-
-    @property
-    def beats(self) -> bool:
-        return self.verdict == "real" and self.found.value > 0
-
-    def __str__(self) -> str:
-        scale, places, unit = (100, 1, " points") if self.of == "accuracy" else (-1, 3, "")  # the lower the better
-        value, *ends = (round(scale * number, places) + 0.0 for number in self.found)  # without a negative zero
-        much = f"{abs(value):.{places}f}{unit} {'higher' if value > 0 else 'lower'}" if value else "the same"
-        within = " to ".join(f"{end:+.{places}f}" for end in sorted(ends)) + ("" if value else unit)
-        told = {"real": "the difference is real", "as good": "no difference that matters", "undecided": "undecided"}
-        return f"its {self.of} is {much} ({within}): {told[self.verdict]}"
+def _describe_gap(found: Interval, of: str) -> str:
+    scale, places, unit = (100, 1, " points") if of == "accuracy" else (-1, 3, "")  # the lower the better
+    value, *ends = (round(scale * number, places) + 0.0 for number in found)  # without a negative zero
+    much = f"{abs(value):.{places}f}{unit} {'higher' if value > 0 else 'lower'}" if value else "the same"
+    within = " to ".join(f"{end:+.{places}f}" for end in sorted(ends)) + ("" if value else unit)
+    told = {"real": "the difference is real", "as good": "no difference that matters", "undecided": "undecided"}
+    return f"its {of} is {much} ({within}): {told[_verdict(found, of)]}"
 
 
 def judge(models: Sequence[Scored], y: Tensor, chance: float) -> Judgement:
@@ -235,56 +198,52 @@ def judge(models: Sequence[Scored], y: Tensor, chance: float) -> Judgement:
     usable = [m for m in models if m.usable is not None and bootstrap(right[m.kind], bounds=(0, 1)).low > chance]
     if not usable:
         first = max(models, key=lambda model: right[model.kind].mean())
-        found = f"the best, the {first.name}, answers {right[first.kind].mean():.1%} right"
+        found = f"the best, the {LABELS[first.kind]}, answers {right[first.kind].mean():.1%} right"
         few = f"; {len(y):,} test examples are too few to call that better"
         few = few if first.usable is not None and right[first.kind].mean() > chance else ""
         return Judgement(None, f"Use none of them: {found}, and the commonest class alone {chance:.1%}{few}.")
 
     @functools.cache
-    def gap(a: str, b: str, of: str) -> _Gap:
+    def gap(a: str, b: str, of: str) -> Interval:
+        """By how much the first kind is better than the second."""
         if of == "accuracy":
-            return _Gap(bootstrap(right[a] - right[b], level, bounds=(-1, 1)), of)
-        return _Gap(bootstrap(loss[b] - loss[a], level), of)
+            return bootstrap(right[a] - right[b], level, bounds=(-1, 1))
+        return bootstrap(loss[b] - loss[a], level)
 
-    best = usable
+    def beats(a: str, b: str, of: str) -> bool:
+        return gap(a, b, of).value > 0 and _verdict(gap(a, b, of), of) == "real"
+
+    def as_good(a: str, b: str) -> bool:
+        return all(_verdict(gap(a, b, of), of) == "as good" for of in RELEVANT)
+
+    best = [model.kind for model in usable]
     for of in RELEVANT:
-        best = [m for m in best if not any(gap(o.kind, m.kind, of).beats for o in best if o is not m)]
-    lowest = min(best, key=lambda model: loss[model.kind].mean())
-    chosen = next(
-        m for m in best if m is lowest or all(gap(lowest.kind, m.kind, of).verdict == "as good" for of in RELEVANT)
-    )
-    others = [m for m in models if m is not chosen]
+        best = [kind for kind in best if not any(beats(other, kind, of) for other in best if other != kind)]
+    lowest = min(best, key=lambda kind: loss[kind].mean())
+    chosen = next(kind for kind in best if kind == lowest or as_good(lowest, kind))
+    use, others = f"Use the {LABELS[chosen]}", [model.kind for model in models if model.kind != chosen]
     if not others:
-        return Judgement(chosen.kind, f"Use the {chosen.name}: there is nothing to compare it with.")
-    other = max(others, key=lambda model: (right[model.kind].mean(), -loss[model.kind].mean()))
-    gaps = [gap(chosen.kind, other.kind, of) for of in RELEVANT]
-    verdict: Verdict = "real" if any(each.beats for each in gaps) else "undecided"
-    if all(each.verdict == "as good" for each in gaps):
-        verdict = "as good"
-    why = (
-        ", the simplest that no other beats" if chosen is best[0] else ", with the lowest NLL of those that none beats"
-    )
-    if chosen not in (best[0], lowest):
-        why = ", the simplest that is as good as the one with the lowest NLL"
+        return Judgement(chosen, f"{use}: there is nothing to compare it with.")
+    other = max(others, key=lambda kind: (right[kind].mean(), -loss[kind].mean()))
+    verdict: Verdict = "as good" if as_good(chosen, other) else "undecided"
+    if any(beats(chosen, other, of) for of in RELEVANT):
+        verdict = "real"
+    elif chosen is best[0]:
+        use += ", the simplest that no other beats"
+    else:
+        use += ", for its NLL"
     beside = "" if len(others) == 1 else ", the best of the others"
+    gaps = "; ".join(_describe_gap(gap(chosen, other, of), of) for of in RELEVANT)
     end = "; more test examples are needed to decide" if verdict == "undecided" else ""
-    why = "" if verdict == "real" else why
-    compared = f"Beside the {other.name}{beside}, {gaps[0]}; {gaps[1]}{end}."
-    return Judgement(chosen.kind, f"Use the {chosen.name}{why}. {compared}", verdict)
+    return Judgement(chosen, f"{use}. Beside the {LABELS[other]}{beside}, {gaps}{end}.", verdict)
 
 
 class Comparison(NamedTuple):
     """What a comparison came to."""
 
     folder: Path
-    finished: bool
-    rows: list[dict[str, Any]]
-    """The scores of each kind of model, as `results.json` has them."""
-    chance: dict[str, float]
-    """Accuracy and NLL of answering with the classes' frequencies."""
-    judgement: Judgement | None = None
-    examples: int = 0
-    """How many the scores are over."""
+    table: Table | None = None
+    """The scores of each kind of model, as `results.json` has them; None if it was stopped."""
     model: Path | None = None
     """The folder of the model to use."""
     takes: Literal["images", "series"] = "images"
@@ -306,114 +265,85 @@ def saved_comparison(folder: Path) -> TrainSettings:
 
 
 def compare_models(
-    settings: TrainSettings,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    say: Callable[[str], None] = print,
+    settings: TrainSettings, *, resume: bool = False, overwrite: bool = False, say: Callable[[str], None] = print,
     quiet: bool = False,
-) -> Comparison:
+) -> Comparison:  # fmt: skip
     """Train a CNN, an STN and a P-STN on the same split, each with all seeds as one population, and compare them.
 
     On a pretrained network, a logistic regression on its features is compared too.
 
     Args:
         settings: as for one model; `model` is not used.
-        resume: go on with a comparison that was stopped, with its own settings, or train it for more epochs.
+        resume: go on with a comparison that was stopped, with its own settings.
         overwrite: replace a comparison that is there already.
         say: where messages go.
         quiet: of messages, warnings alone.
     """
     folder = comparison_folder(settings)
-    settings = settings.replace(out=str(folder))
-    go_on = shlex.join(["pstn", "train", "--compare", "--resume", "--out", str(folder)])
+    go_on = ["--compare", "--resume", "--out", str(folder)]
     if settings.teach:
         raise SettingsError("--teach must be left out with --compare: a CNN has no transformation to be taught")
-    begun: list[Path] = []
     if resume:
         saved = saved_comparison(folder)
         if saved.data != settings.data:
-            again = shlex.join(["pstn", "train", "DATA", "--compare", "--resume", "--out", str(folder)])
-            require_confirmed(folder, saved.data, again)
-        begun = [folder / kind for kind in KINDS if (folder / kind / CHECKPOINT).exists()]
-        if settings.epochs not in (None, saved.epochs):
-            for run in begun:
-                saved_settings(run, settings.epochs)
-            saved = saved.replace(epochs=settings.epochs)
+            runs.require_confirmed(folder, saved.data, shlex.join(["pstn", "train", "DATA", *go_on]))
         settings = saved
     make_templates()  # a missing package is reported before training
-    source = prepare(settings)
+    source = runs.prepare(settings)
     if source.test is None:
-        raise SettingsError(f"data must have a test part to compare models on: {HOW_TO_ADD_A_TEST}")
-    if any(Parts.load(run) not in (None, source.parts) for run in begun):
+        raise SettingsError(f"data must have a test part to compare models on: {runs.HOW_TO_ADD_A_TEST}")
+    places = {kind: inside(folder, kind) for kind in (LINEAR, *KINDS)}
+    if any(Parts.load(place) not in (None, source.parts) for place in places.values() if resume):
         raise SettingsError(f"the examples of {settings.data} have changed since {folder} was begun: --overwrite")
-    settings = settings.replace(backbone=source.backbone)
-    own = {
-        kind: settings.replace(
-            model=kind, out=str(folder / kind), kl_weight=settings.kl_weight if kind == "pstn" else [],
-            calibrate=settings.calibrate and kind != "cnn",
-        )
-        for kind in KINDS
-    }  # fmt: skip
+    settings = settings.replace(backbone=source.backbone, out=str(folder))
+
+    def own(kind: Literal["cnn", "stn", "pstn"]) -> TrainSettings:
+        kl_weight, calibrate = settings.kl_weight if kind == "pstn" else [], settings.calibrate and kind != "cnn"
+        return settings.replace(model=kind, out=str(places[kind]), kl_weight=kl_weight, calibrate=calibrate)
+
     if not resume:
-        _require_free(folder, own["pstn"], source, overwrite)
-        for kind in (LINEAR, *KINDS):
-            clear_run(inside(folder, kind))
+        begun, compared = [p for p in (folder, *places.values()) if (p / CHECKPOINT).exists()], folder / COMPARISON
+        if begun or compared.exists():
+            runs.make_population(own("pstn"), source).close()  # whatever else is wrong is said first
+            if folder in begun or not compared.exists():
+                raise SettingsError(f"{begun[0]} holds a run already: choose another --out for the comparison")
+            if not overwrite:
+                raise SettingsError(f"{folder} holds a comparison already: --resume or --overwrite it")
+        for place in places.values():
+            runs.clear_run(place)
     for name in (RESULTS, PAGE):  # those of other models would pass for these
         inside(folder, name).unlink(missing_ok=True)
     write_settings(inside(folder, COMPARISON), settings)
-    remember_run(folder, settings.data)
+    runs.remember_run(folder, settings.data)
     found: list[Scored] = []
     for kind in KINDS:
-        run = inside(folder, kind)
-        held = (run / CHECKPOINT).exists()
-        if not (held and (run / RESULTS).exists() and saved_settings(run).epochs == settings.epochs):
-            outcome = train(own[kind], resume=held, say=say, quiet=quiet, go_on=go_on, source=source)
-            if not outcome.finished:
-                return Comparison(folder, False, [], {})
+        run = places[kind]
+        if not (run / RESULTS).exists():
+            again, held = shlex.join(["pstn", "train", *go_on]), (run / CHECKPOINT).exists()
+            if not runs.train(own(kind), resume=held, say=say, quiet=quiet, go_on=again, source=source).finished:
+                return Comparison(folder)
         found.append(_score_run(run, kind, source, settings))
     if source.backbone not in ("paper", "small"):
-        found.insert(0, _fit_linear(inside(folder, LINEAR), source, settings))
-    rows, chance, judgement, examples = _judge_all(found, source.test[1], source.y[source.train])
-    number = next((model.usable for model in found if model.kind == judgement.kind), None)
-    model = None if judgement.kind is None else f"{judgement.kind}/model-{number}"
+        found.insert(0, _fit_linear(places[LINEAR], source, own("cnn")))
+    table = _judge_all(found, source.test[1], source.y[source.train])
+    use, model = table.judgement.kind, None
+    if use is not None:
+        model = f"{use}/model-{next(each.usable for each in found if each.kind == use)}"
     results = {
-        "data": settings.data, "examples": examples, "classes": list(source.names), "chance": chance, "models": rows,
-        "use": judgement.kind, "model": model, "real": judgement.real, "verdict": judgement.verdict,
-        "sentence": judgement.sentence, "settings": settings.to_dict(),
+        "data": settings.data, "examples": table.examples, "classes": list(source.names), "chance": table.chance,
+        "models": table.rows, "use": use, "model": model, "verdict": table.judgement.verdict,
+        "sentence": table.judgement.sentence, "settings": settings.to_dict(),
     }  # fmt: skip
     with write_atomically(folder / RESULTS) as draft:
         draft.write_text(to_json(results, indent=1))
     _write_page(folder, results, found, source)
-    use = None if model is None else folder / model
     takes: Literal["images", "series"] = "series" if len(source.size) == 1 else "images"
-    return Comparison(folder, True, rows, chance, judgement, examples, use, takes)
-
-
-def _require_free(folder: Path, settings: TrainSettings, source: Source, overwrite: bool) -> None:
-    """Refuse to replace what is in the folder of a comparison, unless asked for; whatever else is wrong is said first.
-
-    Args:
-        folder: of the comparison.
-        settings: of its P-STN, which takes all of them.
-        source: the data.
-        overwrite: whether a comparison that is there may be replaced.
-    """
-    runs = [place for place in (folder, *(folder / kind for kind in (LINEAR, *KINDS))) if (place / CHECKPOINT).exists()]
-    compared = inside(folder, COMPARISON).exists()
-    if not runs and not compared:
-        return
-    make_population(settings, source).close()
-    if folder in runs or not compared:
-        raise SettingsError(f"{runs[0]} holds a run already: choose another --out for the comparison")
-    if not overwrite:
-        again = "--resume goes on with it, with --epochs for longer; --overwrite replaces it"
-        raise SettingsError(f"{folder} holds a comparison already: {again}")
+    return Comparison(folder, table, None if model is None else folder / model, takes)
 
 
 def _score_run(folder: Path, kind: str, source: Source, settings: TrainSettings) -> Scored:
     held = read_json(folder / RESULTS)
-    models = [from_pretrained(model_folder(folder, number)) for number in range(settings.models)]
+    models = [from_pretrained(runs.model_folder(folder, number)) for number in range(settings.models)]
     broke = {failure["model"] for failure in held["failures"]}.intersection(held["failed"])
     scored = _ask(models, kind, source, settings, float(held["seconds"]), broke)
     failed = tuple(sorted({*scored.failed, *held["failed"]}))
@@ -426,7 +356,7 @@ def _ask(
 ) -> Scored:  # fmt: skip
     assert source.test is not None
     seeds = [settings.seed + number for number in range(len(models))]
-    log_probs = torch.stack(predict_models(models, source.test[0], seeds=seeds)).cpu()
+    log_probs = torch.stack(runs.predict_models(models, source.test[0], seeds=seeds)).cpu()
     broken = sorted({*broke, *log_probs.isnan().flatten(1).any(1).nonzero()[:, 0].tolist()})
     log_probs[broken] = (torch.bincount(source.y[source.train], minlength=source.classes) / len(source.train)).log()
     return Scored(kind, log_probs, seconds, sum(p.numel() for p in models[0].parameters()), tuple(broken))
@@ -435,16 +365,16 @@ def _ask(
 def _fit_linear(folder: Path, source: Source, settings: TrainSettings) -> Scored:
     """The logistic regression on the features of the pretrained network: where every model on it starts."""
     started = time.perf_counter()
-    own = settings.replace(model="cnn", out=str(folder), backbone_learns="none", kl_weight=[], calibrate=False)
-    with make_population(own, source) as population:
+    own = settings.replace(out=str(folder), backbone_learns="none")
+    with runs.make_population(own, source) as population:
         models = [cast(Shareable, population.start(number).eval()) for number in range(settings.models)]
     seconds = time.perf_counter() - started
     for number, model in enumerate(models):
-        model.save_pretrained(model_folder(folder, number), about=make_about(own, source, number))
-    write_settings(folder / SETTINGS, own)  # as of a run: which examples it is scored on
+        model.save_pretrained(runs.model_folder(folder, number), about=runs.make_about(own, source, number))
+    write_settings(folder / runs.SETTINGS, own)  # as of a run: which examples it is scored on
     if source.parts is not None:
-        source.parts.save(folder)
-    remember_run(folder, settings.data)
+        source.parts.save(folder, valid)
+    runs.remember_run(folder, settings.data)
     return _ask(models, "linear", source, settings, seconds)
 
 
@@ -484,7 +414,7 @@ def _describe(model: Scored, y: Tensor) -> dict[str, Any]:
     recall = confusion.diagonal() / confusion.sum(1).clamp_min(1)
     precision = confusion.diagonal() / confusion.sum(0).clamp_min(1)
     return {
-        "kind": model.kind, "name": model.name, "accuracy": bootstrap(model.right(y), bounds=(0, 1))._asdict(),
+        "kind": model.kind, "name": LABELS[model.kind], "accuracy": bootstrap(model.right(y), bounds=(0, 1))._asdict(),
         "nll": bootstrap(model.loss(y))._asdict(),
         "ece": float(np.mean([float(calibration_error(p, y)) for p in probs])), "failed": list(model.failed),
         "seconds": model.seconds, "parameters": model.parameters, "seeds": len(probs), "epochs": model.epochs,
@@ -558,23 +488,10 @@ class ClassifierComparison(NamedTuple):
 
 
 def compare(
-    classifier: nn.Module,
-    train: Batches,
-    validation: Batches,
-    test: Batches,
-    poses: RandomTransform | str,
-    *,
-    teach: bool = True,
-    transformed: bool = True,
-    transform: str | Transform | None = None,
-    wrapped: PSTN | None = None,
-    epochs: int | None = None,
-    tries: int = 3,
-    samples: int = TEST_SAMPLES,
-    fill: float | tuple[float, ...] | None = None,
-    seed: int = 0,
-    progress: bool = True,
-) -> ClassifierComparison:
+    classifier: nn.Module, train: Batches, validation: Batches, test: Batches, poses: RandomTransform | str, *,
+    teach: bool = True, transformed: bool = True, epochs: int | None = None, tries: int = 3,
+    samples: int = TEST_SAMPLES, fill: float | tuple[float, ...] | None = None, seed: int = 0, progress: bool = True,
+) -> ClassifierComparison:  # fmt: skip
     """Compare what can be done for a classifier whose inputs come in other poses than those that it learned from.
 
     - the classifier as it is;
@@ -599,8 +516,6 @@ def compare(
             their labels, as they are transformed for retraining.
         transformed: choose settings on transformed validation data, and score transformed test data as well as those
             given. False where validation and test data are already as in use.
-        transform: the family of the wrapped model, or its name; that of `poses` when None.
-        wrapped: a wrapped model of your own to start from, not trained yet; made by `pstn.wrap` when None.
         epochs: passes over the training data for each setting; chosen by their number when None.
         tries: how many settings each may try.
         samples: S, of a prediction with fixed transformations and of the wrapped model.
@@ -620,8 +535,6 @@ def compare(
         require_bool(name, flag)
     require_positive_int("tries", tries)
     require_positive_int("samples", samples)
-    if wrapped is not None and not isinstance(wrapped, PSTN):
-        raise TypeError(f"wrapped must be a pstn.PSTN, got {type(wrapped).__name__}")
     learned, held_out, tested = (_in_memory(classifier, part, fill) for part in (train, validation, test))
     random_transform, outside = make_random_transform(poses, learned.ndim), learned.fill
     if random_transform.make(learned.x[:1], random_transform.draw(1)).shape != learned.x[:1].shape:
@@ -634,13 +547,11 @@ def compare(
     }  # fmt: skip
 
     def start() -> PSTN:
-        if wrapped is not None:
-            return copy.deepcopy(wrapped)
-        family = copy.deepcopy(random_transform.transform) if transform is None else transform
         size = tuple(learned.x.shape[2:])
         return wrap(
-            copy.deepcopy(classifier), family, learned.x.shape[1], ndim=learned.ndim, test_samples=samples,
-            localizer_size=size if teach and max(size) <= _READ_AS_IT_IS else None, taught=teach, fill=outside,
+            copy.deepcopy(classifier), copy.deepcopy(random_transform.transform), learned.x.shape[1],
+            ndim=learned.ndim, test_samples=samples, taught=teach, fill=outside,
+            localizer_size=size if teach and max(size) <= _READ_AS_IT_IS else None,
         )  # fmt: skip
 
     if teach:  # refused before the first of them is trained
@@ -650,7 +561,8 @@ def compare(
     rates, factors = [LR / 10 ** (k / 2) for k in steps], [1 / 10 ** (k / 2) for k in steps]
     ways: dict[str, tuple[str, list[float], Callable[[float], nn.Module]]] = {
         "classifier": ("", [0.0], lambda _: copy.deepcopy(classifier)),
-        "retrained": ("lr", rates, lambda lr: fit(_thawed(classifier), posed, lr=lr, **options)),
+        "retrained": ("lr", rates, lambda lr: fit(
+            copy.deepcopy(classifier).requires_grad_(True), posed, lr=lr, **options)),
         "augmented": ("spread", [2.0**-k for k in steps], lambda spread: FixedAugmentation(
             copy.deepcopy(classifier), random_transform, samples, spread, outside)),
         "wrapped": ("lr", [2 * rate for rate in rates], lambda lr: fit(
@@ -676,11 +588,7 @@ def compare(
         if isinstance(model, PSTN):
             model.temperature = temperature
     tables = {part: _judge_all(found[part], data.y.cpu(), learned.y.cpu()) for part, data in tests.items()}
-    return ClassifierComparison(tables, models, settings, _budget(tries, epochs))
-
-
-def _budget(tries: int, epochs: int) -> str:
-    return f"{tries} setting{'s' * (tries > 1)} of {epochs} epoch{'s' * (epochs > 1)} to try"
+    return ClassifierComparison(tables, models, settings, f"{tries} setting(s) of {epochs} epoch(s) to try")
 
 
 def _in_memory(model: nn.Module, data: Batches, fill: float | tuple[float, ...] | None) -> Split:
@@ -697,10 +605,6 @@ def _seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed every GPU as well
         yield
-
-
-def _thawed(classifier: nn.Module) -> nn.Module:
-    return copy.deepcopy(classifier).requires_grad_(True)
 
 
 def _ask_alone(model: nn.Module, data: Split, seed: int) -> Tensor:
@@ -733,10 +637,6 @@ def _choose(
 # The page
 
 
-def _percent(found: dict[str, float]) -> str:
-    return f"{found['value']:.1%} ({found['low']:.1%} to {found['high']:.1%})"
-
-
 def format_rows(rows: Sequence[dict[str, Any]], chance: dict[str, float]) -> tuple[list[str], list[list[str]]]:
     """The table: a header and lines of text, the last of which is what chance gives."""
     header = ["model", "accuracy", "NLL", "ECE", "parameters", "training"]
@@ -748,7 +648,8 @@ def format_rows(rows: Sequence[dict[str, Any]], chance: dict[str, float]) -> tup
         failed = f", {len(row['failed'])} of {row['seeds']} failed" if row["failed"] else ""
         size, spent = f"{row['parameters']:,}", duration(row["seconds"])
         more = [f"{1000 * row['seconds_per_input']:.2g} ms", row["settings"]] if timed else []
-        lines.append([row["name"] + failed, _percent(row["accuracy"]), nll, f"{row['ece']:.3f}", size, spent, *more])
+        share = "{value:.1%} ({low:.1%} to {high:.1%})".format(**row["accuracy"])
+        lines.append([row["name"] + failed, share, nll, f"{row['ece']:.3f}", size, spent, *more])
     last = ["chance", f"{chance['accuracy']:.1%}", f"{chance['nll']:.3f}"]
     return header, [*lines, last + [""] * (len(header) - len(last))]
 
@@ -768,26 +669,18 @@ def _write_page(folder: Path, results: dict[str, Any], found: Sequence[Scored], 
     tables.append(TableView("Classes: recall / precision", ["class", *(r["name"] for r in results["models"])], each))
     shown = next((row for row in results["models"] if row["kind"] == results["use"]), results["models"][-1])
     counts = [[name, *map(str, line)] for name, line in zip(names, shown["confusion"], strict=True)]
-    title = f"Confusion of the {shown['name']}: true classes in rows, answers in columns"
-    tables.append(TableView(title, ["", *names], counts))
+    caption = f"Confusion of the {shown['name']}: true classes in rows, answers in columns"
+    tables.append(TableView(caption, ["", *names], counts))
     images = {"Reliability, and risk against coverage": _draw_curves(results["models"])}
     usable = {each.kind: each.usable for each in found if each.kind in ("stn", "pstn") and each.usable is not None}
     drawn = [row for row in results["models"] if row["kind"] in usable and row["surest_mistakes"]]
     if drawn:
         row = shown if shown in drawn else drawn[-1]
         caption = f"The surest mistakes of the {row['name']}, with the windows that it looked at"
-        model = from_pretrained(model_folder(folder / row["kind"], usable[row["kind"]]))
+        model = from_pretrained(runs.model_folder(folder / row["kind"], usable[row["kind"]]))
         images[caption] = _draw_mistakes(model, row["surest_mistakes"], source)
-    page = (
-        make_templates()
-        .get_template("comparison.html")
-        .render(
-            title=f"Which model to use for {results['data']}",
-            sentence=results["sentence"],
-            tables=tables,
-            images=images,
-        )
-    )
+    title, template = f"Which model to use for {results['data']}", make_templates().get_template("comparison.html")
+    page = template.render(title=title, sentence=results["sentence"], tables=tables, images=images)
     with write_atomically(folder / PAGE) as draft:
         draft.write_text(page, encoding="utf-8")
 
